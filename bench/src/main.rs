@@ -1,0 +1,2 @@
+//! The workloads of the project, run beside their rivals.
+fn main() {}

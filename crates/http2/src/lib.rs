@@ -1,0 +1,6 @@
+//! HTTP/2 without I/O: RFC 9113 with HPACK (RFC 7541), extensible priorities (RFC 9218) and extended CONNECT (RFC 8441)
+//! as a state machine that never touches a socket, a clock, a thread or a global random source.
+
+#![no_std]
+
+extern crate alloc;

@@ -1,0 +1,1 @@
+//! The opening handshake (RFC 6455 §4) in both roles, over HTTP/1.1 bytes.
