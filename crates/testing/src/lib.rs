@@ -1,1 +1,13 @@
-//! What whole-connection tests share: two state machines joined in memory, a fake clock, random splits.
+//! What the tests of several crates share: chance that can be rerun, a clock that never ticks by itself, inputs cut at
+//! random, and builders of frames that no honest peer would send.
+//!
+//! It owns no protocol rule: whatever judges bytes is in the cores, and nothing here stands in for a part of them.
+
+pub mod clock;
+pub mod frame;
+pub mod rng;
+pub mod split;
+
+pub use clock::Clock;
+pub use frame::Frame;
+pub use rng::{Rng, rounds};

@@ -1,0 +1,134 @@
+//! Seeded chance: a failing random test prints the seed that reruns it.
+//!
+//! By default every run draws the same numbers, so that the gate does not flicker. `WIRELOOM_SEED=random` explores, and
+//! `WIRELOOM_SEED=<number>` reruns exactly the round that failed.
+
+use std::ops::{Deref, DerefMut};
+
+const VARIABLE: &str = "WIRELOOM_SEED";
+const DEFAULT_SEED: u64 = 0x5749_5245_4C4F_4F4D;
+
+/// A random generator that knows its seed and prints it when the test that holds it panics.
+#[derive(Debug)]
+pub struct Rng {
+    seed: u64,
+    chance: fastrand::Rng,
+}
+
+impl Rng {
+    /// The generator that draws what this seed gives, always the same.
+    pub fn with_seed(seed: u64) -> Self {
+        Self { seed, chance: fastrand::Rng::with_seed(seed) }
+    }
+
+    /// What the generator was made from.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Bytes drawn at random.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.chance.fill(&mut bytes);
+        bytes
+    }
+
+    /// A length below `max`, small ones as likely as large ones: every power of two gets its share.
+    pub fn len(&mut self, max: usize) -> usize {
+        let bits = self.chance.u32(0..=usize::BITS - max.leading_zeros());
+        self.chance.usize(0..=(1usize << bits.min(usize::BITS - 1)) - 1).min(max.saturating_sub(1))
+    }
+
+    /// One of these.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.chance.usize(..of.len())]
+    }
+
+    /// Text of `chars` characters, from one to four bytes each.
+    pub fn text(&mut self, chars: usize) -> String {
+        (0..chars)
+            .map(|_| match self.chance.u8(0..8) {
+                0 => self.chance.char('\u{80}'..='\u{7FF}'),
+                1 => self.chance.char('\u{800}'..='\u{FFFF}'),
+                2 => self.chance.char('\u{1_0000}'..='\u{10_FFFF}'),
+                _ => self.chance.char('\0'..='\u{7F}'),
+            })
+            .collect()
+    }
+}
+
+impl Deref for Rng {
+    type Target = fastrand::Rng;
+
+    fn deref(&self) -> &fastrand::Rng {
+        &self.chance
+    }
+}
+
+impl DerefMut for Rng {
+    fn deref_mut(&mut self) -> &mut fastrand::Rng {
+        &mut self.chance
+    }
+}
+
+impl Drop for Rng {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{VARIABLE}={} reruns this round", self.seed);
+        }
+    }
+}
+
+/// Runs a random test `count` times, each with a seed of its own; once, when `WIRELOOM_SEED` names a seed.
+///
+/// # Panics
+/// When the test does, or when `WIRELOOM_SEED` is neither a number nor `random`.
+pub fn rounds(count: u64, mut test: impl FnMut(&mut Rng)) {
+    let base = match std::env::var(VARIABLE) {
+        Ok(word) if word == "random" => fastrand::u64(..),
+        Ok(number) => {
+            let seed = number.parse().unwrap_or_else(|_| panic!("{VARIABLE}={number} is no seed"));
+            return test(&mut Rng::with_seed(seed));
+        }
+        Err(_) => DEFAULT_SEED,
+    };
+    for round in 0..count {
+        test(&mut Rng::with_seed(base.wrapping_add(round.wrapping_mul(0x9E37_79B9_7F4A_7C15))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_draws_the_same() {
+        let (mut one, mut two) = (Rng::with_seed(7), Rng::with_seed(7));
+        assert_eq!(one.bytes(100), two.bytes(100));
+        assert_eq!(one.text(100), two.text(100));
+        assert_ne!(one.bytes(100), Rng::with_seed(8).bytes(100));
+    }
+
+    #[test]
+    fn lengths_stay_below_their_bound_and_reach_it() {
+        let mut rng = Rng::with_seed(1);
+        let lens: Vec<usize> = (0..10_000).map(|_| rng.len(300)).collect();
+        assert!(lens.iter().all(|&len| len < 300));
+        assert!(lens.contains(&0) && lens.contains(&1) && lens.contains(&299));
+        assert_eq!(rng.len(1), 0);
+        assert_eq!(rng.len(0), 0);
+    }
+
+    #[test]
+    fn rounds_differ() {
+        let mut seen = Vec::new();
+        rounds(20, |rng| seen.push(rng.bytes(16)));
+        let drawn = seen.len();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), drawn);
+    }
+}
