@@ -4,3 +4,9 @@
 #![no_std]
 
 extern crate alloc;
+
+pub mod error;
+pub mod frame;
+mod role;
+
+pub use role::Role;

@@ -1,0 +1,245 @@
+//! Errors, split by who is to blame: the peer broke a rule, the peer reached a limit, the caller misused the API.
+//!
+//! Owns the error codes of RFC 9113 §7 and the tables that map what is wrong to an error code and to what ends (§5.4).
+//! Refuses to own the answer itself: RST_STREAM and GOAWAY are written by the connection.
+
+mod code;
+mod limit;
+mod violation;
+
+pub use code::ErrorCode;
+pub use limit::Exceeded;
+pub use violation::{Reach, Violation};
+
+use crate::frame::StreamId;
+
+/// What an error ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// This stream, by RST_STREAM (RFC 9113 §5.4.2).
+    Stream(StreamId),
+    /// The connection, by GOAWAY (RFC 9113 §5.4.1).
+    Connection,
+}
+
+impl Scope {
+    const fn of(reach: Reach, stream_id: StreamId) -> Self {
+        match reach {
+            Reach::Stream if !stream_id.is_connection() => Self::Stream(stream_id),
+            _ => Self::Connection,
+        }
+    }
+}
+
+/// Everything that can go wrong, by whose fault it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Error {
+    /// The peer broke a rule of the protocol.
+    Peer {
+        /// Which rule.
+        violation: Violation,
+        /// What ends.
+        scope: Scope,
+    },
+    /// The peer went beyond a limit of this side.
+    Limit {
+        /// Which limit.
+        exceeded: Exceeded,
+        /// What ends.
+        scope: Scope,
+    },
+    /// The caller asked for what cannot be; nothing has changed and nothing was sent.
+    Misuse(Misuse),
+}
+
+impl Error {
+    /// The error for a broken rule, in a frame of this stream (or of stream 0).
+    #[cold]
+    pub const fn peer(violation: Violation, stream_id: StreamId) -> Self {
+        Self::Peer { violation, scope: Scope::of(violation.verdict().1, stream_id) }
+    }
+
+    /// The error for a limit that a frame of this stream (or of stream 0) went beyond.
+    #[cold]
+    pub const fn limit(exceeded: Exceeded, stream_id: StreamId) -> Self {
+        Self::Limit { exceeded, scope: Scope::of(exceeded.verdict().1, stream_id) }
+    }
+
+    /// The same error, made to end the connection: RFC 9113 §5.4.1 allows that for every stream error, and where
+    /// there is no stream to reset nothing else is left.
+    #[must_use]
+    pub const fn for_connection(self) -> Self {
+        match self {
+            Self::Peer { violation, .. } => Self::Peer { violation, scope: Scope::Connection },
+            Self::Limit { exceeded, .. } => Self::Limit { exceeded, scope: Scope::Connection },
+            Self::Misuse(misuse) => Self::Misuse(misuse),
+        }
+    }
+
+    /// The error code that the peer is told; `None` for the caller's own mistakes, which the peer never hears of.
+    pub const fn code(self) -> Option<ErrorCode> {
+        match self {
+            Self::Peer { violation, .. } => Some(violation.verdict().0),
+            Self::Limit { exceeded, .. } => Some(exceeded.verdict().0),
+            Self::Misuse(_) => None,
+        }
+    }
+
+    /// What ends; `None` for the caller's own mistakes.
+    pub const fn scope(self) -> Option<Scope> {
+        match self {
+            Self::Peer { scope, .. } | Self::Limit { scope, .. } => Some(scope),
+            Self::Misuse(_) => None,
+        }
+    }
+
+    /// What is wrong, in words: the debug data of GOAWAY (RFC 9113 §6.8).
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Peer { violation, .. } => violation.reason(),
+            Self::Limit { exceeded, .. } => exceeded.reason(),
+            Self::Misuse(misuse) => misuse.reason(),
+        }
+    }
+}
+
+impl From<Misuse> for Error {
+    fn from(misuse: Misuse) -> Self {
+        Self::Misuse(misuse)
+    }
+}
+
+impl core::fmt::Display for Error {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match (self.scope(), self.code()) {
+            (Some(Scope::Stream(id)), Some(code)) => write!(f, "{} (stream {id}, {code})", self.reason()),
+            (Some(Scope::Connection), Some(code)) => write!(f, "{} (connection, {code})", self.reason()),
+            _ => f.write_str(self.reason()),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+macro_rules! misuses {
+    ($($(#[$doc:meta])* $name:ident => $reason:literal;)*) => {
+        /// A call that cannot be carried out as things are.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Misuse {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Misuse {
+            /// What is wrong with the call, in words.
+            pub const fn reason(self) -> &'static str {
+                match self {
+                    $(Self::$name => $reason,)*
+                }
+            }
+        }
+    };
+}
+
+misuses! {
+    /// The stream has ended, or never was.
+    StreamGone => "stream has ended";
+    /// This side has ended the stream already.
+    SendAfterEnd => "stream is ended on this side";
+    /// DATA or trailers before the fields of the message.
+    SendBeforeHeaders => "fields of the message are not sent yet";
+    /// The fields of the message are sent already.
+    HeadersSent => "fields of the message are sent already";
+    /// A client cannot answer, nor promise.
+    NotServer => "only a server can do this";
+    /// A server cannot request.
+    NotClient => "only a client can do this";
+    /// No stream can be opened any more: GOAWAY came or went.
+    GoingAway => "connection is going away";
+    /// The connection has ended.
+    ConnectionClosed => "connection has ended";
+    /// Every stream identifier of this side is used up.
+    StreamIdsExhausted => "stream identifiers are used up";
+    /// The peer has refused push.
+    PushRefused => "peer has disabled push";
+    /// The peer has not enabled extended CONNECT.
+    ConnectProtocolNotEnabled => "peer has not enabled extended CONNECT";
+    /// The fields do not make up a message; the peer would have to reset the stream.
+    MessageInvalid => "fields do not make up a valid message";
+    /// The field list is larger than the peer takes.
+    FieldListTooLarge => "field list is larger than the peer accepts";
+    /// A setting has a value that it may not have.
+    SettingInvalid => "value of a setting is out of range";
+    /// More DATA is given back to a window than was taken from it.
+    ReleaseTooMuch => "more is released than was received";
+    /// The DATA would not add up to `content-length`.
+    ContentLengthMismatch => "DATA would differ from content-length";
+}
+
+impl core::fmt::Display for Misuse {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.reason())
+    }
+}
+
+impl core::error::Error for Misuse {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    const STREAM: StreamId = StreamId::from_wire(5);
+
+    #[test]
+    fn scope_follows_the_table_and_the_stream() {
+        // RFC 9113 §6.9: an increment of 0 is a stream error on a stream, a connection error on stream 0.
+        let error = Error::peer(Violation::WindowIncrementZero, STREAM);
+        assert_eq!(error.scope(), Some(Scope::Stream(STREAM)));
+        let error = Error::peer(Violation::WindowIncrementZero, StreamId::CONNECTION);
+        assert_eq!(error.scope(), Some(Scope::Connection));
+        // RFC 9113 §6.9: a wrong length of WINDOW_UPDATE is a connection error wherever it comes.
+        assert_eq!(Error::peer(Violation::WindowUpdateSize, STREAM).scope(), Some(Scope::Connection));
+        assert_eq!(Error::limit(Exceeded::ConcurrentStreams, STREAM).code(), Some(ErrorCode::REFUSED_STREAM));
+    }
+
+    #[test]
+    fn stream_errors_may_be_raised_to_connection_errors() {
+        // RFC 9113 §5.4.1: an endpoint MAY choose to treat a stream error as a connection error.
+        let error = Error::peer(Violation::PathInvalid, STREAM).for_connection();
+        assert_eq!(error.scope(), Some(Scope::Connection));
+        assert_eq!(error.code(), Some(ErrorCode::PROTOCOL_ERROR));
+    }
+
+    #[test]
+    fn every_malformed_message_is_a_stream_error() {
+        // RFC 9113 §8.1.1: a malformed message MUST be treated as a stream error of type PROTOCOL_ERROR.
+        let first = Violation::ALL.iter().position(|&v| v == Violation::FieldNameEmpty).unwrap();
+        for violation in &Violation::ALL[first..] {
+            assert_eq!(violation.verdict(), (ErrorCode::PROTOCOL_ERROR, Reach::Stream), "{violation:?}");
+        }
+    }
+
+    #[test]
+    fn reasons_are_short_and_differ() {
+        let mut reasons: alloc::vec::Vec<_> = Violation::ALL.iter().map(|v| v.reason()).collect();
+        reasons.extend(Exceeded::ALL.iter().map(|e| e.reason()));
+        assert!(reasons.iter().all(|reason| reason.len() <= 64 && reason.is_ascii()));
+        let count = reasons.len();
+        reasons.sort_unstable();
+        reasons.dedup();
+        assert_eq!(reasons.len(), count);
+    }
+
+    #[test]
+    fn misuse_is_never_told_to_the_peer() {
+        let error = Error::from(Misuse::SendAfterEnd);
+        assert_eq!((error.code(), error.scope()), (None, None));
+        assert_eq!(error.to_string(), "stream is ended on this side");
+        assert_eq!(
+            Error::peer(Violation::PathInvalid, STREAM).to_string(),
+            ":path is invalid (stream 5, PROTOCOL_ERROR)"
+        );
+    }
+}

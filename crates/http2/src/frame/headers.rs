@@ -1,0 +1,76 @@
+//! HEADERS: the fields of a message (RFC 9113 §6.2).
+
+use alloc::vec::Vec;
+
+use super::{Dependency, Flags, FrameHeader, Kind, StreamId, padding};
+use crate::error::Violation;
+
+/// A HEADERS frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers<'a> {
+    /// The stream, not 0.
+    pub stream_id: StreamId,
+    /// Whether the message ends here (after the CONTINUATION frames, if there are any).
+    pub end_stream: bool,
+    /// Whether the field block is complete; otherwise CONTINUATION follows.
+    pub end_headers: bool,
+    /// The deprecated priority. Not checked: see [`Dependency::check`].
+    pub dependency: Option<Dependency>,
+    /// How much padding there is; `None` is a byte shorter than `Some(0)`.
+    pub padding: Option<u8>,
+    /// The beginning of the field block.
+    pub fragment: &'a [u8],
+}
+
+impl<'a> Headers<'a> {
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// What RFC 9113 §6.2 forbids.
+    #[inline]
+    pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
+        // RFC 9113 §6.2: HEADERS on stream 0 are a connection error, PROTOCOL_ERROR.
+        header.require_stream()?;
+        let (padding, mut fragment) = padding::strip(header, payload, Violation::HeadersSize)?;
+        let mut dependency = None;
+        if header.flags.contains(Flags::PRIORITY) {
+            let Some((bytes, rest)) = fragment.split_first_chunk() else {
+                // RFC 9113 §6.2: the padding may not reach into what comes before it.
+                let fits = payload.len() >= padding::len(padding.and(Some(0))) + Dependency::LEN;
+                return Err(if fits { Violation::PaddingTooLong } else { Violation::HeadersSize });
+            };
+            dependency = Some(Dependency::decode(*bytes));
+            fragment = rest;
+        }
+        Ok(Self {
+            stream_id: header.stream_id,
+            end_stream: header.flags.contains(Flags::END_STREAM),
+            end_headers: header.flags.contains(Flags::END_HEADERS),
+            dependency,
+            padding,
+            fragment,
+        })
+    }
+
+    /// Appends the frame. To compress fields straight into the output there is [`super::BlockWriter`].
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let dependency_len = if self.dependency.is_some() { Dependency::LEN } else { 0 };
+        FrameHeader {
+            len: (padding::len(self.padding) + dependency_len + self.fragment.len()) as u32,
+            kind: Kind::HEADERS,
+            flags: Flags::NONE
+                .with(Flags::END_STREAM, self.end_stream)
+                .with(Flags::END_HEADERS, self.end_headers)
+                .with(Flags::PADDED, self.padding.is_some())
+                .with(Flags::PRIORITY, self.dependency.is_some()),
+            stream_id: self.stream_id,
+        }
+        .encode(out);
+        padding::encode_len(self.padding, out);
+        if let Some(dependency) = self.dependency {
+            dependency.encode(out);
+        }
+        out.extend_from_slice(self.fragment);
+        padding::encode(self.padding, out);
+    }
+}

@@ -1,0 +1,36 @@
+//! PING: a question whether the peer is there, and the answer (RFC 9113 §6.7).
+
+use alloc::vec::Vec;
+
+use super::{Flags, FrameHeader, Kind, StreamId};
+use crate::error::Violation;
+
+/// A PING frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ping {
+    /// Whether this is the answer.
+    pub ack: bool,
+    /// What the answer repeats.
+    pub payload: [u8; 8],
+}
+
+impl Ping {
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// What RFC 9113 §6.7 forbids.
+    pub fn parse(header: &FrameHeader, payload: &[u8]) -> Result<Self, Violation> {
+        // RFC 9113 §6.7: PING on a stream is a connection error, PROTOCOL_ERROR.
+        header.require_connection()?;
+        // RFC 9113 §6.7: any length but 8 is a connection error, FRAME_SIZE_ERROR.
+        let payload = payload.try_into().map_err(|_| Violation::PingSize)?;
+        Ok(Self { ack: header.flags.contains(Flags::ACK), payload })
+    }
+
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let flags = Flags::NONE.with(Flags::ACK, self.ack);
+        FrameHeader { len: 8, kind: Kind::PING, flags, stream_id: StreamId::CONNECTION }.encode(out);
+        out.extend_from_slice(&self.payload);
+    }
+}
