@@ -31,9 +31,14 @@
 
 mod compressor;
 mod decompressor;
+mod negotiation;
 
 pub use compressor::Compressor;
 pub use decompressor::{Decompressor, InflateError, InflateLimit, Step};
+pub use negotiation::NegotiationError;
+
+/// The name under which the extension is registered (RFC 7692 §7).
+pub const NAME: &str = "permessage-deflate";
 
 /// The four octets that end every flushed DEFLATE stream, and that never travel (RFC 7692 §7.2.1, §7.2.2).
 const TAIL: [u8; 4] = [0x00, 0x00, 0xff, 0xff];
@@ -45,6 +50,14 @@ const WINDOW_BITS: core::ops::RangeInclusive<u8> = 8..=15;
 ///
 /// The same settings serve either role; each field says what it means to a client and to a server. Numbers outside
 /// their range are taken as the nearest one within it.
+///
+/// ```
+/// use wireloom_ws::deflate::DeflateConfig;
+///
+/// let mut offer = String::new();
+/// DeflateConfig { server_no_context_takeover: true, ..DeflateConfig::default() }.offer(&mut offer);
+/// assert_eq!(offer, "permessage-deflate; server_no_context_takeover; client_max_window_bits");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeflateConfig {
     /// How hard to look for matches: 0 stores, 1 is fastest, 9 is smallest.
