@@ -7,6 +7,11 @@ extern crate alloc;
 
 pub mod error;
 pub mod frame;
+pub mod limits;
+pub mod rate_limit;
 mod role;
+pub mod settings;
 
+pub use limits::Limits;
 pub use role::Role;
+pub use settings::Settings;

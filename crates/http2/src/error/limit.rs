@@ -62,7 +62,7 @@ exceeded! {
     /// A field list larger than announced, or of too many fields: a server may answer 431 (RFC 9113 §10.5.1).
     Fields => ENHANCE_YOUR_CALM, Stream, "field list is too large";
     /// Interim responses before the final one.
-    InterimResponses => ENHANCE_YOUR_CALM, Stream, "too many interim responses";
+    InterimResponses => ENHANCE_YOUR_CALM, Connection, "too many interim responses";
     /// Streams beyond the limit that the peer may not have heard of yet (RFC 9113 §5.1.2).
     ConcurrentStreams => REFUSED_STREAM, Stream, "too many concurrent streams";
     /// Promised streams beyond the limit.

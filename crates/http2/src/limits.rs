@@ -1,0 +1,124 @@
+//! Every bound on what a peer can make this side hold or do, with its default and the reason for it.
+//!
+//! Owns the numbers. Refuses to own the counting: rates are counted by [`crate::rate_limit`], the rest by the
+//! connection and by HPACK. What is announced to the peer (streams, windows, frame and list sizes) is in
+//! [`crate::Settings`].
+
+use core::time::Duration;
+
+use crate::rate_limit::Rate;
+
+/// The bounds of one connection.
+///
+/// The defaults let every honest use pass that the trackers of other implementations report as cut off: bursts count
+/// against a bucket that refills, never against a number for the life of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Entries in one SETTINGS frame. Eight settings are known and each need be named once; applying 2,700 in a frame,
+    /// each with a walk over the streams, is what CVE-2020-11080 did.
+    pub settings_entries_max: usize,
+    /// CONTINUATION frames in one field block. The largest list by default is 64 KiB, so an honest peer with frames
+    /// of 16 KiB sends three; a flood of empty ones (VU#421644, 2024) is cut off at this number.
+    pub continuations_max: usize,
+    /// Compressed bytes in one field block, which are kept until it is complete. Twice the largest list by default,
+    /// because a peer may compress badly and still be honest.
+    pub field_block_len_max: usize,
+    /// Fields in one list. The size alone would allow 2,000 of the smallest ones, each with a cost of its own
+    /// (CVE-2019-9516).
+    pub fields_max: usize,
+    /// Streams that this side reset and remembers, so that frames already on their way are told from errors. Beyond
+    /// it the oldest are forgotten.
+    pub resets_remembered_max: usize,
+    /// Requests of the caller that wait for the peer's SETTINGS_MAX_CONCURRENT_STREAMS to have room.
+    pub queued_opens_max: usize,
+    /// Streams that a server has promised and not begun. Push is refused by default, so no one meets it by accident.
+    pub promises_max: usize,
+    /// Bytes of answers (acknowledgements, RST_STREAM, WINDOW_UPDATE) that wait because the peer does not read
+    /// (CVE-2019-9512, 9514, 9515). 64 KiB are 3,800 answers to PING, several times an honest burst.
+    pub answers_len_max: usize,
+    /// For how long data may wait on windows that the peer keeps shut (CVE-2019-9517): long enough for a reader that
+    /// has been paused by hand.
+    pub stall_timeout: Duration,
+    /// How long the peer may take to acknowledge SETTINGS (RFC 9113 §6.5.3): several round trips of the worst link.
+    pub settings_timeout: Duration,
+    /// RST_STREAM from the peer (CVE-2023-44487). Browsers that leave a page cancel what is under way, some hundreds
+    /// at once.
+    pub peer_resets: Rate,
+    /// Streams that the peer made this side reset (CVE-2025-8671): the same work for this side, so the same bound.
+    pub stream_errors: Rate,
+    /// PING (CVE-2019-9512). Some measure the round trip with one PING for every burst of data.
+    pub pings: Rate,
+    /// SETTINGS (CVE-2019-9515). An honest peer sends a handful in the life of a connection.
+    pub settings: Rate,
+    /// HEADERS, CONTINUATION and DATA that carry nothing and end nothing (CVE-2019-9518).
+    pub empty_frames: Rate,
+    /// DATA of less than [`Limits::TINY_DATA_LEN`] bytes that end nothing. Streams of small messages are honest at
+    /// high rates, and such a frame costs some 50 ns: the bound keeps a flood below a few percent of one core.
+    /// Tunnels are not counted, because nothing else travels on them.
+    pub tiny_data: Rate,
+    /// PRIORITY and PRIORITY_UPDATE (CVE-2019-9513). Browsers send one or two a request.
+    pub priorities: Rate,
+    /// WINDOW_UPDATE beyond what DATA sent to the peer gives it reason for.
+    pub window_updates: Rate,
+    /// Frames that are ignored: unknown types and extensions.
+    pub unknown_frames: Rate,
+    /// Interim responses: 103 for a page, 102 for a slow one.
+    pub interim_responses: Rate,
+}
+
+impl Limits {
+    /// DATA with less content is tiny, in bytes: then the frame costs more than what it carries.
+    pub const TINY_DATA_LEN: usize = 64;
+
+    /// The default for every bound.
+    pub const DEFAULT: Self = Self {
+        settings_entries_max: 32,
+        continuations_max: 8,
+        field_block_len_max: 128 * 1024,
+        fields_max: 512,
+        resets_remembered_max: 128,
+        queued_opens_max: 1 << 20,
+        promises_max: 100,
+        answers_len_max: 64 * 1024,
+        stall_timeout: Duration::from_secs(300),
+        settings_timeout: Duration::from_secs(30),
+        peer_resets: Rate::new(1_000, 33),
+        stream_errors: Rate::new(1_000, 33),
+        pings: Rate::new(1_000, 100),
+        settings: Rate::new(100, 10),
+        empty_frames: Rate::new(10_000, 330),
+        tiny_data: Rate::new(1_000_000, 200_000),
+        priorities: Rate::new(2_000, 200),
+        window_updates: Rate::new(10_000, 1_000),
+        unknown_frames: Rate::new(1_000, 100),
+        interim_responses: Rate::new(1_000, 100),
+    };
+
+    /// For how long after this side reset a stream the peer's frames on it are not held against it: two round trips,
+    /// or a second while none has been measured, because what the peer sent before it knew is no fault of its.
+    pub fn reset_grace(rtt: Option<Duration>) -> Duration {
+        const SHORTEST: Duration = Duration::from_millis(100);
+        const LONGEST: Duration = Duration::from_secs(5);
+        rtt.map_or(Duration::from_secs(1), |rtt| rtt.saturating_mul(2).clamp(SHORTEST, LONGEST))
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grace_follows_the_round_trip_within_bounds() {
+        assert_eq!(Limits::reset_grace(None), Duration::from_secs(1));
+        assert_eq!(Limits::reset_grace(Some(Duration::from_micros(50))), Duration::from_millis(100));
+        assert_eq!(Limits::reset_grace(Some(Duration::from_millis(80))), Duration::from_millis(160));
+        assert_eq!(Limits::reset_grace(Some(Duration::MAX)), Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,280 @@
+//! Token buckets against floods of frames that are cheap to send and not to receive.
+//!
+//! Owns one bucket for each kind of flood. Refuses to own what belongs to which: the connection says what a frame is
+//! charged for, and charges nothing for frames on a stream that this side reset within [`Limits::reset_grace`].
+//!
+//! A bucket is one number, the moment at which it will be full again (the virtual scheduling form of the leaky
+//! bucket). Nothing has to be refilled, and no rounding error adds up:
+//!
+//! ```text
+//!            now          full_at                                now + capacity
+//! ------------|--------------|----------------------------------------|-------> time
+//!             |<-- in use -->|<----------- can be charged ----------->|
+//! ```
+
+use core::time::Duration;
+
+use crate::error::Exceeded;
+use crate::limits::Limits;
+
+/// How much of something is taken: a burst at once, and then so much a second for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    burst: u32,
+    interval_ns: u32,
+}
+
+const NANOS_PER_SECOND: u32 = 1_000_000_000;
+
+impl Rate {
+    /// So many at once, and so many a second in the long run; 0 a second counts as 1.
+    pub const fn new(burst: u32, per_second: u32) -> Self {
+        let per_second = if per_second == 0 { 1 } else { per_second };
+        Self { burst, interval_ns: NANOS_PER_SECOND / per_second }
+    }
+
+    /// No bound.
+    pub const UNLIMITED: Self = Self { burst: u32::MAX, interval_ns: 0 };
+
+    /// How many are taken at once.
+    pub const fn burst(self) -> u32 {
+        self.burst
+    }
+
+    const fn capacity_ns(self) -> u64 {
+        self.burst as u64 * self.interval_ns as u64
+    }
+}
+
+/// A token bucket.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    full_at_ns: u64,
+}
+
+impl Bucket {
+    #[inline]
+    fn charge(&mut self, rate: Rate, now_ns: u64) -> bool {
+        let full_at_ns = self.full_at_ns.max(now_ns).saturating_add(u64::from(rate.interval_ns));
+        let within = full_at_ns - now_ns <= rate.capacity_ns();
+        if within {
+            self.full_at_ns = full_at_ns;
+        }
+        within
+    }
+
+    #[inline]
+    fn earn(&mut self, rate: Rate, count: u64) {
+        self.full_at_ns = self.full_at_ns.saturating_sub(count.saturating_mul(u64::from(rate.interval_ns)));
+    }
+}
+
+/// What a frame is charged for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Charge {
+    /// The peer reset a stream that this side had not reset.
+    PeerReset,
+    /// The peer made this side reset a stream: a stream error, a refused stream.
+    StreamError,
+    /// PING that is to be answered.
+    Ping,
+    /// SETTINGS that are to be acknowledged.
+    Settings,
+    /// HEADERS, CONTINUATION or DATA that carry nothing and end nothing.
+    EmptyFrame,
+    /// DATA with little content that end nothing.
+    TinyData,
+    /// PRIORITY or PRIORITY_UPDATE.
+    Priority,
+    /// WINDOW_UPDATE.
+    WindowUpdate,
+    /// A frame that is ignored.
+    UnknownFrame,
+    /// An interim response.
+    InterimResponse,
+}
+
+impl Charge {
+    const COUNT: usize = Self::InterimResponse as usize + 1;
+
+    const fn rate(self, limits: &Limits) -> Rate {
+        match self {
+            Self::PeerReset => limits.peer_resets,
+            Self::StreamError => limits.stream_errors,
+            Self::Ping => limits.pings,
+            Self::Settings => limits.settings,
+            Self::EmptyFrame => limits.empty_frames,
+            Self::TinyData => limits.tiny_data,
+            Self::Priority => limits.priorities,
+            Self::WindowUpdate => limits.window_updates,
+            Self::UnknownFrame => limits.unknown_frames,
+            Self::InterimResponse => limits.interim_responses,
+        }
+    }
+
+    const fn exceeded(self) -> Exceeded {
+        match self {
+            Self::PeerReset => Exceeded::PeerResets,
+            Self::StreamError => Exceeded::StreamErrors,
+            Self::Ping => Exceeded::Pings,
+            Self::Settings => Exceeded::Settings,
+            Self::EmptyFrame => Exceeded::EmptyFrames,
+            Self::TinyData => Exceeded::DataOverhead,
+            Self::Priority => Exceeded::Priorities,
+            Self::WindowUpdate => Exceeded::WindowUpdates,
+            Self::UnknownFrame => Exceeded::UnknownFrames,
+            Self::InterimResponse => Exceeded::InterimResponses,
+        }
+    }
+}
+
+/// The buckets of one connection, full at first.
+///
+/// ```
+/// use core::time::Duration;
+/// use wireloom_http2::Limits;
+/// use wireloom_http2::error::Exceeded;
+/// use wireloom_http2::rate_limit::{Charge, RateLimit};
+///
+/// let (limits, mut rates) = (Limits::default(), RateLimit::default());
+/// let mut now = Duration::from_secs(7);
+/// for _ in 0..limits.pings.burst() {
+///     rates.charge(Charge::Ping, &limits, now)?;
+/// }
+/// assert_eq!(rates.charge(Charge::Ping, &limits, now), Err(Exceeded::Pings));
+/// now += Duration::from_secs(1);
+/// rates.charge(Charge::Ping, &limits, now)?;
+/// # Ok::<(), Exceeded>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct RateLimit {
+    buckets: [Bucket; Charge::COUNT],
+}
+
+impl RateLimit {
+    /// Counts one frame. `now` does not run backwards.
+    ///
+    /// # Errors
+    /// The bucket is empty: the peer is to be told to calm down.
+    #[inline]
+    pub fn charge(&mut self, charge: Charge, limits: &Limits, now: Duration) -> Result<(), Exceeded> {
+        let within = self.buckets[charge as usize].charge(charge.rate(limits), nanos(now));
+        if within { Ok(()) } else { Err(charge.exceeded()) }
+    }
+
+    /// Counts DATA that this side sent, which give the peer reason for WINDOW_UPDATE: two for every frame, and one
+    /// more for every 256 bytes, because some give back what they have read piece by piece.
+    #[inline]
+    pub fn data_sent(&mut self, len: usize, limits: &Limits) {
+        self.buckets[Charge::WindowUpdate as usize].earn(limits.window_updates, 2 + len as u64 / 256);
+    }
+}
+
+#[inline]
+fn nanos(now: Duration) -> u64 {
+    // 584 years; after them time stands still, and no bucket refills.
+    now.as_secs().saturating_mul(u64::from(NANOS_PER_SECOND)).saturating_add(u64::from(now.subsec_nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wireloom_testing::{Clock, rounds};
+
+    const CHARGES: [Charge; Charge::COUNT] = [
+        Charge::PeerReset,
+        Charge::StreamError,
+        Charge::Ping,
+        Charge::Settings,
+        Charge::EmptyFrame,
+        Charge::TinyData,
+        Charge::Priority,
+        Charge::WindowUpdate,
+        Charge::UnknownFrame,
+        Charge::InterimResponse,
+    ];
+
+    #[test]
+    fn a_burst_is_taken_to_the_last_one_and_no_further() {
+        let limits = Limits::default();
+        let now = Clock::new().now();
+        for charge in CHARGES {
+            let mut rates = RateLimit::default();
+            let burst = charge.rate(&limits).burst();
+            for n in 0..burst {
+                assert_eq!(rates.charge(charge, &limits, now), Ok(()), "{charge:?} {n}");
+            }
+            assert_eq!(rates.charge(charge, &limits, now), Err(charge.exceeded()));
+            // The other buckets are not touched.
+            for other in CHARGES.into_iter().filter(|&other| other != charge) {
+                assert_eq!(rates.charge(other, &limits, now), Ok(()), "{charge:?} {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_honest_pace_is_taken_for_ever() {
+        // A burst, and then exactly the rate, for an hour: lifetime counters would end it.
+        let limits = Limits { pings: Rate::new(10, 50), ..Limits::default() };
+        let (mut rates, mut clock) = (RateLimit::default(), Clock::new());
+        for _ in 0..10 {
+            rates.charge(Charge::Ping, &limits, clock.now()).unwrap();
+        }
+        for n in 0..50 * 3_600 {
+            clock.advance(Duration::from_millis(20));
+            assert_eq!(rates.charge(Charge::Ping, &limits, clock.now()), Ok(()), "{n}");
+        }
+        assert_eq!(rates.charge(Charge::Ping, &limits, clock.now()), Err(Exceeded::Pings));
+        clock.advance(Duration::from_millis(19));
+        assert_eq!(rates.charge(Charge::Ping, &limits, clock.now()), Err(Exceeded::Pings));
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(rates.charge(Charge::Ping, &limits, clock.now()), Ok(()));
+    }
+
+    #[test]
+    fn window_updates_are_earned_by_data() {
+        let limits = Limits { window_updates: Rate::new(10, 1), ..Limits::default() };
+        let (mut rates, now) = (RateLimit::default(), Clock::new().now());
+        for _ in 0..100_000 {
+            // A peer that answers each frame with an update of the stream and one of the connection.
+            rates.data_sent(16_384, &limits);
+            rates.charge(Charge::WindowUpdate, &limits, now).unwrap();
+            rates.charge(Charge::WindowUpdate, &limits, now).unwrap();
+        }
+        // What was earned does not pile up beyond the burst, of which the last two are still in use.
+        let taken = (0..100).take_while(|_| rates.charge(Charge::WindowUpdate, &limits, now).is_ok()).count();
+        assert_eq!(taken, 8);
+    }
+
+    #[test]
+    fn never_takes_more_than_burst_and_rate_allow() {
+        rounds(200, |rng| {
+            let (burst, per_second) = (rng.u32(1..50), rng.u32(1..2_000));
+            let limits = Limits { settings: Rate::new(burst, per_second), ..Limits::default() };
+            let (mut rates, mut clock) = (RateLimit::default(), Clock::new());
+            let start = clock.now();
+            let mut taken = 0_u64;
+            for _ in 0..1_000 {
+                clock.advance(Duration::from_micros(rng.u64(0..3_000)));
+                taken += u64::from(rates.charge(Charge::Settings, &limits, clock.now()).is_ok());
+            }
+            let interval_ns = u128::from(1_000_000_000 / per_second);
+            let allowed = u128::from(burst) + (clock.now() - start).as_nanos() / interval_ns;
+            assert!(u128::from(taken) <= allowed, "{taken} of {allowed}");
+        });
+    }
+
+    #[test]
+    fn the_end_of_time_and_no_bound_are_survived() {
+        let mut rates = RateLimit::default();
+        let limits = Limits { pings: Rate::UNLIMITED, settings: Rate::new(2, 0), ..Limits::default() };
+        for _ in 0..10_000 {
+            rates.charge(Charge::Ping, &limits, Duration::MAX).unwrap();
+        }
+        rates.charge(Charge::Settings, &limits, Duration::ZERO).unwrap();
+        rates.charge(Charge::Settings, &limits, Duration::ZERO).unwrap();
+        assert_eq!(rates.charge(Charge::Settings, &limits, Duration::ZERO), Err(Exceeded::Settings));
+        let (limits, mut rates) = (Limits::default(), RateLimit::default());
+        assert_eq!(rates.charge(Charge::Priority, &limits, Duration::MAX), Ok(()));
+    }
+}
