@@ -6,7 +6,9 @@
 extern crate alloc;
 
 pub mod error;
+pub mod field;
 pub mod frame;
+pub mod hpack;
 pub mod limits;
 pub mod rate_limit;
 mod role;

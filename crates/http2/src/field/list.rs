@@ -1,0 +1,374 @@
+//! A list of fields in one arena: bytes behind spans, used again for the next message.
+//!
+//! ```text
+//! bytes  |content-type? no: known|text/html|x-trace|1f2e|.......scratch.......|
+//!                                 ^ start   ^ start      ^ used               ^ bytes.len(), all initialised
+//! spans  {token: ContentType, start, value_len} {token: Unknown, start, name_len, value_len}
+//! ```
+//!
+//! Names that have a [`Token`] and values of the static table (RFC 7541 Appendix A) are not copied. The decoder writes
+//! strings behind `used` and then keeps them, or leaves them to be overwritten.
+
+use alloc::vec::Vec;
+
+use super::{Field, Malformed, Token};
+use crate::hpack::STATIC_TABLE;
+
+/// How much of a field section is accepted. Both bounds are soft: the rest is decoded, to keep the table in step with
+/// the peer's, and not stored. Four times the size ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FieldLimits {
+    /// The most that [`FieldList::list_size`] may reach, in bytes: SETTINGS_MAX_HEADER_LIST_SIZE (RFC 9113 §6.5.2).
+    pub list_size_max: u32,
+    /// The most fields a list may have. A size alone allows thousands of tiny ones, each with a cost of its own.
+    pub fields_max: usize,
+}
+
+impl FieldLimits {
+    /// By how much a peer may overstep before its block is not worth decoding any more.
+    const GIVE_UP_FACTOR: usize = 4;
+
+    /// Both bounds.
+    pub const fn new(list_size_max: u32, fields_max: usize) -> Self {
+        Self { list_size_max, fields_max }
+    }
+}
+
+impl Default for FieldLimits {
+    /// 64 KiB, which is what nghttp2 takes and four times what common servers do; 512 fields, several times what
+    /// a browser with many cookies sends.
+    fn default() -> Self {
+        Self::new(64 * 1024, 512)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    /// Where the name (if the token is unknown) and then the value stand; an index of the static table when
+    /// `STATIC_VALUE` is set.
+    start: u32,
+    name_len: u32,
+    value_len: u32,
+    token: Token,
+    flags: u8,
+}
+
+const SENSITIVE: u8 = 1;
+const STATIC_VALUE: u8 = 2;
+
+/// Fields in the order in which they came; clearing keeps the memory for the next list.
+///
+/// ```
+/// use wireloom_http2::field::{Field, FieldList, Token};
+///
+/// let mut list = FieldList::new();
+/// list.push(Field::known(Token::Status, b"200"));
+/// list.push(Field::new(b"x-trace", b"1f2e"));
+/// assert_eq!(list.find(Token::Status).unwrap().value(), b"200");
+/// assert_eq!(list.list_size(), 42 + 43);
+/// ```
+#[derive(Clone, Default)]
+pub struct FieldList {
+    bytes: Vec<u8>,
+    /// `0 <= used <= bytes.len()`
+    used: usize,
+    spans: Vec<Span>,
+    list_size: usize,
+    malformed: Option<Malformed>,
+    too_large: bool,
+}
+
+impl FieldList {
+    /// An empty list, which holds no memory.
+    pub const fn new() -> Self {
+        Self {
+            bytes: Vec::new(),
+            used: 0,
+            spans: Vec::new(),
+            list_size: 0,
+            malformed: None,
+            too_large: false,
+        }
+    }
+
+    /// How many fields are stored.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether no field is stored.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// The field at a place, counted from 0.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<Field<'_>> {
+        self.spans.get(index).map(|span| self.field(span))
+    }
+
+    /// The fields in order.
+    #[inline]
+    pub fn iter(&self) -> Iter<'_> {
+        Iter { list: self, spans: self.spans.iter() }
+    }
+
+    /// The first field of a known name.
+    #[inline]
+    pub fn find(&self, token: Token) -> Option<Field<'_>> {
+        self.spans.iter().find(|span| span.token == token).map(|span| self.field(span))
+    }
+
+    /// The first field of any name, given in lower case.
+    pub fn find_name(&self, name: &[u8]) -> Option<Field<'_>> {
+        match Token::of(name) {
+            Token::Unknown => self.iter().find(|field| field.name() == name),
+            token => self.find(token),
+        }
+    }
+
+    /// The size of the list as RFC 9113 §6.5.2 counts it, in bytes: name, value and 32 for each field, those that
+    /// were not stored included.
+    #[inline]
+    pub fn list_size(&self) -> usize {
+        self.list_size
+    }
+
+    /// Whether fields are missing, because a bound of [`FieldLimits`] was passed.
+    #[inline]
+    pub fn too_large(&self) -> bool {
+        self.too_large
+    }
+
+    /// The first rule that a received field broke; that field is in the list all the same.
+    #[inline]
+    pub fn malformed(&self) -> Option<Malformed> {
+        self.malformed
+    }
+
+    /// Appends a copy of a field. Its characters are not checked: see [`Field::check`].
+    ///
+    /// A list holds at most 4 GiB; what would pass that is dropped and [`FieldList::too_large`] says so.
+    pub fn push(&mut self, field: Field<'_>) {
+        let name = if field.token() == Token::Unknown { field.name() } else { &[] };
+        let value = field.value();
+        let needed = name.len() + value.len();
+        // Offsets are 32 bits wide, and used <= list_size.
+        if !self.admit(field.list_size(), &FieldLimits::new(u32::MAX, usize::MAX)) {
+            return;
+        }
+        let room = self.scratch(needed);
+        room[..name.len()].copy_from_slice(name);
+        room[name.len()..needed].copy_from_slice(value);
+        self.keep(field.token(), name.len(), value.len(), field.is_sensitive());
+    }
+
+    /// Removes every field and every mark; memory is kept.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.spans.clear();
+        self.list_size = 0;
+        self.malformed = None;
+        self.too_large = false;
+    }
+
+    /// Gives memory back beyond `bytes` of arena, for a list that rests after an unusually large message.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        self.bytes.truncate(bytes.max(self.used));
+        self.bytes.shrink_to_fit();
+        self.spans.shrink_to(bytes / size_of::<Span>());
+    }
+
+    #[inline]
+    fn field(&self, span: &Span) -> Field<'_> {
+        let start = span.start as usize;
+        let sensitive = span.flags & SENSITIVE != 0;
+        if span.flags & STATIC_VALUE != 0 {
+            let entry = &STATIC_TABLE[start];
+            return Field::from_parts(span.token, span.token.name().as_bytes(), entry.value, sensitive);
+        }
+        let value_start = start + span.name_len as usize;
+        let value = &self.bytes[value_start..value_start + span.value_len as usize];
+        let name = match span.token {
+            Token::Unknown => &self.bytes[start..value_start],
+            token => token.name().as_bytes(),
+        };
+        Field::from_parts(span.token, name, value, sensitive)
+    }
+
+    /// At least `len` bytes behind what is kept, to write a name and a value to.
+    #[inline]
+    pub(crate) fn scratch(&mut self, len: usize) -> &mut [u8] {
+        if self.bytes.len() - self.used < len {
+            self.grow(len);
+        }
+        &mut self.bytes[self.used..]
+    }
+
+    #[cold]
+    fn grow(&mut self, len: usize) {
+        let wanted = (self.used + len).max(self.bytes.len() * 2).max(256);
+        self.bytes.resize(wanted, 0);
+    }
+
+    /// Keeps what was written to the scratch: a name of `name_len` (0 when the token says it) and a value behind it.
+    #[inline]
+    pub(crate) fn keep(&mut self, token: Token, name_len: usize, value_len: usize, sensitive: bool) {
+        self.spans.push(Span {
+            start: self.used as u32,
+            name_len: name_len as u32,
+            value_len: value_len as u32,
+            token,
+            flags: if sensitive { SENSITIVE } else { 0 },
+        });
+        self.used += name_len + value_len;
+    }
+
+    /// Appends an entry of the static table, counted from 0, without a copy.
+    #[inline]
+    pub(crate) fn keep_static(&mut self, index: usize) {
+        let token = STATIC_TABLE[index].token;
+        self.spans.push(Span { start: index as u32, name_len: 0, value_len: 0, token, flags: STATIC_VALUE });
+    }
+
+    /// Counts a field of this size; `false` when it is not to be stored.
+    #[inline]
+    pub(crate) fn admit(&mut self, field_size: usize, limits: &FieldLimits) -> bool {
+        self.list_size = self.list_size.saturating_add(field_size);
+        if self.list_size > limits.list_size_max as usize || self.spans.len() >= limits.fields_max {
+            self.too_large = true;
+        }
+        !self.too_large
+    }
+
+    /// Whether the list has grown so far beyond the bound that the peer can mean no good.
+    #[inline]
+    pub(crate) fn is_bomb(&self, limits: &FieldLimits) -> bool {
+        self.list_size / FieldLimits::GIVE_UP_FACTOR > limits.list_size_max as usize
+    }
+
+    #[cold]
+    pub(crate) fn mark(&mut self, malformed: Malformed) {
+        self.malformed.get_or_insert(malformed);
+    }
+}
+
+impl core::fmt::Debug for FieldList {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_list().entries(self).finish()
+    }
+}
+
+impl<'a> IntoIterator for &'a FieldList {
+    type Item = Field<'a>;
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+impl<'a> Extend<Field<'a>> for FieldList {
+    fn extend<I: IntoIterator<Item = Field<'a>>>(&mut self, fields: I) {
+        fields.into_iter().for_each(|field| self.push(field));
+    }
+}
+
+impl<'a> FromIterator<Field<'a>> for FieldList {
+    fn from_iter<I: IntoIterator<Item = Field<'a>>>(fields: I) -> Self {
+        let mut list = Self::new();
+        list.extend(fields);
+        list
+    }
+}
+
+/// The fields of a [`FieldList`], in order.
+#[derive(Clone, Debug)]
+pub struct Iter<'a> {
+    list: &'a FieldList,
+    spans: core::slice::Iter<'a, Span>,
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = Field<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Field<'a>> {
+        self.spans.next().map(|span| self.list.field(span))
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.spans.size_hint()
+    }
+}
+
+impl DoubleEndedIterator for Iter<'_> {
+    #[inline]
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.spans.next_back().map(|span| self.list.field(span))
+    }
+}
+
+impl ExactSizeIterator for Iter<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn gives_back_what_was_pushed() {
+        let fields = [
+            Field::new(b":path", b"/a"),
+            Field::new(b"x-one", b""),
+            Field::new(b"cookie", b"secret").with_sensitive(true),
+            Field::new(b"x-two", &[b'v'; 5000]),
+        ];
+        let mut list: FieldList = fields.into_iter().collect();
+        for _ in 0..2 {
+            assert_eq!(list.len(), 4);
+            assert_eq!(list.iter().collect::<Vec<_>>(), fields);
+            assert_eq!(list.iter().next_back(), list.get(3));
+            assert_eq!(list.get(4), None);
+            assert_eq!(list.list_size(), fields.iter().map(Field::list_size).sum());
+            assert_eq!(list.find(Token::Cookie), Some(fields[2]));
+            assert_eq!(list.find_name(b"x-one"), Some(fields[1]));
+            assert_eq!(list.find_name(b"x-three"), None);
+            assert_eq!(list.find_name(b"host"), None);
+            list.clear();
+            assert!(list.is_empty() && list.list_size() == 0);
+            list.extend(fields);
+        }
+    }
+
+    #[test]
+    fn clearing_keeps_memory_and_shrinking_gives_it_back() {
+        let mut list = FieldList::new();
+        list.push(Field::new(b"x", &[b'v'; 100_000]));
+        list.clear();
+        assert!(list.bytes.len() >= 100_000);
+        list.shrink_to(256);
+        assert_eq!(list.bytes.capacity(), 256);
+        list.push(Field::new(b"x", b"y"));
+        assert_eq!(list.get(0), Some(Field::new(b"x", b"y")));
+    }
+
+    #[test]
+    fn stops_storing_at_its_bounds() {
+        let limits = FieldLimits::new(100, 3);
+        let mut list = FieldList::new();
+        assert!(list.admit(99, &limits) && list.admit(1, &limits) && !list.too_large());
+        assert!(!list.admit(1, &limits) && list.too_large());
+        assert_eq!(list.list_size(), 101);
+        list.clear();
+        for _ in 0..3 {
+            assert!(list.admit(1, &limits));
+            list.keep_static(1);
+        }
+        assert!(!list.admit(1, &limits) && list.too_large());
+    }
+}

@@ -1,0 +1,366 @@
+//! Encoding of fields (RFC 7541 §6).
+//!
+//! Owns the dynamic table of the sending side, the choice of what to index in it, and finding what is there. Each
+//! entry is linked to the one before it with the same hash, once by its name and once by name and value; entries leave
+//! in the order in which they came, so a chain ends at the first one that is gone and nothing is ever unlinked.
+//! Walks are bounded, so that names chosen to collide cost compression and not time.
+
+use alloc::vec::Vec;
+
+use super::dynamic_table::{DynamicTable, SIZE_LIMIT};
+use super::static_table::{self, LEN as STATIC_LEN};
+use super::{TABLE_SIZE_DEFAULT, huffman, integer};
+use crate::field::{Field, Token};
+
+/// How many entries of one chain are looked at.
+const PROBES_MAX: u32 = 8;
+
+/// Cookies shorter than this are never indexed: guessing them byte by byte through the size of what is sent would be
+/// worth an attacker's time (RFC 7541 §7.1.3).
+const COOKIE_SHORT: usize = 20;
+
+/// Which fields enter the dynamic table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum IndexPolicy {
+    /// Those that are likely to come again.
+    #[default]
+    Repeating,
+    /// All but the sensitive ones.
+    All,
+    /// None: only the static table is used.
+    Static,
+}
+
+/// Which strings are Huffman-coded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HuffmanPolicy {
+    /// Those that become shorter.
+    #[default]
+    Shorter,
+    /// All.
+    Always,
+    /// None.
+    Never,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Links {
+    /// Of name and value, and of the name alone when the static table does not know it.
+    field_hash: u32,
+    name_hash: u32,
+    /// The number of the entry before with the same bucket.
+    field_before: u32,
+    name_before: u32,
+}
+
+/// The table of a sender.
+pub struct Encoder {
+    table: DynamicTable<Links>,
+    /// The newest entry of each hash, by number, both kinds in turn; empty or a power of two long.
+    buckets: Vec<[u32; 2]>,
+    /// What this side is willing to keep, and what the peer allows.
+    size_local: u32,
+    size_peer: u32,
+    /// The smallest size since the last block, when the peer has to be told.
+    update_due: Option<u32>,
+    index_policy: IndexPolicy,
+    huffman_policy: HuffmanPolicy,
+}
+
+const BY_FIELD: usize = 0;
+const BY_NAME: usize = 1;
+
+impl Default for Encoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Encoder {
+    /// An encoder with the table of [`TABLE_SIZE_DEFAULT`] bytes that every peer allows at first.
+    pub const fn new() -> Self {
+        Self {
+            table: DynamicTable::new(TABLE_SIZE_DEFAULT),
+            buckets: Vec::new(),
+            size_local: TABLE_SIZE_DEFAULT,
+            size_peer: TABLE_SIZE_DEFAULT,
+            update_due: None,
+            index_policy: IndexPolicy::Repeating,
+            huffman_policy: HuffmanPolicy::Shorter,
+        }
+    }
+
+    /// Takes the peer's SETTINGS_HEADER_TABLE_SIZE. The table follows up to the local limit, and the next block says so
+    /// (RFC 7541 §4.2).
+    pub fn set_table_size_max(&mut self, table_size_max: u32) {
+        self.size_peer = table_size_max;
+        self.resize();
+    }
+
+    /// Sets how large the table may become if the peer allows it: [`TABLE_SIZE_DEFAULT`] unless set.
+    pub fn set_table_size_local(&mut self, table_size_local: u32) {
+        self.size_local = table_size_local.min(SIZE_LIMIT);
+        self.resize();
+    }
+
+    /// Chooses what enters the dynamic table.
+    pub fn set_index_policy(&mut self, policy: IndexPolicy) {
+        self.index_policy = policy;
+    }
+
+    /// Chooses which strings are Huffman-coded.
+    pub fn set_huffman_policy(&mut self, policy: HuffmanPolicy) {
+        self.huffman_policy = policy;
+    }
+
+    /// The size of the table, in bytes as RFC 7541 §4.1 counts them.
+    pub fn table_size_max(&self) -> usize {
+        self.table.size_max()
+    }
+
+    fn resize(&mut self) {
+        let size = self.size_peer.min(self.size_local);
+        if size as usize != self.table.size_max() {
+            self.update_due = Some(self.update_due.map_or(size, |due| due.min(size)));
+            self.table.set_size_max(size);
+        }
+    }
+
+    /// Appends the block of these fields to `out`.
+    pub fn encode<'a>(&mut self, fields: impl IntoIterator<Item = Field<'a>>, out: &mut Vec<u8>) {
+        let mut out = Output::new(out);
+        if let Some(smallest) = self.update_due.take() {
+            // RFC 7541 §4.2: the smallest size since the last block and then the final one, at most two updates.
+            let size = self.table.size_max() as u32;
+            out.reserve(2 * integer::LEN_MAX);
+            if smallest < size {
+                out.integer(0x20, 0x1f, smallest);
+            }
+            out.integer(0x20, 0x1f, size);
+        }
+        for field in fields {
+            self.field(&field, &mut out);
+        }
+    }
+
+    fn field(&mut self, field: &Field<'_>, out: &mut Output<'_>) {
+        let (token, value) = (field.token(), field.value());
+        out.reserve(field.name().len() + value.len() + 3 * integer::LEN_MAX + 8);
+        if is_sensitive(field) {
+            // RFC 7541 §6.2.3 and §7.1.3: never indexed, by no one on the way.
+            let name_hash = self.name_hash(field);
+            return self.literal(0x10, 0x0f, field, self.name_index(field, name_hash), out);
+        }
+        if let Some(index) = static_table::find(token, value) {
+            return out.integer(0x80, 0x7f, index);
+        }
+        let name_hash = self.name_hash(field);
+        if !self.may_repeat(field) {
+            return self.literal(0, 0x0f, field, self.name_index(field, name_hash), out);
+        }
+        let field_hash = hash(u64::from(name_hash) + token as u64 + 1, value);
+        if let Some(age) = self.find(BY_FIELD, field_hash, |links| links.field_hash, field) {
+            return out.integer(0x80, 0x7f, STATIC_LEN as u32 + 1 + age);
+        }
+        self.literal(0x40, 0x3f, field, self.name_index(field, name_hash), out);
+        self.insert(field, field_hash, name_hash);
+    }
+
+    /// Whether a field is worth a place in the table.
+    fn may_repeat(&self, field: &Field<'_>) -> bool {
+        match self.index_policy {
+            IndexPolicy::Static => return false,
+            IndexPolicy::All => return true,
+            IndexPolicy::Repeating => {}
+        }
+        // A field that would push most of the others out is not worth it.
+        if field.list_size() > self.table.size_max() / 4 * 3 {
+            return false;
+        }
+        !matches!(
+            field.token(),
+            Token::Path
+                | Token::Age
+                | Token::ContentLength
+                | Token::ContentRange
+                | Token::Etag
+                | Token::IfModifiedSince
+                | Token::IfNoneMatch
+                | Token::Location
+                | Token::SetCookie
+        )
+    }
+
+    /// The index of an entry with the field's name, 0 when there is none.
+    fn name_index(&self, field: &Field<'_>, name_hash: u32) -> u32 {
+        match static_table::name_index(field.token()) {
+            0 => match self.find(BY_NAME, name_hash, |links| links.name_hash, field) {
+                Some(age) => STATIC_LEN as u32 + 1 + age,
+                None => 0,
+            },
+            index => index,
+        }
+    }
+
+    /// 0 when the name is known, as then its token says more.
+    fn name_hash(&self, field: &Field<'_>) -> u32 {
+        if field.token() == Token::Unknown { hash(0, field.name()) } else { field.token() as u32 }
+    }
+
+    /// The age of the newest entry of that hash with the field's name, and its value too if asked `BY_FIELD`.
+    fn find(
+        &self,
+        kind: usize,
+        wanted: u32,
+        hash_of: impl Fn(&Links) -> u32,
+        field: &Field<'_>,
+    ) -> Option<u32> {
+        let bucket = self.buckets.get(wanted as usize & self.buckets.len().wrapping_sub(1))?;
+        let mut number = bucket[kind];
+        for _ in 0..PROBES_MAX {
+            let age = self.table.inserted().wrapping_sub(1).wrapping_sub(number);
+            let links = self.table.extra(age)?;
+            if hash_of(&links) == wanted {
+                let entry = self.table.get(age)?;
+                let same_name = entry.token == field.token()
+                    && (entry.token != Token::Unknown || entry.name == field.name());
+                if same_name && (kind == BY_NAME || entry.value == field.value()) {
+                    return Some(age);
+                }
+            }
+            number = if kind == BY_NAME { links.name_before } else { links.field_before };
+        }
+        None
+    }
+
+    fn insert(&mut self, field: &Field<'_>, field_hash: u32, name_hash: u32) {
+        let number = self.table.inserted();
+        let mut links = Links { field_hash, name_hash, field_before: number, name_before: number };
+        let name = if field.token() == Token::Unknown { field.name() } else { &[] };
+        if !self.table.insert(field.token(), name, field.value(), 0, links) {
+            return;
+        }
+        if self.buckets.len() < 2 * self.table.capacity() {
+            self.grow_buckets();
+            return;
+        }
+        self.link(&mut links, number);
+        self.table.set_extra(0, links);
+    }
+
+    fn link(&mut self, links: &mut Links, number: u32) {
+        let mask = self.buckets.len() - 1;
+        links.field_before =
+            core::mem::replace(&mut self.buckets[links.field_hash as usize & mask][BY_FIELD], number);
+        links.name_before =
+            core::mem::replace(&mut self.buckets[links.name_hash as usize & mask][BY_NAME], number);
+    }
+
+    #[cold]
+    fn grow_buckets(&mut self) {
+        // A number that was not given yet belongs to no entry.
+        let none = self.table.inserted();
+        self.buckets.clear();
+        self.buckets.resize(2 * self.table.capacity(), [none; 2]);
+        for age in (0..self.table.len()).rev() {
+            if let Some(mut links) = self.table.extra(age) {
+                self.link(&mut links, self.table.inserted().wrapping_sub(1).wrapping_sub(age));
+                self.table.set_extra(age, links);
+            }
+        }
+    }
+
+    fn literal(&self, flags: u8, prefix: u8, field: &Field<'_>, name_index: u32, out: &mut Output<'_>) {
+        out.integer(flags, prefix, name_index);
+        if name_index == 0 {
+            out.string(field.name(), self.huffman_policy);
+        }
+        out.string(field.value(), self.huffman_policy);
+    }
+}
+
+/// RFC 7541 §7.1.3: what an attacker who can mix his own fields in must not be able to guess.
+fn is_sensitive(field: &Field<'_>) -> bool {
+    field.is_sensitive()
+        || match field.token() {
+            Token::Authorization | Token::ProxyAuthorization => true,
+            Token::Cookie => field.value().len() < COOKIE_SHORT,
+            _ => false,
+        }
+}
+
+/// Eight bytes at a time, folded by a multiplication each.
+fn hash(seed: u64, bytes: &[u8]) -> u32 {
+    const K: u64 = 0x9e37_79b9_7f4a_7c15;
+    fn fold(a: u64, b: u64) -> u64 {
+        let product = u128::from(a) * u128::from(b);
+        product as u64 ^ (product >> 64) as u64
+    }
+    let mut state = seed ^ (bytes.len() as u64).wrapping_mul(K);
+    let (words, tail) = bytes.as_chunks::<8>();
+    for word in words {
+        state = fold(state ^ u64::from_le_bytes(*word), K);
+    }
+    let last = match (bytes.last_chunk::<8>(), tail.first_chunk::<4>(), tail.last_chunk::<4>()) {
+        (Some(last), ..) => u64::from_le_bytes(*last),
+        (None, Some(first), Some(last)) => {
+            u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last))
+        }
+        _ => tail.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+    };
+    fold(state ^ last, 0xd6e8_feb8_6659_fd93) as u32
+}
+
+/// The end of a buffer, initialised ahead of what is written.
+struct Output<'a> {
+    buf: &'a mut Vec<u8>,
+    /// `pos <= buf.len()`; what stands behind it is cut off in the end.
+    pos: usize,
+}
+
+impl<'a> Output<'a> {
+    fn new(buf: &'a mut Vec<u8>) -> Self {
+        let pos = buf.len();
+        Self { buf, pos }
+    }
+
+    #[inline]
+    fn reserve(&mut self, len: usize) {
+        if self.buf.len() - self.pos < len {
+            self.buf.resize(self.pos + len.max(256), 0);
+        }
+    }
+
+    /// [`integer::LEN_MAX`] bytes are reserved.
+    #[inline]
+    fn integer(&mut self, flags: u8, prefix: u8, value: u32) {
+        if let Some(room) = self.buf[self.pos..].first_chunk_mut() {
+            self.pos += integer::encode(flags, prefix, value, room);
+        }
+    }
+
+    fn string(&mut self, bytes: &[u8], policy: HuffmanPolicy) {
+        if policy != HuffmanPolicy::Never {
+            let len = huffman::encoded_len(bytes);
+            if len < bytes.len() || policy == HuffmanPolicy::Always {
+                self.reserve(len + integer::LEN_MAX + 8);
+                self.integer(0x80, 0x7f, len as u32);
+                huffman::encode(bytes, &mut self.buf[self.pos..self.pos + len]);
+                self.pos += len;
+                return;
+            }
+        }
+        self.reserve(bytes.len() + integer::LEN_MAX + 8);
+        self.integer(0, 0x7f, bytes.len() as u32);
+        self.buf[self.pos..self.pos + bytes.len()].copy_from_slice(bytes);
+        self.pos += bytes.len();
+    }
+}
+
+impl Drop for Output<'_> {
+    fn drop(&mut self) {
+        self.buf.truncate(self.pos);
+    }
+}

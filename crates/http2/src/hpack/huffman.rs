@@ -1,0 +1,303 @@
+//! Huffman coding of strings (RFC 7541 §5.2), both ways.
+//!
+//! Decoding keeps up to 64 bits of input in an accumulator, inverted, so that what is missing behind the end reads as
+//! zeros, that is as the ones that pad a string: the tail needs no loop of its own. A look-up takes 12 bits and gives
+//! up to two symbols, with what the rules of fields think of them; a pattern that begins a longer code, the padding
+//! among them, gives none and leaves the loop.
+//!
+//! ```text
+//! accumulator  |~~~~~~~~ DECODE_BITS ~~~~~~~~|~~~ more input, inverted ~~~|000000|
+//!               63                                                              0
+//! ```
+
+use super::DecodeError;
+use super::huffman_table::{
+    BY_CODE, CLASSES, CODE_LEN_MAX, DECODE, DECODE_BITS, ENCODE_CODES, ENCODE_LENGTHS, ENTRY_BITS,
+    ENTRY_COUNT_SHIFT, ENTRY_SYMBOLS_SHIFT, EOS, Entry, FLAG_NAME, FLAG_VALUE, symbol_flags,
+};
+
+/// What came out of a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decoded {
+    /// How many bytes were written.
+    pub(crate) len: usize,
+    flags: Entry,
+}
+
+impl Decoded {
+    /// Whether every byte may stand in a field name (a leading colon may not, and needs a second look).
+    #[inline]
+    pub(crate) fn is_name(self) -> bool {
+        self.flags & FLAG_NAME == 0
+    }
+
+    /// Whether every byte may stand in a field value.
+    #[inline]
+    pub(crate) fn is_value(self) -> bool {
+        self.flags & FLAG_VALUE == 0
+    }
+}
+
+/// How much room [`decode`] wants for a string of `len` bytes: five bits a symbol at best, and what it may overshoot.
+#[inline]
+pub(crate) fn decoded_len_max(len: usize) -> usize {
+    len.saturating_mul(2).saturating_add(LOOKUPS * 2 + 8)
+}
+
+/// Look-ups between refills: a refill leaves 56 bits at least.
+const LOOKUPS: usize = 4;
+const _: () = assert!(LOOKUPS as u32 * DECODE_BITS <= 56);
+
+/// Decodes a string into `out`, which holds at least [`decoded_len_max`] bytes.
+pub(crate) fn decode(src: &[u8], out: &mut [u8]) -> Result<Decoded, DecodeError> {
+    let last = last_word(src);
+    let mut acc: u64 = 0;
+    // 0 <= bits < 64: how many of the accumulator's highest bits stand for input, real or beyond the end.
+    let mut bits: u32 = 0;
+    let mut pos = 0;
+    let mut len = 0;
+    let mut flags: Entry = 0;
+    loop {
+        acc |= word_at(src, pos, last) >> bits;
+        pos += ((63 - bits) >> 3) as usize;
+        bits |= 56;
+        let mut symbols: u64 = 0;
+        let mut count: u32 = 0;
+        let mut found = 1;
+        for _ in 0..LOOKUPS {
+            let entry = DECODE[(acc >> (64 - DECODE_BITS)) as usize];
+            found = (entry >> ENTRY_COUNT_SHIFT) & 3;
+            if found == 0 {
+                break;
+            }
+            symbols |= u64::from(entry >> ENTRY_SYMBOLS_SHIFT) << (count * 8);
+            count += found;
+            flags |= entry;
+            acc <<= entry & ENTRY_BITS;
+            bits -= entry & ENTRY_BITS;
+        }
+        out[len..len + 8].copy_from_slice(&symbols.to_le_bytes());
+        len += count as usize;
+        if found != 0 {
+            continue;
+        }
+        // A longer code, which may need all that a refill gives, or the end. Symbols that took bits from beyond the
+        // end leave less than nothing.
+        acc |= word_at(src, pos, last) >> bits;
+        pos += ((63 - bits) >> 3) as usize;
+        bits |= 56;
+        let remaining = (src.len() as isize - pos as isize) * 8 + bits as isize;
+        if remaining <= 7 {
+            // RFC 7541 §5.2: padding is the most significant bits of EOS, that is ones, and shorter than 8 bits.
+            // Behind the end the accumulator holds zeros.
+            return if remaining >= 0 && acc == 0 {
+                Ok(Decoded { len, flags })
+            } else {
+                Err(DecodeError::HuffmanPadding)
+            };
+        }
+        let (symbol, code_len) = long_symbol(acc);
+        if code_len as isize > remaining {
+            // RFC 7541 §5.2: padding longer than 7 bits, or a code cut off.
+            return Err(DecodeError::HuffmanPadding);
+        }
+        if symbol == EOS {
+            // RFC 7541 §5.2: a string that contains EOS MUST be treated as a decoding error.
+            return Err(DecodeError::HuffmanEos);
+        }
+        out[len] = symbol as u8;
+        len += 1;
+        flags |= symbol_flags(symbol as u8);
+        acc <<= code_len;
+        bits -= code_len;
+    }
+}
+
+/// The symbol at the front of the accumulator whose code is longer than an index, and the length of that code.
+#[cold]
+fn long_symbol(acc: u64) -> (u16, u32) {
+    let code = !(acc >> 32) as u32;
+    for len in DECODE_BITS + 1..=CODE_LEN_MAX {
+        let class = &CLASSES[len as usize];
+        let nth = (code >> (32 - len)).wrapping_sub(class.first);
+        if nth < class.count {
+            return (BY_CODE[(class.offset + nth) as usize], len);
+        }
+    }
+    // Not reached: the code is complete.
+    (EOS, CODE_LEN_MAX)
+}
+
+/// The last eight bytes, or as many as there are, right-aligned and inverted.
+#[inline]
+fn last_word(src: &[u8]) -> u64 {
+    let len = src.len();
+    let word = if let Some(last) = src.last_chunk::<8>() {
+        u64::from_be_bytes(*last)
+    } else if let (Some(first), Some(last)) = (src.first_chunk::<4>(), src.last_chunk::<4>()) {
+        u64::from(u32::from_be_bytes(*first)) << ((len - 4) * 8) | u64::from(u32::from_be_bytes(*last))
+    } else {
+        src.iter().fold(0, |word, &byte| word << 8 | u64::from(byte))
+    };
+    !word
+}
+
+/// Eight bytes from a place, inverted; behind the end stand zeros.
+#[inline]
+fn word_at(src: &[u8], pos: usize, last: u64) -> u64 {
+    if let Some(word) = src.get(pos..).and_then(<[u8]>::first_chunk::<8>) {
+        return !u64::from_be_bytes(*word);
+    }
+    let missing = pos + 8 - src.len();
+    if missing < 8 { last << (missing * 8) } else { 0 }
+}
+
+/// The length of a string once encoded.
+#[inline]
+pub(crate) fn encoded_len(src: &[u8]) -> usize {
+    let bits: usize = src.iter().map(|&byte| usize::from(ENCODE_LENGTHS[usize::from(byte)])).sum();
+    bits.div_ceil(8)
+}
+
+/// Encodes a string into exactly [`encoded_len`] bytes.
+pub(crate) fn encode(src: &[u8], out: &mut [u8]) {
+    let mut acc: u64 = 0;
+    // The lowest `bits` bits of the accumulator wait to be written; fewer than 32 between symbols.
+    let mut bits = 0;
+    let mut at = 0;
+    for &byte in src {
+        let len = u32::from(ENCODE_LENGTHS[usize::from(byte)]);
+        acc = acc << len | u64::from(ENCODE_CODES[usize::from(byte)]);
+        bits += len;
+        if bits >= 32 {
+            bits -= 32;
+            out[at..at + 4].copy_from_slice(&((acc >> bits) as u32).to_be_bytes());
+            at += 4;
+        }
+    }
+    // RFC 7541 §5.2: the rest of the last octet is filled with the most significant bits of EOS.
+    let tail = ((acc << 32 | u64::from(u32::MAX)) >> bits) as u32;
+    out[at..].copy_from_slice(&tail.to_be_bytes()[..bits.div_ceil(8) as usize]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::{vec, vec::Vec};
+
+    /// Bit by bit, by the book.
+    fn naive_decode(src: &[u8]) -> Result<Vec<u8>, DecodeError> {
+        let mut out = Vec::new();
+        let (mut code, mut len) = (0_u32, 0);
+        for at in 0..src.len() * 8 {
+            code = code << 1 | u32::from(src[at / 8] >> (7 - at % 8) & 1);
+            len += 1;
+            let class = CLASSES[len];
+            if code >= class.first && code - class.first < class.count {
+                match BY_CODE[(class.offset + code - class.first) as usize] {
+                    EOS => return Err(DecodeError::HuffmanEos),
+                    symbol => out.push(symbol as u8),
+                }
+                (code, len) = (0, 0);
+            }
+        }
+        if len > 7 || code != (1 << len) - 1 { Err(DecodeError::HuffmanPadding) } else { Ok(out) }
+    }
+
+    fn decoded(src: &[u8]) -> Result<Vec<u8>, DecodeError> {
+        let mut out = vec![0xaa; decoded_len_max(src.len())];
+        let decoded = decode(src, &mut out)?;
+        out.truncate(decoded.len);
+        assert_eq!(decoded.is_name(), out.iter().all(|&byte| crate::field::is_name_byte(byte)));
+        assert_eq!(decoded.is_value(), out.iter().all(|&byte| crate::field::is_value_byte(byte)));
+        Ok(out)
+    }
+
+    fn encoded(src: &[u8]) -> Vec<u8> {
+        let mut out = vec![0; encoded_len(src)];
+        encode(src, &mut out);
+        out
+    }
+
+    #[test]
+    fn matches_an_example_of_the_rfc() {
+        // RFC 7541 C.4.1.
+        let wire = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
+        assert_eq!(encoded(b"www.example.com"), wire);
+        assert_eq!(decoded(&wire), Ok(b"www.example.com".to_vec()));
+    }
+
+    #[test]
+    fn round_trips_every_pair_of_bytes_and_every_length() {
+        for first in 0..=255 {
+            assert_eq!(decoded(&encoded(&[first])), Ok(vec![first]));
+            for second in 0..=255 {
+                assert_eq!(decoded(&encoded(&[first, second])), Ok(vec![first, second]));
+            }
+        }
+        for len in 0..200 {
+            for byte in *b"0aAZ&!\\" {
+                let text = vec![byte; len];
+                assert_eq!(decoded(&encoded(&text)), Ok(text));
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_padding_longer_than_seven_bits() {
+        // RFC 7541 §5.2: padding strictly longer than 7 bits MUST be treated as a decoding error.
+        assert_eq!(decoded(&[0xff]), Err(DecodeError::HuffmanPadding));
+        assert_eq!(decoded(&[0xff, 0xff]), Err(DecodeError::HuffmanPadding));
+        for len in 1..40 {
+            let mut wire = encoded(&vec![b'a'; len]);
+            wire.push(0xff);
+            assert_eq!(decoded(&wire), Err(DecodeError::HuffmanPadding));
+        }
+    }
+
+    #[test]
+    fn refuses_padding_that_is_not_the_start_of_eos() {
+        // RFC 7541 §5.2: padding not corresponding to the most significant bits of EOS MUST be refused.
+        for padding in 0..7 {
+            // 'a' is 00011.
+            assert_eq!(decoded(&[0b0001_1000 | padding]), Err(DecodeError::HuffmanPadding), "{padding:03b}");
+        }
+        assert_eq!(decoded(&[0b0001_1111]), Ok(vec![b'a']));
+    }
+
+    #[test]
+    fn refuses_eos_wherever_it_stands() {
+        // RFC 7541 §5.2: a string that contains the EOS symbol MUST be treated as a decoding error.
+        assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xff]), Err(DecodeError::HuffmanEos));
+        assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xfc]), Err(DecodeError::HuffmanEos));
+        // 'a' eight times fills five bytes exactly; EOS with two bits of padding follows.
+        for len in [0, 8, 16, 64] {
+            let mut wire = encoded(&vec![b'a'; len]);
+            wire.extend([0xff, 0xff, 0xff, 0xff, 0x1f]);
+            assert_eq!(decoded(&wire), Err(DecodeError::HuffmanEos));
+        }
+    }
+
+    #[test]
+    fn equals_the_naive_decoder() {
+        wireloom_testing::rounds(30_000, |random| {
+            let text: Vec<u8> = match random.u8(..3) {
+                0 => (0..random.usize(..60)).map(|_| random.u8(0x20..0x7f)).collect(),
+                1 => (0..random.usize(..20)).map(|_| random.u8(..)).collect(),
+                _ => (0..random.usize(..60)).map(|_| b"012aceiost"[random.usize(..10)]).collect(),
+            };
+            let mut wire = encoded(&text);
+            assert_eq!(decoded(&wire), Ok(text));
+            // Then damaged: a bit flipped, the end cut off, or nothing but noise.
+            match random.u8(..3) {
+                0 if !wire.is_empty() => {
+                    let at = random.usize(..wire.len());
+                    wire[at] ^= 1 << random.u8(..8);
+                }
+                1 => wire.truncate(random.usize(..=wire.len())),
+                _ => wire.iter_mut().for_each(|byte| *byte |= random.u8(..)),
+            }
+            assert_eq!(decoded(&wire), naive_decode(&wire), "{wire:02x?}");
+        });
+    }
+}
