@@ -1,0 +1,105 @@
+//! What the processor offers, asked once and remembered.
+//!
+//! Owns the order of the SIMD levels and the proof that one may be used: a [`Level`] is made only here, and only of
+//! what was detected, so that a kernel which takes one needs no further check. Refuses to own any kernel.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// A set of instructions that this processor has been seen to offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Level(u8);
+
+impl Level {
+    /// What every x86-64 has.
+    pub(crate) const SSE2: Self = Self(1);
+    /// Bytes looked up in tables of 16: `pshufb`.
+    const SSSE3_RANK: u8 = 2;
+    const AVX2_RANK: u8 = 3;
+    /// AVX-512 F, BW, VBMI and VBMI2: Ice Lake, Zen 4 and later, which run it without slowing their clock.
+    const AVX512_RANK: u8 = 4;
+
+    /// The best level here. One relaxed load after the first call.
+    #[inline]
+    pub(crate) fn best() -> Self {
+        static BEST: AtomicU8 = AtomicU8::new(0);
+        match BEST.load(Ordering::Relaxed) {
+            0 => {
+                let rank = detect();
+                BEST.store(rank, Ordering::Relaxed);
+                Self(rank)
+            }
+            rank => Self(rank),
+        }
+    }
+
+    /// Every level that this processor offers, for tests which must see them all.
+    #[cfg(test)]
+    pub(crate) fn offered() -> impl Iterator<Item = Self> {
+        (1..=Self::best().0).map(Self)
+    }
+
+    #[inline]
+    pub(crate) const fn has_ssse3(self) -> bool {
+        self.0 >= Self::SSSE3_RANK
+    }
+
+    #[inline]
+    pub(crate) const fn has_avx2(self) -> bool {
+        self.0 >= Self::AVX2_RANK
+    }
+
+    #[inline]
+    pub(crate) const fn has_avx512(self) -> bool {
+        self.0 >= Self::AVX512_RANK
+    }
+}
+
+/// Each rank asks for everything that the ranks below it need.
+#[cfg(feature = "std")]
+#[cold]
+fn detect() -> u8 {
+    use std::is_x86_feature_detected as has;
+    if !has!("ssse3") {
+        Level::SSE2.0
+    } else if !has!("avx2") {
+        Level::SSSE3_RANK
+    } else if has!("avx512f") && has!("avx512bw") && has!("avx512vbmi") && has!("avx512vbmi2") {
+        Level::AVX512_RANK
+    } else {
+        Level::AVX2_RANK
+    }
+}
+
+/// Without `std` nobody can be asked: what the target guarantees must do.
+#[cfg(not(feature = "std"))]
+#[inline]
+fn detect() -> u8 {
+    if !cfg!(target_feature = "ssse3") {
+        Level::SSE2.0
+    } else if !cfg!(target_feature = "avx2") {
+        Level::SSSE3_RANK
+    } else if cfg!(all(
+        target_feature = "avx512f",
+        target_feature = "avx512bw",
+        target_feature = "avx512vbmi",
+        target_feature = "avx512vbmi2"
+    )) {
+        Level::AVX512_RANK
+    } else {
+        Level::AVX2_RANK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_ordered_and_start_at_what_every_processor_has() {
+        let levels: alloc::vec::Vec<_> = Level::offered().collect();
+        assert_eq!(levels.first(), Some(&Level::SSE2));
+        assert_eq!(levels.last(), Some(&Level::best()));
+        assert!(levels.is_sorted());
+        assert!(!Level::SSE2.has_ssse3() && !Level::SSE2.has_avx2() && !Level::SSE2.has_avx512());
+    }
+}
