@@ -1,0 +1,368 @@
+//! Every kernel against `core::str::from_utf8`, which is the judge throughout.
+
+use super::*;
+use alloc::vec::Vec;
+
+/// The bounds of every range in the table of RFC 3629 §4.
+const KINDS: [u8; 21] = [
+    0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc2, 0xdf, 0xe0, 0xe1, 0xec, 0xed, 0xee,
+    0xf0, 0xf1, 0xf4, 0xf5,
+];
+
+type Verdict = Result<u32, InvalidUtf8>;
+type Kernel = (alloc::string::String, fn(usize, &mut [u8], u32, bool) -> Verdict);
+
+const KEY: MaskKey = MaskKey::new([0x11, 0x92, 0x53, 0xe4]);
+
+/// Code points at the ends of each row of the table in RFC 3629 §4.
+const EDGES: [&str; 11] = [
+    "\0",
+    "\u{7f}",
+    "\u{80}",
+    "\u{7ff}",
+    "\u{800}",
+    "\u{fff}",
+    "\u{d7ff}",
+    "\u{e000}",
+    "\u{ffff}",
+    "\u{10000}",
+    "\u{10ffff}",
+];
+
+/// What RFC 3629 §3 and §4 forbid, each by the first impossible byte, which comes last.
+const IMPOSSIBLE: [&[u8]; 31] = [
+    // A continuation where nothing has begun.
+    b"\x80",
+    b"\xbf",
+    // Lead bytes of overlong pairs, and those above F4.
+    b"\xc0",
+    b"\xc1",
+    b"\xf5",
+    b"\xf8",
+    b"\xff",
+    // A lead byte without its continuation: ASCII, another lead byte.
+    b"\xc2\x41",
+    b"\xdf\xc2",
+    b"\xe1\x7f",
+    b"\xe1\x80\x41",
+    b"\xe1\x80\xe1",
+    b"\xf1\x00",
+    b"\xf1\x80\x41",
+    b"\xf1\x80\xc2",
+    b"\xf1\x80\x80\x41",
+    b"\xf1\x80\x80\xf1",
+    // One continuation too many.
+    b"\xc2\x80\x80",
+    b"\xe1\x80\x80\x80",
+    b"\xf1\x80\x80\x80\x80",
+    b"\xed\x9f\xbf\xbf",
+    // Overlong.
+    b"\xe0\x80",
+    b"\xe0\x9f",
+    b"\xf0\x80",
+    b"\xf0\x8f",
+    // Surrogates.
+    b"\xed\xa0",
+    b"\xed\xb0",
+    b"\xed\xbf",
+    // Above U+10FFFF.
+    b"\xf4\x90",
+    b"\xf4\xa0",
+    b"\xf4\xbf",
+];
+
+/// What `std` says of a text that starts at a boundary: wrong, or the bytes it leaves incomplete.
+fn judge(text: &[u8]) -> Verdict {
+    match core::str::from_utf8(text) {
+        Ok(_) => Ok(0),
+        Err(e) if e.error_len().is_some() => Err(InvalidUtf8),
+        Err(e) => {
+            let mut partial = [0; 4];
+            let rest = &text[e.valid_up_to()..];
+            partial[..rest.len()].copy_from_slice(rest);
+            Ok(u32::from_le_bytes(partial))
+        }
+    }
+}
+
+/// Every implementation there is on this machine, each called directly: `(level, text, key, masked)`.
+fn kernels() -> Vec<Kernel> {
+    let mut kernels: Vec<Kernel> = Vec::from([(
+        "scalar".into(),
+        (|_, text, key, masked| {
+            if masked { scalar::unmask_validate(text, key, scalar::validate) } else { scalar::validate(text) }
+        }) as fn(usize, &mut [u8], u32, bool) -> Verdict,
+    )]);
+    #[cfg(target_arch = "x86_64")]
+    for level in mask::cpu::Level::offered() {
+        kernels.push((alloc::format!("{level:?}"), |index, text, key, masked| {
+            let level = mask::cpu::Level::offered().nth(index - 1).expect("counted by the loop above");
+            if masked { x86::unmask_validate(level, text, key) } else { x86::validate(level, text) }
+        }));
+    }
+    kernels
+}
+
+/// Runs every kernel over `text`, plain and masked, and the public functions, and compares them with `std`.
+#[track_caller]
+fn all_agree(kernels: &[Kernel], text: &[u8], note: &dyn core::fmt::Debug) {
+    let expected = judge(text);
+    for (index, (name, kernel)) in kernels.iter().enumerate() {
+        if text.is_empty() {
+            continue;
+        }
+        let mut copy = text.to_vec();
+        assert_eq!(kernel(index, &mut copy, 0, false), expected, "{name} reading {note:?}: {text:02x?}");
+        assert_eq!(copy, text);
+        mask::apply(&mut copy, KEY);
+        assert_eq!(
+            kernel(index, &mut copy, KEY.word(), true),
+            expected,
+            "{name} unmasking {note:?}: {text:02x?}"
+        );
+        if expected.is_ok() {
+            assert_eq!(copy, text, "{name} unmasking {note:?}");
+        }
+    }
+    let whole = core::str::from_utf8(text).map_err(|_| InvalidUtf8);
+    assert_eq!(super::text(text), whole, "{note:?}: {text:02x?}");
+    let mut copy = text.to_vec();
+    mask::apply(&mut copy, KEY);
+    assert_eq!(unmask_text(&mut copy, KEY).map(|text| &*text), whole, "{note:?}: {text:02x?}");
+}
+
+/// Text of `len` bytes or a few less, of code points as long as `lengths` says by its bits 1 to 4.
+fn random_text(rng: &mut fastrand::Rng, len: usize, lengths: u8) -> Vec<u8> {
+    let mut text = alloc::string::String::new();
+    while text.len() + 4 <= len {
+        let max = ['\u{7f}', '\u{7ff}', '\u{ffff}', '\u{10ffff}'];
+        let max = max[rng.usize(..4)];
+        let c = rng.char('\0'..=max);
+        if lengths & 1 << c.len_utf8() != 0 {
+            text.push(c);
+        }
+    }
+    text.into_bytes()
+}
+
+#[test]
+fn every_kernel_agrees_with_std_at_every_length_and_alignment() {
+    let kernels = kernels();
+    let mut rng = fastrand::Rng::with_seed(7);
+    let alignments: &[usize] = if cfg!(miri) { &[1] } else { &[0, 1, 2, 3, 4, 15, 31, 32, 61, 62, 63] };
+    let lengths = if cfg!(miri) {
+        [0, 1, 5, 17, 40, 257].to_vec()
+    } else {
+        (0..300).chain([511, 512, 700, 4097, 4099]).collect()
+    };
+    for len in lengths {
+        for kinds in [0b00010, 0b00100, 0b01000, 0b10000, 0b11110] {
+            // Longer than asked for, so that cutting it often leaves a code point incomplete at either end.
+            let text = random_text(&mut rng, len + 80, kinds);
+            for &align in alignments {
+                let Some(cut) = text.get(align..text.len().min(align + len)) else { continue };
+                all_agree(&kernels, cut, &(len, align));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_place_in_memory_does_not_matter() {
+    let kernels = kernels();
+    let mut rng = fastrand::Rng::with_seed(8);
+    let lengths =
+        if cfg!(miri) { [3, 70].as_slice() } else { &[3, 31, 33, 63, 64, 65, 100, 127, 129, 256, 300, 600] };
+    for &len in lengths {
+        let text = random_text(&mut rng, len + 3, 0b11110);
+        for at in 0..if cfg!(miri) { 2 } else { 64 } {
+            for wrong in [None, Some(0), Some(text.len() / 2), Some(text.len() - 1)] {
+                let mut text = text.clone();
+                if let Some(i) = wrong {
+                    text[i] = 0xff;
+                }
+                let mut buffer = [0xff].repeat(at + text.len() + 70);
+                for (index, (name, kernel)) in kernels.iter().enumerate() {
+                    let place = &mut buffer[at..at + text.len()];
+                    place.copy_from_slice(&text);
+                    assert_eq!(kernel(index, place, 0, false), judge(&text), "{name}, {len} at {at}");
+                    mask::apply(place, KEY);
+                    assert_eq!(kernel(index, place, KEY.word(), true), judge(&text), "{name}, {len} at {at}");
+                    assert!(wrong.is_some() || *place == *text);
+                    assert!(buffer[..at].iter().chain(&buffer[at + text.len()..]).all(|&byte| byte == 0xff));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sees_every_impossible_byte_at_every_place_around_a_register() {
+    // RFC 3629 §3: implementations MUST protect against decoding invalid sequences.
+    let kernels = kernels();
+    let len = if cfg!(miri) { 70 } else { 330 };
+    for fill in ["a", "\u{e9}", "\u{20ac}", "\u{1f600}"] {
+        for wrong in IMPOSSIBLE {
+            let (begun, last) = wrong.split_at(wrong.len() - 1);
+            for at in (0..len).step_by(fill.len()).step_by(if cfg!(miri) { 9 } else { 1 }) {
+                let mut text: Vec<u8> = fill.bytes().cycle().take(at).collect();
+                text.extend_from_slice(begun);
+                assert!(judge(&text).is_ok());
+                all_agree(&kernels, &text, &("just before", wrong, at));
+                text.extend_from_slice(last);
+                assert_eq!(judge(&text), Err(InvalidUtf8));
+                all_agree(&kernels, &text, &("at the end", wrong, at));
+                text.extend(fill.bytes().cycle().take(len / fill.len() * fill.len()));
+                all_agree(&kernels, &text, &("within", wrong, at));
+            }
+        }
+    }
+}
+
+#[test]
+fn sees_every_text_that_ends_within_a_code_point_wherever_it_ends() {
+    let kernels = kernels();
+    for edge in EDGES {
+        for cut in 1..edge.len() {
+            for at in 0..if cfg!(miri) { 3 } else { 200 } {
+                let mut text = [b'a'].repeat(at);
+                text.extend_from_slice(&edge.as_bytes()[..cut]);
+                all_agree(&kernels, &text, &(edge, cut, at));
+                assert_eq!(validate(&text), Err(InvalidUtf8));
+                // Then ASCII, in the next register or in this one.
+                text.extend_from_slice(&[b'a'; 300][..if cfg!(miri) { 20 } else { 300 }]);
+                all_agree(&kernels, &text, &("then ASCII", edge, cut, at));
+            }
+        }
+    }
+}
+
+/// Every pair of bytes and what may follow it, and every four bytes of one kind each; in the middle of a register, at its
+/// end and at its start.
+#[test]
+fn agrees_with_std_on_all_short_sequences() {
+    let kernels = kernels();
+    let compare = |sequence: [u8; 4]| {
+        let mut text = [b'.'; 34];
+        text[14..18].copy_from_slice(&sequence);
+        for range in [0..34, 0..18, 14..34] {
+            let expected = judge(&text[range.clone()]);
+            for (index, (name, kernel)) in kernels.iter().enumerate() {
+                let verdict = kernel(index, &mut text[range.clone()], 0, false);
+                assert_eq!(verdict, expected, "{name}: {sequence:02x?} in {range:?}");
+            }
+        }
+    };
+    let sparse = if cfg!(miri) { 2_003 } else { 1 };
+    for pair in (0..=u16::MAX).step_by(sparse) {
+        let [first, second] = pair.to_be_bytes();
+        for (third, fourth) in [(b'.', b'.'), (0x80, b'.'), (0x80, 0x80)] {
+            compare([first, second, third, fourth]);
+        }
+    }
+    for n in (0..KINDS.len().pow(4)).step_by(sparse) {
+        compare([n / 9261, n / 441, n / 21, n].map(|i| KINDS[i % 21]));
+    }
+}
+
+/// Every sequence of two bytes, and every kind of third, through the scalar automaton and the public door.
+#[test]
+fn the_validator_fails_in_the_piece_that_holds_the_first_impossible_byte() {
+    // RFC 6455 §8.1 fails the connection on invalid text; RFC 3629 §4 says which byte is the first that cannot be.
+    let firsts = if cfg!(miri) { 0xed..=0xed } else { 0..=255 };
+    for first in firsts {
+        for second in 0..=255 {
+            for third in KINDS {
+                let text = [first, second, third];
+                let mut validator = Validator::new();
+                for end in 1..=text.len() {
+                    let (expected, got) = (judge(&text[..end]), validator.push(&text[end - 1..end]));
+                    assert_eq!(got, expected.map(drop), "{:02x?}", &text[..end]);
+                    assert_eq!(validator.is_boundary(), expected == Ok(0), "{:02x?}", &text[..end]);
+                }
+                assert_eq!(validator.finish(), validate(&text), "{text:02x?}");
+                assert_eq!(validator.finish(), Ok(()), "reset");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_code_point_passes_and_each_of_its_prefixes_is_incomplete() {
+    let step = if cfg!(miri) { 40_009 } else { 1 };
+    for c in ('\0'..=char::MAX).step_by(step) {
+        let mut bytes = [0; 4];
+        let bytes = c.encode_utf8(&mut bytes).as_bytes();
+        let mut validator = Validator::new();
+        for (i, byte) in bytes.iter().enumerate() {
+            assert_eq!(validator.push(&[*byte]), Ok(()), "{c:?}");
+            assert_eq!(validator.is_boundary(), i + 1 == bytes.len(), "{c:?}");
+        }
+        assert_eq!(validator.finish(), Ok(()), "{c:?}");
+    }
+}
+
+#[test]
+fn refuses_everything_after_a_failure_until_it_is_finished() {
+    let mut validator = Validator::new();
+    assert_eq!(validator.push(b"\xc0"), Err(InvalidUtf8));
+    assert_eq!(validator.push(b"fine"), Err(InvalidUtf8));
+    assert_eq!(validator.push(b"\x80"), Err(InvalidUtf8));
+    assert_eq!(validator.push_masked(&mut [b'a'; 300], KEY), Err(InvalidUtf8));
+    assert_eq!(validator.push(b""), Ok(()), "no byte, no verdict");
+    assert!(!validator.is_boundary());
+    assert_eq!(validator.finish(), Err(InvalidUtf8));
+    assert_eq!(validator.push(b"fine"), Ok(()));
+    assert_eq!(validator.finish(), Ok(()));
+}
+
+#[test]
+fn random_splits_do_not_change_the_verdict() {
+    for round in 0..if cfg!(miri) { 10 } else { 6_000 } {
+        let seed = fastrand::u64(..);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let len = rng.usize(..if cfg!(miri) { 300 } else { 1800 });
+        let kinds = rng.u8(..) & 0b11110 | 0b00010;
+        let mut text = random_text(&mut rng, len, kinds);
+        if !text.is_empty() && rng.bool() {
+            let at = rng.usize(..text.len());
+            text[at] = rng.u8(..);
+        }
+        let first_wrong = core::str::from_utf8(&text)
+            .err()
+            .and_then(|e| e.error_len().map(|_| (0..=text.len()).find(|&end| judge(&text[..end]).is_err())))
+            .flatten();
+        let longest = [3, 20, 400, 2000][rng.usize(..4)];
+        let mut masked = text.clone();
+        mask::apply(&mut masked, KEY);
+        let (mut plain, mut fused, mut key, mut at) = (Validator::new(), Validator::new(), KEY, 0);
+        while at < text.len() {
+            let end = (at + rng.usize(..=longest)).min(text.len());
+            let expected =
+                if first_wrong.is_some_and(|wrong| wrong <= end) { Err(InvalidUtf8) } else { Ok(()) };
+            assert_eq!(plain.push(&text[at..end]), expected, "round {round}, seed {seed}, {at}..{end}");
+            let next = fused.push_masked(&mut masked[at..end], key);
+            assert_eq!(next.map(drop), expected, "round {round}, seed {seed}, {at}..{end}");
+            if expected.is_err() {
+                break;
+            }
+            assert_eq!(masked[at..end], text[at..end], "round {round}, seed {seed}, {at}..{end}");
+            assert_eq!((plain.is_boundary(), fused.is_boundary()), {
+                let boundary = judge(&text[..end]) == Ok(0);
+                (boundary, boundary)
+            });
+            key = key.advanced(end - at);
+            at = end;
+        }
+        assert_eq!(
+            plain.finish(),
+            core::str::from_utf8(&text).map(drop).map_err(|_| InvalidUtf8),
+            "seed {seed}"
+        );
+        assert_eq!(
+            fused.finish(),
+            core::str::from_utf8(&text).map(drop).map_err(|_| InvalidUtf8),
+            "seed {seed}"
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! UTF-8 by SSSE3, AVX2 and AVX-512: which kernel, and what all of them share.
+//!
+//! # The lookup algorithm
+//! After Keiser and Lemire, "Validating UTF-8 in less than one instruction per byte" (2021). Whether a byte may stand
+//! where it stands is decided for a whole register at once:
+//!
+//! 1. *Pairs.* Nearly everything that can be wrong shows in two bytes that follow each other. Each bit of a byte names one
+//!    way to be wrong; three tables say which ways the high half of the first byte, its low half and the high half of
+//!    the second byte are open to. A bit that survives the AND of the three is an error.
+//! 2. *Third and fourth bytes.* That a continuation follows a continuation is right exactly when a lead byte of three or
+//!    four stands two before, or one of four stands three before. The pair tables report it as the highest bit, and XOR
+//!    with "must be so" leaves an error in either disagreement.
+//!
+//! A register of ASCII needs none of this: only that the one before it did not end within a code point.
+//!
+//! # Heads and tails
+//! The kernels start between code points and walk whole aligned registers. The bytes before the first and after the last
+//! of them are seen through a register that is zero elsewhere; zero is ASCII, and what it proves wrong about an
+//! incomplete code point before it is masked off. While unmasking, both ends are also kept as whole registers, loaded
+//! first and stored last, as in `mask`.
+
+#![allow(unsafe_code)]
+
+use super::{InvalidUtf8, scalar};
+use crate::mask::cpu::Level;
+
+mod avx2;
+mod avx512;
+mod ssse3;
+
+/// Judges `text`, which starts at a boundary; returns what it leaves incomplete.
+pub(super) fn validate(level: Level, text: &[u8]) -> Result<u32, InvalidUtf8> {
+    let (place, len) = (text.as_ptr().cast_mut(), text.len());
+    // SAFETY: a `Level` is made only of what the processor was seen to offer; with `MASKED` off the kernels only read,
+    // within the slice.
+    let valid = unsafe {
+        if level.has_avx512() {
+            avx512::run::<false>(place, len, 0)
+        } else if level.has_avx2() {
+            avx2::run::<false>(place, len, 0)
+        } else if level.has_ssse3() {
+            ssse3::run(text)
+        } else {
+            return scalar::validate(text);
+        }
+    };
+    if valid { scalar::ending(text) } else { Err(InvalidUtf8) }
+}
+
+/// Unmasks and judges `text`, which starts at a boundary; returns what it leaves incomplete.
+pub(super) fn unmask_validate(level: Level, text: &mut [u8], key: u32) -> Result<u32, InvalidUtf8> {
+    let (place, len) = (text.as_mut_ptr(), text.len());
+    // SAFETY: a `Level` is made only of what the processor was seen to offer; the slice is borrowed exclusively and at
+    // least as long as the kernels ask for.
+    let valid = unsafe {
+        if level.has_avx512() && len >= 64 {
+            avx512::run::<true>(place, len, key)
+        } else if level.has_avx2() && len >= 32 {
+            avx2::run::<true>(place, len, key)
+        } else {
+            return scalar::unmask_validate(text, key, |block| validate(level, block));
+        }
+    };
+    if valid { scalar::ending(text) } else { Err(InvalidUtf8) }
+}
+
+/// The ways in which two bytes that follow each other can be wrong, one bit each, for tables of 16 entries.
+mod pair {
+    /// ASCII, then a continuation.
+    const TOO_LONG: u8 = 0x01;
+    /// A lead byte, then anything but a continuation.
+    const TOO_SHORT: u8 = 0x02;
+    /// `C0` or `C1`: overlong whatever follows.
+    const OVERLONG_2: u8 = 0x04;
+    /// `E0`, then less than `A0`.
+    const OVERLONG_3: u8 = 0x08;
+    /// `ED`, then `A0` or more.
+    const SURROGATE: u8 = 0x10;
+    /// `F4` or more, then `90` or more.
+    const TOO_LARGE: u8 = 0x20;
+    /// `F0` or what is above `F4`, then less than `90`: overlong, or too large already.
+    const OVERLONG_4: u8 = 0x40;
+    /// A continuation, then a continuation: for the check of third and fourth bytes.
+    const CONTINUED: u8 = 0x80;
+
+    /// By the high half of the first byte.
+    pub(super) const FIRST_HIGH: [u8; 16] = {
+        let mut table = [TOO_LONG; 16];
+        let mut high = 8;
+        while high < 16 {
+            table[high] = match high {
+                0x8..=0xb => CONTINUED,
+                0xc => TOO_SHORT | OVERLONG_2,
+                0xd => TOO_SHORT,
+                0xe => TOO_SHORT | OVERLONG_3 | SURROGATE,
+                _ => TOO_SHORT | TOO_LARGE | OVERLONG_4,
+            };
+            high += 1;
+        }
+        table
+    };
+
+    /// By the low half of the first byte.
+    pub(super) const FIRST_LOW: [u8; 16] = {
+        let mut table = [TOO_LONG | TOO_SHORT | CONTINUED; 16];
+        let mut low = 0;
+        while low < 16 {
+            table[low] |= match low {
+                0x0 => OVERLONG_2 | OVERLONG_3 | OVERLONG_4,
+                0x1 => OVERLONG_2,
+                0x4 => TOO_LARGE,
+                0x5..=0xc | 0xe | 0xf => TOO_LARGE | OVERLONG_4,
+                0xd => SURROGATE | TOO_LARGE | OVERLONG_4,
+                _ => 0,
+            };
+            low += 1;
+        }
+        table
+    };
+
+    /// By the high half of the second byte.
+    pub(super) const SECOND_HIGH: [u8; 16] = {
+        let mut table = [TOO_SHORT; 16];
+        let mut high = 0x8;
+        while high < 0xc {
+            table[high] = TOO_LONG
+                | OVERLONG_2
+                | CONTINUED
+                | match high {
+                    0x8 => OVERLONG_3 | OVERLONG_4,
+                    0x9 => OVERLONG_3 | TOO_LARGE,
+                    _ => SURROGATE | TOO_LARGE,
+                };
+            high += 1;
+        }
+        table
+    };
+}

@@ -1,0 +1,78 @@
+//! The lookup algorithm in registers of 16 bytes, for the few processors that stop at SSSE3 or SSE4. It only reads: masked
+//! text is unmasked block by block ahead of it.
+
+use super::pair;
+use core::arch::x86_64::*;
+
+const WIDTH: usize = 16;
+
+/// The largest last bytes of a register that leave no code point incomplete.
+const COMPLETE: [u8; WIDTH] = {
+    let mut table = [0xff; WIDTH];
+    table[WIDTH - 3] = 0xf0 - 1;
+    table[WIDTH - 2] = 0xe0 - 1;
+    table[WIDTH - 1] = 0xc0 - 1;
+    table
+};
+
+/// Whether nothing in `text` is wrong yet, where what follows its last byte is unknown.
+#[target_feature(enable = "ssse3")]
+pub(super) fn run(text: &[u8]) -> bool {
+    let mut state = State { error: _mm_setzero_si128(), before: _mm_setzero_si128() };
+    let (registers, tail) = text.as_chunks::<WIDTH>();
+    for register in registers {
+        state.register(load(register), _mm_set1_epi8(-1));
+    }
+    if !tail.is_empty() {
+        let (mut padded, mut real) = ([0; WIDTH], [0; WIDTH]);
+        padded[..tail.len()].copy_from_slice(tail);
+        real[..tail.len()].fill(0xff);
+        state.register(load(&padded), load(&real));
+    }
+    _mm_movemask_epi8(_mm_cmpeq_epi8(state.error, _mm_setzero_si128())) == 0xffff
+}
+
+struct State {
+    /// Not zero where something was wrong.
+    error: __m128i,
+    /// The register before, or anything that is complete.
+    before: __m128i,
+}
+
+impl State {
+    /// Takes the next register; errors count where `real` is all ones.
+    #[target_feature(enable = "ssse3")]
+    #[inline]
+    fn register(&mut self, bytes: __m128i, real: __m128i) {
+        let wrong = if _mm_movemask_epi8(bytes) == 0 {
+            _mm_subs_epu8(self.before, load(&COMPLETE))
+        } else {
+            let before1 = _mm_alignr_epi8::<15>(bytes, self.before);
+            let before2 = _mm_alignr_epi8::<14>(bytes, self.before);
+            let before3 = _mm_alignr_epi8::<13>(bytes, self.before);
+            let half = _mm_set1_epi8(0x0f);
+            let first_high = _mm_and_si128(_mm_srli_epi16::<4>(before1), half);
+            let second_high = _mm_and_si128(_mm_srli_epi16::<4>(bytes), half);
+            let pairs = _mm_and_si128(
+                _mm_and_si128(
+                    _mm_shuffle_epi8(load(&pair::FIRST_HIGH), first_high),
+                    _mm_shuffle_epi8(load(&pair::FIRST_LOW), _mm_and_si128(before1, half)),
+                ),
+                _mm_shuffle_epi8(load(&pair::SECOND_HIGH), second_high),
+            );
+            // The highest bit is left where E0 or more stands two before, or F0 or more three before.
+            let third = _mm_subs_epu8(before2, _mm_set1_epi8(0xe0_u8.wrapping_sub(0x80) as i8));
+            let fourth = _mm_subs_epu8(before3, _mm_set1_epi8(0xf0_u8.wrapping_sub(0x80) as i8));
+            let must = _mm_and_si128(_mm_or_si128(third, fourth), _mm_set1_epi8(-0x80));
+            _mm_and_si128(_mm_xor_si128(must, pairs), real)
+        };
+        self.error = _mm_or_si128(self.error, wrong);
+        self.before = bytes;
+    }
+}
+
+#[inline]
+fn load(bytes: &[u8; WIDTH]) -> __m128i {
+    // SAFETY: the array is as long as the register; SSE2 is part of x86-64.
+    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}
