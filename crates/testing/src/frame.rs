@@ -31,6 +31,17 @@ pub enum Length {
     Bits64(u64),
 }
 
+impl Length {
+    /// The shortest form of the truth.
+    fn shortest(len: usize) -> Self {
+        match len {
+            0..=125 => Self::Short(len as u8),
+            126..=0xFFFF => Self::Bits16(len as u16),
+            _ => Self::Bits64(len as u64),
+        }
+    }
+}
+
 impl Frame {
     /// The continuation opcode.
     pub const CONTINUATION: u8 = 0x0;
@@ -111,22 +122,96 @@ impl Frame {
         self
     }
 
-    /// Whether the payload is masked.
-    pub fn is_masked(&self) -> bool {
-        self.mask.is_some()
+    /// Whether FIN is set.
+    pub fn is_final(&self) -> bool {
+        self.fin
+    }
+
+    /// The reserved bits: RSV1 is 4, RSV2 is 2, RSV3 is 1.
+    pub fn reserved(&self) -> u8 {
+        self.rsv
+    }
+
+    /// The opcode's nibble.
+    pub fn opcode(&self) -> u8 {
+        self.opcode
+    }
+
+    /// The masking key, if there is one.
+    pub fn key(&self) -> Option<[u8; 4]> {
+        self.mask
+    }
+
+    /// What the header says of the length; `Minimal` when it says the truth in the shortest form.
+    pub fn claimed(&self) -> Length {
+        self.length
+    }
+
+    /// The payload, unmasked.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// The code in a close frame's payload, if it has one.
+    pub fn close_code(&self) -> Option<u16> {
+        let &[high, low, ..] = &self.payload[..] else { return None };
+        (self.opcode == Self::CLOSE).then(|| u16::from_be_bytes([high, low]))
+    }
+
+    /// Reads the frame at the front of `bytes`, judging nothing; `None` when it is not all there. Returns its length too.
+    pub fn read(bytes: &[u8]) -> Option<(Self, usize)> {
+        let (&first, &second) = (bytes.first()?, bytes.get(1)?);
+        let (length, len, mut at) = match second & 0x7F {
+            126 => {
+                let len = u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?);
+                (Length::Bits16(len), usize::from(len), 4)
+            }
+            127 => {
+                let len = u64::from_be_bytes(bytes.get(2..10)?.try_into().ok()?);
+                (Length::Bits64(len), usize::try_from(len).ok()?, 10)
+            }
+            len => (Length::Short(len), usize::from(len), 2),
+        };
+        let mask = if second & 0x80 != 0 {
+            at += 4;
+            Some(bytes.get(at - 4..at)?.try_into().ok()?)
+        } else {
+            None
+        };
+        let end = at.checked_add(len)?;
+        let mut payload = bytes.get(at..end)?.to_vec();
+        if let Some(key) = mask {
+            apply(key, &mut payload);
+        }
+        let length = if length == Length::shortest(len) { Length::Minimal } else { length };
+        Some((Self { fin: first & 0x80 != 0, rsv: first >> 4 & 7, opcode: first & 0xF, mask, length, payload }, end))
+    }
+
+    /// Reads all the frames in `bytes`.
+    ///
+    /// # Panics
+    /// When the last one is not all there.
+    pub fn read_all(mut bytes: &[u8]) -> Vec<Self> {
+        let mut frames = Vec::new();
+        while !bytes.is_empty() {
+            let (frame, len) = Self::read(bytes).expect("only whole frames");
+            frames.push(frame);
+            bytes = &bytes[len..];
+        }
+        frames
     }
 
     /// Appends the frame to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.push(u8::from(self.fin) << 7 | self.rsv << 4 | self.opcode);
         let masked = if self.mask.is_some() { 0x80 } else { 0 };
-        let length = match (self.length, self.payload.len()) {
-            (Length::Minimal, len @ 0..=125) => Length::Short(len as u8),
-            (Length::Minimal, len @ 126..=0xFFFF) => Length::Bits16(len as u16),
-            (Length::Minimal, len) => Length::Bits64(len as u64),
-            (said, _) => said,
+        let length = match self.length {
+            Length::Minimal => Length::shortest(self.payload.len()),
+            said => said,
         };
         match length {
+            Length::Minimal => {}
+            Length::Short(len) => out.push(masked | len & 0x7F),
             Length::Bits16(len) => {
                 out.push(masked | 126);
                 out.extend(len.to_be_bytes());
@@ -135,8 +220,6 @@ impl Frame {
                 out.push(masked | 127);
                 out.extend(len.to_be_bytes());
             }
-            Length::Short(len) => out.push(masked | len & 0x7F),
-            Length::Minimal => unreachable!("resolved above"),
         }
         if let Some(key) = self.mask {
             out.extend(key);
@@ -144,9 +227,7 @@ impl Frame {
         let start = out.len();
         out.extend(&self.payload);
         if let Some(key) = self.mask {
-            for (byte, key) in out[start..].iter_mut().zip(key.iter().cycle()) {
-                *byte ^= key;
-            }
+            apply(key, &mut out[start..]);
         }
     }
 
@@ -155,6 +236,13 @@ impl Frame {
         let mut out = Vec::with_capacity(14 + self.payload.len());
         self.write(&mut out);
         out
+    }
+}
+
+/// RFC 6455 §5.3, as it is written there: octet i is XORed with octet i mod 4 of the key.
+fn apply(key: [u8; 4], payload: &mut [u8]) {
+    for (i, byte) in payload.iter_mut().enumerate() {
+        *byte ^= key[i % 4];
     }
 }
 
@@ -184,6 +272,22 @@ mod tests {
         assert_eq!(Frame::pong("Hello").mask([0x37, 0xfa, 0x21, 0x3d]).bytes(), pong);
         assert_eq!(Frame::binary([0; 256]).bytes()[..4], [0x82, 0x7E, 0x01, 0x00]);
         assert_eq!(Frame::binary(vec![0; 65_536]).bytes()[..10], [0x82, 0x7F, 0, 0, 0, 0, 0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn reads_what_it_writes() {
+        crate::rng::rounds(300, |rng| {
+            let len = rng.len(70_000);
+            let mut frame = Frame::new(rng.u8(..), rng.bytes(len)).fin(rng.bool()).rsv(rng.u8(..));
+            if rng.bool() {
+                frame = frame.mask(rng.u32(..).to_be_bytes());
+            }
+            let bytes = frame.bytes();
+            assert_eq!(Frame::read(&bytes[..bytes.len() - 1]), None);
+            assert_eq!(Frame::read(&bytes), Some((frame, bytes.len())));
+        });
+        let long = Frame::binary("x").length(Length::Bits16(1));
+        assert_eq!(Frame::read(&long.bytes()), Some((long, 5)));
     }
 
     #[test]
