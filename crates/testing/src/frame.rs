@@ -184,7 +184,10 @@ impl Frame {
             apply(key, &mut payload);
         }
         let length = if length == Length::shortest(len) { Length::Minimal } else { length };
-        Some((Self { fin: first & 0x80 != 0, rsv: first >> 4 & 7, opcode: first & 0xF, mask, length, payload }, end))
+        Some((
+            Self { fin: first & 0x80 != 0, rsv: first >> 4 & 7, opcode: first & 0xF, mask, length, payload },
+            end,
+        ))
     }
 
     /// Reads all the frames in `bytes`.
