@@ -10,6 +10,7 @@ pub mod field;
 pub mod frame;
 pub mod hpack;
 pub mod limits;
+pub mod message;
 pub mod rate_limit;
 mod role;
 pub mod settings;

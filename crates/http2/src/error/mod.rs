@@ -12,6 +12,7 @@ pub use limit::Exceeded;
 pub use violation::{Reach, Violation};
 
 use crate::frame::StreamId;
+use crate::hpack::DecodeError;
 
 /// What an error ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,6 +102,25 @@ impl Error {
             Self::Limit { exceeded, .. } => exceeded.reason(),
             Self::Misuse(misuse) => misuse.reason(),
         }
+    }
+}
+
+impl From<DecodeError> for Error {
+    /// RFC 9113 §4.3: a field block that cannot be decoded ends the connection.
+    #[cold]
+    fn from(error: DecodeError) -> Self {
+        let violation = match error {
+            DecodeError::Truncated => Violation::HpackTruncated,
+            DecodeError::IntegerOverflow => Violation::HpackInteger,
+            DecodeError::IndexZero | DecodeError::IndexTooLarge => Violation::HpackIndex,
+            DecodeError::HuffmanEos | DecodeError::HuffmanPadding => Violation::HpackHuffman,
+            DecodeError::SizeUpdateTooLarge | DecodeError::SizeUpdateMisplaced => Violation::HpackSizeUpdate,
+            DecodeError::SizeUpdateMissing => Violation::HpackSizeUpdateMissing,
+            DecodeError::ListTooLarge => {
+                return Self::limit(Exceeded::FieldList, StreamId::CONNECTION);
+            }
+        };
+        Self::peer(violation, StreamId::CONNECTION)
     }
 }
 
@@ -230,6 +250,17 @@ mod tests {
         reasons.sort_unstable();
         reasons.dedup();
         assert_eq!(reasons.len(), count);
+    }
+
+    #[test]
+    fn a_block_that_cannot_be_decoded_ends_the_connection() {
+        // RFC 9113 §4.3: a decoding error MUST be treated as a connection error of type COMPRESSION_ERROR.
+        let error = Error::from(DecodeError::HuffmanEos);
+        assert_eq!(error.code(), Some(ErrorCode::COMPRESSION_ERROR));
+        assert_eq!(error.scope(), Some(Scope::Connection));
+        // RFC 9113 §10.5.1: a bomb is no error of compression.
+        let error = Error::from(DecodeError::ListTooLarge);
+        assert_eq!(error.code(), Some(ErrorCode::ENHANCE_YOUR_CALM));
     }
 
     #[test]

@@ -97,8 +97,18 @@ violations! {
     FieldBlockInterrupted => PROTOCOL_ERROR, Connection, "field block is interrupted";
     /// RFC 9113 §6.10: CONTINUATION without a field block to continue.
     ContinuationUnexpected => PROTOCOL_ERROR, Connection, "CONTINUATION without HEADERS";
-    /// RFC 9113 §4.3: a field block cannot be decompressed (the detail is in the HPACK error).
-    Compression => COMPRESSION_ERROR, Connection, "field block cannot be decompressed";
+    /// RFC 7541 §5 with RFC 9113 §4.3: a field block ends inside a field.
+    HpackTruncated => COMPRESSION_ERROR, Connection, "field block ends inside a field";
+    /// RFC 7541 §5.1: an integer is too large or too long.
+    HpackInteger => COMPRESSION_ERROR, Connection, "integer in a field block is too large";
+    /// RFC 7541 §2.3.3, §6.1: an index that is 0 or beyond both tables.
+    HpackIndex => COMPRESSION_ERROR, Connection, "index in a field block is invalid";
+    /// RFC 7541 §5.2: a Huffman string holds EOS or is padded wrongly.
+    HpackHuffman => COMPRESSION_ERROR, Connection, "Huffman string in a field block is invalid";
+    /// RFC 7541 §4.2, §6.3: a table size update that is too large, or not at the beginning of a block.
+    HpackSizeUpdate => COMPRESSION_ERROR, Connection, "table size update is invalid";
+    /// RFC 7541 §4.2: the table size update that has to follow a smaller SETTINGS_HEADER_TABLE_SIZE is not there.
+    HpackSizeUpdateMissing => COMPRESSION_ERROR, Connection, "table size update is missing";
     /// RFC 9113 §5.1: a frame that needs an open stream, on an idle one.
     FrameOnIdleStream => PROTOCOL_ERROR, Connection, "frame on an idle stream";
     /// RFC 9113 §5.1 (half-closed (remote)): a frame other than WINDOW_UPDATE, PRIORITY or RST_STREAM after

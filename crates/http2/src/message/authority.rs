@@ -1,0 +1,154 @@
+//! `:authority` and `host`: who is asked (RFC 9113 §8.3.1, RFC 3986 §3.2).
+
+use crate::error::Violation;
+
+/// The port of a scheme whose URIs must have an authority and a path; `None` for a scheme of another kind. The two
+/// usual spellings are known to the caller; RFC 3986 §3.1 lets letters be of either case.
+pub(super) fn port_default(scheme: &[u8]) -> Option<u16> {
+    match scheme {
+        _ if scheme.eq_ignore_ascii_case(b"https") => Some(443),
+        _ if scheme.eq_ignore_ascii_case(b"http") => Some(80),
+        _ => None,
+    }
+}
+
+/// Checks who a request is for; `port_default` is that of "http" or "https", `None` for other schemes.
+pub(super) fn check(
+    authority: Option<&[u8]>,
+    host: Option<&[u8]>,
+    port_default: Option<u16>,
+) -> Result<(), Violation> {
+    if port_default.is_none() {
+        // RFC 9113 §8.3.1: other schemes may do without, and what they have is theirs to judge.
+        return check_same(authority, host, None);
+    }
+    // RFC 9113 §8.3.1: "http" and "https" have :authority or host, and neither is empty.
+    match (authority, host) {
+        (None, None) => return Err(Violation::AuthorityMissing),
+        (Some(one), None) | (None, Some(one)) => check_authority(one)?,
+        // The other one is compared with it.
+        (Some(authority), Some(_)) => check_authority(authority)?,
+    }
+    check_same(authority, host, port_default)
+}
+
+/// Checks the target of CONNECT: a host and a port (RFC 9113 §8.5).
+pub(super) fn check_connect(target: &[u8], host: Option<&[u8]>) -> Result<(), Violation> {
+    check_authority(target)?;
+    match split_port(target) {
+        (host, Some(port)) if !host.is_empty() && (1..=5).contains(&port.len()) => {}
+        _ => return Err(Violation::AuthorityInvalid),
+    }
+    check_same(Some(target), host, None)
+}
+
+/// RFC 9113 §8.3.1: a `host` that names another than `:authority` makes the request malformed.
+fn check_same(
+    authority: Option<&[u8]>,
+    host: Option<&[u8]>,
+    port_default: Option<u16>,
+) -> Result<(), Violation> {
+    let (Some(authority), Some(host)) = (authority, host) else { return Ok(()) };
+    if authority == host {
+        return Ok(());
+    }
+    // RFC 3986 §6.2.2.1, §6.2.3: the case of a host and the default port of a scheme make no difference.
+    let (host_a, port_a) = split_port(authority);
+    let (host_b, port_b) = split_port(host);
+    let same_port = port_number(port_a, port_default) == port_number(port_b, port_default);
+    if host_a.eq_ignore_ascii_case(host_b) && same_port { Ok(()) } else { Err(Violation::HostMismatch) }
+}
+
+/// RFC 3986 §3.2 without user information, which RFC 9113 §8.3.1 forbids; RFC 9110 §4.2.1: a host is not empty.
+fn check_authority(authority: &[u8]) -> Result<(), Violation> {
+    let is_authority_byte = |byte: &u8| {
+        byte.is_ascii_alphanumeric()
+            || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'%' | b':' | b'[' | b']')
+            || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=')
+    };
+    if authority.iter().all(is_authority_byte) && !split_port(authority).0.is_empty() {
+        Ok(())
+    } else {
+        Err(Violation::AuthorityInvalid)
+    }
+}
+
+/// The host, and the digits of the port if a colon and nothing but digits follow it.
+fn split_port(authority: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let digits = authority.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let (before, port) = authority.split_at(authority.len() - digits);
+    match before {
+        // The colons of an address in brackets are followed by the bracket, sooner or later.
+        [host @ .., b':'] if !host.contains(&b':') || host.ends_with(b"]") => (host, Some(port)),
+        _ => (authority, None),
+    }
+}
+
+/// The number of a port: the default one where there is none (RFC 3986 §6.2.3); `None` for one that cannot be.
+fn port_number(port: Option<&[u8]>, default: Option<u16>) -> Option<u64> {
+    match port {
+        None | Some(b"") => default.map(u64::from),
+        Some(digits) => super::content_length::parse_digits(digits),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_compared_as_uris_are() {
+        // RFC 9113 §8.3.1, RFC 3986 §6.2: authority, host, default port, and whether they are the same.
+        let cases: &[(&[u8], &[u8], u16, bool)] = &[
+            (b"example.org", b"example.org", 443, true),
+            (b"Example.ORG", b"example.org", 443, true),
+            (b"example.org:443", b"example.org", 443, true),
+            (b"example.org:", b"example.org", 443, true),
+            (b"example.org:0443", b"example.org:443", 443, true),
+            (b"example.org:80", b"example.org", 443, false),
+            (b"example.org:80", b"example.org", 80, true),
+            (b"example.org", b"example.net", 443, false),
+            (b"example.org", b"", 443, false),
+            (b"[::1]", b"[::1]:443", 443, true),
+            (b"[::1]:8443", b"[::1]:443", 443, false),
+            (b"example.org:99999999999999999999", b"example.org:443", 443, false),
+        ];
+        for &(authority, host, port, same) in cases {
+            let wanted = if same { Ok(()) } else { Err(Violation::HostMismatch) };
+            assert_eq!(
+                check(Some(authority), Some(host), Some(port)),
+                wanted,
+                "{}",
+                authority.escape_ascii()
+            );
+        }
+    }
+
+    #[test]
+    fn authorities_name_a_host_and_no_user() {
+        // RFC 9113 §8.3.1: no user information; not empty; RFC 3986 §3.2.2 for the characters.
+        for good in [&b"a"[..], b"a.b:1", b"[::1]", b"[::1]:80", b"127.0.0.1", b"a_b-c~d", b"%41"] {
+            assert_eq!(check(Some(good), None, Some(443)), Ok(()), "{}", good.escape_ascii());
+            assert_eq!(check(None, Some(good), Some(443)), Ok(()), "{}", good.escape_ascii());
+        }
+        for bad in [&b""[..], b":80", b"user@a", b"a/b", b"a b", b"a?b", b"a#b", b"a\\b", b"\xc3\xa4"] {
+            assert_eq!(check(Some(bad), None, Some(443)), Err(Violation::AuthorityInvalid));
+            assert_eq!(check(None, Some(bad), Some(443)), Err(Violation::AuthorityInvalid));
+        }
+        assert_eq!(check(None, None, Some(443)), Err(Violation::AuthorityMissing));
+        assert_eq!(check(None, None, None), Ok(()));
+    }
+
+    #[test]
+    fn connect_names_a_port() {
+        // RFC 9113 §8.5: :authority holds the host and port to connect to.
+        for good in [&b"a:1"[..], b"a.example:65535", b"[::1]:443"] {
+            assert_eq!(check_connect(good, None), Ok(()), "{}", good.escape_ascii());
+            assert_eq!(check_connect(good, Some(good)), Ok(()));
+        }
+        for bad in [&b"a"[..], b"a:", b":443", b"[::1]", b"a:x", b"u@a:1", b"a:123456", b""] {
+            assert_eq!(check_connect(bad, None), Err(Violation::AuthorityInvalid), "{}", bad.escape_ascii());
+        }
+        assert_eq!(check_connect(b"a:1", Some(b"b:1")), Err(Violation::HostMismatch));
+    }
+}

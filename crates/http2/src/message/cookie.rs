@@ -1,0 +1,50 @@
+//! Cookie crumbs, joined again (RFC 9113 §8.2.3).
+
+use alloc::vec::Vec;
+
+use crate::field::{FieldList, Token};
+
+/// The cookie of a request as one value: RFC 9113 §8.2.3 lets it be cut into several fields for the sake of
+/// compression, and demands that they be joined before anything but HTTP/2 sees them.
+///
+/// A single field is borrowed from the list; several are joined in `buf`, whose content is lost.
+///
+/// ```
+/// use wireloom_http2::field::{Field, FieldList, Token};
+///
+/// let crumbs = [Field::known(Token::Cookie, b"a=b"), Field::known(Token::Cookie, b"c=d")];
+/// let fields: FieldList = crumbs.into_iter().collect();
+/// assert_eq!(wireloom_http2::message::cookie(&fields, &mut Vec::new()), Some(&b"a=b; c=d"[..]));
+/// ```
+pub fn cookie<'a>(fields: &'a FieldList, buf: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    let mut crumbs = fields.iter().filter(|field| field.token() == Token::Cookie).map(|field| field.value());
+    let first = crumbs.next()?;
+    let Some(second) = crumbs.next() else { return Some(first) };
+    buf.clear();
+    buf.extend_from_slice(first);
+    for crumb in core::iter::once(second).chain(crumbs) {
+        buf.extend_from_slice(b"; ");
+        buf.extend_from_slice(crumb);
+    }
+    Some(buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field::Field;
+
+    #[test]
+    fn joins_crumbs_in_order() {
+        // RFC 9113 §8.2.3: joined with 0x3b, 0x20.
+        let mut fields = FieldList::new();
+        let mut buf = b"old".to_vec();
+        assert_eq!(cookie(&fields, &mut buf), None);
+        fields.push(Field::known(Token::Cookie, b"a=1"));
+        assert_eq!(cookie(&fields, &mut buf), Some(&b"a=1"[..]));
+        fields.push(Field::new(b"x", b"y"));
+        fields.push(Field::known(Token::Cookie, b"b=2"));
+        fields.push(Field::known(Token::Cookie, b"c=3"));
+        assert_eq!(cookie(&fields, &mut buf), Some(&b"a=1; b=2; c=3"[..]));
+    }
+}
