@@ -353,7 +353,7 @@ fn noise_never_panics_and_stays_within_bounds() {
                 // Mostly what the decoder accepts, so that it gets somewhere.
                 block
                     .iter_mut()
-                    .for_each(|byte| *byte = if *byte < 200 { 0x80 | *byte % 75 + 1 } else { *byte });
+                    .for_each(|byte| *byte = if *byte < 200 { 0x80 | (*byte % 75 + 1) } else { *byte });
             }
             let result = decoder.decode(&block, &limits, &mut list);
             assert!(list.len() <= 20);
