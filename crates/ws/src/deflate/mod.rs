@@ -16,14 +16,14 @@
 //!
 //! | | |
 //! |---|---|
-//! | sending | 137,300 + 4 × 2^window + 7 × 2^(level of memory + 6) |
-//! | receiving | 43,300 whatever was negotiated |
+//! | sending | 134,300 + 4 × 2^window + 7 × 2^(level of memory + 6) |
+//! | receiving | 47,600 whatever was negotiated |
 //!
 //! | sending window, bits | memory level 8 | 6 | 5 (default) | 1 |
 //! |---|---|---|---|---|
-//! | 15 (default) | 383 KB | 297 KB | 283 KB | 269 KB |
-//! | 12 | 268 KB | 182 KB | 168 KB | 155 KB |
-//! | 9 (8 takes as much) | 254 KB | 168 KB | 154 KB | 140 KB |
+//! | 15 (default) | 380 KB | 294 KB | 280 KB | 266 KB |
+//! | 12 | 265 KB | 179 KB | 165 KB | 152 KB |
+//! | 9 (8 takes as much) | 251 KB | 165 KB | 151 KB | 137 KB |
 //!
 //! The 128 KiB that no setting touches are the hash table of zlib-rs. [`Compressor::shrink`] gives everything back at
 //! any time between two messages; [`Decompressor::shrink`] does so when the peer promised not to refer to earlier
@@ -61,15 +61,29 @@ const WINDOW_BITS: core::ops::RangeInclusive<u8> = 8..=15;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeflateConfig {
     /// How hard to look for matches: 0 stores, 1 is fastest, 9 is smallest.
+    ///
+    /// The default is 4. What a message of 1,024 bytes of JSON becomes, and how long it takes, on one machine:
+    ///
+    /// | level | with context takeover | without |
+    /// |---|---|---|
+    /// | 1 | 293 B, 2.4 µs | 428 B, 4.6 µs |
+    /// | 2 | 251 B, 9.4 µs | 355 B, 13.6 µs |
+    /// | 4 | 229 B, 12.5 µs | 344 B, 14.9 µs |
+    /// | 6, zlib's default | 224 B, 15.2 µs | 341 B, 15.1 µs |
+    /// | 9 | 222 B, 24 µs | 341 B, 18 µs |
+    ///
+    /// Longer messages gain more from 4: 4 KiB of source code take 44 µs and become 24.3%, against 63 µs and 23.5%
+    /// at 6. Level 1 suits servers that are short of time rather than bytes.
     pub level: u8,
     /// How much memory a block of compressed data may gather before it is written, 1 to 9: 7 × 2^(n + 6) bytes.
     ///
-    /// The default is 5: a block holds 2,048 symbols, which is a whole message of usual size, and 98 KB less
-    /// than zlib's default of 8. Messages of hundreds of kilobytes come out up to 1% smaller at 8.
+    /// The default is 5: a block holds 2,048 symbols, which is a whole message of usual size, and takes 100 KB less
+    /// than zlib's default of 8, and 3 to 8% less time. A message of 256 KiB comes out 1% smaller at 8.
     pub mem_level: u8,
     /// Messages shorter than this are better sent as they are, in bytes.
     ///
-    /// The default is 64: below it the header bits, the block's end and the microseconds cost more than is saved.
+    /// The default is 64: without context takeover so short a message does not shrink, and with it there is little to
+    /// save.
     pub min_len: usize,
     /// The server forgets after each message what it has sent. A client demands it (to hold no window between
     /// messages), a server says so in its answer.
@@ -91,7 +105,7 @@ pub struct DeflateConfig {
 impl Default for DeflateConfig {
     fn default() -> Self {
         Self {
-            level: 6,
+            level: 4,
             mem_level: 5,
             min_len: 64,
             server_no_context_takeover: false,
