@@ -1,0 +1,118 @@
+//! What permessage-deflate allocates: nothing for a message once the connection is warm, and for a connection exactly
+//! what the documentation of `deflate` says.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use wireloom_ws::deflate::{Compressor, Decompressor, DeflateConfig, DeflateParams, InflateLimit};
+use wireloom_ws::role::Role;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(by: isize) {
+    // The thread's counters are gone while it ends; what it frees then is nobody's concern.
+    let _ = HELD.try_with(|held| held.set(held.get() + by));
+    if by > 0 {
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+    }
+}
+
+// SAFETY: every call is handed on to the system's allocator as it came; the counters are thread-local cells that
+// allocate nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise about `layout` is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promise about `ptr` and `layout` is passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn held(of: impl FnOnce()) -> isize {
+    let before = HELD.get();
+    of();
+    HELD.get() - before
+}
+
+const LIMIT: InflateLimit = InflateLimit::new(1 << 20);
+
+fn message(n: usize) -> Vec<u8> {
+    (0..40 + n % 7).flat_map(|i| format!("{{\"id\":{},\"side\":\"buy\"}},", i * n).into_bytes()).collect()
+}
+
+#[test]
+fn a_warm_connection_allocates_for_no_message() {
+    for no_context_takeover in [false, true] {
+        let params =
+            DeflateParams { server_no_context_takeover: no_context_takeover, ..DeflateParams::default() };
+        for level in 0..=9 {
+            let config = DeflateConfig { level, ..DeflateConfig::default() };
+            let mut compressor = Compressor::new(Role::Server, &params, &config);
+            let mut decompressor = Decompressor::new(Role::Client, &params);
+            let (mut payload, mut inflated) = (Vec::with_capacity(8192), Vec::with_capacity(16_384));
+            let messages: Vec<_> = (1..100).map(message).collect();
+            let mut round = || {
+                for message in &messages {
+                    payload.clear();
+                    inflated.clear();
+                    compressor.compress(message, &mut payload);
+                    decompressor.decompress(&payload, true, &mut inflated, &LIMIT).unwrap();
+                    assert_eq!(&inflated, message);
+                }
+            };
+            round();
+            let before = ALLOCATIONS.get();
+            round();
+            assert_eq!(ALLOCATIONS.get() - before, 0, "level {level}");
+        }
+    }
+}
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn a_connection_holds_what_the_documentation_says() {
+    let mut payload = Vec::with_capacity(1024);
+    for window_bits in 8..=15u8 {
+        for mem_level in 1..=9u8 {
+            let params = DeflateParams { server_max_window_bits: window_bits, ..DeflateParams::default() };
+            let config = DeflateConfig { mem_level, ..DeflateConfig::default() };
+            let mut compressor = Compressor::new(Role::Server, &params, &config);
+            let bytes = held(|| compressor.compress(b"Hello", &mut payload));
+            let documented = 134_300 + (4 << window_bits.max(9)) + (7 << (mem_level + 6));
+            assert!((bytes - documented).abs() < 500, "{bytes} for {window_bits}, {mem_level}");
+            assert_eq!(held(|| compressor.shrink()), -bytes);
+        }
+    }
+    let params = DeflateParams { server_no_context_takeover: true, ..DeflateParams::default() };
+    let mut decompressor = Decompressor::new(Role::Client, &params);
+    let mut out = Vec::with_capacity(4096);
+    let bytes = held(|| decompressor.decompress(&[0x00], true, &mut out, &LIMIT).unwrap());
+    assert!((bytes - 47_600).abs() < 500, "{bytes}");
+    assert_eq!(held(|| decompressor.shrink()), -bytes);
+}
+
+#[test]
+fn an_unused_direction_allocates_nothing() {
+    let bytes = held(|| {
+        let (params, config) = (DeflateParams::default(), DeflateConfig::default());
+        let compressor = Compressor::new(Role::Client, &params, &config);
+        let decompressor = Decompressor::new(Role::Client, &params);
+        assert!(size_of_val(&compressor) + size_of_val(&decompressor) <= 512);
+    });
+    assert_eq!(bytes, 0);
+}
