@@ -11,9 +11,11 @@ pub mod frame;
 pub mod hpack;
 pub mod limits;
 pub mod message;
+pub mod priority;
 pub mod rate_limit;
 mod role;
 pub mod settings;
+pub mod upgrade;
 
 pub use limits::Limits;
 pub use role::Role;

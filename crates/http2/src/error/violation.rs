@@ -53,6 +53,9 @@ violations! {
     /// RFC 9113 §3.4: the first frame of a peer is not a SETTINGS frame.
     PrefaceWithoutSettings => PROTOCOL_ERROR, Connection, "first frame is not SETTINGS";
 
+    /// RFC 7540 §3.2.1: the value of `HTTP2-Settings` is not base64url of a SETTINGS payload.
+    UpgradeSettingsInvalid => PROTOCOL_ERROR, Connection, "HTTP2-Settings are invalid";
+
     // The shape of frames.
 
     /// RFC 9113 §4.2: a frame is longer than SETTINGS_MAX_FRAME_SIZE. The connection ends whatever the type is,

@@ -10,7 +10,7 @@ use crate::error::Violation;
 pub struct PriorityUpdate<'a> {
     /// The stream whose response is meant, not 0.
     pub prioritized_id: StreamId,
-    /// What the `priority` field would say (RFC 9218 §5).
+    /// What the `priority` field would say: see [`crate::priority::Priority::parse`].
     pub value: &'a [u8],
 }
 
