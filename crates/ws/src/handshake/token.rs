@@ -1,6 +1,7 @@
-//! The `token` of HTTP, which names header fields, subprotocols and extensions.
+//! The `token` of HTTP, which names header fields, subprotocols and extensions, and the lists made of it.
 //!
-//! It owns the alphabet (RFC 9110 §5.6.2, the same as RFC 2616 §2.2) and refuses to know what any token means.
+//! It owns the alphabet (RFC 9110 §5.6.2, the same as RFC 2616 §2.2) and the comma-separated list of RFC 2616 §2.1, and
+//! refuses to know what any of them means.
 
 const TOKEN: [bool; 256] = {
     let mut table = [false; 256];
@@ -26,6 +27,24 @@ pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
 }
 
+/// The elements of a comma-separated list, trimmed.
+///
+/// RFC 2616 §2.1: null elements are allowed and do not count, so they are left out.
+pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
+}
+
+/// Whether a comma-separated list holds this element, in any case.
+pub(crate) fn list_contains(value: &[u8], element: &str) -> bool {
+    list(value).any(|candidate| candidate.eq_ignore_ascii_case(element.as_bytes()))
+}
+
+/// Whether a header field may have this value (RFC 9110 §5.5): no control byte but the tab, so that it can neither end
+/// its line (CR, LF) nor be cut short by a reader in C (NUL).
+pub(crate) fn is_field_value(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == b'\t' || !byte.is_ascii_control())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +59,13 @@ mod tests {
         assert!(is_token(b"permessage-deflate"));
         assert!(!is_token(b""));
         assert!(!is_token(b"a b"));
+    }
+
+    #[test]
+    fn lists_leave_out_null_elements() {
+        assert!(list(b" , a ,\t,b c,").eq([&b"a"[..], b"b c"]));
+        assert_eq!(list(b" \t ").count(), 0);
+        assert!(list_contains(b"keep-alive, UPGRADE", "upgrade"));
+        assert!(!list_contains(b"upgrades, \"upgrade\"", "upgrade"));
     }
 }

@@ -1,0 +1,394 @@
+//! The client's side of an opening handshake over HTTP/1.1 bytes (RFC 6455 §4.1).
+//!
+//! It owns the request and the judgement of what comes back. It neither follows redirects nor answers challenges: it
+//! hands them out as values, because both need a new connection.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::error::{HandshakeError, LimitReached, Misuse, ResponseError};
+use super::extensions::parse_lines;
+use super::head::{Head, HeadReader, Occurs, Version};
+use super::key::{accept_key, key};
+use super::request::extension_lines;
+use super::response::{Response, check_header};
+use super::token::{is_token, list_contains};
+use super::uri::{is_authority, is_resource};
+use super::{HandshakeLimits, Negotiated};
+use crate::deflate::{DeflateConfig, NAME};
+use crate::role::Role;
+
+/// What a client asks for.
+///
+/// It may be filled with anything; what cannot be sent is refused when the handshake is made.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    pub(super) host: String,
+    pub(super) resource: String,
+    pub(super) origin: Option<String>,
+    pub(super) subprotocols: Vec<String>,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) deflate: Option<DeflateConfig>,
+}
+
+impl ClientOptions {
+    /// A request for a resource name (path and query) at a host, which may have a port. [`Uri`](super::uri::Uri) has both.
+    pub fn new(host: impl Into<String>, resource: impl Into<String>) -> Self {
+        Self {
+            host: host.into(),
+            resource: resource.into(),
+            origin: None,
+            subprotocols: Vec::new(),
+            headers: Vec::new(),
+            deflate: None,
+        }
+    }
+
+    /// Names the page that the connection is for, as browsers do (RFC 6455 §4.1, item 8).
+    #[must_use]
+    pub fn origin(mut self, origin: impl Into<String>) -> Self {
+        self.origin = Some(origin.into());
+        self
+    }
+
+    /// Offers a subprotocol, after those that are preferred to it.
+    #[must_use]
+    pub fn subprotocol(mut self, name: impl Into<String>) -> Self {
+        self.subprotocols.push(name.into());
+        self
+    }
+
+    /// Adds a header, such as `Authorization` or `Cookie`.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Offers permessage-deflate.
+    #[must_use]
+    pub fn deflate(mut self, config: DeflateConfig) -> Self {
+        self.deflate = Some(config);
+        self
+    }
+
+    /// Whether all of this can be sent.
+    pub(super) fn check(&self) -> Result<(), Misuse> {
+        if !is_authority(self.host.as_bytes()) {
+            return Err(Misuse::Host);
+        }
+        // RFC 6455 §3, §4.1: a resource name without fragment; a blank in it would end the target.
+        if !is_resource(self.resource.as_bytes()) {
+            return Err(Misuse::Resource);
+        }
+        let origin = self.origin.as_deref().unwrap_or("null");
+        if origin.is_empty() || !origin.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Misuse::Origin);
+        }
+        // RFC 6455 §4.1, item 10: non-empty tokens, all unique.
+        if !self.subprotocols.iter().all(|name| is_token(name.as_bytes())) {
+            return Err(Misuse::Subprotocol);
+        }
+        let mut names: Vec<&String> = self.subprotocols.iter().collect();
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Misuse::SubprotocolDuplicate);
+        }
+        for (name, value) in &self.headers {
+            check_header(name, value)?;
+            if name.eq_ignore_ascii_case("host") || name.eq_ignore_ascii_case("origin") {
+                return Err(Misuse::HeaderReserved);
+            }
+        }
+        Ok(())
+    }
+
+    /// The fields that HTTP/1.1 and HTTP/2 have in common, then the caller's.
+    pub(super) fn shared_fields(&self) -> Vec<(String, String)> {
+        let mut fields = Vec::from([field("Sec-WebSocket-Version", "13")]);
+        if let Some(origin) = &self.origin {
+            fields.push(field("Origin", origin));
+        }
+        if !self.subprotocols.is_empty() {
+            fields.push(field("Sec-WebSocket-Protocol", &self.subprotocols.join(", ")));
+        }
+        if let Some(deflate) = &self.deflate {
+            let mut offer = String::new();
+            deflate.offer(&mut offer);
+            fields.push(field("Sec-WebSocket-Extensions", &offer));
+        }
+        fields.extend(self.headers.iter().cloned());
+        fields
+    }
+
+    /// What was agreed, as far as HTTP/1.1 and HTTP/2 have it in common.
+    pub(super) fn judge_negotiation(&self, head: &Head) -> Result<Negotiated, ResponseError> {
+        let mut negotiated = Negotiated::default();
+        // RFC 6455 §4.1, item 5 of the response; RFC 7692 §5.
+        let lines = extension_lines(head).ok_or(ResponseError::ExtensionsInvalid)?;
+        for extension in parse_lines(lines).map_err(ResponseError::Extensions)? {
+            // "an extension that was not present in the client's handshake": the client MUST fail.
+            let offered = self.deflate.as_ref().filter(|_| extension.name == NAME);
+            let offered = offered.ok_or(ResponseError::ExtensionNotOffered)?;
+            let params = offered.accept_response(&extension).map_err(ResponseError::Deflate)?;
+            if negotiated.deflate.replace(params).is_some() {
+                return Err(ResponseError::ExtensionDuplicate);
+            }
+        }
+        // RFC 6455 §4.1, item 6 of the response; §11.3.4: at most once.
+        negotiated.subprotocol = match head.one("sec-websocket-protocol") {
+            Occurs::Never => None,
+            Occurs::Often => return Err(ResponseError::SubprotocolDuplicate),
+            Occurs::Once(value) => {
+                let chosen = self.subprotocols.iter().find(|name| name.as_bytes() == value);
+                Some(chosen.ok_or(ResponseError::SubprotocolNotOffered)?.clone())
+            }
+        };
+        Ok(negotiated)
+    }
+}
+
+pub(super) fn field(name: &str, value: &str) -> (String, String) {
+    (String::from(name), String::from(value))
+}
+
+/// Writes a request and judges the response.
+///
+/// ```
+/// use wireloom_ws::handshake::client::{ClientHandshake, ClientOptions, Progress};
+/// use wireloom_ws::handshake::HandshakeLimits;
+///
+/// let options = ClientOptions::new("server.example.com", "/chat").subprotocol("chat");
+/// // The nonce has to be drawn at random for each handshake.
+/// let nonce = *b"the sample nonce";
+/// let mut handshake = ClientHandshake::new(options, nonce, HandshakeLimits::default())?;
+/// assert!(handshake.request().starts_with(b"GET /chat HTTP/1.1\r\nHost: server.example.com\r\n"));
+///
+/// let arrived = b"HTTP/1.1 101 Switching Protocols\r\n\
+///                 Upgrade: websocket\r\n\
+///                 Connection: Upgrade\r\n\
+///                 Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\
+///                 Sec-WebSocket-Protocol: chat\r\n\r\n\x81";
+/// match handshake.handle_input(arrived)? {
+///     Progress::Incomplete => unreachable!("in this example everything arrived at once"),
+///     Progress::Done { negotiated, consumed } => {
+///         assert_eq!(negotiated.subprotocol.as_deref(), Some("chat"));
+///         assert_eq!(&arrived[consumed..], b"\x81"); // for the connection
+///     }
+///     Progress::Refused { response, .. } => println!("{} {:?}", response.status(), response.header("location")),
+/// }
+/// # Ok::<(), wireloom_ws::handshake::HandshakeError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ClientHandshake {
+    options: ClientOptions,
+    key: [u8; 24],
+    accept: [u8; 28],
+    request: Vec<u8>,
+    state: State,
+    deadline: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Reading(HeadReader),
+    Finished,
+    Failed(HandshakeError),
+}
+
+/// How far the response has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// All input was consumed, and more is needed.
+    Incomplete,
+    /// The connection is open.
+    Done {
+        /// What was agreed.
+        negotiated: Negotiated,
+        /// How many bytes of this input the response took; those behind are the connection's.
+        consumed: usize,
+    },
+    /// The server speaks HTTP and declined: it redirects, wants credentials, or has no such thing.
+    Refused {
+        /// The response without its body.
+        response: Response,
+        /// How many bytes of this input the head took; those behind are the body's.
+        consumed: usize,
+    },
+}
+
+/// What a response head means to the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// An informational response: the real one is yet to come.
+    Informational,
+    /// The connection is open.
+    Accepted(Negotiated),
+    /// The server declined.
+    Refused(Response),
+}
+
+impl ClientHandshake {
+    /// A handshake with this request. The nonce must be drawn at random for each one (RFC 6455 §4.1, item 7).
+    ///
+    /// # Errors
+    /// A [`Misuse`] when something in the options cannot be sent.
+    pub fn new(options: ClientOptions, nonce: [u8; 16], limits: HandshakeLimits) -> Result<Self, Misuse> {
+        options.check()?;
+        let key = key(nonce);
+        let mut handshake = Self {
+            accept: accept_key(&key),
+            options,
+            key,
+            request: Vec::new(),
+            state: State::Reading(HeadReader::new(Role::Client, limits)),
+            deadline: None,
+        };
+        handshake.request = handshake.write_request();
+        Ok(handshake)
+    }
+
+    /// The same handshake, which fails when it is not answered at this time.
+    #[must_use]
+    pub fn with_deadline(self, deadline: Duration) -> Self {
+        Self { deadline: Some(deadline), ..self }
+    }
+
+    /// The bytes to send.
+    pub fn request(&self) -> &[u8] {
+        &self.request
+    }
+
+    /// The header fields of the request, for a client that leaves HTTP to another library: the request is
+    /// `GET resource HTTP/1.1` with these, and [`judge`](Self::judge) takes what comes back.
+    pub fn fields(&self) -> Vec<(String, String)> {
+        // RFC 6455 §4.1, items 4 to 12.
+        let mut fields = Vec::from([
+            field("Host", &self.options.host),
+            field("Upgrade", "websocket"),
+            field("Connection", "Upgrade"),
+            field("Sec-WebSocket-Key", core::str::from_utf8(&self.key).unwrap_or_default()),
+        ]);
+        fields.extend(self.options.shared_fields());
+        fields
+    }
+
+    fn write_request(&self) -> Vec<u8> {
+        let mut request = Vec::with_capacity(512);
+        // RFC 6455 §4.1, items 2 and 3: a GET of the resource name, HTTP/1.1.
+        for part in ["GET ", &self.options.resource, " HTTP/1.1\r\n"] {
+            request.extend_from_slice(part.as_bytes());
+        }
+        for (name, value) in self.fields() {
+            for part in [&name, ": ", &value, "\r\n"] {
+                request.extend_from_slice(part.as_bytes());
+            }
+        }
+        request.extend_from_slice(b"\r\n");
+        request
+    }
+
+    /// Takes bytes from the server, cut anywhere.
+    ///
+    /// # Errors
+    /// When they do not answer the handshake, and from then on: the connection is to be closed.
+    /// [`Misuse::Finished`] when the response was already complete.
+    pub fn handle_input(&mut self, bytes: &[u8]) -> Result<Progress, HandshakeError> {
+        match &self.state {
+            State::Reading(_) => {}
+            State::Finished => return Err(Misuse::Finished.into()),
+            State::Failed(error) => return Err(*error),
+        }
+        let progress = self.read(bytes);
+        match &progress {
+            Ok(Progress::Incomplete) => {}
+            Ok(_) => self.state = State::Finished,
+            Err(error) => self.state = State::Failed(*error),
+        }
+        progress
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, HandshakeError> {
+        let mut consumed = 0;
+        loop {
+            let State::Reading(reader) = &mut self.state else { return Err(Misuse::Finished.into()) };
+            let Some(taken) = reader.push(&bytes[consumed..])? else { return Ok(Progress::Incomplete) };
+            consumed += taken;
+            let response = reader.take_response()?;
+            match response.status {
+                // RFC 9110 §15.2: informational responses may come first, and may be ignored. Their bytes count.
+                100 | 102..200 => {}
+                101 => {
+                    let negotiated = self.judge_switch(response.version, &response.head)?;
+                    return Ok(Progress::Done { negotiated, consumed });
+                }
+                _ => return Ok(Progress::Refused { response: Response::from_head(&response), consumed }),
+            }
+        }
+    }
+
+    /// Judges a response that was already parsed by whatever speaks HTTP there.
+    ///
+    /// # Errors
+    /// When it does not answer the handshake: the connection is to be closed.
+    pub fn judge<'a>(
+        &self,
+        status: u16,
+        version: Version,
+        headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+    ) -> Result<Verdict, HandshakeError> {
+        let fields = headers.into_iter().map(|(name, value)| (name.as_bytes(), value));
+        let head = Head::from_fields(fields).map_err(ResponseError::Malformed)?;
+        match status {
+            100 | 102..200 => Ok(Verdict::Informational),
+            101 => Ok(Verdict::Accepted(self.judge_switch(version, &head)?)),
+            _ => Ok(Verdict::Refused(Response::from_fields(status, &head))),
+        }
+    }
+
+    /// RFC 6455 §4.1: what a client MUST validate in a 101.
+    fn judge_switch(&self, version: Version, head: &Head) -> Result<Negotiated, ResponseError> {
+        if version != Version::Http11 {
+            return Err(ResponseError::HttpVersion);
+        }
+        // Item 2: Upgrade is "websocket", in any case.
+        match head.one("upgrade") {
+            Occurs::Never => return Err(ResponseError::UpgradeMissing),
+            Occurs::Once(value) if value.eq_ignore_ascii_case(b"websocket") => {}
+            _ => return Err(ResponseError::UpgradeInvalid),
+        }
+        // Item 3: Connection holds the token "Upgrade", in any case.
+        if !head.has("connection") {
+            return Err(ResponseError::ConnectionMissing);
+        }
+        if !head.values("connection").any(|value| list_contains(value, "upgrade")) {
+            return Err(ResponseError::ConnectionInvalid);
+        }
+        // Item 4; §11.3.3: at most once.
+        match head.one("sec-websocket-accept") {
+            Occurs::Never => return Err(ResponseError::AcceptMissing),
+            Occurs::Often => return Err(ResponseError::AcceptDuplicate),
+            Occurs::Once(value) if value == self.accept => {}
+            Occurs::Once(_) => return Err(ResponseError::AcceptInvalid),
+        }
+        // Items 5 and 6.
+        self.options.judge_negotiation(head)
+    }
+
+    /// Tells the time.
+    ///
+    /// # Errors
+    /// When the deadline has passed without a response.
+    pub fn handle_timeout(&mut self, now: Duration) -> Result<(), HandshakeError> {
+        if self.poll_timeout().is_some_and(|deadline| deadline <= now) {
+            self.state = State::Failed(LimitReached::Deadline.into());
+        }
+        if let State::Failed(error) = self.state { Err(error) } else { Ok(()) }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.deadline.filter(|_| matches!(self.state, State::Reading(_)))
+    }
+}

@@ -1,0 +1,378 @@
+//! The head of an HTTP/1.1 message: found in bytes that arrive in pieces, then parsed once.
+//!
+//! ```text
+//! GET /chat HTTP/1.1 CRLF     the start line, looked at as soon as it is whole
+//! Host: example.com CRLF      the header lines, counted while they arrive
+//! CRLF                        the empty line: now httparse reads it all
+//! 81 05 ...                   not the head's: handed back unread
+//! ```
+//!
+//! Each byte is looked at once while the end is searched for, and once more by httparse, however the input is split. A
+//! peer that does not speak HTTP is found out at its first control character or at the end of its first line, not when
+//! the limit or the deadline is reached. A lone LF ends a line, as RFC 9112 §2.2 allows.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+
+use super::error::{HandshakeError, LimitReached, Malformed, RequestError, ResponseError};
+use super::limits::HandshakeLimits;
+use super::token::{is_field_value, is_token};
+use crate::role::Role;
+
+/// The versions of HTTP/1 that can be read; of these only 1.1 can be upgraded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+}
+
+/// Collects a head. `line_start <= scanned <= bytes.len()`, and after a call `scanned == bytes.len() <= room`.
+#[derive(Clone, Debug)]
+pub(super) struct HeadReader {
+    reads: Role,
+    bytes: Vec<u8>,
+    scanned: usize,
+    line_start: usize,
+    /// Lines that have ended, the start line among them; empty ones before it are not counted.
+    lines: usize,
+    /// How long the head may be.
+    room: usize,
+    headers_max: usize,
+}
+
+impl HeadReader {
+    /// A reader for what arrives at this end: requests at the server, responses at the client.
+    pub(super) fn new(reads: Role, limits: HandshakeLimits) -> Self {
+        Self {
+            reads,
+            bytes: Vec::new(),
+            scanned: 0,
+            line_start: 0,
+            lines: 0,
+            room: limits.head_len_max,
+            headers_max: limits.headers_max,
+        }
+    }
+
+    /// Takes from the input what belongs to the head: `Some(consumed)` when it is whole, `None` when all was taken and
+    /// more is needed.
+    pub(super) fn push(&mut self, input: &[u8]) -> Result<Option<usize>, HandshakeError> {
+        let held = self.bytes.len();
+        let taken = input.len().min(self.room - held);
+        self.bytes.extend_from_slice(&input[..taken]);
+        if self.find_end()? {
+            self.bytes.truncate(self.scanned);
+            return Ok(Some(self.scanned - held));
+        }
+        if self.bytes.len() == self.room { Err(LimitReached::HeadLen.into()) } else { Ok(None) }
+    }
+
+    /// Looks at the bytes that are new; `true` when the empty line is among them.
+    fn find_end(&mut self) -> Result<bool, HandshakeError> {
+        while let Some(&byte) = self.bytes.get(self.scanned) {
+            self.scanned += 1;
+            if byte == b'\n' {
+                let line = &self.bytes[self.line_start..self.scanned - 1];
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                self.line_start = self.scanned;
+                match (line.is_empty(), self.lines) {
+                    // RFC 9112 §2.2: a server should ignore an empty line before the request line.
+                    (true, 0) => continue,
+                    (true, _) => return Ok(true),
+                    (false, 0) => check_start_line(self.reads, line)?,
+                    (false, lines) if lines > self.headers_max => return Err(LimitReached::Headers.into()),
+                    (false, _) => {}
+                }
+                self.lines += 1;
+            } else if byte.is_ascii_control() && byte != b'\r' && byte != b'\t' {
+                return Err(malformed(self.reads, Malformed::ControlByte));
+            }
+        }
+        Ok(false)
+    }
+
+    /// Parses the request whose head is whole, and leaves the reader empty.
+    pub(super) fn take_request(&mut self) -> Result<RequestHead, RequestError> {
+        let bytes = core::mem::take(&mut self.bytes);
+        let mut lines = vec![httparse::EMPTY_HEADER; self.lines];
+        let mut request = httparse::Request::new(&mut lines);
+        let whole = request.parse(&bytes).map_err(|error| RequestError::Malformed(Malformed::from(error)))?;
+        let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version)
+        else {
+            return Err(RequestError::Malformed(Malformed::StartLine));
+        };
+        // Both searches end at the first empty line; if they ever disagreed, somebody would be smuggling.
+        if whole != httparse::Status::Complete(bytes.len()) {
+            return Err(RequestError::Malformed(Malformed::LineEnd));
+        }
+        let (method, target) = (span(&bytes, method.as_bytes()), span(&bytes, target.as_bytes()));
+        let fields = spans(&bytes, request.headers);
+        Ok(RequestHead {
+            method,
+            target,
+            version: Version::from_minor(version),
+            head: Head { bytes, fields },
+        })
+    }
+
+    /// Parses the response whose head is whole, and makes the reader ready for the next one, for which there is as much
+    /// less room.
+    pub(super) fn take_response(&mut self) -> Result<ResponseHead, ResponseError> {
+        let bytes = core::mem::take(&mut self.bytes);
+        let mut lines = vec![httparse::EMPTY_HEADER; self.lines];
+        self.room -= bytes.len();
+        (self.scanned, self.line_start, self.lines) = (0, 0, 0);
+        let mut response = httparse::Response::new(&mut lines);
+        let whole =
+            response.parse(&bytes).map_err(|error| ResponseError::Malformed(Malformed::from(error)))?;
+        let (Some(status @ 100..), Some(version)) = (response.code, response.version) else {
+            return Err(ResponseError::Malformed(Malformed::StartLine));
+        };
+        if whole != httparse::Status::Complete(bytes.len()) {
+            return Err(ResponseError::Malformed(Malformed::LineEnd));
+        }
+        let reason = span(&bytes, response.reason.unwrap_or_default().as_bytes());
+        let fields = spans(&bytes, response.headers);
+        Ok(ResponseHead {
+            status,
+            reason,
+            version: Version::from_minor(version),
+            head: Head { bytes, fields },
+        })
+    }
+}
+
+fn malformed(reads: Role, malformed: Malformed) -> HandshakeError {
+    match reads {
+        Role::Server => RequestError::Malformed(malformed).into(),
+        Role::Client => ResponseError::Malformed(malformed).into(),
+    }
+}
+
+/// Judges what stands where the version does, so that a peer with another protocol is refused at its first line.
+fn check_start_line(reads: Role, line: &[u8]) -> Result<(), HandshakeError> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let word = match reads {
+        Role::Server => words.next_back(),
+        Role::Client => words.next(),
+    };
+    match (word, reads) {
+        (Some(b"HTTP/1.1" | b"HTTP/1.0"), _) => Ok(()),
+        // RFC 9112 §2.3: `HTTP-version = "HTTP/" DIGIT "." DIGIT`.
+        (Some([b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9']), Role::Server) => {
+            Err(RequestError::HttpVersionUnknown.into())
+        }
+        _ => Err(malformed(reads, Malformed::StartLine)),
+    }
+}
+
+impl Version {
+    fn from_minor(minor: u8) -> Self {
+        if minor == 1 { Self::Http11 } else { Self::Http10 }
+    }
+}
+
+impl From<httparse::Error> for Malformed {
+    fn from(error: httparse::Error) -> Self {
+        match error {
+            httparse::Error::HeaderName => Self::HeaderName,
+            httparse::Error::HeaderValue => Self::HeaderValue,
+            httparse::Error::NewLine => Self::LineEnd,
+            // The lines were counted, so that there is room for all of them; what remains is the first line.
+            _ => Self::StartLine,
+        }
+    }
+}
+
+/// Where in `bytes` this part of them lies.
+fn span(bytes: &[u8], part: &[u8]) -> Range<usize> {
+    // An empty part may lie anywhere.
+    if part.is_empty() {
+        return 0..0;
+    }
+    let start = part.as_ptr() as usize - bytes.as_ptr() as usize;
+    start..start + part.len()
+}
+
+fn spans(bytes: &[u8], lines: &[httparse::Header<'_>]) -> Vec<Field> {
+    let field = |line: &httparse::Header<'_>| Field {
+        name: span(bytes, line.name.as_bytes()),
+        value: span(bytes, line.value),
+    };
+    lines.iter().map(field).collect()
+}
+
+/// A request's head, parsed but not judged.
+pub(super) struct RequestHead {
+    pub(super) method: Range<usize>,
+    pub(super) target: Range<usize>,
+    pub(super) version: Version,
+    pub(super) head: Head,
+}
+
+/// A response's head, parsed but not judged.
+pub(super) struct ResponseHead {
+    pub(super) status: u16,
+    pub(super) reason: Range<usize>,
+    pub(super) version: Version,
+    pub(super) head: Head,
+}
+
+/// The header fields of a message, with the bytes that they lie in.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Head {
+    bytes: Vec<u8>,
+    fields: Vec<Field>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Field {
+    name: Range<usize>,
+    value: Range<usize>,
+}
+
+impl Head {
+    /// A head from fields that somebody else has parsed; they are checked, because that somebody may be lenient.
+    pub(super) fn from_fields<'a>(
+        fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Result<Self, Malformed> {
+        let mut head = Self { bytes: Vec::new(), fields: Vec::new() };
+        for (name, value) in fields {
+            if !is_token(name) {
+                return Err(Malformed::HeaderName);
+            }
+            if !is_field_value(value) {
+                return Err(Malformed::HeaderValue);
+            }
+            let start = head.bytes.len();
+            head.bytes.extend_from_slice(name);
+            let middle = head.bytes.len();
+            head.bytes.extend_from_slice(value.trim_ascii());
+            head.fields.push(Field { name: start..middle, value: middle..head.bytes.len() });
+        }
+        Ok(head)
+    }
+
+    /// This part of the bytes as text. What is not text was refused when it was parsed.
+    pub(super) fn text(&self, span: Range<usize>) -> &str {
+        self.bytes.get(span).and_then(|bytes| core::str::from_utf8(bytes).ok()).unwrap_or_default()
+    }
+
+    /// The fields in their order: names as they were sent, values without blanks around them.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.fields.iter().map(|field| (self.text(field.name.clone()), &self.bytes[field.value.clone()]))
+    }
+
+    /// The values of the fields with this name, in any case, in their order.
+    pub(super) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.fields
+            .iter()
+            .filter(|field| self.bytes[field.name.clone()].eq_ignore_ascii_case(name.as_bytes()))
+            .map(|field| &self.bytes[field.value.clone()])
+    }
+
+    /// The value of the field with this name, if there is exactly one.
+    pub(super) fn one<'a>(&'a self, name: &'a str) -> Occurs<'a> {
+        let mut values = self.values(name);
+        match (values.next(), values.next()) {
+            (None, _) => Occurs::Never,
+            (Some(value), None) => Occurs::Once(value),
+            (Some(_), Some(_)) => Occurs::Often,
+        }
+    }
+
+    /// Whether there is a field with this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.values(name).next().is_some()
+    }
+}
+
+/// How often a field occurs.
+pub(super) enum Occurs<'a> {
+    Never,
+    Once(&'a [u8]),
+    Often,
+}
+
+/// The names alone: values hold cookies and credentials, which have no business in a log.
+impl fmt::Debug for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.fields().map(|(name, _)| name)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(reads: Role, limits: HandshakeLimits, pieces: &[&[u8]]) -> Result<Option<usize>, HandshakeError> {
+        let mut reader = HeadReader::new(reads, limits);
+        let mut before = 0;
+        for piece in pieces {
+            if let Some(consumed) = reader.push(piece)? {
+                return Ok(Some(before + consumed));
+            }
+            before += piece.len();
+        }
+        Ok(None)
+    }
+
+    #[test]
+    fn finds_the_end_and_leaves_what_follows() {
+        let limits = HandshakeLimits::default();
+        for (bytes, end) in [
+            (&b"GET / HTTP/1.1\r\n\r\n"[..], Some(18)),
+            (b"\r\n\nGET / HTTP/1.1\r\nA: b\r\n\r\n\x81\0\r\n\r\n", Some(27)),
+            (b"GET / HTTP/1.1\nA: b\n\nrest", Some(21)),
+            (b"GET / HTTP/1.1\r\nA: b\r\n\r", None),
+            (b"\r\n\r\n\r\n", None),
+            (b"", None),
+        ] {
+            assert_eq!(read(Role::Server, limits, &[bytes]), Ok(end), "{bytes:?}");
+            let bytewise: Vec<&[u8]> = bytes.chunks(1).collect();
+            assert_eq!(read(Role::Server, limits, &bytewise), Ok(end), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn holds_a_head_of_the_limit_and_none_beyond() {
+        let head = b"GET / HTTP/1.1\r\nA: b\r\nC: d\r\n\r\n";
+        let limits = HandshakeLimits::default();
+        let too_long = Err(LimitReached::HeadLen.into());
+        for (max, result) in [
+            (head.len() - 1, too_long),
+            (head.len(), Ok(Some(head.len()))),
+            (head.len() + 1, Ok(Some(head.len()))),
+        ] {
+            assert_eq!(read(Role::Server, limits.with_head_len_max(max), &[head]), result, "{max}");
+            let bytewise: Vec<&[u8]> = head.chunks(1).collect();
+            assert_eq!(read(Role::Server, limits.with_head_len_max(max), &bytewise), result, "{max}");
+        }
+        let too_many = Err(LimitReached::Headers.into());
+        for (max, result) in [(1, too_many), (2, Ok(Some(head.len()))), (3, Ok(Some(head.len())))] {
+            assert_eq!(read(Role::Server, limits.with_headers_max(max), &[head]), result, "{max}");
+        }
+    }
+
+    #[test]
+    fn other_protocols_are_found_out_at_once() {
+        let limits = HandshakeLimits::default();
+        let start_line = |reads| Err(malformed(reads, Malformed::StartLine));
+        let control = Err(malformed(Role::Server, Malformed::ControlByte));
+        assert_eq!(read(Role::Server, limits, &[b"\x16\x03\x01"]), control, "TLS");
+        assert_eq!(read(Role::Server, limits, &[b"SSH-2.0-x\r\n"]), start_line(Role::Server));
+        assert_eq!(read(Role::Client, limits, &[b"SSH-2.0-x\r\n"]), start_line(Role::Client));
+        let http2 = Err(RequestError::HttpVersionUnknown.into());
+        assert_eq!(read(Role::Server, limits, &[b"PRI * HTTP/2.0\r\n"]), http2);
+    }
+
+    #[test]
+    fn debug_keeps_values_to_itself() {
+        let head = Head::from_fields([(&b"Cookie"[..], &b"secret"[..])]).unwrap();
+        assert_eq!(alloc::format!("{head:?}"), "[\"Cookie\"]");
+    }
+}

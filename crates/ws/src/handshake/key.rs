@@ -1,0 +1,90 @@
+//! `Sec-WebSocket-Key` and the `Sec-WebSocket-Accept` that proves it was read (RFC 6455 §1.3, §4.2.2).
+//!
+//! SHA-1 and base64 are libraries; nothing here guards a secret, it only shows that the other end speaks WebSocket.
+
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use sha1_smol::Sha1;
+
+/// RFC 6455 §1.3: what no other protocol would append to a key.
+const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// RFC 6455 §4.2.1 wants a value that decodes to 16 bytes, and says nothing about the four bits that are left over in
+/// the last digit; clients that draw 22 random digits exist.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
+);
+
+/// The `Sec-WebSocket-Accept` that answers this `Sec-WebSocket-Key`, which is taken as it was sent, in base64.
+///
+/// ```
+/// // RFC 6455 §1.3.
+/// let accept = wireloom_ws::handshake::accept_key(b"dGhlIHNhbXBsZSBub25jZQ==");
+/// assert_eq!(&accept, b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+/// ```
+pub fn accept_key(key: &[u8]) -> [u8; 28] {
+    // RFC 6455 §4.2.2: SHA-1 of the key's text and the GUID, in base64.
+    let mut sha1 = Sha1::new();
+    sha1.update(key);
+    sha1.update(GUID);
+    let mut accept = [0; 28];
+    let written = BASE64.encode_slice(sha1.digest().bytes(), &mut accept);
+    debug_assert_eq!(written, Ok(28));
+    accept
+}
+
+/// The `Sec-WebSocket-Key` of this nonce.
+pub(crate) fn key(nonce: [u8; 16]) -> [u8; 24] {
+    let mut key = [0; 24];
+    let written = BASE64.encode_slice(nonce, &mut key);
+    debug_assert_eq!(written, Ok(24));
+    key
+}
+
+/// Whether this decodes to 16 bytes (RFC 6455 §4.2.1).
+pub(crate) fn is_key(key: &[u8]) -> bool {
+    let mut nonce = [0; 16];
+    key.len() == 24 && BASE64.decode_slice(key, &mut nonce) == Ok(16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_the_key_of_the_rfc() {
+        // RFC 6455 §4.1, §1.3: the nonce 0x01..0x10, and the sample nonce.
+        assert_eq!(&key(core::array::from_fn(|i| i as u8 + 1)), b"AQIDBAUGBwgJCgsMDQ4PEA==");
+        assert_eq!(&key(*b"the sample nonce"), b"dGhlIHNhbXBsZSBub25jZQ==");
+        assert_eq!(&accept_key(b"dGhlIHNhbXBsZSBub25jZQ=="), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn keys_are_sixteen_bytes_in_base64() {
+        assert!(is_key(b"dGhlIHNhbXBsZSBub25jZQ=="));
+        assert!(is_key(b"+/AAAAAAAAAAAAAAAAAAAA=="));
+        assert!(is_key(b"AAAAAAAAAAAAAAAAAAAAAB=="), "bits left over are nobody's business");
+        for not in [
+            &b""[..],
+            b"dGhlIHNhbXBsZSBub25jZQ",
+            b"dGhlIHNhbXBsZSBub25jZQ=",
+            b"dGhlIHNhbXBsZSBub25jZTE=",
+            b"dGhlIHNhbXBsZSBub25jZTEy",
+            b"dGhlIHNhbXBsZSBub25j====",
+            b"dGhlIHNhbXBsZSBub25jZQ==A",
+            b"-_AAAAAAAAAAAAAAAAAAAA==",
+            b"dGhlIHNhbXBs SBub25jZQ==",
+            b"\xFFGhlIHNhbXBsZSBub25jZQ==",
+        ] {
+            assert!(!is_key(not), "{not:?}");
+        }
+        wireloom_testing::rounds(500, |rng| {
+            let nonce = rng.bytes(16).try_into().unwrap();
+            assert!(is_key(&key(nonce)));
+        });
+    }
+}

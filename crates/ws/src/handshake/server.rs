@@ -1,0 +1,167 @@
+//! The server's side of an opening handshake over HTTP/1.1 bytes (RFC 6455 §4.2).
+//!
+//! ```text
+//! reading ──head complete──▶ deciding ──accept, reject──▶ answered
+//!    └───────error, deadline───▶ failed (the same error from then on)
+//! ```
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::error::{HandshakeError, LimitReached, Misuse};
+use super::head::HeadReader;
+use super::{Acceptance, HandshakeLimits, Negotiated, Request, Response};
+use crate::role::Role;
+
+/// Reads a request, lets the application judge it, and writes the answer.
+///
+/// ```
+/// use wireloom_ws::handshake::server::{Progress, ServerHandshake};
+/// use wireloom_ws::handshake::{Acceptance, HandshakeLimits};
+///
+/// let mut handshake = ServerHandshake::new(HandshakeLimits::default());
+/// let arrived = b"GET /chat HTTP/1.1\r\n\
+///                 Host: server.example.com\r\n\
+///                 Upgrade: websocket\r\n\
+///                 Connection: Upgrade\r\n\
+///                 Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+///                 Origin: http://example.com\r\n\
+///                 Sec-WebSocket-Protocol: chat, superchat\r\n\
+///                 Sec-WebSocket-Version: 13\r\n\r\n\x81";
+/// let mut out = Vec::new();
+/// match handshake.handle_input(arrived) {
+///     Ok(Progress::Incomplete) => unreachable!("in this example everything arrived at once"),
+///     Ok(Progress::Complete { consumed }) => {
+///         assert_eq!(&arrived[consumed..], b"\x81"); // for the connection
+///         let request = handshake.request().expect("complete");
+///         assert_eq!((request.path(), request.origin()), ("/chat", Some("http://example.com")));
+///         let subprotocol = request.select_subprotocol(&["superchat", "chat"]);
+///         let negotiated = handshake.accept(&Acceptance { subprotocol, ..Acceptance::default() }, &mut out)?;
+///         assert_eq!(negotiated.subprotocol.as_deref(), Some("superchat"));
+///     }
+///     Err(error) => error.refusal().write_to(&mut out),
+/// }
+/// assert!(out.starts_with(b"HTTP/1.1 101 Switching Protocols\r\n"));
+/// # Ok::<(), wireloom_ws::handshake::HandshakeError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ServerHandshake {
+    state: State,
+    deadline: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Reading(HeadReader),
+    Deciding(Request),
+    Answered,
+    Failed(HandshakeError),
+}
+
+/// How far the request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// All input was consumed, and more is needed.
+    Incomplete,
+    /// The request is complete and valid, and waits for an answer.
+    Complete {
+        /// How many bytes of this input the request took; those behind are the connection's.
+        consumed: usize,
+    },
+}
+
+impl ServerHandshake {
+    /// A handshake that waits for its first byte, for as long as its owner lets it.
+    pub fn new(limits: HandshakeLimits) -> Self {
+        Self { state: State::Reading(HeadReader::new(Role::Server, limits)), deadline: None }
+    }
+
+    /// The same handshake, which fails when it is not answered at this time.
+    #[must_use]
+    pub fn with_deadline(self, deadline: Duration) -> Self {
+        Self { deadline: Some(deadline), ..self }
+    }
+
+    /// The request, while it waits for an answer.
+    pub fn request(&self) -> Option<&Request> {
+        match &self.state {
+            State::Deciding(request) => Some(request),
+            _ => None,
+        }
+    }
+
+    /// Takes bytes from the client, cut anywhere.
+    ///
+    /// # Errors
+    /// When they are no opening handshake, and from then on; [`HandshakeError::refusal`] is the answer to send before the
+    /// connection is closed. [`Misuse::Finished`] when the request was already complete.
+    pub fn handle_input(&mut self, bytes: &[u8]) -> Result<Progress, HandshakeError> {
+        let reader = match &mut self.state {
+            State::Reading(reader) => reader,
+            State::Deciding(_) | State::Answered => return Err(Misuse::Finished.into()),
+            State::Failed(error) => return Err(*error),
+        };
+        let complete = match reader.push(bytes) {
+            Ok(None) => return Ok(Progress::Incomplete),
+            Ok(Some(consumed)) => reader
+                .take_request()
+                .and_then(Request::from_head)
+                .map(|request| (consumed, request))
+                .map_err(HandshakeError::from),
+            Err(error) => Err(error),
+        };
+        match complete {
+            Ok((consumed, request)) => {
+                self.state = State::Deciding(request);
+                Ok(Progress::Complete { consumed })
+            }
+            Err(error) => {
+                self.state = State::Failed(error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells the time.
+    ///
+    /// # Errors
+    /// When the deadline has passed without an answer.
+    pub fn handle_timeout(&mut self, now: Duration) -> Result<(), HandshakeError> {
+        if self.poll_timeout().is_some_and(|deadline| deadline <= now) {
+            self.state = State::Failed(LimitReached::Deadline.into());
+        }
+        if let State::Failed(error) = self.state { Err(error) } else { Ok(()) }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        match self.state {
+            State::Reading(_) | State::Deciding(_) => self.deadline,
+            State::Answered | State::Failed(_) => None,
+        }
+    }
+
+    /// Appends the response that opens the connection, and says what was agreed.
+    ///
+    /// # Errors
+    /// A [`Misuse`] when no request waits, or the response cannot be sent; then nothing was appended, and the request
+    /// still waits.
+    pub fn accept(&mut self, acceptance: &Acceptance<'_>, out: &mut Vec<u8>) -> Result<Negotiated, Misuse> {
+        let request = self.request().ok_or(Misuse::NoRequest)?;
+        let (response, negotiated) = request.accept(acceptance)?;
+        response.write_to(out);
+        self.state = State::Answered;
+        Ok(negotiated)
+    }
+
+    /// Appends a refusal; the connection is to be closed behind it.
+    ///
+    /// # Errors
+    /// [`Misuse::NoRequest`] when no request waits.
+    pub fn reject(&mut self, refusal: &Response, out: &mut Vec<u8>) -> Result<(), Misuse> {
+        self.request().ok_or(Misuse::NoRequest)?;
+        refusal.write_to(out);
+        self.state = State::Answered;
+        Ok(())
+    }
+}
