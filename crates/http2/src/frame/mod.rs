@@ -110,3 +110,301 @@ impl<'a> Frame<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{ErrorCode, Reach, Violation as V};
+    use alloc::vec;
+    use alloc::vec::Vec;
+    use wireloom_testing::{Rng, rounds};
+
+    fn parse(kind: Kind, flags: u8, stream_id: u32, payload: &[u8]) -> Result<Frame<'_>, V> {
+        let stream_id = StreamId::from_wire(stream_id);
+        let header = FrameHeader { len: payload.len() as u32, kind, flags: Flags(flags), stream_id };
+        Frame::parse(&header, payload)
+    }
+
+    #[test]
+    fn hostile_frames_are_answered_as_the_rfc_says() {
+        const CONNECTION: Reach = Reach::Connection;
+        const PROTOCOL: ErrorCode = ErrorCode::PROTOCOL_ERROR;
+        const SIZE: ErrorCode = ErrorCode::FRAME_SIZE_ERROR;
+        type Case<'a> = (Kind, u8, u32, &'a [u8], V, ErrorCode, Reach);
+        let cases: &[Case<'_>] = &[
+            // RFC 9113 §6.1
+            (Kind::DATA, 0, 0, b"x", V::StreamIdZero, PROTOCOL, CONNECTION),
+            (Kind::DATA, 0x8, 1, b"", V::DataSize, SIZE, CONNECTION),
+            (Kind::DATA, 0x8, 1, b"\x01", V::PaddingTooLong, PROTOCOL, CONNECTION),
+            (Kind::DATA, 0x8, 1, b"\x06hello", V::PaddingTooLong, PROTOCOL, CONNECTION),
+            // RFC 9113 §6.2
+            (Kind::HEADERS, 0x4, 0, b"\x82", V::StreamIdZero, PROTOCOL, CONNECTION),
+            (Kind::HEADERS, 0x8, 1, b"", V::HeadersSize, SIZE, CONNECTION),
+            (Kind::HEADERS, 0x8, 1, b"\x02\x82", V::PaddingTooLong, PROTOCOL, CONNECTION),
+            (Kind::HEADERS, 0x20, 1, b"\0\0\0\0", V::HeadersSize, SIZE, CONNECTION),
+            (Kind::HEADERS, 0x28, 1, b"\0\0\0\0\0", V::HeadersSize, SIZE, CONNECTION),
+            (Kind::HEADERS, 0x28, 1, b"\x01\0\0\0\0\0", V::PaddingTooLong, PROTOCOL, CONNECTION),
+            // RFC 9113 §6.3
+            (Kind::PRIORITY, 0, 0, b"\0\0\0\x01\0", V::StreamIdZero, PROTOCOL, CONNECTION),
+            (Kind::PRIORITY, 0, 1, b"\0\0\0\x03", V::PrioritySize, SIZE, Reach::Stream),
+            (Kind::PRIORITY, 0, 1, b"\0\0\0\x03\0\0", V::PrioritySize, SIZE, Reach::Stream),
+            // RFC 7540 §5.3.1
+            (Kind::PRIORITY, 0, 3, b"\x80\0\0\x03\0", V::PrioritySelfDependency, PROTOCOL, Reach::Stream),
+            // RFC 9113 §6.4
+            (Kind::RST_STREAM, 0, 0, b"\0\0\0\0", V::StreamIdZero, PROTOCOL, CONNECTION),
+            (Kind::RST_STREAM, 0, 1, b"\0\0\0", V::RstStreamSize, SIZE, CONNECTION),
+            (Kind::RST_STREAM, 0, 1, b"\0\0\0\0\0", V::RstStreamSize, SIZE, CONNECTION),
+            // RFC 9113 §6.5
+            (Kind::SETTINGS, 0, 1, b"", V::StreamIdNotZero, PROTOCOL, CONNECTION),
+            (Kind::SETTINGS, 0x1, 1, b"", V::StreamIdNotZero, PROTOCOL, CONNECTION),
+            (Kind::SETTINGS, 0, 0, b"\0\x01\0\0\x10", V::SettingsSize, SIZE, CONNECTION),
+            (Kind::SETTINGS, 0, 0, b"\0\x01\0\0\x10\0\0", V::SettingsSize, SIZE, CONNECTION),
+            (Kind::SETTINGS, 0x1, 0, b"\0\x01\0\0\x10\0", V::SettingsAckSize, SIZE, CONNECTION),
+            // RFC 9113 §6.6
+            (Kind::PUSH_PROMISE, 0x4, 0, b"\0\0\0\x02", V::StreamIdZero, PROTOCOL, CONNECTION),
+            (Kind::PUSH_PROMISE, 0x4, 1, b"\0\0\0", V::PushPromiseSize, SIZE, CONNECTION),
+            (Kind::PUSH_PROMISE, 0xc, 1, b"", V::PushPromiseSize, SIZE, CONNECTION),
+            (Kind::PUSH_PROMISE, 0xc, 1, b"\0\0\0\0", V::PushPromiseSize, SIZE, CONNECTION),
+            (Kind::PUSH_PROMISE, 0xc, 1, b"\x01\0\0\0\x02", V::PaddingTooLong, PROTOCOL, CONNECTION),
+            (Kind::PUSH_PROMISE, 0xc, 1, b"\x05\0\0\0\x02", V::PaddingTooLong, PROTOCOL, CONNECTION),
+            (Kind::PUSH_PROMISE, 0x4, 1, b"\x80\0\0\0", V::PromisedIdInvalid, PROTOCOL, CONNECTION),
+            // RFC 9113 §6.7
+            (Kind::PING, 0, 1, b"01234567", V::StreamIdNotZero, PROTOCOL, CONNECTION),
+            (Kind::PING, 0, 0, b"0123456", V::PingSize, SIZE, CONNECTION),
+            (Kind::PING, 0x1, 0, b"012345678", V::PingSize, SIZE, CONNECTION),
+            // RFC 9113 §6.8
+            (Kind::GOAWAY, 0, 1, b"\0\0\0\0\0\0\0\0", V::StreamIdNotZero, PROTOCOL, CONNECTION),
+            (Kind::GOAWAY, 0, 0, b"\0\0\0\0\0\0\0", V::GoawaySize, SIZE, CONNECTION),
+            // RFC 9113 §6.9: a stream error where there is a stream, by `Error::peer`.
+            (Kind::WINDOW_UPDATE, 0, 1, b"\0\0\0", V::WindowUpdateSize, SIZE, CONNECTION),
+            (Kind::WINDOW_UPDATE, 0, 0, b"\0\0\0\x01\0", V::WindowUpdateSize, SIZE, CONNECTION),
+            (Kind::WINDOW_UPDATE, 0, 1, b"\0\0\0\0", V::WindowIncrementZero, PROTOCOL, Reach::Stream),
+            (Kind::WINDOW_UPDATE, 0, 0, b"\x80\0\0\0", V::WindowIncrementZero, PROTOCOL, Reach::Stream),
+            // RFC 9113 §6.10
+            (Kind::CONTINUATION, 0x4, 0, b"\x82", V::StreamIdZero, PROTOCOL, CONNECTION),
+            // RFC 7838 §4, with RFC 9113 §4.2 for frames that are too small
+            (Kind::ALTSVC, 0, 0, b"\0", V::AltSvcSize, SIZE, Reach::Stream),
+            (Kind::ALTSVC, 0, 0, b"\0\x02a", V::AltSvcSize, SIZE, Reach::Stream),
+            // RFC 8336 §2
+            (Kind::ORIGIN, 0, 0, b"\0", V::OriginSize, SIZE, CONNECTION),
+            (Kind::ORIGIN, 0, 0, b"\0\x01a\0\x02b", V::OriginSize, SIZE, CONNECTION),
+            // RFC 9218 §7.1
+            (Kind::PRIORITY_UPDATE, 0, 1, b"\0\0\0\x01", V::StreamIdNotZero, PROTOCOL, CONNECTION),
+            (Kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0", V::PriorityUpdateSize, SIZE, CONNECTION),
+            (Kind::PRIORITY_UPDATE, 0, 0, b"\x80\0\0\0u", V::PriorityUpdateStreamZero, PROTOCOL, CONNECTION),
+        ];
+        for &(kind, flags, stream_id, payload, violation, code, reach) in cases {
+            let what = alloc::format!("{kind:?} {flags:#x} {stream_id} {}", payload.escape_ascii());
+            assert_eq!(parse(kind, flags, stream_id, payload), Err(violation), "{what}");
+            assert_eq!(violation.verdict(), (code, reach), "{what}");
+        }
+    }
+
+    #[test]
+    fn padding_is_taken_off() {
+        // RFC 9113 §6.1: all of the payload but the length of the padding may be padding.
+        let Ok(Frame::Data(data)) = parse(Kind::DATA, 0x9, 1, b"\x03hello\0\0\0") else { panic!() };
+        assert_eq!(
+            (data.data, data.padding, data.end_stream, data.flow_len()),
+            (&b"hello"[..], Some(3), true, 9)
+        );
+        let Ok(Frame::Data(data)) = parse(Kind::DATA, 0x8, 1, b"\x02\xff\xff") else { panic!() };
+        assert_eq!((data.data, data.flow_len()), (&b""[..], 3));
+        let Ok(Frame::Data(data)) = parse(Kind::DATA, 0x8, 1, b"\0") else { panic!() };
+        assert_eq!((data.padding, data.flow_len()), (Some(0), 1));
+        let Ok(Frame::Headers(headers)) = parse(Kind::HEADERS, 0x2c, 1, b"\x01\x80\0\0\x07\x0fF\0") else {
+            panic!()
+        };
+        let on = Dependency { exclusive: true, stream_id: StreamId::from_wire(7), weight: 15 };
+        assert_eq!((headers.fragment, headers.dependency, headers.padding), (&b"F"[..], Some(on), Some(1)));
+        let Ok(Frame::PushPromise(promise)) = parse(Kind::PUSH_PROMISE, 0xc, 1, b"\x01\x80\0\0\x04F\0")
+        else {
+            panic!()
+        };
+        assert_eq!((promise.fragment, promise.promised_id.get()), (&b"F"[..], 4));
+    }
+
+    #[test]
+    fn headers_that_depend_on_themselves_are_still_read() {
+        // RFC 9113 §4.3: their fields must be decoded, or the tables of the two ends part.
+        let Ok(Frame::Headers(headers)) = parse(Kind::HEADERS, 0x24, 1, b"\0\0\0\x01\x0f\x82") else {
+            panic!()
+        };
+        let check = headers.dependency.unwrap().check(headers.stream_id);
+        assert_eq!(check, Err(V::PrioritySelfDependency));
+    }
+
+    #[test]
+    fn flags_and_bits_without_meaning_are_ignored() {
+        // RFC 9113 §4.1: unused flags MUST be ignored, and so must the reserved bits.
+        let all = |used: u8| !used;
+        assert_eq!(
+            parse(Kind::PING, all(0x1), 0, b"01234567"),
+            Ok(Frame::Ping(Ping { ack: false, payload: *b"01234567" }))
+        );
+        let reset = RstStream { stream_id: StreamId::FIRST_CLIENT, code: ErrorCode::CANCEL };
+        assert_eq!(parse(Kind::RST_STREAM, 0xff, 0x8000_0001, b"\0\0\0\x08"), Ok(Frame::RstStream(reset)));
+        assert!(matches!(parse(Kind::SETTINGS, all(0x1), 0, b""), Ok(Frame::Settings(Settings::Values(_)))));
+        let update = WindowUpdate { stream_id: StreamId::CONNECTION, increment: 1 };
+        assert_eq!(parse(Kind::WINDOW_UPDATE, 0xff, 0, b"\x80\0\0\x01"), Ok(Frame::WindowUpdate(update)));
+        let Ok(Frame::Continuation(more)) = parse(Kind::CONTINUATION, all(0x4), 1, b"F") else { panic!() };
+        assert_eq!((more.end_headers, more.fragment), (false, &b"F"[..]));
+        let Ok(Frame::Goaway(goaway)) = parse(Kind::GOAWAY, 0xff, 0, b"\xff\xff\xff\xff\0\0\0\x63why") else {
+            panic!()
+        };
+        assert_eq!((goaway.last_stream_id, goaway.code.get()), (StreamId::MAX, 0x63));
+        assert_eq!(goaway.debug_data, b"why");
+    }
+
+    #[test]
+    fn unknown_types_are_no_error() {
+        // RFC 9113 §4.1, §5.5: implementations MUST ignore and discard frames of unknown types.
+        for kind in (0..=255).map(Kind).filter(|kind| kind.name().is_none()) {
+            for stream_id in [0, 1] {
+                assert!(
+                    matches!(parse(kind, 0xff, stream_id, b"anything"), Ok(Frame::Unknown(_))),
+                    "{kind:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn extensions_in_the_wrong_place_say_so() {
+        let altsvc = |stream_id, payload| match parse(Kind::ALTSVC, 0, stream_id, payload) {
+            Ok(Frame::AltSvc(altsvc)) => altsvc.is_valid(),
+            other => panic!("{other:?}"),
+        };
+        // RFC 7838 §4: stream 0 without an origin, and another stream with one, MUST be ignored.
+        assert!(altsvc(0, b"\0\x01oh2"));
+        assert!(altsvc(1, b"\0\0h2=\":1\""));
+        assert!(!altsvc(0, b"\0\0h2"));
+        assert!(!altsvc(1, b"\0\x01oh2"));
+        let origin = |flags, stream_id| match parse(Kind::ORIGIN, flags, stream_id, b"\0\x01a\0\0") {
+            Ok(Frame::Origin(origin)) => {
+                assert_eq!(origin.iter().collect::<Vec<_>>(), [&b"a"[..], b""]);
+                origin.is_valid()
+            }
+            other => panic!("{other:?}"),
+        };
+        // RFC 8336 §2.1: on another stream, or with flags that are reserved, it MUST be ignored.
+        assert!(origin(0, 0) && origin(0xf0, 0));
+        assert!(!origin(0, 1));
+        assert!((0..4).all(|bit| !origin(1 << bit, 0)));
+    }
+
+    /// A frame of any kind, written; and what reading it must give back.
+    fn draw<'a>(rng: &mut Rng, bytes: &'a [u8], out: &mut Vec<u8>) -> Frame<'a> {
+        let stream_id = StreamId::from_wire(rng.u32(1..));
+        let other_id = StreamId::from_wire(rng.u32(1..1 << 31));
+        let end_stream = rng.bool();
+        let end_headers = rng.bool();
+        let padding = rng.bool().then(|| rng.u8(..));
+        let dependency = Dependency { exclusive: rng.bool(), stream_id: other_id, weight: rng.u8(..) };
+        let stream_id = if stream_id.is_connection() { StreamId::MAX } else { stream_id };
+        match rng.u8(0..12) {
+            0 => {
+                let frame = Data { stream_id, end_stream, padding, data: bytes };
+                frame.encode(out);
+                Frame::Data(frame)
+            }
+            1 => {
+                let dependency = rng.bool().then_some(dependency);
+                let frame =
+                    Headers { stream_id, end_stream, end_headers, dependency, padding, fragment: bytes };
+                frame.encode(out);
+                Frame::Headers(frame)
+            }
+            2 => {
+                let dependency =
+                    Dependency { stream_id: StreamId::from_wire(stream_id.get() ^ 1), ..dependency };
+                let frame = Priority { stream_id, dependency };
+                frame.encode(out);
+                Frame::Priority(frame)
+            }
+            3 => {
+                let frame = RstStream { stream_id, code: rng.u32(..).into() };
+                frame.encode(out);
+                Frame::RstStream(frame)
+            }
+            4 => {
+                let values = Values::from_bytes(&bytes[..bytes.len() / 6 * 6]).unwrap();
+                Settings::encode(values.iter(), out);
+                Frame::Settings(Settings::Values(values))
+            }
+            5 => {
+                let frame =
+                    PushPromise { stream_id, promised_id: other_id, end_headers, padding, fragment: bytes };
+                frame.encode(out);
+                Frame::PushPromise(frame)
+            }
+            6 => {
+                let frame = Ping { ack: rng.bool(), payload: rng.u64(..).to_be_bytes() };
+                frame.encode(out);
+                Frame::Ping(frame)
+            }
+            7 => {
+                let frame = Goaway { last_stream_id: other_id, code: rng.u32(..).into(), debug_data: bytes };
+                frame.encode(out);
+                Frame::Goaway(frame)
+            }
+            8 => {
+                let frame = WindowUpdate { stream_id, increment: rng.u32(1..1 << 31) };
+                frame.encode(out);
+                Frame::WindowUpdate(frame)
+            }
+            9 => {
+                let frame = Continuation { stream_id, end_headers, fragment: bytes };
+                frame.encode(out);
+                Frame::Continuation(frame)
+            }
+            10 => {
+                let (origin, value) = bytes.split_at(rng.usize(..=bytes.len()));
+                let frame = AltSvc { stream_id, origin, value };
+                frame.encode(out);
+                Frame::AltSvc(frame)
+            }
+            _ => {
+                let frame = PriorityUpdate { prioritized_id: other_id, value: bytes };
+                frame.encode(out);
+                Frame::PriorityUpdate(frame)
+            }
+        }
+    }
+
+    #[test]
+    fn frames_come_back_as_they_were_written() {
+        rounds(3_000, |rng| {
+            let len = rng.len(2_000);
+            let bytes = rng.bytes(len);
+            let mut out = vec![0xaa];
+            let frame = draw(rng, &bytes, &mut out);
+            let (header, payload) = out[1..].split_first_chunk().unwrap();
+            let header = FrameHeader::decode(header);
+            assert_eq!(header.len as usize, payload.len());
+            assert_eq!(Frame::parse(&header, payload), Ok(frame));
+        });
+        let mut out = Vec::new();
+        Origin::encode([&b"https://a"[..], b"", b"https://b"], &mut out);
+        let Ok(Frame::Origin(origin)) = parse(Kind::ORIGIN, 0, 0, &out[9..]) else { panic!() };
+        assert_eq!(origin.iter().collect::<Vec<_>>(), [&b"https://a"[..], b"", b"https://b"]);
+        Settings::encode_ack(&mut out);
+        assert_eq!(parse(Kind::SETTINGS, 1, 0, b""), Ok(Frame::Settings(Settings::Ack)));
+        assert_eq!(out[out.len() - 9..], [0, 0, 0, 4, 1, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn any_bytes_are_a_frame_or_an_error() {
+        rounds(20_000, |rng| {
+            let len = rng.len(40);
+            let mut payload = rng.bytes(len);
+            // Small numbers make lengths and identifiers that nearly fit.
+            if rng.bool() {
+                payload.iter_mut().for_each(|byte| *byte %= 8);
+            }
+            let kind = Kind(rng.u8(0..0x12));
+            let stream_id = rng.u32(0..3);
+            let _ = parse(kind, rng.u8(..), stream_id, &payload);
+        });
+    }
+}
