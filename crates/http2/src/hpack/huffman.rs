@@ -1,7 +1,7 @@
 //! Huffman coding of strings (RFC 7541 §5.2), both ways.
 //!
 //! Decoding keeps up to 64 bits of input in an accumulator, inverted, so that what is missing behind the end reads as
-//! zeros, that is as the ones that pad a string: the tail needs no loop of its own. A look-up takes 12 bits and gives
+//! zeros, that is as the ones that pad a string: the tail needs no loop of its own. a look-up takes 13 bits and gives
 //! up to two symbols, with what the rules of fields think of them; a pattern that begins a longer code, the padding
 //! among them, gives none and leaves the loop.
 //!
@@ -63,13 +63,11 @@ pub(crate) fn decode(src: &[u8], out: &mut [u8]) -> Result<Decoded, DecodeError>
         bits |= 56;
         let mut symbols: u64 = 0;
         let mut count: u32 = 0;
-        let mut found = 1;
+        let mut found = 0;
+        // An entry without symbols takes no bits either, so that those behind it find it again: no need to look.
         for _ in 0..LOOKUPS {
             let entry = DECODE[(acc >> (64 - DECODE_BITS)) as usize];
             found = (entry >> ENTRY_COUNT_SHIFT) & 3;
-            if found == 0 {
-                break;
-            }
             symbols |= u64::from(entry >> ENTRY_SYMBOLS_SHIFT) << (count * 8);
             count += found;
             flags |= entry;

@@ -112,7 +112,7 @@ pub(crate) static ENCODE_LENGTHS: [u8; 256] = {
 };
 
 /// How many bits of input index [`DECODE`].
-pub(crate) const DECODE_BITS: u32 = 12;
+pub(crate) const DECODE_BITS: u32 = 13;
 
 /// One look-up's worth of symbols.
 ///
