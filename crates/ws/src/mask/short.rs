@@ -97,7 +97,7 @@ mod tests {
         let word = u32::from_le_bytes(key);
         for len in 0..if cfg!(miri) { 40 } else { 300 } {
             let ascii: Vec<u8> = (0..len).map(|i| (i * 7 % 128) as u8).collect();
-            for high in 0..=len {
+            for high in (0..=len).rev().step_by(if cfg!(miri) { 7 } else { 1 }) {
                 let mut text = ascii.clone();
                 if let Some(byte) = text.get_mut(high) {
                     *byte |= 0x80;

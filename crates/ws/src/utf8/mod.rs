@@ -168,38 +168,44 @@ fn whole(partial: u32) -> Result<(), InvalidUtf8> {
 /// Judges a piece after `partial`; returns what it leaves incomplete.
 #[inline(never)]
 fn push(partial: u32, piece: &[u8]) -> Result<u32, InvalidUtf8> {
-    let (partial, settled) = scalar::settle(partial, piece)?;
-    let rest = &piece[settled..];
-    if rest.is_empty() {
-        return Ok(partial);
+    if partial != 0 || piece.is_empty() {
+        return push_after(partial, piece);
     }
     #[cfg(target_arch = "x86_64")]
-    return x86::validate(mask::cpu::Level::best(), rest);
+    return x86::validate(mask::cpu::Level::best(), piece);
     #[cfg(not(target_arch = "x86_64"))]
-    return scalar::validate(rest);
+    return scalar::validate(piece);
+}
+
+/// Judges a piece that may begin within a code point.
+#[cold]
+fn push_after(partial: u32, piece: &[u8]) -> Result<u32, InvalidUtf8> {
+    let (partial, settled) = scalar::settle(partial, piece)?;
+    if settled == piece.len() { Ok(partial) } else { push(partial, &piece[settled..]) }
 }
 
 /// Unmasks and judges a piece after `partial`; returns what it leaves incomplete.
 #[inline(never)]
 fn push_masked(partial: u32, piece: &mut [u8], key: u32) -> Result<u32, InvalidUtf8> {
-    let (partial, settled) = if partial == 0 {
-        (0, 0)
-    } else {
-        let head = piece.len().min(4);
-        mask::apply_short(&mut piece[..head], key);
-        let (partial, settled) = scalar::settle(partial, &piece[..head])?;
-        // What follows the settled bytes is unmasked with its neighbours.
-        mask::apply_short(&mut piece[settled..head], mask::turned(key, settled));
-        (partial, settled)
-    };
-    let (rest, key) = (&mut piece[settled..], mask::turned(key, settled));
-    if rest.is_empty() {
-        return Ok(partial);
+    if partial != 0 || piece.is_empty() {
+        return push_masked_after(partial, piece, key);
     }
     #[cfg(target_arch = "x86_64")]
-    return x86::unmask_validate(mask::cpu::Level::best(), rest, key);
+    return x86::unmask_validate(mask::cpu::Level::best(), piece, key);
     #[cfg(not(target_arch = "x86_64"))]
-    return scalar::unmask_validate(rest, key, scalar::validate);
+    return scalar::unmask_validate(piece, key, scalar::validate);
+}
+
+/// Unmasks and judges a piece that may begin within a code point.
+#[cold]
+fn push_masked_after(partial: u32, piece: &mut [u8], key: u32) -> Result<u32, InvalidUtf8> {
+    let head = piece.len().min(4);
+    mask::apply_short(&mut piece[..head], key);
+    let (partial, settled) = scalar::settle(partial, &piece[..head])?;
+    let key_after = mask::turned(key, settled);
+    // What follows the settled bytes is masked again, to be unmasked with its neighbours.
+    mask::apply_short(&mut piece[settled..head], key_after);
+    if settled == piece.len() { Ok(partial) } else { push_masked(partial, &mut piece[settled..], key_after) }
 }
 
 #[cfg(test)]

@@ -151,7 +151,7 @@ fn every_kernel_agrees_with_std_at_every_length_and_alignment() {
     let mut rng = fastrand::Rng::with_seed(7);
     let alignments: &[usize] = if cfg!(miri) { &[1] } else { &[0, 1, 2, 3, 4, 15, 31, 32, 61, 62, 63] };
     let lengths = if cfg!(miri) {
-        [0, 1, 5, 17, 40, 257].to_vec()
+        [0, 1, 17, 70].to_vec()
     } else {
         (0..300).chain([511, 512, 700, 4097, 4099]).collect()
     };
@@ -204,7 +204,7 @@ fn sees_every_impossible_byte_at_every_place_around_a_register() {
     for fill in ["a", "\u{e9}", "\u{20ac}", "\u{1f600}"] {
         for wrong in IMPOSSIBLE {
             let (begun, last) = wrong.split_at(wrong.len() - 1);
-            for at in (0..len).step_by(fill.len()).step_by(if cfg!(miri) { 9 } else { 1 }) {
+            for at in (0..len).step_by(fill.len()).step_by(if cfg!(miri) { 29 } else { 1 }) {
                 let mut text: Vec<u8> = fill.bytes().cycle().take(at).collect();
                 text.extend_from_slice(begun);
                 assert!(judge(&text).is_ok());
@@ -253,7 +253,7 @@ fn agrees_with_std_on_all_short_sequences() {
             }
         }
     };
-    let sparse = if cfg!(miri) { 2_003 } else { 1 };
+    let sparse = if cfg!(miri) { 9_001 } else { 1 };
     for pair in (0..=u16::MAX).step_by(sparse) {
         let [first, second] = pair.to_be_bytes();
         for (third, fourth) in [(b'.', b'.'), (0x80, b'.'), (0x80, 0x80)] {
@@ -270,8 +270,9 @@ fn agrees_with_std_on_all_short_sequences() {
 fn the_validator_fails_in_the_piece_that_holds_the_first_impossible_byte() {
     // RFC 6455 §8.1 fails the connection on invalid text; RFC 3629 §4 says which byte is the first that cannot be.
     let firsts = if cfg!(miri) { 0xed..=0xed } else { 0..=255 };
+    let seconds = if cfg!(miri) { 0x9e..=0xa1 } else { 0..=255 };
     for first in firsts {
-        for second in 0..=255 {
+        for second in seconds.clone() {
             for third in KINDS {
                 let text = [first, second, third];
                 let mut validator = Validator::new();
@@ -318,7 +319,7 @@ fn refuses_everything_after_a_failure_until_it_is_finished() {
 
 #[test]
 fn random_splits_do_not_change_the_verdict() {
-    for round in 0..if cfg!(miri) { 10 } else { 6_000 } {
+    for round in 0..if cfg!(miri) { 5 } else { 6_000 } {
         let seed = fastrand::u64(..);
         let mut rng = fastrand::Rng::with_seed(seed);
         let len = rng.usize(..if cfg!(miri) { 300 } else { 1800 });

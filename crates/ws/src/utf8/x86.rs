@@ -33,18 +33,18 @@ pub(super) fn validate(level: Level, text: &[u8]) -> Result<u32, InvalidUtf8> {
     let (place, len) = (text.as_ptr().cast_mut(), text.len());
     // SAFETY: a `Level` is made only of what the processor was seen to offer; with `MASKED` off the kernels only read,
     // within the slice.
-    let valid = unsafe {
+    let ends_in_ascii = unsafe {
         if level.has_avx512() {
-            avx512::run::<false>(place, len, 0)
+            avx512::run::<false>(place, len, 0)?
         } else if level.has_avx2() {
-            avx2::run::<false>(place, len, 0)
+            avx2::run::<false>(place, len, 0)?
         } else if level.has_ssse3() {
-            ssse3::run(text)
+            ssse3::run(text)?
         } else {
             return scalar::validate(text);
         }
     };
-    if valid { scalar::ending(text) } else { Err(InvalidUtf8) }
+    if ends_in_ascii { Ok(0) } else { scalar::ending(text) }
 }
 
 /// Unmasks and judges `text`, which starts at a boundary; returns what it leaves incomplete.
@@ -52,16 +52,16 @@ pub(super) fn unmask_validate(level: Level, text: &mut [u8], key: u32) -> Result
     let (place, len) = (text.as_mut_ptr(), text.len());
     // SAFETY: a `Level` is made only of what the processor was seen to offer; the slice is borrowed exclusively and at
     // least as long as the kernels ask for.
-    let valid = unsafe {
+    let ends_in_ascii = unsafe {
         if level.has_avx512() && len >= 64 {
-            avx512::run::<true>(place, len, key)
+            avx512::run::<true>(place, len, key)?
         } else if level.has_avx2() && len >= 32 {
-            avx2::run::<true>(place, len, key)
+            avx2::run::<true>(place, len, key)?
         } else {
             return scalar::unmask_validate(text, key, |block| validate(level, block));
         }
     };
-    if valid { scalar::ending(text) } else { Err(InvalidUtf8) }
+    if ends_in_ascii { Ok(0) } else { scalar::ending(text) }
 }
 
 /// The ways in which two bytes that follow each other can be wrong, one bit each, for tables of 16 entries.

@@ -2,6 +2,7 @@
 
 use super::pair;
 use crate::mask::turned;
+use crate::utf8::InvalidUtf8;
 use core::arch::x86_64::*;
 
 const WIDTH: usize = 32;
@@ -28,56 +29,69 @@ const FIRST_BYTES: [u8; 2 * WIDTH] = {
     table
 };
 
-/// Whether nothing is wrong yet in the `len` bytes at `place`, which start at a boundary, where what follows the last of
-/// them is unknown. With `MASKED` it unmasks them first.
+/// Judges the `len` bytes at `place`, which start at a boundary; where nothing in them is wrong, tells whether the last of
+/// them is ASCII. With `MASKED` it unmasks them first.
 ///
 /// # Safety
-/// The processor offers AVX2. `place` is valid for reads of `len` bytes, and with `MASKED` for writes, and `len >= 32`.
+/// The processor offers AVX2. `place` is valid for reads of `len` bytes; with `MASKED` for writes too, and then
+/// `len >= 32`.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn run<const MASKED: bool>(place: *mut u8, len: usize, key: u32) -> bool {
-    let mut state = State { error: _mm256_setzero_si256(), before: _mm256_setzero_si256() };
+pub(super) unsafe fn run<const MASKED: bool>(
+    place: *mut u8,
+    len: usize,
+    key: u32,
+) -> Result<bool, InvalidUtf8> {
+    let all = _mm256_set1_epi8(-1);
     if len < WIDTH {
         debug_assert!(!MASKED);
         let mut padded = [0; 2 * WIDTH];
         // SAFETY: `place` is valid for reads of `len < WIDTH` bytes.
         padded[..len].copy_from_slice(unsafe { core::slice::from_raw_parts(place, len) });
-        state.register(window(&padded, 0), window(&FIRST_BYTES, WIDTH - len));
-        return state.is_valid();
+        let bytes = window(&padded, 0);
+        let mut state = State::new();
+        state.register(bytes, window(&FIRST_BYTES, WIDTH - len));
+        return state.verdict(((high(bytes) << 1) >> len) & 1 == 0);
     }
-    let all = _mm256_set1_epi8(-1);
     let gap = place.addr().wrapping_neg() % WIDTH;
+    let keys = _mm256_set1_epi32(turned(key, gap) as i32);
     // SAFETY: the ends are whole registers because `len >= WIDTH`; between them `i + WIDTH <= len` before each access, and
     // `place + i` is aligned, since `i - gap` grows by multiples of `WIDTH`.
     unsafe {
-        let first = unmask::<MASKED>(_mm256_loadu_si256(place.cast()), _mm256_set1_epi32(key as i32));
         let end = place.add(len - WIDTH);
+        let first = unmask::<MASKED>(_mm256_loadu_si256(place.cast()), _mm256_set1_epi32(key as i32));
         let last =
             unmask::<MASKED>(_mm256_loadu_si256(end.cast()), _mm256_set1_epi32(turned(key, len) as i32));
-        let keys = _mm256_set1_epi32(turned(key, gap) as i32);
-        if gap != 0 {
+        let (first_high, last_high) = (high(first), high(last));
+        let mut i = gap;
+        if first_high == 0 {
+            i += ascii::<MASKED>(place.add(gap), len - gap, keys);
+            if len - i < WIDTH && last_high == 0 {
+                if MASKED {
+                    _mm256_storeu_si256(place.cast(), first);
+                    _mm256_storeu_si256(end.cast(), last);
+                }
+                return Ok(true);
+            }
+        }
+        let mut state = State::new();
+        if gap != 0 && first_high != 0 {
             // Zeroes, then the bytes before the first aligned register.
             let mut padded = [0; 2 * WIDTH];
             _mm256_storeu_si256(padded.as_mut_ptr().add(WIDTH).cast(), first);
             state.register(window(&padded, gap), all);
         }
-        let mut i = gap;
         while len - i >= ROW * WIDTH {
-            let at = |n: usize| place.add(i + n * WIDTH).cast::<__m256i>();
-            let row: [__m256i; ROW] = [0, 1, 2, 3].map(|n| unmask::<MASKED>(_mm256_load_si256(at(n)), keys));
+            let row = load_row::<MASKED>(place.add(i), keys);
             if MASKED {
-                _mm256_store_si256(at(0), row[0]);
-                _mm256_store_si256(at(1), row[1]);
-                _mm256_store_si256(at(2), row[2]);
-                _mm256_store_si256(at(3), row[3]);
+                store_row(place.add(i), row);
             }
-            state.row(&row);
+            state.row(row);
             i += ROW * WIDTH;
         }
         while len - i >= WIDTH {
-            let at = place.add(i).cast::<__m256i>();
-            let bytes = unmask::<MASKED>(_mm256_load_si256(at), keys);
+            let bytes = unmask::<MASKED>(_mm256_load_si256(place.add(i).cast()), keys);
             if MASKED {
-                _mm256_store_si256(at, bytes);
+                _mm256_store_si256(place.add(i).cast(), bytes);
             }
             state.register(bytes, all);
             i += WIDTH;
@@ -92,8 +106,86 @@ pub(super) unsafe fn run<const MASKED: bool>(place: *mut u8, len: usize, key: u3
             _mm256_storeu_si256(place.cast(), first);
             _mm256_storeu_si256(end.cast(), last);
         }
+        state.verdict(last_high >> (WIDTH - 1) == 0)
     }
-    state.is_valid()
+}
+
+/// Unmasks the aligned registers at `place` for as long as they are ASCII, and tells how many bytes those were. What comes
+/// after them is left as it was. This is all that text in English costs.
+///
+/// # Safety
+/// As for [`run`], except that any `len` will do; `place` is aligned to a register.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn ascii<const MASKED: bool>(place: *mut u8, len: usize, keys: __m256i) -> usize {
+    let mut i = 0;
+    // SAFETY: `i + ROW * WIDTH <= len`, then `i + WIDTH <= len`, before each access; `i` grows by multiples of `WIDTH`.
+    unsafe {
+        while len - i >= ROW * WIDTH {
+            let row = load_row::<MASKED>(place.add(i), keys);
+            if !is_ascii(row) {
+                return i;
+            }
+            if MASKED {
+                store_row(place.add(i), row);
+            }
+            i += ROW * WIDTH;
+        }
+        while len - i >= WIDTH {
+            let bytes = unmask::<MASKED>(_mm256_load_si256(place.add(i).cast()), keys);
+            if high(bytes) != 0 {
+                return i;
+            }
+            if MASKED {
+                _mm256_store_si256(place.add(i).cast(), bytes);
+            }
+            i += WIDTH;
+        }
+    }
+    i
+}
+
+/// # Safety
+/// `place` is valid for reads of a row and aligned to a register.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn load_row<const MASKED: bool>(place: *mut u8, keys: __m256i) -> [__m256i; ROW] {
+    // SAFETY: the contract is passed on.
+    unsafe {
+        [
+            unmask::<MASKED>(_mm256_load_si256(place.cast()), keys),
+            unmask::<MASKED>(_mm256_load_si256(place.add(WIDTH).cast()), keys),
+            unmask::<MASKED>(_mm256_load_si256(place.add(2 * WIDTH).cast()), keys),
+            unmask::<MASKED>(_mm256_load_si256(place.add(3 * WIDTH).cast()), keys),
+        ]
+    }
+}
+
+/// # Safety
+/// `place` is valid for writes of a row and aligned to a register.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn store_row(place: *mut u8, [a, b, c, d]: [__m256i; ROW]) {
+    // SAFETY: the contract is passed on.
+    unsafe {
+        _mm256_store_si256(place.cast(), a);
+        _mm256_store_si256(place.add(WIDTH).cast(), b);
+        _mm256_store_si256(place.add(2 * WIDTH).cast(), c);
+        _mm256_store_si256(place.add(3 * WIDTH).cast(), d);
+    }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn is_ascii([a, b, c, d]: [__m256i; ROW]) -> bool {
+    high(_mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d))) == 0
+}
+
+/// The highest bit of each byte.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn high(bytes: __m256i) -> u32 {
+    _mm256_movemask_epi8(bytes) as u32
 }
 
 struct State {
@@ -106,12 +198,17 @@ struct State {
 impl State {
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn row(&mut self, row: &[__m256i; ROW]) {
-        let any = _mm256_or_si256(_mm256_or_si256(row[0], row[1]), _mm256_or_si256(row[2], row[3]));
-        if _mm256_movemask_epi8(any) == 0 {
+    fn new() -> Self {
+        Self { error: _mm256_setzero_si256(), before: _mm256_setzero_si256() }
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn row(&mut self, row: [__m256i; ROW]) {
+        if is_ascii(row) {
             self.ascii(row[3]);
         } else {
-            for &bytes in row {
+            for bytes in row {
                 self.lookup(bytes, _mm256_set1_epi8(-1));
             }
         }
@@ -121,7 +218,7 @@ impl State {
     #[target_feature(enable = "avx2")]
     #[inline]
     fn register(&mut self, bytes: __m256i, real: __m256i) {
-        if _mm256_movemask_epi8(bytes) == 0 {
+        if high(bytes) == 0 {
             self.ascii(bytes);
         } else {
             self.lookup(bytes, real);
@@ -155,8 +252,8 @@ impl State {
             _mm256_shuffle_epi8(table(&pair::SECOND_HIGH), second_high),
         );
         // The highest bit is left where E0 or more stands two before, or F0 or more three before.
-        let third = _mm256_subs_epu8(before2, _mm256_set1_epi8(0x60));
-        let fourth = _mm256_subs_epu8(before3, _mm256_set1_epi8(0x70));
+        let third = _mm256_subs_epu8(before2, _mm256_set1_epi8(0xe0 - 0x80));
+        let fourth = _mm256_subs_epu8(before3, _mm256_set1_epi8(0xf0 - 0x80));
         let must = _mm256_and_si256(_mm256_or_si256(third, fourth), _mm256_set1_epi8(-0x80));
         let wrong = _mm256_and_si256(_mm256_xor_si256(must, pairs), real);
         self.error = _mm256_or_si256(self.error, wrong);
@@ -165,8 +262,8 @@ impl State {
 
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn is_valid(&self) -> bool {
-        _mm256_testz_si256(self.error, self.error) == 1
+    fn verdict(&self, ends_in_ascii: bool) -> Result<bool, InvalidUtf8> {
+        if _mm256_testz_si256(self.error, self.error) == 1 { Ok(ends_in_ascii) } else { Err(InvalidUtf8) }
     }
 }
 

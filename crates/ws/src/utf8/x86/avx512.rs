@@ -11,6 +11,7 @@
 //!   highest, off the port that lookups need. It takes the dword before as its second operand: one `valignd` for all three.
 
 use crate::mask::turned;
+use crate::utf8::InvalidUtf8;
 use core::arch::x86_64::*;
 
 const WIDTH: usize = 64;
@@ -103,73 +104,168 @@ static INCOMPLETE: Table = {
     Table(table)
 };
 
-/// Whether nothing is wrong yet in the `len` bytes at `place`, which start at a boundary, where what follows the last of
-/// them is unknown. With `MASKED` it unmasks them first.
+/// Each byte its own place.
+static PLACES: Table = {
+    let mut table = [0; WIDTH];
+    let mut i = 0;
+    while i < WIDTH {
+        table[i] = i as u8;
+        i += 1;
+    }
+    Table(table)
+};
+
+/// Judges the `len` bytes at `place`, which start at a boundary; where nothing in them is wrong, tells whether the last of
+/// them is ASCII. With `MASKED` it unmasks them first.
 ///
 /// # Safety
 /// The processor offers the features. `place` is valid for reads of `len` bytes; with `MASKED` for writes too, and then
 /// `len >= 64`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
-pub(super) unsafe fn run<const MASKED: bool>(place: *mut u8, len: usize, key: u32) -> bool {
-    debug_assert!(!MASKED || len >= WIDTH);
-    // The aligned register that holds the first byte, where in it that byte stands, and where the text ends from there.
-    let skipped = place.addr() % WIDTH;
-    let base = place.wrapping_sub(skipped);
-    let end = skipped + len;
-    let keys = _mm512_set1_epi32(key.rotate_left(8 * (skipped % 4) as u32) as i32);
-    let mut state = State::new();
-    // SAFETY: whole registers are accessed at `base + i` only where `skipped <= i` and `i + WIDTH <= end`; they are aligned
-    // because `base` is. Of the first and the last register only the bytes of the text are loaded.
+pub(super) unsafe fn run<const MASKED: bool>(
+    place: *mut u8,
+    len: usize,
+    key: u32,
+) -> Result<bool, InvalidUtf8> {
+    if len < WIDTH {
+        debug_assert!(!MASKED);
+        let real = !(!0 << len);
+        // SAFETY: only the bytes of the text are loaded.
+        let bytes = unsafe { _mm512_maskz_loadu_epi8(real, place.cast()) };
+        let mut state = State::new();
+        state.register(bytes, real);
+        return state.verdict((_mm512_movepi8_mask(bytes) << 1) >> len == 0);
+    }
+    let gap = place.addr().wrapping_neg() % WIDTH;
+    let keys = _mm512_set1_epi32(turned(key, gap) as i32);
+    // SAFETY: the ends are whole registers because `len >= WIDTH`; between them `i + WIDTH <= len` before each access, and
+    // `place + i` is aligned, since `i - gap` grows by multiples of `WIDTH`.
     unsafe {
-        let (mut first, mut last) = (_mm512_setzero_si512(), _mm512_setzero_si512());
-        if MASKED {
-            let last_key = _mm512_set1_epi32(turned(key, len) as i32);
-            first = _mm512_xor_si512(_mm512_loadu_si512(place.cast()), _mm512_set1_epi32(key as i32));
-            last = _mm512_xor_si512(_mm512_loadu_si512(place.add(len - WIDTH).cast()), last_key);
-        }
-        let mut i = 0;
-        if skipped != 0 {
-            let from_start = !0 << skipped;
-            let real = if end < WIDTH { from_start & !(!0 << end) } else { from_start };
-            let bytes = unmask::<MASKED>(_mm512_maskz_loadu_epi8(real, base.cast()), keys);
-            state.register(_mm512_maskz_mov_epi8(real, bytes), real);
-            i = WIDTH;
-        }
-        while i + ROW * WIDTH <= end {
-            let at = base.wrapping_add(i);
-            let a = unmask::<MASKED>(_mm512_load_si512(at.cast()), keys);
-            let b = unmask::<MASKED>(_mm512_load_si512(at.add(WIDTH).cast()), keys);
-            let c = unmask::<MASKED>(_mm512_load_si512(at.add(2 * WIDTH).cast()), keys);
-            let d = unmask::<MASKED>(_mm512_load_si512(at.add(3 * WIDTH).cast()), keys);
-            if MASKED {
-                _mm512_store_si512(at.cast(), a);
-                _mm512_store_si512(at.add(WIDTH).cast(), b);
-                _mm512_store_si512(at.add(2 * WIDTH).cast(), c);
-                _mm512_store_si512(at.add(3 * WIDTH).cast(), d);
+        let end = place.add(len - WIDTH);
+        let first = unmask::<MASKED>(_mm512_loadu_si512(place.cast()), _mm512_set1_epi32(key as i32));
+        let last =
+            unmask::<MASKED>(_mm512_loadu_si512(end.cast()), _mm512_set1_epi32(turned(key, len) as i32));
+        let (first_high, last_high) = (_mm512_movepi8_mask(first), _mm512_movepi8_mask(last));
+        let mut i = gap;
+        if first_high == 0 {
+            i += ascii::<MASKED>(place.add(gap), len - gap, keys);
+            if len - i < WIDTH && last_high == 0 {
+                if MASKED {
+                    _mm512_storeu_si512(place.cast(), first);
+                    _mm512_storeu_si512(end.cast(), last);
+                }
+                return Ok(true);
             }
-            state.row(a, b, c, d);
+        }
+        let mut state = State::new();
+        if gap != 0 && first_high != 0 {
+            state.register(shifted(first, gap, !0 << (WIDTH - gap)), !0);
+        }
+        while len - i >= ROW * WIDTH {
+            let row = load_row::<MASKED>(place.add(i), keys);
+            if MASKED {
+                store_row(place.add(i), row);
+            }
+            state.row(row);
             i += ROW * WIDTH;
         }
-        while i + WIDTH <= end {
-            let at = base.wrapping_add(i);
-            let bytes = unmask::<MASKED>(_mm512_load_si512(at.cast()), keys);
+        while len - i >= WIDTH {
+            let bytes = unmask::<MASKED>(_mm512_load_si512(place.add(i).cast()), keys);
             if MASKED {
-                _mm512_store_si512(at.cast(), bytes);
+                _mm512_store_si512(place.add(i).cast(), bytes);
             }
             state.register(bytes, !0);
             i += WIDTH;
         }
-        if i < end {
-            let real = !(!0 << (end - i));
-            let bytes = unmask::<MASKED>(_mm512_maskz_loadu_epi8(real, base.wrapping_add(i).cast()), keys);
-            state.register(_mm512_maskz_mov_epi8(real, bytes), real);
+        if i < len {
+            let real = !(!0 << (len - i));
+            state.register(shifted(last, WIDTH - (len - i), real), real);
         }
         if MASKED {
             _mm512_storeu_si512(place.cast(), first);
-            _mm512_storeu_si512(place.add(len - WIDTH).cast(), last);
+            _mm512_storeu_si512(end.cast(), last);
+        }
+        state.verdict(last_high >> (WIDTH - 1) == 0)
+    }
+}
+
+/// Unmasks the aligned registers at `place` for as long as they are ASCII, and tells how many bytes those were. What comes
+/// after them is left as it was. This is all that text in English costs.
+///
+/// # Safety
+/// As for [`run`], except that any `len` will do; `place` is aligned to a register.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
+#[inline]
+unsafe fn ascii<const MASKED: bool>(place: *mut u8, len: usize, keys: __m512i) -> usize {
+    let mut i = 0;
+    // SAFETY: `i + ROW * WIDTH <= len`, then `i + WIDTH <= len`, before each access; `i` grows by multiples of `WIDTH`.
+    unsafe {
+        while len - i >= ROW * WIDTH {
+            let row = load_row::<MASKED>(place.add(i), keys);
+            if !is_ascii(row) {
+                return i;
+            }
+            if MASKED {
+                store_row(place.add(i), row);
+            }
+            i += ROW * WIDTH;
+        }
+        while len - i >= WIDTH {
+            let bytes = unmask::<MASKED>(_mm512_load_si512(place.add(i).cast()), keys);
+            if _mm512_movepi8_mask(bytes) != 0 {
+                return i;
+            }
+            if MASKED {
+                _mm512_store_si512(place.add(i).cast(), bytes);
+            }
+            i += WIDTH;
         }
     }
-    _mm512_test_epi32_mask(state.error, state.error) == 0
+    i
+}
+
+/// # Safety
+/// `place` is valid for reads of a row and aligned to a register.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
+#[inline]
+unsafe fn load_row<const MASKED: bool>(place: *mut u8, keys: __m512i) -> [__m512i; ROW] {
+    // SAFETY: the contract is passed on.
+    unsafe {
+        [
+            unmask::<MASKED>(_mm512_load_si512(place.cast()), keys),
+            unmask::<MASKED>(_mm512_load_si512(place.add(WIDTH).cast()), keys),
+            unmask::<MASKED>(_mm512_load_si512(place.add(2 * WIDTH).cast()), keys),
+            unmask::<MASKED>(_mm512_load_si512(place.add(3 * WIDTH).cast()), keys),
+        ]
+    }
+}
+
+/// # Safety
+/// `place` is valid for writes of a row and aligned to a register.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
+#[inline]
+unsafe fn store_row(place: *mut u8, [a, b, c, d]: [__m512i; ROW]) {
+    // SAFETY: the contract is passed on.
+    unsafe {
+        _mm512_store_si512(place.cast(), a);
+        _mm512_store_si512(place.add(WIDTH).cast(), b);
+        _mm512_store_si512(place.add(2 * WIDTH).cast(), c);
+        _mm512_store_si512(place.add(3 * WIDTH).cast(), d);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
+#[inline]
+fn is_ascii([a, b, c, d]: [__m512i; ROW]) -> bool {
+    _mm512_movepi8_mask(_mm512_or_si512(_mm512_ternarylogic_epi32::<0xfe>(a, b, c), d)) == 0
+}
+
+/// The bytes from the `from`th on and then those before it, zero where `kept` has no bit.
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
+#[inline]
+fn shifted(bytes: __m512i, from: usize, kept: __mmask64) -> __m512i {
+    let places = _mm512_add_epi8(load(&PLACES), _mm512_set1_epi8(from as i8));
+    _mm512_maskz_permutexvar_epi8(kept, places, bytes)
 }
 
 struct State {
@@ -202,11 +298,11 @@ impl State {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
     #[inline]
-    fn row(&mut self, a: __m512i, b: __m512i, c: __m512i, d: __m512i) {
-        let any = _mm512_or_si512(_mm512_ternarylogic_epi32::<0xfe>(a, b, c), d);
-        if _mm512_movepi8_mask(any) == 0 {
+    fn row(&mut self, row: [__m512i; ROW]) {
+        if is_ascii(row) {
             self.after_ascii();
         } else {
+            let [a, b, c, d] = row;
             let (a, b, c, d) = (self.lookup(a), self.lookup(b), self.lookup(c), self.lookup(d));
             let wrong = _mm512_or_si512(_mm512_ternarylogic_epi32::<0xfe>(a, b, c), d);
             self.error = _mm512_or_si512(self.error, wrong);
@@ -232,6 +328,12 @@ impl State {
         // error | before & incomplete
         self.error = _mm512_ternarylogic_epi32::<0xf8>(self.error, self.before, self.incomplete);
         self.before = self.ascii;
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
+    #[inline]
+    fn verdict(&self, ends_in_ascii: bool) -> Result<bool, InvalidUtf8> {
+        if _mm512_test_epi32_mask(self.error, self.error) == 0 { Ok(ends_in_ascii) } else { Err(InvalidUtf8) }
     }
 
     /// What is wrong in the next register.
