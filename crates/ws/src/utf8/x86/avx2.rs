@@ -252,8 +252,8 @@ impl State {
             _mm256_shuffle_epi8(table(&pair::SECOND_HIGH), second_high),
         );
         // The highest bit is left where E0 or more stands two before, or F0 or more three before.
-        let third = _mm256_subs_epu8(before2, _mm256_set1_epi8(0xe0 - 0x80));
-        let fourth = _mm256_subs_epu8(before3, _mm256_set1_epi8(0xf0 - 0x80));
+        let third = _mm256_subs_epu8(before2, _mm256_set1_epi8(0x60));
+        let fourth = _mm256_subs_epu8(before3, _mm256_set1_epi8(0x70));
         let must = _mm256_and_si256(_mm256_or_si256(third, fourth), _mm256_set1_epi8(-0x80));
         let wrong = _mm256_and_si256(_mm256_xor_si256(must, pairs), real);
         self.error = _mm256_or_si256(self.error, wrong);
