@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod frame;
+pub mod http2;
 pub mod rng;
 pub mod split;
 
