@@ -1,0 +1,415 @@
+//! Both ends of the opening handshake against each other, and the examples of the RFCs, at random splits.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test does")]
+
+use std::time::Duration;
+
+use wireloom_testing::split::Split;
+use wireloom_testing::{Clock, Rng, rounds};
+use wireloom_ws::deflate::DeflateConfig;
+use wireloom_ws::handshake::client::{self, Verdict};
+use wireloom_ws::handshake::error::{HandshakeError, LimitReached, Misuse, RequestError};
+use wireloom_ws::handshake::server::{self, ServerHandshake};
+use wireloom_ws::handshake::{
+    Acceptance, ClientHandshake, ClientOptions, HandshakeLimits, Negotiated, Request, Response, Version,
+    http2,
+};
+
+/// RFC 6455 §1.2, the client's half.
+const REQUEST: &[u8] = b"GET /chat HTTP/1.1\r\n\
+    Host: server.example.com\r\n\
+    Upgrade: websocket\r\n\
+    Connection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+    Origin: http://example.com\r\n\
+    Sec-WebSocket-Protocol: chat, superchat\r\n\
+    Sec-WebSocket-Version: 13\r\n\r\n";
+
+/// RFC 6455 §1.2, the server's half.
+const RESPONSE: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\n\
+    Upgrade: websocket\r\n\
+    Connection: Upgrade\r\n\
+    Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\
+    Sec-WebSocket-Protocol: chat\r\n\r\n";
+
+fn example() -> ClientOptions {
+    ClientOptions::new("server.example.com", "/chat")
+        .origin("http://example.com")
+        .subprotocol("chat")
+        .subprotocol("superchat")
+}
+
+fn client(options: ClientOptions) -> ClientHandshake {
+    ClientHandshake::new(options, *b"the sample nonce", HandshakeLimits::default()).unwrap()
+}
+
+/// Feeds the server; the request, and what follows it.
+fn serve(rng: &mut Rng, split: Split, bytes: &[u8]) -> Result<(ServerHandshake, Vec<u8>), HandshakeError> {
+    let mut handshake = ServerHandshake::new(HandshakeLimits::default());
+    let mut at = 0;
+    for piece in split.pieces(rng, bytes.len()) {
+        match handshake.handle_input(&bytes[at..at + piece])? {
+            server::Progress::Incomplete => at += piece,
+            server::Progress::Complete { consumed } => {
+                return Ok((handshake, bytes[at + consumed..].to_vec()));
+            }
+        }
+    }
+    panic!("incomplete after {} bytes", bytes.len());
+}
+
+/// Feeds the client; the outcome with `consumed` counted from the first byte of all.
+fn ask(
+    rng: &mut Rng,
+    split: Split,
+    handshake: &mut ClientHandshake,
+    bytes: &[u8],
+) -> Result<client::Progress, HandshakeError> {
+    let mut at = 0;
+    for piece in split.pieces(rng, bytes.len()) {
+        let mut progress = handshake.handle_input(&bytes[at..at + piece])?;
+        match &mut progress {
+            client::Progress::Incomplete => at += piece,
+            client::Progress::Done { consumed, .. } | client::Progress::Refused { consumed, .. } => {
+                *consumed += at;
+                return Ok(progress);
+            }
+        }
+    }
+    Ok(client::Progress::Incomplete)
+}
+
+#[test]
+fn speaks_the_example_of_the_rfc() {
+    // RFC 6455 §1.2, §1.3, both halves.
+    rounds(50, |rng| {
+        let split = Split::draw(rng);
+        let bytes = [REQUEST, b"\x81\x80frames"].concat();
+        let (mut server, rest) = serve(rng, split, &bytes).unwrap();
+        assert_eq!(rest, b"\x81\x80frames", "{split:?}");
+        let request = server.request().unwrap();
+        assert_eq!((request.path(), request.query(), request.version()), ("/chat", None, 13));
+        assert_eq!((request.host(), request.origin()), ("server.example.com", Some("http://example.com")));
+        assert!(request.subprotocols().eq(["chat", "superchat"]));
+        let mut out = b"before".to_vec();
+        let acceptance = Acceptance { subprotocol: Some("chat"), ..Acceptance::default() };
+        let negotiated = server.accept(&acceptance, &mut out).unwrap();
+        assert_eq!(out.strip_prefix(b"before"), Some(RESPONSE));
+
+        let mut client = client(example());
+        let bytes = [RESPONSE, b"\x81\0"].concat();
+        let done = client::Progress::Done { negotiated, consumed: RESPONSE.len() };
+        assert_eq!(ask(rng, split, &mut client, &bytes), Ok(done), "{split:?}");
+    });
+}
+
+#[test]
+fn the_request_is_what_the_rfc_wants() {
+    // RFC 6455 §4.1: a GET of HTTP/1.1 (2, 3), Host (4), Upgrade (5), Connection (6), Key (7), Origin (8), Version (9),
+    // Protocol (10), Extensions (11), other headers (12).
+    let options = example().deflate(DeflateConfig::default()).header("Cookie", "a=b");
+    let handshake = client(options);
+    assert_eq!(
+        std::str::from_utf8(handshake.request()).unwrap(),
+        "GET /chat HTTP/1.1\r\n\
+         Host: server.example.com\r\n\
+         Upgrade: websocket\r\n\
+         Connection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         Sec-WebSocket-Version: 13\r\n\
+         Origin: http://example.com\r\n\
+         Sec-WebSocket-Protocol: chat, superchat\r\n\
+         Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n\
+         Cookie: a=b\r\n\r\n"
+    );
+    // RFC 6455 §4.1, item 7: the nonce is new each time, and so is the key.
+    let other = ClientHandshake::new(example(), [7; 16], HandshakeLimits::default()).unwrap();
+    assert_ne!(other.request(), client(example()).request());
+}
+
+/// A request with as much in it as chance wants.
+fn any_options(rng: &mut Rng) -> ClientOptions {
+    let hosts = ["example.com", "example.com:8080", "127.0.0.1:1", "[::1]", "[2001:db8::7]:443"];
+    let mut options = ClientOptions::new(*rng.pick(&hosts), *rng.pick(&["/", "/a/b?c=d", "/?x", "/%20|{}"]));
+    if rng.bool() {
+        options = options.origin("https://example.com");
+    }
+    for i in 0..rng.usize(0..4) {
+        options = options.subprotocol(format!("p{i}.example"));
+    }
+    for i in 0..rng.usize(0..20) {
+        let len = rng.len(300);
+        options = options.header(format!("X-{i}"), "v".repeat(len));
+    }
+    if rng.bool() {
+        options = options.deflate(any_deflate(rng));
+    }
+    options
+}
+
+fn any_deflate(rng: &mut Rng) -> DeflateConfig {
+    DeflateConfig {
+        server_no_context_takeover: rng.bool(),
+        client_no_context_takeover: rng.bool(),
+        server_max_window_bits: rng.u8(8..=15),
+        client_max_window_bits: rng.u8(8..=15),
+        ..DeflateConfig::default()
+    }
+}
+
+/// Both ends as far as agreement goes: what the client sends in compressed form, the server can read, and back.
+fn assert_agree(server: &Negotiated, client: &Negotiated) {
+    assert_eq!(server.subprotocol, client.subprotocol);
+    assert_eq!(server.deflate.is_some(), client.deflate.is_some());
+    if let (Some(server), Some(client)) = (server.deflate, client.deflate) {
+        assert!(client.client_max_window_bits <= server.client_max_window_bits);
+        assert!(server.server_max_window_bits <= client.server_max_window_bits);
+        assert!(client.client_no_context_takeover || !server.client_no_context_takeover);
+        assert!(server.server_no_context_takeover || !client.server_no_context_takeover);
+    }
+}
+
+#[test]
+fn both_ends_agree_at_any_split() {
+    rounds(300, |rng| {
+        let options = any_options(rng);
+        let mut asking = client(options);
+        let sent = [asking.request(), b"early"].concat();
+        let split = Split::draw(rng);
+        let (mut serving, rest) = serve(rng, split, &sent).unwrap();
+        assert_eq!(rest, b"early");
+        let offered: Vec<String> = serving.request().unwrap().subprotocols().map(String::from).collect();
+        let chosen = if offered.is_empty() || rng.bool() { None } else { Some(rng.pick(&offered).clone()) };
+        let deflate = any_deflate(rng);
+        let acceptance = Acceptance {
+            subprotocol: chosen.as_deref(),
+            deflate: if rng.bool() { Some(&deflate) } else { None },
+            headers: &[("Set-Cookie", "a=b"), ("Set-Cookie", "c=d")],
+        };
+        let mut out = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n".to_vec();
+        let agreed = serving.accept(&acceptance, &mut out).unwrap();
+        let head_len = out.len();
+        out.extend_from_slice(b"frames");
+        let split = Split::draw(rng);
+        let Ok(client::Progress::Done { negotiated, consumed }) = ask(rng, split, &mut asking, &out) else {
+            panic!("{:?}", String::from_utf8_lossy(&out));
+        };
+        assert_eq!(consumed, head_len);
+        assert_agree(&agreed, &negotiated);
+    });
+}
+
+#[test]
+fn both_ends_agree_over_http2() {
+    // RFC 8441 §5.
+    rounds(200, |rng| {
+        let options = any_options(rng);
+        let fields = http2::request_fields(&options, rng.bool()).unwrap();
+        let borrowed =
+            |(name, value): &(String, String)| (name.clone().into_bytes(), value.clone().into_bytes());
+        let fields: Vec<(Vec<u8>, Vec<u8>)> = fields.iter().map(borrowed).collect();
+        let request =
+            http2::judge_request(fields.iter().map(|(name, value)| (&name[..], &value[..]))).unwrap();
+        let chosen = request.subprotocols().next().map(String::from);
+        let deflate = any_deflate(rng);
+        let acceptance = Acceptance {
+            subprotocol: chosen.as_deref(),
+            deflate: Some(&deflate),
+            headers: &[("Set-Cookie", "a")],
+        };
+        let (response, agreed) = request.accept(&acceptance).unwrap();
+        assert_eq!((response.status(), response.header("set-cookie")), (200, Some(&b"a"[..])));
+        assert!(response.headers().all(|(name, _)| name == name.to_lowercase()));
+        let answer = [(&b":status"[..], &b"200"[..])];
+        let answer =
+            answer.into_iter().chain(response.headers().map(|(name, value)| (name.as_bytes(), value)));
+        let Ok(Verdict::Accepted(negotiated)) = http2::judge_response(&options, answer) else { panic!() };
+        assert_agree(&agreed, &negotiated);
+    });
+}
+
+#[test]
+fn parsed_parts_are_judged_like_bytes() {
+    rounds(200, |rng| {
+        let options = any_options(rng);
+        let handshake = client(options);
+        let (server, _) = serve(rng, Split::Whole, handshake.request()).unwrap();
+        let by_bytes = server.request().unwrap();
+        let fields = handshake.fields();
+        let fields = fields.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let by_parts = Request::from_parts("GET", by_bytes.resource(), Version::Http11, fields).unwrap();
+        assert!(by_bytes.headers().eq(by_parts.headers()));
+        assert_eq!((by_bytes.host(), by_bytes.resource()), (by_parts.host(), by_parts.resource()));
+        let (response, _) = by_parts.accept(&Acceptance::default()).unwrap();
+        assert_eq!(by_bytes.accept(&Acceptance::default()).unwrap().0, response);
+        let verdict = handshake.judge(response.status(), Version::Http11, response.headers());
+        assert_eq!(verdict, Ok(Verdict::Accepted(Negotiated::default())));
+    });
+}
+
+#[test]
+fn any_bytes_give_the_same_verdict_at_any_split() {
+    // Valid heads with a few bytes changed, dropped, doubled: the verdict may be anything, but not depend on the split.
+    let mangle = |rng: &mut Rng, bytes: &[u8]| {
+        let mut bytes = bytes.to_vec();
+        for _ in 0..rng.usize(0..5) {
+            let at = rng.usize(0..bytes.len());
+            match rng.u8(0..5) {
+                0 => bytes[at] = rng.u8(..),
+                1 => bytes[at] = *rng.pick(b"\r\n \t\0:,;=\"/"),
+                2 => drop(bytes.remove(at)),
+                3 => bytes.insert(at, *rng.pick(b"\r\n \t\0:,;=\"/")),
+                _ => bytes.truncate(at + 1),
+            }
+        }
+        bytes
+    };
+    let server_verdict = |rng: &mut Rng, split: Split, bytes: &[u8]| {
+        let mut handshake = ServerHandshake::new(HandshakeLimits::default());
+        let mut at = 0;
+        for piece in split.pieces(rng, bytes.len()) {
+            match handshake.handle_input(&bytes[at..at + piece]) {
+                Ok(server::Progress::Incomplete) => at += piece,
+                Ok(server::Progress::Complete { consumed }) => {
+                    return Ok(Some((at + consumed, handshake.request().cloned())));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    };
+    rounds(1_500, |rng| {
+        let request = mangle(rng, REQUEST);
+        let whole = server_verdict(rng, Split::Whole, &request);
+        let split = Split::draw(rng);
+        assert_eq!(server_verdict(rng, split, &request), whole, "{:?}", String::from_utf8_lossy(&request));
+
+        let response = mangle(rng, RESPONSE);
+        let whole = ask(rng, Split::Whole, &mut client(example()), &response);
+        let cut = ask(rng, split, &mut client(example()), &response);
+        assert_eq!(cut, whole, "{:?}", String::from_utf8_lossy(&response));
+    });
+}
+
+#[test]
+fn redirects_and_challenges_are_values() {
+    // RFC 6455 §4.1: another status than 101 is handled by the procedures of HTTP.
+    for (status, name, value) in [
+        (301, "Location", "wss://elsewhere.example/chat"),
+        (307, "location", "/other"),
+        (401, "WWW-Authenticate", "Basic realm=\"x\""),
+        (407, "Proxy-Authenticate", "Basic"),
+        (429, "Retry-After", "120"),
+        (200, "Content-Type", "text/html"),
+    ] {
+        let head = format!("HTTP/1.1 {status} Because\r\n{name}: {value}\r\nContent-Length: 4\r\n\r\n");
+        rounds(10, |rng| {
+            let split = Split::draw(rng);
+            let mut handshake = client(example());
+            let bytes = format!("{head}body");
+            let Ok(client::Progress::Refused { response, consumed }) =
+                ask(rng, split, &mut handshake, bytes.as_bytes())
+            else {
+                panic!("{head}");
+            };
+            assert_eq!((response.status(), response.reason(), consumed), (status, "Because", head.len()));
+            assert_eq!(response.header(&name.to_uppercase()), Some(value.as_bytes()));
+        });
+    }
+    // HTTP/1.0 can refuse, too.
+    let progress = client(example()).handle_input(b"HTTP/1.0 404 Not Found\r\n\r\n");
+    assert!(matches!(progress, Ok(client::Progress::Refused { response, .. }) if response.status() == 404));
+}
+
+#[test]
+fn informational_responses_come_first_within_the_limit() {
+    // RFC 9110 §15.2.
+    let hint = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n";
+    let mut handshake = client(example());
+    for _ in 0..3 {
+        assert_eq!(handshake.handle_input(hint), Ok(client::Progress::Incomplete));
+    }
+    assert!(matches!(handshake.handle_input(RESPONSE), Ok(client::Progress::Done { .. })));
+
+    // Endless ones end: all of them share one limit.
+    let max = hint.len() * 3 + RESPONSE.len();
+    for (hints, room, fits) in [(3, max, true), (3, max - 1, false), (1_000_000, max, false)] {
+        let limits = HandshakeLimits::default().with_head_len_max(room);
+        let mut handshake = ClientHandshake::new(example(), *b"the sample nonce", limits).unwrap();
+        let hinted = (0..hints).find_map(|_| handshake.handle_input(hint).err());
+        let result = hinted.map_or_else(|| handshake.handle_input(RESPONSE), Err);
+        match fits {
+            true => assert!(matches!(result, Ok(client::Progress::Done { .. }))),
+            false => assert_eq!(result, Err(LimitReached::HeadLen.into())),
+        }
+    }
+}
+
+#[test]
+fn nothing_is_answered_twice_or_too_early() {
+    let mut handshake = ServerHandshake::new(HandshakeLimits::default());
+    let mut out = Vec::new();
+    let refusal = Response::refusal(403).unwrap();
+    assert_eq!(handshake.accept(&Acceptance::default(), &mut out), Err(Misuse::NoRequest));
+    assert_eq!(handshake.reject(&refusal, &mut out), Err(Misuse::NoRequest));
+    handshake.handle_input(REQUEST).unwrap();
+    assert_eq!(handshake.handle_input(b"x"), Err(Misuse::Finished.into()));
+
+    // RFC 6455 §4.2.2: only what the client offered can be chosen. The request still waits after a misuse.
+    for acceptance in [
+        Acceptance { subprotocol: Some("Chat"), ..Acceptance::default() },
+        Acceptance { subprotocol: Some(""), ..Acceptance::default() },
+        Acceptance { subprotocol: Some("chat, superchat"), ..Acceptance::default() },
+        Acceptance { headers: &[("X", "a\r\nY: b")], ..Acceptance::default() },
+        Acceptance { headers: &[("X\r\nY", "b")], ..Acceptance::default() },
+        Acceptance { headers: &[("Sec-WebSocket-Protocol", "chat")], ..Acceptance::default() },
+        Acceptance { headers: &[("Content-Length", "5")], ..Acceptance::default() },
+    ] {
+        assert!(handshake.accept(&acceptance, &mut out).is_err(), "{acceptance:?}");
+        assert!(out.is_empty() && handshake.request().is_some());
+    }
+    handshake.reject(&refusal, &mut out).unwrap();
+    assert!(out.starts_with(b"HTTP/1.1 403 Forbidden\r\n"));
+    assert_eq!(handshake.reject(&refusal, &mut out), Err(Misuse::NoRequest));
+    assert_eq!(handshake.handle_input(b"x"), Err(Misuse::Finished.into()));
+
+    let mut handshake = client(example());
+    handshake.handle_input(RESPONSE).unwrap();
+    assert_eq!(handshake.handle_input(b"x"), Err(Misuse::Finished.into()));
+}
+
+#[test]
+fn a_failed_handshake_stays_failed() {
+    let mut handshake = ServerHandshake::new(HandshakeLimits::default());
+    let error = Err(RequestError::Method.into());
+    assert_eq!(handshake.handle_input(b"PUT / HTTP/1.1\r\n\r\n"), error);
+    assert_eq!(handshake.handle_input(REQUEST), error);
+    let mut handshake = client(example());
+    let error = handshake.handle_input(b"nonsense\r\n").unwrap_err();
+    assert_eq!(handshake.handle_input(RESPONSE), Err(error));
+}
+
+#[test]
+fn the_deadline_ends_a_slow_handshake() {
+    let mut clock = Clock::new();
+    let deadline = clock.now() + Duration::from_secs(10);
+    let mut slow = ServerHandshake::new(HandshakeLimits::default()).with_deadline(deadline);
+    let mut quick = slow.clone();
+    let mut asking = client(example()).with_deadline(deadline);
+    quick.handle_input(REQUEST).unwrap();
+    quick.accept(&Acceptance::default(), &mut Vec::new()).unwrap();
+    slow.handle_input(&REQUEST[..20]).unwrap();
+    assert_eq!((slow.poll_timeout(), quick.poll_timeout()), (Some(deadline), None));
+    assert_eq!(asking.poll_timeout(), Some(deadline));
+
+    clock.advance(Duration::from_secs(10) - Duration::from_nanos(1));
+    assert_eq!((slow.handle_timeout(clock.now()), asking.handle_timeout(clock.now())), (Ok(()), Ok(())));
+    clock.advance(Duration::from_nanos(1));
+    let late = HandshakeError::from(LimitReached::Deadline);
+    assert_eq!(slow.handle_timeout(clock.now()), Err(late));
+    assert_eq!(slow.handle_input(&REQUEST[20..]), Err(late));
+    assert_eq!(late.refusal().status(), 408);
+    assert_eq!(asking.handle_timeout(clock.now()), Err(late));
+    assert_eq!(asking.poll_timeout(), None);
+    assert_eq!(quick.handle_timeout(clock.now()), Ok(()));
+}
