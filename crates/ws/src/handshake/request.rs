@@ -154,9 +154,9 @@ impl Request {
         let mut response = Response::new(if self.accept.is_some() { 101 } else { HTTP2_STATUS });
         if let Some(accept) = self.accept {
             // RFC 6455 §4.2.2, item 5.
-            response.push("Upgrade", "websocket");
-            response.push("Connection", "Upgrade");
-            response.push("Sec-WebSocket-Accept", accept);
+            response.push("Upgrade", b"websocket");
+            response.push("Connection", b"Upgrade");
+            response.push("Sec-WebSocket-Accept", accept.to_vec());
         }
         let mut negotiated = Negotiated::default();
         if let Some(subprotocol) = acceptance.subprotocol {
@@ -164,14 +164,14 @@ impl Request {
             if !self.subprotocols().any(|offered| offered == subprotocol) {
                 return Err(Misuse::SubprotocolNotOffered);
             }
-            response.push("Sec-WebSocket-Protocol", subprotocol);
+            response.push("Sec-WebSocket-Protocol", subprotocol.as_bytes().to_vec());
             negotiated.subprotocol = Some(String::from(subprotocol));
         }
         if let Some(deflate) = acceptance.deflate {
             let mut accepted = String::new();
             negotiated.deflate = deflate.accept_offers(self.extensions().iter(), &mut accepted);
             if negotiated.deflate.is_some() {
-                response.push("Sec-WebSocket-Extensions", accepted);
+                response.push("Sec-WebSocket-Extensions", accepted.into_bytes());
             }
         }
         for (name, value) in acceptance.headers {

@@ -33,7 +33,7 @@ use super::token::{is_field_value, is_token};
 pub struct Response {
     status: u16,
     reason: Cow<'static, str>,
-    headers: Vec<(Cow<'static, str>, Vec<u8>)>,
+    headers: Vec<(Cow<'static, str>, Cow<'static, [u8]>)>,
     body: Vec<u8>,
 }
 
@@ -130,19 +130,20 @@ impl Response {
     }
 
     pub(super) fn from_fields(status: u16, head: &Head) -> Self {
-        let owned = |(name, value): (&str, &[u8])| (Cow::Owned(String::from(name)), value.to_vec());
+        let owned =
+            |(name, value): (&str, &[u8])| (Cow::Owned(String::from(name)), Cow::Owned(value.to_vec()));
         Self { headers: head.fields().map(owned).collect(), ..Self::new(status) }
     }
 
     /// Adds a header that the handshake itself writes.
-    pub(super) fn push(&mut self, name: &'static str, value: impl Into<Vec<u8>>) {
+    pub(super) fn push(&mut self, name: &'static str, value: impl Into<Cow<'static, [u8]>>) {
         self.headers.push((Cow::Borrowed(name), value.into()));
     }
 
     /// Adds a header that the caller wants.
     pub(super) fn push_checked(&mut self, name: &str, value: &str) -> Result<(), Misuse> {
         check_header(name, value)?;
-        self.headers.push((Cow::Owned(String::from(name)), value.as_bytes().to_vec()));
+        self.headers.push((Cow::Owned(String::from(name)), Cow::Owned(value.as_bytes().to_vec())));
         Ok(())
     }
 
@@ -196,11 +197,11 @@ impl HandshakeError {
         let mut response = Response::new(self.status());
         match self {
             // RFC 9110 §15.5.6: a 405 MUST say which methods are allowed.
-            Self::Request(RequestError::Method) => response.push("Allow", "GET"),
+            Self::Request(RequestError::Method) => response.push("Allow", b"GET"),
             Self::Request(error) => {
                 if let RequestError::VersionUnsupported(_) = error {
                     // RFC 9110 §15.5.22: a 426 MUST say which protocol is required.
-                    response.push("Upgrade", "websocket");
+                    response.push("Upgrade", b"websocket");
                 }
                 // RFC 6455 §4.2.2, item 4; §4.4: the refusal says which versions are understood.
                 if matches!(
@@ -210,12 +211,12 @@ impl HandshakeError {
                         | RequestError::VersionInvalid
                         | RequestError::VersionDuplicate
                 ) {
-                    response.push("Sec-WebSocket-Version", "13");
+                    response.push("Sec-WebSocket-Version", b"13");
                 }
             }
             _ => {}
         }
-        response.push("Content-Type", "text/plain; charset=utf-8");
+        response.push("Content-Type", b"text/plain; charset=utf-8");
         response.body = alloc::format!("{}\n", self.reason()).into_bytes();
         response
     }
