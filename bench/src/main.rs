@@ -1,2 +1,113 @@
-//! The workloads of the project, run beside their rivals.
-fn main() {}
+//! `wireloom-bench`: the workloads, Wireloom and its rivals in one process, in turns, checked to do the same work.
+//!
+//! ```text
+//! cargo run --release -p wireloom-bench -- w1 w2 w4
+//! ```
+
+mod allocation;
+mod bandwidth;
+mod bench;
+mod clock;
+mod contestant;
+mod corpus;
+mod measure;
+mod report;
+mod rivals;
+mod tally;
+mod wire;
+mod workloads;
+mod written;
+
+use bench::Bench;
+use lexopt::prelude::*;
+use measure::Effort;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use workloads::{ALL, Workload};
+
+#[global_allocator]
+static ALLOCATOR: allocation::CountingAllocator = allocation::CountingAllocator;
+
+/// What the command line asks for.
+struct Args {
+    workloads: Vec<&'static Workload>,
+    effort: Effort,
+    smoke: bool,
+    json: Option<PathBuf>,
+}
+
+fn usage() -> String {
+    let mut usage = "usage: wireloom-bench [WORKLOAD…] [--quick | --smoke] [--json FILE]\n\
+        --quick  fewer and shorter rounds\n\
+        --smoke  every workload once over tiny inputs: only its results are checked\n\
+        --json   writes the figures to FILE as well\n\n\
+        Without a name all workloads run:\n"
+        .to_owned();
+    for workload in ALL {
+        usage += &format!("  {:<8} {}\n", workload.name, workload.about);
+    }
+    usage
+}
+
+/// `None` if only the usage is asked for.
+fn parse() -> Result<Option<Args>, lexopt::Error> {
+    let mut args = Args { workloads: Vec::new(), effort: Effort::FULL, smoke: false, json: None };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Short('h') | Long("help") => return Ok(None),
+            Long("quick") => args.effort = Effort::QUICK,
+            Long("smoke") => (args.effort, args.smoke) = (Effort::SMOKE, true),
+            Long("json") => args.json = Some(parser.value()?.into()),
+            Value(name) => {
+                let workload = ALL.iter().find(|workload| name == workload.name);
+                args.workloads.push(workload.ok_or_else(|| format!("no workload is called {name:?}"))?);
+            }
+            _ => return Err(arg.unexpected()),
+        }
+    }
+    if args.workloads.is_empty() {
+        args.workloads = ALL.iter().collect();
+    }
+    Ok(Some(args))
+}
+
+fn run(args: &Args) -> Result<(), String> {
+    if cfg!(debug_assertions) && !args.smoke {
+        return Err("a debug build measures nothing: add --release".into());
+    }
+    let mut bench = Bench::new(args.effort, args.smoke);
+    let outcome = args.workloads.iter().try_for_each(|workload| (workload.run)(&mut bench));
+    bench.finish();
+    outcome?;
+    if args.smoke {
+        println!("{} races: every contestant did the same work", bench.outcomes.len());
+    } else {
+        print!("{}", report::table(&bench));
+    }
+    if let Some(path) = &args.json {
+        let text = format!("{:#}\n", report::json(&bench));
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match parse() {
+        Ok(Some(args)) => match run(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("wireloom-bench: {error}");
+                ExitCode::FAILURE
+            }
+        },
+        Ok(None) => {
+            print!("{}", usage());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprint!("wireloom-bench: {error}\n\n{}", usage());
+            ExitCode::from(2)
+        }
+    }
+}

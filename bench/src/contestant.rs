@@ -1,0 +1,142 @@
+//! What a library must be able to do to take part, and how it is checked before it is timed.
+
+use crate::corpus::{Corpus, End};
+use crate::tally::{Digest, Sink, Tally};
+use crate::wire::Outbox;
+use crate::written::{self, Expected};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Reads messages off a connection whose handshake is over. Text is handed out validated.
+pub(crate) trait Reader {
+    /// A connection that reads `bytes`, again and again, as `end`.
+    fn open(bytes: Arc<[u8]>, end: End) -> Self;
+    /// Hands `messages` of them to `sink`.
+    fn read<S: Sink>(&mut self, messages: usize, sink: &mut S);
+}
+
+/// Writes messages to a connection whose handshake is over.
+pub(crate) trait Writer {
+    /// A connection that writes to `outbox` as `end`.
+    fn open(outbox: Outbox, end: End) -> Self;
+    /// Sends this binary message at once.
+    fn write(&mut self, message: &Bytes);
+}
+
+/// One lane of a race: the same pass is checked, counted and timed.
+pub(crate) trait Contestant {
+    /// Does the work once.
+    fn pass(&mut self);
+    /// Does the work once more and compares what came of it with the truth.
+    fn check(&mut self) -> Result<(), String>;
+}
+
+/// Reads a corpus.
+pub(crate) struct Reading<R> {
+    reader: R,
+    corpus: Corpus,
+}
+
+impl<R: Reader> Reading<R> {
+    pub(crate) fn new(corpus: &Corpus, end: End) -> Self {
+        Self { reader: R::open(Arc::clone(&corpus.frames), end), corpus: corpus.clone() }
+    }
+}
+
+impl<R: Reader> Contestant for Reading<R> {
+    fn pass(&mut self) {
+        let mut tally = Tally::default();
+        self.reader.read(self.corpus.messages.len(), &mut tally);
+        std::hint::black_box(tally);
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let expected = Digest::of(self.corpus.messages.iter().map(|message| &**message));
+        let mut digest = Digest::default();
+        self.reader.read(self.corpus.messages.len(), &mut digest);
+        compare(&digest, &expected)?;
+        // The timed path must have handed out as much.
+        let mut tally = Tally::default();
+        self.reader.read(self.corpus.messages.len(), &mut tally);
+        if tally == expected.tally() {
+            Ok(())
+        } else {
+            Err(format!("{tally:?} instead of {:?}", expected.tally()))
+        }
+    }
+}
+
+/// Writes a corpus, message by message.
+pub(crate) struct Writing<W> {
+    writer: W,
+    outbox: Outbox,
+    messages: Vec<Bytes>,
+    expected: Expected,
+}
+
+impl<W: Writer> Writing<W> {
+    pub(crate) fn new(corpus: &Corpus, end: End) -> Self {
+        let outbox = Outbox::default();
+        let messages = corpus.messages.iter().map(|message| Bytes::copy_from_slice(message)).collect();
+        let expected = Expected { masked: end == End::Client, compressed: None };
+        Self { writer: W::open(outbox.clone(), end), outbox, messages, expected }
+    }
+
+    /// For a writer that compresses.
+    pub(crate) fn compressing(writer: W, outbox: Outbox, corpus: &Corpus, expected: Expected) -> Self {
+        let messages = corpus.messages.iter().map(|message| Bytes::copy_from_slice(message)).collect();
+        Self { writer, outbox, messages, expected }
+    }
+}
+
+impl<W: Writer> Contestant for Writing<W> {
+    fn pass(&mut self) {
+        for message in &self.messages {
+            self.writer.write(message);
+        }
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let outbox = self.outbox.clone();
+        let bytes = outbox.capture(|| self.pass());
+        let expected = Digest::of(self.messages.iter().map(|message| &**message));
+        // Compressed once more: what the window of the pass before does must be right too.
+        compare(&written::digest(&bytes, self.expected)?, &expected)
+    }
+}
+
+/// Copies a corpus, read by read, and does nothing else: what no contestant can go below.
+pub(crate) struct Copying {
+    feed: crate::wire::Feed,
+    buffer: Vec<u8>,
+    len: usize,
+}
+
+impl Copying {
+    pub(crate) fn new(corpus: &Corpus) -> Self {
+        Self {
+            feed: crate::wire::Feed::new(Arc::clone(&corpus.frames)),
+            buffer: vec![0; crate::wire::READ_LEN_MAX],
+            len: corpus.frames.len(),
+        }
+    }
+}
+
+impl Contestant for Copying {
+    fn pass(&mut self) {
+        let mut left = self.len;
+        while left > 0 {
+            left -= self.feed.recv(&mut self.buffer);
+            std::hint::black_box(&mut self.buffer);
+        }
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.pass();
+        Ok(())
+    }
+}
+
+fn compare(found: &Digest, expected: &Digest) -> Result<(), String> {
+    if found == expected { Ok(()) } else { Err(format!("handed out {found:?} instead of {expected:?}")) }
+}

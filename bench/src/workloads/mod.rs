@@ -1,0 +1,30 @@
+//! The workloads: one module each, with one function that hands its races to the bench. To add one, write the module
+//! and add its line to [`ALL`].
+
+mod deflate;
+mod lanes;
+mod w1;
+mod w2;
+mod w4;
+
+use crate::bench::Bench;
+
+/// One workload.
+pub(crate) struct Workload {
+    /// The word that asks for it.
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// Runs its races.
+    ///
+    /// # Errors
+    /// What a contestant did wrong.
+    pub(crate) run: fn(&mut Bench) -> Result<(), String>,
+}
+
+/// All of them, in the order in which they run.
+pub(crate) const ALL: &[Workload] = &[
+    Workload { name: "w1", about: "decode small text frames, masked and not", run: w1::run },
+    Workload { name: "w2", about: "read and write masked frames of 1 KiB and 1 MiB", run: w2::run },
+    Workload { name: "w4", about: "receive one masked text message of 16 MiB, validated", run: w4::run },
+    Workload { name: "deflate", about: "permessage-deflate, 1 KiB of JSON a message", run: deflate::run },
+];
