@@ -28,7 +28,8 @@ pub struct Limits {
     /// (CVE-2019-9516).
     pub fields_max: usize,
     /// Streams that this side reset and remembers, so that frames already on their way are told from errors. Beyond
-    /// it the oldest are forgotten.
+    /// it the oldest are forgotten. A client that cancels a thousand downloads at once is honest, and their DATA still
+    /// come.
     pub resets_remembered_max: usize,
     /// Requests of the caller that wait for the peer's SETTINGS_MAX_CONCURRENT_STREAMS to have room.
     pub queued_opens_max: usize,
@@ -43,7 +44,7 @@ pub struct Limits {
     /// How long the peer may take to acknowledge SETTINGS (RFC 9113 §6.5.3): several round trips of the worst link.
     pub settings_timeout: Duration,
     /// RST_STREAM from the peer (CVE-2023-44487). Browsers that leave a page cancel what is under way, some hundreds
-    /// at once.
+    /// at once. What counts is work undone: see [`crate::rate_limit::Charge::PeerReset`].
     pub peer_resets: Rate,
     /// Streams that the peer made this side reset (CVE-2025-8671): the same work for this side, so the same bound.
     pub stream_errors: Rate,
@@ -77,7 +78,7 @@ impl Limits {
         continuations_max: 8,
         field_block_len_max: 128 * 1024,
         fields_max: 512,
-        resets_remembered_max: 128,
+        resets_remembered_max: 1_024,
         queued_opens_max: 1 << 20,
         promises_max: 100,
         answers_len_max: 64 * 1024,

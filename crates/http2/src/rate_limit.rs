@@ -72,7 +72,9 @@ impl Bucket {
 /// What a frame is charged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Charge {
-    /// The peer reset a stream that this side had not reset.
+    /// The peer reset a stream that it had opened and that was not answered to the end. A reset after the whole answer
+    /// undoes no work (some clients send one after every response), and a server cannot reset more streams than the
+    /// client opened: neither is charged. RST_STREAM on a stream that is gone is an [`Charge::UnknownFrame`].
     PeerReset,
     /// The peer made this side reset a stream: a stream error, a refused stream.
     StreamError,
@@ -88,7 +90,7 @@ pub enum Charge {
     Priority,
     /// WINDOW_UPDATE.
     WindowUpdate,
-    /// A frame that is ignored.
+    /// A frame that is ignored: of unknown type, of an extension, or on a stream that is gone.
     UnknownFrame,
     /// An interim response.
     InterimResponse,
