@@ -5,8 +5,35 @@
 
 extern crate alloc;
 
+mod assembly;
+pub mod close;
+mod config;
+mod connection;
+mod decoder;
 pub mod deflate;
+mod end;
+mod error;
+mod event;
+pub mod frame;
 pub mod handshake;
+mod keys;
+pub mod limits;
 pub mod mask;
+mod opcode;
+mod outgoing;
+mod receive;
 pub mod role;
+mod send;
+mod timers;
 pub mod utf8;
+
+pub use close::{CloseCode, CloseFrame};
+pub use config::{Config, Delivery, Keepalive};
+pub use connection::{Connection, Transport};
+pub use decoder::{Decoder, Piece};
+pub use end::{Cause, End, Initiator};
+pub use error::{Error, LimitExceeded, Misuse, PeerMisbehaved};
+pub use event::{Binary, Chunk, Event, Pong, Text};
+pub use limits::Limits;
+pub use opcode::{Kind, Opcode};
+pub use role::Role;

@@ -1,0 +1,50 @@
+//! What an endpoint chooses for a connection.
+
+use crate::limits::Limits;
+use core::time::Duration;
+
+/// Choices for one open connection. The handshake's own are [`crate::handshake`]'s.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Bounds on what the peer can make this end hold.
+    pub limits: Limits,
+    /// Whether messages are assembled or lent in pieces.
+    pub delivery: Delivery,
+    /// Pings sent on their own, and the silence that ends the connection; off by default.
+    pub keepalive: Option<Keepalive>,
+    /// How long the closing handshake may take before the transport is to be cut. 10 s: longer than any round trip, shorter
+    /// than a person's patience.
+    pub close_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            delivery: Delivery::Messages,
+            keepalive: None,
+            close_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How messages are handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// Whole: [`crate::Event::Text`] and [`crate::Event::Binary`].
+    #[default]
+    Messages,
+    /// A message that arrived whole in one frame is handed over whole, every other one as [`crate::Event::Chunk`]s, as they
+    /// arrive: no message is ever held.
+    Chunks,
+}
+
+/// Keeping a quiet connection alive, and noticing a dead one (RFC 6455 §5.5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// A ping is sent after so long without a byte from the peer.
+    pub ping_after: Duration,
+    /// The connection is over after so long without a byte from the peer; longer than `ping_after`.
+    pub dead_after: Duration,
+}

@@ -1,0 +1,594 @@
+//! Frames into messages, without buffers: the rules of RFC 6455 §5.2–§5.5 on how frames follow each other, masking and
+//! UTF-8 in one pass, limits. Assembly, inflation and answers belong to the layers above.
+//!
+//! ```text
+//!            +-- whole message in one frame, all of it here: the short way, nothing is remembered --+
+//!            |                                                                                      v
+//! bytes -> header (kept over splits) -> data frame ----> payload pieces, in place ------------> Item
+//!                                    \-> control frame -> payload (kept over splits) --------/
+//! ```
+
+use crate::close::CloseFrame;
+use crate::error::{Error, LimitExceeded, PeerMisbehaved};
+use crate::frame::{FIN, HEADER_LEN_MAX, Header, MASK};
+use crate::limits::{FRAGMENT_LEN_EXCUSED, Limits};
+use crate::mask::{self, MaskKey};
+use crate::opcode::{Kind, Opcode};
+use crate::role::Role;
+use crate::utf8;
+use alloc::vec::Vec;
+
+/// First bytes of messages that need no more than one frame.
+const WHOLE_TEXT: u8 = FIN | Opcode::Text as u8;
+const WHOLE_BINARY: u8 = FIN | Opcode::Binary as u8;
+
+/// What one call of [`Decoder::decode`] found. All payloads are unmasked; uncompressed text is valid UTF-8.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Piece<'a> {
+    /// A message that came in one frame and arrived whole.
+    Message {
+        /// Text or binary.
+        kind: Kind,
+        /// RSV1 was set: the data is DEFLATE and, if text, not validated (RFC 7692 §6.2).
+        compressed: bool,
+        /// The payload, in the caller's buffer.
+        data: &'a mut [u8],
+    },
+    /// A piece of a message, cut where a frame or the input ended; a code point of text may go on in the next piece.
+    Chunk {
+        /// Text or binary.
+        kind: Kind,
+        /// As for a whole message.
+        compressed: bool,
+        /// The first piece of its message.
+        first: bool,
+        /// The last piece of its message.
+        fin: bool,
+        /// The piece, in the caller's buffer; it may be empty when `fin`.
+        data: &'a mut [u8],
+    },
+    /// A ping, which wants a pong with the same payload (RFC 6455 §5.5.2).
+    Ping(&'a [u8]),
+    /// A pong (RFC 6455 §5.5.3).
+    Pong(&'a [u8]),
+    /// A Close frame (RFC 6455 §5.5.1).
+    Close(CloseFrame<'a>),
+}
+
+/// [`Piece`] before it borrows: offsets into the input.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Item {
+    /// All input was consumed and nothing is complete.
+    Nothing,
+    Message {
+        kind: Kind,
+        compressed: bool,
+        at: usize,
+        len: usize,
+    },
+    Chunk {
+        kind: Kind,
+        compressed: bool,
+        first: bool,
+        fin: bool,
+        at: usize,
+        len: usize,
+    },
+    /// The payload lies in the input at `at`, or in the decoder when that is `None`.
+    Control {
+        opcode: Opcode,
+        at: Option<usize>,
+        len: usize,
+    },
+}
+
+/// Decodes the frames of one direction of a connection. It holds no payload, only where it stands.
+#[derive(Debug)]
+pub struct Decoder {
+    sender: Role,
+    /// 4 when permessage-deflate was negotiated, else 0.
+    rsv_allowed: u8,
+    /// No header, frame or message is under way and nothing has failed: the next byte begins a frame of a new message.
+    idle: bool,
+    header_len: u8,
+    /// The first `header_len` bytes of a header that has not arrived whole.
+    header: [u8; HEADER_LEN_MAX],
+    frame: Option<Frame>,
+    message: Option<Message>,
+    utf8: utf8::Validator,
+    /// The payload so far of a control frame that did not arrive whole; kept until the next one begins.
+    control: Vec<u8>,
+    frame_len_max: u64,
+    message_len_max: u64,
+    fragments_spare: u64,
+    failed: Option<Error>,
+}
+
+/// The frame whose payload is arriving.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    opcode: Opcode,
+    fin: bool,
+    /// Turned to the next payload byte.
+    key: Option<MaskKey>,
+    remaining: u64,
+}
+
+/// The message whose fragments are arriving.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    kind: Kind,
+    compressed: bool,
+    /// A piece of it has been handed out.
+    started: bool,
+    /// Payload announced so far, in bytes; `len <= message_len_max`.
+    len: u64,
+    fragments: u64,
+}
+
+impl Decoder {
+    /// A decoder for what a peer in the role `sender` sends. `compression` allows RSV1 (RFC 7692 §6).
+    pub fn new(sender: Role, compression: bool, limits: &Limits) -> Self {
+        Self {
+            sender,
+            rsv_allowed: if compression { 4 } else { 0 },
+            idle: true,
+            header_len: 0,
+            header: [0; HEADER_LEN_MAX],
+            frame: None,
+            message: None,
+            utf8: utf8::Validator::new(),
+            control: Vec::new(),
+            frame_len_max: limits.frame_len_max,
+            message_len_max: limits.message_len_max,
+            fragments_spare: limits.fragments_spare,
+            failed: None,
+        }
+    }
+
+    /// Bytes that the data frame under way still lacks; 0 between frames, within a header or a control frame.
+    #[inline]
+    pub fn payload_remaining(&self) -> u64 {
+        match self.frame {
+            Some(frame) if !frame.opcode.is_control() => frame.remaining,
+            _ => 0,
+        }
+    }
+
+    /// The payload of the control frame that [`Item::Control`] announced without an offset.
+    #[inline]
+    pub(crate) fn control(&self) -> &[u8] {
+        &self.control
+    }
+
+    /// Takes bytes from the front of `bytes` up to the end of the next piece: how many, and the piece. Without a piece,
+    /// all bytes were taken. Payloads are unmasked where they lie; bytes behind the piece are untouched.
+    ///
+    /// ```
+    /// use wireloom_ws::{Decoder, Kind, Limits, Piece, Role};
+    ///
+    /// // RFC 6455 §5.7: a single-frame masked text message.
+    /// let mut bytes = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
+    /// let mut decoder = Decoder::new(Role::Client, false, &Limits::default());
+    /// let (used, piece) = decoder.decode(&mut bytes)?;
+    /// assert_eq!(used, 11);
+    /// assert!(matches!(piece, Some(Piece::Message { kind: Kind::Text, data, .. }) if data == b"Hello"));
+    /// # Ok::<(), wireloom_ws::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The rule or limit that the peer broke; every later call returns the same.
+    #[inline]
+    pub fn decode<'a>(&'a mut self, bytes: &'a mut [u8]) -> Result<(usize, Option<Piece<'a>>), Error> {
+        let (used, item) = self.step(bytes)?;
+        let piece = match item {
+            Item::Nothing => None,
+            Item::Message { kind, compressed, at, len } => {
+                Some(Piece::Message { kind, compressed, data: &mut bytes[at..at + len] })
+            }
+            Item::Chunk { kind, compressed, first, fin, at, len } => {
+                Some(Piece::Chunk { kind, compressed, first, fin, data: &mut bytes[at..at + len] })
+            }
+            Item::Control { opcode, at, len } => {
+                let payload = match at {
+                    Some(at) => &bytes[at..at + len],
+                    None => &self.control,
+                };
+                Some(match opcode {
+                    Opcode::Ping => Piece::Ping(payload),
+                    Opcode::Pong => Piece::Pong(payload),
+                    _ => match CloseFrame::decode(payload) {
+                        Ok(close) => Piece::Close(close),
+                        Err(error) => {
+                            self.idle = false;
+                            self.failed = Some(error.into());
+                            return Err(error.into());
+                        }
+                    },
+                })
+            }
+        };
+        Ok((used, piece))
+    }
+
+    /// [`Decoder::decode`] by offsets, and with Close bodies not judged yet.
+    #[inline]
+    pub(crate) fn step(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
+        if self.idle
+            && let Some(found) = self.whole_message(bytes)
+        {
+            return found;
+        }
+        self.step_slowly(bytes)
+    }
+
+    /// The short way: an uncompressed message in one frame that is here to its last byte. `None` sends everything else,
+    /// and whatever breaks a rule, the long way.
+    #[inline(always)]
+    fn whole_message(&mut self, bytes: &mut [u8]) -> Option<Result<(usize, Item), Error>> {
+        let [first, second, ..] = *bytes else { return None };
+        let kind = match first {
+            WHOLE_TEXT => Kind::Text,
+            WHOLE_BINARY => Kind::Binary,
+            _ => return None,
+        };
+        let mask_bit = match self.sender {
+            Role::Client => MASK,
+            Role::Server => 0,
+        };
+        // A wrong mask bit makes this 128 or more.
+        let (len, key_at) = match second ^ mask_bit {
+            len @ 0..=125 => (usize::from(len), 2),
+            126 => {
+                let &[high, low] = bytes.get(2..4)? else { return None };
+                let len = usize::from(u16::from_be_bytes([high, low]));
+                if len < 126 {
+                    return None;
+                }
+                (len, 4)
+            }
+            127 => {
+                let field: &[u8; 8] = bytes.get(2..10)?.try_into().ok()?;
+                let len = u64::from_be_bytes(*field);
+                if len <= 0xFFFF || len > bytes.len() as u64 {
+                    return None;
+                }
+                (len as usize, 10)
+            }
+            _ => return None,
+        };
+        if len as u64 > self.message_len_max.min(self.frame_len_max) {
+            return None;
+        }
+        let at = key_at + if mask_bit != 0 { 4 } else { 0 };
+        if bytes.len() < at + len {
+            return None;
+        }
+        let (head, rest) = bytes.split_at_mut(at);
+        let data = &mut rest[..len];
+        if mask_bit != 0 {
+            let key = MaskKey::new([head[key_at], head[key_at + 1], head[key_at + 2], head[key_at + 3]]);
+            if kind == Kind::Binary {
+                mask::apply(data, key);
+            } else if utf8::unmask_validate(data, key).is_err() {
+                return Some(Err(self.fail(PeerMisbehaved::InvalidUtf8.into())));
+            }
+        } else if kind == Kind::Text && utf8::validate(data).is_err() {
+            return Some(Err(self.fail(PeerMisbehaved::InvalidUtf8.into())));
+        }
+        Some(Ok((at + len, Item::Message { kind, compressed: false, at, len })))
+    }
+
+    /// The long way: splits anywhere, fragments, control frames, compressed messages.
+    #[cold]
+    #[inline(never)]
+    fn step_slowly(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let mut used = 0;
+        loop {
+            if self.frame.is_none() {
+                match self.read_header(&bytes[used..]).and_then(|found| match found {
+                    Some((header, len)) => self.begin_frame(&header).map(|()| Some(len)),
+                    None => Ok(None),
+                }) {
+                    Ok(Some(len)) => used += len,
+                    Ok(None) => return Ok((bytes.len(), Item::Nothing)),
+                    Err(error) => return Err(self.fail(error)),
+                }
+            }
+            let Some(frame) = self.frame else { continue };
+            let rest = &mut bytes[used..];
+            let len =
+                usize::try_from(frame.remaining).map_or(rest.len(), |remaining| remaining.min(rest.len()));
+            let item = if frame.opcode.is_control() {
+                self.read_control(frame, &mut rest[..len], used)
+            } else {
+                match self.read_data(frame, &mut rest[..len], used) {
+                    Ok(item) => item,
+                    Err(error) => return Err(self.fail(error)),
+                }
+            };
+            used += len;
+            if !matches!(item, Item::Nothing) || used == bytes.len() {
+                self.idle = self.frame.is_none() && self.message.is_none();
+                return Ok((used, item));
+            }
+        }
+    }
+
+    /// The next header and how many bytes of `bytes` it took; `None` when it took all and is not complete.
+    fn read_header(&mut self, bytes: &[u8]) -> Result<Option<(Header, usize)>, Error> {
+        let kept = usize::from(self.header_len);
+        if kept == 0
+            && let Some(found) = Header::decode(bytes, self.sender, self.rsv_allowed)?
+        {
+            return Ok(Some(found));
+        }
+        let taken = bytes.len().min(HEADER_LEN_MAX - kept);
+        self.header[kept..kept + taken].copy_from_slice(&bytes[..taken]);
+        match Header::decode(&self.header[..kept + taken], self.sender, self.rsv_allowed)? {
+            Some((header, len)) => {
+                self.header_len = 0;
+                Ok(Some((header, len - kept)))
+            }
+            None => {
+                // A header of 14 bytes is complete, so `kept + taken` is less.
+                self.header_len = (kept + taken) as u8;
+                self.idle = self.idle && self.header_len == 0;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Judges a header against the message under way and the limits.
+    fn begin_frame(&mut self, header: &Header) -> Result<(), Error> {
+        if header.opcode.is_control() {
+            self.control.clear();
+        } else {
+            if header.payload_len > self.frame_len_max {
+                return Err(LimitExceeded::FrameTooLarge {
+                    len: header.payload_len,
+                    max: self.frame_len_max,
+                }
+                .into());
+            }
+            let begin = |kind| Message {
+                kind,
+                compressed: header.rsv & 4 != 0,
+                started: false,
+                len: 0,
+                fragments: 0,
+            };
+            // RFC 6455 §5.4: the fragments of one message MUST NOT be interleaved with those of another.
+            let mut message = match (header.opcode, self.message) {
+                (Opcode::Continuation, None) => return Err(PeerMisbehaved::UnexpectedContinuation.into()),
+                (Opcode::Continuation, Some(message)) => message,
+                (_, Some(_)) => return Err(PeerMisbehaved::UnfinishedMessage.into()),
+                (Opcode::Text, None) => begin(Kind::Text),
+                (_, None) => begin(Kind::Binary),
+            };
+            message.len += header.payload_len;
+            if message.len > self.message_len_max {
+                return Err(LimitExceeded::MessageTooLarge { max: self.message_len_max }.into());
+            }
+            message.fragments += 1;
+            if message.fragments
+                > self.fragments_spare.saturating_add(message.len / FRAGMENT_LEN_EXCUSED).max(1)
+            {
+                return Err(LimitExceeded::TooManyFragments.into());
+            }
+            self.message = Some(message);
+        }
+        self.frame = Some(Frame {
+            opcode: header.opcode,
+            fin: header.fin,
+            key: header.mask,
+            remaining: header.payload_len,
+        });
+        Ok(())
+    }
+
+    /// `payload` is what has arrived of the frame's rest; it lies at `at` of the input.
+    fn read_control(&mut self, mut frame: Frame, payload: &mut [u8], at: usize) -> Item {
+        let whole = self.control.is_empty() && payload.len() as u64 == frame.remaining;
+        if let Some(key) = frame.key {
+            frame.key = Some(mask::apply(payload, key));
+        }
+        frame.remaining -= payload.len() as u64;
+        if frame.remaining == 0 {
+            self.frame = None;
+            if whole {
+                return Item::Control { opcode: frame.opcode, at: Some(at), len: payload.len() };
+            }
+            self.control.extend_from_slice(payload);
+            return Item::Control { opcode: frame.opcode, at: None, len: self.control.len() };
+        }
+        self.control.extend_from_slice(payload);
+        self.frame = Some(frame);
+        Item::Nothing
+    }
+
+    /// `data` is what has arrived of the frame's rest; it lies at `at` of the input.
+    fn read_data(&mut self, mut frame: Frame, data: &mut [u8], at: usize) -> Result<Item, Error> {
+        let Some(mut message) = self.message else { return Ok(Item::Nothing) };
+        let len = data.len();
+        let validate = message.kind == Kind::Text && !message.compressed;
+        // RFC 6455 §8.1: text that is not UTF-8 MUST fail the connection; here, at the first impossible byte.
+        let valid = match frame.key {
+            Some(key) if validate => self.utf8.push_masked(data, key).map(|key| frame.key = Some(key)),
+            Some(key) => {
+                frame.key = Some(mask::apply(data, key));
+                Ok(())
+            }
+            None if validate => self.utf8.push(data),
+            None => Ok(()),
+        };
+        frame.remaining -= len as u64;
+        let fin = frame.fin && frame.remaining == 0;
+        let valid = if fin && validate { valid.and_then(|()| self.utf8.finish()) } else { valid };
+        valid.map_err(|_| PeerMisbehaved::InvalidUtf8)?;
+        let Message { kind, compressed, .. } = message;
+        let first = !message.started;
+        self.frame = (frame.remaining > 0).then_some(frame);
+        if fin {
+            self.message = None;
+            if first {
+                return Ok(Item::Message { kind, compressed, at, len });
+            }
+        } else {
+            message.started |= len > 0;
+            self.message = Some(message);
+            if len == 0 {
+                return Ok(Item::Nothing);
+            }
+        }
+        Ok(Item::Chunk { kind, compressed, first, fin, at, len })
+    }
+
+    #[cold]
+    fn fail(&mut self, error: Error) -> Error {
+        self.idle = false;
+        self.failed = Some(error);
+        error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::String;
+    use alloc::vec;
+
+    fn server() -> Decoder {
+        Decoder::new(Role::Client, false, &Limits::default())
+    }
+
+    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let key = MaskKey::new([0x11, 0x22, 0x83, 0x44]);
+        let mut bytes = vec![0; HEADER_LEN_MAX];
+        let header = Header {
+            fin: first & FIN != 0,
+            rsv: first >> 4 & 7,
+            opcode: Opcode::from_bits(first & 0xF).unwrap(),
+            mask: Some(key),
+            payload_len: payload.len() as u64,
+        };
+        let len = header.encode(bytes.as_mut_slice().try_into().unwrap());
+        bytes.truncate(len);
+        mask::extend(&mut bytes, payload, key);
+        bytes
+    }
+
+    /// Everything a stream says, fed in pieces of `step` bytes: messages joined from their pieces.
+    fn listen(decoder: &mut Decoder, stream: &[u8], step: usize) -> Result<Vec<String>, Error> {
+        let (mut said, mut message) = (Vec::new(), String::new());
+        for piece in stream.chunks(step) {
+            let mut piece = piece.to_vec();
+            let mut at = 0;
+            while at < piece.len() {
+                let (used, found) = decoder.decode(&mut piece[at..])?;
+                at += used;
+                match found {
+                    None => assert_eq!(at, piece.len()),
+                    Some(Piece::Message { data, .. }) => {
+                        said.push(String::from_utf8_lossy(data).into_owned());
+                    }
+                    Some(Piece::Chunk { data, fin, first, .. }) => {
+                        assert_eq!(first, message.is_empty());
+                        message.extend(data.iter().map(|&b| char::from(b)));
+                        if fin {
+                            said.push(core::mem::take(&mut message));
+                        }
+                    }
+                    Some(Piece::Ping(payload)) => said.push(alloc::format!("ping {payload:?}")),
+                    Some(Piece::Pong(payload)) => said.push(alloc::format!("pong {payload:?}")),
+                    Some(Piece::Close(close)) => said.push(alloc::format!("close {:?}", close.code)),
+                }
+            }
+        }
+        Ok(said)
+    }
+
+    // RFC 6455 §5.4: control frames may come between fragments.
+    #[test]
+    fn finds_the_same_messages_at_every_step() {
+        let mut stream = Vec::new();
+        stream.extend(frame(0x81, b"Hello"));
+        stream.extend(frame(0x82, &[b'x'; 300]));
+        stream.extend(frame(0x01, b""));
+        stream.extend(frame(0x00, b"Hel"));
+        stream.extend(frame(0x89, b"are you there"));
+        stream.extend(frame(0x00, b"lo"));
+        stream.extend(frame(0x80, b""));
+        stream.extend(frame(0x81, b""));
+        stream.extend(frame(0x8A, b""));
+        stream.extend(frame(0x82, &vec![b'y'; 70_000]));
+        stream.extend(frame(0x88, b"\x03\xe8"));
+        let whole = listen(&mut server(), &stream, stream.len()).unwrap();
+        assert_eq!(whole.len(), 8);
+        assert_eq!(whole[3], "Hello");
+        for step in [1, 2, 3, 5, 7, 13, 64, 1000, 65_536] {
+            assert_eq!(listen(&mut server(), &stream, step).unwrap(), whole, "step {step}");
+        }
+    }
+
+    // RFC 6455 §8.1.
+    #[test]
+    fn refuses_text_at_its_first_impossible_byte() {
+        let stream = frame(0x81, b"ab\xed\xa0\x80cdef");
+        for cut in 0..stream.len() {
+            let mut decoder = server();
+            let found = listen(&mut decoder, &stream[..cut], 1);
+            // Six bytes of header, `a`, `b`, ED, and then A0 makes a surrogate.
+            assert_eq!(found.is_err(), cut > 6 + 3, "cut {cut}");
+        }
+        assert_eq!(
+            listen(&mut server(), &frame(0x81, b"\xe2\x82"), 100),
+            Err(PeerMisbehaved::InvalidUtf8.into())
+        );
+    }
+
+    #[test]
+    fn repeats_its_error() {
+        let mut decoder = server();
+        for _ in 0..3 {
+            let error = decoder.decode(&mut [0x83]).map(drop).unwrap_err();
+            assert_eq!(error, PeerMisbehaved::ReservedOpcode(3).into());
+        }
+    }
+
+    #[test]
+    fn bounds_frames_and_messages() {
+        let limits = Limits { frame_len_max: 10, message_len_max: 15, ..Limits::default() };
+        let decoder = || Decoder::new(Role::Client, false, &limits);
+        let listen = |stream: &[u8]| listen(&mut decoder(), stream, 100);
+        assert!(listen(&frame(0x82, &[0; 10])).is_ok());
+        assert_eq!(
+            listen(&frame(0x82, &[0; 11])),
+            Err(LimitExceeded::FrameTooLarge { len: 11, max: 10 }.into())
+        );
+        let two = |second: usize| [frame(0x02, &[b'a'; 10]), frame(0x80, &vec![b'b'; second])].concat();
+        assert!(listen(&two(5)).is_ok());
+        assert_eq!(listen(&two(6)), Err(LimitExceeded::MessageTooLarge { max: 15 }.into()));
+    }
+
+    #[test]
+    fn bounds_fragments_by_what_they_carry() {
+        let limits = Limits { fragments_spare: 4, ..Limits::default() };
+        let run = |fragment: &[u8], count: usize| {
+            let mut stream = frame(0x02, fragment);
+            for _ in 1..count {
+                stream.extend(frame(0x00, fragment));
+            }
+            listen(&mut Decoder::new(Role::Client, false, &limits), &stream, 1 << 20).map(drop)
+        };
+        assert_eq!(run(b"", 4), Ok(()));
+        assert_eq!(run(b"", 5), Err(LimitExceeded::TooManyFragments.into()));
+        assert_eq!(run(&[b'x'; 16], 10_000), Ok(()));
+        assert_eq!(run(&[b'x'; 15], 64), Ok(()));
+        assert_eq!(run(&[b'x'; 15], 65), Err(LimitExceeded::TooManyFragments.into()));
+    }
+}

@@ -1,0 +1,58 @@
+//! Why a connection ended, and who ended it.
+
+use crate::close::CloseCode;
+use crate::error::Error;
+use alloc::string::String;
+
+/// How a connection came to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Who began it.
+    pub by: Initiator,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Who began the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Initiator {
+    /// This end: by [`crate::Connection::close`], or because the peer broke a rule, reached a limit or fell silent.
+    Local,
+    /// The other end, by a Close frame.
+    Peer,
+    /// The transport ended beneath both.
+    Transport,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// A Close frame; this is what it said.
+    Close {
+        /// `None` when it had no code.
+        code: Option<CloseCode>,
+        /// Empty when it had none.
+        reason: String,
+    },
+    /// The peer broke a rule or reached a limit.
+    Error(Error),
+    /// The peer was silent for [`crate::Keepalive::dead_after`].
+    Silence,
+    /// The peer did not finish the closing handshake within [`crate::Config::close_timeout`].
+    CloseTimeout,
+    /// The transport ended without a closing handshake.
+    TransportClosed,
+}
+
+impl End {
+    /// The code as RFC 6455 §7.1.5 counts it: the Close frame's, 1005 if it had none, the code this end failed the
+    /// connection with, or 1006 when no Close frame was exchanged.
+    pub fn code(&self) -> CloseCode {
+        match &self.cause {
+            Cause::Close { code, .. } => code.unwrap_or(CloseCode::NO_STATUS),
+            Cause::Error(error) => error.close_code().unwrap_or(CloseCode::ABNORMAL),
+            _ => CloseCode::ABNORMAL,
+        }
+    }
+}

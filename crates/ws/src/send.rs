@@ -1,0 +1,173 @@
+//! The sending half of a connection: messages and control frames into the queue of outgoing bytes. Whether sending is
+//! still allowed is `connection`'s to say.
+
+use crate::close::CloseFrame;
+use crate::deflate::Compressor;
+use crate::error::Misuse;
+use crate::frame::{HEADER_LEN_MAX, Header};
+use crate::keys::MaskKeys;
+use crate::mask;
+use crate::opcode::{Kind, Opcode};
+use crate::outgoing::Outgoing;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+/// A payload from this length on is passed by reference when the caller gives a `Bytes`: below, copying is cheaper
+/// than counting references and one more slice to write.
+const SHARED_LEN_MIN: usize = 4 << 10;
+
+/// RSV1 as [`Header::rsv`] has it.
+const COMPRESSED: u8 = 4;
+
+pub(crate) struct Sender {
+    /// Set for a client, which masks (RFC 6455 §5.3).
+    keys: Option<Box<MaskKeys>>,
+    pub(crate) outgoing: Outgoing,
+    queued_len_max: usize,
+    compressor: Option<Box<Compressor>>,
+    /// Where a message is compressed before its length is known; empty between messages.
+    compressed: Vec<u8>,
+    /// The message that is being sent in pieces, and whether it is compressed.
+    under_way: Option<(Kind, bool)>,
+}
+
+impl Sender {
+    pub(crate) fn new(
+        keys: Option<Box<MaskKeys>>,
+        compressor: Option<Box<Compressor>>,
+        queued_len_max: usize,
+    ) -> Self {
+        let outgoing = Outgoing::default();
+        Self { keys, outgoing, queued_len_max, compressor, compressed: Vec::new(), under_way: None }
+    }
+
+    /// Sends a message in one frame.
+    #[inline]
+    pub(crate) fn message(&mut self, kind: Kind, payload: &[u8], compress: bool) -> Result<(), Misuse> {
+        self.admit(payload.len())?;
+        if self.under_way.is_some() {
+            return Err(Misuse::MessageUnderWay);
+        }
+        if compress
+            && self.compressor.as_ref().is_some_and(|compressor| compressor.is_worthwhile(payload.len()))
+        {
+            self.compressed(kind.opcode(), payload, true, true);
+        } else {
+            self.frame(true, 0, kind.opcode(), payload);
+        }
+        Ok(())
+    }
+
+    /// Sends a message in one frame, its payload by reference where that is cheaper.
+    pub(crate) fn message_shared(&mut self, kind: Kind, payload: Bytes) -> Result<(), Misuse> {
+        let compress =
+            self.compressor.as_ref().is_some_and(|compressor| compressor.is_worthwhile(payload.len()));
+        if self.keys.is_some() || compress || payload.len() < SHARED_LEN_MIN {
+            return self.message(kind, &payload, true);
+        }
+        self.admit(payload.len())?;
+        if self.under_way.is_some() {
+            return Err(Misuse::MessageUnderWay);
+        }
+        let header = Header {
+            fin: true,
+            rsv: 0,
+            opcode: kind.opcode(),
+            mask: None,
+            payload_len: payload.len() as u64,
+        };
+        let mut head = [0; HEADER_LEN_MAX];
+        let len = header.encode(&mut head);
+        self.outgoing.inline().extend_from_slice(&head[..len]);
+        self.outgoing.push_shared(payload);
+        Ok(())
+    }
+
+    /// Sends the next piece of a message in a frame of its own (RFC 6455 §5.4).
+    pub(crate) fn chunk(&mut self, kind: Kind, piece: &[u8], fin: bool) -> Result<(), Misuse> {
+        self.admit(piece.len())?;
+        let (opcode, compress) = match self.under_way {
+            None => (kind.opcode(), self.compressor.is_some()),
+            Some((under_way, compress)) if under_way == kind => (Opcode::Continuation, compress),
+            Some(_) => return Err(Misuse::MessageUnderWay),
+        };
+        self.under_way = (!fin).then_some((kind, compress));
+        if compress {
+            self.compressed(opcode, piece, opcode != Opcode::Continuation, fin);
+        } else {
+            self.frame(fin, 0, opcode, piece);
+        }
+        Ok(())
+    }
+
+    /// Sends a ping or pong, or the Close frame's body, whatever waits already: these are bounded by their senders.
+    pub(crate) fn control(&mut self, opcode: Opcode, payload: &[u8]) {
+        self.frame(true, 0, opcode, payload);
+    }
+
+    pub(crate) fn close(&mut self, close: CloseFrame<'_>) {
+        let mut body = [0; 125];
+        let len = match close.code {
+            None => 0,
+            Some(code) => {
+                body[..2].copy_from_slice(&code.value().to_be_bytes());
+                body[2..2 + close.reason.len()].copy_from_slice(close.reason.as_bytes());
+                2 + close.reason.len()
+            }
+        };
+        self.control(Opcode::Close, &body[..len]);
+    }
+
+    /// Gives back what memory an idle connection can do without.
+    pub(crate) fn release(&mut self) {
+        self.outgoing.release();
+        self.compressed = Vec::new();
+        if let Some(compressor) = &mut self.compressor {
+            compressor.shrink();
+        }
+    }
+
+    /// A message always fits into an empty queue, however large: the bound is on what piles up.
+    #[inline]
+    pub(crate) fn admit(&self, len: usize) -> Result<(), Misuse> {
+        let queued = self.outgoing.len();
+        if queued > 0 && queued.saturating_add(len) > self.queued_len_max {
+            return Err(Misuse::QueueFull { queued, max: self.queued_len_max });
+        }
+        Ok(())
+    }
+
+    /// RFC 7692 §6.1: RSV1 is set on the first frame of a compressed message alone.
+    fn compressed(&mut self, opcode: Opcode, piece: &[u8], first: bool, fin: bool) {
+        let mut compressed = core::mem::take(&mut self.compressed);
+        if let Some(compressor) = &mut self.compressor {
+            if first && fin {
+                compressor.compress(piece, &mut compressed);
+            } else {
+                compressor.compress_chunk(piece, fin, &mut compressed);
+            }
+        }
+        self.frame(fin, if first { COMPRESSED } else { 0 }, opcode, &compressed);
+        compressed.clear();
+        self.compressed = compressed;
+    }
+
+    /// Appends one frame to the queue.
+    #[inline]
+    fn frame(&mut self, fin: bool, rsv: u8, opcode: Opcode, payload: &[u8]) {
+        let mask = self.keys.as_mut().map(|keys| keys.next_key());
+        let header = Header { fin, rsv, opcode, mask, payload_len: payload.len() as u64 };
+        let mut head = [0; HEADER_LEN_MAX];
+        let len = header.encode(&mut head);
+        let out = self.outgoing.inline();
+        out.reserve(HEADER_LEN_MAX + payload.len());
+        out.extend_from_slice(&head[..len]);
+        match mask {
+            Some(key) => {
+                mask::extend(out, payload, key);
+            }
+            None => out.extend_from_slice(payload),
+        }
+    }
+}
