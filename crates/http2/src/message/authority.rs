@@ -1,5 +1,6 @@
 //! `:authority` and `host`: who is asked (RFC 9113 §8.3.1, RFC 3986 §3.2).
 
+use super::bytes::is_authority;
 use crate::error::Violation;
 
 /// The port of a scheme whose URIs must have an authority and a path; `None` for a scheme of another kind. The two
@@ -59,18 +60,9 @@ fn check_same(
     if host_a.eq_ignore_ascii_case(host_b) && same_port { Ok(()) } else { Err(Violation::HostMismatch) }
 }
 
-/// RFC 3986 §3.2 without user information, which RFC 9113 §8.3.1 forbids; RFC 9110 §4.2.1: a host is not empty.
+/// RFC 9113 §8.3.1: no user information, and not empty.
 fn check_authority(authority: &[u8]) -> Result<(), Violation> {
-    let is_authority_byte = |byte: &u8| {
-        byte.is_ascii_alphanumeric()
-            || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'%' | b':' | b'[' | b']')
-            || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=')
-    };
-    if authority.iter().all(is_authority_byte) && !split_port(authority).0.is_empty() {
-        Ok(())
-    } else {
-        Err(Violation::AuthorityInvalid)
-    }
+    if is_authority(authority) { Ok(()) } else { Err(Violation::AuthorityInvalid) }
 }
 
 /// The host, and the digits of the port if a colon and nothing but digits follow it.

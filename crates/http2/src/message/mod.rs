@@ -8,11 +8,14 @@
 //! this side is about to send.
 
 mod authority;
+mod bytes;
 mod content_length;
 mod cookie;
 
 pub use content_length::ContentLeft;
 pub use cookie::cookie;
+
+use bytes::{is_path, is_scheme, is_token};
 
 use crate::error::Violation;
 use crate::field::{Field, FieldList, Malformed, Token};
@@ -100,7 +103,7 @@ pub fn check_request(fields: &FieldList, connect_protocol: bool) -> Result<Reque
     let request = Parts::of(fields, Section::Request)?;
     // RFC 9113 §8.3.1: exactly one value for :method, :scheme and :path, unless it is CONNECT.
     let method = request.method.ok_or(Violation::MethodMissing)?;
-    if !is_token(method) {
+    if !matches!(method, b"GET" | b"POST") && !is_token(method) {
         return Err(Violation::MethodInvalid);
     }
     if let Some(protocol) = request.protocol {
@@ -203,22 +206,7 @@ fn check_path(path: &[u8], method: &[u8], is_http: bool) -> Result<(), Violation
         // paths of their own kind.
         _ => !is_http,
     };
-    // RFC 9113 §8.3.1 with RFC 3986 §3.3: no space and no fragment. Bytes above ASCII are let through: no path may have
-    // them, but none can be taken for something else.
-    let is_path_byte = |byte: &u8| !matches!(byte, 0..=b' ' | b'#' | 0x7f);
-    if begins_well && path.iter().all(is_path_byte) { Ok(()) } else { Err(Violation::PathInvalid) }
-}
-
-/// RFC 3986 §3.1
-fn is_scheme(scheme: &[u8]) -> bool {
-    scheme.first().is_some_and(u8::is_ascii_alphabetic)
-        && scheme.iter().all(|&byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
-}
-
-/// RFC 9110 §5.6.2
-fn is_token(bytes: &[u8]) -> bool {
-    !bytes.is_empty()
-        && bytes.iter().all(|&byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+    if begins_well && is_path(path) { Ok(()) } else { Err(Violation::PathInvalid) }
 }
 
 /// Which kind of field section is looked at.

@@ -1,0 +1,87 @@
+//! Which bytes may stand where, in one table: a look-up a byte.
+
+/// RFC 9110 §5.6.2: of a token, as methods and protocols are.
+const TOKEN: u8 = 1;
+/// RFC 3986 §3.1: of a scheme.
+const SCHEME: u8 = 2;
+/// RFC 3986 §3.2 without user information: of a host and a port.
+const AUTHORITY: u8 = 4;
+/// RFC 3986 §3.3 and §3.4: of a path and a query, and all that is above ASCII. No path may have that, but it cannot be
+/// taken for something else; a space or a fragment could.
+const PATH: u8 = 8;
+
+static CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut at = 0;
+    while at < 256 {
+        let byte = at as u8;
+        let alphanumeric = byte.is_ascii_alphanumeric();
+        if alphanumeric || among(byte, b"!#$%&'*+-.^_`|~") {
+            classes[at] |= TOKEN;
+        }
+        if alphanumeric || among(byte, b"+-.") {
+            classes[at] |= SCHEME;
+        }
+        if alphanumeric || among(byte, b"-._~%:[]!$&'()*+,;=") {
+            classes[at] |= AUTHORITY;
+        }
+        if byte > b' ' && byte != b'#' && byte != 0x7f {
+            classes[at] |= PATH;
+        }
+        at += 1;
+    }
+    classes
+};
+
+const fn among(byte: u8, set: &[u8]) -> bool {
+    let mut at = 0;
+    while at < set.len() {
+        if set[at] == byte {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+#[inline]
+fn all(bytes: &[u8], class: u8) -> bool {
+    bytes.iter().all(|&byte| CLASSES[usize::from(byte)] & class != 0)
+}
+
+pub(super) fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && all(bytes, TOKEN)
+}
+
+pub(super) fn is_scheme(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(u8::is_ascii_alphabetic) && all(bytes, SCHEME)
+}
+
+/// RFC 9110 §4.2.1: a host is not empty.
+pub(super) fn is_authority(bytes: &[u8]) -> bool {
+    !matches!(bytes, [] | [b':', ..]) && all(bytes, AUTHORITY)
+}
+
+pub(super) fn is_path(bytes: &[u8]) -> bool {
+    all(bytes, PATH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_those_of_the_rfcs() {
+        for byte in 0..=255_u8 {
+            let alphanumeric = byte.is_ascii_alphanumeric();
+            assert_eq!(is_token(&[byte]), alphanumeric || b"!#$%&'*+-.^_`|~".contains(&byte), "{byte:#x}");
+            assert_eq!(is_scheme(&[b'a', byte]), alphanumeric || b"+-.".contains(&byte), "{byte:#x}");
+            assert_eq!(is_scheme(&[byte]), byte.is_ascii_alphabetic(), "{byte:#x}");
+            let unreserved_or_sub_delim = b"-._~!$&'()*+,;=".contains(&byte);
+            let authority = alphanumeric || unreserved_or_sub_delim || b"%:[]".contains(&byte);
+            assert_eq!(is_authority(&[b'a', byte]), authority, "{byte:#x}");
+            assert_eq!(is_path(&[byte]), !matches!(byte, 0..=b' ' | b'#' | 0x7f), "{byte:#x}");
+        }
+        assert!(!is_token(b"") && !is_scheme(b"") && !is_authority(b"") && !is_authority(b":80"));
+    }
+}
