@@ -245,21 +245,10 @@ impl Connection {
             return Ok((input.len(), None));
         }
         self.timers.hear(now);
-        let (used, arrival) = match self.receiver.advance(input) {
-            Ok(found) => found,
-            Err(error) => return Err(self.fail(now, error)),
-        };
-        match arrival {
-            Arrival::Message { kind: Kind::Text, at, len } => {
-                Ok((used, Some(Event::Text(Text::new(Payload::Input(&mut input[at..at + len]))))))
-            }
-            Arrival::Message { kind: Kind::Binary, at, len } => {
-                Ok((used, Some(Event::Binary(Binary::new(Payload::Input(&mut input[at..at + len]))))))
-            }
-            Arrival::Nothing => Ok((used, None)),
-            Arrival::Control { opcode, at, len } => self.handle_control(now, opcode, at, len, input, used),
-            arrival => Ok((used, self.assembled(arrival, input))),
+        if let Some((kind, at, len)) = self.receiver.whole_message(input) {
+            return Ok((at + len, Some(message(kind, &mut input[at..at + len]))));
         }
+        self.handle_input_slowly(now, input)
     }
 
     /// Where to read the next bytes to, while a large message is being assembled: the end of the message itself. `None`
@@ -523,7 +512,25 @@ impl Connection {
         })
     }
 
-    #[cold]
+    /// Everything but a message that arrived whole in one frame.
+    #[inline(never)]
+    fn handle_input_slowly<'a>(
+        &'a mut self,
+        now: Duration,
+        input: &'a mut [u8],
+    ) -> Result<(usize, Option<Event<'a>>), Error> {
+        let (used, arrival) = match self.receiver.advance(input) {
+            Ok(found) => found,
+            Err(error) => return Err(self.fail(now, error)),
+        };
+        match arrival {
+            Arrival::Nothing => Ok((used, None)),
+            Arrival::Message { kind, at, len } => Ok((used, Some(message(kind, &mut input[at..at + len])))),
+            Arrival::Control { opcode, at, len } => self.handle_control(now, opcode, at, len, input, used),
+            arrival => Ok((used, self.assembled(arrival, input))),
+        }
+    }
+
     fn handle_control<'a>(
         &'a mut self,
         now: Duration,
@@ -633,6 +640,15 @@ impl Connection {
         if self.end.is_none() {
             self.end = Some(Box::new(End { by, cause }));
         }
+    }
+}
+
+/// The event of a message that lies in the caller's buffer, unmasked and, if text, validated.
+#[inline(always)]
+fn message(kind: Kind, data: &mut [u8]) -> Event<'_> {
+    match kind {
+        Kind::Text => Event::Text(Text::new(Payload::Input(data))),
+        Kind::Binary => Event::Binary(Binary::new(Payload::Input(data))),
     }
 }
 

@@ -91,6 +91,10 @@ pub struct Decoder {
     rsv_allowed: u8,
     /// No header, frame or message is under way and nothing has failed: the next byte begins a frame of a new message.
     idle: bool,
+    /// MASK if the sender masks, else 0.
+    mask_bit: u8,
+    /// The longest payload of a message in one frame, in bytes.
+    whole_len_max: usize,
     header_len: u8,
     /// The first `header_len` bytes of a header that has not arrived whole.
     header: [u8; HEADER_LEN_MAX],
@@ -134,6 +138,12 @@ impl Decoder {
             sender,
             rsv_allowed: if compression { 4 } else { 0 },
             idle: true,
+            mask_bit: match sender {
+                Role::Client => MASK,
+                Role::Server => 0,
+            },
+            whole_len_max: usize::try_from(limits.frame_len_max.min(limits.message_len_max))
+                .unwrap_or(usize::MAX),
             header_len: 0,
             header: [0; HEADER_LEN_MAX],
             frame: None,
@@ -215,75 +225,56 @@ impl Decoder {
     /// [`Decoder::decode`] by offsets, and with Close bodies not judged yet.
     #[inline]
     pub(crate) fn step(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
-        if self.idle
-            && let Some(found) = self.whole_message(bytes)
-        {
-            return found;
+        match self.whole_message(bytes) {
+            Some((kind, at, len)) => Ok((at + len, Item::Message { kind, compressed: false, at, len })),
+            None => self.step_slowly(bytes),
         }
-        self.step_slowly(bytes)
     }
 
-    /// The short way: an uncompressed message in one frame that is here to its last byte. `None` sends everything else,
-    /// and whatever breaks a rule, the long way.
+    /// The short way: an uncompressed message in one frame that is here to its last byte, as its kind, offset and length.
+    /// `None` sends everything else, and whatever breaks a rule, the long way.
     #[inline(always)]
-    fn whole_message(&mut self, bytes: &mut [u8]) -> Option<Result<(usize, Item), Error>> {
-        let [first, second, ..] = *bytes else { return None };
-        let kind = match first {
+    pub(crate) fn whole_message(&mut self, bytes: &mut [u8]) -> Option<(Kind, usize, usize)> {
+        if !self.idle || bytes.len() < 2 {
+            return None;
+        }
+        let kind = match bytes[0] {
             WHOLE_TEXT => Kind::Text,
             WHOLE_BINARY => Kind::Binary,
             _ => return None,
         };
-        let mask_bit = match self.sender {
-            Role::Client => MASK,
-            Role::Server => 0,
-        };
         // A wrong mask bit makes this 128 or more.
-        let (len, key_at) = match second ^ mask_bit {
-            len @ 0..=125 => (usize::from(len), 2),
-            126 => {
-                let &[high, low] = bytes.get(2..4)? else { return None };
-                let len = usize::from(u16::from_be_bytes([high, low]));
-                if len < 126 {
-                    return None;
-                }
-                (len, 4)
-            }
-            127 => {
-                let field: &[u8; 8] = bytes.get(2..10)?.try_into().ok()?;
-                let len = u64::from_be_bytes(*field);
-                if len <= 0xFFFF || len > bytes.len() as u64 {
-                    return None;
-                }
-                (len as usize, 10)
-            }
-            _ => return None,
-        };
-        if len as u64 > self.message_len_max.min(self.frame_len_max) {
-            return None;
-        }
-        let at = key_at + if mask_bit != 0 { 4 } else { 0 };
-        if bytes.len() < at + len {
+        let len7 = bytes[1] ^ self.mask_bit;
+        let (len, key_at) = if len7 < 126 { (usize::from(len7), 2) } else { extended_len(bytes, len7)? };
+        let at = key_at + usize::from(self.mask_bit >> 5);
+        if len > self.whole_len_max || bytes.len() < at + len {
             return None;
         }
         let (head, rest) = bytes.split_at_mut(at);
         let data = &mut rest[..len];
-        if mask_bit != 0 {
-            let key = MaskKey::new([head[key_at], head[key_at + 1], head[key_at + 2], head[key_at + 3]]);
+        let valid = if self.mask_bit == 0 {
+            kind == Kind::Binary || utf8::validate(data).is_ok()
+        } else {
+            let key = MaskKey::new(*head.last_chunk()?);
             if kind == Kind::Binary {
                 mask::apply(data, key);
-            } else if utf8::unmask_validate(data, key).is_err() {
-                return Some(Err(self.fail(PeerMisbehaved::InvalidUtf8.into())));
+                true
+            } else {
+                utf8::unmask_validate(data, key).is_ok()
             }
-        } else if kind == Kind::Text && utf8::validate(data).is_err() {
-            return Some(Err(self.fail(PeerMisbehaved::InvalidUtf8.into())));
+        };
+        if valid {
+            Some((kind, at, len))
+        } else {
+            self.fail(PeerMisbehaved::InvalidUtf8.into());
+            None
         }
-        Some(Ok((at + len, Item::Message { kind, compressed: false, at, len })))
     }
 
     /// The long way: splits anywhere, fragments, control frames, compressed messages.
     #[cold]
     #[inline(never)]
-    fn step_slowly(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
+    pub(crate) fn step_slowly(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
         if let Some(error) = self.failed {
             return Err(error);
         }
@@ -453,6 +444,23 @@ impl Decoder {
         self.idle = false;
         self.failed = Some(error);
         error
+    }
+}
+
+/// A length of 126 to 2^63 - 1 in its extended form, and where it ends; `None` for what is incomplete or breaks a rule.
+fn extended_len(bytes: &[u8], len7: u8) -> Option<(usize, usize)> {
+    match len7 {
+        126 => {
+            let len = usize::from(u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?]));
+            (len > 125).then_some((len, 4))
+        }
+        127 => {
+            let field = bytes.get(2..10)?.first_chunk()?;
+            let len = usize::try_from(u64::from_be_bytes(*field)).ok()?;
+            // More than is here, which also keeps sums of it from overflowing, or not in its shortest form.
+            (len > 0xFFFF && len < bytes.len()).then_some((len, 10))
+        }
+        _ => None,
     }
 }
 

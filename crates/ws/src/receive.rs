@@ -41,6 +41,8 @@ pub(crate) struct Receiver {
     /// What the assembly holds has been handed out: the next message clears it.
     handed_out: bool,
     lend: bool,
+    /// A compressed piece is being lent as it inflates.
+    lending: bool,
     /// Set when permessage-deflate was negotiated.
     inflate: Option<Box<Inflate>>,
 }
@@ -54,7 +56,7 @@ struct Inflate {
     piece: Vec<u8>,
     at: usize,
     /// What message the piece belongs to, and whether it is its last.
-    lending: Option<(Kind, bool)>,
+    piece_of: (Kind, bool),
     /// A chunk of the message has been lent.
     handed: bool,
 }
@@ -77,41 +79,32 @@ impl Receiver {
                 utf8,
                 piece: Vec::new(),
                 at: 0,
-                lending: None,
+                piece_of: (Kind::Binary, false),
                 handed: false,
             })
         });
         let lend = delivery == Delivery::Chunks;
-        Self { decoder, assembly: Assembly::default(), handed_out: false, lend, inflate }
+        Self { decoder, assembly: Assembly::default(), handed_out: false, lend, lending: false, inflate }
     }
 
-    /// Takes bytes from the front of `input` up to the next arrival.
-    #[inline]
+    /// Takes bytes from the front of `input` up to the next arrival. [`Receiver::whole_message`] has been tried.
     pub(crate) fn advance(&mut self, input: &mut [u8]) -> Result<(usize, Arrival), Error> {
-        // The short way holds nothing: no piece is waiting, nothing is assembled.
-        if self.inflate.is_none() {
-            let (used, item) = self.decoder.step(input)?;
-            return match item {
-                Item::Message { kind, at, len, .. } => Ok((used, Arrival::Message { kind, at, len })),
-                Item::Nothing => Ok((used, Arrival::Nothing)),
-                item => self.advance_slowly(input, used, item),
-            };
-        }
-        self.advance_inflating(input)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn advance_inflating(&mut self, input: &mut [u8]) -> Result<(usize, Arrival), Error> {
         if let Some(arrival) = self.lend_inflated()? {
             return Ok((0, arrival));
         }
         let (used, item) = self.decoder.step(input)?;
-        self.advance_slowly(input, used, item)
+        self.advance_past(input, used, item)
     }
 
-    #[inline(never)]
-    fn advance_slowly(
+    /// The short way past everything: an uncompressed message that is all here, as its kind, offset and length.
+    #[inline(always)]
+    pub(crate) fn whole_message(&mut self, input: &mut [u8]) -> Option<(Kind, usize, usize)> {
+        // While a compressed piece is being lent, the decoder stands behind it.
+        if self.lending { None } else { self.decoder.whole_message(input) }
+    }
+
+    /// Goes on from an item that the decoder found.
+    fn advance_past(
         &mut self,
         input: &mut [u8],
         mut used: usize,
@@ -177,7 +170,8 @@ impl Receiver {
                 inflate.piece.clear();
                 inflate.piece.extend_from_slice(piece);
                 inflate.at = 0;
-                inflate.lending = Some((kind, fin));
+                inflate.piece_of = (kind, fin);
+                self.lending = true;
             }
             return self.lend_inflated();
         }
@@ -196,8 +190,11 @@ impl Receiver {
     /// The next chunk of the compressed piece that is being lent; `None` when none is.
     fn lend_inflated(&mut self) -> Result<Option<Arrival>, Error> {
         let Some(inflate) = &mut self.inflate else { return Ok(None) };
-        let Some((kind, fin)) = inflate.lending else { return Ok(None) };
-        let Inflate { decompressor, limit, utf8, piece, at, lending, handed } = &mut **inflate;
+        if !self.lending {
+            return Ok(None);
+        }
+        let Inflate { decompressor, limit, utf8, piece, at, piece_of: (kind, fin), handed } = &mut **inflate;
+        let (kind, fin) = (*kind, *fin);
         self.assembly.restart();
         let slot = self.assembly.slot(INFLATED_CHUNK_LEN as u64);
         let step = decompressor
@@ -211,9 +208,7 @@ impl Receiver {
         }
         let first = !*handed;
         *handed = !fin && (*handed || step.produced > 0);
-        if !step.more {
-            *lending = None;
-        }
+        self.lending = step.more;
         if step.produced == 0 && !fin {
             return Ok(None);
         }
@@ -256,7 +251,7 @@ impl Receiver {
             self.handed_out = false;
         }
         if let Some(inflate) = &mut self.inflate
-            && inflate.lending.is_none()
+            && !self.lending
         {
             inflate.piece = Vec::new();
             inflate.decompressor.shrink();
