@@ -15,6 +15,7 @@ mod report;
 mod rivals;
 mod tally;
 mod wire;
+mod wireloom;
 mod workloads;
 mod written;
 

@@ -29,6 +29,8 @@ impl Effort {
 pub(crate) enum Kind {
     /// Ours, by the door that users take: its ratio is held against the bar.
     Headline,
+    /// Ours, by another door.
+    Ours,
     Rival,
     /// What nobody can go below.
     Floor,

@@ -7,6 +7,7 @@ use crate::corpus::{Content, Corpus, End};
 use crate::measure::{Kind, Lane, Race};
 use crate::rivals::{sockudo_ws, with_version, yawc};
 use crate::wire::Outbox;
+use crate::wireloom;
 use crate::written::{Expected, Takeover};
 
 /// The level at which everyone compresses: what zlib takes by default.
@@ -44,6 +45,9 @@ fn compressing(corpus: &Corpus, takeover: Takeover) -> Vec<Lane> {
         Lane::new(name, kind, Writing::compressing(open(outbox.clone()), outbox, corpus, expected))
     }
     vec![
+        lane("wireloom".into(), Kind::Headline, corpus, takeover, |outbox| {
+            wireloom::Sending::deflating(outbox, End::Server, takeover, LEVEL)
+        }),
         lane(with_version("sockudo-ws") + ", core", Kind::Rival, corpus, takeover, |outbox| {
             sockudo_ws::CoreWriter::deflating(outbox, End::Server, takeover, LEVEL)
         }),
@@ -55,6 +59,11 @@ fn compressing(corpus: &Corpus, takeover: Takeover) -> Vec<Lane> {
 
 fn decompressing<const TAKEOVER: bool>(corpus: &Corpus) -> Vec<Lane> {
     vec![
+        Lane::new(
+            "wireloom",
+            Kind::Headline,
+            Reading::<wireloom::Inflating<TAKEOVER>>::new(corpus, End::Client),
+        ),
         Lane::new(
             with_version("sockudo-ws") + ", core",
             Kind::Rival,

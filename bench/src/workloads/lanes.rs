@@ -6,6 +6,7 @@ use crate::measure::{Kind, Lane};
 use crate::rivals::{
     fastwebsockets, nago_wss, sockudo_ws, tokio_websockets, tungstenite, with_version, yawc,
 };
+use crate::wireloom;
 
 /// The rivals that read `corpus`.
 pub(crate) fn rival_readers(corpus: &Corpus, end: End) -> Vec<Lane> {
@@ -53,14 +54,28 @@ pub(crate) fn rival_writers(corpus: &Corpus, end: End) -> Vec<Lane> {
 
 /// Everyone who reads `corpus`.
 pub(crate) fn readers(corpus: &Corpus, end: End) -> Vec<Lane> {
-    let mut lanes = Vec::new();
+    let mut lanes = vec![
+        Lane::new("wireloom", Kind::Headline, Reading::<wireloom::Assembling>::new(corpus, end)),
+        Lane::new("wireloom, decoder", Kind::Ours, Reading::<wireloom::Decoding>::new(corpus, end)),
+    ];
+    lanes.extend(rival_readers(corpus, end));
+    lanes
+}
+
+/// Everyone who reads `corpus`, with the connection that lends messages in pieces in front.
+pub(crate) fn lending_readers(corpus: &Corpus, end: End) -> Vec<Lane> {
+    let mut lanes = vec![
+        Lane::new("wireloom, lending", Kind::Headline, Reading::<wireloom::Lending>::new(corpus, end)),
+        Lane::new("wireloom, decoder", Kind::Ours, Reading::<wireloom::Decoding>::new(corpus, end)),
+    ];
     lanes.extend(rival_readers(corpus, end));
     lanes
 }
 
 /// Everyone who writes `corpus`.
 pub(crate) fn writers(corpus: &Corpus, end: End) -> Vec<Lane> {
-    let mut lanes = Vec::new();
+    let mut lanes =
+        vec![Lane::new("wireloom", Kind::Headline, Writing::<wireloom::Sending>::new(corpus, end))];
     lanes.extend(rival_writers(corpus, end));
     lanes
 }

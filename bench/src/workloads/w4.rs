@@ -13,12 +13,14 @@ use wireloom_ws::utf8;
 /// The message, and how much of the machine's read bandwidth the fused pass over it reaches.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
     let len = bench.scale(16 << 20, 1 << 18);
-    for (content, name, bar) in [(Content::Ascii, "ASCII", 1.0), (Content::MultiByte, "multi-byte", 0.9)] {
+    for (content, name, assembled, lent) in
+        [(Content::Ascii, "ASCII", 1.0, 0.6), (Content::MultiByte, "multi-byte", 0.9, 0.7)]
+    {
         let corpus = Corpus::new(content, len, 1, End::Server);
-        let mut lanes = lanes::readers(&corpus, End::Server);
-        lanes.push(Lane::new("the copy alone", Kind::Floor, Copying::new(&corpus)));
-        let title = format!("read one masked {name} text, 16 MiB, assembled");
-        bench.race(Race { workload: "w4", title, bar: Some(bar), messages: 1, lanes })?;
+        let lanes = lanes::readers(&corpus, End::Server);
+        bench.race(race(name, "assembled", &corpus, assembled, lanes))?;
+        let lanes = lanes::lending_readers(&corpus, End::Server);
+        bench.race(race(name, "lent in pieces, rivals assembled", &corpus, lent, lanes))?;
     }
     let sizes = [("64 KiB", 64 << 10), ("1 MiB", 1 << 20), ("16 MiB", 16 << 20)];
     for (size, len) in &sizes[..bench.scale(sizes.len(), 1)] {
@@ -26,6 +28,12 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
         bench.figures.push(figure);
     }
     Ok(())
+}
+
+fn race(name: &str, how: &str, corpus: &Corpus, bar: f64, mut lanes: Vec<Lane>) -> Race {
+    lanes.push(Lane::new("the copy alone", Kind::Floor, Copying::new(corpus)));
+    let title = format!("read one masked {name} text, 16 MiB, {how}");
+    Race { workload: "w4", title, bar: Some(bar), messages: 1, lanes }
 }
 
 /// The fused pass in place over ASCII, against the fastest read of the same bytes.

@@ -1,0 +1,230 @@
+//! Wireloom, driven as its driver would: reads go into one aligned buffer that is used again, or to where a large message
+//! grows; whatever waits is transmitted after every read.
+
+use crate::bandwidth::Aligned;
+use crate::contestant::{Reader, Writer};
+use crate::corpus::End;
+use crate::tally::Sink;
+use crate::wire::{Feed, Outbox, READ_LEN_MAX};
+use crate::written::Takeover;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
+use wireloom_ws::{Config, Connection, Decoder, Delivery, Event, Limits, Piece, Role};
+
+/// Time stands still: it is an argument, and nothing here waits for any.
+const NOW: Duration = Duration::from_secs(1);
+
+fn connection(end: End, delivery: Delivery, deflate: Option<(Takeover, u8)>) -> Connection {
+    let mut config = Config::default();
+    config.delivery = delivery;
+    let negotiated = deflate.map(|(takeover, level)| {
+        let alone = takeover == Takeover::No;
+        let params = DeflateParams {
+            server_no_context_takeover: alone,
+            client_no_context_takeover: alone,
+            ..DeflateParams::default()
+        };
+        (params, DeflateConfig { level, ..DeflateConfig::default() })
+    });
+    let negotiated = negotiated.as_ref().map(|(params, config)| (*params, config));
+    match end {
+        // The seed is the driver's to draw, once a connection; which one it is costs nothing.
+        End::Client => Connection::client(config, negotiated, [7; 32], NOW),
+        End::Server => Connection::server(config, negotiated, NOW),
+    }
+}
+
+/// A connection that reads.
+struct Driver {
+    connection: Connection,
+    feed: Feed,
+    buffer: Aligned,
+    /// What of the buffer has not been handled: `at <= filled`.
+    at: usize,
+    filled: usize,
+}
+
+impl Driver {
+    fn new(bytes: Arc<[u8]>, connection: Connection) -> Self {
+        Self { connection, feed: Feed::new(bytes), buffer: Aligned::new(READ_LEN_MAX), at: 0, filled: 0 }
+    }
+
+    fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
+        let mut missing = messages;
+        while missing > 0 {
+            let buffer = self.buffer.as_mut_slice();
+            while self.at < self.filled {
+                let rest = &mut buffer[self.at..self.filled];
+                let (used, event) = self.connection.handle_input(NOW, rest).expect("an honest peer");
+                self.at += used;
+                if event.is_some_and(|event| hand_out(&event, sink)) {
+                    missing -= 1;
+                    if missing == 0 {
+                        return;
+                    }
+                }
+            }
+            if self.connection.wants_write() {
+                drop(self.connection.take_transmit());
+            }
+            if let Some(slot) = self.connection.recv_slot() {
+                let len = self.feed.recv(slot);
+                let event = self.connection.received(NOW, len).expect("an honest peer");
+                missing -= usize::from(event.is_some_and(|event| hand_out(&event, sink)));
+            } else {
+                self.at = 0;
+                self.filled = self.feed.recv(buffer);
+            }
+        }
+    }
+}
+
+/// Whether a message has ended.
+#[inline(always)]
+fn hand_out<S: Sink>(event: &Event<'_>, sink: &mut S) -> bool {
+    match event {
+        Event::Text(text) => sink.message(text.as_bytes()),
+        Event::Binary(data) => sink.message(data),
+        Event::Chunk(chunk) => {
+            sink.piece(chunk.data);
+            if chunk.fin {
+                sink.end();
+            }
+            return chunk.fin;
+        }
+        other => unreachable!("{other:?} was not sent"),
+    }
+    true
+}
+
+/// A connection that hands out whole messages.
+pub(crate) struct Assembling(Driver);
+
+impl Reader for Assembling {
+    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+        Self(Driver::new(bytes, connection(end, Delivery::Messages, None)))
+    }
+
+    fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
+        self.0.read(messages, sink);
+    }
+}
+
+/// A connection that lends what has arrived.
+pub(crate) struct Lending(Driver);
+
+impl Reader for Lending {
+    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+        Self(Driver::new(bytes, connection(end, Delivery::Chunks, None)))
+    }
+
+    fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
+        self.0.read(messages, sink);
+    }
+}
+
+/// A connection that reads compressed messages.
+pub(crate) struct Inflating<const TAKEOVER: bool>(Driver);
+
+impl<const TAKEOVER: bool> Reader for Inflating<TAKEOVER> {
+    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+        let takeover = if TAKEOVER { Takeover::Yes } else { Takeover::No };
+        Self(Driver::new(bytes, connection(end, Delivery::Messages, Some((takeover, 6)))))
+    }
+
+    fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
+        self.0.read(messages, sink);
+    }
+}
+
+/// The decoder alone, which holds nothing: pieces of messages are lent from the buffer.
+pub(crate) struct Decoding {
+    decoder: Decoder,
+    feed: Feed,
+    buffer: Aligned,
+    at: usize,
+    filled: usize,
+}
+
+impl Reader for Decoding {
+    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+        let sender = match end {
+            End::Client => Role::Server,
+            End::Server => Role::Client,
+        };
+        let decoder = Decoder::new(sender, false, &Limits::default());
+        Self { decoder, feed: Feed::new(bytes), buffer: Aligned::new(READ_LEN_MAX), at: 0, filled: 0 }
+    }
+
+    fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
+        let mut missing = messages;
+        while missing > 0 {
+            let buffer = self.buffer.as_mut_slice();
+            if self.at == self.filled {
+                self.at = 0;
+                self.filled = self.feed.recv(buffer);
+            }
+            let rest = &mut buffer[self.at..self.filled];
+            let (used, piece) = self.decoder.decode(rest).expect("an honest peer");
+            self.at += used;
+            match piece {
+                None => {}
+                Some(Piece::Message { data, .. }) => {
+                    sink.message(data);
+                    missing -= 1;
+                }
+                Some(Piece::Chunk { data, fin, .. }) => {
+                    sink.piece(data);
+                    if fin {
+                        sink.end();
+                        missing -= 1;
+                    }
+                }
+                Some(other) => unreachable!("{other:?} was not sent"),
+            }
+        }
+    }
+}
+
+/// A connection that writes; each message leaves at once.
+pub(crate) struct Sending {
+    connection: Connection,
+    outbox: Outbox,
+    text: bool,
+}
+
+impl Sending {
+    /// A writer of compressed text.
+    pub(crate) fn deflating(outbox: Outbox, end: End, takeover: Takeover, level: u32) -> Self {
+        let level = level as u8;
+        Self { connection: connection(end, Delivery::Messages, Some((takeover, level))), outbox, text: true }
+    }
+}
+
+impl Writer for Sending {
+    fn open(outbox: Outbox, end: End) -> Self {
+        Self { connection: connection(end, Delivery::Messages, None), outbox, text: false }
+    }
+
+    #[inline]
+    fn write(&mut self, message: &Bytes) {
+        let sent = if self.text {
+            // An application has a `str`; rivals take bytes unseen, so this check weighs on us alone.
+            self.connection.send_text(std::str::from_utf8(message).expect("a corpus of text"))
+        } else {
+            self.connection.send_binary(message)
+        };
+        sent.expect("an open connection");
+        loop {
+            let mut slices: [&[u8]; 4] = [&[]; 4];
+            let count = self.connection.poll_transmit(&mut slices);
+            if count == 0 {
+                return;
+            }
+            let len = slices[..count].iter().map(|slice| self.outbox.send(slice)).sum();
+            self.connection.transmitted(len);
+        }
+    }
+}
