@@ -191,10 +191,15 @@ impl Decompressor {
         let mut step = Step { consumed: 0, produced: 0, more: false };
         loop {
             let inflated =
-                self.inflate(&input[step.consumed..], &mut out[step.produced..], InflateFlush::NoFlush)?;
+                self.inflate(&input[step.consumed..], &mut out[step.produced..], InflateFlush::NoFlush);
             step.consumed += inflated.consumed;
             step.produced += inflated.produced;
+            // What came out before the data turned out corrupt is judged first: the decoder may look far ahead of the
+            // limit or not at all, depending on how the input is cut.
             self.account(&inflated, limit)?;
+            if inflated.corrupt {
+                return Err(InflateError::Corrupt);
+            }
             if step.produced == room {
                 step.more = true;
                 return Ok(step);
@@ -224,20 +229,15 @@ impl Decompressor {
         self.len = 0;
     }
 
-    fn inflate(
-        &mut self,
-        input: &[u8],
-        out: &mut [u8],
-        flush: InflateFlush,
-    ) -> Result<Inflated, InflateError> {
+    fn inflate(&mut self, input: &[u8], out: &mut [u8], flush: InflateFlush) -> Inflated {
         let stream = self.stream.get_or_insert_with(|| Inflate::new(false, *WINDOW_BITS.end()));
         let (total_in, total_out) = (stream.total_in(), stream.total_out());
-        let status = stream.decompress(input, out, flush).map_err(|_| InflateError::Corrupt)?;
+        let status = stream.decompress(input, out, flush);
         let consumed = (stream.total_in() - total_in) as usize;
         let produced = (stream.total_out() - total_out) as usize;
         self.fresh &= consumed == 0;
         self.ended &= consumed == 0;
-        let ended = status == Status::StreamEnd;
+        let ended = status == Ok(Status::StreamEnd);
         if ended {
             // RFC 7692 §7.2.3.4: a block with BFINAL set ends a DEFLATE stream but not the message. What follows is a
             // stream of its own (RFC 1951 §3.2.3), for which both ends start with an empty window.
@@ -245,7 +245,7 @@ impl Decompressor {
             self.fresh = true;
             self.ended = true;
         }
-        Ok(Inflated { consumed, produced, ended })
+        Inflated { consumed, produced, ended, corrupt: status.is_err() }
     }
 
     fn account(&mut self, inflated: &Inflated, limit: &InflateLimit) -> Result<(), InflateError> {
@@ -272,8 +272,8 @@ impl Decompressor {
         // A message that ended with a final block is whole by RFC 1951. One without any octet says as much as
         // §7.2.3.6's single octet does; neither leaves the decoder inside a block.
         if !self.ended && self.taken > 0 {
-            let tail = self.inflate(&TAIL_AND_SENTINEL, spare, InflateFlush::Block)?;
-            if tail.consumed != TAIL.len() || tail.produced != 0 || tail.ended {
+            let tail = self.inflate(&TAIL_AND_SENTINEL, spare, InflateFlush::Block);
+            if tail.corrupt || tail.consumed != TAIL.len() || tail.produced != 0 || tail.ended {
                 return Err(InflateError::Corrupt);
             }
         }
@@ -309,6 +309,8 @@ struct Inflated {
     produced: usize,
     /// A block with BFINAL set has ended.
     ended: bool,
+    /// The decoder met what is no DEFLATE, behind what it produced.
+    corrupt: bool,
 }
 
 impl fmt::Debug for Decompressor {
@@ -407,6 +409,19 @@ mod tests {
         d.decompress(&[0xc9, 0xc9, 0x07, 0x00], true, &mut out, &LIMIT).unwrap();
         assert_eq!(out, b"Hello");
         assert!(!d.is_in_message());
+    }
+
+    #[test]
+    fn tells_of_the_limit_before_what_is_corrupt_behind_it_however_it_is_cut() {
+        let limit = InflateLimit::new(4);
+        // Five stored bytes, then the reserved block type.
+        let message = [0x00, 0x05, 0x00, 0xfa, 0xff, b'H', b'e', b'l', b'l', b'o', 0x06];
+        for cut in 1..=message.len() {
+            let (mut d, mut out) = (client(), Vec::new());
+            let verdict =
+                message.chunks(cut).try_for_each(|piece| d.decompress(piece, false, &mut out, &limit));
+            assert_eq!(verdict, Err(InflateError::TooLarge), "cut {cut}");
+        }
     }
 
     // RFC 7692 §7.2.3.2
