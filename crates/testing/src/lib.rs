@@ -4,11 +4,15 @@
 //! It owns no protocol rule: whatever judges bytes is in the cores, and nothing here stands in for a part of them.
 
 pub mod clock;
+pub mod end;
 pub mod frame;
 pub mod http2;
+pub mod pair;
 pub mod rng;
 pub mod split;
 
 pub use clock::Clock;
+pub use end::{End, Heard};
 pub use frame::Frame;
+pub use pair::Pair;
 pub use rng::{Rng, rounds};

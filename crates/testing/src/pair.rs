@@ -1,0 +1,116 @@
+//! A client and a server joined in memory: two state machines, one clock, and a wire between them that delivers bytes in
+//! pieces of any size, in order.
+
+use crate::end::{End, Heard};
+use crate::rng::Rng;
+use crate::split::Split;
+use std::collections::VecDeque;
+use std::time::Duration;
+use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
+use wireloom_ws::{Config, Role, Transport};
+
+/// Both ends, what is on the wire between them, and what each has heard.
+#[derive(Debug)]
+pub struct Pair {
+    /// The client's end.
+    pub client: End,
+    /// The server's end.
+    pub server: End,
+    /// What the client heard.
+    pub client_heard: Vec<Heard>,
+    /// What the server heard.
+    pub server_heard: Vec<Heard>,
+    to_server: VecDeque<u8>,
+    to_client: VecDeque<u8>,
+}
+
+impl Pair {
+    /// Two ends with default settings.
+    pub fn new() -> Self {
+        Self::with(Config::default(), None)
+    }
+
+    /// Two ends with the same settings, and the extension if it is given.
+    pub fn with(config: Config, deflate: Option<(DeflateParams, &DeflateConfig)>) -> Self {
+        Self {
+            client: End::with(Role::Client, config.clone(), deflate),
+            server: End::with(Role::Server, config, deflate),
+            client_heard: Vec::new(),
+            server_heard: Vec::new(),
+            to_server: VecDeque::new(),
+            to_client: VecDeque::new(),
+        }
+    }
+
+    /// The end in this role.
+    pub fn end(&mut self, role: Role) -> &mut End {
+        match role {
+            Role::Client => &mut self.client,
+            Role::Server => &mut self.server,
+        }
+    }
+
+    /// Lets time pass for both ends and tells them; what they do about it is not yet on the wire.
+    pub fn advance(&mut self, by: Duration) {
+        for end in [&mut self.client, &mut self.server] {
+            end.clock.advance(by);
+            end.connection.handle_timeout(end.clock.now());
+        }
+    }
+
+    /// One thing happens: an end writes some of what it has, or reads some of what is on the wire. Says whether anything
+    /// was left to happen.
+    pub fn step(&mut self, rng: &mut Rng) -> bool {
+        let split = Split::draw(rng);
+        let moves = [
+            self.client.connection.wants_write(),
+            self.server.connection.wants_write(),
+            !self.to_server.is_empty(),
+            !self.to_client.is_empty(),
+        ];
+        let possible: Vec<usize> = (0..4).filter(|&i| moves[i]).collect();
+        if possible.is_empty() {
+            return false;
+        }
+        match rng.pick(&possible) {
+            0 => self.to_server.extend(self.client.drain(split, rng)),
+            1 => self.to_client.extend(self.server.drain(split, rng)),
+            2 => deliver(&mut self.to_server, &mut self.server, &mut self.server_heard, split, rng),
+            _ => deliver(&mut self.to_client, &mut self.client, &mut self.client_heard, split, rng),
+        }
+        true
+    }
+
+    /// Steps until nothing is left to happen.
+    pub fn run(&mut self, rng: &mut Rng) {
+        while self.step(rng) {}
+    }
+
+    /// Does with the transport what both ends ask for, once nothing is left to happen: whoever wants it closed ends the
+    /// other's reading side. Says whether both ends have let it go.
+    pub fn close_transport(&mut self) -> bool {
+        for _ in 0..2 {
+            let (client, server) = (self.client.connection.transport(), self.server.connection.transport());
+            if server != Transport::Open {
+                self.client.connection.handle_eof();
+            }
+            if client != Transport::Open {
+                self.server.connection.handle_eof();
+            }
+        }
+        self.client.connection.transport() == Transport::Close
+            && self.server.connection.transport() == Transport::Close
+    }
+}
+
+impl Default for Pair {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn deliver(wire: &mut VecDeque<u8>, to: &mut End, heard: &mut Vec<Heard>, split: Split, rng: &mut Rng) {
+    let len = 1 + rng.len(wire.len());
+    let bytes: Vec<u8> = wire.drain(..len.min(wire.len())).collect();
+    heard.extend(to.hear_split(bytes, split, rng));
+}
