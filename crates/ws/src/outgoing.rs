@@ -58,7 +58,21 @@ impl Outgoing {
     }
 
     /// Fills `out` with the next slices to write, in order, and returns how many.
+    #[inline]
     pub(crate) fn transmit<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
+        if !self.shared.is_empty() {
+            return self.transmit_shared(out);
+        }
+        match out.first_mut() {
+            Some(slice) if self.sent < self.inline.len() => {
+                *slice = &self.inline[self.sent..];
+                1
+            }
+            _ => 0,
+        }
+    }
+
+    fn transmit_shared<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
         let mut count = 0;
         let mut from = self.sent;
         for shared in &self.shared {
@@ -86,6 +100,9 @@ impl Outgoing {
         if self.shared.is_empty() {
             assert!(len <= self.inline.len() - self.sent, "transmitted more than was queued");
             self.sent += len;
+            if self.sent == self.inline.len() {
+                return self.restart();
+            }
         } else {
             self.transmitted_shared(len);
         }
