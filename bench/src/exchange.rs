@@ -3,6 +3,7 @@
 use crate::contestant::Contestant;
 use std::ops::Add;
 use std::sync::Arc;
+use wireloom_testing::http2::Frame;
 
 pub(crate) type Fields = Vec<(String, String)>;
 
@@ -83,6 +84,13 @@ impl Exchange {
         }
     }
 
+    /// A large download: so many DATA frames of 16 KiB, the largest that every peer takes.
+    pub(crate) fn bulk(frames: usize) -> Self {
+        let piece = bytes::Bytes::from(vec![b'x'; 16 * 1024]);
+        let response = owned(&[(":status", "200"), ("content-type", "application/octet-stream")]);
+        Self { pieces: vec![piece; frames], response, ..Self::published() }
+    }
+
     /// What must have arrived after so many streams, both ends together.
     fn totals(&self, streams: usize) -> Totals {
         let mut totals = Totals::default();
@@ -142,8 +150,56 @@ pub(crate) trait Pair {
     fn run(&mut self, streams: usize, concurrent: usize);
     /// Sends so many requests that nobody answers.
     fn open_streams(&mut self, streams: usize);
+    /// Gives the client these bytes, which the server has not sent.
+    fn receive(&mut self, bytes: &[u8]);
     /// What both ends received so far.
     fn totals(&self) -> Totals;
+}
+
+/// How far a stream's window and the connection's are opened on every client.
+pub(crate) const WINDOW: u32 = 1 << 20;
+
+/// One lane: a client asks once and receives a response of so many DATA frames, made up beforehand.
+pub(crate) struct Receiving<P> {
+    exchange: Arc<Exchange>,
+    bytes: Vec<u8>,
+    expected: Totals,
+    pair: std::marker::PhantomData<P>,
+}
+
+impl<P: Pair> Receiving<P> {
+    pub(crate) fn new(exchange: &Arc<Exchange>, frames: usize, len: usize) -> Self {
+        let mut bytes = Frame::headers(1, &[(":status", "200")]).to_bytes();
+        (0..frames).for_each(|_| Frame::data(1, vec![b'x'; len]).write(&mut bytes));
+        let mut expected = Totals { messages: 2, data_bytes: (frames * len) as u64, ..Totals::default() };
+        exchange.requests[0]
+            .iter()
+            .for_each(|(name, value)| expected.field(name.as_bytes(), value.as_bytes()));
+        expected.field(b":status", b"200");
+        Self { exchange: Arc::clone(exchange), bytes, expected, pair: std::marker::PhantomData }
+    }
+
+    fn receive(&self) -> Totals {
+        let mut pair = P::open(&self.exchange);
+        pair.open_streams(1);
+        pair.receive(&self.bytes);
+        pair.totals()
+    }
+}
+
+impl<P: Pair> Contestant for Receiving<P> {
+    fn pass(&mut self) {
+        std::hint::black_box(self.receive());
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let found = self.receive();
+        if found == self.expected {
+            Ok(())
+        } else {
+            Err(format!("{found:?} arrived instead of {:?}", self.expected))
+        }
+    }
 }
 
 /// One lane: a fresh connection a pass.

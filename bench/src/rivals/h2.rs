@@ -1,6 +1,6 @@
 //! The `h2` crate, polled by hand: no runtime, no waking, two buffers in place of a socket.
 
-use crate::exchange::{Exchange, Fields, Pair, Totals};
+use crate::exchange::{Exchange, Fields, Pair, Totals, WINDOW};
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use std::cell::RefCell;
@@ -168,7 +168,7 @@ impl Connections {
     }
 
     /// Whether this stream is done.
-    fn receive(receiving: &mut Receiving, totals: &mut Totals, context: &mut Context<'_>) -> bool {
+    fn take(receiving: &mut Receiving, totals: &mut Totals, context: &mut Context<'_>) -> bool {
         if let Receiving::Head(response) = receiving {
             let Some(response) = ready(Pin::new(response), context) else { return false };
             let (head, body) = response.expect("a response").into_parts();
@@ -198,6 +198,7 @@ impl Pair for Connections {
         let far = Pipe { read: up, write: down };
         let mut connect = h2::client::Builder::new();
         connect.initial_max_send_streams(2_000_000);
+        connect.initial_window_size(WINDOW).initial_connection_window_size(WINDOW);
         let connected = ready(pin!(connect.handshake::<_, Bytes>(near)), context);
         let (sender, client) = connected.expect("writing suffices").expect("a connection");
         let mut serve = h2::server::Builder::new();
@@ -236,7 +237,7 @@ impl Pair for Connections {
             self.serve(true, context);
             self.drive_client(context);
             let totals = &mut self.totals;
-            self.receiving.retain_mut(|receiving| !Self::receive(receiving, totals, context));
+            self.receiving.retain_mut(|receiving| !Self::take(receiving, totals, context));
         }
     }
 
@@ -254,6 +255,17 @@ impl Pair for Connections {
         // What was on its way has arrived: the buffers are not the stream's.
         self.pipes.iter().for_each(|pipe| *pipe.borrow_mut() = BytesMut::new());
         assert_eq!(self.unanswered.len(), streams);
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        let context = &mut Context::from_waker(Waker::noop());
+        // In pieces of a read, so that the pipe is no larger than a socket's buffer.
+        for piece in bytes.chunks(64 * 1024) {
+            self.pipes[1].borrow_mut().extend_from_slice(piece);
+            self.drive_client(context);
+            let totals = &mut self.totals;
+            self.receiving.retain_mut(|receiving| !Self::take(receiving, totals, context));
+        }
     }
 
     fn totals(&self) -> Totals {

@@ -4,7 +4,7 @@
 
 use crate::allocation;
 use crate::bench::{Bench, Figure};
-use crate::exchange::{Exchange, Exchanging, Pair};
+use crate::exchange::{Exchange, Exchanging, Pair, Receiving};
 use crate::measure::{Kind, Lane, Race};
 use crate::rivals::{h2, with_version};
 use std::sync::Arc;
@@ -12,9 +12,14 @@ use std::sync::Arc;
 pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
     let (published, web_like) = (Arc::new(Exchange::published()), Arc::new(Exchange::web_like()));
     let streams = bench.scale(5_000, 50);
-    race(bench, "the published exchange, one after another", &published, streams, 1)?;
-    race(bench, "the published exchange, 100 at a time", &published, streams, 100)?;
-    race(bench, "web-like, 100 at a time", &web_like, streams, 100)?;
+    let title = "the published exchange, one after another, a stream";
+    exchange(bench, title, Bars { nghttp2: Some(0.5), h2: Some(0.22) }, &published, streams, 1)?;
+    let title = "the published exchange, 100 at a time, a stream";
+    exchange(bench, title, Bars { nghttp2: None, h2: None }, &published, streams, 100)?;
+    let title = "web-like, 100 at a time, a stream";
+    exchange(bench, title, Bars { nghttp2: Some(0.7), h2: Some(0.25) }, &web_like, streams, 100)?;
+    receive(bench, &published)?;
+    bulk(bench)?;
     memory::<h2::Connections>(bench, &with_version("h2"), &published);
     #[cfg(rival_nghttp2)]
     {
@@ -22,6 +27,60 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
         memory::<nghttp2::session::Sessions>(bench, &nghttp2::with_version(), &published);
     }
     Ok(())
+}
+
+/// The highest ratios to each rival's time that the project allows itself.
+struct Bars {
+    nghttp2: Option<f64>,
+    h2: Option<f64>,
+}
+
+/// A lane for every library that is there.
+macro_rules! lanes {
+    ($contestant:ident, $($argument:expr),*) => {{
+        let mut lanes = vec![
+            Lane::new(with_version("h2"), Kind::Rival, $contestant::<h2::Connections>::new($($argument),*)),
+        ];
+        #[cfg(rival_nghttp2)]
+        lanes.push(Lane::new(
+            crate::rivals::nghttp2::with_version(),
+            Kind::Rival,
+            $contestant::<crate::rivals::nghttp2::session::Sessions>::new($($argument),*),
+        ));
+        lanes
+    }};
+}
+
+fn exchange(
+    bench: &mut Bench,
+    title: &str,
+    bars: Bars,
+    exchange: &Arc<Exchange>,
+    streams: usize,
+    concurrent: usize,
+) -> Result<(), String> {
+    let lanes = lanes!(Exchanging, exchange, streams, concurrent);
+    // nghttp2 is the fastest rival where it is there.
+    let bar = if cfg!(rival_nghttp2) { bars.nghttp2 } else { bars.h2 };
+    bench.race(Race { workload: "w5", title: title.into(), bar, messages: streams, lanes })?;
+    Ok(())
+}
+
+/// DATA frames of 1 KiB, one after another on one stream.
+fn receive(bench: &mut Bench, published: &Arc<Exchange>) -> Result<(), String> {
+    let frames = bench.scale(900, 20);
+    let lanes = lanes!(Receiving, published, frames, 1_024);
+    let title = "receive DATA of 1 KiB, a frame".into();
+    bench.race(Race { workload: "w5", title, bar: Some(0.6), messages: frames, lanes })
+}
+
+/// DATA frames of 16 KiB from end to end.
+fn bulk(bench: &mut Bench) -> Result<(), String> {
+    let frames = bench.scale(1_024, 8);
+    let lanes = lanes!(Exchanging, &Arc::new(Exchange::bulk(frames)), 1, 1);
+    let title = "send and receive DATA of 16 KiB, a frame".into();
+    // 0.9 of nghttp2's GB/s.
+    bench.race(Race { workload: "w5", title, bar: Some(1.0 / 0.9), messages: frames, lanes })
 }
 
 /// What a connection holds while nothing happens, and what each stream adds that waits for its answer; both ends.
@@ -40,25 +99,4 @@ fn memory<P: Pair>(bench: &mut Bench, name: &str, exchange: &Arc<Exchange>) {
     };
     figure("of an idle connection", idle as f64);
     figure("of an open stream", open as f64 / streams as f64);
-}
-
-fn race(
-    bench: &mut Bench,
-    title: &str,
-    exchange: &Arc<Exchange>,
-    streams: usize,
-    concurrent: usize,
-) -> Result<(), String> {
-    let mut lanes = vec![Lane::new(
-        with_version("h2"),
-        Kind::Rival,
-        Exchanging::<h2::Connections>::new(exchange, streams, concurrent),
-    )];
-    #[cfg(rival_nghttp2)]
-    lanes.push(Lane::new(
-        crate::rivals::nghttp2::with_version(),
-        Kind::Rival,
-        Exchanging::<crate::rivals::nghttp2::session::Sessions>::new(exchange, streams, concurrent),
-    ));
-    bench.race(Race { workload: "w5", title: title.into(), bar: None, messages: streams, lanes })
 }

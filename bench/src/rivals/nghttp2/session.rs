@@ -2,7 +2,7 @@
 
 use super::Nv;
 use crate::allocation;
-use crate::exchange::{Exchange, Pair, Totals};
+use crate::exchange::{Exchange, Pair, Totals, WINDOW};
 use std::alloc::Layout;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -71,6 +71,8 @@ unsafe extern "C" {
     ) -> c_int;
     fn nghttp2_session_del(session: Session);
     fn nghttp2_submit_settings(session: Session, flags: u8, settings: *const Setting, len: usize) -> c_int;
+    fn nghttp2_session_set_local_window_size(session: Session, flags: u8, stream_id: i32, size: i32)
+    -> c_int;
     fn nghttp2_submit_request(
         session: Session,
         priority: *const c_void,
@@ -318,7 +320,11 @@ impl Pair for Sessions {
         let memory: *mut Memory = if allocation::is_counting() { &mut memory } else { ptr::null_mut() };
         let (mut client_session, mut server_session) = (ptr::null_mut(), ptr::null_mut());
         // The priorities of RFC 7540 are off, which is what makes it fastest.
-        let settings = [Setting { id: 3, value: 2_000_000 }, Setting { id: 9, value: 1 }];
+        let settings = [
+            Setting { id: 3, value: 2_000_000 },
+            Setting { id: 4, value: WINDOW },
+            Setting { id: 9, value: 1 },
+        ];
         // SAFETY: the callbacks are copied into the sessions, and so are `memory` and `settings`; each `End` is boxed
         // and outlives its session (see `drop`).
         unsafe {
@@ -340,6 +346,7 @@ impl Pair for Sessions {
             for session in [client_session, server_session] {
                 assert_eq!(nghttp2_submit_settings(session, 0, settings.as_ptr(), settings.len()), 0);
             }
+            assert_eq!(nghttp2_session_set_local_window_size(client_session, 0, 0, WINDOW as i32), 0);
         }
         while Self::pump(client_session, server_session) | Self::pump(server_session, client_session) {}
         Self {
@@ -373,6 +380,12 @@ impl Pair for Sessions {
         Self::pump(self.server.0, self.client.0);
         assert_eq!(self.server.1.waiting.len(), streams);
         self.server.1.waiting = Vec::new();
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        // SAFETY: the client lives, and its `End` is not borrowed here.
+        let taken = unsafe { nghttp2_session_mem_recv(self.client.0, bytes.as_ptr(), bytes.len()) };
+        assert_eq!(taken, bytes.len() as isize);
     }
 
     fn totals(&self) -> Totals {
