@@ -288,6 +288,7 @@ impl Connection {
         if !self.close_sent {
             self.cut = true;
         }
+        self.give_up_answer(Cause::TransportClosed);
         self.set_end(Initiator::Transport, Cause::TransportClosed);
     }
 
@@ -309,11 +310,7 @@ impl Connection {
                 self.listening = false;
             }
             Due::Close => {
-                if !self.close_received && matches!(self.end(), Some(End { cause: Cause::Close { .. }, .. }))
-                {
-                    self.end = None;
-                    self.set_end(Initiator::Local, Cause::CloseTimeout);
-                }
+                self.give_up_answer(Cause::CloseTimeout);
                 self.cut = true;
                 self.listening = false;
             }
@@ -588,11 +585,18 @@ impl Connection {
         }
     }
 
+    /// The answer to this end's Close frame will not come any more. RFC 6455 §7.1.5: the code is then 1006.
+    fn give_up_answer(&mut self, why: Cause) {
+        if !self.close_received && matches!(self.end(), Some(End { cause: Cause::Close { .. }, .. })) {
+            self.end = None;
+            self.set_end(Initiator::Local, why);
+        }
+    }
+
     /// The peer's Close frame has arrived.
     fn handle_close(&mut self, now: Duration, code: Option<CloseCode>, reason: String) {
         self.close_received = true;
         self.listening = false;
-        self.pong = None;
         if !self.close_sent {
             // RFC 6455 §5.5.1: answer with a Close frame, typically echoing the code.
             self.send_close(now, CloseFrame { code, reason: "" });
@@ -609,7 +613,6 @@ impl Connection {
     #[cold]
     fn fail(&mut self, now: Duration, error: Error) -> Error {
         self.listening = false;
-        self.pong = None;
         if !self.close_sent {
             let mut reason = Reason { bytes: [0; REASON_LEN_MAX], len: 0 };
             // A reason that is cut off is still one.
