@@ -1,0 +1,229 @@
+//! What waits to be sent on streams: pieces of DATA, and the fields that may not go out yet.
+//!
+//! Owns two pools that all streams share, so that a stream that waits for nothing costs nothing, and one that waits
+//! takes entries that another gave back. Refuses to own order between streams ([`crate::scheduler`]).
+
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+use super::{NONE, Stream};
+use crate::field::FieldList;
+
+struct Chunk {
+    data: Bytes,
+    /// The next piece of the same stream; in a vacant entry, the next vacant one.
+    next: u32,
+}
+
+/// Pieces of DATA, linked into one queue a stream: `stream.first_chunk` to `stream.last_chunk`.
+///
+/// Invariant: `stream.queued` is the sum of the lengths, and no piece is empty.
+pub(crate) struct ChunkPool {
+    chunks: Vec<Chunk>,
+    vacant: u32,
+    len: usize,
+}
+
+impl ChunkPool {
+    pub(crate) const fn new() -> Self {
+        Self { chunks: Vec::new(), vacant: NONE, len: 0 }
+    }
+
+    /// Appends a piece, which is not empty; `false` when the stream's queue would pass 4 GiB.
+    pub(crate) fn push(&mut self, stream: &mut Stream, data: Bytes) -> bool {
+        debug_assert!(!data.is_empty());
+        let Some(queued) = u32::try_from(data.len()).ok().and_then(|len| stream.queued.checked_add(len))
+        else {
+            return false;
+        };
+        stream.queued = queued;
+        let chunk = Chunk { data, next: NONE };
+        let at = if self.vacant == NONE {
+            self.chunks.push(chunk);
+            (self.chunks.len() - 1) as u32
+        } else {
+            let at = self.vacant;
+            let place = &mut self.chunks[at as usize];
+            self.vacant = place.next;
+            *place = chunk;
+            at
+        };
+        if stream.last_chunk == NONE {
+            stream.first_chunk = at;
+        } else {
+            self.chunks[stream.last_chunk as usize].next = at;
+        }
+        stream.last_chunk = at;
+        self.len += 1;
+        true
+    }
+
+    /// Takes at most `max` bytes of the first piece; `None` when nothing is queued. `max` is not 0.
+    pub(crate) fn take(&mut self, stream: &mut Stream, max: usize) -> Option<Bytes> {
+        let at = stream.first_chunk;
+        let chunk = self.chunks.get_mut(at as usize)?;
+        let piece = if chunk.data.len() > max {
+            chunk.data.split_to(max)
+        } else {
+            let data = core::mem::take(&mut chunk.data);
+            stream.first_chunk = chunk.next;
+            if stream.first_chunk == NONE {
+                stream.last_chunk = NONE;
+            }
+            self.give_back(at);
+            data
+        };
+        stream.queued -= piece.len() as u32;
+        Some(piece)
+    }
+
+    /// Drops what a stream has queued.
+    pub(crate) fn clear(&mut self, stream: &mut Stream) {
+        while stream.first_chunk != NONE {
+            let at = stream.first_chunk;
+            let chunk = &mut self.chunks[at as usize];
+            chunk.data = Bytes::new();
+            stream.first_chunk = chunk.next;
+            self.give_back(at);
+        }
+        stream.last_chunk = NONE;
+        stream.queued = 0;
+    }
+
+    #[inline]
+    fn give_back(&mut self, at: u32) {
+        self.chunks[at as usize].next = self.vacant;
+        self.vacant = at;
+        self.len -= 1;
+    }
+
+    /// Gives memory back when nothing waits.
+    pub(crate) fn shrink(&mut self) {
+        if self.len == 0 {
+            *self = Self::new();
+        }
+    }
+}
+
+/// A header section that waits.
+struct ParkedFields {
+    fields: FieldList,
+    next: u32,
+}
+
+/// Header sections that wait: requests for a free stream, trailers for the DATA before them. HPACK forces this: a block
+/// has to be encoded in the order in which it goes out (RFC 9113 §4.3).
+pub(crate) struct Parked {
+    entries: Vec<ParkedFields>,
+    vacant: u32,
+    len: usize,
+}
+
+/// The arena that a vacant entry may keep for the next one.
+const ARENA_KEPT: usize = 4096;
+
+impl Parked {
+    pub(crate) const fn new() -> Self {
+        Self { entries: Vec::new(), vacant: NONE, len: 0 }
+    }
+
+    /// A cleared list to fill, and its place.
+    pub(crate) fn add(&mut self) -> (u32, &mut FieldList) {
+        self.len += 1;
+        let at = if self.vacant == NONE {
+            self.entries.push(ParkedFields { fields: FieldList::new(), next: NONE });
+            (self.entries.len() - 1) as u32
+        } else {
+            let at = self.vacant;
+            self.vacant = self.entries[at as usize].next;
+            at
+        };
+        let fields = &mut self.entries[at as usize].fields;
+        fields.clear();
+        (at, fields)
+    }
+
+    #[inline]
+    pub(crate) fn fields(&self, at: u32) -> &FieldList {
+        &self.entries[at as usize].fields
+    }
+
+    pub(crate) fn remove(&mut self, at: u32) {
+        let entry = &mut self.entries[at as usize];
+        if entry.fields.list_size() > ARENA_KEPT {
+            entry.fields = FieldList::new();
+        }
+        entry.next = self.vacant;
+        self.vacant = at;
+        self.len -= 1;
+    }
+
+    /// Gives memory back when nothing waits.
+    pub(crate) fn shrink(&mut self) {
+        if self.len == 0 {
+            *self = Self::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+    use crate::field::{Field, Token};
+
+    fn stream(id: u32) -> Stream {
+        Stream::new(id, State::Open, 0)
+    }
+
+    #[test]
+    fn bytes_leave_in_the_order_they_came_whatever_the_cuts() {
+        let seed = fastrand::u64(..);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut pool = ChunkPool::new();
+        let mut streams = [stream(1), stream(3), stream(5)];
+        let mut model: [Vec<u8>; 3] = Default::default();
+        for n in 0..5000_u32 {
+            let which = random.usize(..3);
+            let (stream, expected) = (&mut streams[which], &mut model[which]);
+            match random.u32(..10) {
+                0..5 => {
+                    let piece: Vec<u8> = (0..random.usize(1..9)).map(|i| (n as usize + i) as u8).collect();
+                    expected.extend_from_slice(&piece);
+                    assert!(pool.push(stream, piece.into()));
+                }
+                5..9 => {
+                    let max = random.usize(1..12);
+                    match pool.take(stream, max) {
+                        Some(piece) => {
+                            assert!(!piece.is_empty() && piece.len() <= max);
+                            assert_eq!(expected.drain(..piece.len()).as_slice(), &piece[..], "seed {seed}");
+                        }
+                        None => assert!(expected.is_empty(), "seed {seed}"),
+                    }
+                }
+                _ => {
+                    pool.clear(stream);
+                    expected.clear();
+                }
+            }
+            assert_eq!(stream.queued as usize, expected.len(), "seed {seed}");
+        }
+        streams.iter_mut().for_each(|stream| pool.clear(stream));
+        pool.shrink();
+        assert_eq!(pool.chunks.capacity(), 0);
+    }
+
+    #[test]
+    fn parked_entries_are_used_again() {
+        let mut parked = Parked::new();
+        let (first, fields) = parked.add();
+        fields.push(Field::known(Token::Status, b"200"));
+        assert_eq!(parked.fields(first).len(), 1);
+        parked.remove(first);
+        let (again, fields) = parked.add();
+        assert!(again == first && fields.is_empty());
+        let (other, _) = parked.add();
+        assert_ne!(other, first);
+    }
+}
