@@ -5,8 +5,12 @@
 
 extern crate alloc;
 
+mod config;
+mod connection;
 pub mod error;
+mod event;
 pub mod field;
+mod flow_control;
 pub mod frame;
 pub mod hpack;
 pub mod limits;
@@ -14,9 +18,15 @@ pub mod message;
 pub mod priority;
 pub mod rate_limit;
 mod role;
+mod scheduler;
 pub mod settings;
+mod stream;
 pub mod upgrade;
 
+pub use config::Config;
+pub use connection::{Connection, Ended};
+pub use event::Event;
 pub use limits::Limits;
 pub use role::Role;
 pub use settings::Settings;
+pub use stream::StreamKey;

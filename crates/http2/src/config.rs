@@ -1,0 +1,80 @@
+//! What the caller chooses about a connection.
+//!
+//! Owns [`Config`]: what is announced to the peer, the bounds on what a peer may cause, and the sizes of windows and
+//! buffers. Each default has its reason beside it.
+
+use crate::{Limits, Role, Settings};
+
+/// The choices of one end.
+///
+/// ```
+/// use wireloom_http2::{Config, Role};
+///
+/// let mut config = Config::new(Role::Server);
+/// config.settings.enable_connect_protocol = true;
+/// config.connection_window = 4 << 20;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// What this end announces in its first SETTINGS.
+    pub settings: Settings,
+    /// The bounds on what the peer can make this end hold or do.
+    pub limits: Limits,
+    /// The window of the connection as a whole, in bytes: what may be under way on all streams together.
+    pub connection_window: u32,
+    /// How large the windows of streams may grow by themselves when the path is long and wide; at or below
+    /// `settings.initial_window_size` they never do. In bytes.
+    pub stream_window_max: u32,
+    /// Whether window is given back as soon as DATA was handed out. When `false`, the caller calls
+    /// [`crate::Connection::release_capacity`]; single streams can choose otherwise.
+    pub auto_release: bool,
+    /// How much the caller may hold unreleased on all streams together before the connection's window shrinks, in
+    /// bytes. Up to it, slow readers of some streams take nothing from the others.
+    pub held_max: u32,
+    /// How much DATA is framed ahead of the transport, in bytes: enough for a large write, little enough for an urgent
+    /// stream to overtake.
+    pub output_ahead: usize,
+    /// How much a stream should have queued at most before the caller waits for [`crate::Event::Writable`], in bytes.
+    pub stream_queue: u32,
+    /// Input waits while this much output does: a peer that reads nothing cannot ask for more. In bytes.
+    pub output_max: usize,
+    /// Keys the map of stream identifiers. Random, where a peer may have many thousand streams and mean harm.
+    pub hash_key: u64,
+}
+
+impl Config {
+    /// The defaults for an end of this role.
+    pub const fn new(role: Role) -> Self {
+        let settings = Settings {
+            // RFC 9113 §8.4: push is refused by default; browsers have given it up.
+            enable_push: false,
+            // RFC 9113 §6.5.2 recommends no less than 100; 256 streams of 256 KiB are 64 MiB at worst.
+            max_concurrent_streams: 256,
+            // A round trip of 20 ms at 100 Mbit/s; more is measured.
+            initial_window_size: 256 * 1024,
+            // Four times what common servers take.
+            max_header_list_size: 64 * 1024,
+            // RFC 9218 §2.1: this end heeds the new priorities alone.
+            no_rfc7540_priorities: true,
+            ..Settings::INITIAL
+        };
+        // RFC 9113 §6.5.2: a server has no ENABLE_PUSH to send.
+        let settings = match role {
+            Role::Client => settings,
+            Role::Server => Settings { enable_push: true, ..settings },
+        };
+        Self {
+            settings,
+            limits: Limits::DEFAULT,
+            connection_window: 1 << 20,
+            stream_window_max: 8 << 20,
+            auto_release: true,
+            held_max: 16 << 20,
+            output_ahead: 64 * 1024,
+            stream_queue: 64 * 1024,
+            output_max: 1 << 20,
+            hash_key: 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+}

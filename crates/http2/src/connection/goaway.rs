@@ -1,0 +1,188 @@
+//! The end of a connection: graceful in two steps, or at once (RFC 9113 §6.8, §5.4.1).
+//!
+//! Owns why the connection ended, which is always known afterwards.
+//!
+//! ```text
+//! shutdown()   GOAWAY(2^31-1), PING ->        what is under way still counts
+//!                                   <- PING ACK
+//!              GOAWAY(last)         ->        newer streams are ignored, the peer knows that they are safe to retry
+//!              ... streams finish ...         ended: Drained
+//! ```
+
+use super::Connection;
+use super::exchange::DRAIN;
+use crate::Role;
+use crate::error::{Error, ErrorCode, Misuse, Violation};
+use crate::event::Step;
+use crate::frame::{Goaway, Ping, StreamId};
+use crate::rate_limit::Charge;
+use crate::stream::{Ended as StreamEnded, flag};
+
+/// How a connection came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ended {
+    /// After [`Connection::shutdown`] or the peer's GOAWAY, every stream has finished.
+    Drained,
+    /// The peer broke a rule or a limit; GOAWAY told it.
+    Failed(Error),
+    /// [`Connection::abort`] was called with this code.
+    Aborted(ErrorCode),
+    /// The transport ended. The peer's last GOAWAY, if there was one, came as an event.
+    Eof,
+}
+
+pub(super) struct Closing {
+    ended: Option<Ended>,
+    /// The last stream of the peer's that the GOAWAY of this side names.
+    sent: Option<StreamId>,
+    /// The first of two steps is done.
+    draining: bool,
+    received: Option<StreamId>,
+}
+
+impl Closing {
+    pub(super) const fn new() -> Self {
+        Self { ended: None, sent: None, draining: false, received: None }
+    }
+
+    /// Whether frames that would open this stream are passed over.
+    #[inline]
+    pub(super) fn ignores(&self, id: StreamId) -> bool {
+        self.sent.is_some_and(|last| id > last)
+    }
+}
+
+impl Connection {
+    /// Why the connection has ended; `None` while it has not. What is in the output is still to be written.
+    pub const fn ended(&self) -> Option<Ended> {
+        self.closing.ended
+    }
+
+    #[inline]
+    pub(super) const fn has_ended(&self) -> bool {
+        self.closing.ended.is_some()
+    }
+
+    /// Whether GOAWAY came or went: no stream can be opened any more.
+    pub const fn is_going_away(&self) -> bool {
+        self.closing.draining || self.closing.received.is_some() || self.has_ended()
+    }
+
+    pub(super) fn end(&mut self, ended: Ended) {
+        self.closing.ended.get_or_insert(ended);
+    }
+
+    pub(super) fn check_alive(&self) -> Result<(), Misuse> {
+        if self.has_ended() { Err(Misuse::ConnectionClosed) } else { Ok(()) }
+    }
+
+    /// An error of the connection: GOAWAY says why (RFC 9113 §5.4.1).
+    #[cold]
+    pub(super) fn fail(&mut self, error: Error) -> Error {
+        let error = error.for_connection();
+        let code = error.code().unwrap_or(ErrorCode::INTERNAL_ERROR);
+        self.write_goaway(
+            StreamId::new(self.highest_peer).unwrap_or_default(),
+            code,
+            error.reason().as_bytes(),
+        );
+        self.end(Ended::Failed(error));
+        error
+    }
+
+    fn write_goaway(&mut self, last: StreamId, code: ErrorCode, debug_data: &[u8]) {
+        // RFC 9113 §6.8: the last stream never goes up again.
+        let last_stream_id = self.closing.sent.map_or(last, |sent| sent.min(last));
+        self.closing.sent = Some(last_stream_id);
+        Goaway { last_stream_id, code, debug_data }.encode(&mut self.out.bytes);
+    }
+
+    /// Ends the connection gracefully: streams that are open go on, new ones are refused, and requests of the peer that
+    /// are under way still count. [`Connection::ended`] says when all have finished.
+    pub fn shutdown(&mut self) {
+        if self.has_ended() || self.closing.draining {
+            return;
+        }
+        self.closing.draining = true;
+        // RFC 9113 §6.8: first a warning that names no stream, and the truth a round trip later.
+        self.write_goaway(StreamId::MAX, ErrorCode::NO_ERROR, b"");
+        Ping { ack: false, payload: DRAIN }.encode(&mut self.out.bytes);
+        self.refuse_waiting();
+    }
+
+    /// The peer has read the first GOAWAY; `false` when there was none.
+    pub(super) fn finish_drain(&mut self) -> bool {
+        if !self.closing.draining || self.closing.sent != Some(StreamId::MAX) {
+            return false;
+        }
+        self.write_goaway(StreamId::new(self.highest_peer).unwrap_or_default(), ErrorCode::NO_ERROR, b"");
+        self.check_drained();
+        true
+    }
+
+    /// Ends the connection at once. Nothing but GOAWAY follows what is in the output.
+    pub fn abort(&mut self, code: ErrorCode, debug_data: &[u8]) {
+        if !self.has_ended() {
+            // RFC 9113 §4.2: every peer takes a frame of 16 KiB.
+            let debug_data = &debug_data[..debug_data.len().min(1024)];
+            self.write_goaway(StreamId::new(self.highest_peer).unwrap_or_default(), code, debug_data);
+            self.end(Ended::Aborted(code));
+        }
+    }
+
+    #[inline]
+    pub(super) fn check_drained(&mut self) {
+        if self.slab.len() == 0
+            && (self.closing.received.is_some_and(|_| self.role == Role::Client)
+                || (self.closing.draining && self.closing.sent != Some(StreamId::MAX)))
+        {
+            self.end(Ended::Drained);
+        }
+    }
+
+    pub(super) fn receive_goaway(&mut self, goaway: &Goaway<'_>) -> Result<Option<Step>, Error> {
+        let last = goaway.last_stream_id;
+        if let Some(before) = self.closing.received {
+            // RFC 9113 §6.8: MUST NOT increase.
+            if last > before {
+                return Err(Error::peer(Violation::GoawayIdIncreased, StreamId::CONNECTION));
+            }
+            self.charge(Charge::UnknownFrame)?;
+        }
+        let first = self.closing.received.replace(last).is_none();
+        if first {
+            self.refuse_waiting();
+        }
+        if last.get() < self.next_local {
+            // RFC 9113 §6.8: what is above was not and will not be processed.
+            let mut refused = alloc::vec::Vec::new();
+            self.slab.for_each(|slot, stream| {
+                if stream.has(flag::LOCAL) && stream.id > last.get() {
+                    refused.push((stream.id, slot));
+                }
+            });
+            refused.sort_unstable();
+            for (_, slot) in refused {
+                let stream = self.slab.key(slot);
+                self.drop_stream(slot, None, StreamEnded::ResetHere);
+                self.pending.push_back(Step::Refused { stream });
+            }
+        }
+        self.scratch.clear();
+        self.scratch.extend_from_slice(goaway.debug_data);
+        if last != StreamId::MAX || goaway.code != ErrorCode::NO_ERROR {
+            self.check_drained();
+        }
+        Ok(Some(Step::GoAway { last_stream_id: last, code: goaway.code }))
+    }
+
+    /// Requests that wait to open never will.
+    fn refuse_waiting(&mut self) {
+        while let Some(slot) = self.scheduler.first_opening() {
+            let stream = self.slab.key(slot);
+            self.drop_stream(slot, None, StreamEnded::ResetHere);
+            self.pending.push_back(Step::Refused { stream });
+        }
+    }
+}

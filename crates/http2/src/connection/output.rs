@@ -1,0 +1,181 @@
+//! Bytes on their way out: one buffer that frames are written into, and large pieces of DATA beside it by reference.
+//!
+//! ```text
+//! bytes  |......sent......|HEADERS|DATA header|DATA header|small DATA|PING|
+//!                         ^ head              ^ at        ^ at
+//! refs                                  [16 KiB]    [16 KiB]     what belongs before `at`, not copied
+//! ```
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+/// Pieces below this are copied: it costs less than one more slice in the write.
+const BY_REFERENCE: usize = 512;
+/// What an empty buffer may keep; more is given back when it was not needed for a while.
+const KEPT: usize = 64 * 1024;
+
+struct Reference {
+    /// Where in `bytes` the piece belongs: `head <= at <= bytes.len()`.
+    at: usize,
+    data: Bytes,
+}
+
+pub(super) struct Output {
+    pub(super) bytes: Vec<u8>,
+    head: usize,
+    refs: VecDeque<Reference>,
+    refs_len: usize,
+    /// The largest fill since the buffer was given a chance to shrink.
+    peak: usize,
+    /// Bytes of answers to the peer since the output was empty.
+    pub(super) answers_len: usize,
+}
+
+impl Output {
+    pub(super) const fn new() -> Self {
+        Self { bytes: Vec::new(), head: 0, refs: VecDeque::new(), refs_len: 0, peak: 0, answers_len: 0 }
+    }
+
+    /// How much waits, in bytes.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.head + self.refs_len
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the payload of DATA, behind its header.
+    #[inline]
+    pub(super) fn push(&mut self, data: Bytes) {
+        if data.len() < BY_REFERENCE {
+            self.bytes.extend_from_slice(&data);
+        } else {
+            self.refs_len += data.len();
+            self.refs.push_back(Reference { at: self.bytes.len(), data });
+        }
+    }
+
+    /// Fills in slices of what is to be written, in order; says how many.
+    pub(super) fn slices<'a>(&'a self, slices: &mut [&'a [u8]]) -> usize {
+        let mut filled = 0;
+        let mut put = |slice: &'a [u8]| match slices.get_mut(filled) {
+            Some(place) if !slice.is_empty() => {
+                *place = slice;
+                filled += 1;
+                true
+            }
+            Some(_) => true,
+            None => false,
+        };
+        let mut from = self.head;
+        for reference in &self.refs {
+            if !put(&self.bytes[from..reference.at]) || !put(&reference.data) {
+                return filled;
+            }
+            from = reference.at;
+        }
+        put(&self.bytes[from..]);
+        filled
+    }
+
+    /// So many bytes were written; more than there are counts as all.
+    pub(super) fn advance(&mut self, mut written: usize) {
+        while written > 0 {
+            let end = self.refs.front().map_or(self.bytes.len(), |reference| reference.at);
+            if self.head < end {
+                let step = written.min(end - self.head);
+                self.head += step;
+                written -= step;
+                continue;
+            }
+            let Some(reference) = self.refs.front_mut() else { break };
+            let step = written.min(reference.data.len());
+            written -= step;
+            self.refs_len -= step;
+            if step == reference.data.len() {
+                self.refs.pop_front();
+            } else {
+                let _ = reference.data.split_to(step);
+            }
+        }
+        if self.head == self.bytes.len() && self.refs.is_empty() {
+            self.rest();
+        } else if self.head >= KEPT && self.head * 2 >= self.bytes.len() {
+            // At least half is sent: moving the rest costs no more than writing it did.
+            self.peak = self.peak.max(self.bytes.len());
+            self.bytes.drain(..self.head);
+            self.refs.iter_mut().for_each(|reference| reference.at -= self.head);
+            self.head = 0;
+        }
+    }
+
+    #[inline]
+    fn rest(&mut self) {
+        self.peak = self.peak.max(self.bytes.len());
+        self.bytes.clear();
+        self.head = 0;
+        self.answers_len = 0;
+        if self.bytes.capacity() > KEPT && self.peak < self.bytes.capacity() / 4 {
+            self.bytes.shrink_to(self.peak.max(KEPT));
+        }
+        self.peak -= self.peak / 8;
+    }
+
+    /// Gives memory back when nothing waits.
+    pub(super) fn shrink(&mut self) {
+        if self.is_empty() {
+            *self = Self::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_leaves_in_order_however_it_is_written() {
+        let seed = fastrand::u64(..);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut out = Output::new();
+        let (mut expected, mut sent) = (Vec::new(), Vec::new());
+        let mut next = 0_u8;
+        for _ in 0..3000 {
+            let len = if random.bool() { random.usize(..20) } else { random.usize(..3000) };
+            let piece: Vec<u8> = (0..len)
+                .map(|_| {
+                    next = next.wrapping_add(1);
+                    next
+                })
+                .collect();
+            expected.extend_from_slice(&piece);
+            if random.bool() {
+                out.bytes.extend_from_slice(&piece);
+            } else {
+                out.push(piece.into());
+            }
+            let mut slices = [&[][..]; 3];
+            let slices_max = random.usize(1..=3);
+            let filled = out.slices(&mut slices[..slices_max]);
+            let offered = slices[..filled].concat();
+            assert_eq!(filled == 0, out.is_empty());
+            let written = if random.u32(..5) == 0 { offered.len() } else { random.usize(..=offered.len()) };
+            sent.extend_from_slice(&offered[..written]);
+            out.advance(written);
+            assert_eq!(out.len(), expected.len() - sent.len(), "seed {seed}");
+        }
+        while !out.is_empty() {
+            let mut slices = [&[][..]; 3];
+            let filled = out.slices(&mut slices);
+            let offered = slices[..filled].concat();
+            sent.extend_from_slice(&offered);
+            out.advance(offered.len());
+        }
+        assert_eq!(sent, expected, "seed {seed}");
+        assert_eq!(out.answers_len, 0);
+    }
+}

@@ -1,0 +1,372 @@
+//! Input, cut into frames.
+//!
+//! Owns what is left over between two inputs: the beginning of a frame, the rest of a DATA payload, a field block that
+//! is not complete. A frame that is whole in the input is read where it stands; DATA is lent out as it comes.
+//!
+//! ```text
+//! input   ..rest of DATA | frame | frame | frame | fra
+//!           lent, or       dispatched in place     `-> partial, until the next input completes it
+//!           passed over
+//! ```
+
+use alloc::vec::Vec;
+
+use super::{Connection, RateLimit};
+use crate::Role;
+use crate::error::{Error, Exceeded, Scope, Violation};
+use crate::event::Step;
+use crate::frame::{Flags, Frame, FrameHeader, Kind, Settings, StreamId};
+use crate::rate_limit::Charge;
+use crate::stream::StreamKey;
+use crate::upgrade::PREFACE;
+
+/// A DATA payload that is under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DataRest {
+    /// Whose it is; `None` when it is passed over.
+    pub(super) stream: Option<StreamKey>,
+    /// Content that has not come yet, in bytes.
+    pub(super) data_left: u32,
+    /// Padding behind it.
+    pub(super) padding_left: u32,
+    pub(super) end_stream: bool,
+    /// What the caller does not hold, to be given back at the end.
+    pub(super) flow_len: u32,
+}
+
+/// A field block that is being collected: HEADERS or PUSH_PROMISE without END_HEADERS.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Collecting {
+    pub(super) stream_id: StreamId,
+    pub(super) end_stream: bool,
+    pub(super) promised: Option<StreamId>,
+    /// The stream depends on itself: an error of the stream, once the block is decoded.
+    pub(super) self_dependent: bool,
+    pub(super) continuations: usize,
+}
+
+pub(super) struct Reader {
+    /// How much of the client's preface is still to come (RFC 9113 §3.4).
+    preface_left: u8,
+    /// Whether the peer's first frame has come, which is SETTINGS.
+    pub(super) settings_seen: bool,
+    /// The beginning of a frame that is not DATA, or of a header: `partial.len() < 9 + max_frame_size`.
+    partial: Vec<u8>,
+    data: Option<DataRest>,
+    /// Bytes of a payload that no one wants.
+    skip: u32,
+    pub(super) collecting: Option<Collecting>,
+    /// The field block so far.
+    pub(super) block: Vec<u8>,
+}
+
+/// What `partial` and `block` may keep while they are empty.
+const KEPT: usize = 1024;
+
+impl Reader {
+    pub(super) const fn new(role: Role) -> Self {
+        Self {
+            preface_left: match role {
+                Role::Client => 0,
+                Role::Server => PREFACE.len() as u8,
+            },
+            settings_seen: false,
+            partial: Vec::new(),
+            data: None,
+            skip: 0,
+            collecting: None,
+            block: Vec::new(),
+        }
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.partial.shrink_to_fit();
+        self.block.shrink_to_fit();
+    }
+}
+
+impl Connection {
+    /// Reads on from `at`: says how far it came, and what that brought. No progress means that all is read.
+    #[inline]
+    pub(super) fn read(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<Step>), Error> {
+        if self.reader.data.is_some() {
+            return self.read_data(input, at);
+        }
+        let rest = &input[at..];
+        if self.reader.partial.is_empty() && self.reader.skip == 0 && self.reader.preface_left == 0 {
+            // The common case: a frame whole in the input.
+            if let Some((bytes, after)) = rest.split_first_chunk::<{ FrameHeader::LEN }>() {
+                let header = FrameHeader::decode(bytes);
+                self.check_header(&header)?;
+                let len = header.len as usize;
+                if header.kind == Kind::DATA {
+                    return self.begin_data(&header, input, at + FrameHeader::LEN);
+                }
+                if let Some(payload) = after.get(..len) {
+                    let step = self.dispatch(&header, payload)?;
+                    return Ok((at + FrameHeader::LEN + len, step));
+                }
+            }
+        }
+        self.read_slowly(input, at)
+    }
+
+    #[cold]
+    fn read_slowly(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<Step>), Error> {
+        let rest = &input[at..];
+        if rest.is_empty() {
+            return Ok((at, None));
+        }
+        if self.reader.preface_left > 0 {
+            let left = usize::from(self.reader.preface_left);
+            let expected = &PREFACE[PREFACE.len() - left..];
+            let len = rest.len().min(left);
+            // RFC 9113 §3.4: an invalid preface is a connection error, PROTOCOL_ERROR.
+            if rest[..len] != expected[..len] {
+                return Err(Error::peer(Violation::PrefaceInvalid, StreamId::CONNECTION));
+            }
+            self.reader.preface_left -= len as u8;
+            return Ok((at + len, None));
+        }
+        if self.reader.skip > 0 {
+            let len = rest.len().min(self.reader.skip as usize);
+            self.reader.skip -= len as u32;
+            return Ok((at + len, None));
+        }
+        let have = self.reader.partial.len();
+        if have < FrameHeader::LEN {
+            let len = rest.len().min(FrameHeader::LEN - have);
+            self.reader.partial.extend_from_slice(&rest[..len]);
+            let Some(bytes) = self.reader.partial.first_chunk() else { return Ok((at + len, None)) };
+            let header = FrameHeader::decode(bytes);
+            self.check_header(&header)?;
+            if header.kind == Kind::DATA && !header.flags.contains(Flags::PADDED) {
+                self.reader.partial.clear();
+                return self.begin_data(&header, input, at + len);
+            }
+            if header.len > 0 {
+                return Ok((at + len, None));
+            }
+            return Ok((at + len, self.dispatch_partial(&header)?));
+        }
+        let Some(bytes) = self.reader.partial.first_chunk() else { return Ok((at, None)) };
+        let header = FrameHeader::decode(bytes);
+        if header.kind == Kind::DATA {
+            self.reader.partial.clear();
+            return self.begin_data(&header, input, at);
+        }
+        let wanted = FrameHeader::LEN + header.len as usize - have;
+        let len = rest.len().min(wanted);
+        self.reader.partial.extend_from_slice(&rest[..len]);
+        if len < wanted {
+            return Ok((at + len, None));
+        }
+        Ok((at + len, self.dispatch_partial(&header)?))
+    }
+
+    fn dispatch_partial(&mut self, header: &FrameHeader) -> Result<Option<Step>, Error> {
+        let mut partial = core::mem::take(&mut self.reader.partial);
+        let step = self.dispatch(header, &partial[FrameHeader::LEN..]);
+        partial.clear();
+        partial.shrink_to(KEPT);
+        self.reader.partial = partial;
+        step
+    }
+
+    /// What a header alone can break, before its payload is waited for.
+    #[inline]
+    fn check_header(&mut self, header: &FrameHeader) -> Result<(), Error> {
+        let connection = StreamId::CONNECTION;
+        if !self.reader.settings_seen {
+            // RFC 9113 §3.4: the first frame of either side is SETTINGS, and no acknowledgement.
+            if header.kind != Kind::SETTINGS || header.flags.contains(Flags::ACK) {
+                return Err(Error::peer(Violation::PrefaceWithoutSettings, connection));
+            }
+            self.reader.settings_seen = true;
+        }
+        header.check_len(self.frame_len_max()).map_err(|violation| Error::peer(violation, connection))?;
+        match &self.reader.collecting {
+            None => Ok(()),
+            // RFC 9113 §6.2, §6.10: nothing but CONTINUATION of the same stream.
+            Some(collecting)
+                if header.kind == Kind::CONTINUATION && header.stream_id == collecting.stream_id =>
+            {
+                Ok(())
+            }
+            Some(_) => Err(Error::peer(Violation::FieldBlockInterrupted, connection)),
+        }
+    }
+
+    /// Reads a frame other than DATA. Errors of a stream are answered here, those of the connection are passed on.
+    #[inline]
+    fn dispatch(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<Option<Step>, Error> {
+        let result = match header.kind {
+            // The two that every exchange has, without a detour.
+            Kind::HEADERS => crate::frame::Headers::parse(header, payload)
+                .map_err(|violation| Error::peer(violation, header.stream_id))
+                .and_then(|headers| self.receive_headers(&headers)),
+            Kind::WINDOW_UPDATE => crate::frame::WindowUpdate::parse(header, payload)
+                .map_err(|violation| Error::peer(violation, header.stream_id))
+                .and_then(|update| self.receive_window_update(update)),
+            _ => self.dispatch_other(header, payload),
+        };
+        match result {
+            Ok(step) => Ok(step),
+            Err(error) => self.stream_error(error),
+        }
+    }
+
+    fn dispatch_other(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<Option<Step>, Error> {
+        let frame = match Frame::parse(header, payload) {
+            Ok(frame) => frame,
+            Err(violation) => {
+                let error = Error::peer(violation, header.stream_id);
+                // RFC 9113 §5.1: whatever the frame has wrong, it has no business on an idle stream. PRIORITY alone may
+                // be there, and there is no idle stream to reset.
+                if matches!(error.scope(), Some(Scope::Stream(id)) if self.is_idle(id)) {
+                    return Err(error.for_connection());
+                }
+                return Err(error);
+            }
+        };
+        match frame {
+            Frame::RstStream(reset) => self.receive_reset(reset),
+            Frame::Settings(Settings::Values(values)) => self.receive_settings(values),
+            Frame::Settings(Settings::Ack) => self.receive_settings_ack(),
+            Frame::PushPromise(promise) => self.receive_push_promise(&promise),
+            Frame::Ping(ping) => self.receive_ping(ping),
+            Frame::Goaway(goaway) => self.receive_goaway(&goaway),
+            Frame::Continuation(more) => self.receive_continuation(&more),
+            Frame::Priority(_) => {
+                // RFC 9113 §5.3.2: the deprecated priorities are read and passed over.
+                self.charge(Charge::Priority)?;
+                Ok(None)
+            }
+            Frame::PriorityUpdate(update) => self.receive_priority_update(&update),
+            Frame::AltSvc(altsvc) => self.receive_altsvc(&altsvc),
+            Frame::Origin(origin) => self.receive_origin(&origin, payload),
+            // RFC 9113 §5.5: what is unknown MUST be ignored. DATA, HEADERS and WINDOW_UPDATE went another way.
+            _ => {
+                self.charge(Charge::UnknownFrame)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Begins a DATA frame whose payload starts at `at`.
+    #[inline]
+    fn begin_data(
+        &mut self,
+        header: &FrameHeader,
+        input: &[u8],
+        at: usize,
+    ) -> Result<(usize, Option<Step>), Error> {
+        let mut from = at;
+        let mut padding = 0;
+        let mut data_len = header.len;
+        let connection = StreamId::CONNECTION;
+        if header.flags.contains(Flags::PADDED) {
+            // RFC 9113 §6.1 with §4.2: there is room for the length of the padding.
+            if header.len == 0 {
+                return Err(Error::peer(Violation::DataSize, connection));
+            }
+            let Some(&len) = input.get(at) else {
+                // The header waits for its tenth byte.
+                self.reader.partial.extend_from_slice(&header.to_bytes());
+                return Ok((at, None));
+            };
+            from += 1;
+            padding = u32::from(len);
+            // RFC 9113 §6.1: padding as long as the payload or longer.
+            data_len = (header.len - 1)
+                .checked_sub(padding)
+                .ok_or_else(|| Error::peer(Violation::PaddingTooLong, connection))?;
+        }
+        // RFC 9113 §6.1: DATA on stream 0.
+        if header.stream_id.is_connection() {
+            return Err(Error::peer(Violation::StreamIdZero, connection));
+        }
+        let end_stream = header.flags.contains(Flags::END_STREAM);
+        match self.receive_data(header.stream_id, header.len, data_len, end_stream) {
+            Ok(stream) => {
+                let mut rest = DataRest {
+                    stream,
+                    data_left: data_len,
+                    padding_left: padding,
+                    end_stream,
+                    flow_len: header.len,
+                };
+                // DATA whole in the input, without padding: nothing is kept between.
+                if let Some(key) = stream
+                    && padding == 0
+                    && input.len() - from >= data_len as usize
+                    && (data_len > 0 || end_stream)
+                {
+                    let end = from + data_len as usize;
+                    self.finish_data(key, header.len, data_len, end_stream);
+                    return Ok((end, Some(Step::Data { stream: key, input: from..end, end_stream })));
+                }
+                if stream.is_none() {
+                    (rest.padding_left, rest.data_left) = (padding + data_len, 0);
+                }
+                self.reader.data = Some(rest);
+                self.read_data(input, from)
+            }
+            Err(error) => {
+                self.reader.data = Some(DataRest {
+                    stream: None,
+                    data_left: 0,
+                    padding_left: data_len + padding,
+                    end_stream: false,
+                    flow_len: header.len,
+                });
+                let step = self.stream_error(error)?;
+                Ok((from, step))
+            }
+        }
+    }
+
+    /// Goes on with a DATA payload.
+    fn read_data(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<Step>), Error> {
+        let Some(mut rest) = self.reader.data else { return Ok((at, None)) };
+        let available = input.len() - at;
+        let piece = available.min(rest.data_left as usize);
+        let end = at + piece;
+        rest.data_left -= piece as u32;
+        let mut step = None;
+        if let Some(stream) = rest.stream {
+            // A stream that was reset in the middle is not heard of any more.
+            if self.slab.slot(stream).is_none() {
+                rest.stream = None;
+            } else if piece > 0 || (rest.data_left == 0 && rest.end_stream) {
+                let end_stream = rest.data_left == 0 && rest.end_stream;
+                step = Some(Step::Data { stream, input: at..end, end_stream });
+            }
+            if rest.data_left == 0 {
+                let data_len = rest.flow_len - if rest.padding_left > 0 { rest.padding_left + 1 } else { 0 };
+                match rest.stream.take() {
+                    Some(stream) => self.finish_data(stream, rest.flow_len, data_len, rest.end_stream),
+                    None => self.ignore_data(rest.flow_len),
+                }
+                rest.flow_len = 0;
+            }
+        }
+        let mut next = end;
+        if rest.data_left == 0 {
+            let padding = (input.len() - end).min(rest.padding_left as usize);
+            rest.padding_left -= padding as u32;
+            next += padding;
+        }
+        self.reader.data = (rest.data_left > 0 || rest.padding_left > 0).then_some(rest);
+        Ok((next, step))
+    }
+
+    /// Counts a frame against what a peer may do.
+    #[inline]
+    pub(super) fn charge(&mut self, charge: Charge) -> Result<(), Error> {
+        let rates: &mut RateLimit = &mut self.rates;
+        rates
+            .charge(charge, &self.config.limits, self.now)
+            .map_err(|exceeded: Exceeded| Error::limit(exceeded, StreamId::CONNECTION))
+    }
+}

@@ -1,0 +1,490 @@
+//! What this side sends on streams: messages, DATA within the windows, and its turn among the others.
+//!
+//! Owns the commands of a caller who has something to say. HEADERS go out at once, because HPACK wants the order of the
+//! wire; DATA goes straight to the output when nothing is before it, and is queued by reference otherwise.
+
+use bytes::Bytes;
+
+use super::Connection;
+use crate::Role;
+use crate::error::{Error, Misuse};
+use crate::event::Step;
+use crate::field::{Field, Token};
+use crate::flow_control::{spend, window};
+use crate::frame::{BlockWriter, Flags, FrameHeader, Kind, StreamId};
+use crate::message::RequestKind;
+use crate::stream::{self, NONE, State, Stream, StreamKey, flag};
+
+/// What the fields of a message say about it, to its sender.
+struct Outgoing {
+    kind: RequestKind,
+    status: u16,
+}
+
+impl Connection {
+    /// Sends a request: opens a stream, at once or as soon as the peer allows one more. Its content follows by
+    /// [`Connection::send_data`], unless `end_stream`.
+    ///
+    /// The fields are sent as they are: pseudo-fields first, names in lower case (see [`crate::message::check_request`]).
+    ///
+    /// # Errors
+    /// [`Misuse::NotClient`], [`Misuse::GoingAway`], [`Misuse::StreamIdsExhausted`], [`Misuse::MessageInvalid`] without a
+    /// method, [`Misuse::ConnectProtocolNotEnabled`], [`Misuse::FieldListTooLarge`].
+    pub fn send_request<'f, I>(&mut self, fields: I, end_stream: bool) -> Result<StreamKey, Error>
+    where
+        I: IntoIterator<Item = Field<'f>>,
+        I::IntoIter: Clone,
+    {
+        let fields = fields.into_iter();
+        if self.role == Role::Server {
+            return Err(Misuse::NotClient.into());
+        }
+        self.check_alive()?;
+        if self.is_going_away() {
+            return Err(Misuse::GoingAway.into());
+        }
+        let stream_id = StreamId::new(self.next_local).ok_or(Misuse::StreamIdsExhausted)?;
+        let outgoing = self.look_over(fields.clone(), Token::Method)?;
+        if outgoing.kind == RequestKind::ExtendedConnect && !self.exchange.peer.enable_connect_protocol {
+            return Err(Misuse::ConnectProtocolNotEnabled.into());
+        }
+        let mut flags = flag::LOCAL | flag::SENT_FINAL | Self::request_flags(outgoing.kind);
+        if !self.config.auto_release {
+            flags |= flag::MANUAL;
+        }
+        let waits = self.open_local >= self.exchange.peer.max_concurrent_streams
+            || self.scheduler.first_opening().is_some();
+        if waits {
+            let waiting = self.slab.len() - self.open_local;
+            if waiting as usize >= self.limits().queued_opens_max {
+                return Err(Misuse::StreamIdsExhausted.into());
+            }
+            let (at, list) = self.parked.add();
+            list.extend(fields);
+            let mut stream = Stream::new(stream_id.get(), State::Idle, flags);
+            stream.parked = at;
+            if end_stream {
+                stream.set(flag::END_QUEUED);
+            }
+            self.next_local += 2;
+            let slot = self.slab.insert(stream);
+            self.scheduler.add_opening(&mut self.slab, slot);
+            return Ok(self.slab.key(slot));
+        }
+        self.next_local += 2;
+        self.write_headers(stream_id, fields, end_stream);
+        let state = if end_stream { State::HalfClosedLocal } else { State::Open };
+        let slot = self.slab.insert(Stream::new(stream_id.get(), state, flags));
+        self.open_local += 1;
+        Ok(StreamKey::new(slot, stream_id.get()))
+    }
+
+    /// Opens the requests that wait, as far as the peer allows.
+    pub(super) fn open_waiting(&mut self) {
+        while self.open_local < self.exchange.peer.max_concurrent_streams {
+            let Some(slot) = self.scheduler.first_opening() else { return };
+            if self.has_ended() {
+                return;
+            }
+            self.scheduler.remove(&mut self.slab, slot);
+            let stream = self.slab.get_mut(slot);
+            let at = core::mem::replace(&mut stream.parked, NONE);
+            let end_stream =
+                stream.has(flag::END_QUEUED) && stream.queued == 0 && !stream.has(flag::TRAILERS);
+            stream.state = if end_stream { State::HalfClosedLocal } else { State::Open };
+            let queued = stream.queued > 0 || stream.has(flag::END_QUEUED | flag::TRAILERS);
+            let Some(stream_id) = StreamId::new(stream.id) else { return };
+            let block = BlockWriter::headers(stream_id, end_stream, &mut self.out.bytes);
+            self.encoder.encode(self.parked.fields(at), &mut self.out.bytes);
+            block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
+            self.parked.remove(at);
+            self.open_local += 1;
+            if queued && !end_stream {
+                self.schedule(slot);
+            }
+        }
+    }
+
+    /// Sends the final response to a request.
+    ///
+    /// # Errors
+    /// [`Misuse::NotServer`], [`Misuse::StreamGone`], [`Misuse::HeadersSent`], [`Misuse::MessageInvalid`] without a status
+    /// of 200 to 999, [`Misuse::FieldListTooLarge`].
+    pub fn send_response<'f, I>(
+        &mut self,
+        stream: StreamKey,
+        fields: I,
+        end_stream: bool,
+    ) -> Result<(), Error>
+    where
+        I: IntoIterator<Item = Field<'f>>,
+        I::IntoIter: Clone,
+    {
+        let fields = fields.into_iter();
+        let (slot, stream_id) = self.responding(stream)?;
+        let outgoing = self.look_over(fields.clone(), Token::Status)?;
+        if outgoing.status < 200 {
+            return Err(Misuse::MessageInvalid.into());
+        }
+        self.write_headers(stream_id, fields, end_stream);
+        let record = self.slab.get_mut(slot);
+        record.set(flag::SENT_FINAL);
+        if outgoing.status / 100 != 2 {
+            record.clear(flag::CONNECT);
+        }
+        if record.state == State::ReservedLocal {
+            // RFC 9113 §5.1 (reserved (local)): the promised response begins.
+            self.reserved -= 1;
+            self.open_local += 1;
+        }
+        self.step(slot, stream::Step::SendHeaders, stream::Ended::Finished);
+        if end_stream {
+            self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
+        }
+        Ok(())
+    }
+
+    /// Sends an interim response (RFC 9110 §15.2): 100 to 199 but 101, before the final one.
+    ///
+    /// # Errors
+    /// As [`Connection::send_response`].
+    pub fn send_informational<'f, I>(&mut self, stream: StreamKey, fields: I) -> Result<(), Error>
+    where
+        I: IntoIterator<Item = Field<'f>>,
+        I::IntoIter: Clone,
+    {
+        let fields = fields.into_iter();
+        let (slot, stream_id) = self.responding(stream)?;
+        let outgoing = self.look_over(fields.clone(), Token::Status)?;
+        // RFC 9113 §8.6: there is no 101. A promised stream goes on by its final response.
+        if outgoing.status >= 200
+            || outgoing.status == 101
+            || self.slab.get(slot).state == State::ReservedLocal
+        {
+            return Err(Misuse::MessageInvalid.into());
+        }
+        self.write_headers(stream_id, fields, false);
+        Ok(())
+    }
+
+    fn responding(&self, stream: StreamKey) -> Result<(u32, StreamId), Error> {
+        self.check_server()?;
+        let slot = self.slab.slot(stream).ok_or(Misuse::StreamGone)?;
+        let record = self.slab.get(slot);
+        if record.has(flag::SENT_FINAL) {
+            return Err(Misuse::HeadersSent.into());
+        }
+        Ok((slot, StreamId::new(record.id).unwrap_or_default()))
+    }
+
+    /// Promises a response to a request that the client has not made (RFC 9113 §8.4), on a stream of its own.
+    ///
+    /// # Errors
+    /// [`Misuse::NotServer`], [`Misuse::PushRefused`], [`Misuse::StreamGone`] when `stream` is not open on this side,
+    /// [`Misuse::GoingAway`], [`Misuse::StreamIdsExhausted`], [`Misuse::MessageInvalid`].
+    pub fn push_promise<'f, I>(&mut self, stream: StreamKey, fields: I) -> Result<StreamKey, Error>
+    where
+        I: IntoIterator<Item = Field<'f>>,
+        I::IntoIter: Clone,
+    {
+        let fields = fields.into_iter();
+        self.check_server()?;
+        if !self.exchange.peer.enable_push {
+            return Err(Misuse::PushRefused.into());
+        }
+        if self.is_going_away() {
+            return Err(Misuse::GoingAway.into());
+        }
+        let parent = self.slab.slot(stream).ok_or(Misuse::StreamGone)?;
+        let record = self.slab.get(parent);
+        // RFC 9113 §6.6: on a stream of the client that this side has not ended.
+        if record.has(flag::LOCAL) || !record.state.may_send_data() {
+            return Err(Misuse::StreamGone.into());
+        }
+        let parent_id = StreamId::new(record.id).unwrap_or_default();
+        let promised = StreamId::new(self.next_local).ok_or(Misuse::StreamIdsExhausted)?;
+        let outgoing = self.look_over(fields.clone(), Token::Method)?;
+        // RFC 9113 §8.2.2 of promises: one that the client has room for.
+        if self.open_local + self.reserved >= self.exchange.peer.max_concurrent_streams {
+            return Err(Misuse::PushRefused.into());
+        }
+        let block = BlockWriter::push_promise(parent_id, promised, &mut self.out.bytes);
+        self.encoder.encode(fields, &mut self.out.bytes);
+        block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
+        self.next_local += 2;
+        self.reserved += 1;
+        let flags = flag::LOCAL | flag::RECV_FINAL | Self::request_flags(outgoing.kind);
+        let slot = self.slab.insert(Stream::new(promised.get(), State::PROMISED_HERE, flags));
+        Ok(self.slab.key(slot))
+    }
+
+    /// Sends content: at once as far as the windows allow, the rest when its turn comes. Large pieces are kept by
+    /// reference and never copied.
+    ///
+    /// Everything is taken. [`Connection::queued`] says what waits; a caller that produces without end waits for
+    /// [`crate::Event::Writable`] when [`Connection::send_capacity`] is 0.
+    ///
+    /// # Errors
+    /// [`Misuse::StreamGone`], [`Misuse::SendBeforeHeaders`], [`Misuse::SendAfterEnd`]; [`Misuse::ContentLengthMismatch`]
+    /// when a stream would queue 4 GiB.
+    #[inline]
+    pub fn send_data(
+        &mut self,
+        stream: StreamKey,
+        data: impl Into<Bytes>,
+        end_stream: bool,
+    ) -> Result<(), Error> {
+        self.send_bytes(stream, data.into(), end_stream)
+    }
+
+    fn send_bytes(&mut self, key: StreamKey, data: Bytes, end_stream: bool) -> Result<(), Error> {
+        let slot = self.sending(key)?;
+        let initial = self.exchange.peer.initial_window_size;
+        let frame_len_max = self.exchange.peer.max_frame_size as usize;
+        let len = data.len();
+        let record = self.slab.get_mut(slot);
+        let direct = record.queued == 0
+            && !record.has(flag::IN_LIST)
+            && len <= frame_len_max
+            && (len == 0
+                || (self.scheduler.is_idle()
+                    && self.out.len() < self.config.output_ahead
+                    && len as i64 <= self.send_window
+                    && len as i64 <= window(initial, record.send_delta)));
+        if direct {
+            // RFC 9113 §6.9.1: an empty frame is sent whatever the windows are; without END_STREAM it says nothing.
+            if len > 0 || end_stream {
+                self.write_data(slot, data, end_stream);
+            }
+            return Ok(());
+        }
+        if len > 0 && !self.chunks.push(record, data) {
+            return Err(Misuse::ContentLengthMismatch.into());
+        }
+        if end_stream {
+            record.set(flag::END_QUEUED);
+        }
+        if record.queued > self.config.stream_queue {
+            record.set(flag::WANTS_ROOM);
+        }
+        if record.state != State::Idle && (len > 0 || end_stream) {
+            self.schedule(slot);
+        }
+        Ok(())
+    }
+
+    /// Sends trailers behind the content, which end the stream.
+    ///
+    /// # Errors
+    /// As [`Connection::send_data`], and [`Misuse::MessageInvalid`] when there is a pseudo-field.
+    pub fn send_trailers<'f, I>(&mut self, stream: StreamKey, fields: I) -> Result<(), Error>
+    where
+        I: IntoIterator<Item = Field<'f>>,
+        I::IntoIter: Clone,
+    {
+        let fields = fields.into_iter();
+        let slot = self.sending(stream)?;
+        if fields.clone().any(|field| field.name().first() == Some(&b':')) {
+            return Err(Misuse::MessageInvalid.into());
+        }
+        let record = self.slab.get_mut(slot);
+        if record.state == State::Idle {
+            // The request itself waits; trailers without content could not be kept beside it.
+            return Err(Misuse::SendBeforeHeaders.into());
+        }
+        if record.queued > 0 || record.has(flag::IN_LIST) {
+            let (at, list) = self.parked.add();
+            list.extend(fields);
+            record.parked = at;
+            record.set(flag::TRAILERS | flag::END_QUEUED);
+            return Ok(());
+        }
+        let stream_id = StreamId::new(stream.id()).unwrap_or_default();
+        self.write_headers(stream_id, fields, true);
+        self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
+        Ok(())
+    }
+
+    /// What a stream has queued, in bytes: taken by [`Connection::send_data`] and not framed yet.
+    pub fn queued(&self, stream: StreamKey) -> usize {
+        self.slab.slot(stream).map_or(0, |slot| self.slab.get(slot).queued as usize)
+    }
+
+    /// How much a stream should be given now, in bytes; 0 means to wait for [`crate::Event::Writable`], which is sent
+    /// after this was asked for.
+    pub fn send_capacity(&mut self, stream: StreamKey) -> usize {
+        let Some(slot) = self.slab.slot(stream) else { return 0 };
+        let queue = self.config.stream_queue;
+        let record = self.slab.get_mut(slot);
+        let room = queue.saturating_sub(record.queued);
+        if room == 0 {
+            record.set(flag::WANTS_ROOM);
+        }
+        room as usize
+    }
+
+    fn sending(&self, stream: StreamKey) -> Result<u32, Error> {
+        self.check_alive()?;
+        let slot = self.slab.slot(stream).ok_or(Misuse::StreamGone)?;
+        let record = self.slab.get(slot);
+        if record.has(flag::END_QUEUED) {
+            return Err(Misuse::SendAfterEnd.into());
+        }
+        if !record.has(flag::SENT_FINAL) {
+            return Err(Misuse::SendBeforeHeaders.into());
+        }
+        if !record.state.may_send_data() && record.state != State::Idle {
+            return Err(Misuse::SendAfterEnd.into());
+        }
+        Ok(slot)
+    }
+
+    /// Writes one DATA frame, which both windows allow.
+    #[inline]
+    fn write_data(&mut self, slot: u32, data: Bytes, end_stream: bool) {
+        let stream = self.slab.get_mut(slot);
+        let len = data.len() as u32;
+        stream.send_delta = spend(stream.send_delta, len);
+        self.send_window -= i64::from(len);
+        let header = FrameHeader {
+            len,
+            kind: Kind::DATA,
+            flags: Flags::NONE.with(Flags::END_STREAM, end_stream),
+            stream_id: StreamId::new(stream.id).unwrap_or_default(),
+        };
+        header.encode(&mut self.out.bytes);
+        self.out.push(data);
+        self.rates.data_sent(len as usize, &self.config.limits);
+        if end_stream {
+            self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
+        }
+    }
+
+    /// Frames DATA of the streams whose turn it is, until enough is ahead of the transport.
+    pub(super) fn pump(&mut self) {
+        if self.has_ended() {
+            return;
+        }
+        while self.out.len() < self.config.output_ahead {
+            let Some(slot) = self.scheduler.next() else { break };
+            self.pump_stream(slot);
+            if self.send_window <= 0 {
+                break;
+            }
+        }
+        if self.stalled_since.is_none()
+            && (!self.out.is_empty() || (!self.scheduler.is_idle() && self.send_window <= 0))
+        {
+            self.stalled_since = Some(self.now);
+        }
+    }
+
+    fn pump_stream(&mut self, slot: u32) {
+        let initial = self.exchange.peer.initial_window_size;
+        let frame_len_max = i64::from(self.exchange.peer.max_frame_size);
+        let record = self.slab.get_mut(slot);
+        let stream_window = window(initial, record.send_delta);
+        let empty = record.queued == 0;
+        let room = stream_window.min(self.send_window).min(frame_len_max);
+        if !empty && room <= 0 {
+            if stream_window <= 0 {
+                // The window was taken away by SETTINGS (RFC 9113 §6.9.2).
+                self.scheduler.remove(&mut self.slab, slot);
+                self.schedule(slot);
+            }
+            return;
+        }
+        if !empty && let Some(piece) = self.chunks.take(record, room as usize) {
+            let last = record.queued == 0 && record.has(flag::END_QUEUED) && !record.has(flag::TRAILERS);
+            if i64::from(room as u32) >= Self::PROGRESS_MIN || record.queued == 0 {
+                record.clear(flag::STALL_CLOCK);
+            }
+            let wants_room = record.has(flag::WANTS_ROOM) && record.queued <= self.config.stream_queue / 2;
+            if wants_room {
+                record.clear(flag::WANTS_ROOM);
+            }
+            let key = StreamKey::new(slot, record.id);
+            if last {
+                return self.write_data(slot, piece, true);
+            }
+            self.write_data(slot, piece, false);
+            if wants_room {
+                self.pending.push_back(Step::Writable { stream: key });
+            }
+        }
+        let record = self.slab.get(slot);
+        if record.queued > 0 {
+            if window(initial, record.send_delta) > 0 {
+                return self.scheduler.rotate(&mut self.slab, slot);
+            }
+            self.scheduler.remove(&mut self.slab, slot);
+            return self.schedule(slot);
+        }
+        self.scheduler.remove(&mut self.slab, slot);
+        let record = self.slab.get_mut(slot);
+        if record.has(flag::TRAILERS) {
+            let at = core::mem::replace(&mut record.parked, NONE);
+            let stream_id = StreamId::new(record.id).unwrap_or_default();
+            let block = BlockWriter::headers(stream_id, true, &mut self.out.bytes);
+            self.encoder.encode(self.parked.fields(at), &mut self.out.bytes);
+            block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
+            self.parked.remove(at);
+            self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
+        } else if record.has(flag::END_QUEUED) {
+            self.write_data(slot, Bytes::new(), true);
+        }
+    }
+
+    #[inline]
+    fn write_headers<'f>(
+        &mut self,
+        stream_id: StreamId,
+        fields: impl Iterator<Item = Field<'f>>,
+        end_stream: bool,
+    ) {
+        let block = BlockWriter::headers(stream_id, end_stream, &mut self.out.bytes);
+        self.encoder.encode(fields, &mut self.out.bytes);
+        block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
+    }
+
+    /// Looks a message over before it is sent: what kind it is, that it has the field it cannot do without, and that
+    /// the peer takes a list of this size (RFC 9113 §6.5.2, §8.3).
+    #[inline]
+    fn look_over<'f>(
+        &self,
+        fields: impl Iterator<Item = Field<'f>>,
+        needed: Token,
+    ) -> Result<Outgoing, Error> {
+        let mut outgoing = Outgoing { kind: RequestKind::Plain, status: 0 };
+        let (mut found, mut size, mut protocol) = (false, 0, false);
+        for field in fields {
+            size += field.list_size();
+            let token = field.token();
+            protocol |= token == Token::Protocol;
+            if token != needed {
+                continue;
+            }
+            found = true;
+            match (needed, field.value()) {
+                (Token::Method, b"HEAD") => outgoing.kind = RequestKind::Head,
+                (Token::Method, b"CONNECT") => outgoing.kind = RequestKind::Connect,
+                (Token::Status, &[a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9']) => {
+                    outgoing.status =
+                        u16::from(a - b'0') * 100 + u16::from(b - b'0') * 10 + u16::from(c - b'0');
+                }
+                (Token::Status, _) => return Err(Misuse::MessageInvalid.into()),
+                _ => {}
+            }
+        }
+        if !found {
+            return Err(Misuse::MessageInvalid.into());
+        }
+        if protocol && outgoing.kind == RequestKind::Connect {
+            outgoing.kind = RequestKind::ExtendedConnect;
+        }
+        if size > self.exchange.peer.max_header_list_size as usize {
+            return Err(Misuse::FieldListTooLarge.into());
+        }
+        Ok(outgoing)
+    }
+}
