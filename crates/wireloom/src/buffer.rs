@@ -1,0 +1,176 @@
+//! Read buffers: large, aligned, shared by all connections of a thread. A connection holds one only while bytes are in
+//! flight, so that idle ones hold none.
+//!
+//! ```text
+//! take() -> [ .. | start .. end | .. ]  read -> decode in place -> lend -> empty -> dropped: back to this thread's pool
+//! ```
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Vector kernels and the kernel's copy are fastest on cache-line boundaries.
+const ALIGN: usize = 64;
+
+/// What a read may bring at once: small enough for the second-level cache, large enough for few system calls.
+const LEN: usize = 256 << 10;
+
+/// What a read may bring while many connections have bytes in flight.
+const LEN_SMALL: usize = 16 << 10;
+
+/// So many large buffers exist at once in a process; further ones are small.
+const LARGE_MAX: usize = 64;
+
+/// Large buffers that a thread keeps.
+const POOLED_MAX: usize = 4;
+
+static LARGE: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static POOL: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Bytes that have arrived and were not taken yet.
+///
+/// `base <= start <= end <= bytes.len()`, and `base` is aligned.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    bytes: Box<[u8]>,
+    base: usize,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    /// An empty buffer of this thread's pool, or a new one.
+    pub(crate) fn take() -> Self {
+        let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
+        let bytes = pooled.unwrap_or_else(|| {
+            if LARGE.fetch_add(1, Ordering::Relaxed) < LARGE_MAX {
+                vec![0; LEN + ALIGN].into()
+            } else {
+                LARGE.fetch_sub(1, Ordering::Relaxed);
+                vec![0; LEN_SMALL + ALIGN].into()
+            }
+        });
+        let base = (bytes.as_ptr() as usize).wrapping_neg() % ALIGN;
+        Self { bytes, base, start: base, end: base }
+    }
+
+    /// A buffer that holds these bytes already.
+    pub(crate) fn holding(bytes: &[u8]) -> Self {
+        let mut buffer = if bytes.len() <= LEN_SMALL {
+            Self::take()
+        } else {
+            let bytes: Box<[u8]> = vec![0; bytes.len() + ALIGN].into();
+            let base = (bytes.as_ptr() as usize).wrapping_neg() % ALIGN;
+            Self { bytes, base, start: base, end: base }
+        };
+        buffer.bytes[buffer.base..buffer.base + bytes.len()].copy_from_slice(bytes);
+        buffer.end = buffer.base + bytes.len();
+        buffer
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Where a read goes. The buffer must be empty.
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        debug_assert!(self.is_empty());
+        self.start = self.base;
+        self.end = self.base;
+        &mut self.bytes[self.base..]
+    }
+
+    /// A read brought `len` bytes.
+    pub(crate) fn filled(&mut self, len: usize) {
+        debug_assert!(self.end + len <= self.bytes.len());
+        self.end += len;
+    }
+
+    /// What waits.
+    #[inline]
+    pub(crate) fn waiting(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.end]
+    }
+
+    /// `len` bytes of what waited have been taken.
+    #[inline]
+    pub(crate) fn taken(&mut self, len: usize) {
+        debug_assert!(self.start + len <= self.end);
+        self.start += len;
+    }
+
+    /// The offset of a slice of this buffer, for [`Buffer::at`]; `None` when it lies elsewhere.
+    #[inline]
+    pub(crate) fn offset_of(base: *const u8, waiting_len: usize, slice: &[u8]) -> Option<usize> {
+        let offset = (slice.as_ptr() as usize).wrapping_sub(base as usize);
+        (offset <= waiting_len && slice.len() <= waiting_len - offset).then_some(offset)
+    }
+
+    /// Where [`Buffer::waiting`] begins.
+    #[inline]
+    pub(crate) fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Bytes that lay in the buffer, taken already.
+    #[inline]
+    pub(crate) fn at(&mut self, at: usize, len: usize) -> &mut [u8] {
+        &mut self.bytes[at..at + len]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.bytes.len() != LEN + ALIGN {
+            return;
+        }
+        let bytes = std::mem::take(&mut self.bytes);
+        let kept = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            let keep = pool.len() < POOLED_MAX;
+            if keep {
+                pool.push(bytes);
+            }
+            keep
+        });
+        if !kept.unwrap_or(false) {
+            LARGE.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lends_aligned_memory_and_gets_it_back() {
+        let mut buffer = Buffer::take();
+        assert_eq!(buffer.space().as_ptr() as usize % ALIGN, 0);
+        let address = buffer.space().as_ptr();
+        drop(buffer);
+        assert_eq!(Buffer::take().space().as_ptr(), address);
+    }
+
+    #[test]
+    fn tells_its_own_bytes_from_others() {
+        let mut buffer = Buffer::holding(b"hello world");
+        let waiting = buffer.waiting();
+        let (base, len) = (waiting.as_ptr(), waiting.len());
+        assert_eq!(Buffer::offset_of(base, len, &waiting[6..]), Some(6));
+        assert_eq!(Buffer::offset_of(base, len, b"world"), None);
+        let at = buffer.start() + 6;
+        buffer.taken(11);
+        assert!(buffer.is_empty());
+        assert_eq!(buffer.at(at, 5), b"world");
+    }
+
+    #[test]
+    fn holds_more_than_a_pooled_buffer() {
+        let much = vec![7; 40_000];
+        assert_eq!(Buffer::holding(&much).waiting(), much);
+    }
+}

@@ -1,0 +1,106 @@
+//! What can go wrong around a WebSocket, split by who is to blame.
+
+use std::fmt;
+use std::io;
+
+use wireloom_ws::handshake::{HandshakeError, Response};
+
+/// Why something could not be done.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The peer broke the protocol, a limit was reached, or this end asked for what cannot be.
+    WebSocket(wireloom_ws::Error),
+    /// The opening handshake failed.
+    Handshake(HandshakeError),
+    /// The server answered with something else than a WebSocket.
+    Refused(Box<Response>),
+    /// The URL is not one of a WebSocket.
+    Url,
+    /// The server redirects further than the client follows, or to where it does not.
+    Redirect,
+    /// The connection is closing or closed: nothing can be sent any more.
+    Closed,
+    /// The transport ended without a closing handshake.
+    Cut,
+    /// The peer did not take what was sent to it, and the policy for that is to disconnect.
+    SlowPeer,
+    /// Something took too long.
+    Timeout(Stage),
+    /// The transport failed.
+    Io(io::ErrorKind),
+    /// TLS failed: a certificate was not accepted, or there is no protocol in common.
+    #[cfg(feature = "tls")]
+    Tls(rustls::Error),
+    /// A `wss` URL, and this build speaks no TLS.
+    NoTls,
+}
+
+/// What took too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Finding the host and connecting to it.
+    Connect,
+    /// TLS and the opening handshake.
+    Handshake,
+    /// Any sign of life ([`wireloom_ws::Keepalive`]).
+    Silence,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WebSocket(error) => error.fmt(f),
+            Self::Handshake(error) => error.fmt(f),
+            Self::Refused(response) => {
+                write!(f, "the server answered {} {}", response.status(), response.reason())
+            }
+            Self::Url => f.write_str("not the URL of a WebSocket"),
+            Self::Redirect => f.write_str("the server redirects to where this client does not follow"),
+            Self::Closed => f.write_str("the connection is closed"),
+            Self::Cut => f.write_str("the connection ended without a closing handshake"),
+            Self::SlowPeer => f.write_str("the peer does not take what is sent to it"),
+            Self::Timeout(Stage::Connect) => f.write_str("connecting took too long"),
+            Self::Timeout(Stage::Handshake) => f.write_str("the opening handshake took too long"),
+            Self::Timeout(Stage::Silence) => f.write_str("the peer has been silent for too long"),
+            Self::Io(kind) => kind.fmt(f),
+            #[cfg(feature = "tls")]
+            Self::Tls(error) => write!(f, "TLS: {error}"),
+            Self::NoTls => f.write_str("this build speaks no TLS"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<wireloom_ws::Error> for Error {
+    fn from(error: wireloom_ws::Error) -> Self {
+        match error {
+            wireloom_ws::Error::Misuse(wireloom_ws::Misuse::NotOpen) => Self::Closed,
+            error => Self::WebSocket(error),
+        }
+    }
+}
+
+impl From<HandshakeError> for Error {
+    fn from(error: HandshakeError) -> Self {
+        Self::Handshake(error)
+    }
+}
+
+impl From<wireloom_ws::handshake::error::Misuse> for Error {
+    fn from(misuse: wireloom_ws::handshake::error::Misuse) -> Self {
+        Self::Handshake(misuse.into())
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            return Self::Tls(tls.clone());
+        }
+        Self::Io(error.kind())
+    }
+}

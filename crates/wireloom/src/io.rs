@@ -1,0 +1,88 @@
+//! What a connection runs over: TCP, TLS over it, or whatever else reads and writes. It owns the transport and no buffer.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Anything that reads and writes bytes in order.
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Transport for T {}
+
+/// The transports a connection is made of.
+pub(crate) enum Io {
+    Tcp(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<tokio_rustls::TlsStream<TcpStream>>),
+    Other(Box<dyn Transport>),
+}
+
+impl Io {
+    /// Whether one direction of the stream may have to wait for the other.
+    pub(crate) fn directions_mix(&self) -> bool {
+        !matches!(self, Self::Tcp(_))
+    }
+
+    /// Reads what is there; 0 at the end.
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut into = ReadBuf::new(into);
+        ready!(match self {
+            Self::Tcp(io) => Pin::new(io).poll_read(cx, &mut into),
+            #[cfg(feature = "tls")]
+            Self::Tls(io) => Pin::new(io).poll_read(cx, &mut into),
+            Self::Other(io) => Pin::new(io).poll_read(cx, &mut into),
+        })?;
+        Poll::Ready(Ok(into.filled().len()))
+    }
+
+    /// Waits, without a buffer, until a read may bring something, as far as the transport can say.
+    pub(crate) fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(io) => io.poll_read_ready(cx),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match (self, slices) {
+            (Self::Tcp(io), [one]) => Pin::new(io).poll_write(cx, one),
+            (Self::Tcp(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
+            #[cfg(feature = "tls")]
+            (Self::Tls(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
+            (Self::Other(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
+        }
+    }
+
+    /// Brings what the transport itself holds back onto the wire.
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(_) => Poll::Ready(Ok(())),
+            #[cfg(feature = "tls")]
+            Self::Tls(io) => Pin::new(io).poll_flush(cx),
+            Self::Other(io) => Pin::new(io).poll_flush(cx),
+        }
+    }
+
+    /// Ends the writing side.
+    pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(io) => Pin::new(io).poll_shutdown(cx),
+            #[cfg(feature = "tls")]
+            Self::Tls(io) => Pin::new(io).poll_shutdown(cx),
+            Self::Other(io) => Pin::new(io).poll_shutdown(cx),
+        }
+    }
+}
+
+impl From<TcpStream> for Io {
+    fn from(io: TcpStream) -> Self {
+        Self::Tcp(io)
+    }
+}

@@ -1,0 +1,29 @@
+//! WebSocket on tokio: client and server, over HTTP/1.1 and TLS.
+//!
+//! Messages are borrowed from the read buffer or owned, as you ask; all frames of a read are drained before the next;
+//! what one wake-up produced leaves in one write; an idle connection holds no buffer. The protocol itself is
+//! [`wireloom_ws`], which does no I/O.
+
+mod buffer;
+pub mod client;
+mod error;
+pub mod http;
+mod io;
+pub mod server;
+#[cfg(feature = "tls")]
+pub mod tls;
+pub mod websocket;
+
+pub use client::{Connector, connect};
+pub use error::{Error, Stage};
+pub use http::{Request, Response, Upgrade};
+pub use io::Transport;
+pub use server::{Handler, Server, ServerConfig, ServerHandle};
+#[cfg(feature = "tls")]
+pub use tls::{ClientTls, ServerTls};
+pub use websocket::{
+    Message, OwnedMessage, Payload, Receiver, Sender, SlowPeer, Utf8Bytes, WebSocket, WebSocketConfig,
+};
+pub use wireloom_ws;
+pub use wireloom_ws::deflate::DeflateConfig;
+pub use wireloom_ws::{CloseCode, Config, Keepalive, Limits};

@@ -1,0 +1,52 @@
+//! What a server allows: every bound on what a client can make it hold or wait for before there is a WebSocket.
+
+use std::time::Duration;
+
+use wireloom_ws::deflate::DeflateConfig;
+
+use crate::websocket::WebSocketConfig;
+
+/// Choices for a server. Every field says its reason beside its default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerConfig {
+    /// Connections at once; further ones wait in the kernel's queue. 100,000: idle ones are cheap, and the limit on open
+    /// files is mostly met before.
+    pub connections_max: usize,
+    /// Connections at once from one address; further ones are closed at once. Not limited by default, because all clients
+    /// come from one address behind a proxy.
+    pub connections_per_address_max: Option<usize>,
+    /// How long TLS and the head of a request may take, each. 10 s.
+    pub handshake_timeout: Duration,
+    /// How long a connection may be quiet between two requests. 60 s.
+    pub keep_alive_timeout: Duration,
+    /// How long the body of a request may take. 30 s.
+    pub body_timeout: Duration,
+    /// Bytes of a request's head. 16 KiB, as for [`wireloom_ws::handshake::HandshakeLimits`].
+    pub head_len_max: usize,
+    /// Bytes of a request's body. 1 MiB: bodies are held whole.
+    pub body_len_max: usize,
+    /// How long connections may take to end once the server shuts down. 10 s.
+    pub shutdown_grace: Duration,
+    /// Choices for WebSockets.
+    pub websocket: WebSocketConfig,
+    /// How compression is offered to clients that ask for it. Not by default: it costs 280 KiB for each connection.
+    pub deflate: Option<DeflateConfig>,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            connections_max: 100_000,
+            connections_per_address_max: None,
+            handshake_timeout: Duration::from_secs(10),
+            keep_alive_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_secs(30),
+            head_len_max: 16 << 10,
+            body_len_max: 1 << 20,
+            shutdown_grace: Duration::from_secs(10),
+            websocket: WebSocketConfig::default(),
+            deflate: None,
+        }
+    }
+}

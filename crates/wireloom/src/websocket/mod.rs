@@ -1,0 +1,219 @@
+//! An open WebSocket, whatever it runs over. It owns the core, the transport and their clock; the opening handshake
+//! comes before, in [`crate::server`] and [`crate::client`].
+//!
+//! ```text
+//!            read -> buffer of the thread -> core: unmask, validate in place -> Message, lent
+//! Receiver --|                                 | pongs, close
+//!            +---- one write when it waits <---+---- Sender: frames queued
+//! ```
+//!
+//! Both halves share the core under a lock that is held for the work on bytes that are there, never while waiting: a
+//! reader that waits does not keep a writer from writing, nor the other way round.
+
+mod config;
+mod message;
+mod receiver;
+mod sender;
+mod state;
+mod stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use wireloom_ws::deflate::DeflateConfig;
+use wireloom_ws::handshake::Negotiated;
+use wireloom_ws::{CloseCode, Connection, End, Role};
+
+pub use config::{SlowPeer, WebSocketConfig};
+pub use message::{Message, OwnedMessage, Payload, Utf8Bytes};
+pub use receiver::Receiver;
+pub use sender::Sender;
+
+use crate::error::Error;
+use crate::io::{Io, Transport};
+pub(crate) use state::Shared;
+
+/// An open WebSocket.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), wireloom::Error> {
+/// let mut socket = wireloom::connect("ws://127.0.0.1:8080/echo").await?;
+/// socket.send("hello").await?;
+/// while let Some(message) = socket.recv().await? {
+///     println!("{}", message.as_text().unwrap_or("(binary)"));
+///     break;
+/// }
+/// socket.close(wireloom::CloseCode::NORMAL, "bye").await
+/// # }
+/// ```
+///
+/// A message is lent until the socket is used again. To answer with what was lent, use the halves:
+///
+/// ```
+/// # async fn example(socket: wireloom::WebSocket) -> Result<(), wireloom::Error> {
+/// let (mut sender, mut receiver) = socket.split();
+/// while let Some(message) = receiver.recv().await? {
+///     sender.send(message).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Dropping it while it is open tells the peer so, as far as that needs no waiting: see
+/// [`close_on_drop`](Sender::close_on_drop).
+pub struct WebSocket {
+    sender: Sender,
+    receiver: Receiver,
+    subprotocol: Option<String>,
+    compressed: bool,
+}
+
+impl WebSocket {
+    /// The WebSocket over a transport on which the opening handshake is over. `arrived` came behind it.
+    pub(crate) fn open(
+        io: Io,
+        role: Role,
+        negotiated: Negotiated,
+        deflate: Option<&DeflateConfig>,
+        config: WebSocketConfig,
+        arrived: &[u8],
+    ) -> Self {
+        let compressed = negotiated.deflate.is_some();
+        let deflate = negotiated.deflate.zip(deflate);
+        let limits = config.core.limits.clone();
+        let core = match role {
+            Role::Server => Connection::server(config.core, deflate, Duration::ZERO),
+            Role::Client => Connection::client(config.core, deflate, seed(), Duration::ZERO),
+        };
+        let shared = Shared::new(core, io, Instant::now(), config.slow_peer);
+        let receiver = Receiver::new(shared.clone(), role, &limits, arrived);
+        Self { sender: Sender { shared }, receiver, subprotocol: negotiated.subprotocol, compressed }
+    }
+
+    /// The WebSocket over any transport, for those who made the opening handshake themselves (with
+    /// [`wireloom_ws::handshake`], or by an HTTP library that upgrades). `arrived` are bytes that were read behind it.
+    pub fn from_transport(
+        transport: impl Transport,
+        role: Role,
+        negotiated: Negotiated,
+        deflate: Option<&DeflateConfig>,
+        config: WebSocketConfig,
+        arrived: &[u8],
+    ) -> Self {
+        Self::open(Io::Other(Box::new(transport)), role, negotiated, deflate, config, arrived)
+    }
+
+    /// The subprotocol that was agreed upon.
+    pub fn subprotocol(&self) -> Option<&str> {
+        self.subprotocol.as_deref()
+    }
+
+    /// Whether permessage-deflate was agreed upon.
+    pub fn is_compressed(&self) -> bool {
+        self.compressed
+    }
+
+    /// The next message; see [`Receiver::recv`], also for cancel safety.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub async fn recv(&mut self) -> Result<Option<Message<'_>>, Error> {
+        self.receiver.recv().await
+    }
+
+    /// The next message, to keep; see [`Receiver::recv_owned`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn recv_owned(&mut self) -> Result<Option<OwnedMessage>, Error> {
+        self.receiver.recv_owned().await
+    }
+
+    /// Sends a message; see [`Sender::send`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub async fn send(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
+        self.sender.send(message).await
+    }
+
+    /// Queues a message; see [`Sender::feed`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
+        self.sender.feed(message).await
+    }
+
+    /// Writes what is queued; see [`Sender::flush`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn flush(&mut self) -> Result<(), Error> {
+        self.sender.flush().await
+    }
+
+    /// Sends a ping; see [`Sender::ping`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn ping(&mut self, payload: &[u8]) -> Result<(), Error> {
+        self.sender.ping(payload).await
+    }
+
+    /// Closes: says so, drops what still arrives, and waits for the peer's answer as long as
+    /// [`close_timeout`](wireloom_ws::Config::close_timeout) says.
+    ///
+    /// # Cancel safety
+    /// Once it has been polled the Close frame is queued; dropping the future gives up the wait for the answer.
+    ///
+    /// # Errors
+    /// A code that may not be sent, a reason over 123 bytes; the transport failed.
+    pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
+        self.sender.close(code, reason).await?;
+        while self.receiver.recv().await?.is_some() {}
+        Ok(())
+    }
+
+    /// The close code for when this is dropped while open; see [`Sender::close_on_drop`].
+    pub fn close_on_drop(&mut self, code: CloseCode) {
+        self.sender.close_on_drop(code);
+    }
+
+    /// Why the connection ended, and who began it; `None` while it is open.
+    pub fn end(&self) -> Option<End> {
+        self.receiver.end()
+    }
+
+    /// Both halves, to be used side by side, in one task or in two.
+    pub fn split(self) -> (Sender, Receiver) {
+        (self.sender, self.receiver)
+    }
+
+    /// Both halves, borrowed.
+    pub fn halves(&mut self) -> (&mut Sender, &mut Receiver) {
+        (&mut self.sender, &mut self.receiver)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.sender.shared
+    }
+}
+
+impl std::fmt::Debug for WebSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WebSocket").field("subprotocol", &self.subprotocol).finish_non_exhaustive()
+    }
+}
+
+/// Fresh randomness for the masks (RFC 6455 §10.3).
+fn seed() -> [u8; 32] {
+    let mut seed = [0; 32];
+    // It fails where there is no source of randomness at all: then no mask is safe.
+    getrandom::getrandom(&mut seed).expect("the operating system's source of randomness");
+    seed
+}

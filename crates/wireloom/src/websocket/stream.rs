@@ -1,0 +1,78 @@
+//! A WebSocket as [`Stream`] and [`Sink`], for the combinators of `futures`.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use futures_sink::Sink;
+use wireloom_ws::CloseCode;
+
+use super::message::{OwnedMessage, Payload};
+use super::{Receiver, Sender, WebSocket};
+use crate::error::Error;
+
+impl Stream for Receiver {
+    type Item = Result<OwnedMessage, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_recv_owned(cx).map(Result::transpose)
+    }
+}
+
+impl Sink<OwnedMessage> for Sender {
+    type Error = Error;
+
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Sender::poll_ready(self.get_mut(), cx)
+    }
+
+    fn start_send(self: Pin<&mut Self>, message: OwnedMessage) -> Result<(), Error> {
+        Sender::start_send(self.get_mut(), &Payload::from(message))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Sender::poll_flush(self.get_mut(), cx)
+    }
+
+    /// Sends the Close frame, with 1000. The peer's answer is for whoever receives.
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let sender = self.get_mut();
+        {
+            let mut state = sender.shared.lock();
+            let now = state.now();
+            state.core.close(now, CloseCode::NORMAL, "")?;
+        }
+        match Sender::poll_flush(sender, cx) {
+            Poll::Ready(Err(Error::Closed)) => Poll::Ready(Ok(())),
+            flushed => flushed,
+        }
+    }
+}
+
+impl Stream for WebSocket {
+    type Item = Result<OwnedMessage, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.receiver.poll_recv_owned(cx).map(Result::transpose)
+    }
+}
+
+impl Sink<OwnedMessage> for WebSocket {
+    type Error = Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.sender.poll_ready(cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: OwnedMessage) -> Result<(), Error> {
+        self.sender.start_send(&Payload::from(message))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Sender::poll_flush(&mut self.sender, cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Pin::new(&mut self.sender).poll_close(cx)
+    }
+}

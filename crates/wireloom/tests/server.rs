@@ -1,0 +1,268 @@
+//! The server over real sockets: HTTP/1.1, the way to a WebSocket, limits, the end. And the client against it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use wireloom::{
+    CloseCode, Connector, DeflateConfig, Error, Request, Response, Server, ServerConfig, ServerHandle,
+};
+
+async fn handle(request: Request) -> Response {
+    match request.path() {
+        "/echo" if !request.is_websocket() => {
+            Response::new(200).with_body("application/octet-stream", request.body().clone())
+        }
+        "/echo" => match request.websocket() {
+            Ok(upgrade) => upgrade.subprotocols(&["chat"]).on_open(|socket| async move {
+                let (mut sender, mut receiver) = socket.split();
+                while let Ok(Some(message)) = receiver.recv().await {
+                    if sender.send(message).await.is_err() {
+                        break;
+                    }
+                }
+            }),
+            Err(refusal) => refusal,
+        },
+        "/forbidden" => Response::text(403, "no\n"),
+        "/moved" => Response::new(302).with_header("Location", "/echo"),
+        "/loop" => Response::new(302).with_header("Location", "/loop"),
+        "/slow" => {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            Response::text(200, "at last\n")
+        }
+        _ => Response::not_found(),
+    }
+}
+
+struct Running {
+    handle: ServerHandle,
+    address: std::net::SocketAddr,
+    task: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+async fn serve(config: ServerConfig) -> Running {
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let (handle_, address) = (server.handle(), server.local_addr().unwrap());
+    Running { handle: handle_, address, task: tokio::spawn(server.serve(handle)) }
+}
+
+impl Running {
+    fn url(&self, path: &str) -> String {
+        format!("ws://{}{path}", self.address)
+    }
+
+    /// What the server answers to these bytes, until it closes.
+    async fn ask(&self, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        let mut answer = Vec::new();
+        // A reset after the answer does not take it back.
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
+fn status(answer: &str) -> &str {
+    answer.split(' ').nth(1).unwrap_or(answer)
+}
+
+#[tokio::test]
+async fn serves_requests_one_after_the_other() {
+    let server = serve(ServerConfig::default()).await;
+    let answer = server
+        .ask(
+            b"\r\nGET /nothing HTTP/1.1\r\nHost: a\r\n\r\n\
+              POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello\
+              POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n\
+              HEAD /slow HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        )
+        .await;
+    let answers: Vec<_> = answer.split("HTTP/1.1 ").skip(1).collect();
+    assert_eq!(answers.len(), 4, "{answer}");
+    assert!(answers[0].starts_with("404 Not Found\r\n"));
+    assert!(answers[1].ends_with("\r\n\r\nhello"));
+    assert!(answers[2].ends_with("\r\n\r\nabc"));
+    assert!(answers[3].contains("Content-Length: 8\r\n") && answers[3].ends_with("\r\n\r\n"));
+    assert!(answers[3].contains("Connection: close\r\n"));
+}
+
+// RFC 9110 §10.1.1.
+#[tokio::test]
+async fn asks_for_a_body_that_waits() {
+    let server = serve(ServerConfig::default()).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n";
+    stream.write_all(head).await.unwrap();
+    let mut interim = [0; 25];
+    stream.read_exact(&mut interim).await.unwrap();
+    assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(b"ok").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+}
+
+#[tokio::test]
+async fn refuses_what_is_malformed() {
+    let config = {
+        let mut config = ServerConfig::default();
+        config.body_len_max = 10;
+        config
+    };
+    let server = serve(config).await;
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(17_000));
+    for (request, expected) in [
+        ("nonsense\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"),
+        ("GET / HTTP/9.1\r\nHost: a\r\n\r\n", "505"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n", "413"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\n", "400"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "400"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", "400"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", "501"),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "400"),
+        (&long, "431"),
+        ("GET /echo HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: close\r\n\r\n", "400"),
+    ] {
+        let answer = server.ask(request.as_bytes()).await;
+        assert_eq!(status(&answer), expected, "{request:?}: {answer}");
+    }
+    let old = server.ask(
+        b"GET /echo HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade, close\r\n\
+          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 8\r\n\r\n",
+    );
+    let old = old.await;
+    assert_eq!(status(&old), "426");
+    assert!(old.contains("Sec-WebSocket-Version: 13\r\n"), "{old}");
+}
+
+// RFC 9113 §3.4: until HTTP/2 is spoken here, its clients are told to use HTTP/1.1.
+#[tokio::test]
+async fn tells_clients_of_http2_what_it_speaks() {
+    let server = serve(ServerConfig::default()).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    assert_eq!(answer[..9], [0, 0, 0, 4, 0, 0, 0, 0, 0]);
+    assert_eq!(answer[9..18], [0, 0, 8, 7, 0, 0, 0, 0, 0]);
+    assert_eq!(answer[22..], [0, 0, 0, 13]);
+}
+
+#[tokio::test]
+async fn does_not_wait_for_a_slow_head_forever() {
+    let mut config = ServerConfig::default();
+    config.handshake_timeout = Duration::from_millis(100);
+    config.keep_alive_timeout = Duration::from_millis(50);
+    let server = serve(config).await;
+    assert_eq!(status(&server.ask(b"GET / HT").await), "408");
+    // Nothing was asked: nothing is answered.
+    assert_eq!(server.ask(b"").await, "");
+    let answer = server.ask(b"GET /forbidden HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert!(answer.ends_with("\r\n\r\nno\n"), "{answer}");
+}
+
+// A client may send frames in the same packet as its handshake (many libraries lose them).
+#[tokio::test]
+async fn keeps_frames_that_came_with_the_handshake() {
+    let server = serve(ServerConfig::default()).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let mut bytes = b"GET /echo HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        .to_vec();
+    bytes.extend_from_slice(b"\x81\x82\0\0\0\0hi\x88\x80\0\0\0\0");
+    stream.write_all(&bytes).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
+    assert!(answer.contains("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"));
+    assert!(answer.ends_with("\r\n\r\n\u{FFFD}\x02hi\u{FFFD}\0"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn client_and_server_agree_on_everything() {
+    let mut config = ServerConfig::default();
+    config.deflate = Some(DeflateConfig::default());
+    let server = serve(config).await;
+    let connector =
+        Connector::new().subprotocol("other").subprotocol("chat").deflate(DeflateConfig::default());
+    let mut socket = connector.connect(&server.url("/echo")).await.unwrap();
+    assert_eq!(socket.subprotocol(), Some("chat"));
+    assert!(socket.is_compressed());
+    let text = "the same again, ".repeat(10_000);
+    for _ in 0..3 {
+        socket.send(&text).await.unwrap();
+        assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some(&*text));
+    }
+    assert_eq!(server.handle.stats().websockets_open, 1);
+    socket.close(CloseCode::NORMAL, "").await.unwrap();
+    assert_eq!(socket.end().unwrap().code(), CloseCode::NORMAL);
+}
+
+#[tokio::test]
+async fn client_hands_out_refusals_and_follows_redirects_within_bounds() {
+    let server = serve(ServerConfig::default()).await;
+    let refused = |error: Error| match error {
+        Error::Refused(response) => response.status(),
+        error => panic!("{error}"),
+    };
+    assert_eq!(refused(wireloom::connect(&server.url("/forbidden")).await.unwrap_err()), 403);
+    assert_eq!(refused(wireloom::connect(&server.url("/moved")).await.unwrap_err()), 302);
+    let follower = Connector::new().redirects_max(3);
+    assert!(follower.connect(&server.url("/moved")).await.is_ok());
+    assert_eq!(follower.connect(&server.url("/loop")).await.unwrap_err(), Error::Redirect);
+    assert_eq!(wireloom::connect("http://a/").await.unwrap_err(), Error::Url);
+}
+
+#[tokio::test]
+async fn shuts_down_gracefully() {
+    let server = serve(ServerConfig::default()).await;
+    let mut socket = wireloom::connect(&server.url("/echo")).await.unwrap();
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    let mut busy = TcpStream::connect(server.address).await.unwrap();
+    busy.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.handle.shut_down();
+    assert!(socket.recv().await.unwrap().is_none());
+    assert_eq!(socket.end().unwrap().code(), CloseCode::GOING_AWAY);
+    let mut answer = String::new();
+    busy.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains("Connection: close\r\n") && answer.ends_with("at last\n"), "{answer}");
+    assert_eq!(idle.read(&mut [0; 1]).await.unwrap(), 0);
+    tokio::time::timeout(Duration::from_secs(5), server.task).await.unwrap().unwrap().unwrap();
+    assert!(TcpStream::connect(server.address).await.is_err());
+}
+
+#[tokio::test]
+async fn cuts_what_does_not_end() {
+    let mut config = ServerConfig::default();
+    config.shutdown_grace = Duration::from_millis(100);
+    let server = serve(config).await;
+    // It answers no Close frame.
+    let mut deaf = TcpStream::connect(server.address).await.unwrap();
+    let handshake = b"GET /echo HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    deaf.write_all(handshake).await.unwrap();
+    assert!(deaf.read(&mut [0; 500]).await.unwrap() > 0);
+    server.handle.shut_down();
+    tokio::time::timeout(Duration::from_secs(5), server.task).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn bounds_the_connections_of_one_address() {
+    let mut config = ServerConfig::default();
+    config.connections_per_address_max = Some(2);
+    let server = serve(config).await;
+    let one = wireloom::connect(&server.url("/echo")).await.unwrap();
+    let _two = wireloom::connect(&server.url("/echo")).await.unwrap();
+    assert!(wireloom::connect(&server.url("/echo")).await.is_err());
+    assert_eq!(server.handle.stats().connections_refused, 1);
+    drop(one);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(wireloom::connect(&server.url("/echo")).await.is_ok());
+}

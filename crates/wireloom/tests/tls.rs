@@ -1,0 +1,83 @@
+//! WebSocket and HTTP over TLS, with certificates made for the test.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use wireloom::{ClientTls, CloseCode, Connector, Error, Request, Response, Server, ServerTls};
+
+async fn handle(request: Request) -> Response {
+    let tls = request.tls().cloned().unwrap_or_default();
+    match request.websocket() {
+        Ok(upgrade) => upgrade.on_open(|mut socket| async move {
+            let name = tls.server_name.unwrap_or_default();
+            let alpn = String::from_utf8(tls.alpn.unwrap_or_default()).unwrap_or_default();
+            let _ = socket.send(format!("{name} {} {alpn}", tls.version)).await;
+            let (mut sender, mut receiver) = socket.split();
+            while let Ok(Some(message)) = receiver.recv().await {
+                if sender.send(message).await.is_err() {
+                    break;
+                }
+            }
+        }),
+        Err(refusal) => refusal,
+    }
+}
+
+#[tokio::test]
+async fn echoes_over_tls() {
+    let (tls, certificate) = ServerTls::self_signed(&["localhost", "127.0.0.1"]).unwrap();
+    let server = Server::bind("127.0.0.1:0").await.unwrap().tls(tls);
+    let port = server.local_addr().unwrap().port();
+    tokio::spawn(server.serve(handle));
+
+    let trusting = Connector::new().tls(ClientTls::default().with_root(certificate.der()));
+    let mut socket = trusting.connect(&format!("wss://localhost:{port}/")).await.unwrap();
+    assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("localhost TLSv1_3 http/1.1"));
+    for len in [1, 20_000, 3_000_000] {
+        let data = vec![7; len];
+        let (sender, receiver) = socket.halves();
+        let (sent, received) = tokio::join!(sender.send(&data), receiver.recv());
+        sent.unwrap();
+        assert_eq!(received.unwrap().unwrap().as_bytes(), data);
+    }
+    socket.close(CloseCode::NORMAL, "").await.unwrap();
+
+    assert!(trusting.connect(&format!("wss://127.0.0.1:{port}/")).await.is_ok());
+    let insecure = Connector::new().tls(ClientTls::default().insecure());
+    assert!(insecure.connect(&format!("wss://localhost:{port}/")).await.is_ok());
+    let wary = wireloom::connect(&format!("wss://localhost:{port}/")).await;
+    assert!(matches!(wary, Err(Error::Tls(_))), "{wary:?}");
+}
+
+#[tokio::test]
+async fn takes_a_new_certificate_while_it_serves() {
+    let folder = std::env::temp_dir().join(format!("wireloom-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
+    let write = || {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        made.cert.der().to_vec()
+    };
+    let old = write();
+    let tls = ServerTls::from_pem_files(&certificate, &key).unwrap();
+    let server = Server::bind("127.0.0.1:0").await.unwrap().tls(tls.clone());
+    let url = Arc::new(format!("wss://localhost:{}/", server.local_addr().unwrap().port()));
+    tokio::spawn(server.serve(handle));
+    let trusts = |root: Vec<u8>| {
+        let url = url.clone();
+        async move { Connector::new().tls(ClientTls::default().with_root(root)).connect(&url).await.is_ok() }
+    };
+    assert!(trusts(old.clone()).await);
+    assert!(!tls.reload_if_changed().unwrap());
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let new = write();
+    assert!(tls.reload_if_changed().unwrap());
+    assert!(trusts(new).await);
+    assert!(!trusts(old).await);
+    // What cannot be read leaves in use what is.
+    std::fs::write(&key, "nothing").unwrap();
+    assert!(tls.reload_if_changed().is_err());
+    std::fs::remove_dir_all(folder).unwrap();
+}
