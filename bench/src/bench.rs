@@ -29,17 +29,19 @@ pub(crate) struct Bench {
     pub(crate) effort: Effort,
     /// Only to see that everything runs and is right: inputs are to be tiny.
     pub(crate) smoke: bool,
+    /// Only lanes whose name begins so, for a profile.
+    pub(crate) only: Option<String>,
     pub(crate) outcomes: Vec<Outcome>,
     pub(crate) figures: Vec<Figure>,
     progress: ProgressBar,
 }
 
 impl Bench {
-    pub(crate) fn new(effort: Effort, smoke: bool) -> Self {
+    pub(crate) fn new(effort: Effort, smoke: bool, only: Option<String>) -> Self {
         // It draws on stderr, and nothing at all if that is not a terminal.
         let progress = ProgressBar::new_spinner();
         progress.set_style(ProgressStyle::default_spinner());
-        Self { effort, smoke, outcomes: Vec::new(), figures: Vec::new(), progress }
+        Self { effort, smoke, only, outcomes: Vec::new(), figures: Vec::new(), progress }
     }
 
     /// `full`, or `tiny` in a smoke test.
@@ -51,7 +53,10 @@ impl Bench {
     ///
     /// # Errors
     /// The lane that does not do the same work as the others.
-    pub(crate) fn race(&mut self, race: Race) -> Result<(), String> {
+    pub(crate) fn race(&mut self, mut race: Race) -> Result<(), String> {
+        if let Some(only) = &self.only {
+            race.lanes.retain(|lane| lane.name.starts_with(only.as_str()));
+        }
         let progress = &self.progress;
         let outcome = race.run(self.effort, |state| {
             progress.set_message(state.to_owned());

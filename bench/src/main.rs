@@ -10,9 +10,11 @@ mod bench;
 mod clock;
 mod contestant;
 mod corpus;
+mod exchange;
 mod measure;
 mod report;
 mod rivals;
+mod stories;
 mod tally;
 mod wire;
 mod wireloom;
@@ -34,13 +36,15 @@ struct Args {
     workloads: Vec<&'static Workload>,
     effort: Effort,
     smoke: bool,
+    only: Option<String>,
     json: Option<PathBuf>,
 }
 
 fn usage() -> String {
-    let mut usage = "usage: wireloom-bench [WORKLOAD…] [--quick | --smoke] [--json FILE]\n\
+    let mut usage = "usage: wireloom-bench [WORKLOAD…] [--quick | --smoke] [--only NAME] [--json FILE]\n\
         --quick  fewer and shorter rounds\n\
         --smoke  every workload once over tiny inputs: only its results are checked\n\
+        --only   the contestants whose name begins so, for a profile\n\
         --json   writes the figures to FILE as well\n\n\
         Without a name all workloads run:\n"
         .to_owned();
@@ -52,13 +56,14 @@ fn usage() -> String {
 
 /// `None` if only the usage is asked for.
 fn parse() -> Result<Option<Args>, lexopt::Error> {
-    let mut args = Args { workloads: Vec::new(), effort: Effort::FULL, smoke: false, json: None };
+    let mut args = Args { workloads: Vec::new(), effort: Effort::FULL, smoke: false, only: None, json: None };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
             Short('h') | Long("help") => return Ok(None),
             Long("quick") => args.effort = Effort::QUICK,
             Long("smoke") => (args.effort, args.smoke) = (Effort::SMOKE, true),
+            Long("only") => args.only = Some(parser.value()?.string()?),
             Long("json") => args.json = Some(parser.value()?.into()),
             Value(name) => {
                 let workload = ALL.iter().find(|workload| name == workload.name);
@@ -77,7 +82,7 @@ fn run(args: &Args) -> Result<(), String> {
     if cfg!(debug_assertions) && !args.smoke {
         return Err("a debug build measures nothing: add --release".into());
     }
-    let mut bench = Bench::new(args.effort, args.smoke);
+    let mut bench = Bench::new(args.effort, args.smoke, args.only.clone());
     let outcome = args.workloads.iter().try_for_each(|workload| (workload.run)(&mut bench));
     bench.finish();
     outcome?;

@@ -14,6 +14,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// The most that one read gives.
 pub(crate) const READ_LEN_MAX: usize = 64 * 1024;
 
+/// The read buffer of everyone whose buffer is ours to choose and who gains from a small one: it stays in the first level
+/// of cache. (tokio-websockets and fastwebsockets begin with 8 KiB, nago-wss takes 16 KiB.)
+pub(crate) const READ_BUFFER_LEN: usize = 16 * 1024;
+
 /// The bytes that the peer sends, over and over.
 #[derive(Clone)]
 pub(crate) struct Feed {

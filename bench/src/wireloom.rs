@@ -5,13 +5,20 @@ use crate::bandwidth::Aligned;
 use crate::contestant::{Reader, Writer};
 use crate::corpus::End;
 use crate::tally::Sink;
-use crate::wire::{Feed, Outbox, READ_LEN_MAX};
+use crate::wire::{Feed, Outbox, READ_BUFFER_LEN, READ_LEN_MAX};
 use crate::written::Takeover;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::{Config, Connection, Decoder, Delivery, Event, Limits, Piece, Role};
+
+/// The read buffer for frames that come back to back: little of a large message lands in it before the rest can be read
+/// to where the message grows.
+pub(crate) const SMALL: usize = READ_BUFFER_LEN;
+
+/// The read buffer where the workload says how much a read brings.
+pub(crate) const LARGE: usize = READ_LEN_MAX;
 
 /// Time stands still: it is an argument, and nothing here waits for any.
 const NOW: Duration = Duration::from_secs(1);
@@ -47,8 +54,8 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(bytes: Arc<[u8]>, connection: Connection) -> Self {
-        Self { connection, feed: Feed::new(bytes), buffer: Aligned::new(READ_LEN_MAX), at: 0, filled: 0 }
+    fn new(bytes: Arc<[u8]>, connection: Connection, buffer_len: usize) -> Self {
+        Self { connection, feed: Feed::new(bytes), buffer: Aligned::new(buffer_len), at: 0, filled: 0 }
     }
 
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
@@ -57,9 +64,11 @@ impl Driver {
             let buffer = self.buffer.as_mut_slice();
             while self.at < self.filled {
                 let rest = &mut buffer[self.at..self.filled];
-                let (used, event) = self.connection.handle_input(NOW, rest).expect("an honest peer");
+                // Looked at where it was returned: moving an event of several words costs more than all else here.
+                let found = &self.connection.handle_input(NOW, rest);
+                let (used, event) = found.as_ref().expect("an honest peer");
                 self.at += used;
-                if event.is_some_and(|event| hand_out(&event, sink)) {
+                if event.as_ref().is_some_and(|event| hand_out(event, sink)) {
                     missing -= 1;
                     if missing == 0 {
                         return;
@@ -70,7 +79,9 @@ impl Driver {
                 drop(self.connection.take_transmit());
             }
             if let Some(slot) = self.connection.recv_slot() {
-                let len = self.feed.recv(slot);
+                // No more at a time than into the buffer: what a read brings is unmasked while it is still close.
+                let len = slot.len().min(buffer.len());
+                let len = self.feed.recv(&mut slot[..len]);
                 let event = self.connection.received(NOW, len).expect("an honest peer");
                 missing -= usize::from(event.is_some_and(|event| hand_out(&event, sink)));
             } else {
@@ -100,11 +111,11 @@ fn hand_out<S: Sink>(event: &Event<'_>, sink: &mut S) -> bool {
 }
 
 /// A connection that hands out whole messages.
-pub(crate) struct Assembling(Driver);
+pub(crate) struct Assembling<const BUFFER_LEN: usize>(Driver);
 
-impl Reader for Assembling {
+impl<const BUFFER_LEN: usize> Reader for Assembling<BUFFER_LEN> {
     fn open(bytes: Arc<[u8]>, end: End) -> Self {
-        Self(Driver::new(bytes, connection(end, Delivery::Messages, None)))
+        Self(Driver::new(bytes, connection(end, Delivery::Messages, None), BUFFER_LEN))
     }
 
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
@@ -117,7 +128,7 @@ pub(crate) struct Lending(Driver);
 
 impl Reader for Lending {
     fn open(bytes: Arc<[u8]>, end: End) -> Self {
-        Self(Driver::new(bytes, connection(end, Delivery::Chunks, None)))
+        Self(Driver::new(bytes, connection(end, Delivery::Chunks, None), LARGE))
     }
 
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
@@ -131,7 +142,7 @@ pub(crate) struct Inflating<const TAKEOVER: bool>(Driver);
 impl<const TAKEOVER: bool> Reader for Inflating<TAKEOVER> {
     fn open(bytes: Arc<[u8]>, end: End) -> Self {
         let takeover = if TAKEOVER { Takeover::Yes } else { Takeover::No };
-        Self(Driver::new(bytes, connection(end, Delivery::Messages, Some((takeover, 6)))))
+        Self(Driver::new(bytes, connection(end, Delivery::Messages, Some((takeover, 6))), SMALL))
     }
 
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
@@ -140,7 +151,7 @@ impl<const TAKEOVER: bool> Reader for Inflating<TAKEOVER> {
 }
 
 /// The decoder alone, which holds nothing: pieces of messages are lent from the buffer.
-pub(crate) struct Decoding {
+pub(crate) struct Decoding<const BUFFER_LEN: usize> {
     decoder: Decoder,
     feed: Feed,
     buffer: Aligned,
@@ -148,14 +159,14 @@ pub(crate) struct Decoding {
     filled: usize,
 }
 
-impl Reader for Decoding {
+impl<const BUFFER_LEN: usize> Reader for Decoding<BUFFER_LEN> {
     fn open(bytes: Arc<[u8]>, end: End) -> Self {
         let sender = match end {
             End::Client => Role::Server,
             End::Server => Role::Client,
         };
         let decoder = Decoder::new(sender, false, &Limits::default());
-        Self { decoder, feed: Feed::new(bytes), buffer: Aligned::new(READ_LEN_MAX), at: 0, filled: 0 }
+        Self { decoder, feed: Feed::new(bytes), buffer: Aligned::new(BUFFER_LEN), at: 0, filled: 0 }
     }
 
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {

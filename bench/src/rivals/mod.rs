@@ -2,7 +2,10 @@
 //! All of them check UTF-8, masking rules and fragmentation, and their limits are out of the way.
 
 pub(crate) mod fastwebsockets;
+pub(crate) mod h2;
 pub(crate) mod nago_wss;
+#[cfg(rival_nghttp2)]
+pub(crate) mod nghttp2;
 pub(crate) mod sockudo_ws;
 pub(crate) mod tokio_websockets;
 pub(crate) mod tungstenite;

@@ -5,7 +5,7 @@ use super::MESSAGE_LEN_MAX;
 use crate::contestant::{Reader, Writer};
 use crate::corpus::End;
 use crate::tally::Sink;
-use crate::wire::{Feed, Outbox, READ_LEN_MAX, Wire, poll};
+use crate::wire::{Feed, Outbox, READ_BUFFER_LEN, Wire, poll};
 use crate::written::Takeover;
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
@@ -85,7 +85,7 @@ pub(crate) struct CoreReader<P> {
 
 impl<P: Process> CoreReader<P> {
     fn new(protocol: P, bytes: Arc<[u8]>) -> Self {
-        let buffer = BytesMut::with_capacity(READ_LEN_MAX);
+        let buffer = BytesMut::with_capacity(READ_BUFFER_LEN);
         Self { protocol, feed: Feed::new(bytes), buffer, messages: Vec::new(), taken: 0 }
     }
 
@@ -106,8 +106,8 @@ impl<P: Process> CoreReader<P> {
             // Letting go of the messages first is what lets the buffer be used again.
             self.messages.clear();
             self.taken = 0;
-            self.buffer.reserve(READ_LEN_MAX);
-            self.buffer.extend_from_slice(self.feed.next(READ_LEN_MAX));
+            self.buffer.reserve(READ_BUFFER_LEN);
+            self.buffer.extend_from_slice(self.feed.next(READ_BUFFER_LEN));
             self.protocol.process(&mut self.buffer, &mut self.messages).expect("an honest peer");
         }
     }

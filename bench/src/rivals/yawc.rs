@@ -25,6 +25,7 @@ fn role(end: End) -> Role {
 fn options() -> Options {
     Options::default()
         .with_limits(MESSAGE_LEN_MAX, 2 * MESSAGE_LEN_MAX)
+        // With 16 KiB it is a sixth faster on 1 KiB, and takes nearly twice as long over 1 MiB.
         .with_read_buffer_capacity(READ_LEN_MAX)
         .with_utf8()
         .without_compression()

@@ -52,23 +52,24 @@ pub(crate) fn rival_writers(corpus: &Corpus, end: End) -> Vec<Lane> {
     ]
 }
 
-/// Everyone who reads `corpus`.
-pub(crate) fn readers(corpus: &Corpus, end: End) -> Vec<Lane> {
+/// Everyone who reads `corpus`, Wireloom with a read buffer of `BUFFER_LEN` bytes.
+pub(crate) fn readers<const BUFFER_LEN: usize>(corpus: &Corpus, end: End) -> Vec<Lane> {
     let mut lanes = vec![
-        Lane::new("wireloom", Kind::Headline, Reading::<wireloom::Assembling>::new(corpus, end)),
-        Lane::new("wireloom, decoder", Kind::Ours, Reading::<wireloom::Decoding>::new(corpus, end)),
+        Lane::new("wireloom", Kind::Headline, Reading::<wireloom::Assembling<BUFFER_LEN>>::new(corpus, end)),
+        Lane::new(
+            "wireloom, decoder",
+            Kind::Ours,
+            Reading::<wireloom::Decoding<BUFFER_LEN>>::new(corpus, end),
+        ),
     ];
     lanes.extend(rival_readers(corpus, end));
     lanes
 }
 
-/// Everyone who reads `corpus`, with the connection that lends messages in pieces in front.
+/// Everyone who reads `corpus` in reads of 64 KiB, with the connection that lends messages in pieces in front.
 pub(crate) fn lending_readers(corpus: &Corpus, end: End) -> Vec<Lane> {
-    let mut lanes = vec![
-        Lane::new("wireloom, lending", Kind::Headline, Reading::<wireloom::Lending>::new(corpus, end)),
-        Lane::new("wireloom, decoder", Kind::Ours, Reading::<wireloom::Decoding>::new(corpus, end)),
-    ];
-    lanes.extend(rival_readers(corpus, end));
+    let mut lanes = readers::<{ wireloom::LARGE }>(corpus, end);
+    lanes[0] = Lane::new("wireloom, lending", Kind::Headline, Reading::<wireloom::Lending>::new(corpus, end));
     lanes
 }
 

@@ -2,10 +2,12 @@
 //! and add its line to [`ALL`].
 
 mod deflate;
+mod hpack;
 mod lanes;
 mod w1;
 mod w2;
 mod w4;
+mod w5;
 
 use crate::bench::Bench;
 
@@ -26,5 +28,15 @@ pub(crate) const ALL: &[Workload] = &[
     Workload { name: "w1", about: "decode small text frames, masked and not", run: w1::run },
     Workload { name: "w2", about: "read and write masked frames of 1 KiB and 1 MiB", run: w2::run },
     Workload { name: "w4", about: "receive one masked text message of 16 MiB, validated", run: w4::run },
+    Workload {
+        name: "w5",
+        about: "exchange requests and responses over one HTTP/2 connection",
+        run: w5::run,
+    },
+    Workload {
+        name: "hpack",
+        about: "decode and encode the HPACK stories, a field at a time",
+        run: hpack::run,
+    },
     Workload { name: "deflate", about: "permessage-deflate, 1 KiB of JSON a message", run: deflate::run },
 ];

@@ -5,6 +5,7 @@ use crate::bench::Bench;
 use crate::contestant::Copying;
 use crate::corpus::{Content, Corpus, End};
 use crate::measure::{Kind, Lane, Race};
+use crate::wireloom::SMALL;
 
 /// Text messages of 13 B, 200 B and 70 kB, handed out validated.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
@@ -20,7 +21,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
 fn race(size: &str, len: usize, count: usize, end: End, bar: Option<f64>) -> Race {
     let corpus = Corpus::new(Content::Ascii, len, count, end);
     let masked = if end == End::Server { "masked" } else { "unmasked" };
-    let mut lanes = lanes::readers(&corpus, end);
+    let mut lanes = lanes::readers::<SMALL>(&corpus, end);
     lanes.push(Lane::new("the copy alone", Kind::Floor, Copying::new(&corpus)));
     Race { workload: "w1", title: format!("read {masked} text, {size}"), bar, messages: count, lanes }
 }

@@ -5,6 +5,7 @@ use crate::bench::Bench;
 use crate::contestant::Copying;
 use crate::corpus::{Content, Corpus, End};
 use crate::measure::{Kind, Lane, Race};
+use crate::wireloom::SMALL;
 
 /// Reads as a server, writes as a client.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
@@ -18,7 +19,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
 
 fn read(size: &str, (len, count): (usize, usize), bar: f64) -> Race {
     let corpus = Corpus::new(Content::Binary, len, count, End::Server);
-    let mut lanes = lanes::readers(&corpus, End::Server);
+    let mut lanes = lanes::readers::<SMALL>(&corpus, End::Server);
     lanes.push(Lane::new("the copy alone", Kind::Floor, Copying::new(&corpus)));
     let title = format!("read masked binary, {size}");
     Race { workload: "w2", title, bar: Some(bar), messages: count, lanes }

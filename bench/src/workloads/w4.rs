@@ -6,6 +6,7 @@ use crate::bench::{Bench, Figure};
 use crate::contestant::Copying;
 use crate::corpus::{Content, Corpus, End};
 use crate::measure::{Kind, Lane, Race};
+use crate::wireloom::LARGE;
 use std::hint::black_box;
 use wireloom_ws::mask::{self, MaskKey};
 use wireloom_ws::utf8;
@@ -17,7 +18,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
         [(Content::Ascii, "ASCII", 1.0, 0.6), (Content::MultiByte, "multi-byte", 0.9, 0.7)]
     {
         let corpus = Corpus::new(content, len, 1, End::Server);
-        let lanes = lanes::readers(&corpus, End::Server);
+        let lanes = lanes::readers::<LARGE>(&corpus, End::Server);
         bench.race(race(name, "assembled", &corpus, assembled, lanes))?;
         let lanes = lanes::lending_readers(&corpus, End::Server);
         bench.race(race(name, "lent in pieces, rivals assembled", &corpus, lent, lanes))?;

@@ -244,8 +244,8 @@ impl Connection {
         if !self.listening {
             return Ok((input.len(), None));
         }
-        self.timers.hear(now);
         if let Some((kind, at, len)) = self.receiver.whole_message(input) {
+            self.timers.hear(now);
             return Ok((at + len, Some(message(kind, &mut input[at..at + len]))));
         }
         self.handle_input_slowly(now, input)
@@ -254,6 +254,9 @@ impl Connection {
     /// Where to read the next bytes to, while a large message is being assembled: the end of the message itself. `None`
     /// means: read into a buffer of your own, and pass it to [`handle_input`](Self::handle_input). After reading, call
     /// [`received`](Self::received).
+    ///
+    /// The slot is up to 256 KiB long; a read may bring less. From memory, reads of 16 KiB are fastest, since what each brings
+    /// is still in the first level of cache when it is unmasked; from a socket, larger ones save system calls.
     pub fn recv_slot(&mut self) -> Option<&mut [u8]> {
         if self.listening { self.receiver.slot() } else { None }
     }
@@ -285,6 +288,7 @@ impl Connection {
         if !self.close_sent {
             self.cut = true;
         }
+        self.give_up_answer(Cause::TransportClosed);
         self.set_end(Initiator::Transport, Cause::TransportClosed);
     }
 
@@ -306,11 +310,7 @@ impl Connection {
                 self.listening = false;
             }
             Due::Close => {
-                if !self.close_received && matches!(self.end(), Some(End { cause: Cause::Close { .. }, .. }))
-                {
-                    self.end = None;
-                    self.set_end(Initiator::Local, Cause::CloseTimeout);
-                }
+                self.give_up_answer(Cause::CloseTimeout);
                 self.cut = true;
                 self.listening = false;
             }
@@ -519,6 +519,9 @@ impl Connection {
         now: Duration,
         input: &'a mut [u8],
     ) -> Result<(usize, Option<Event<'a>>), Error> {
+        if !input.is_empty() {
+            self.timers.hear(now);
+        }
         let (used, arrival) = match self.receiver.advance(input) {
             Ok(found) => found,
             Err(error) => return Err(self.fail(now, error)),
@@ -582,11 +585,18 @@ impl Connection {
         }
     }
 
+    /// The answer to this end's Close frame will not come any more. RFC 6455 §7.1.5: the code is then 1006.
+    fn give_up_answer(&mut self, why: Cause) {
+        if !self.close_received && matches!(self.end(), Some(End { cause: Cause::Close { .. }, .. })) {
+            self.end = None;
+            self.set_end(Initiator::Local, why);
+        }
+    }
+
     /// The peer's Close frame has arrived.
     fn handle_close(&mut self, now: Duration, code: Option<CloseCode>, reason: String) {
         self.close_received = true;
         self.listening = false;
-        self.pong = None;
         if !self.close_sent {
             // RFC 6455 §5.5.1: answer with a Close frame, typically echoing the code.
             self.send_close(now, CloseFrame { code, reason: "" });
@@ -603,7 +613,6 @@ impl Connection {
     #[cold]
     fn fail(&mut self, now: Duration, error: Error) -> Error {
         self.listening = false;
-        self.pong = None;
         if !self.close_sent {
             let mut reason = Reason { bytes: [0; REASON_LEN_MAX], len: 0 };
             // A reason that is cut off is still one.
@@ -616,8 +625,9 @@ impl Connection {
     }
 
     fn send_close(&mut self, now: Duration, close: CloseFrame<'_>) {
-        // RFC 6455 §5.5.1: nothing is sent after a Close frame; the pong that is owed goes before it.
+        // RFC 6455 §5.5.1: nothing is sent after a Close frame; the pong that is owed goes before it or not at all.
         self.queue_pong();
+        self.pong = None;
         self.sender.close(close);
         self.close_sent = true;
         self.timers.close_by = Some(now.saturating_add(self.close_timeout));
@@ -881,6 +891,19 @@ mod tests {
             server.poll_transmit(&mut slices);
         }
         assert!(server.queued_len() < 1010);
+    }
+
+    // RFC 6455 §5.5.1: no frame after a Close frame.
+    #[test]
+    fn sends_no_pong_behind_a_close() {
+        let mut config = Config::default();
+        config.limits.queued_len_high = 10;
+        let mut server = Connection::server(config, None, NOW);
+        server.send_binary(&[0; 20]).unwrap();
+        server.handle_input(NOW, &mut [0x89, 0x80, 0, 0, 0, 0]).unwrap();
+        server.close(NOW, None, "").unwrap();
+        assert!(server.take_transmit().ends_with(&[0x88, 0]));
+        assert!(!server.wants_write());
     }
 
     #[test]

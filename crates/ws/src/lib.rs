@@ -37,3 +37,8 @@ pub use event::{Binary, Chunk, Event, Pong, Text};
 pub use limits::Limits;
 pub use opcode::{Kind, Opcode};
 pub use role::Role;
+
+/// The README's example, so that it compiles and holds.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -180,10 +180,12 @@ impl Receiver {
         let Inflate { decompressor, limit, utf8, .. } = &mut **inflate;
         let (inflated, text) =
             self.assembly.append_with(|out| decompressor.decompress(piece, fin, out, limit));
-        inflated.map_err(|error| inflate_error(error, limit))?;
+        // Text before the place where inflation fails is judged first, or the verdict would depend on how the peer's bytes
+        // are cut.
         if kind == Kind::Text {
-            validate(utf8, text, fin)?;
+            validate(utf8, text, fin && inflated.is_ok())?;
         }
+        inflated.map_err(|error| inflate_error(error, limit))?;
         Ok(self.finish_assembly(kind, fin))
     }
 
@@ -197,9 +199,15 @@ impl Receiver {
         let (kind, fin) = (*kind, *fin);
         self.assembly.restart();
         let slot = self.assembly.slot(INFLATED_CHUNK_LEN as u64);
-        let step = decompressor
-            .step(&piece[*at..], fin, slot, limit)
-            .map_err(|error| inflate_error(error, limit))?;
+        let before = decompressor.message_len();
+        let step = decompressor.step(&piece[*at..], fin, slot, limit).map_err(|error| {
+            let produced = decompressor.message_len().min(limit.max_len).saturating_sub(before);
+            match kind {
+                Kind::Text => validate(utf8, &slot[..produced], false).err().map(Error::from),
+                Kind::Binary => None,
+            }
+            .unwrap_or_else(|| inflate_error(error, limit))
+        })?;
         self.assembly.filled(step.produced);
         *at += step.consumed;
         let fin = fin && !step.more;

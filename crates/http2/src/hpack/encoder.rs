@@ -291,26 +291,32 @@ fn is_sensitive(field: &Field<'_>) -> bool {
         }
 }
 
-/// Eight bytes at a time, folded by a multiplication each.
+/// Sixteen bytes at a time, folded by a multiplication each; the last sixteen may overlap those before.
 fn hash(seed: u64, bytes: &[u8]) -> u32 {
-    const K: u64 = 0x9e37_79b9_7f4a_7c15;
+    const K: [u64; 3] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93, 0xa076_1d64_78bd_642f];
     fn fold(a: u64, b: u64) -> u64 {
         let product = u128::from(a) * u128::from(b);
         product as u64 ^ (product >> 64) as u64
     }
-    let mut state = seed ^ (bytes.len() as u64).wrapping_mul(K);
-    let (words, tail) = bytes.as_chunks::<8>();
-    for word in words {
-        state = fold(state ^ u64::from_le_bytes(*word), K);
+    fn halves(both: &[u8; 16]) -> (u64, u64) {
+        let both = u128::from_le_bytes(*both);
+        (both as u64, (both >> 64) as u64)
     }
-    let last = match (bytes.last_chunk::<8>(), tail.first_chunk::<4>(), tail.last_chunk::<4>()) {
-        (Some(last), ..) => u64::from_le_bytes(*last),
-        (None, Some(first), Some(last)) => {
-            u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last))
+    let mut state = seed ^ (bytes.len() as u64).wrapping_mul(K[0]);
+    let (low, high) = if let Some(last) = bytes.last_chunk::<16>() {
+        for both in bytes[..bytes.len() - 1].as_chunks::<16>().0 {
+            let (low, high) = halves(both);
+            state = fold(low ^ state, high ^ K[1]);
         }
-        _ => tail.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+        halves(last)
+    } else if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        (u64::from_le_bytes(*first), u64::from_le_bytes(*last))
+    } else if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        (u64::from(u32::from_le_bytes(*first)), u64::from(u32::from_le_bytes(*last)))
+    } else {
+        (bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)), 0)
     };
-    fold(state ^ last, 0xd6e8_feb8_6659_fd93) as u32
+    fold(low ^ state ^ K[2], high ^ K[1]) as u32
 }
 
 /// The end of a buffer, initialised ahead of what is written.
@@ -345,14 +351,15 @@ impl<'a> Output<'a> {
         if policy != HuffmanPolicy::Never {
             let len = huffman::encoded_len(bytes);
             if len < bytes.len() || policy == HuffmanPolicy::Always {
-                self.reserve(len + integer::LEN_MAX + 8);
+                self.reserve(integer::LEN_MAX + len + huffman::ENCODE_SLACK);
                 self.integer(0x80, 0x7f, len as u32);
-                huffman::encode(bytes, &mut self.buf[self.pos..self.pos + len]);
+                huffman::encode(bytes, &mut self.buf[self.pos..]);
                 self.pos += len;
                 return;
             }
         }
-        self.reserve(bytes.len() + integer::LEN_MAX + 8);
+        self.reserve(integer::LEN_MAX + bytes.len());
+
         self.integer(0, 0x7f, bytes.len() as u32);
         self.buf[self.pos..self.pos + bytes.len()].copy_from_slice(bytes);
         self.pos += bytes.len();

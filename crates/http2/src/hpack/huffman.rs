@@ -157,25 +157,63 @@ pub(crate) fn encoded_len(src: &[u8]) -> usize {
     bits.div_ceil(8)
 }
 
-/// Encodes a string into exactly [`encoded_len`] bytes.
+/// How many bytes behind the encoded string are written to, and mean nothing.
+pub(crate) const ENCODE_SLACK: usize = 8;
+
+/// Encodes a string into [`encoded_len`] bytes, followed by [`ENCODE_SLACK`] bytes that `out` has to hold as well.
 pub(crate) fn encode(src: &[u8], out: &mut [u8]) {
-    let mut acc: u64 = 0;
-    // The lowest `bits` bits of the accumulator wait to be written; fewer than 32 between symbols.
-    let mut bits = 0;
-    let mut at = 0;
-    for &byte in src {
-        let len = u32::from(ENCODE_LENGTHS[usize::from(byte)]);
-        acc = acc << len | u64::from(ENCODE_CODES[usize::from(byte)]);
-        bits += len;
-        if bits >= 32 {
-            bits -= 32;
-            out[at..at + 4].copy_from_slice(&((acc >> bits) as u32).to_be_bytes());
-            at += 4;
+    let mut bits = BitWriter { acc: 0, bits: 0, out, at: 0 };
+    let (fours, rest) = src.as_chunks::<4>();
+    for four in fours {
+        let [(a, a_len), (b, b_len), (c, c_len), (d, d_len)] = four.map(code_of);
+        let len = a_len + b_len + c_len + d_len;
+        if len <= BITS_MAX {
+            bits.push((a << b_len | b) << (c_len + d_len) | c << d_len | d, len);
+        } else {
+            // Codes that long stand for what is hardly text.
+            four.iter().for_each(|&byte| bits.push_one(byte));
         }
     }
+    rest.iter().for_each(|&byte| bits.push_one(byte));
     // RFC 7541 §5.2: the rest of the last octet is filled with the most significant bits of EOS.
-    let tail = ((acc << 32 | u64::from(u32::MAX)) >> bits) as u32;
-    out[at..].copy_from_slice(&tail.to_be_bytes()[..bits.div_ceil(8) as usize]);
+    if bits.bits > 0 {
+        bits.push(0x7f, 7);
+    }
+}
+
+#[inline(always)]
+fn code_of(byte: u8) -> (u64, u32) {
+    (u64::from(ENCODE_CODES[usize::from(byte)]), u32::from(ENCODE_LENGTHS[usize::from(byte)]))
+}
+
+/// How many bits [`BitWriter::push`] takes at once.
+const BITS_MAX: u32 = 56;
+
+struct BitWriter<'a> {
+    /// The lowest `bits` bits wait for their byte to fill; `bits < 8` between calls.
+    acc: u64,
+    bits: u32,
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl BitWriter<'_> {
+    /// Appends `1..=BITS_MAX` bits: eight bytes are stored, and those that are full are passed over.
+    #[inline(always)]
+    fn push(&mut self, code: u64, len: u32) {
+        self.acc = self.acc << len | code;
+        self.bits += len;
+        let word = (self.acc << (64 - self.bits)).to_be_bytes();
+        self.out[self.at..self.at + 8].copy_from_slice(&word);
+        self.at += (self.bits / 8) as usize;
+        self.bits %= 8;
+    }
+
+    #[inline(always)]
+    fn push_one(&mut self, byte: u8) {
+        let (code, len) = code_of(byte);
+        self.push(code, len);
+    }
 }
 
 #[cfg(test)]
@@ -212,8 +250,9 @@ mod tests {
     }
 
     fn encoded(src: &[u8]) -> Vec<u8> {
-        let mut out = vec![0; encoded_len(src)];
+        let mut out = vec![0; encoded_len(src) + ENCODE_SLACK];
         encode(src, &mut out);
+        out.truncate(encoded_len(src));
         out
     }
 

@@ -124,7 +124,7 @@ impl Decompressor {
     /// Appends to `out` what the next piece of a message inflates to; `fin` says that the message ends with it.
     ///
     /// # Errors
-    /// [`InflateError`]; `out` then holds a part of the message that is within the limit.
+    /// [`InflateError`]; `out` then holds the part of the message before the error that is within the limit.
     pub fn decompress(
         &mut self,
         mut input: &[u8],
@@ -139,8 +139,9 @@ impl Decompressor {
             let start = out.len();
             room = room.min(limit.max_len.saturating_sub(self.message_len()).saturating_add(1));
             out.resize(start + room, 0);
+            let before = self.message_len();
             let step = self.step(input, fin, &mut out[start..], limit);
-            out.truncate(start + step.map_or(0, |step| step.produced));
+            out.truncate(start + self.len.min(limit.max_len).saturating_sub(before));
             let step = step?;
             if !step.more {
                 return Ok(());
@@ -157,7 +158,7 @@ impl Decompressor {
     /// than 512 bytes works, slowly.
     ///
     /// # Errors
-    /// [`InflateError`]; what `out` holds is then of no use.
+    /// [`InflateError`].
     pub fn step(
         &mut self,
         input: &[u8],
@@ -282,9 +283,9 @@ impl Decompressor {
         Ok(())
     }
 
-    /// How long the message under way is so far, 0 between messages.
+    /// How long the message under way is so far, 0 between messages. After an error, what came before it counts.
     #[inline]
-    fn message_len(&self) -> usize {
+    pub(crate) fn message_len(&self) -> usize {
         if self.in_message { self.len } else { 0 }
     }
 

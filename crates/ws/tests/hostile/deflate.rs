@@ -187,6 +187,10 @@ fn text(table: &mut Table) {
         });
         section.both(format!("binary inflates to {name}"), Open, |wire| wire.send(compressed(stored(bytes))));
     }
+    section.both("text that is not UTF-8, then not DEFLATE", Fails(1007), |wire| {
+        let bytes = Bits::new().fixed().literal(0xFF).literal(b'a').symbol(286).code(0, 5).end().flush();
+        wire.send(Frame::text(bytes).rsv(RSV1))
+    });
     section.both("text whose compressed bytes are not UTF-8", Open, |wire| {
         wire.send(Frame::text(stored("Grüße".as_bytes())).rsv(RSV1))
     });
@@ -209,6 +213,16 @@ fn bombs(table: &mut Table) {
         .both("a megabyte out of a kilobyte", Fails(1009), |wire| wire.send(compressed(Bits::run(1 << 20))));
     section
         .both("a megabyte as text", Fails(1009), |wire| wire.send(Frame::text(Bits::run(1 << 20)).rsv(RSV1)));
+    let long = |first: u8, last: u8| {
+        let bits = Bits::new().fixed().literal(first).literal(b'a');
+        (0..100).fold(bits, |bits, _| bits.matched(258, 1)).literal(last).end().flush()
+    };
+    section.both("text that is not UTF-8 before it is too long", Fails(1007), |wire| {
+        wire.send(Frame::text(long(0xFF, b'z')).rsv(RSV1))
+    });
+    section.both("text that is not UTF-8 after it is too long", Fails(1009), |wire| {
+        wire.send(Frame::text(long(b'z', 0xFF)).rsv(RSV1))
+    });
     section.both("a megabyte that begins in an endless message", Fails(1009), |wire| {
         wire.send(compressed(Bits::run(1 << 20)).fin(false))
     });

@@ -1,0 +1,234 @@
+//! What the two ends of an HTTP/2 connection exchange, over and over, and how much of it must have arrived.
+
+use crate::contestant::Contestant;
+use std::ops::Add;
+use std::sync::Arc;
+use wireloom_testing::http2::Frame;
+
+pub(crate) type Fields = Vec<(String, String)>;
+
+/// Requests without a body, one after another in turns, and the response to each.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    pub(crate) requests: Vec<Fields>,
+    pub(crate) response: Fields,
+    /// One DATA frame each.
+    pub(crate) pieces: Vec<bytes::Bytes>,
+}
+
+fn owned(fields: &[(&str, &str)]) -> Fields {
+    fields.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+impl Exchange {
+    /// That of the published benchmark: five fields, four fields and two DATA frames.
+    pub(crate) fn published() -> Self {
+        Self {
+            requests: vec![owned(&[
+                (":method", "GET"),
+                (":scheme", "https"),
+                (":authority", "localhost:8080"),
+                (":path", "/"),
+                ("accept", "*/*"),
+            ])],
+            response: owned(&[
+                (":status", "200"),
+                ("content-length", "26"),
+                ("content-type", "text/plain"),
+                ("server", "wireloom-bench"),
+            ]),
+            pieces: vec![b"This is HTTP 2".as_slice().into(), b".0 response!".as_slice().into()],
+        }
+    }
+
+    /// What a browser and a site say to each other: twelve fields both ways, a path that changes, and 1 KiB.
+    pub(crate) fn web_like() -> Self {
+        let request = |at: usize| {
+            let path =
+                format!("/assets/components/panel-{at:03}.js?v={:08x}", at.wrapping_mul(0x9E37_79B9) as u32);
+            owned(&[
+                (":method", "GET"),
+                (":scheme", "https"),
+                (":authority", "www.example.com"),
+                (":path", &path),
+                (
+                    "user-agent",
+                    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0 Safari/537.36",
+                ),
+                ("accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"),
+                ("accept-language", "en-GB,en;q=0.7,de;q=0.3"),
+                ("accept-encoding", "gzip, deflate, br, zstd"),
+                ("referer", "https://www.example.com/dashboard"),
+                ("cookie", "session=6f1e2d3c4b5a69788796a5b4c3d2e1f0"),
+                ("sec-fetch-mode", "no-cors"),
+                ("sec-fetch-site", "same-origin"),
+            ])
+        };
+        Self {
+            requests: (0..64).map(request).collect(),
+            response: owned(&[
+                (":status", "200"),
+                ("date", "Fri, 20 Nov 2026 21:00:00 GMT"),
+                ("server", "wireloom-bench"),
+                ("content-type", "application/javascript; charset=utf-8"),
+                ("content-length", "1024"),
+                ("cache-control", "public, max-age=31536000, immutable"),
+                ("etag", "\"5f3c1-400-6a1b2c3d\""),
+                ("last-modified", "Mon, 02 Nov 2026 08:30:12 GMT"),
+                ("vary", "accept-encoding"),
+                ("x-content-type-options", "nosniff"),
+                ("strict-transport-security", "max-age=63072000; includeSubDomains"),
+                ("accept-ranges", "bytes"),
+            ]),
+            pieces: vec![vec![b'x'; 1024].into()],
+        }
+    }
+
+    /// A large download: so many DATA frames of 16 KiB, the largest that every peer takes.
+    pub(crate) fn bulk(frames: usize) -> Self {
+        let piece = bytes::Bytes::from(vec![b'x'; 16 * 1024]);
+        let response = owned(&[(":status", "200"), ("content-type", "application/octet-stream")]);
+        Self { pieces: vec![piece; frames], response, ..Self::published() }
+    }
+
+    /// What must have arrived after so many streams, both ends together.
+    fn totals(&self, streams: usize) -> Totals {
+        let mut totals = Totals::default();
+        for request in self.requests.iter().cycle().take(streams) {
+            for (name, value) in request.iter().chain(&self.response) {
+                totals.field(name.as_bytes(), value.as_bytes());
+            }
+            totals.messages += 2;
+            self.pieces.iter().for_each(|piece| totals.data(piece));
+        }
+        totals
+    }
+}
+
+/// What arrived: how much of it, not in which order, so that counting costs next to nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Requests and responses.
+    pub(crate) messages: u64,
+    pub(crate) fields: u64,
+    /// Bytes of names and values.
+    pub(crate) field_bytes: u64,
+    pub(crate) data_bytes: u64,
+}
+
+impl Totals {
+    #[inline(always)]
+    pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) {
+        self.fields += 1;
+        self.field_bytes += (std::hint::black_box(name).len() + std::hint::black_box(value).len()) as u64;
+    }
+
+    #[inline(always)]
+    pub(crate) fn data(&mut self, data: &[u8]) {
+        self.data_bytes += std::hint::black_box(data).len() as u64;
+    }
+}
+
+impl Add for Totals {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            messages: self.messages + other.messages,
+            fields: self.fields + other.fields,
+            field_bytes: self.field_bytes + other.field_bytes,
+            data_bytes: self.data_bytes + other.data_bytes,
+        }
+    }
+}
+
+/// A client and a server of one library, joined in memory.
+pub(crate) trait Pair {
+    /// Opens a connection and exchanges SETTINGS.
+    fn open(exchange: &Arc<Exchange>) -> Self;
+    /// Does so many exchanges, at most `concurrent` at a time.
+    fn run(&mut self, streams: usize, concurrent: usize);
+    /// Sends so many requests that nobody answers.
+    fn open_streams(&mut self, streams: usize);
+    /// Gives the client these bytes, which the server has not sent.
+    fn receive(&mut self, bytes: &[u8]);
+    /// What both ends received so far.
+    fn totals(&self) -> Totals;
+}
+
+/// How far a stream's window and the connection's are opened on every client.
+pub(crate) const WINDOW: u32 = 1 << 20;
+
+/// One lane: a client asks once and receives a response of so many DATA frames, made up beforehand.
+pub(crate) struct Receiving<P> {
+    exchange: Arc<Exchange>,
+    bytes: Vec<u8>,
+    expected: Totals,
+    pair: std::marker::PhantomData<P>,
+}
+
+impl<P: Pair> Receiving<P> {
+    pub(crate) fn new(exchange: &Arc<Exchange>, frames: usize, len: usize) -> Self {
+        let mut bytes = Frame::headers(1, &[(":status", "200")]).to_bytes();
+        (0..frames).for_each(|_| Frame::data(1, vec![b'x'; len]).write(&mut bytes));
+        let mut expected = Totals { messages: 2, data_bytes: (frames * len) as u64, ..Totals::default() };
+        exchange.requests[0]
+            .iter()
+            .for_each(|(name, value)| expected.field(name.as_bytes(), value.as_bytes()));
+        expected.field(b":status", b"200");
+        Self { exchange: Arc::clone(exchange), bytes, expected, pair: std::marker::PhantomData }
+    }
+
+    fn receive(&self) -> Totals {
+        let mut pair = P::open(&self.exchange);
+        pair.open_streams(1);
+        pair.receive(&self.bytes);
+        pair.totals()
+    }
+}
+
+impl<P: Pair> Contestant for Receiving<P> {
+    fn pass(&mut self) {
+        std::hint::black_box(self.receive());
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let found = self.receive();
+        if found == self.expected {
+            Ok(())
+        } else {
+            Err(format!("{found:?} arrived instead of {:?}", self.expected))
+        }
+    }
+}
+
+/// One lane: a fresh connection a pass.
+pub(crate) struct Exchanging<P> {
+    exchange: Arc<Exchange>,
+    streams: usize,
+    concurrent: usize,
+    pair: std::marker::PhantomData<P>,
+}
+
+impl<P: Pair> Exchanging<P> {
+    pub(crate) fn new(exchange: &Arc<Exchange>, streams: usize, concurrent: usize) -> Self {
+        Self { exchange: Arc::clone(exchange), streams, concurrent, pair: std::marker::PhantomData }
+    }
+
+    fn exchange(&self) -> Totals {
+        let mut pair = P::open(&self.exchange);
+        pair.run(self.streams, self.concurrent);
+        pair.totals()
+    }
+}
+
+impl<P: Pair> Contestant for Exchanging<P> {
+    fn pass(&mut self) {
+        std::hint::black_box(self.exchange());
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let (found, expected) = (self.exchange(), self.exchange.totals(self.streams));
+        if found == expected { Ok(()) } else { Err(format!("{found:?} arrived instead of {expected:?}")) }
+    }
+}

@@ -1,0 +1,208 @@
+//! What a connection allocates: nothing for a message once it is warm, and no more than has arrived for a length that was
+//! only announced.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Duration;
+use wireloom_testing::Frame;
+use wireloom_testing::frame::Length;
+use wireloom_ws::{Config, Connection, Event, Limits};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(by: isize) {
+    // A thread that ends has no counters any more, and nothing that is of interest here.
+    let _ = HELD.try_with(|held| held.set(held.get() + by));
+    if by > 0 {
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+    }
+}
+
+// SAFETY: every call goes on to the system's allocator with its arguments as they came; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller has promised what `alloc` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller has promised what `alloc_zeroed` asks for.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller has promised what `dealloc` asks for.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, len: usize) -> *mut u8 {
+        count(-(layout.size() as isize));
+        count(len as isize);
+        // SAFETY: the caller has promised what `realloc` asks for.
+        unsafe { System.realloc(ptr, layout, len) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often `of` allocates.
+fn allocations(of: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.get();
+    of();
+    ALLOCATIONS.get() - before
+}
+
+const NOW: Duration = Duration::from_secs(1);
+const KEY: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
+
+/// What the server takes a stream through, as a driver does: reads of `read` bytes into a buffer of its own or into the slot.
+/// Counts messages.
+fn serve(server: &mut Connection, wire: &[u8], buffer: &mut [u8]) -> usize {
+    let (mut rest, mut messages) = (wire, 0);
+    let mut note = |event: &Event<'_>| {
+        messages += usize::from(match event {
+            Event::Text(text) => !text.is_empty(),
+            Event::Binary(data) => !data.is_empty(),
+            _ => false,
+        });
+    };
+    while !rest.is_empty() {
+        if let Some(slot) = server.recv_slot() {
+            let len = slot.len().min(rest.len()).min(buffer.len());
+            slot[..len].copy_from_slice(&rest[..len]);
+            rest = &rest[len..];
+            if let Some(event) = server.received(NOW, len).expect("lawful") {
+                note(&event);
+            }
+            continue;
+        }
+        let len = rest.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&rest[..len]);
+        rest = &rest[len..];
+        let mut used = 0;
+        while let (taken, Some(event)) = server.handle_input(NOW, &mut buffer[used..len]).expect("lawful") {
+            used += taken;
+            note(&event);
+        }
+    }
+    messages
+}
+
+#[test]
+fn a_message_that_is_read_allocates_nothing() {
+    for len in [13, 200, 1 << 10, 1 << 20] {
+        for frame in [Frame::text("x".repeat(len)), Frame::binary(vec![0xFE; len])] {
+            let wire = frame.mask(KEY).bytes().repeat(10);
+            let mut buffer = vec![0; 64 << 10];
+            let mut server = Connection::server(Config::default(), None, NOW);
+            assert_eq!(serve(&mut server, &wire, &mut buffer), 10);
+            let count = allocations(|| assert_eq!(serve(&mut server, &wire, &mut buffer), 10));
+            assert_eq!(count, 0, "10 messages of {len} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_fragmented_message_allocates_nothing() {
+    let mut wire = Frame::text("x".repeat(1_000)).fin(false).mask(KEY).bytes();
+    for _ in 0..100 {
+        wire.extend(Frame::continuation("y".repeat(1_000)).fin(false).mask(KEY).bytes());
+        wire.extend(Frame::pong("between").mask(KEY).bytes());
+    }
+    wire.extend(Frame::continuation("").mask(KEY).bytes());
+    let mut buffer = vec![0; 16 << 10];
+    let mut server = Connection::server(Config::default(), None, NOW);
+    assert_eq!(serve(&mut server, &wire, &mut buffer), 1);
+    assert_eq!(allocations(|| assert_eq!(serve(&mut server, &wire, &mut buffer), 1)), 0);
+}
+
+#[test]
+fn a_message_that_is_written_allocates_nothing() {
+    let text = "x".repeat(1 << 20);
+    for mut connection in [
+        Connection::client(Config::default(), None, [7; 32], NOW),
+        Connection::server(Config::default(), None, NOW),
+    ] {
+        for len in [13, 200, 1 << 10, 1 << 20] {
+            let mut send = || {
+                for _ in 0..10 {
+                    connection.send_text(&text[..len]).expect("room");
+                    connection.send_binary(&text.as_bytes()[..len]).expect("room");
+                    while connection.wants_write() {
+                        let mut slices: [&[u8]; 8] = [&[]; 8];
+                        let count = connection.poll_transmit(&mut slices);
+                        let sent = slices[..count].iter().map(|slice| slice.len()).sum();
+                        connection.transmitted(sent);
+                    }
+                }
+            };
+            send();
+            assert_eq!(allocations(send), 0, "20 messages of {len} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_ping_that_is_answered_allocates_nothing() {
+    let wire = Frame::ping([7; 125]).mask(KEY).bytes();
+    let mut server = Connection::server(Config::default(), None, NOW);
+    let mut buffer = [0; 256];
+    let mut answer = || {
+        serve(&mut server, &wire, &mut buffer);
+        let mut slices: [&[u8]; 4] = [&[]; 4];
+        assert_eq!(server.poll_transmit(&mut slices), 1);
+        server.transmitted(127);
+    };
+    answer();
+    answer();
+    assert_eq!(allocations(|| (0..100).for_each(|_| answer())), 0);
+}
+
+// The header of a frame of 63 bits costs its sender 14 bytes.
+#[test]
+fn an_announcement_reserves_little() {
+    let mut limits = Limits::default();
+    limits.frame_len_max = u64::MAX;
+    limits.message_len_max = u64::MAX;
+    let mut config = Config::default();
+    config.limits = limits;
+    for len in [(1 << 63) - 1, 1 << 40, 1 << 33] {
+        let wire = Frame::binary([0; 100]).length(Length::Bits64(len)).mask(KEY).bytes();
+        let mut server = Connection::server(config.clone(), None, NOW);
+        let before = HELD.get();
+        let mut buffer = wire.clone();
+        serve(&mut server, &wire, &mut buffer);
+        let held = HELD.get() - before;
+        assert!(held < 2 << 20, "{held} bytes held for {len} announced");
+    }
+}
+
+#[test]
+fn an_idle_connection_holds_little() {
+    let before = HELD.get();
+    let server = Connection::server(Config::default(), None, NOW);
+    assert_eq!(HELD.get() - before, 0, "a server that has not done anything");
+    drop(server);
+
+    let mut server = Connection::server(Config::default(), None, NOW);
+    let wire = Frame::text("x".repeat(1 << 20)).mask(KEY).bytes();
+    let mut buffer = vec![0; 64 << 10];
+    let before = HELD.get();
+    serve(&mut server, &wire, &mut buffer);
+    server.send_text(&"x".repeat(1 << 20)).expect("room");
+    drop(server.take_transmit());
+    assert!(HELD.get() - before > 1 << 20);
+    server.release_buffers();
+    assert!(HELD.get() - before <= 256, "{} bytes after release", HELD.get() - before);
+}

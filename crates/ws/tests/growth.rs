@@ -1,0 +1,190 @@
+//! No input takes more than linear time: eight times as much may cost about eight times as much, where a quadratic path
+//! would cost 64 times. And what the application queues stays within its bounds.
+
+// The clock measures the test, not the core; helpers of tests are tests.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+use wireloom_testing::{End, Frame, Heard};
+use wireloom_ws::deflate::{Compressor, DeflateConfig, DeflateParams};
+use wireloom_ws::{Config, Connection, Delivery, Error, Misuse, Role};
+
+const KEY: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
+
+/// Demands that `run(8 * n)` costs less than 40 times `run(n)`, the quickest of some tries each: room for caches that
+/// overflow, and none for a quadratic path.
+fn assert_linear(n: usize, run: impl Fn(usize)) {
+    let quickest = |n: usize| {
+        let try_once = || {
+            let begin = Instant::now();
+            run(n);
+            begin.elapsed()
+        };
+        (0..5).map(|_| try_once()).min().unwrap().max(Duration::from_micros(50))
+    };
+    // A machine that is busy with something else may spoil a comparison; a quadratic path spoils all.
+    let ratios: Vec<f64> = (0..3)
+        .map(|_| quickest(8 * n).as_secs_f64() / quickest(n).as_secs_f64())
+        .take_while(|&r| r >= 40.0)
+        .collect();
+    assert!(ratios.len() < 3, "eight times as much costs {ratios:?} times as much");
+}
+
+/// A server that hears `wire` in reads of `read` bytes; messages.
+fn hear(end: &mut End, wire: &[u8], read: usize) -> usize {
+    let mut messages = 0;
+    for piece in wire.chunks(read) {
+        let heard = end.hear(piece);
+        assert!(!matches!(heard.last(), Some(Heard::Failed(_))), "{heard:?}");
+        messages += heard.iter().filter(|heard| matches!(heard, Heard::Text(_) | Heard::Binary(_))).count();
+    }
+    messages
+}
+
+fn fragments(len: usize, of: usize, first: Frame) -> Vec<u8> {
+    let mut wire = first.fin(false).mask(KEY).bytes();
+    let piece = Frame::continuation(vec![b'x'; of]).fin(false).mask(KEY).bytes();
+    (0..len / of).for_each(|_| wire.extend(&piece));
+    wire.extend(Frame::continuation("").mask(KEY).bytes());
+    wire
+}
+
+// 4 MiB in 64-byte fragments is honest traffic.
+#[test]
+fn a_message_in_small_fragments() {
+    assert_linear(512 << 10, |len| {
+        let wire = fragments(len, 64, Frame::text(""));
+        assert_eq!(hear(&mut End::server(), &wire, 64 << 10), 1);
+    });
+}
+
+#[test]
+fn a_message_that_comes_byte_by_byte() {
+    assert_linear(16 << 10, |len| {
+        let wire = Frame::text("x".repeat(len)).mask(KEY).bytes();
+        assert_eq!(hear(&mut End::server(), &wire, 1), 1);
+    });
+}
+
+#[test]
+fn a_read_full_of_tiny_frames() {
+    assert_linear(4 << 10, |count| {
+        let wire = Frame::text("").mask(KEY).bytes().repeat(count);
+        assert_eq!(hear(&mut End::server(), &wire, usize::MAX), count);
+    });
+}
+
+#[test]
+fn pings_within_a_message_that_never_ends() {
+    assert_linear(4 << 10, |count| {
+        let mut wire = Frame::text("x").fin(false).mask(KEY).bytes();
+        wire.extend(Frame::ping([1; 125]).mask(KEY).bytes().repeat(count));
+        assert_eq!(hear(&mut End::server(), &wire, 1_000), 0);
+    });
+}
+
+#[test]
+fn a_compressed_message_in_fragments_of_a_byte() {
+    for delivery in [Delivery::Messages, Delivery::Chunks] {
+        assert_linear(1 << 10, |len| {
+            let noise: Vec<u8> = wireloom_testing::Rng::with_seed(3).bytes(len);
+            let mut compressed = Vec::new();
+            Compressor::new(Role::Client, &DeflateParams::default(), &DeflateConfig::default())
+                .compress(&noise, &mut compressed);
+            let mut wire = Frame::binary("").rsv(4).fin(false).mask(KEY).bytes();
+            for byte in compressed {
+                wire.extend(Frame::continuation([byte]).fin(false).mask(KEY).bytes());
+            }
+            wire.extend(Frame::continuation("").mask(KEY).bytes());
+            let mut config = Config::default();
+            config.delivery = delivery;
+            assert_eq!(hear(&mut End::deflated(Role::Server, config), &wire, 4_096), 1);
+        });
+    }
+}
+
+#[test]
+fn compressed_messages_after_a_large_one() {
+    // The memory of the large one must not be cleared for each small one.
+    let compress = |compressor: &mut Compressor, payload: &[u8]| {
+        let mut compressed = Vec::new();
+        compressor.compress(payload, &mut compressed);
+        Frame::binary(compressed).rsv(4).mask(KEY).bytes()
+    };
+    assert_linear(256, |count| {
+        let mut compressor =
+            Compressor::new(Role::Client, &DeflateParams::default(), &DeflateConfig::default());
+        let mut wire = compress(&mut compressor, &vec![0; 64 * count]);
+        (0..count).for_each(|_| wire.extend(compress(&mut compressor, b"small")));
+        assert_eq!(hear(&mut End::deflated(Role::Server, Config::default()), &wire, 4_096), count + 1);
+    });
+}
+
+#[test]
+fn a_queue_that_leaves_in_small_writes() {
+    assert_linear(2 << 10, |count| {
+        let mut server = Connection::server(Config::default(), None, Duration::ZERO);
+        for i in 0..count {
+            server.send_binary(&[1; 100]).unwrap();
+            if i % 16 == 0 {
+                server.send_bytes(vec![2; 5_000].into()).unwrap();
+            }
+        }
+        while server.wants_write() {
+            let mut slices: [&[u8]; 2] = [&[]; 2];
+            let count = server.poll_transmit(&mut slices);
+            let len = slices[..count].iter().map(|slice| slice.len()).sum::<usize>().min(50);
+            server.transmitted(len);
+        }
+    });
+}
+
+#[test]
+fn the_queue_is_bounded_at_its_bound() {
+    let mut config = Config::default();
+    config.limits.queued_len_max = 1_000;
+    config.limits.queued_len_high = 500;
+    for (len, fits) in [(497, true), (498, true), (499, false)] {
+        let mut server = Connection::server(config.clone(), None, Duration::ZERO);
+        // Four bytes of header.
+        server.send_binary(&[0; 498]).unwrap();
+        assert_eq!(server.queued_len(), 502);
+        assert!(server.is_congested());
+        let sent = server.send_binary(&vec![0; len]);
+        assert_eq!(sent.is_ok(), fits, "{len}");
+        if !fits {
+            assert_eq!(sent, Err(Error::Misuse(Misuse::QueueFull { queued: 502, max: 1_000 })));
+            assert_eq!(server.queued_len(), 502, "nothing was queued");
+        }
+        // A close always goes.
+        server.close(Duration::ZERO, None, "").unwrap();
+        server.take_transmit();
+        assert!(!server.is_congested());
+    }
+    for (len, congested) in [(494, false), (495, false), (496, true), (497, true)] {
+        let mut server = Connection::server(config.clone(), None, Duration::ZERO);
+        server.send_binary(&vec![0; len]).unwrap();
+        assert_eq!(server.is_congested(), congested, "{len} and a header");
+    }
+}
+
+// A peer that only asks and never reads: what it makes this end queue has a bound.
+#[test]
+fn a_peer_that_reads_nothing_cannot_fill_the_queue() {
+    let ping = Frame::ping([1; 125]).mask(KEY).bytes();
+    let mut end = End::server();
+    for _ in 0..1_000 {
+        end.hear(ping.repeat(100));
+        let mut slices: [&[u8]; 4] = [&[]; 4];
+        end.connection.poll_transmit(&mut slices);
+    }
+    // 1,000 wake-ups, a pong each.
+    assert!(end.connection.queued_len() <= 1_000 * 127);
+    let max = Config::default().limits.queued_len_high + 127;
+    for _ in 0..20_000 {
+        end.hear(&ping);
+        let mut slices: [&[u8]; 4] = [&[]; 4];
+        end.connection.poll_transmit(&mut slices);
+    }
+    assert!(end.connection.queued_len() <= max, "{}", end.connection.queued_len());
+}
