@@ -15,7 +15,7 @@
 //! last                                          |=======|      loaded at its end, key turned by len mod 4
 //! ```
 //!
-//! Below [`SHORT`] bytes the code is small, inlined into the caller and asks nobody what the processor can do: at 13 to
+//! Below `SHORT` bytes the code is small, inlined into the caller and asks nobody what the processor can do: at 13 to
 //! 200 bytes the question would cost as much as the work. From there on the widest registers are used (see `cpu`).
 
 use alloc::vec::Vec;
