@@ -122,16 +122,12 @@ impl Connection {
         if let Some(slot) = self.slab.find(id.get()) {
             let stream = self.slab.key(slot);
             self.drop_stream(slot, Some(code), Ended::ResetHere);
+            self.out.answers_len += 13;
             return Ok(Some(Step::Reset { stream, code, error: Some(error) }));
         }
         if self.is_idle(id) {
-            // RFC 9113 §6.4: RST_STREAM MUST NOT be sent on an idle stream. Only PRIORITY may be wrong there, and it is
-            // passed over anyway (§5.3.2) but for its length.
-            return if matches!(error, Error::Peer { violation: Violation::PrioritySelfDependency, .. }) {
-                Ok(None)
-            } else {
-                Err(error.for_connection())
-            };
+            // RFC 9113 §6.4: RST_STREAM MUST NOT be sent on an idle stream.
+            return Err(error.for_connection());
         }
         if self.recent.find(id.get()) != Some(Ended::ResetHere) {
             // RFC 9113 §5.4.2: not twice for one stream.
@@ -149,7 +145,10 @@ impl Connection {
             return Err(Error::peer(Violation::FrameOnIdleStream, StreamId::CONNECTION));
         }
         let Some(slot) = self.slab.find(id.get()) else {
-            self.charge(Charge::UnknownFrame)?;
+            // Both sides may reset a stream at the same time.
+            if !self.recent.crossed_reset(id.get()) {
+                self.charge(Charge::UnknownFrame)?;
+            }
             return Ok(None);
         };
         let stream = self.slab.key(slot);
@@ -209,6 +208,9 @@ impl Connection {
             return Err(Error::peer(Violation::SettingsTimeout, StreamId::CONNECTION));
         }
         let timeout = self.limits().stall_timeout;
+        if self.out.is_empty() && (self.send_window > 0 || self.scheduler.is_idle()) {
+            self.stalled_since = None;
+        }
         if self.stalled_since.is_some_and(|since| since.saturating_add(timeout) <= self.now) {
             return Err(Error::limit(Exceeded::Stalled, StreamId::CONNECTION));
         }

@@ -66,6 +66,17 @@ impl Recent {
         self.finished.contains(&id).then_some(Ended::Finished)
     }
 
+    /// RST_STREAM came for a stream that is gone: whether this side had reset it, which is asked once a stream.
+    pub(crate) fn crossed_reset(&mut self, id: u32) -> bool {
+        match self.resets.iter_mut().find(|entry| **entry == id) {
+            Some(entry) => {
+                *entry |= BY_PEER;
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Gives memory back; what was reset is forgotten.
     pub(crate) fn shrink(&mut self) {
         self.resets = Vec::new();
@@ -89,10 +100,12 @@ mod tests {
         assert_eq!(recent.find(1), Some(Ended::Finished));
         assert_eq!(recent.find(3), Some(Ended::ResetHere));
         assert_eq!(recent.find(5), Some(Ended::ResetByPeer));
+        assert!(recent.crossed_reset(3) && !recent.crossed_reset(3) && !recent.crossed_reset(5));
+        assert_eq!(recent.find(3), Some(Ended::ResetByPeer));
         for n in 0..RESETS_MAX as u32 - 2 {
             recent.remember(101 + 2 * n, Ended::ResetHere);
         }
-        assert_eq!((recent.find(3), recent.resets.len()), (Some(Ended::ResetHere), RESETS_MAX));
+        assert_eq!((recent.find(3), recent.resets.len()), (Some(Ended::ResetByPeer), RESETS_MAX));
         recent.remember(1001, Ended::ResetHere);
         assert_eq!((recent.find(3), recent.resets.len()), (None, RESETS_MAX));
         assert_eq!(recent.find(5), Some(Ended::ResetByPeer));
