@@ -18,6 +18,7 @@ mod stories;
 mod tally;
 mod wire;
 mod wireloom;
+mod wireloom_http2;
 mod workloads;
 mod written;
 
