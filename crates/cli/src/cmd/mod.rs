@@ -1,0 +1,4 @@
+//! The subcommands, one a file.
+
+pub(crate) mod connect;
+pub(crate) mod serve;

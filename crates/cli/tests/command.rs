@@ -1,0 +1,200 @@
+//! The command as a user runs it: `serve` in one process, `connect` in others.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(unix)]
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
+
+const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
+
+struct Serving {
+    child: Child,
+    /// As `127.0.0.1:1234`, one a listener.
+    addresses: Vec<String>,
+}
+
+async fn serve(args: &[&str]) -> Serving {
+    let mut child = Command::new(WIRELOOM)
+        .args(["serve", "--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0"])
+        .args(args)
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let listeners = 1 + usize::from(args.contains(&"--tls"));
+    let mut addresses = Vec::new();
+    while addresses.len() < listeners {
+        let line = lines.next_line().await.unwrap().unwrap();
+        if let Some((_, url)) = line.strip_prefix("wireloom ").and_then(|rest| rest.split_once("://")) {
+            addresses.push(url.trim_end_matches('/').to_owned());
+        }
+    }
+    // The pipe stays open until the end.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    Serving { child, addresses }
+}
+
+impl Serving {
+    fn url(&self, path: &str) -> String {
+        format!("ws://{}{path}", self.addresses[0])
+    }
+
+    /// What a plain request is answered.
+    async fn get(&self, path: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(&self.addresses[0]).await.unwrap();
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.addresses[0]);
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().unwrap().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+}
+
+/// Exit code, output, errors.
+async fn connect(args: &[&str], input: &str) -> (i32, String, String) {
+    let mut child = Command::new(WIRELOOM)
+        .arg("connect")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // A command that reads no input may have ended already.
+    let _ = stdin.write_all(input.as_bytes()).await;
+    drop(stdin);
+    let output =
+        tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await.unwrap().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[tokio::test]
+async fn lines_go_out_and_messages_come_in() {
+    let serving = serve(&[]).await;
+    let (code, out, _) = connect(&[&serving.url("/echo")], "one\ntwo\n\nhäßlich\n").await;
+    assert_eq!((code, &*out), (0, "one\ntwo\n\nhäßlich\n"));
+    let long = "x".repeat(300_000) + "\n";
+    let (code, out, _) = connect(&[&serving.url("/echo"), "--compress", "--binary"], &long).await;
+    assert_eq!((code, out), (0, long));
+}
+
+#[tokio::test]
+async fn scripts_learn_the_outcome_from_the_exit_code() {
+    let serving = serve(&["--max-message", "1000"]).await;
+    let echo = serving.url("/echo");
+    let run = async |args: &[&str]| {
+        let (code, _, errors) = connect(args, "").await;
+        (code, errors)
+    };
+    assert_eq!(run(&[&echo, "--send", "a", "--expect", "a"]).await.0, 0);
+    assert_eq!(run(&[&echo, "--send", "a", "--send", "b", "--count", "2"]).await.0, 0);
+    assert_eq!(run(&[&echo, "--send", "a", "--expect", "b"]).await.0, 4);
+    assert_eq!(run(&[&echo, "--count", "1", "--timeout", "1"]).await.0, 4);
+    assert_eq!(run(&[&serving.url("/source?size=10&count=3"), "--count", "4"]).await.0, 4);
+    let (code, errors) = run(&[&echo, "--send", &"x".repeat(1001)]).await;
+    assert!(code == 3 && errors.contains("1009"), "{code} {errors}");
+    let (code, errors) = run(&[&serving.url("/nothing")]).await;
+    assert!(code == 1 && errors.contains("404"), "{code} {errors}");
+    assert_eq!(run(&["ws://127.0.0.1:1/"]).await.0, 1);
+    assert_eq!(run(&["ftp://127.0.0.1/"]).await.0, 2);
+    assert_eq!(run(&["--no-such-thing"]).await.0, 2);
+}
+
+#[tokio::test]
+async fn the_source_sends_what_was_asked_for() {
+    let serving = serve(&[]).await;
+    let url = serving.url("/source?size=5000&count=2000");
+    let (code, out, errors) = connect(&[&url, "--count", "2000", "--quiet", "-v"], "").await;
+    assert_eq!((code, &*out), (0, ""));
+    assert!(errors.contains("2000 messages, 10000000 bytes received"), "{errors}");
+    let url = serving.url("/source?size=1&count=20&rate=100");
+    let begin = std::time::Instant::now();
+    assert_eq!(connect(&[&url, "--quiet"], "").await.0, 0);
+    // At the end of its input, a client closes: this one asked for fewer.
+    let (code, _, _) = connect(&[&url, "--count", "20", "--quiet"], "").await;
+    assert_eq!(code, 0);
+    assert!(begin.elapsed() >= Duration::from_millis(180), "{:?}", begin.elapsed());
+    assert!(serving.get("/source?size=x").await.starts_with("HTTP/1.1 400 "));
+}
+
+#[tokio::test]
+async fn a_room_tells_all_its_members() {
+    let serving = serve(&[]).await;
+    let url = serving.url("/rooms/lobby");
+    let listen = {
+        let url = url.clone();
+        tokio::spawn(async move { connect(&[&url, "--expect", "hello", "--timeout", "30"], "").await.0 })
+    };
+    while !serving.get("/metrics").await.contains("wireloom_rooms_open 1\n") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let elsewhere = connect(&[&serving.url("/rooms/other"), "--send", "not you", "--count", "1"], "").await;
+    assert_eq!(elsewhere.0, 0);
+    let (code, ..) = connect(&[&url, "--send", "hello", "--expect", "hello", "--timeout", "30"], "").await;
+    assert_eq!((code, listen.await.unwrap()), (0, 0));
+    while !serving.get("/metrics").await.contains("wireloom_rooms_open 0\n") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn pages_and_numbers_are_there() {
+    let serving = serve(&[]).await;
+    assert!(serving.get("/").await.contains("/rooms/NAME"));
+    assert!(serving.get("/healthz").await.ends_with("\r\n\r\nok\n"));
+    assert_eq!(connect(&[&serving.url("/sink"), "--send", "four", "--send", "5"], "").await.0, 0);
+    let metrics = serving.get("/metrics").await;
+    assert!(metrics.contains("wireloom_sink_bytes_total 5\n"), "{metrics}");
+    assert!(metrics.contains("wireloom_websockets_opened_total 1\n"), "{metrics}");
+}
+
+// RFC 6455 §10.2.
+#[tokio::test]
+async fn strange_origins_stay_out() {
+    let serving = serve(&["--allow-origin", "https://friend.example"]).await;
+    let url = serving.url("/echo");
+    let own = format!("http://{}", serving.addresses[0]);
+    for (origin, expected) in
+        [("https://friend.example", 0), (&*own, 0), ("https://foe.example", 1), ("null", 1)]
+    {
+        assert_eq!(connect(&[&url, "--origin", origin], "").await.0, expected, "{origin}");
+    }
+}
+
+#[tokio::test]
+async fn speaks_tls_with_a_certificate_of_its_own() {
+    let serving = serve(&["--tls"]).await;
+    let url = format!("wss://{}/echo", serving.addresses[1]);
+    assert_eq!(connect(&[&url, "--insecure", "--send", "a", "--expect", "a"], "").await.0, 0);
+    let (code, _, errors) = connect(&[&url, "--send", "a"], "").await;
+    assert!(code == 1 && errors.contains("TLS"), "{code} {errors}");
+}
+
+#[tokio::test]
+async fn sigterm_closes_with_1001_and_ends() {
+    let mut serving = serve(&[]).await;
+    let url = serving.url("/echo");
+    let open = tokio::spawn(async move { connect(&[&url, "--count", "1", "-v"], "").await });
+    while !serving.get("/metrics").await.contains("wireloom_websockets_open 1\n") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    serving.signal("-TERM");
+    let status = tokio::time::timeout(Duration::from_secs(20), serving.child.wait()).await.unwrap().unwrap();
+    assert!(status.success());
+    let (code, _, errors) = open.await.unwrap();
+    assert!(code == 4 && errors.contains("closed by the peer with 1001"), "{code} {errors}");
+}
