@@ -58,17 +58,23 @@ impl Driver {
         Self { connection, feed: Feed::new(bytes), buffer: Aligned::new(buffer_len), at: 0, filled: 0 }
     }
 
-    fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
+    /// `MOVED` takes the event out of what `handle_input` returns, as `?` does; otherwise it is looked at where it lies.
+    fn read<const MOVED: bool, S: Sink>(&mut self, messages: usize, sink: &mut S) {
         let mut missing = messages;
         while missing > 0 {
             let buffer = self.buffer.as_mut_slice();
             while self.at < self.filled {
                 let rest = &mut buffer[self.at..self.filled];
-                // Looked at where it was returned: moving an event of several words costs more than all else here.
-                let found = &self.connection.handle_input(NOW, rest);
-                let (used, event) = found.as_ref().expect("an honest peer");
+                let found = self.connection.handle_input(NOW, rest);
+                let (used, ended) = if MOVED {
+                    let (used, event) = found.expect("an honest peer");
+                    (used, event.is_some_and(|event| hand_out(&event, sink)))
+                } else {
+                    let (used, event) = found.as_ref().expect("an honest peer");
+                    (*used, event.as_ref().is_some_and(|event| hand_out(event, sink)))
+                };
                 self.at += used;
-                if event.as_ref().is_some_and(|event| hand_out(event, sink)) {
+                if ended {
                     missing -= 1;
                     if missing == 0 {
                         return;
@@ -119,7 +125,20 @@ impl<const BUFFER_LEN: usize> Reader for Assembling<BUFFER_LEN> {
     }
 
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
-        self.0.read(messages, sink);
+        self.0.read::<false, S>(messages, sink);
+    }
+}
+
+/// The same, with each event moved out of the result that it came in.
+pub(crate) struct Moving<const BUFFER_LEN: usize>(Driver);
+
+impl<const BUFFER_LEN: usize> Reader for Moving<BUFFER_LEN> {
+    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+        Self(Driver::new(bytes, connection(end, Delivery::Messages, None), BUFFER_LEN))
+    }
+
+    fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
+        self.0.read::<true, S>(messages, sink);
     }
 }
 
@@ -132,7 +151,7 @@ impl Reader for Lending {
     }
 
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
-        self.0.read(messages, sink);
+        self.0.read::<false, S>(messages, sink);
     }
 }
 
@@ -146,7 +165,7 @@ impl<const TAKEOVER: bool> Reader for Inflating<TAKEOVER> {
     }
 
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S) {
-        self.0.read(messages, sink);
+        self.0.read::<false, S>(messages, sink);
     }
 }
 

@@ -57,6 +57,11 @@ pub(crate) fn readers<const BUFFER_LEN: usize>(corpus: &Corpus, end: End) -> Vec
     let mut lanes = vec![
         Lane::new("wireloom", Kind::Headline, Reading::<wireloom::Assembling<BUFFER_LEN>>::new(corpus, end)),
         Lane::new(
+            "wireloom, event moved",
+            Kind::Ours,
+            Reading::<wireloom::Moving<BUFFER_LEN>>::new(corpus, end),
+        ),
+        Lane::new(
             "wireloom, decoder",
             Kind::Ours,
             Reading::<wireloom::Decoding<BUFFER_LEN>>::new(corpus, end),
