@@ -75,6 +75,7 @@ pub(crate) fn readers<const BUFFER_LEN: usize>(corpus: &Corpus, end: End) -> Vec
 pub(crate) fn lending_readers(corpus: &Corpus, end: End) -> Vec<Lane> {
     let mut lanes = readers::<{ wireloom::LARGE }>(corpus, end);
     lanes[0] = Lane::new("wireloom, lending", Kind::Headline, Reading::<wireloom::Lending>::new(corpus, end));
+    lanes.remove(1);
     lanes
 }
 
