@@ -30,7 +30,7 @@ impl Connection {
         end_stream: bool,
     ) -> Result<Option<StreamKey>, Error> {
         // RFC 9113 §6.9.1: first of all the connection's window, which counts whatever becomes of the stream.
-        if i64::from(flow_len) > self.recv_window {
+        if flow_len > 0 && i64::from(flow_len) > self.recv_window {
             return Err(Error::peer(Violation::ConnectionWindowExceeded, StreamId::CONNECTION));
         }
         self.recv_window -= i64::from(flow_len);
@@ -70,8 +70,8 @@ impl Connection {
                 _ => Violation::FrameOnReservedStream,
             }));
         }
-        // RFC 9113 §6.9.1: no more than the stream's window.
-        if i64::from(flow_len) > window(initial, stream.recv_delta) {
+        // RFC 9113 §6.9.1: no more than the stream's window; an empty frame may come even where that is negative.
+        if flow_len > 0 && i64::from(flow_len) > window(initial, stream.recv_delta) {
             return Err(peer(Violation::StreamWindowExceeded));
         }
         // RFC 9113 §8.1: content follows the final fields.

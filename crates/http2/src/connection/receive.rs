@@ -30,7 +30,9 @@ pub(super) struct DataRest {
     /// Padding behind it.
     pub(super) padding_left: u32,
     pub(super) end_stream: bool,
-    /// What the caller does not hold, to be given back at the end.
+    /// The whole content, in bytes, which the caller holds in the end.
+    pub(super) data_len: u32,
+    /// The whole payload, padding included.
     pub(super) flow_len: u32,
 }
 
@@ -265,6 +267,10 @@ impl Connection {
         let mut padding = 0;
         let mut data_len = header.len;
         let connection = StreamId::CONNECTION;
+        // RFC 9113 §6.1: DATA on stream 0.
+        if header.stream_id.is_connection() {
+            return Err(Error::peer(Violation::StreamIdZero, connection));
+        }
         if header.flags.contains(Flags::PADDED) {
             // RFC 9113 §6.1 with §4.2: there is room for the length of the padding.
             if header.len == 0 {
@@ -282,10 +288,6 @@ impl Connection {
                 .checked_sub(padding)
                 .ok_or_else(|| Error::peer(Violation::PaddingTooLong, connection))?;
         }
-        // RFC 9113 §6.1: DATA on stream 0.
-        if header.stream_id.is_connection() {
-            return Err(Error::peer(Violation::StreamIdZero, connection));
-        }
         let end_stream = header.flags.contains(Flags::END_STREAM);
         match self.receive_data(header.stream_id, header.len, data_len, end_stream) {
             Ok(stream) => {
@@ -294,6 +296,7 @@ impl Connection {
                     data_left: data_len,
                     padding_left: padding,
                     end_stream,
+                    data_len,
                     flow_len: header.len,
                 };
                 // DATA whole in the input, without padding: nothing is kept between.
@@ -318,6 +321,7 @@ impl Connection {
                     data_left: 0,
                     padding_left: data_len + padding,
                     end_stream: false,
+                    data_len,
                     flow_len: header.len,
                 });
                 let step = self.stream_error(error)?;
@@ -343,9 +347,8 @@ impl Connection {
                 step = Some(Step::Data { stream, input: at..end, end_stream });
             }
             if rest.data_left == 0 {
-                let data_len = rest.flow_len - if rest.padding_left > 0 { rest.padding_left + 1 } else { 0 };
                 match rest.stream.take() {
-                    Some(stream) => self.finish_data(stream, rest.flow_len, data_len, rest.end_stream),
+                    Some(stream) => self.finish_data(stream, rest.flow_len, rest.data_len, rest.end_stream),
                     None => self.ignore_data(rest.flow_len),
                 }
                 rest.flow_len = 0;

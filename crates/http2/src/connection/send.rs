@@ -405,6 +405,8 @@ impl Connection {
             }
             let key = StreamKey::new(slot, record.id);
             if last {
+                // The stream may live on to receive; its turns to send are over.
+                self.scheduler.remove(&mut self.slab, slot);
                 return self.write_data(slot, piece, true);
             }
             self.write_data(slot, piece, false);

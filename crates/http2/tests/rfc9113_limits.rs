@@ -1,0 +1,208 @@
+//! Protection against peers that keep the rules and mean harm (RFC 9113 §10.5): each bound one below, at it and one
+//! above, and honest bursts that come and go.
+
+mod wire;
+
+use wire::Step::{Send, Wait};
+use wire::{Case, Step, client_sends, server_sends};
+use wireloom_http2::Limits;
+use wireloom_testing::http2::{Frame, GET, block, code, flag, kind, literal};
+
+use std::time::Duration;
+
+const LIMITS: Limits = Limits::DEFAULT;
+
+/// The same thing over and over: below the bound and at it nothing happens; one more, and the connection ends.
+fn flood(what: &'static str, bound: u32, once: impl Fn(u32) -> Vec<Frame>) -> Vec<Case> {
+    let case = |count: u32| Case::frames(what, &(0..count).flat_map(&once).collect::<Vec<_>>());
+    let calm = |case: Case| case.connection_error(code::ENHANCE_YOUR_CALM);
+    vec![case(bound - 1).whole(), case(bound).whole(), calm(case(bound + 1).whole())]
+}
+
+#[test]
+fn pings() {
+    // The one that asks afterwards whether the connection lives on counts as well.
+    let burst = LIMITS.pings.burst() as usize;
+    let case = |count| Case::frames("CVE-2019-9512", &vec![Frame::ping("01234567"); count]).whole();
+    let cases = || {
+        vec![
+            case(burst - 1),
+            case(burst).unfinished(),
+            case(burst + 1).connection_error(code::ENHANCE_YOUR_CALM),
+        ]
+    };
+    client_sends(cases());
+    server_sends(cases());
+}
+
+#[test]
+fn settings() {
+    // The preface is one of them.
+    client_sends(flood("CVE-2019-9515", LIMITS.settings.burst() - 1, |_| vec![Frame::settings(&[])]));
+    let entries = |count: usize| vec![Frame::settings(&vec![(7, 7); count])];
+    let bound = LIMITS.settings_entries_max;
+    client_sends(vec![
+        Case::frames("CVE-2020-11080: one below the bound", &entries(bound - 1)),
+        Case::frames("CVE-2020-11080: at the bound", &entries(bound)),
+        Case::frames("CVE-2020-11080: one above the bound", &entries(bound + 1))
+            .connection_error(code::ENHANCE_YOUR_CALM),
+    ]);
+}
+
+#[test]
+fn rapid_reset() {
+    let once = |n| vec![Frame::get(2 * n + 3), Frame::rst_stream(2 * n + 3, code::CANCEL)];
+    client_sends(flood("CVE-2023-44487", LIMITS.peer_resets.burst(), once));
+}
+
+#[test]
+fn made_you_reset() {
+    // CVE-2025-8671: the peer breaks a rule, and this side resets the stream.
+    let bound = LIMITS.stream_errors.burst();
+    let case = |count| {
+        let once = |n| [Frame::get(2 * n + 3), Frame::window_update(2 * n + 3, 0)];
+        let mut case = Case::frames("CVE-2025-8671", &(0..count).flat_map(once).collect::<Vec<_>>()).whole();
+        for n in 0..count.min(bound) {
+            case = case.stream_error(2 * n + 3, code::PROTOCOL_ERROR);
+        }
+        case
+    };
+    client_sends(vec![
+        case(bound - 1),
+        case(bound),
+        case(bound + 1).connection_error(code::ENHANCE_YOUR_CALM),
+    ]);
+}
+
+#[test]
+fn empty_frames() {
+    let data = |_| vec![Frame::data(1, "")];
+    client_sends(flood("CVE-2019-9518: DATA", LIMITS.empty_frames.burst(), data));
+    let padding = |_| vec![Frame::data(1, "").padded(0, 0)];
+    client_sends(flood("CVE-2019-9518: DATA that are padding", LIMITS.empty_frames.burst(), padding));
+}
+
+#[test]
+fn priorities() {
+    client_sends(flood("CVE-2019-9513: PRIORITY", LIMITS.priorities.burst(), |_| vec![Frame::priority(1, 0, 1)]));
+    client_sends(flood("CVE-2019-9513: PRIORITY_UPDATE", LIMITS.priorities.burst(), |_| {
+        vec![Frame::priority_update(1, "u=1")]
+    }));
+}
+
+#[test]
+fn window_updates() {
+    client_sends(flood("RFC 9113 §10.5", LIMITS.window_updates.burst(), |_| vec![Frame::window_update(0, 1)]));
+    client_sends(flood("RFC 9113 §10.5", LIMITS.window_updates.burst(), |_| vec![Frame::window_update(1, 1)]));
+}
+
+#[test]
+fn unknown_frames() {
+    client_sends(flood("RFC 9113 §10.5", LIMITS.unknown_frames.burst(), |_| vec![Frame::new(0x42, 0, "x")]));
+    server_sends(flood("RFC 9113 §10.5", LIMITS.unknown_frames.burst(), |_| vec![Frame::new(0x42, 1, "x")]));
+}
+
+#[test]
+fn continuations() {
+    // VU#421644
+    let bound = LIMITS.continuations_max;
+    let case = |count: usize, fragment: &[u8]| {
+        let mut frames = vec![Frame::new(kind::HEADERS, 3, block(GET)).end_stream()];
+        frames.extend((0..count).map(|_| Frame::continuation(3, fragment)));
+        if let Some(last) = frames.last_mut() {
+            last.flags |= flag::END_HEADERS;
+        }
+        Case::frames("VU#421644", &frames)
+    };
+    for fragment in [&b""[..], &literal(b"a", b"b")] {
+        client_sends(vec![
+            case(bound - 1, fragment).request(3),
+            case(bound, fragment).request(3),
+            case(bound + 1, fragment).connection_error(code::ENHANCE_YOUR_CALM),
+        ]);
+    }
+}
+
+#[test]
+fn field_blocks() {
+    // The block of one field whose value makes it as long as wanted, in frames of 16,384 bytes. It is above the
+    // announced list size, which costs the stream; above the bound of the block, the connection.
+    let case = |len: usize| {
+        let mut fields = block(GET);
+        let value_len = len - fields.len() - literal(b"a", &[b'v'; 100_000]).len() + 100_000;
+        fields.extend(literal(b"a", &vec![b'v'; value_len]));
+        assert_eq!(fields.len(), len);
+        let mut frames: Vec<Frame> = fields.chunks(16_384).map(|chunk| Frame::continuation(3, chunk)).collect();
+        frames[0].kind = kind::HEADERS;
+        frames[0].flags |= flag::END_STREAM;
+        if let Some(last) = frames.last_mut() {
+            last.flags |= flag::END_HEADERS;
+        }
+        Case::frames("RFC 9113 §10.5.1", &frames)
+    };
+    let bound = LIMITS.field_block_len_max;
+    client_sends(vec![
+        case(bound - 1).stream_error(3, code::ENHANCE_YOUR_CALM),
+        case(bound).stream_error(3, code::ENHANCE_YOUR_CALM),
+        case(bound + 1).connection_error(code::ENHANCE_YOUR_CALM),
+    ]);
+}
+
+#[test]
+fn bombs() {
+    // CVE-2016-6581: an entry of 3 KiB in the table, and then a byte for each time that it is meant.
+    let case = |references: usize| {
+        let entry = [b"\x40", &literal(b"a", &[b'v'; 3_000])[1..]].concat();
+        let fields = [block(GET), entry, vec![0xbe; references]].concat();
+        Case::frames("CVE-2016-6581", &[Frame::new(kind::HEADERS, 3, fields).flag(flag::END_HEADERS).end_stream()])
+    };
+    client_sends(vec![
+        case(10).request(3),
+        case(25).stream_error(3, code::ENHANCE_YOUR_CALM),
+        case(10_000).connection_error(code::ENHANCE_YOUR_CALM),
+    ]);
+}
+
+#[test]
+fn many_fields() {
+    // CVE-2019-9516: small fields in great number.
+    let case = |count: usize| {
+        let fields = [block(GET), literal(b"a", b"").repeat(count - GET.len())].concat();
+        Case::frames("CVE-2019-9516", &[Frame::new(kind::HEADERS, 3, fields).flag(flag::END_HEADERS).end_stream()])
+    };
+    let bound = LIMITS.fields_max;
+    client_sends(vec![
+        case(bound - 1).request(3),
+        case(bound).request(3),
+        case(bound + 1).stream_error(3, code::ENHANCE_YOUR_CALM),
+    ]);
+}
+
+#[test]
+fn interim_responses() {
+    let once = |_| vec![Frame::headers(1, &[(":status", "103")])];
+    server_sends(flood("RFC 9110 §15.2", LIMITS.interim_responses.burst(), once));
+}
+
+#[test]
+fn honest_bursts_come_and_go() {
+    // A burst up to the bound, some time, and another: nothing is counted for ever.
+    let bursts = |once: &dyn Fn(u32) -> Vec<Frame>, burst: u32| -> Vec<Step> {
+        let mut steps = Vec::new();
+        for round in 0..3 {
+            steps.extend((0..burst).flat_map(|n| once(round * burst + n)).map(Send));
+            steps.push(Wait(Duration::from_secs(60)));
+        }
+        steps
+    };
+    client_sends(vec![
+        Case::new("PING", bursts(&|_| vec![Frame::ping("01234567")], 1_000)).whole(),
+        Case::new("SETTINGS", bursts(&|_| vec![Frame::settings(&[])], 90)).whole(),
+        Case::new(
+            "requests that are cancelled",
+            bursts(&|n| vec![Frame::get(2 * n + 3), Frame::rst_stream(2 * n + 3, code::CANCEL)], 1_000),
+        )
+        .whole(),
+        Case::new("WINDOW_UPDATE", bursts(&|_| vec![Frame::window_update(0, 1)], 9_000)).whole(),
+    ]);
+}
