@@ -18,8 +18,14 @@ fn a_connection_begins_with_its_preface() {
         case("§3.4: SETTINGS without the preface", &settings),
         case("§3.4: PING before SETTINGS", &[PREFACE, &Frame::ping("01234567").to_bytes()].concat()),
         case("§3.4: HEADERS before SETTINGS", &[PREFACE, &Frame::get(1).to_bytes()].concat()),
-        case("§3.4: an acknowledgement is no preface", &[PREFACE, &Frame::settings_ack().to_bytes()].concat()),
-        Case::bare("§3.4: requests may follow at once", &[PREFACE, &settings, &Frame::get(1).to_bytes()].concat()),
+        case(
+            "§3.4: an acknowledgement is no preface",
+            &[PREFACE, &Frame::settings_ack().to_bytes()].concat(),
+        ),
+        Case::bare(
+            "§3.4: requests may follow at once",
+            &[PREFACE, &settings, &Frame::get(1).to_bytes()].concat(),
+        ),
     ]);
     server_sends(vec![
         case("§3.4: PING before SETTINGS", &Frame::ping("01234567").to_bytes()),
@@ -75,23 +81,27 @@ fn sizes_are_kept() {
         case("§6.4: RST_STREAM of 5 bytes", Frame::new(kind::RST_STREAM, 1, "\0\0\0\0\0")),
         case("§6.5: SETTINGS of 5 bytes", Frame::new(kind::SETTINGS, 0, "\0\x03\0\0\0")),
         case("§6.5: SETTINGS of 7 bytes", Frame::new(kind::SETTINGS, 0, "\0\x03\0\0\0\0\0")),
-        case("§6.5: an acknowledgement with a payload", {
-            Frame::settings(&[(3, 1)]).flag(flag::ACK)
-        }),
+        case("§6.5: an acknowledgement with a payload", Frame::settings(&[(3, 1)]).flag(flag::ACK)),
         case("§6.7: PING of 7 bytes", Frame::ping("0123456")),
         case("§6.7: PING of 9 bytes", Frame::ping("012345678")),
         case("§6.7: an answer to PING of 9 bytes", Frame::ping("012345678").flag(flag::ACK)),
         case("§4.2: GOAWAY of 7 bytes", Frame::new(kind::GOAWAY, 0, "\0\0\0\0\0\0\0")),
         case("§6.9: WINDOW_UPDATE of 3 bytes", Frame::new(kind::WINDOW_UPDATE, 0, "\0\0\x01")),
-        case("§6.9: WINDOW_UPDATE of 5 bytes on a stream", Frame::new(kind::WINDOW_UPDATE, 1, "\0\0\0\x01\0")),
+        case(
+            "§6.9: WINDOW_UPDATE of 5 bytes on a stream",
+            Frame::new(kind::WINDOW_UPDATE, 1, "\0\0\0\x01\0"),
+        ),
         case("RFC 9218 §7.1: PRIORITY_UPDATE of 3 bytes", Frame::new(kind::PRIORITY_UPDATE, 0, "\0\0\0")),
         // §6.3: a stream error.
-        Case::frames("§6.3: PRIORITY of 4 bytes", &[Frame::post(3), Frame::new(kind::PRIORITY, 3, "\0\0\0\x01")])
-            .stream_error(3, code::FRAME_SIZE_ERROR),
-        Case::frames("§6.3: PRIORITY of 6 bytes", &[
-            Frame::post(3),
-            Frame::new(kind::PRIORITY, 3, "\0\0\0\x01\0\0"),
-        ])
+        Case::frames(
+            "§6.3: PRIORITY of 4 bytes",
+            &[Frame::post(3), Frame::new(kind::PRIORITY, 3, "\0\0\0\x01")],
+        )
+        .stream_error(3, code::FRAME_SIZE_ERROR),
+        Case::frames(
+            "§6.3: PRIORITY of 6 bytes",
+            &[Frame::post(3), Frame::new(kind::PRIORITY, 3, "\0\0\0\x01\0\0")],
+        )
         .stream_error(3, code::FRAME_SIZE_ERROR),
         // §4.2: every endpoint takes frames of 2^14 bytes.
         Case::frames("§4.2: DATA of 16,384 bytes", &[Frame::post(3), Frame::data(3, vec![b'd'; 16_384])]),
@@ -111,12 +121,21 @@ fn padding_stays_within_its_frame() {
         case("§6.1: padding as long as the payload", &[Frame::data(1, "").padded(1, 0)]),
         case("§6.1: padding longer than the payload", &[Frame::data(1, "hello").padded(6, 0)]),
         case("§6.2: padding longer than HEADERS", &[Frame::get(3).padded(255, 0)]),
-        case("§6.2: padding that reaches into the priority", &[{
-            let len = no_room.payload.len() as u8;
-            no_room.padded(len - 4, 0)
-        }]),
-        Case::frames("§6.1: padding up to the last byte", &[Frame::post(3), Frame::data(3, "").padded(255, 255)]),
-        Case::frames("§6.1: a length of padding and nothing more", &[Frame::post(3), Frame::data(3, "").padded(0, 0)]),
+        case(
+            "§6.2: padding that reaches into the priority",
+            &[{
+                let len = no_room.payload.len() as u8;
+                no_room.padded(len - 4, 0)
+            }],
+        ),
+        Case::frames(
+            "§6.1: padding up to the last byte",
+            &[Frame::post(3), Frame::data(3, "").padded(255, 255)],
+        ),
+        Case::frames(
+            "§6.1: a length of padding and nothing more",
+            &[Frame::post(3), Frame::data(3, "").padded(0, 0)],
+        ),
         Case::frames("§6.2: padded HEADERS", &[Frame::get(3).padded(9, 9)]),
         Case::frames("§6.2: padded HEADERS with priority", &[Frame::get(3).depends_on(1).padded(1, 1)]),
     ]);
@@ -135,7 +154,10 @@ fn frames_belong_to_a_stream_or_to_the_connection() {
         case("§6.7: PING on a stream", Frame { stream: 1, ..Frame::ping("01234567") }),
         case("§6.8: GOAWAY on a stream", Frame { stream: 1, ..Frame::goaway(0, 0, "") }),
         case("§6.10: CONTINUATION on stream 0", Frame::continuation(0, "").flag(END_HEADERS)),
-        case("RFC 9218 §7.1: PRIORITY_UPDATE on a stream", Frame { stream: 1, ..Frame::priority_update(3, "u=1") }),
+        case(
+            "RFC 9218 §7.1: PRIORITY_UPDATE on a stream",
+            Frame { stream: 1, ..Frame::priority_update(3, "u=1") },
+        ),
         case("RFC 9218 §7.1: PRIORITY_UPDATE of stream 0", Frame::priority_update(0, "u=1")),
     ]);
     server_sends(vec![
@@ -166,10 +188,10 @@ fn settings_are_judged_by_value() {
     server_sends(vec![
         case("§6.5.2: ENABLE_PUSH of 1 from a server", (2, 1), code::PROTOCOL_ERROR),
         fine("§6.5.2: ENABLE_PUSH of 0 from a server", (2, 0)),
-        Case::frames("RFC 8441 §3: ENABLE_CONNECT_PROTOCOL is taken back", &[
-            Frame::settings(&[(8, 1)]),
-            Frame::settings(&[(8, 0)]),
-        ])
+        Case::frames(
+            "RFC 8441 §3: ENABLE_CONNECT_PROTOCOL is taken back",
+            &[Frame::settings(&[(8, 1)]), Frame::settings(&[(8, 0)])],
+        )
         .connection_error(code::PROTOCOL_ERROR),
     ]);
 }
@@ -181,23 +203,21 @@ fn windows_are_judged() {
             .stream_error(3, code::PROTOCOL_ERROR),
         Case::frames("§6.9: an increment of 0 on the connection", &[Frame::window_update(0, 0)])
             .connection_error(code::PROTOCOL_ERROR),
-        Case::frames("§6.9.1: a stream's window above 2^31-1", &[
-            Frame::post(3),
-            Frame::window_update(3, 0x7fff_ffff),
-        ])
+        Case::frames(
+            "§6.9.1: a stream's window above 2^31-1",
+            &[Frame::post(3), Frame::window_update(3, 0x7fff_ffff)],
+        )
         .stream_error(3, code::FLOW_CONTROL_ERROR),
         Case::frames("§6.9.1: the connection's window above 2^31-1", &[Frame::window_update(0, 0x7fff_ffff)])
             .connection_error(code::FLOW_CONTROL_ERROR),
-        Case::frames("§6.9.1: windows of 2^31-1", &[
-            Frame::post(3),
-            Frame::window_update(3, 0x7fff_0000),
-            Frame::window_update(0, 0x7fff_0000),
-        ]),
-        Case::frames("§6.9.2: SETTINGS take a stream's window above 2^31-1", &[
-            Frame::post(3),
-            Frame::window_update(3, 0x7fff_0000),
-            Frame::settings(&[(4, 65_536)]),
-        ])
+        Case::frames(
+            "§6.9.1: windows of 2^31-1",
+            &[Frame::post(3), Frame::window_update(3, 0x7fff_0000), Frame::window_update(0, 0x7fff_0000)],
+        ),
+        Case::frames(
+            "§6.9.2: SETTINGS take a stream's window above 2^31-1",
+            &[Frame::post(3), Frame::window_update(3, 0x7fff_0000), Frame::settings(&[(4, 65_536)])],
+        )
         .connection_error(code::FLOW_CONTROL_ERROR),
     ]);
 }
@@ -208,9 +228,8 @@ fn a_field_block_is_not_interrupted() {
     let fields = wireloom_testing::http2::GET;
     let (head, tail) = fields.split_at(2);
     let tail = || wireloom_testing::http2::block(tail);
-    let case = |what, frame: Frame| {
-        Case::frames(what, &[begin(head), frame]).connection_error(code::PROTOCOL_ERROR)
-    };
+    let case =
+        |what, frame: Frame| Case::frames(what, &[begin(head), frame]).connection_error(code::PROTOCOL_ERROR);
     client_sends(vec![
         case("§6.2: DATA of the same stream", Frame::data(3, "x")),
         case("§6.2: HEADERS of another stream", Frame::get(5)),
@@ -224,27 +243,29 @@ fn a_field_block_is_not_interrupted() {
         case("§6.10: CONTINUATION of another stream", Frame::continuation(1, tail()).flag(END_HEADERS)),
         Case::frames("§6.10: CONTINUATION without HEADERS", &[Frame::continuation(3, "").flag(END_HEADERS)])
             .connection_error(code::PROTOCOL_ERROR),
-        Case::frames("§6.10: CONTINUATION after END_HEADERS", &[
-            Frame::get(3),
-            Frame::continuation(3, "").flag(END_HEADERS),
-        ])
+        Case::frames(
+            "§6.10: CONTINUATION after END_HEADERS",
+            &[Frame::get(3), Frame::continuation(3, "").flag(END_HEADERS)],
+        )
         .connection_error(code::PROTOCOL_ERROR),
-        Case::frames("§6.10: CONTINUATION after DATA", &[
-            Frame::post(3),
-            Frame::data(3, "x"),
-            Frame::continuation(3, "").flag(END_HEADERS),
-        ])
+        Case::frames(
+            "§6.10: CONTINUATION after DATA",
+            &[Frame::post(3), Frame::data(3, "x"), Frame::continuation(3, "").flag(END_HEADERS)],
+        )
         .connection_error(code::PROTOCOL_ERROR),
-        Case::frames("§6.10: a block in three frames", &[
-            begin(head),
-            Frame::continuation(3, &tail()[..5]),
-            Frame::continuation(3, &tail()[5..]).flag(END_HEADERS),
-        ])
+        Case::frames(
+            "§6.10: a block in three frames",
+            &[
+                begin(head),
+                Frame::continuation(3, &tail()[..5]),
+                Frame::continuation(3, &tail()[5..]).flag(END_HEADERS),
+            ],
+        )
         .request(3),
-        Case::frames("§6.10: a block of which HEADERS hold nothing", &[
-            begin(&[]),
-            Frame::continuation(3, wireloom_testing::http2::block(fields)).flag(END_HEADERS),
-        ])
+        Case::frames(
+            "§6.10: a block of which HEADERS hold nothing",
+            &[begin(&[]), Frame::continuation(3, wireloom_testing::http2::block(fields)).flag(END_HEADERS)],
+        )
         .request(3),
     ]);
 }
@@ -274,22 +295,25 @@ fn tables_stay_in_step_when_a_stream_is_refused() {
     let indexed = [b"\x40", &literal(b"x-kept", b"yes")[1..]].concat();
     let malformed = [&get[..], &indexed, &literal(b"Upper", b"case")].concat();
     let refers = [&get[..], b"\xbe"].concat();
-    let headers = |stream, block| Frame::new(kind::HEADERS, stream, block).flag(END_HEADERS | flag::END_STREAM);
+    let headers =
+        |stream, block| Frame::new(kind::HEADERS, stream, block).flag(END_HEADERS | flag::END_STREAM);
     client_sends(vec![
-        Case::frames("§4.3: after a malformed request", &[headers(3, malformed.clone()), headers(5, refers.clone())])
-            .stream_error(3, code::PROTOCOL_ERROR)
-            .request(5),
-        Case::frames("§4.3: after HEADERS on a stream that is half-closed", &[
-            Frame::get(3),
-            headers(3, indexed.clone()),
-            headers(5, refers.clone()),
-        ])
+        Case::frames(
+            "§4.3: after a malformed request",
+            &[headers(3, malformed.clone()), headers(5, refers.clone())],
+        )
+        .stream_error(3, code::PROTOCOL_ERROR)
+        .request(5),
+        Case::frames(
+            "§4.3: after HEADERS on a stream that is half-closed",
+            &[Frame::get(3), headers(3, indexed.clone()), headers(5, refers.clone())],
+        )
         .stream_error(3, code::STREAM_CLOSED)
         .request(5),
-        Case::frames("§4.3: after HEADERS that depend on themselves", &[
-            headers(3, [&get[..], &indexed].concat()).depends_on(3),
-            headers(5, refers),
-        ])
+        Case::frames(
+            "§4.3: after HEADERS that depend on themselves",
+            &[headers(3, [&get[..], &indexed].concat()).depends_on(3), headers(5, refers)],
+        )
         .stream_error(3, code::PROTOCOL_ERROR)
         .request(5),
     ]);
@@ -300,20 +324,26 @@ fn priorities_are_read_and_passed_over() {
     client_sends(vec![
         Case::frames("RFC 7540 §5.3.1: HEADERS that depend on themselves", &[Frame::get(3).depends_on(3)])
             .stream_error(3, code::PROTOCOL_ERROR),
-        Case::frames("RFC 7540 §5.3.1: PRIORITY that depends on itself", &[Frame::post(3), Frame::priority(3, 3, 1)])
-            .stream_error(3, code::PROTOCOL_ERROR),
-        Case::frames("RFC 9113 §6.2: HEADERS with a priority", &[Frame::get(3).depends_on(0x8000_0001)]).request(3),
-        Case::frames("RFC 9218 §7.1: PRIORITY_UPDATE ahead of its stream", &[
-            Frame::priority_update(3, "u=0, i"),
-            Frame::get(3),
-        ])
+        Case::frames(
+            "RFC 7540 §5.3.1: PRIORITY that depends on itself",
+            &[Frame::post(3), Frame::priority(3, 3, 1)],
+        )
+        .stream_error(3, code::PROTOCOL_ERROR),
+        Case::frames("RFC 9113 §6.2: HEADERS with a priority", &[Frame::get(3).depends_on(0x8000_0001)])
+            .request(3),
+        Case::frames(
+            "RFC 9218 §7.1: PRIORITY_UPDATE ahead of its stream",
+            &[Frame::priority_update(3, "u=0, i"), Frame::get(3)],
+        )
         .request(3),
-        Case::frames("RFC 9218 §7.1: PRIORITY_UPDATE that is no dictionary", &[Frame::priority_update(1, "\u{1}=")]),
-        Case::new("RFC 9218 §7.1: PRIORITY_UPDATE of a stream that has ended", vec![
-            Send(Frame::get(3)),
-            Respond(3),
-            Send(Frame::priority_update(3, "u=1")),
-        ]),
+        Case::frames(
+            "RFC 9218 §7.1: PRIORITY_UPDATE that is no dictionary",
+            &[Frame::priority_update(1, "\u{1}=")],
+        ),
+        Case::new(
+            "RFC 9218 §7.1: PRIORITY_UPDATE of a stream that has ended",
+            vec![Send(Frame::get(3)), Respond(3), Send(Frame::priority_update(3, "u=1"))],
+        ),
     ]);
 }
 
@@ -321,5 +351,7 @@ fn priorities_are_read_and_passed_over() {
 fn cut_off_frames_wait() {
     // RFC 9113 §4.1: nothing is judged before it is there; a frame that never ends does no harm.
     let frames = join(&[Frame::post(3), Frame::data(3, vec![b'x'; 100])]);
-    client_sends(vec![Case::new("§4.1: DATA cut off", vec![Raw(frames[..frames.len() - 1].to_vec())]).unfinished()]);
+    client_sends(vec![
+        Case::new("§4.1: DATA cut off", vec![Raw(frames[..frames.len() - 1].to_vec())]).unfinished(),
+    ]);
 }

@@ -84,7 +84,9 @@ fn empty_frames() {
 
 #[test]
 fn priorities() {
-    client_sends(flood("CVE-2019-9513: PRIORITY", LIMITS.priorities.burst(), |_| vec![Frame::priority(1, 0, 1)]));
+    client_sends(flood("CVE-2019-9513: PRIORITY", LIMITS.priorities.burst(), |_| {
+        vec![Frame::priority(1, 0, 1)]
+    }));
     client_sends(flood("CVE-2019-9513: PRIORITY_UPDATE", LIMITS.priorities.burst(), |_| {
         vec![Frame::priority_update(1, "u=1")]
     }));
@@ -92,8 +94,12 @@ fn priorities() {
 
 #[test]
 fn window_updates() {
-    client_sends(flood("RFC 9113 §10.5", LIMITS.window_updates.burst(), |_| vec![Frame::window_update(0, 1)]));
-    client_sends(flood("RFC 9113 §10.5", LIMITS.window_updates.burst(), |_| vec![Frame::window_update(1, 1)]));
+    client_sends(flood("RFC 9113 §10.5", LIMITS.window_updates.burst(), |_| {
+        vec![Frame::window_update(0, 1)]
+    }));
+    client_sends(flood("RFC 9113 §10.5", LIMITS.window_updates.burst(), |_| {
+        vec![Frame::window_update(1, 1)]
+    }));
 }
 
 #[test]
@@ -132,7 +138,8 @@ fn field_blocks() {
         let value_len = len - fields.len() - literal(b"a", &[b'v'; 100_000]).len() + 100_000;
         fields.extend(literal(b"a", &vec![b'v'; value_len]));
         assert_eq!(fields.len(), len);
-        let mut frames: Vec<Frame> = fields.chunks(16_384).map(|chunk| Frame::continuation(3, chunk)).collect();
+        let mut frames: Vec<Frame> =
+            fields.chunks(16_384).map(|chunk| Frame::continuation(3, chunk)).collect();
         frames[0].kind = kind::HEADERS;
         frames[0].flags |= flag::END_STREAM;
         if let Some(last) = frames.last_mut() {
@@ -154,7 +161,10 @@ fn bombs() {
     let case = |references: usize| {
         let entry = [b"\x40", &literal(b"a", &[b'v'; 3_000])[1..]].concat();
         let fields = [block(GET), entry, vec![0xbe; references]].concat();
-        Case::frames("CVE-2016-6581", &[Frame::new(kind::HEADERS, 3, fields).flag(flag::END_HEADERS).end_stream()])
+        Case::frames(
+            "CVE-2016-6581",
+            &[Frame::new(kind::HEADERS, 3, fields).flag(flag::END_HEADERS).end_stream()],
+        )
     };
     client_sends(vec![
         case(10).request(3),
@@ -168,7 +178,10 @@ fn many_fields() {
     // CVE-2019-9516: small fields in great number.
     let case = |count: usize| {
         let fields = [block(GET), literal(b"a", b"").repeat(count - GET.len())].concat();
-        Case::frames("CVE-2019-9516", &[Frame::new(kind::HEADERS, 3, fields).flag(flag::END_HEADERS).end_stream()])
+        Case::frames(
+            "CVE-2019-9516",
+            &[Frame::new(kind::HEADERS, 3, fields).flag(flag::END_HEADERS).end_stream()],
+        )
     };
     let bound = LIMITS.fields_max;
     client_sends(vec![

@@ -36,14 +36,20 @@ fn malformed_requests_cost_their_stream() {
         case("§8.3.1: no :path", &without(":path")),
         case("§8.3.1: no :authority and no host", &without(":authority")),
         case("§8.3.1: an empty :path", &with(&without(":path"), &[(":path", "")])),
-        case("§8.3.1: user information in :authority", &with(&without(":authority"), &[(":authority", "u@a")])),
+        case(
+            "§8.3.1: user information in :authority",
+            &with(&without(":authority"), &[(":authority", "u@a")]),
+        ),
         case("§8.3.1: another host than :authority", &with(GET, &[("host", "example.net")])),
         case("§8.5: CONNECT with :path", &[(":method", "CONNECT"), (":authority", "a:1"), (":path", "/")]),
         case("RFC 8441 §4: :protocol with GET", &with(GET, &[(":protocol", "websocket")])),
         case("§8.1.1: content-length that is no number", &with(GET, &[("content-length", "+1")])),
         case("§8.1.1: END_STREAM although content-length is 1", &with(GET, &[("content-length", "1")])),
-        Case::frames("§8.1.1: content-length of 0", &[Frame::headers(3, &with(GET, &[("content-length", "0")])).end_stream()])
-            .request(3),
+        Case::frames(
+            "§8.1.1: content-length of 0",
+            &[Frame::headers(3, &with(GET, &[("content-length", "0")])).end_stream()],
+        )
+        .request(3),
     ]);
 }
 
@@ -54,43 +60,52 @@ fn content_adds_up_to_its_length() {
     client_sends(vec![
         case("§8.1.1: less DATA", &[post("5"), Frame::data(3, "1234").end_stream()])
             .stream_error(3, code::PROTOCOL_ERROR),
-        case("§8.1.1: more DATA", &[post("5"), Frame::data(3, "123456")]).stream_error(3, code::PROTOCOL_ERROR),
-        case("§8.1.1: more DATA in pieces", &[post("5"), Frame::data(3, "123"), Frame::data(3, "456").end_stream()])
+        case("§8.1.1: more DATA", &[post("5"), Frame::data(3, "123456")])
             .stream_error(3, code::PROTOCOL_ERROR),
-        case("§8.1.1: less DATA, and trailers", &[
-            post("5"),
-            Frame::data(3, "1234"),
-            Frame::headers(3, &[("a", "b")]).end_stream(),
-        ])
+        case(
+            "§8.1.1: more DATA in pieces",
+            &[post("5"), Frame::data(3, "123"), Frame::data(3, "456").end_stream()],
+        )
         .stream_error(3, code::PROTOCOL_ERROR),
-        case("§8.1.1: DATA that add up, padding not counted", &[
-            post("5"),
-            Frame::data(3, "123").padded(7, 7),
-            Frame::data(3, "45"),
-            Frame::data(3, "").end_stream(),
-        ])
+        case(
+            "§8.1.1: less DATA, and trailers",
+            &[post("5"), Frame::data(3, "1234"), Frame::headers(3, &[("a", "b")]).end_stream()],
+        )
+        .stream_error(3, code::PROTOCOL_ERROR),
+        case(
+            "§8.1.1: DATA that add up, padding not counted",
+            &[
+                post("5"),
+                Frame::data(3, "123").padded(7, 7),
+                Frame::data(3, "45"),
+                Frame::data(3, "").end_stream(),
+            ],
+        )
         .request(3),
-        case("§8.1.1: DATA that add up, and trailers", &[
-            post("5"),
-            Frame::data(3, "12345"),
-            Frame::headers(3, &[("a", "b")]).end_stream(),
-        ])
+        case(
+            "§8.1.1: DATA that add up, and trailers",
+            &[post("5"), Frame::data(3, "12345"), Frame::headers(3, &[("a", "b")]).end_stream()],
+        )
         .request(3),
     ]);
 }
 
 #[test]
 fn trailers_end_the_message() {
-    let trailers = |fields: &[(&str, &str)]| vec![Frame::post(3), Frame::data(3, "x"), Frame::headers(3, fields)];
+    let trailers =
+        |fields: &[(&str, &str)]| vec![Frame::post(3), Frame::data(3, "x"), Frame::headers(3, fields)];
     let ended = |fields: &[(&str, &str)]| {
         let mut frames = trailers(fields);
         frames[2].flags |= flag::END_STREAM;
         frames
     };
     client_sends(vec![
-        Case::frames("§8.1: trailers without END_STREAM", &trailers(&[("a", "b")])).stream_error(3, code::PROTOCOL_ERROR),
-        Case::frames("§8.1: a pseudo-field in trailers", &ended(&[(":path", "/")])).stream_error(3, code::PROTOCOL_ERROR),
-        Case::frames("§8.2.1: an upper-case name in trailers", &ended(&[("A", "b")])).stream_error(3, code::PROTOCOL_ERROR),
+        Case::frames("§8.1: trailers without END_STREAM", &trailers(&[("a", "b")]))
+            .stream_error(3, code::PROTOCOL_ERROR),
+        Case::frames("§8.1: a pseudo-field in trailers", &ended(&[(":path", "/")]))
+            .stream_error(3, code::PROTOCOL_ERROR),
+        Case::frames("§8.2.1: an upper-case name in trailers", &ended(&[("A", "b")]))
+            .stream_error(3, code::PROTOCOL_ERROR),
         Case::frames("§8.2.2: connection in trailers", &ended(&[("connection", "close")]))
             .stream_error(3, code::PROTOCOL_ERROR),
         Case::frames("§8.1: trailers", &ended(&[("grpc-status", "0")])).request(3),
@@ -116,26 +131,35 @@ fn malformed_responses_cost_their_stream() {
         bad("§8.1: DATA before HEADERS", &[Frame::data(3, "x")]),
         bad("§8.1: DATA after an interim response", &[head(&[(":status", "100")]), Frame::data(3, "x")]),
         bad("§8.1: trailers without END_STREAM", &[head(&[(":status", "200")]), head(&[("a", "b")])]),
-        bad("§8.1: an interim response after the final one", &[head(&[(":status", "200")]), end(&[(":status", "103")])]),
-        bad("§8.1.1: less DATA than content-length", &[
-            head(&[(":status", "200"), ("content-length", "2")]),
-            Frame::data(3, "x").end_stream(),
-        ]),
+        bad(
+            "§8.1: an interim response after the final one",
+            &[head(&[(":status", "200")]), end(&[(":status", "103")])],
+        ),
+        bad(
+            "§8.1.1: less DATA than content-length",
+            &[head(&[(":status", "200"), ("content-length", "2")]), Frame::data(3, "x").end_stream()],
+        ),
         bad("§8.1.1: content of 204", &[head(&[(":status", "204")]), Frame::data(3, "x").end_stream()]),
-        bad("§8.2.1: a name of upper case", &[{
-            let fields = [&block(&[(":status", "200")])[..], &literal(b"A", b"b")].concat();
-            Frame::new(kind::HEADERS, 3, fields).flag(flag::END_HEADERS | flag::END_STREAM)
-        }]),
-        Case::new("§8.1: interim responses, content and trailers", steps(&[
-            head(&[(":status", "100")]),
-            head(&[(":status", "103"), ("link", "</a>")]),
-            head(&[(":status", "200"), ("content-length", "1")]),
-            Frame::data(3, "x"),
-            end(&[("a", "b")]),
-        ])),
-        Case::new("§8.1.1: 304 with content-length and no content", steps(&[end(&[
-            (":status", "304"),
-            ("content-length", "5"),
-        ])])),
+        bad(
+            "§8.2.1: a name of upper case",
+            &[{
+                let fields = [&block(&[(":status", "200")])[..], &literal(b"A", b"b")].concat();
+                Frame::new(kind::HEADERS, 3, fields).flag(flag::END_HEADERS | flag::END_STREAM)
+            }],
+        ),
+        Case::new(
+            "§8.1: interim responses, content and trailers",
+            steps(&[
+                head(&[(":status", "100")]),
+                head(&[(":status", "103"), ("link", "</a>")]),
+                head(&[(":status", "200"), ("content-length", "1")]),
+                Frame::data(3, "x"),
+                end(&[("a", "b")]),
+            ]),
+        ),
+        Case::new(
+            "§8.1.1: 304 with content-length and no content",
+            steps(&[end(&[(":status", "304"), ("content-length", "5")])]),
+        ),
     ]);
 }

@@ -87,12 +87,15 @@ fn after_this_side_reset_the_stream() {
         case("§5.1: WINDOW_UPDATE", Frame::window_update(3, 1)),
     ]);
     server_sends(vec![
-        Case::new("§5.1: a response", vec![
-            Request(3),
-            Reset(3),
-            Send(Frame::headers(3, RESPONSE)),
-            Send(Frame::data(3, "x").end_stream()),
-        ])
+        Case::new(
+            "§5.1: a response",
+            vec![
+                Request(3),
+                Reset(3),
+                Send(Frame::headers(3, RESPONSE)),
+                Send(Frame::data(3, "x").end_stream()),
+            ],
+        )
         .stream_error(3, code::CANCEL),
     ]);
 }
@@ -104,7 +107,9 @@ fn identifiers_belong_to_one_side_and_increase() {
         case("§5.1.1: HEADERS on an even stream", &[Frame::get(2)]),
         case("§5.1.1: a stream below one that was opened", &[Frame::get(7), Frame::get(5)]),
         case("§8.4: PUSH_PROMISE from a client", &[Frame::push_promise(1, 2, GET)]),
-        Case::frames("§5.1.1: identifiers may be left out", &[Frame::get(9), Frame::get(101)]).request(9).request(101),
+        Case::frames("§5.1.1: identifiers may be left out", &[Frame::get(9), Frame::get(101)])
+            .request(9)
+            .request(101),
         Case::frames("§5.1.1: the last identifier there is", &[Frame::get(0x7fff_ffff)]).request(0x7fff_ffff),
     ]);
 }
@@ -120,7 +125,8 @@ fn concurrent_streams_are_counted() {
     for n in 2..=limit {
         at_the_bound = at_the_bound.request(id(n));
     }
-    let above = Case::frames("§5.1.2: one more", &open(limit + 1)).stream_error(id(limit + 1), code::REFUSED_STREAM);
+    let above =
+        Case::frames("§5.1.2: one more", &open(limit + 1)).stream_error(id(limit + 1), code::REFUSED_STREAM);
     let mut frames = open(limit);
     frames.push(Frame::rst_stream(3, code::CANCEL));
     frames.push(Frame::get(id(limit + 1)));
@@ -145,7 +151,10 @@ fn a_goaway_never_raises_its_last_stream() {
     server_sends(vec![
         Case::frames("§6.8: the last stream increases", &[Frame::goaway(1, 0, ""), Frame::goaway(3, 0, "")])
             .connection_error(code::PROTOCOL_ERROR),
-        Case::frames("§6.8: GOAWAY in two steps", &[Frame::goaway(0x7fff_ffff, 0, ""), Frame::goaway(1, 0, "")])
-            .unfinished(),
+        Case::frames(
+            "§6.8: GOAWAY in two steps",
+            &[Frame::goaway(0x7fff_ffff, 0, ""), Frame::goaway(1, 0, "")],
+        )
+        .unfinished(),
     ]);
 }

@@ -1,0 +1,165 @@
+//! The tested end: a connection, driven as a driver would, that notes what it was told.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use wireloom_http2::error::{Error, ErrorCode};
+use wireloom_http2::field::{Field, Token};
+use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
+use wireloom_testing::Clock;
+use wireloom_testing::http2::{Frame, PREFACE, split};
+
+/// A connection and what came of it.
+pub struct End {
+    pub connection: Connection,
+    clock: Clock,
+    role: Role,
+    /// All that it has written.
+    output: Vec<u8>,
+    keys: BTreeMap<u32, StreamKey>,
+    requests: Vec<u32>,
+    ended: Vec<u32>,
+    errors: Vec<Error>,
+}
+
+impl End {
+    /// An end as it comes, but for the number of streams that it allows.
+    pub fn new(role: Role) -> Self {
+        let mut config = Config::new(role);
+        config.settings.max_concurrent_streams = super::MAX_CONCURRENT_STREAMS;
+        Self::with(role, config)
+    }
+
+    /// An end with these choices.
+    pub fn with(role: Role, config: Config) -> Self {
+        let connection = Connection::new(role, config).unwrap();
+        let mut end = Self {
+            connection,
+            clock: Clock::new(),
+            role,
+            output: Vec::new(),
+            keys: BTreeMap::new(),
+            requests: Vec::new(),
+            ended: Vec::new(),
+            errors: Vec::new(),
+        };
+        end.drain();
+        end
+    }
+
+    /// Bytes arrive; what is to be written is written at once.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        let mut at = 0;
+        loop {
+            match self.connection.handle_input(self.clock.now(), &bytes[at..]) {
+                Ok((taken, Some(event))) => {
+                    at += taken;
+                    match event {
+                        Event::Request { stream, end_stream, .. } => {
+                            self.keys.insert(stream.id(), stream);
+                            self.requests.push(stream.id());
+                            self.ended.extend(end_stream.then_some(stream.id()));
+                        }
+                        Event::Response { stream, end_stream, .. }
+                        | Event::Data { stream, end_stream, .. } => {
+                            self.ended.extend(end_stream.then_some(stream.id()));
+                        }
+                        Event::Trailers { stream, .. } => self.ended.push(stream.id()),
+                        _ => {}
+                    }
+                }
+                Ok((taken, None)) => {
+                    at += taken;
+                    let before = self.output.len();
+                    self.drain();
+                    if at == bytes.len() {
+                        break;
+                    }
+                    assert!(taken > 0 || self.output.len() > before, "input waits for nothing");
+                }
+                Err(error) => {
+                    self.errors.push(error);
+                    // RFC 9113 §5.4.1: what follows an error is passed over.
+                    at = bytes.len();
+                }
+            }
+        }
+        self.drain();
+    }
+
+    /// Answers a request with fields that end the stream.
+    pub fn respond(&mut self, stream: u32) {
+        let key = self.keys[&stream];
+        self.connection.send_response(key, [Field::known(Token::Status, b"204")], true).unwrap();
+        self.drain();
+    }
+
+    /// Gives a stream up.
+    pub fn reset(&mut self, stream: u32) {
+        let key = self.keys[&stream];
+        self.connection.reset(key, ErrorCode::CANCEL).unwrap();
+        self.drain();
+    }
+
+    /// Opens a stream by a GET request; says which.
+    pub fn request(&mut self) -> u32 {
+        let fields = [
+            Field::known(Token::Method, b"GET"),
+            Field::known(Token::Scheme, b"https"),
+            Field::known(Token::Authority, b"example.org"),
+            Field::known(Token::Path, b"/"),
+        ];
+        let key = self.connection.send_request(fields, true).unwrap();
+        self.drain();
+        self.keys.insert(key.id(), key);
+        key.id()
+    }
+
+    /// Lets time pass.
+    pub fn wait(&mut self, time: Duration) {
+        self.clock.advance(time);
+        self.errors.extend(self.connection.handle_timeout(self.clock.now()).err());
+        self.drain();
+    }
+
+    /// Writes what there is to write.
+    pub fn drain(&mut self) {
+        loop {
+            let mut slices = [&[][..]; 4];
+            let filled = self.connection.poll_transmit(&mut slices);
+            let len = slices[..filled].iter().map(|slice| slice.len()).sum();
+            if len == 0 {
+                return;
+            }
+            slices[..filled].iter().for_each(|slice| self.output.extend_from_slice(slice));
+            self.connection.transmitted(len);
+        }
+    }
+
+    /// Every frame that it has written.
+    pub fn sent(&self) -> Vec<Frame> {
+        let preface = if self.role == Role::Client { PREFACE } else { b"" };
+        split(self.output.strip_prefix(preface).unwrap())
+    }
+
+    /// The key of a stream.
+    pub fn key(&self, stream: u32) -> StreamKey {
+        self.keys[&stream]
+    }
+
+    /// The streams whose requests were handed out.
+    pub fn requests(&self) -> &[u32] {
+        &self.requests
+    }
+
+    /// The streams whose messages came to their end.
+    pub fn ended(&self) -> &[u32] {
+        &self.ended
+    }
+
+    /// Whether the caller was told that the connection has failed, once.
+    pub fn has_failed(&self) -> bool {
+        assert!(self.errors.len() <= 1, "{:?}", self.errors);
+        !self.errors.is_empty()
+    }
+}
