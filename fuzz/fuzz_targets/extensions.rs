@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use wireloom_testing::Rng;
-use wireloom_ws::deflate::DeflateConfig;
+use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::handshake::extensions;
 
 fn config(rng: &mut Rng) -> DeflateConfig {
@@ -50,5 +50,9 @@ fuzz_target!(|input: (u64, &str)| {
     let offers = extensions::parse(&offer).expect("an offer is lawful");
     let agreed = server.accept_offers(offers.iter(), &mut response).expect("our own offer is acceptable");
     let answer = extensions::parse(&response).expect("an answer is lawful");
-    assert_eq!(client.accept_response(&answer[0]), Ok(agreed), "{offer} / {response}");
+    let theirs = client.accept_response(&answer[0]).expect("an answer to our own offer is acceptable");
+    // A server may keep to a smaller window than it was asked to without saying so (RFC 7692 §7.1.2.1): all else agrees.
+    assert!(agreed.server_max_window_bits <= theirs.server_max_window_bits, "{offer} / {response}");
+    let told = DeflateParams { server_max_window_bits: theirs.server_max_window_bits, ..agreed };
+    assert_eq!(told, theirs, "{offer} / {response}");
 });
