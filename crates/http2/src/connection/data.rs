@@ -82,11 +82,15 @@ impl Connection {
         if end_stream {
             stream.content.end().map_err(peer)?;
         } else if data_len < Limits::TINY_DATA_LEN as u32 {
-            let tunnel = stream.has(flag::CONNECT);
+            // The first tiny frame of a stream is free: a short answer in two pieces is ordinary, and opening a stream
+            // for each costs the peer more than the frame.
+            let charged = stream.has(flag::TINY_BEFORE) && !stream.has(flag::CONNECT);
+            stream.set(flag::TINY_BEFORE);
             if data_len == 0 {
                 // CVE-2019-9518: frames that carry nothing and end nothing.
                 self.charge(Charge::EmptyFrame)?;
-            } else if !tunnel {
+            } else if charged {
+                // CVE-2019-9511: data dribble.
                 self.charge(Charge::TinyData)?;
             }
         }

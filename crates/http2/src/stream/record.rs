@@ -38,6 +38,8 @@ pub(crate) mod flag {
     pub(crate) const PRIORITY_SET: u16 = 1 << 12;
     /// `Stream::stalled_at_ms` runs.
     pub(crate) const STALL_CLOCK: u16 = 1 << 13;
+    /// A tiny DATA frame came before.
+    pub(crate) const TINY_BEFORE: u16 = 1 << 14;
 }
 
 /// Urgency 0 (first) to 7 (last) and whether pieces are of use (RFC 9218 §4), packed.
