@@ -38,7 +38,7 @@ impl Connection {
         let judged = self.receive_stream_data(id, flow_len, data_len, end_stream);
         if !matches!(judged, Ok(Some(_))) {
             // RFC 9113 §5.4.2, §6.9: the window of the connection is given back all the same.
-            self.ignore_data(flow_len);
+            self.release_connection();
         }
         judged
     }
@@ -99,27 +99,28 @@ impl Connection {
         Ok(Some(key))
     }
 
-    /// The content of a DATA frame was handed out: window goes back, and the message may have ended.
+    /// Content is handed out: on a stream without automatic release the caller holds it from now on.
     #[inline]
-    pub(super) fn finish_data(&mut self, key: StreamKey, flow_len: u32, data_len: u32, end_stream: bool) {
-        let Some(slot) = self.slab.slot(key) else {
-            return self.ignore_data(flow_len);
-        };
-        let stream = self.slab.get_mut(slot);
-        if stream.has(flag::MANUAL) {
-            stream.held = stream.held.saturating_add(data_len);
-            self.held += u64::from(data_len);
+    pub(super) fn hold(&mut self, key: StreamKey, len: u32) {
+        if let Some(slot) = self.slab.slot(key) {
+            let stream = self.slab.get_mut(slot);
+            if stream.has(flag::MANUAL) {
+                stream.held = stream.held.saturating_add(len);
+                self.held += u64::from(len);
+            }
         }
-        if end_stream {
-            self.step(slot, stream::Step::RecvEnd, Ended::Finished);
-        } else {
-            self.release_stream(slot);
-        }
-        self.release_connection();
     }
 
-    /// DATA that no one takes: only the connection's window is to be kept up.
-    pub(super) fn ignore_data(&mut self, _flow_len: u32) {
+    /// The last content of a DATA frame was handed out: window goes back, and the message may have ended.
+    #[inline]
+    pub(super) fn finish_data(&mut self, key: StreamKey, end_stream: bool) {
+        if let Some(slot) = self.slab.slot(key) {
+            if end_stream {
+                self.step(slot, stream::Step::RecvEnd, Ended::Finished);
+            } else {
+                self.release_stream(slot);
+            }
+        }
         self.release_connection();
     }
 

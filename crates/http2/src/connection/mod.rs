@@ -12,6 +12,8 @@ mod exchange;
 mod goaway;
 mod headers;
 mod lifetime;
+#[cfg(test)]
+mod model;
 mod output;
 mod receive;
 mod send;

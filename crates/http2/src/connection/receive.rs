@@ -30,10 +30,6 @@ pub(super) struct DataRest {
     /// Padding behind it.
     pub(super) padding_left: u32,
     pub(super) end_stream: bool,
-    /// The whole content, in bytes, which the caller holds in the end.
-    pub(super) data_len: u32,
-    /// The whole payload, padding included.
-    pub(super) flow_len: u32,
 }
 
 /// A field block that is being collected: HEADERS or PUSH_PROMISE without END_HEADERS.
@@ -291,14 +287,7 @@ impl Connection {
         let end_stream = header.flags.contains(Flags::END_STREAM);
         match self.receive_data(header.stream_id, header.len, data_len, end_stream) {
             Ok(stream) => {
-                let mut rest = DataRest {
-                    stream,
-                    data_left: data_len,
-                    padding_left: padding,
-                    end_stream,
-                    data_len,
-                    flow_len: header.len,
-                };
+                let mut rest = DataRest { stream, data_left: data_len, padding_left: padding, end_stream };
                 // DATA whole in the input, without padding: nothing is kept between.
                 if let Some(key) = stream
                     && padding == 0
@@ -306,7 +295,8 @@ impl Connection {
                     && (data_len > 0 || end_stream)
                 {
                     let end = from + data_len as usize;
-                    self.finish_data(key, header.len, data_len, end_stream);
+                    self.hold(key, data_len);
+                    self.finish_data(key, end_stream);
                     return Ok((end, Some(Step::Data { stream: key, input: from..end, end_stream })));
                 }
                 if stream.is_none() {
@@ -321,8 +311,6 @@ impl Connection {
                     data_left: 0,
                     padding_left: data_len + padding,
                     end_stream: false,
-                    data_len,
-                    flow_len: header.len,
                 });
                 let step = self.stream_error(error)?;
                 Ok((from, step))
@@ -344,14 +332,14 @@ impl Connection {
                 rest.stream = None;
             } else if piece > 0 || (rest.data_left == 0 && rest.end_stream) {
                 let end_stream = rest.data_left == 0 && rest.end_stream;
+                self.hold(stream, piece as u32);
                 step = Some(Step::Data { stream, input: at..end, end_stream });
             }
             if rest.data_left == 0 {
                 match rest.stream.take() {
-                    Some(stream) => self.finish_data(stream, rest.flow_len, rest.data_len, rest.end_stream),
-                    None => self.ignore_data(rest.flow_len),
+                    Some(stream) => self.finish_data(stream, rest.end_stream),
+                    None => self.release_connection(),
                 }
-                rest.flow_len = 0;
             }
         }
         let mut next = end;

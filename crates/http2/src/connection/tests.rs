@@ -7,13 +7,13 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-const GET: [Field<'static>; 4] = [
+pub(super) const GET: [Field<'static>; 4] = [
     Field::known(Token::Method, b"GET"),
     Field::known(Token::Scheme, b"https"),
     Field::known(Token::Authority, b"example.org"),
     Field::known(Token::Path, b"/"),
 ];
-const OK: [Field<'static>; 1] = [Field::known(Token::Status, b"200")];
+pub(super) const OK: [Field<'static>; 1] = [Field::known(Token::Status, b"200")];
 
 fn ends() -> (Connection, Connection) {
     ends_with(Config::new(Role::Client), Config::new(Role::Server))

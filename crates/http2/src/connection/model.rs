@@ -1,0 +1,300 @@
+//! Random operations on both ends of a connection, joined by wires that deliver in pieces, and what must hold whatever
+//! they do: counts, lists and windows agree at every step, and when all is quiet both ends see the same streams.
+
+use super::tests::{GET, OK};
+use super::*;
+use crate::error::ErrorCode;
+use crate::field::Field;
+use crate::flow_control::window;
+use crate::priority::Priority;
+use crate::stream::State;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+
+/// What one end knows of a stream.
+#[derive(Default)]
+struct Known {
+    /// Bytes that this end gave to `send_data`, and that it heard: byte n of a stream is n modulo 251.
+    sent: usize,
+    heard: usize,
+    unreleased: usize,
+    ended_here: bool,
+    answered: bool,
+    heard_end: bool,
+}
+
+struct End {
+    connection: Connection,
+    streams: BTreeMap<u32, (StreamKey, Known)>,
+    /// Bytes on their way to this end.
+    wire: VecDeque<u8>,
+    reset: Vec<u32>,
+}
+
+struct Pair {
+    /// Client, server.
+    ends: [End; 2],
+    random: fastrand::Rng,
+    now: Duration,
+}
+
+impl Pair {
+    fn new(seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let ends = [Role::Client, Role::Server].map(|role| {
+            let mut config = Config::new(role);
+            config.settings.initial_window_size = random.u32(1..100_000);
+            config.settings.max_concurrent_streams = random.u32(1..12);
+            config.settings.enable_push = role == Role::Server || random.bool();
+            config.connection_window = random.u32(65_535..300_000);
+            config.stream_window_max = random.u32(1..400_000);
+            config.auto_release = random.bool();
+            config.held_max = random.u32(0..100_000);
+            config.output_ahead = random.usize(1..40_000);
+            config.hash_key = random.u64(..);
+            let connection = Connection::new(role, config).unwrap();
+            End { connection, streams: BTreeMap::new(), wire: VecDeque::new(), reset: vec![] }
+        });
+        Self { ends, random, now: Duration::ZERO }
+    }
+
+    fn pick(&mut self, side: usize) -> Option<(u32, StreamKey)> {
+        let end = &self.ends[side];
+        let live: Vec<_> = end.streams.iter().map(|(&id, &(key, _))| (id, key)).collect();
+        (!live.is_empty()).then(|| live[self.random.usize(..live.len())])
+    }
+
+    fn act(&mut self) {
+        let side = self.random.usize(..2);
+        let Some((id, key)) = self.pick(side) else { return self.ask() };
+        let end = &mut self.ends[side];
+        let connection = &mut end.connection;
+        let known = &mut end.streams.get_mut(&id).unwrap().1;
+        match self.random.u32(..20) {
+            0..4 => self.ask(),
+            4..7 => {
+                let end_stream = self.random.bool();
+                if side == 1 && connection.send_response(key, OK, end_stream).is_ok() {
+                    known.answered = true;
+                    known.ended_here = end_stream;
+                }
+            }
+            7..12 => {
+                let len =
+                    if self.random.bool() { self.random.usize(..50) } else { self.random.usize(..40_000) };
+                let end_stream = self.random.u32(..4) == 0;
+                let data: Vec<u8> = (known.sent..known.sent + len).map(|n| (n % 251) as u8).collect();
+                let may = known.answered && !known.ended_here;
+                let sent = connection.send_data(key, data, end_stream);
+                assert_eq!(sent.is_ok(), may, "{sent:?} on {id} of {side}");
+                if may {
+                    known.sent += len;
+                    known.ended_here = end_stream;
+                }
+            }
+            12 => {
+                if connection.send_trailers(key, [Field::new(b"x-end", b"1")]).is_ok() {
+                    known.ended_here = true;
+                }
+            }
+            13 => {
+                connection.reset(key, ErrorCode::CANCEL).unwrap();
+                end.streams.remove(&id);
+                end.reset.push(id);
+            }
+            14..17 => {
+                let len = self.random.usize(..=known.unreleased);
+                connection.release_capacity(key, len).unwrap();
+                known.unreleased -= len;
+            }
+            17 => {
+                let mut settings = connection.config.settings;
+                settings.initial_window_size = self.random.u32(..100_000);
+                settings.max_concurrent_streams = self.random.u32(1..12);
+                settings.header_table_size = self.random.u32(..5000);
+                connection.update_settings(settings).unwrap();
+            }
+            18 => {
+                let priority = Priority { urgency: self.random.u8(..8), incremental: self.random.bool() };
+                connection.set_priority(key, priority).unwrap();
+                if side == 0 {
+                    connection.send_priority_update(key, priority).unwrap();
+                } else if let Ok(promised) = connection.push_promise(key, GET) {
+                    end.streams.insert(promised.id(), (promised, Known::default()));
+                }
+            }
+            _ => connection.send_ping(self.now, self.random.u64(..).to_be_bytes()).unwrap(),
+        }
+        self.forget_gone(side);
+    }
+
+    fn ask(&mut self) {
+        let end_stream = self.random.bool();
+        let key = self.ends[0].connection.send_request(GET, end_stream).unwrap();
+        let known = Known { answered: true, ended_here: end_stream, ..Known::default() };
+        self.ends[0].streams.insert(key.id(), (key, known));
+    }
+
+    /// Moves some of the output to the other end, and lets it read some of that.
+    fn deliver(&mut self, side: usize, all: bool) {
+        let [client, server] = &mut self.ends;
+        let (from, to) = if side == 0 { (client, server) } else { (server, client) };
+        let mut slices = [&[][..]; 3];
+        let filled = from.connection.poll_transmit(&mut slices);
+        let offered = slices[..filled].concat();
+        let len = if all { offered.len() } else { self.random.usize(..=offered.len()) };
+        to.wire.extend(&offered[..len]);
+        from.connection.transmitted(len);
+        let len = if all { to.wire.len() } else { self.random.usize(..=to.wire.len().min(9000)) };
+        let bytes: Vec<u8> = to.wire.iter().copied().take(len).collect();
+        let mut at = 0;
+        loop {
+            let auto = to.connection.config.auto_release;
+            let (taken, event) = to.connection.handle_input(self.now, &bytes[at..]).unwrap();
+            at += taken;
+            let Some(event) = event else { break };
+            match event {
+                Event::Request { stream, end_stream, .. } => {
+                    let known = Known { heard_end: end_stream, ..Known::default() };
+                    assert!(to.streams.insert(stream.id(), (stream, known)).is_none());
+                }
+                Event::Promise { promised, .. } => {
+                    let known = Known { answered: true, ended_here: true, ..Known::default() };
+                    to.streams.insert(promised.id(), (promised, known));
+                }
+                Event::Response { stream, end_stream, .. } => {
+                    to.streams.get_mut(&stream.id()).unwrap().1.heard_end |= end_stream;
+                }
+                Event::Trailers { stream, .. } => {
+                    to.streams.get_mut(&stream.id()).unwrap().1.heard_end = true;
+                }
+                Event::Data { stream, data, end_stream } => {
+                    let known = &mut to.streams.get_mut(&stream.id()).unwrap().1;
+                    assert!(!known.heard_end);
+                    let ordered = data.iter().zip(known.heard..).all(|(&byte, n)| byte == (n % 251) as u8);
+                    assert!(ordered, "content out of order on {stream:?}");
+                    known.heard += data.len();
+                    known.unreleased += if auto { 0 } else { data.len() };
+                    known.heard_end = end_stream;
+                }
+                Event::Reset { stream, error, .. } => {
+                    assert!(matches!(error, None | Some(Error::Limit { .. })), "{error:?}");
+                    to.streams.remove(&stream.id());
+                    to.reset.push(stream.id());
+                }
+                Event::Refused { stream } => {
+                    to.streams.remove(&stream.id());
+                    to.reset.push(stream.id());
+                }
+                _ => {}
+            }
+        }
+        to.wire.drain(..at);
+        while from.connection.poll_event().is_some() {}
+        self.forget_gone(0);
+        self.forget_gone(1);
+    }
+
+    /// Streams that ended well: everything was heard.
+    fn forget_gone(&mut self, side: usize) {
+        let end = &mut self.ends[side];
+        end.streams.retain(|_, (key, known)| {
+            let there = end.connection.contains(*key);
+            assert!(there || (known.ended_here && known.heard_end) || end.connection.role == Role::Server);
+            there
+        });
+    }
+
+    fn check(&self) {
+        for end in &self.ends {
+            let connection = &end.connection;
+            let (mut local, mut peer, mut reserved, mut held) = (0, 0, 0, 0);
+            connection.slab.for_each(|_, stream| {
+                let counted = u32::from(stream.state.is_counted());
+                if stream.has(flag::LOCAL) {
+                    local += counted
+                } else {
+                    peer += counted
+                }
+                reserved += u32::from(matches!(stream.state, State::ReservedLocal | State::ReservedRemote));
+                held += u64::from(stream.held);
+                let waiting = stream.has(flag::IN_OPENING);
+                assert_eq!(stream.state == State::Idle, waiting);
+                if stream.queued > 0 && !waiting {
+                    assert!(stream.has(flag::IN_READY | flag::IN_BLOCKED), "{stream:?}");
+                }
+                assert!(stream.state != State::Closed);
+            });
+            assert_eq!(
+                (local, peer, reserved, held),
+                (connection.open_local, connection.open_peer, connection.reserved, connection.held)
+            );
+            assert!(connection.send_window >= 0);
+        }
+        let [client, server] = &self.ends;
+        // What one may send, the other has granted; the difference is on the wire.
+        assert!(client.connection.send_window <= server.connection.recv_window);
+        assert!(server.connection.send_window <= client.connection.recv_window);
+    }
+
+    fn settle(&mut self) {
+        // A stream whose window is shut for good is quiet as well.
+        for _ in 0..400 {
+            self.deliver(0, true);
+            self.deliver(1, true);
+            for side in 0..2 {
+                let keys: Vec<_> = self.ends[side].streams.keys().copied().collect();
+                for id in keys {
+                    let end = &mut self.ends[side];
+                    let (key, known) = end.streams.get_mut(&id).unwrap();
+                    end.connection.release_capacity(*key, core::mem::take(&mut known.unreleased)).unwrap();
+                }
+            }
+        }
+        self.check();
+        let [client, server] = &self.ends;
+        let (c, s) = (&client.connection, &server.connection);
+        assert_eq!((c.out.len(), s.out.len(), client.wire.len(), server.wire.len()), (0, 0, 0, 0));
+        assert_eq!((c.send_window, s.send_window), (s.recv_window, c.recv_window));
+        assert_eq!(c.exchange.peer.initial_window_size, s.exchange.acknowledged.initial_window_size);
+        for (here, there) in [(client, server), (server, client)] {
+            here.connection.slab.for_each(|_, stream| {
+                if stream.has(flag::IN_OPENING) {
+                    return;
+                }
+                let slot = there.connection.slab.find(stream.id);
+                let other =
+                    there.connection.slab.get(slot.unwrap_or_else(|| panic!("{stream:?} is gone there")));
+                assert_eq!(stream.send_delta, other.recv_delta, "{stream:?} {other:?}");
+                let known = &here.streams[&stream.id].1;
+                let heard = there.streams[&stream.id].1.heard;
+                assert_eq!(known.sent, heard + stream.queued as usize);
+                if stream.queued > 0 {
+                    let initial = here.connection.exchange.peer.initial_window_size;
+                    let shut = window(initial, stream.send_delta) <= 0 || here.connection.send_window == 0;
+                    assert!(shut, "{stream:?} could send");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn both_ends_agree_whatever_they_do() {
+    let seeds = fastrand::u64(..);
+    for round in 0..8 {
+        let seed = seeds.wrapping_add(round);
+        std::eprintln!("seed {seed}");
+        let mut pair = Pair::new(seed);
+        for _ in 0..2 {
+            for _ in 0..600 {
+                pair.act();
+                pair.now += Duration::from_millis(pair.random.u64(..20));
+                let side = pair.random.usize(..2);
+                pair.deliver(side, false);
+                pair.check();
+            }
+            pair.settle();
+        }
+    }
+}
