@@ -142,6 +142,42 @@ async fn answers_to_messages_that_came_together_leave_together() {
 }
 
 #[tokio::test]
+async fn an_answer_leaves_although_its_handler_is_busy_elsewhere() {
+    let (mut client, server) = pair(1 << 20);
+    for _ in 0..10 {
+        client.feed("at once").await.unwrap();
+    }
+    client.flush().await.unwrap();
+    let (mut sender, mut receiver) = server.split();
+    let server = tokio::spawn(async move {
+        let message = receiver.recv().await.unwrap().unwrap();
+        sender.send(message).await.unwrap();
+        std::future::pending::<()>().await;
+        drop((sender, receiver));
+    });
+    let answer = tokio::time::timeout(Duration::from_secs(10), client.recv()).await;
+    assert_eq!(answer.unwrap().unwrap().unwrap().as_text(), Some("at once"));
+    server.abort();
+}
+
+#[tokio::test]
+async fn messages_before_a_fault_can_be_answered() {
+    let (mut client, server) = tokio::io::duplex(1024);
+    let server = tokio::spawn(echo(open(server, Role::Server, WebSocketConfig::default())));
+    client.write_all(b"\x82\x81\0\0\0\0a\x82\x81\0\0\0\0b\x81\x82\0\0\0\0cd\x83\x80\0\0\0\0").await.unwrap();
+    let mut heard = Vec::new();
+    let mut some = [0; 100];
+    while !heard.windows(2).any(|two| two == [0x03, 0xEA]) {
+        let len = tokio::io::AsyncReadExt::read(&mut client, &mut some).await.unwrap();
+        assert!(len > 0, "{heard:?}");
+        heard.extend_from_slice(&some[..len]);
+    }
+    assert!(heard.starts_with(b"\x82\x01a\x82\x01b\x81\x02cd\x88"), "{heard:?}");
+    drop(client);
+    assert!(server.await.unwrap().is_err());
+}
+
+#[tokio::test]
 async fn nothing_is_lost_when_futures_are_dropped() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");

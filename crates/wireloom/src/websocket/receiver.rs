@@ -330,6 +330,13 @@ impl Receiver {
     }
 }
 
+impl Drop for Receiver {
+    /// Nothing is at hand any more: what is sent from now on waits for nothing.
+    fn drop(&mut self) {
+        self.shared.at_hand.store(false, Ordering::Relaxed);
+    }
+}
+
 /// Whether these bytes begin with a frame that is there to its last byte and cannot break a rule: a binary message in one
 /// frame of up to 125 bytes. The last frame ended a message.
 ///

@@ -31,7 +31,7 @@ impl Sender {
     /// Sends a message, and waits until it has been written, with all that was queued before it.
     ///
     /// While the receiver has further messages at hand that arrived together, the answers to them gather and leave in one
-    /// write: with the last of them, after 1 ms, or when 64 KiB have gathered.
+    /// write: with the last of them, when 64 KiB have gathered, or after a few milliseconds at the latest.
     ///
     /// # Cancel safety
     /// When the future is dropped the message has been queued as a whole or not at all. What has been queued leaves with the
@@ -55,7 +55,7 @@ impl Sender {
         let state = &mut *state;
         let Poll::Ready(queued) = queue(state, message) else { return Ok(Tried::Full) };
         queued?;
-        if self.shared.is_at_hand() && may_gather(state) {
+        if self.shared.is_at_hand() && may_gather(state) && self.is_watched(state) {
             return Ok(Tried::Done);
         }
         if let Poll::Ready(written) = state.poll_flush(None) {
@@ -67,6 +67,18 @@ impl Sender {
             SlowPeer::Wait { .. } => Tried::Queued,
             _ => Tried::Done,
         })
+    }
+
+    /// Sees to it that what gathers leaves although nothing more should be sent or received.
+    #[inline]
+    fn is_watched(&self, state: &mut State) -> bool {
+        if !state.watched
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            state.watched = true;
+            runtime.spawn(Shared::flush_soon(Arc::downgrade(&self.shared), BATCH_TIME_MAX * 2));
+        }
+        state.watched
     }
 
     /// Queues a message without writing it; waits only while the queue is full.

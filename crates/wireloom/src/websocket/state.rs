@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ impl Shared {
             read_at: now,
             written_at: now,
             deferred: 0,
+            watched: false,
             dropped: 0,
             slow_peer,
             waiting: None,
@@ -64,6 +65,27 @@ impl Shared {
         state.wake();
     }
 
+    /// Writes what was deferred when its sender does not come back for so long. It ends with the first quiet period.
+    pub(super) async fn flush_soon(shared: Weak<Self>, period: Duration) {
+        let mut seen = Instant::now();
+        loop {
+            tokio::time::sleep(period).await;
+            let Some(shared) = shared.upgrade() else { return };
+            let mut state = shared.lock();
+            if state.deferred > 0 {
+                if state.poll_flush(None).is_pending() {
+                    // Whoever receives goes on writing.
+                    state.wake();
+                }
+                state.deferred = 0;
+            } else if state.written_at <= seen {
+                state.watched = false;
+                return;
+            }
+            seen = Instant::now();
+        }
+    }
+
     /// Gives back what a connection that was quiet for so long can do without.
     pub(crate) fn release_after(&self, quiet: Duration) {
         let mut state = self.lock();
@@ -82,6 +104,8 @@ pub(super) struct State {
     pub(super) written_at: Instant,
     /// Messages that were sent without a write since the last write.
     pub(super) deferred: u32,
+    /// A task looks after what is deferred; see [`Shared::flush_soon`].
+    pub(super) watched: bool,
     pub(super) dropped: u64,
     pub(super) slow_peer: SlowPeer,
     /// Made when a write first has to wait.
