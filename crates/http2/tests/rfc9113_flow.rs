@@ -1,0 +1,164 @@
+//! The MUSTs of RFC 9113 §6.9 on the wire: windows that are filled to the last byte, passed by one, and taken away.
+
+mod wire;
+
+use wire::End;
+use wireloom_http2::field::{Field, Token};
+use wireloom_http2::{Config, Role};
+use wireloom_testing::http2::{Frame, PREFACE, code, join, kind};
+
+/// A server whose caller releases nothing, with streams 1 and 3 open.
+fn holding(stream_window: u32, connection_window: u32) -> End {
+    let mut config = Config::new(Role::Server);
+    config.settings.initial_window_size = stream_window;
+    config.stream_window_max = stream_window;
+    config.connection_window = connection_window;
+    config.auto_release = false;
+    config.held_max = 0;
+    let mut end = End::with(Role::Server, config);
+    let frames = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1), Frame::post(3)];
+    end.receive(&[PREFACE, &join(&frames)].concat());
+    end
+}
+
+fn data(stream: u32, len: usize) -> Frame {
+    Frame::data(stream, vec![b'd'; len])
+}
+
+fn errors(end: &End) -> Vec<(u8, u32, u32)> {
+    let of_error = |frame: &Frame| match frame.kind {
+        kind::RST_STREAM => Some((frame.kind, frame.stream, frame.word(0))),
+        kind::GOAWAY => Some((frame.kind, frame.stream, frame.word(4))),
+        _ => None,
+    };
+    end.sent().iter().filter_map(of_error).collect()
+}
+
+#[test]
+fn a_streams_window_is_kept_to_the_byte() {
+    // §6.9.1: a stream error, FLOW_CONTROL_ERROR, for DATA above the stream's window; the other stream goes on.
+    for (sent, fits) in [(999, true), (1_000, true), (1_001, false)] {
+        let mut end = holding(1_000, 1 << 20);
+        end.receive(&join(&[data(1, sent), data(3, 1_000), Frame::data(3, "").end_stream()]));
+        let expected = if fits { vec![] } else { vec![(kind::RST_STREAM, 1, code::FLOW_CONTROL_ERROR)] };
+        assert_eq!(errors(&end), expected, "{sent}");
+        assert_eq!(end.ended(), [3], "{sent}");
+        assert!(!end.has_failed());
+    }
+}
+
+#[test]
+fn padding_counts_for_the_window() {
+    // §6.1: the whole payload counts, padding and its length included.
+    for (padding, fits) in [(98, true), (99, true), (100, false)] {
+        let mut end = holding(1_000, 1 << 20);
+        end.receive(&data(1, 900).padded(padding, usize::from(padding)).to_bytes());
+        assert_eq!(errors(&end).is_empty(), fits, "{padding}");
+    }
+}
+
+#[test]
+fn the_connections_window_is_kept_to_the_byte() {
+    // §6.9.1: a connection error, FLOW_CONTROL_ERROR, for DATA above the connection's window.
+    for (last, fits) in [(0, true), (1, true), (2, false)] {
+        let mut end = holding(65_535, 65_535);
+        let mut frames = vec![data(1, 16_384); 3];
+        frames.extend([data(3, 16_382), data(1, last)]);
+        end.receive(&join(&frames));
+        let expected = if fits { vec![] } else { vec![(kind::GOAWAY, 0, code::FLOW_CONTROL_ERROR)] };
+        assert_eq!(errors(&end), expected, "{last}");
+    }
+}
+
+#[test]
+fn data_of_a_stream_that_was_reset_give_their_window_back() {
+    // §5.4.2, §6.9: frames on a stream that this side has reset are ignored, and count for the connection's window.
+    let mut end = holding(1 << 20, 65_535);
+    end.reset(1);
+    for _ in 0..100 {
+        end.receive(&data(1, 16_000).to_bytes());
+    }
+    assert_eq!(errors(&end), [(kind::RST_STREAM, 1, code::CANCEL)]);
+    let granted: u32 =
+        end.sent().iter().filter(|f| f.kind == kind::WINDOW_UPDATE && f.stream == 0).map(|f| f.word(0)).sum();
+    assert!(granted >= 100 * 16_000 - 65_535, "{granted}");
+}
+
+fn sent_data(end: &End) -> usize {
+    end.sent().iter().filter(|frame| frame.kind == kind::DATA).map(|frame| frame.payload.len()).sum()
+}
+
+#[test]
+fn settings_may_make_a_window_negative() {
+    // §6.9.2: nothing is sent until WINDOW_UPDATE has made the window positive again.
+    let mut end = End::new(Role::Server);
+    let opening = [Frame::settings(&[(4, 1_000)]), Frame::settings_ack(), Frame::get(1)];
+    end.receive(&[PREFACE, &join(&opening)].concat());
+    end.connection.send_response(end.key(1), [Field::known(Token::Status, b"200")], false).unwrap();
+    end.connection.send_data(end.key(1), vec![b'd'; 5_000], true).unwrap();
+    end.drain();
+    assert_eq!(sent_data(&end), 1_000);
+    // 100 of 1,000 bytes allowed: the window is -900.
+    end.receive(&Frame::settings(&[(4, 100)]).to_bytes());
+    assert_eq!(sent_data(&end), 1_000);
+    end.receive(&Frame::window_update(1, 900).to_bytes());
+    assert_eq!(sent_data(&end), 1_000, "a window of 0 lets nothing through");
+    end.receive(&Frame::window_update(1, 1).to_bytes());
+    assert_eq!(sent_data(&end), 1_001);
+    // The same from below: -899 + 899, and 3 more by SETTINGS.
+    end.receive(&Frame::settings(&[(4, 103)]).to_bytes());
+    assert_eq!(sent_data(&end), 1_004);
+    end.receive(&Frame::window_update(1, 100_000).to_bytes());
+    assert_eq!(sent_data(&end), 5_000);
+    assert_eq!(end.sent().last().unwrap().flags & 1, 1);
+}
+
+#[test]
+fn settings_move_the_windows_of_streams_alone() {
+    // §6.9.2: the connection's window is changed by WINDOW_UPDATE alone.
+    let mut end = End::new(Role::Server);
+    let opening = [Frame::settings(&[(4, 1 << 20)]), Frame::settings_ack(), Frame::get(1)];
+    end.receive(&[PREFACE, &join(&opening)].concat());
+    end.connection.send_response(end.key(1), [Field::known(Token::Status, b"200")], false).unwrap();
+    end.connection.send_data(end.key(1), vec![b'd'; 100_000], true).unwrap();
+    end.drain();
+    assert_eq!(sent_data(&end), 65_535);
+    end.receive(&Frame::window_update(0, 1 << 20).to_bytes());
+    assert_eq!(sent_data(&end), 100_000);
+}
+
+#[test]
+fn frames_are_as_long_as_the_peer_takes_them() {
+    // §4.2: no frame above the peer's SETTINGS_MAX_FRAME_SIZE.
+    for frame_len_max in [16_384, 20_000] {
+        let mut end = End::new(Role::Server);
+        let opening = [Frame::settings(&[(5, frame_len_max)]), Frame::settings_ack(), Frame::get(1)];
+        end.receive(&[PREFACE, &join(&opening)].concat());
+        end.connection.send_response(end.key(1), [Field::known(Token::Status, b"200")], false).unwrap();
+        end.connection.send_data(end.key(1), vec![b'd'; 60_000], true).unwrap();
+        end.drain();
+        let longest = end.sent().iter().map(|frame| frame.payload.len()).max();
+        assert_eq!(longest, Some(frame_len_max as usize));
+    }
+}
+
+#[test]
+fn settings_are_acknowledged_once_each_and_pings_with_their_payload() {
+    // §6.5.3: an acknowledgement for each SETTINGS; §6.7: the answer has the same payload and comes with ACK; what is an
+    // answer is not answered.
+    let mut end = End::new(Role::Server);
+    let opening = [
+        Frame::settings(&[]),
+        Frame::settings_ack(),
+        Frame::settings(&[(4, 1)]),
+        Frame::ping("one ping"),
+        Frame::ping("no reply").flag(1),
+    ];
+    end.receive(&[PREFACE, &join(&opening)].concat());
+    let sent = end.sent();
+    assert_eq!(sent.iter().filter(|frame| **frame == Frame::settings_ack()).count(), 2);
+    let pings: Vec<_> = sent.iter().filter(|frame| frame.kind == kind::PING).collect();
+    assert_eq!(pings, [&Frame::ping("one ping").flag(1)]);
+    // §3.4: the server's first frame is SETTINGS.
+    assert_eq!((sent[0].kind, sent[0].flags), (kind::SETTINGS, 0));
+}
