@@ -4,9 +4,10 @@
 mod wire;
 
 use wire::Step::{Send, Wait};
-use wire::{Case, Step, client_sends, server_sends};
-use wireloom_http2::Limits;
-use wireloom_testing::http2::{Frame, GET, block, code, flag, kind, literal};
+use wire::{Case, End, Step, client_sends, server_sends};
+use wireloom_http2::rate_limit::Rate;
+use wireloom_http2::{Config, Limits, Role};
+use wireloom_testing::http2::{Frame, GET, PREFACE, block, code, flag, join, kind, literal};
 
 use std::time::Duration;
 
@@ -80,6 +81,35 @@ fn empty_frames() {
     client_sends(flood("CVE-2019-9518: DATA", LIMITS.empty_frames.burst(), data));
     let padding = |_| vec![Frame::data(1, "").padded(0, 0)];
     client_sends(flood("CVE-2019-9518: DATA that are padding", LIMITS.empty_frames.burst(), padding));
+}
+
+#[test]
+fn tiny_data() {
+    // CVE-2019-9511, the other way round: frames whose headers outweigh what they carry. The default bound is met after a
+    // million of them, so a lower one stands for it; the first such frame of a stream, frames of 64 bytes and the content
+    // of tunnels are not counted.
+    let run = |len: usize, count: usize, tunnel: bool| {
+        let mut config = Config::new(Role::Server);
+        config.settings.enable_connect_protocol = true;
+        config.limits.tiny_data = Rate::new(100, 1);
+        let mut end = End::with(Role::Server, config);
+        let connect = &[(":method", "CONNECT"), (":authority", "example.org:443")];
+        let request = if tunnel { Frame::headers(1, connect) } else { Frame::post(1) };
+        let mut frames = vec![Frame::settings(&[]), Frame::settings_ack(), request];
+        frames.extend(vec![Frame::data(1, vec![b'd'; len]); count]);
+        end.receive(&[PREFACE, &join(&frames)].concat());
+        end.has_failed()
+    };
+    for (len, count, tunnel, fails) in [
+        (1, 100, false, false),
+        (1, 101, false, false),
+        (1, 102, false, true),
+        (63, 102, false, true),
+        (64, 102, false, false),
+        (1, 1_000, true, false),
+    ] {
+        assert_eq!(run(len, count, tunnel), fails, "{count} of {len} bytes, tunnel: {tunnel}");
+    }
 }
 
 #[test]
