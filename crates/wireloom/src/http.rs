@@ -235,7 +235,8 @@ impl Upgrade {
     }
 }
 
-type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// What serves an open WebSocket.
+pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What becomes of the connection once a handshake has been answered.
 pub(crate) struct Opening {

@@ -16,10 +16,10 @@ use wireloom_ws::handshake::Version;
 use super::body::{BodyReader, Framing};
 use super::config::ServerConfig;
 use super::head::{self, Refusal};
-use super::registry::{Phase, Registry};
+use super::registry::{Phase, Registered, Registry};
 use super::{Handler, until};
 use crate::buffer::Buffer;
-use crate::http::{Request, Response, TlsInfo};
+use crate::http::{Request, Response, Running, TlsInfo};
 use crate::io::Io;
 use crate::websocket::WebSocket;
 
@@ -67,16 +67,19 @@ impl Connection {
         Self { io, peer, tls, config, registry, phase, bytes: BytesMut::new() }
     }
 
-    pub(super) async fn run(mut self, handler: &impl Handler) {
+    /// Serves until the end, or until a request becomes a WebSocket: then what serves that is handed back, so that nothing
+    /// of this is held as long as it lives.
+    pub(super) async fn run(mut self, handler: &impl Handler) -> Option<(Running, Registered)> {
         let mut first = true;
         loop {
             let head = match self.read_head(first).await {
                 Arrived::Head(len) => self.take_request(len),
                 Arrived::Http2 => {
                     let _ = self.write(&[GO_AWAY]).await;
-                    return self.linger().await;
+                    self.linger().await;
+                    return None;
                 }
-                Arrived::End => return,
+                Arrived::End => return None,
                 Arrived::Refused(refusal) => Err(refusal),
             };
             first = false;
@@ -86,8 +89,11 @@ impl Connection {
             };
             let (request, keep_alive) = match request {
                 Ok(Some(request)) => request,
-                Ok(None) => return,
-                Err((status, why)) => return self.refuse(status, why).await,
+                Ok(None) => return None,
+                Err((status, why)) => {
+                    self.refuse(status, why).await;
+                    return None;
+                }
             };
             self.registry.counters.requests.fetch_add(1, Ordering::Relaxed);
             let is_head = request.method() == "HEAD";
@@ -97,22 +103,23 @@ impl Connection {
                 write_head(&mut out, &response, None);
                 drop(response);
                 if self.write(&[&out]).await.is_err() {
-                    return;
+                    return None;
                 }
                 let (Self { io, registry, bytes, .. }, opening) = (self, *opening);
                 let deflate = opening.deflate.as_ref();
                 let socket =
                     WebSocket::open(io, Role::Server, opening.negotiated, deflate, opening.config, &bytes);
                 drop(bytes);
-                let _registered = registry.add(socket.shared());
-                return (opening.run)(socket).await;
+                let registered = registry.add(socket.shared());
+                return Some(((opening.run)(socket), registered));
             }
             let keep_alive = keep_alive && self.registry.phase() == Phase::Serving;
             if self.respond(response, keep_alive, is_head).await.is_err() {
-                return;
+                return None;
             }
             if !keep_alive {
-                return self.linger().await;
+                self.linger().await;
+                return None;
             }
             if self.bytes.is_empty() {
                 // Nothing is held between two requests.

@@ -188,13 +188,19 @@ impl Server {
             let tls = self.tls.clone();
             tasks.spawn(async move {
                 let _held = (permit, admitted);
-                let stopping = registry.watch();
-                #[cfg(feature = "tls")]
-                let wrapped = accept(stream, tls.as_ref(), &config).await;
-                #[cfg(not(feature = "tls"))]
-                let wrapped = Some((Io::Tcp(stream), None));
-                let Some((io, tls)) = wrapped else { return };
-                Connection::new(io, peer, tls, config, registry, stopping).run(&*handler).await;
+                // What HTTP needs is let go before a WebSocket begins.
+                let opened = Box::pin(async move {
+                    let stopping = registry.watch();
+                    #[cfg(feature = "tls")]
+                    let (io, tls) = accept(stream, tls.as_ref(), &config).await?;
+                    #[cfg(not(feature = "tls"))]
+                    let (io, tls) = (Io::Tcp(stream), None);
+                    Connection::new(io, peer, tls, config, registry, stopping).run(&*handler).await
+                })
+                .await;
+                if let Some((running, _registered)) = opened {
+                    running.await;
+                }
             });
         }
         sweeper.abort();

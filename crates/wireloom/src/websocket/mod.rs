@@ -217,3 +217,17 @@ fn seed() -> [u8; 32] {
     getrandom::getrandom(&mut seed).expect("the operating system's source of randomness");
     seed
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // An idle connection is to cost hundreds of bytes.
+    #[test]
+    fn stays_small() {
+        let (halves, shared) = (size_of::<WebSocket>(), size_of::<Shared>());
+        println!("halves {halves}, shared {shared}, core {}", size_of::<Connection>());
+        assert!(halves <= 400, "{halves}");
+        assert!(shared <= 1100, "{shared}");
+    }
+}

@@ -17,7 +17,7 @@ use crate::buffer::Buffer;
 use crate::error::{Error, Stage};
 
 /// So many messages are found under one lock.
-const BATCH: usize = 16;
+const BATCH: usize = 8;
 
 /// A message that was assembled is moved out from this length on, and copied below: then its memory serves the next.
 const MOVED_LEN_MIN: usize = 64 << 10;
@@ -149,8 +149,7 @@ impl Receiver {
 
     fn poll_found(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Lent>, Error>> {
         if self.next == self.found && !self.over {
-            let shared = self.shared.clone();
-            ready!(self.poll_batch(cx, &shared));
+            ready!(self.poll_batch(cx));
         }
         if self.next < self.found {
             return Poll::Ready(Ok(Some(self.take())));
@@ -162,9 +161,10 @@ impl Receiver {
     }
 
     /// Ready with messages in the batch, or when all is over.
-    fn poll_batch(&mut self, cx: &mut Context<'_>, shared: &Shared) -> Poll<()> {
+    fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.next = 0;
         self.found = 0;
+        let shared = self.shared.clone();
         let mut state = shared.lock();
         let state = &mut *state;
         loop {

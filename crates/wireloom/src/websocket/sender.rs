@@ -15,11 +15,8 @@ use crate::error::Error;
 /// From so many bytes on a batch is written although more may come.
 const BATCH_LEN_MAX: usize = 64 << 10;
 
-/// A handler that takes longer than this for its messages has its answers written one by one.
-const BATCH_TIME_MAX: Duration = Duration::from_millis(1);
-
-/// Messages of a batch between two looks at the clock.
-const LOOK_EVERY: u32 = 4;
+/// So often answers leave that gather while a handler takes its time.
+const GATHER_TIME_MAX: Duration = Duration::from_millis(2);
 
 /// The half of a [`WebSocket`](super::WebSocket) that sends. The [`Receiver`](super::Receiver) need not be asked: it never
 /// waits while this could go on.
@@ -76,7 +73,7 @@ impl Sender {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             state.watched = true;
-            runtime.spawn(Shared::flush_soon(Arc::downgrade(&self.shared), BATCH_TIME_MAX * 2));
+            runtime.spawn(Shared::flush_soon(Arc::downgrade(&self.shared), GATHER_TIME_MAX));
         }
         state.watched
     }
@@ -270,12 +267,6 @@ fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Erro
 /// Whether the answer may wait for those that follow it.
 #[inline]
 fn may_gather(state: &mut State) -> bool {
-    if state.core.queued_len() >= BATCH_LEN_MAX {
-        return false;
-    }
     state.deferred += 1;
-    if state.deferred % LOOK_EVERY != 1 {
-        return true;
-    }
-    state.read_at.max(state.written_at).elapsed() < BATCH_TIME_MAX
+    state.core.queued_len() < BATCH_LEN_MAX
 }
