@@ -39,11 +39,17 @@ impl Sender {
     pub async fn send(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
         let message = message.into();
         match self.try_send(&message)? {
-            Tried::Done => return Ok(()),
-            Tried::Queued => {}
-            Tried::Full => self.feed(message).await?,
+            Tried::Done => Ok(()),
+            // Waiting is rare; in a box it weighs nothing on the tasks of connections that do not.
+            Tried::Queued => Box::pin(self.flush()).await,
+            Tried::Full => {
+                Box::pin(async move {
+                    self.feed(message).await?;
+                    self.flush().await
+                })
+                .await
+            }
         }
-        self.flush().await
     }
 
     #[inline]
