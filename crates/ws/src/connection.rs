@@ -97,6 +97,8 @@ pub struct Connection {
     pong: Option<Vec<u8>>,
     /// Memory of the pong before, for the next.
     pong_spare: Vec<u8>,
+    /// Of the pong that arrived last, if it answered a ping.
+    round_trip: Option<Duration>,
     keepalive_pings: u64,
     /// The peer is still heard: it has sent no Close, and nothing has failed.
     listening: bool,
@@ -151,6 +153,7 @@ impl Connection {
             queued_len_high: limits.queued_len_high,
             pong: None,
             pong_spare: Vec::new(),
+            round_trip: None,
             keepalive_pings: 0,
             listening: true,
             close_sent: false,
@@ -248,7 +251,8 @@ impl Connection {
             self.timers.hear(now);
             return Ok((at + len, Some(message(kind, &mut input[at..at + len]))));
         }
-        self.handle_input_slowly(now, input)
+        let (used, arrival) = self.advance(now, input)?;
+        Ok((used, self.event(arrival, input)))
     }
 
     /// Where to read the next bytes to, while a large message is being assembled: the end of the message itself. `None`
@@ -274,7 +278,7 @@ impl Connection {
         }
         self.timers.hear(now);
         match self.receiver.slot_filled(len) {
-            Ok(arrival) => Ok(self.assembled(arrival, &mut [])),
+            Ok(arrival) => Ok(self.event(arrival, &mut [])),
             Err(error) => Err(self.fail(now, error)),
         }
     }
@@ -494,10 +498,52 @@ impl Connection {
         self.sender.admit(payload.len())
     }
 
-    /// An event whose payload may lie in the assembly.
-    fn assembled<'a>(&'a mut self, arrival: Arrival, input: &'a mut [u8]) -> Option<Event<'a>> {
+    /// Everything but a message that arrived whole in one frame. It returns places, not an event: one made out here would
+    /// come back through memory, also for those that were not.
+    #[inline(never)]
+    fn advance(&mut self, now: Duration, input: &mut [u8]) -> Result<(usize, Arrival), Error> {
+        if !input.is_empty() {
+            self.timers.hear(now);
+        }
+        let found = self.receiver.advance(input).and_then(|(used, arrival)| {
+            if let Arrival::Control { opcode, at, len } = arrival {
+                self.handle_control(now, opcode, at.map(|at| &input[at..at + len]))?;
+            }
+            Ok((used, arrival))
+        });
+        found.map_err(|error| self.fail(now, error))
+    }
+
+    /// Does what a control frame asks for. Its payload is the decoder's when it did not arrive whole.
+    fn handle_control(&mut self, now: Duration, opcode: Opcode, whole: Option<&[u8]>) -> Result<(), Error> {
+        let payload = whole.unwrap_or_else(|| self.receiver.decoder.control());
+        match opcode {
+            Opcode::Ping => {
+                if !self.close_sent {
+                    // RFC 6455 §5.5.3: only the newest ping needs its pong.
+                    let mut pong = self.pong.take().unwrap_or_else(|| core::mem::take(&mut self.pong_spare));
+                    pong.clear();
+                    pong.extend_from_slice(payload);
+                    self.pong = Some(pong);
+                }
+            }
+            Opcode::Pong => self.round_trip = self.timers.pong_arrived(payload, now),
+            _ => {
+                let CloseFrame { code, reason } = CloseFrame::decode(payload)?;
+                let reason = String::from(reason);
+                self.handle_close(now, code, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// What has arrived, with what it borrows.
+    #[inline(always)]
+    fn event<'a>(&'a mut self, arrival: Arrival, input: &'a mut [u8]) -> Option<Event<'a>> {
         let assembly = &mut self.receiver.assembly;
         Some(match arrival {
+            Arrival::Nothing => return None,
+            Arrival::Message { kind, at, len } => message(kind, &mut input[at..at + len]),
             Arrival::Assembled { kind: Kind::Text } => Event::Text(Text::new(Payload::Assembled(assembly))),
             Arrival::Assembled { kind: Kind::Binary } => {
                 Event::Binary(Binary::new(Payload::Assembled(assembly)))
@@ -508,81 +554,19 @@ impl Connection {
             Arrival::Chunk { kind, first, fin, at, len } => {
                 Event::Chunk(Chunk { kind, first, fin, data: &input[at..at + len] })
             }
-            _ => return None,
-        })
-    }
-
-    /// Everything but a message that arrived whole in one frame.
-    #[inline(never)]
-    fn handle_input_slowly<'a>(
-        &'a mut self,
-        now: Duration,
-        input: &'a mut [u8],
-    ) -> Result<(usize, Option<Event<'a>>), Error> {
-        if !input.is_empty() {
-            self.timers.hear(now);
-        }
-        let (used, arrival) = match self.receiver.advance(input) {
-            Ok(found) => found,
-            Err(error) => return Err(self.fail(now, error)),
-        };
-        match arrival {
-            Arrival::Nothing => Ok((used, None)),
-            Arrival::Message { kind, at, len } => Ok((used, Some(message(kind, &mut input[at..at + len])))),
-            Arrival::Control { opcode, at, len } => self.handle_control(now, opcode, at, len, input, used),
-            arrival => Ok((used, self.assembled(arrival, input))),
-        }
-    }
-
-    fn handle_control<'a>(
-        &'a mut self,
-        now: Duration,
-        opcode: Opcode,
-        at: Option<usize>,
-        len: usize,
-        input: &'a [u8],
-        used: usize,
-    ) -> Result<(usize, Option<Event<'a>>), Error> {
-        let payload = |connection: &'a Self| match at {
-            Some(at) => &input[at..at + len],
-            None => connection.receiver.decoder.control(),
-        };
-        match opcode {
-            Opcode::Ping => {
-                if !self.close_sent {
-                    // RFC 6455 §5.5.3: only the newest ping needs its pong.
-                    let mut pong = self.pong.take().unwrap_or_else(|| core::mem::take(&mut self.pong_spare));
-                    pong.clear();
-                    pong.extend_from_slice(match at {
-                        Some(at) => &input[at..at + len],
-                        None => self.receiver.decoder.control(),
-                    });
-                    self.pong = Some(pong);
+            Arrival::Control { opcode, at, len } => {
+                let payload = match at {
+                    Some(at) => &input[at..at + len],
+                    None => self.receiver.decoder.control(),
+                };
+                match opcode {
+                    Opcode::Ping => Event::Ping(payload),
+                    Opcode::Pong => Event::Pong(Pong { payload, round_trip: self.round_trip }),
+                    // It was judged when it arrived.
+                    _ => Event::Close(CloseFrame::decode(payload).ok()?),
                 }
-                Ok((used, Some(Event::Ping(payload(self)))))
             }
-            Opcode::Pong => {
-                let round_trip = match at {
-                    Some(at) => self.timers.pong_arrived(&input[at..at + len], now),
-                    None => self.timers.pong_arrived(self.receiver.decoder.control(), now),
-                };
-                Ok((used, Some(Event::Pong(Pong { payload: payload(self), round_trip }))))
-            }
-            _ => {
-                let body = match at {
-                    Some(at) => CloseFrame::decode(&input[at..at + len]),
-                    None => CloseFrame::decode(self.receiver.decoder.control()),
-                };
-                let (code, reason) = match body {
-                    Ok(close) => (close.code, String::from(close.reason)),
-                    Err(error) => return Err(self.fail(now, error.into())),
-                };
-                self.handle_close(now, code, reason);
-                // It was decoded above.
-                let close = CloseFrame::decode(payload(self))?;
-                Ok((used, Some(Event::Close(close))))
-            }
-        }
+        })
     }
 
     /// The answer to this end's Close frame will not come any more. RFC 6455 §7.1.5: the code is then 1006.
