@@ -43,6 +43,43 @@ impl Connection {
         judged
     }
 
+    /// Takes a DATA frame that is lawful and whole, and charged to no bucket; otherwise `None`, and nothing has changed.
+    #[inline]
+    pub(super) fn accept_whole_data(
+        &mut self,
+        id: StreamId,
+        len: u32,
+        end_stream: bool,
+    ) -> Option<StreamKey> {
+        let slot = self.slab.find(id.get())?;
+        let initial = self.exchange.acknowledged.initial_window_size;
+        let stream = self.slab.get_mut(slot);
+        let mut content = stream.content;
+        content.receive(len as usize).ok()?;
+        if end_stream {
+            content.end().ok()?;
+        } else if len < Limits::TINY_DATA_LEN as u32 {
+            return None;
+        }
+        // The rules are `receive_data`'s, which says what each breaks.
+        let lawful = stream.state.may_receive_data()
+            && stream.has(flag::RECV_FINAL)
+            && (len == 0
+                || i64::from(len) <= window(initial, stream.recv_delta)
+                    && i64::from(len) <= self.recv_window);
+        if !lawful {
+            return None;
+        }
+        stream.content = content;
+        stream.recv_delta = spend(stream.recv_delta, len);
+        self.recv_window -= i64::from(len);
+        self.growth.received(len);
+        let key = self.slab.key(slot);
+        self.hold(key, len);
+        self.finish_data(key, end_stream);
+        Some(key)
+    }
+
     #[inline]
     fn receive_stream_data(
         &mut self,

@@ -351,6 +351,9 @@ impl Connection {
         input: &'a [u8],
     ) -> Result<(usize, Option<Event<'a>>), Error> {
         self.now = self.now.max(now);
+        if let Some((stream, end, end_stream)) = self.read_whole_data(input) {
+            return Ok((end, Some(Event::Data { stream, data: &input[FrameHeader::LEN..end], end_stream })));
+        }
         let mut at = 0;
         let step = loop {
             if let Some(step) = self.pending.pop_front() {

@@ -109,6 +109,34 @@ impl Connection {
         self.read_slowly(input, at)
     }
 
+    /// The short way: DATA without padding that is whole in the input and breaks no rule, as its stream, its end in the input
+    /// and END_STREAM. `None` leaves everything as it was, and sends all else, and whatever is to be refused, the long way.
+    #[inline]
+    pub(super) fn read_whole_data(&mut self, input: &[u8]) -> Option<(StreamKey, usize, bool)> {
+        let (bytes, payload) = input.split_first_chunk::<{ FrameHeader::LEN }>()?;
+        let header = FrameHeader::decode(bytes);
+        let reader = &self.reader;
+        let between_frames = reader.data.is_none()
+            && reader.partial.is_empty()
+            && reader.skip == 0
+            && reader.settings_seen
+            && reader.collecting.is_none();
+        if header.kind != Kind::DATA
+            || header.flags.contains(Flags::PADDED)
+            || !between_frames
+            || payload.len() < header.len as usize
+            || header.check_len(self.frame_len_max()).is_err()
+            || !self.pending.is_empty()
+            || self.has_ended()
+            || !self.wants_read()
+        {
+            return None;
+        }
+        let end_stream = header.flags.contains(Flags::END_STREAM);
+        let stream = self.accept_whole_data(header.stream_id, header.len, end_stream)?;
+        Some((stream, FrameHeader::LEN + header.len as usize, end_stream))
+    }
+
     #[cold]
     fn read_slowly(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<Step>), Error> {
         let rest = &input[at..];
