@@ -57,11 +57,6 @@ pub(crate) fn readers<const BUFFER_LEN: usize>(corpus: &Corpus, end: End) -> Vec
     let mut lanes = vec![
         Lane::new("wireloom", Kind::Headline, Reading::<wireloom::Assembling<BUFFER_LEN>>::new(corpus, end)),
         Lane::new(
-            "wireloom, event moved",
-            Kind::Ours,
-            Reading::<wireloom::Moving<BUFFER_LEN>>::new(corpus, end),
-        ),
-        Lane::new(
             "wireloom, decoder",
             Kind::Ours,
             Reading::<wireloom::Decoding<BUFFER_LEN>>::new(corpus, end),
@@ -75,7 +70,6 @@ pub(crate) fn readers<const BUFFER_LEN: usize>(corpus: &Corpus, end: End) -> Vec
 pub(crate) fn lending_readers(corpus: &Corpus, end: End) -> Vec<Lane> {
     let mut lanes = readers::<{ wireloom::LARGE }>(corpus, end);
     lanes[0] = Lane::new("wireloom, lending", Kind::Headline, Reading::<wireloom::Lending>::new(corpus, end));
-    lanes.remove(1);
     lanes
 }
 
