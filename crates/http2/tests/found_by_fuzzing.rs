@@ -86,3 +86,16 @@ fn a_frame_with_two_faults_is_answered_the_same_however_it_is_cut() {
         Case::frames("§6.1: stream 0, no length", &[frame]).connection_error(code::PROTOCOL_ERROR),
     ]);
 }
+
+#[test]
+fn padded_data_on_stream_0_is_refused_by_its_header_however_that_came() {
+    // RFC 9113 §6.1: the header alone is wrong. Where it had come in pieces, it waited for the length of the padding.
+    let header = [0, 0, 1, kind::DATA, flag::PADDED, 0, 0, 0, 0];
+    let bytes = [PREFACE, &join(&[Frame::settings(&[])]), &header].concat();
+    for cut in [bytes.len(), bytes.len() - 1, bytes.len() - 9] {
+        let mut end = End::new(Role::Server);
+        end.receive(&bytes[..cut]);
+        end.receive(&bytes[cut..]);
+        assert!(end.has_failed(), "cut at {cut}");
+    }
+}

@@ -166,7 +166,9 @@ impl Connection {
             let Some(bytes) = self.reader.partial.first_chunk() else { return Ok((at + len, None)) };
             let header = FrameHeader::decode(bytes);
             self.check_header(&header)?;
-            if header.kind == Kind::DATA && !header.flags.contains(Flags::PADDED) {
+            // Padding waits for its length, unless the header alone is wrong.
+            let padded = header.flags.contains(Flags::PADDED) && !header.stream_id.is_connection();
+            if header.kind == Kind::DATA && !padded {
                 self.reader.partial.clear();
                 return self.begin_data(&header, input, at + len);
             }
