@@ -6,7 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WebSocketConfig {
-    /// The core's choices: limits, keepalive, how long the closing handshake may take.
+    /// The core's choices: limits, keepalive, how long the closing handshake may take. Messages are always handed out whole,
+    /// whatever its `delivery` says.
     pub core: wireloom_ws::Config,
     /// What to do when the peer reads more slowly than this end sends.
     pub slow_peer: SlowPeer,

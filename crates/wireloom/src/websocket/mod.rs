@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::Negotiated;
-use wireloom_ws::{CloseCode, Connection, End, Role};
+use wireloom_ws::{CloseCode, Connection, Delivery, End, Role};
 
 pub use config::{SlowPeer, WebSocketConfig};
 pub use message::{Message, OwnedMessage, Payload, Utf8Bytes};
@@ -77,9 +77,11 @@ impl WebSocket {
         role: Role,
         negotiated: Negotiated,
         deflate: Option<&DeflateConfig>,
-        config: WebSocketConfig,
+        mut config: WebSocketConfig,
         arrived: &[u8],
     ) -> Self {
+        // `recv` hands out whole messages and has no form for pieces: asked for them, it would lose them.
+        config.core.delivery = Delivery::Messages;
         let compressed = negotiated.deflate.is_some();
         let deflate = negotiated.deflate.zip(deflate);
         let limits = config.core.limits.clone();
