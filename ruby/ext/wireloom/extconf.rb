@@ -1,0 +1,56 @@
+# frozen_string_literal: true
+
+# Writes the Makefile that builds the extension with cargo: by rb_sys when that gem is there, else by plain cargo.
+require "mkmf"
+
+def give_up(message)
+  abort "wireloom: #{message}"
+end
+
+cargo = ENV["CARGO"] || find_executable("cargo")
+give_up "cargo is missing, which builds the extension: install Rust 1.89 or later from https://rustup.rs" unless cargo
+
+begin
+  raise LoadError if ENV["WIRELOOM_PLAIN_CARGO"]
+
+  require "rb_sys/mkmf"
+  create_rust_makefile("wireloom/wireloom") do |config|
+    config.profile = ENV.fetch("RB_SYS_CARGO_PROFILE", :release).to_sym
+    config.extra_cargo_args = ["--locked"]
+  end
+rescue LoadError
+  # Undefined symbols are the interpreter's, which loads the extension; the linker of macOS wants to be told.
+  link_args = RbConfig::CONFIG["host_os"].match?(/darwin/) ? "-C link-arg=-Wl,-undefined,dynamic_lookup" : ""
+  built = "#{RbConfig::CONFIG["host_os"].match?(/mingw|mswin/) ? "" : "lib"}wireloom.#{RbConfig::CONFIG["SOEXT"] || "so"}"
+  lines = configuration($srcdir)
+  lines << <<~MAKEFILE
+    CARGO = #{cargo}
+    CARGO_TARGET = $(CURDIR)/target
+    DLLIB = wireloom.#{RbConfig::CONFIG["DLEXT"]}
+    target_prefix = /wireloom
+    RUBYARCHDIR = $(sitearchdir)$(target_prefix)
+
+    all: $(DLLIB)
+
+    # cargo knows best whether there is something to do.
+    $(DLLIB): FORCE
+    \tRUBY="#{RbConfig.ruby}" $(CARGO) rustc --locked --release --lib --manifest-path "$(srcdir)/Cargo.toml" \\
+    \t\t--target-dir "$(CARGO_TARGET)" -- #{link_args}
+    \tcp "$(CARGO_TARGET)/release/#{built}" "$(DLLIB).new" && mv -f "$(DLLIB).new" "$(DLLIB)"
+
+    install: install-so
+    install-so: $(DLLIB)
+    \tmkdir -p "$(RUBYARCHDIR)"
+    \t$(INSTALL_PROG) "$(DLLIB)" "$(RUBYARCHDIR)/$(DLLIB)"
+
+    clean:
+    \trm -rf "$(CARGO_TARGET)" "$(DLLIB)" "$(DLLIB).new"
+
+    distclean realclean: clean
+    \trm -f Makefile mkmf.log
+
+    FORCE:
+    .PHONY: all install install-so clean distclean realclean FORCE
+  MAKEFILE
+  File.write("Makefile", lines.join)
+end

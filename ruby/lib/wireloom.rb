@@ -1,0 +1,21 @@
+# frozen_string_literal: true
+
+require_relative "wireloom/version"
+
+begin
+  # A precompiled gem holds one extension for each version of Ruby.
+  begin
+    require "wireloom/#{RUBY_VERSION[/\d+\.\d+/]}/wireloom"
+  rescue LoadError
+    require "wireloom/wireloom"
+  end
+rescue LoadError => e
+  raise LoadError,
+        "wireloom: its native extension for Ruby #{RUBY_VERSION} on #{RUBY_PLATFORM} is missing or does not load; " \
+        "install Rust (https://rustup.rs) and libclang, then run `gem pristine wireloom`, or `rake compile` in a checkout " \
+        "(#{e.message})"
+end
+
+require_relative "wireloom/web_socket"
+require_relative "wireloom/http2"
+require_relative "wireloom/hpack"

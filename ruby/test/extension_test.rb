@@ -1,0 +1,26 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+require "open3"
+require "rbconfig"
+require "tmpdir"
+
+class ExtensionTest < Wireloom::TestCase
+  LIB = File.expand_path("../lib", __dir__)
+
+  def test_loads
+    require "wireloom"
+    assert_equal Class, Wireloom::InternalError.class
+    assert_operator Wireloom::InternalError, :<, StandardError
+  end
+
+  def test_says_what_is_missing
+    Dir.mktmpdir do |folder|
+      FileUtils.cp_r(File.join(LIB, "."), folder)
+      Dir[File.join(folder, "wireloom/**/*.{so,bundle}")].each { |path| File.delete(path) }
+      _, err, status = Open3.capture3(RbConfig.ruby, "-I#{folder}", "-e", "require 'wireloom'")
+      refute status.success?
+      assert_match(/wireloom: its native extension .* is missing.*install Rust/, err)
+    end
+  end
+end

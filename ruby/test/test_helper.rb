@@ -1,0 +1,42 @@
+# frozen_string_literal: true
+
+# `ruby -Ilib -Itest test/NAME_test.rb` runs one file. With ORIGINAL=1 in the environment the tests of the drop-ins judge the
+# originals instead, as far as they are installed: each file begins with `original_or_drop_in "websocket_driver", "websocket/driver"`.
+$LOAD_PATH.unshift(File.expand_path("../lib", __dir__), __dir__)
+
+ORIGINAL = ENV["ORIGINAL"] == "1"
+Warning[:experimental] = false # Ractors
+
+require "minitest/autorun"
+
+# Requires the original in a run that judges originals, else the drop-in. Exits, saying so, when the original is missing.
+def original_or_drop_in(name, original)
+  return require("wireloom/drop_in/#{name}") unless ORIGINAL
+
+  begin
+    require original
+  rescue LoadError
+    puts "skipped: #{original} is not installed"
+    Minitest.seed = 0
+    exit!(0)
+  end
+end
+
+module Wireloom
+  # What tests share.
+  class TestCase < Minitest::Test
+    # GC_STRESS=1 runs every test while each allocation collects garbage; GC_COMPACT=1 moves objects whenever it does.
+    def run
+      GC.auto_compact = true if ENV["GC_COMPACT"] == "1" && GC.respond_to?(:auto_compact=)
+      GC.stress = true if ENV["GC_STRESS"] == "1"
+      super
+    ensure
+      GC.stress = false
+    end
+
+    # Skips what only the replacement does (a gap of the original that it closes).
+    def gap_of_the_original
+      skip "a gap of the original" if ORIGINAL
+    end
+  end
+end

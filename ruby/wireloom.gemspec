@@ -1,0 +1,24 @@
+# frozen_string_literal: true
+
+require_relative "lib/wireloom/version"
+
+# As it stands in the repository the extension finds the Rust crates two folders up; `rake gem` packs them beside it, and
+# `rake gem:native` packs the compiled extension instead.
+Gem::Specification.new do |spec|
+  spec.name = "wireloom"
+  spec.version = Wireloom::VERSION
+  spec.summary = "WebSocket and HTTP/2 in Rust, without I/O, and drop-ins for websocket-driver, protocol-websocket and http-2"
+  spec.description = "The protocol cores of Wireloom for Ruby: WebSocket (RFC 6455, permessage-deflate), HTTP/2 (RFC 9113) " \
+                     "and HPACK as state machines that push bytes in and take events and bytes out, with replacements for " \
+                     "websocket-driver, protocol-websocket and http-2 behind one require each."
+  spec.authors = ["The Wireloom developers"]
+  spec.licenses = ["MIT", "Apache-2.0"]
+  spec.required_ruby_version = ">= 3.1"
+  spec.files = Dir.chdir(__dir__) do
+    Dir["lib/**/*.rb", "sig/**/*.rbs", "guides/**/*.md", "README.md",
+        "ext/wireloom/{Cargo.toml,Cargo.lock,extconf.rb,rustfmt.toml}", "ext/wireloom/src/**/*.rs"]
+  end
+  spec.require_paths = ["lib"]
+  spec.extensions = ["ext/wireloom/extconf.rb"]
+  spec.metadata["rubygems_mfa_required"] = "true"
+end
