@@ -3,17 +3,20 @@
 mod args;
 mod cmd;
 mod exit;
+mod log;
 mod routes;
 
 use std::process::ExitCode;
 
+use args::Command;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
-    let args = args::Args::parse();
-    let exit = match args.command {
-        args::Command::Serve(serve) => cmd::serve::run(*serve),
-        args::Command::Connect(connect) => cmd::connect::run(*connect),
+    let exit = match args::Args::parse().command {
+        Command::Serve(serve) => cmd::serve::run(&serve),
+        Command::Connect(connect) => cmd::connect::run(*connect),
+        Command::Completions(completions) => cmd::man::completions(&completions),
+        Command::Man(man) => cmd::man::man(&man),
     };
     ExitCode::from(exit as u8)
 }

@@ -198,3 +198,90 @@ async fn sigterm_closes_with_1001_and_ends() {
     let (code, _, errors) = open.await.unwrap();
     assert!(code == 4 && errors.contains("closed by the peer with 1001"), "{code} {errors}");
 }
+
+#[tokio::test]
+async fn the_log_is_json_and_tells_no_secrets() {
+    let mut child = Command::new(WIRELOOM)
+        .args(["serve", "--listen", "127.0.0.1:0", "--log", "json", "--log-level", "debug"])
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let begun = lines.next_line().await.unwrap().unwrap();
+    let (_, rest) = begun.split_once(r#""address":""#).unwrap();
+    let address = rest.split('"').next().unwrap();
+    let url = format!("ws://{address}/echo?token=secret1");
+    let secret = "Authorization: Bearer secret2";
+    let (code, ..) = connect(&[&url, "-H", secret, "--send", "secret3", "--count", "1"], "").await;
+    assert_eq!(code, 0);
+    let pid = child.id().unwrap().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let mut log = String::new();
+    while let Some(line) = lines.next_line().await.unwrap() {
+        assert!(line.starts_with(r#"{"timestamp":""#) && line.ends_with('}'), "{line}");
+        log += &line;
+    }
+    assert!(child.wait().await.unwrap().success());
+    for expected in [r#""path":"/echo""#, r#""status":101"#, r#""code":1000"#, "shutting down"] {
+        assert!(log.contains(expected), "{expected}: {log}");
+    }
+    assert!(!log.contains("secret"), "{log}");
+}
+
+fn run(args: &[&str]) -> (i32, String, String) {
+    let output = std::process::Command::new(WIRELOOM).args(args).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn completions_and_manual_pages_are_generated() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (code, script, _) = run(&["completions", shell]);
+        assert!(code == 0 && script.contains("tls-listen"), "{shell}");
+    }
+    let (code, page, _) = run(&["man", "serve"]);
+    assert!(code == 0 && page.contains(".TH") && page.contains("Exit codes:"), "{page}");
+    let dir = std::env::temp_dir().join(format!("wireloom-man-{}", std::process::id()));
+    assert_eq!(run(&["man", "--dir", dir.to_str().unwrap()]).0, 0);
+    for page in ["wireloom.1", "wireloom-serve.1", "wireloom-connect.1"] {
+        assert!(dir.join(page).is_file(), "{page}");
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+    assert_eq!(run(&["man", "nothing"]).0, 2);
+}
+
+#[test]
+fn wrong_arguments_are_explained() {
+    for (args, expected) in [
+        (&["serve", "--listen", "8080"][..], "HOST:PORT"),
+        (&["serve", "--max-message", "much"], "a size is"),
+        (&["serve", "--ping", "0"], "from 1ms"),
+        (&["serve", "--workers", "0"], "from 1 on"),
+        (&["serve", "--cert", "a.pem"], "--key"),
+        (&["serve", "--slow-policy", "hope"], "wait, drop, disconnect"),
+        (&["connect"], "<URL>"),
+        (&["connect", "ws://127.0.0.1/", "-H", "nonsense"], "NAME: VALUE"),
+        (&["connect", "ws://127.0.0.1/", "--cacert", "/nowhere/ca.pem"], "/nowhere/ca.pem"),
+        (&["connect", "not a url"], "not the URL"),
+        (&["flurb"], "unrecognized subcommand"),
+    ] {
+        let (code, out, errors) = run(args);
+        assert_eq!((code, &*out), (2, ""), "{args:?}: {errors}");
+        assert!(errors.contains(expected), "{args:?}: {errors}");
+        // No colour where there is no terminal.
+        assert!(!errors.contains('\x1b'), "{errors:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_begin_says_why() {
+    let serving = serve(&[]).await;
+    let (code, _, errors) = run(&["serve", "--listen", &serving.addresses[0]]);
+    assert!(code == 1 && errors.contains(&serving.addresses[0]), "{code} {errors}");
+    let files = ["--cert", "/nowhere/cert.pem", "--key", "/nowhere/key.pem"];
+    let args = ["serve", "--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0", "--tls"];
+    let (code, _, errors) = run(&[&args[..], &files].concat());
+    assert!(code == 1 && errors.contains("certificate"), "{code} {errors}");
+}

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, BufRead as _, BufWriter, IsTerminal as _, Write as _};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -64,8 +63,8 @@ async fn connect(args: args::Connect) -> Exit {
 
 fn connector(args: &args::Connect) -> Result<Connector, String> {
     let mut config = WebSocketConfig::default();
-    config.core.limits.message_len_max = args.max_message;
-    config.core.limits.frame_len_max = args.max_message;
+    config.core.limits.message_len_max = args.messages.max_message;
+    config.core.limits.frame_len_max = args.messages.max_message;
     let mut connector = Connector::new().config(config).redirects_max(args.redirects);
     for name in &args.subprotocol {
         connector = connector.subprotocol(name);
@@ -76,19 +75,21 @@ fn connector(args: &args::Connect) -> Result<Connector, String> {
     if let Some(origin) = &args.origin {
         connector = connector.origin(origin);
     }
-    if args.compress {
+    if args.messages.compress {
         connector = connector.deflate(DeflateConfig::default());
     }
-    if let Some(seconds) = args.timeout {
-        let timeout = Duration::from_secs(seconds);
+    if let Some(timeout) = args.timeout {
         connector = connector.connect_timeout(timeout).handshake_timeout(timeout);
     }
     let mut tls = ClientTls::default();
-    if args.insecure {
+    if args.tls.insecure {
         tls = tls.insecure();
     }
-    if let Some(file) = &args.ca {
+    if let Some(file) = &args.tls.cacert {
         tls = tls.with_root_file(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    if let (Some(cert), Some(key)) = (&args.tls.cert, &args.tls.key) {
+        tls = tls.with_identity(cert, key).map_err(|error| format!("{}: {error}", cert.display()))?;
     }
     Ok(connector.tls(tls))
 }
@@ -126,8 +127,8 @@ impl<'a> Session<'a> {
             args,
             sender,
             receiver,
-            expected: args.expect.iter().map(String::as_str).collect(),
-            remaining: args.count,
+            expected: args.script.expect.iter().map(String::as_str).collect(),
+            remaining: args.script.count,
             received: 0,
             bytes: 0,
             out: Output::new(),
@@ -167,21 +168,20 @@ impl<'a> Session<'a> {
     }
 
     async fn talk(&mut self) -> Result<Exit, Error> {
-        for message in &self.args.send {
+        for message in &self.args.script.send {
             send(&mut self.sender, message, self.args).await?;
         }
-        let scripted =
-            !self.args.send.is_empty() || !self.args.expect.is_empty() || self.args.count.is_some();
+        let scripted = !self.args.script.send.is_empty()
+            || !self.args.script.expect.is_empty()
+            || self.args.script.count.is_some();
         let mut lines = (!scripted).then(read_lines);
         if scripted && self.is_satisfied() {
             self.sender.close(CloseCode::NORMAL, "").await?;
         }
         let deadline = self.args.timeout.filter(|_| scripted);
-        let deadline = deadline.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-        let mut pings = self.args.ping.map(|seconds| {
-            let every = Duration::from_secs(seconds);
-            tokio::time::interval_at(Instant::now() + every, every)
-        });
+        let deadline = deadline.map(|timeout| Instant::now() + timeout);
+        let mut pings =
+            self.args.messages.ping.map(|every| tokio::time::interval_at(Instant::now() + every, every));
         loop {
             let step = {
                 let Self { receiver, out, .. } = &mut *self;
@@ -261,7 +261,7 @@ impl<'a> Session<'a> {
             self.sender.close(CloseCode::NORMAL, "").await?;
             return Ok(Some(Exit::Unexpected));
         }
-        let waited = self.remaining.is_some() || !self.args.expect.is_empty();
+        let waited = self.remaining.is_some() || !self.args.script.expect.is_empty();
         if let Some(remaining) = &mut self.remaining {
             *remaining -= 1;
         }
@@ -291,9 +291,9 @@ impl<'a> Session<'a> {
 
 async fn send(sender: &mut Sender, text: &str, args: &args::Connect) -> Result<(), Error> {
     if args.verbose > 1 {
-        eprintln!("> {}, {} bytes", if args.binary { "binary" } else { "text" }, text.len());
+        eprintln!("> {}, {} bytes", if args.messages.binary { "binary" } else { "text" }, text.len());
     }
-    if args.binary { sender.send(text.as_bytes()).await } else { sender.send(text).await }
+    if args.messages.binary { sender.send(text.as_bytes()).await } else { sender.send(text).await }
 }
 
 /// The next message; what was printed is shown before this waits.

@@ -1,4 +1,5 @@
-//! The subcommands, one a file.
+//! The subcommands.
 
 pub(crate) mod connect;
+pub(crate) mod man;
 pub(crate) mod serve;

@@ -1,56 +1,74 @@
 //! `wireloom serve`: binds, says where, serves, and ends when it is told to.
 
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use wireloom::{DeflateConfig, Keepalive, Server, ServerConfig, ServerHandle, ServerTls};
+use tracing::{error, info, warn};
+use wireloom::{DeflateConfig, Keepalive, Server, ServerConfig, ServerHandle, ServerTls, SlowPeer};
 
-use crate::args;
+use crate::args::{LogFormat, Serve, SlowPolicy};
 use crate::exit::Exit;
+use crate::log;
 use crate::routes::Routes;
 
-pub(crate) fn run(args: args::Serve) -> Exit {
+pub(crate) fn run(args: &Serve) -> Exit {
+    log::begin(args.log, args.log_level);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = args.workers {
         builder.worker_threads(workers);
     }
     let served = builder.enable_all().build().map_err(|error| error.to_string());
-    match served.and_then(|runtime| runtime.block_on(serve(&args))) {
+    match served.and_then(|runtime| runtime.block_on(serve(args))) {
         Ok(()) => Exit::Done,
-        Err(error) => {
-            eprintln!("wireloom: {error}");
+        Err(reason) => {
+            match args.log {
+                LogFormat::Text => eprintln!("wireloom: {reason}"),
+                LogFormat::Json => error!("{reason}"),
+            }
             Exit::NotBegun
         }
     }
 }
 
-async fn serve(args: &args::Serve) -> Result<(), String> {
-    let config = config(args);
-    let routes = Arc::new(Routes::new(args.allow_origin.clone()));
+async fn serve(args: &Serve) -> Result<(), String> {
+    let config = args.config();
+    let routes = Arc::new(Routes::new(args.allow_origin.clone(), args.websocket.max_room_lag));
     let mut servers = Vec::new();
-    let plain = bind(args.listen, &config).await?;
-    let mut addresses = vec![("http", "ws", plain.local_addr().map_err(|error| error.to_string())?)];
-    servers.push(plain);
+    let mut listening = Vec::new();
+    let mut add = |server: Server, is_tls: bool| {
+        listening.push((is_tls, server.local_addr().map_err(|error| error.to_string())?));
+        servers.push(server);
+        Ok::<(), String>(())
+    };
+    for address in &args.listen {
+        add(bind(address, &config).await?, false)?;
+    }
     if args.tls {
         let tls = match (&args.cert, &args.key) {
             (Some(cert), Some(key)) => ServerTls::from_pem_files(cert, key),
             _ => ServerTls::self_signed(&["localhost", "127.0.0.1", "::1"]).map(|(tls, _)| tls),
         };
         let tls = tls.map_err(|error| format!("the certificate cannot be used: {error}"))?;
-        let server = bind(args.tls_listen, &config).await?.tls(tls);
-        addresses.push(("https", "wss", server.local_addr().map_err(|error| error.to_string())?));
-        servers.push(server);
+        for address in &args.tls_listen {
+            add(bind(address, &config).await?.tls(tls.clone()), true)?;
+        }
     }
     let handles: Vec<ServerHandle> = servers.iter().map(Server::handle).collect();
     routes.watch(handles.clone());
-    // Whoever reads this may have gone; that is no reason not to serve.
-    let _ = announce(&addresses, args);
+    match args.log {
+        // Whoever reads this may have gone; that is no reason not to serve.
+        LogFormat::Text => drop(announce(&listening, args)),
+        LogFormat::Json => {
+            listening.iter().for_each(|(tls, address)| info!(%address, tls, "listening"));
+        }
+    }
     tokio::spawn(async move {
         if stop_asked().await.is_ok() {
-            eprintln!("shutting down; once more to cut at once");
+            info!("shutting down; once more to cut at once");
             handles.iter().for_each(ServerHandle::shut_down);
             if stop_asked().await.is_ok() {
+                warn!("cutting what is left");
                 handles.iter().for_each(ServerHandle::cut);
             }
         }
@@ -66,36 +84,64 @@ async fn serve(args: &args::Serve) -> Result<(), String> {
     while let Some(ended) = tasks.join_next().await {
         ended.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     }
+    info!("ended");
     Ok(())
 }
 
-async fn bind(address: std::net::SocketAddr, config: &ServerConfig) -> Result<Server, String> {
+async fn bind(address: &str, config: &ServerConfig) -> Result<Server, String> {
     let server =
         Server::bind(address).await.map_err(|error| format!("cannot listen on {address}: {error}"))?;
     Ok(server.config(config.clone()))
 }
 
-fn config(args: &args::Serve) -> ServerConfig {
-    let mut config = ServerConfig::default();
-    config.connections_max = args.max_connections;
-    config.connections_per_address_max = args.max_per_address;
-    config.handshake_timeout = Duration::from_secs(args.handshake_timeout);
-    config.body_len_max = args.max_body;
-    config.shutdown_grace = Duration::from_secs(args.grace);
-    config.deflate = (!args.no_compress).then(DeflateConfig::default);
-    let core = &mut config.websocket.core;
-    core.limits.message_len_max = args.max_message;
-    core.limits.frame_len_max = args.max_message;
-    core.keepalive = args.ping.map(|seconds| Keepalive {
-        ping_after: Duration::from_secs(seconds),
-        dead_after: Duration::from_secs(seconds.saturating_mul(3)),
-    });
-    config
+impl Serve {
+    /// What the arguments choose for the server.
+    pub(crate) fn config(&self) -> ServerConfig {
+        let mut config = ServerConfig::default();
+        let http = &self.http;
+        config.connections_max = http.max_connections;
+        config.connections_per_address_max = http.max_per_address;
+        config.handshake_timeout = http.handshake_timeout;
+        config.keep_alive_timeout = http.keep_alive;
+        config.body_timeout = http.body_timeout;
+        config.head_len_max = http.max_head;
+        config.body_len_max = http.max_body;
+        config.shutdown_grace = self.grace;
+        let websocket = &self.websocket;
+        config.websocket.slow_peer = match websocket.slow_policy {
+            SlowPolicy::Wait => SlowPeer::Wait { cut_after: websocket.slow_timeout },
+            SlowPolicy::Drop => SlowPeer::DropNewest,
+            SlowPolicy::Disconnect => SlowPeer::Disconnect,
+        };
+        let core = &mut config.websocket.core;
+        core.limits.message_len_max = websocket.max_message;
+        core.limits.frame_len_max = websocket.max_frame.unwrap_or(websocket.max_message);
+        core.limits.fragments_spare = websocket.max_fragments;
+        core.limits.inflate_ratio_max = websocket.max_inflate_ratio;
+        core.limits.queued_len_max = websocket.max_queue;
+        core.limits.queued_len_high = websocket.slow_queue;
+        core.close_timeout = websocket.close_timeout;
+        core.keepalive = websocket.ping.map(|ping_after| Keepalive {
+            ping_after,
+            dead_after: websocket.dead_after.unwrap_or(ping_after.saturating_mul(3)),
+        });
+        let compression = &self.compression;
+        config.deflate = (!compression.no_compress).then(|| DeflateConfig {
+            level: compression.compress_level,
+            min_len: usize::try_from(compression.compress_min).unwrap_or(usize::MAX),
+            server_max_window_bits: compression.compress_window,
+            server_no_context_takeover: compression.no_context_takeover,
+            client_no_context_takeover: compression.no_context_takeover,
+            ..DeflateConfig::default()
+        });
+        config
+    }
 }
 
-fn announce(addresses: &[(&str, &str, std::net::SocketAddr)], args: &args::Serve) -> io::Result<()> {
+fn announce(listening: &[(bool, SocketAddr)], args: &Serve) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    for (http, ws, address) in addresses {
+    for (tls, address) in listening {
+        let (http, ws) = if *tls { ("https", "wss") } else { ("http", "ws") };
         writeln!(out, "wireloom {} on {http}://{address}/", env!("CARGO_PKG_VERSION"))?;
         writeln!(out, "  {ws}://{address}/echo          sends back each message")?;
         writeln!(out, "  {ws}://{address}/rooms/NAME    gives each message to all members")?;

@@ -1,0 +1,116 @@
+//! The arguments of `wireloom connect`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+
+use super::value;
+
+const AFTER: &str = "\
+Lines of the standard input are sent, each as a message; messages go to the standard output, each on a line. At the end of
+the input the connection is closed, and what still arrives is printed. With --send, --expect or --count the input is not
+read.
+
+On a terminal lines can be edited, and the arrow keys find earlier ones; a line that begins with a space is not kept. What a
+peer sends cannot steer the terminal.
+
+Exit codes:
+  0  closed with 1000, 1001 or without a code
+  1  no connection: not found, refused, timed out, or the handshake failed
+  2  wrong arguments
+  3  the peer closed with another code
+  4  --expect or --count was not met
+  5  the connection was cut, or the peer broke the protocol
+
+Try it:
+  echo hello | wireloom connect ws://127.0.0.1:8080/echo
+  wireloom connect ws://127.0.0.1:8080/echo --send hello --expect hello
+  wireloom connect 'ws://127.0.0.1:8080/source?size=5000&count=100000' --count 100000 --quiet";
+
+#[derive(Args, Debug)]
+#[command(after_help = AFTER)]
+pub(crate) struct Connect {
+    /// ws:// or wss://
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+    /// Add a header to the handshake; may be repeated
+    #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = value::header)]
+    pub(crate) header: Vec<(String, String)>,
+    /// Offer a subprotocol; may be repeated, the preferred one first
+    #[arg(long, value_name = "NAME")]
+    pub(crate) subprotocol: Vec<String>,
+    /// The origin to name, as browsers do
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) origin: Option<String>,
+    /// Follow so many redirects
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) redirects: u8,
+    /// Give up connecting after so long, and --expect and --count too
+    #[arg(long, value_name = "TIME", value_parser = value::time)]
+    pub(crate) timeout: Option<Duration>,
+    /// Print no messages
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// Say what happens: -v the connection and its end, -vv each message
+    #[arg(long, short, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    #[command(flatten)]
+    pub(crate) messages: Messages,
+    #[command(flatten)]
+    pub(crate) script: Script,
+    #[command(flatten)]
+    pub(crate) tls: Tls,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Messages")]
+pub(crate) struct Messages {
+    /// Send binary messages instead of text
+    #[arg(long)]
+    pub(crate) binary: bool,
+    /// Offer compression
+    #[arg(long)]
+    pub(crate) compress: bool,
+    /// Send a ping every so often
+    #[arg(long, value_name = "TIME", value_parser = value::time)]
+    pub(crate) ping: Option<Duration>,
+    /// The longest message to take
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = value::size)]
+    pub(crate) max_message: u64,
+    /// Keep no history of the lines that were typed
+    #[arg(long)]
+    pub(crate) no_history: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "For scripts")]
+pub(crate) struct Script {
+    /// Send this message; may be repeated
+    #[arg(long, value_name = "MESSAGE")]
+    pub(crate) send: Vec<String>,
+    /// Expect this message next; may be repeated
+    #[arg(long, value_name = "MESSAGE")]
+    pub(crate) expect: Vec<String>,
+    /// Close after so many messages have come
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "TLS")]
+pub(crate) struct Tls {
+    /// Trust any certificate: whoever is in between can read and change everything
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Trust the certificates in this file (PEM) instead of the platform's
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    pub(crate) cacert: Option<PathBuf>,
+    /// Show this certificate, with its chain, to a server that asks (PEM)
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+    /// The certificate's key (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
+}

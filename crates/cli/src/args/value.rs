@@ -1,0 +1,124 @@
+//! What values on the command line look like: sizes, times, counts, headers.
+
+use std::net::ToSocketAddrs as _;
+use std::time::Duration;
+
+/// Bytes: `65536`, `64KiB`, `64K`, `16M`, `1G`.
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err("a size is a number of bytes, or one with K, M or G, such as 64K".into()),
+    };
+    let number: u64 =
+        digits.parse().map_err(|_| "a size is a whole number of bytes, such as 65536 or 64K".to_owned())?;
+    number
+        .checked_mul(1 << shift)
+        .filter(|&bytes| bytes <= 1 << 40)
+        .ok_or_else(|| "more than 1024G".to_owned())
+}
+
+/// A size that is not 0 and fits into memory's addresses.
+pub(super) fn memory(text: &str) -> Result<usize, String> {
+    match size(text)? {
+        0 => Err("more than 0".into()),
+        bytes => usize::try_from(bytes).map_err(|error| error.to_string()),
+    }
+}
+
+/// A time: `10` seconds, `1.5s`, `500ms`, `2m`, `1h`.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    const SHAPE: &str = "a time is a number of seconds, or one with ms, s, m or h, such as 500ms";
+    let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1.0,
+        "ms" => 0.001,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(SHAPE.into()),
+    };
+    let number: f64 = digits.parse().map_err(|_| SHAPE.to_owned())?;
+    let time = Duration::try_from_secs_f64(number * unit).map_err(|_| SHAPE.to_owned())?;
+    if time.is_zero() || time > Duration::from_secs(366 * 86_400) {
+        return Err("from 1ms to a year".into());
+    }
+    Ok(time)
+}
+
+/// A count that is not 0.
+pub(super) fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if (1..=1 << 28).contains(&number) => Ok(number),
+        _ => Err("a whole number from 1 on".into()),
+    }
+}
+
+/// Where to listen: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`.
+pub(super) fn address(text: &str) -> Result<String, String> {
+    const SHAPE: &str = "an address is HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080";
+    let (host, port) = text.rsplit_once(':').ok_or(SHAPE)?;
+    let bare_ipv6 = host.contains(':') && !host.starts_with('[');
+    if host.is_empty() || bare_ipv6 || port.parse::<u16>().is_err() {
+        return Err(SHAPE.into());
+    }
+    // What is no name is found out here; whether a name is known, when it is bound.
+    if host.starts_with('[') {
+        text.to_socket_addrs().map_err(|_| SHAPE.to_owned())?;
+    }
+    Ok(text.into())
+}
+
+/// `Name: value`.
+pub(super) fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("a header is NAME: VALUE")?;
+    Ok((name.trim().into(), value.trim().into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_sizes() {
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("65536"), Ok(65_536));
+        assert_eq!(size("64k"), Ok(65_536));
+        assert_eq!(size("64KiB"), Ok(65_536));
+        assert_eq!(size("2M"), Ok(2 << 20));
+        assert_eq!(size("1G"), Ok(1 << 30));
+        for wrong in ["", "k", "-1", "1.5M", "1T", "1 M", "99999999999999999999", "1025G"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        assert!(memory("0").is_err());
+    }
+
+    #[test]
+    fn reads_times() {
+        assert_eq!(time("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(time("2m"), Ok(Duration::from_secs(120)));
+        for wrong in ["", "s", "0", "-1", "1d", "nan", "inf", "1e30", "9000h"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reads_addresses() {
+        for right in ["127.0.0.1:8080", "[::1]:0", "localhost:80"] {
+            assert_eq!(address(right), Ok(right.to_owned()));
+        }
+        for wrong in ["", "8080", ":8080", "127.0.0.1", "127.0.0.1:65536", "::1:80", "[::g]:80"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reads_headers() {
+        assert_eq!(header("Cookie: a=b: c"), Ok(("Cookie".into(), "a=b: c".into())));
+        assert!(header("Cookie").is_err());
+    }
+}

@@ -1,0 +1,52 @@
+//! `/metrics`: numbers in the text format of Prometheus.
+
+use std::fmt::{Display, Write as _};
+
+use wireloom::server::ServerStats;
+
+use super::Routes;
+
+/// A page of numbers, each with its help and type.
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn add(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            self.0,
+            "# HELP wireloom_{name} {help}\n# TYPE wireloom_{name} {kind}\nwireloom_{name} {value}"
+        );
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.add(name, "counter", help, value);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: usize) {
+        self.add(name, "gauge", help, value);
+    }
+}
+
+pub(super) fn page(routes: &Routes) -> String {
+    let stats: Vec<ServerStats> =
+        routes.servers.get().into_iter().flatten().map(wireloom::ServerHandle::stats).collect();
+    let total = |number: fn(&ServerStats) -> u64| stats.iter().map(number).sum::<u64>();
+    let open = |number: fn(&ServerStats) -> usize| stats.iter().map(number).sum::<usize>();
+    let mut page = Page::default();
+    page.counter("connections_accepted_total", "Connections accepted.", total(|s| s.connections_accepted));
+    page.counter(
+        "connections_refused_total",
+        "Connections closed at once: too many from one address.",
+        total(|s| s.connections_refused),
+    );
+    page.gauge("connections_open", "Connections open.", open(|s| s.connections_open));
+    page.counter("requests_total", "Requests answered, handshakes among them.", total(|s| s.requests));
+    page.counter("websockets_opened_total", "WebSockets opened.", total(|s| s.websockets_opened));
+    page.gauge("websockets_open", "WebSockets open.", open(|s| s.websockets_open));
+    page.gauge("rooms_open", "Rooms that have members.", routes.rooms.len());
+    page.counter("sink_messages_total", "Messages that went into /sink.", routes.sunk.messages());
+    page.counter("sink_bytes_total", "Bytes of the messages that went into /sink.", routes.sunk.bytes());
+    page.gauge("start_time_seconds", "When this began, in seconds since 1970.", routes.begun_at as usize);
+    page.0
+}

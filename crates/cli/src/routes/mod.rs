@@ -1,0 +1,169 @@
+//! What `wireloom serve` answers on which path.
+
+mod metrics;
+mod rooms;
+mod source;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Instant, SystemTime};
+
+use tracing::debug;
+use wireloom::{CloseCode, Request, Response, ServerHandle, Upgrade, WebSocket};
+
+use rooms::{Member, Rooms};
+use source::Source;
+
+/// The routes, and what they share.
+pub(crate) struct Routes {
+    origins: Vec<String>,
+    rooms: Arc<Rooms>,
+    sunk: Arc<Sunk>,
+    servers: OnceLock<Vec<ServerHandle>>,
+    /// Seconds since 1970.
+    begun_at: u64,
+}
+
+/// What went into `/sink`.
+#[derive(Default)]
+struct Sunk {
+    messages: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Sunk {
+    fn add(&self, len: usize) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(len as u64, Ordering::Relaxed);
+    }
+
+    fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Routes {
+    /// `origins` are those whose pages may connect, `room_lag_max` the messages that a member of a room may lag behind.
+    pub(crate) fn new(origins: Vec<String>, room_lag_max: usize) -> Self {
+        let begun_at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self {
+            origins,
+            rooms: Rooms::new(room_lag_max),
+            sunk: Arc::default(),
+            servers: OnceLock::new(),
+            begun_at: begun_at.map_or(0, |since| since.as_secs()),
+        }
+    }
+
+    /// The servers whose numbers `/metrics` tells.
+    pub(crate) fn watch(&self, servers: Vec<ServerHandle>) {
+        let _ = self.servers.set(servers);
+    }
+
+    /// Answers, and says so in the log.
+    pub(crate) async fn answer(&self, request: Request) -> Response {
+        let response = self.route(&request);
+        debug!(
+            peer = %request.peer(),
+            method = request.method(),
+            path = request.path(),
+            status = response.status(),
+            "request"
+        );
+        response
+    }
+
+    fn route(&self, request: &Request) -> Response {
+        match request.path() {
+            "/" => page(request, Response::html(include_str!("../page/start.html"))),
+            "/healthz" => page(request, Response::text(200, "ok\n")),
+            "/metrics" => {
+                let kind = "text/plain; version=0.0.4; charset=utf-8";
+                page(request, Response::new(200).with_body(kind, metrics::page(self)))
+            }
+            "/echo" if !request.is_websocket() && matches!(request.method(), "POST" | "PUT") => {
+                let kind = request.header("content-type").and_then(|kind| std::str::from_utf8(kind).ok());
+                Response::new(200)
+                    .with_body(kind.unwrap_or("application/octet-stream"), request.body().clone())
+            }
+            "/echo" => self.open(request, Talk::Echo),
+            "/sink" => self.open(request, Talk::Sink(self.sunk.clone())),
+            "/source" => match Source::from_query(request) {
+                Some(source) => self.open(request, Talk::Source(source)),
+                None => Response::text(400, "size, rate and count are numbers; size is at most 16777216\n"),
+            },
+            path => match path.strip_prefix("/rooms/").and_then(|name| self.rooms.member(name)) {
+                Some(member) => self.open(request, Talk::Room(member)),
+                None => Response::not_found(),
+            },
+        }
+    }
+
+    /// Accepts a WebSocket if its origin may.
+    fn open(&self, request: &Request, talk: Talk) -> Response {
+        match request.websocket() {
+            // RFC 6455 §10.2: a server that is not meant for every page judges the origin.
+            Ok(upgrade) if !self.is_welcome(&upgrade) => Response::text(403, "this origin may not connect\n"),
+            Ok(upgrade) => {
+                let (peer, opened) = (request.peer(), Instant::now());
+                upgrade.on_open(move |mut socket| async move {
+                    talk.run(&mut socket).await;
+                    let code = socket.end().map_or(CloseCode::ABNORMAL, |end| end.code());
+                    debug!(%peer, code = u16::from(code), seconds = opened.elapsed().as_secs_f64(), "websocket closed");
+                })
+            }
+            Err(refusal) => refusal,
+        }
+    }
+
+    fn is_welcome(&self, upgrade: &Upgrade) -> bool {
+        let request = upgrade.request();
+        let Some(origin) = request.origin() else { return true };
+        let own = origin.split_once("://").is_some_and(|(_, host)| host.eq_ignore_ascii_case(request.host()));
+        own || self.origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin))
+    }
+}
+
+/// What is done with an open WebSocket.
+enum Talk {
+    Echo,
+    Sink(Arc<Sunk>),
+    Source(Source),
+    Room(Member),
+}
+
+impl Talk {
+    async fn run(self, socket: &mut WebSocket) {
+        match self {
+            Self::Echo => {
+                let (sender, receiver) = socket.halves();
+                while let Ok(Some(message)) = receiver.recv().await {
+                    if sender.send(message).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            Self::Sink(sunk) => {
+                while let Ok(Some(message)) = socket.recv().await {
+                    sunk.add(message.as_bytes().len());
+                }
+            }
+            // In boxes, so that an echo that waits is not as large as they are.
+            Self::Source(source) => Box::pin(source.run(socket)).await,
+            Self::Room(member) => Box::pin(member.run(socket)).await,
+        }
+    }
+}
+
+/// A page, for those who read it.
+fn page(request: &Request, response: Response) -> Response {
+    match request.method() {
+        "GET" | "HEAD" => response,
+        // RFC 9110 §15.5.6.
+        _ => Response::text(405, "this can only be read\n").with_header("Allow", "GET, HEAD"),
+    }
+}
