@@ -1,11 +1,12 @@
 //! The log of `wireloom serve`: events of `tracing`, as lines or as JSON, on the standard error. Nothing that may be a
 //! secret is put into one: no query, no header, no message.
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 
 use tracing::level_filters::LevelFilter;
 
 use crate::args::{LogFormat, LogLevel};
+use crate::terminal;
 
 /// Begins to log. Once a process.
 pub(crate) fn begin(format: LogFormat, level: LogLevel) {
@@ -18,13 +19,7 @@ pub(crate) fn begin(format: LogFormat, level: LogLevel) {
     };
     let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(level);
     match format {
-        LogFormat::Text => log.with_ansi(colours()).with_target(false).init(),
+        LogFormat::Text => log.with_ansi(terminal::has_colours(&io::stderr())).with_target(false).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
-}
-
-/// <https://no-color.org>
-fn colours() -> bool {
-    let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    io::stderr().is_terminal() && !forbidden
 }

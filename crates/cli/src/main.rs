@@ -5,6 +5,7 @@ mod cmd;
 mod exit;
 mod log;
 mod routes;
+mod terminal;
 
 use std::process::ExitCode;
 

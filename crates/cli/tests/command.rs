@@ -73,9 +73,11 @@ async fn connect(args: &[&str], input: &str) -> (i32, String, String) {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // A command that reads no input may have ended already.
-    let _ = stdin.write_all(input.as_bytes()).await;
-    drop(stdin);
+    let input = input.to_owned();
+    tokio::spawn(async move {
+        // A command that reads no input may have ended already.
+        let _ = stdin.write_all(input.as_bytes()).await;
+    });
     let output =
         tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await.unwrap().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -90,6 +92,42 @@ async fn lines_go_out_and_messages_come_in() {
     let long = "x".repeat(300_000) + "\n";
     let (code, out, _) = connect(&[&serving.url("/echo"), "--compress", "--binary"], &long).await;
     assert_eq!((code, out), (0, long));
+}
+
+// More than all buffers between the two hold: whoever sends first and reads then waits for ever.
+#[tokio::test]
+async fn sends_and_receives_at_once() {
+    let serving = serve(&["--slow-timeout", "5s"]).await;
+    let line = "x".repeat(1000) + "\n";
+    let input = line.repeat(60_000);
+    let (code, out, errors) = connect(&[&serving.url("/echo"), "--max-message", "1M"], &input).await;
+    assert_eq!((code, out.len()), (0, input.len()), "{errors}");
+}
+
+#[tokio::test]
+async fn input_that_is_no_text_is_refused_or_binary() {
+    let serving = serve(&[]).await;
+    let url = serving.url("/echo");
+    let run = async |args: &[&str]| {
+        let mut child = Command::new(WIRELOOM)
+            .arg("connect")
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"good\n\xff\r\nnever\n").await.unwrap();
+        drop(stdin);
+        child.wait_with_output().await.unwrap()
+    };
+    let output = run(&[&url]).await;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && errors.contains("line 2"), "{errors}");
+    assert_eq!(output.stdout, b"good\n");
+    let output = run(&[&url, "--binary"]).await;
+    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"good\n\xff\r\nnever\n"[..]));
 }
 
 #[tokio::test]

@@ -64,6 +64,13 @@ pub(crate) struct Connect {
     pub(crate) tls: Tls,
 }
 
+impl Connect {
+    /// What is sent and expected was said beforehand: no lines are read.
+    pub(crate) fn is_scripted(&self) -> bool {
+        !self.script.send.is_empty() || !self.script.expect.is_empty() || self.script.count.is_some()
+    }
+}
+
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Messages")]
 pub(crate) struct Messages {

@@ -1,0 +1,170 @@
+//! `wireloom connect` on a terminal: editing, history, and messages above the line that is being edited.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(target_os = "linux")]
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
+
+/// Kills a server when the test is over, however it ends.
+struct Served(Child);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn serve() -> (Served, String) {
+    let mut child = Command::new(WIRELOOM)
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (_, address) = line.trim_end().split_once("://").unwrap();
+    (Served(child), format!("ws://{address}echo"))
+}
+
+/// Somebody at a terminal.
+struct Person {
+    child: Child,
+    keys: File,
+    shown: mpsc::Receiver<Vec<u8>>,
+    seen: String,
+}
+
+impl Person {
+    fn sits_down(url: &str, home: &Path) -> Self {
+        let keys: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&keys).unwrap();
+        unlockpt(&keys).unwrap();
+        let name = ptsname(&keys, Vec::new()).unwrap();
+        let terminal = || File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+        let child = Command::new(WIRELOOM)
+            .args(["connect", url])
+            .env("TERM", "xterm")
+            .env("XDG_STATE_HOME", home)
+            .stdin(terminal())
+            .stdout(terminal())
+            .stderr(terminal())
+            .spawn()
+            .unwrap();
+        let keys = File::from(keys);
+        let mut screen = keys.try_clone().unwrap();
+        let (show, shown) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(len @ 1..) = screen.read(&mut bytes) {
+                if show.send(bytes[..len].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, keys, shown, seen: String::new() }
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until this message has been shown, after what was seen before: above the line that is being edited, or
+    /// before there is one again.
+    fn sees(&mut self, message: &str) {
+        self.waits_for(&[&format!("\x1b[K{message}\r\n"), &format!("\n{message}\r\n")]);
+    }
+
+    /// Waits until there is a line to edit.
+    fn is_asked(&mut self) {
+        self.waits_for(&["> "]);
+    }
+
+    fn waits_for(&mut self, texts: &[&str]) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(end) = texts.iter().find_map(|text| Some(self.seen.find(text)? + text.len())) {
+                self.seen.drain(..end);
+                return;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.shown.recv_timeout(left) {
+                Ok(bytes) => self.seen += &String::from_utf8_lossy(&bytes),
+                Err(_) => panic!("never saw {texts:?} in {:?}", self.seen),
+            }
+        }
+    }
+
+    fn leaves(mut self) -> i32 {
+        self.child.wait().unwrap().code().unwrap()
+    }
+}
+
+fn home(name: &str) -> PathBuf {
+    let home = std::env::temp_dir().join(format!("wireloom-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&home).unwrap();
+    home
+}
+
+#[test]
+fn lines_are_edited_and_kept() {
+    let (_served, url) = serve();
+    let home = home("edited");
+    let mut person = Person::sits_down(&url, &home);
+    person.is_asked();
+    // Backspace, then what is missing.
+    person.types("hellx\x7fo\r");
+    person.sees("hello");
+    // What steers a terminal is shown, not obeyed.
+    person.types("a\x16\x1b[2Jb\r");
+    person.sees("a\\u{1b}[2Jb");
+    person.types(" not kept\r");
+    person.sees(" not kept");
+    // The line before the one that was obeyed, and the one before that.
+    person.types("\x1b[A\x1b[A\r");
+    person.sees("hello");
+    person.types("\x04");
+    assert_eq!(person.leaves(), 0);
+    let history = std::fs::read_to_string(home.join("wireloom/history")).unwrap();
+    assert!(history.contains("hello") && !history.contains("not kept"), "{history}");
+
+    // Another day.
+    let mut person = Person::sits_down(&url, &home);
+    person.is_asked();
+    person.types("\x1b[A\r");
+    person.sees("hello");
+    // Ctrl-C.
+    person.types("\x03");
+    assert_eq!(person.leaves(), 0);
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+#[test]
+fn the_terminal_is_given_back_when_the_peer_closes() {
+    let (served, url) = serve();
+    let home = home("closed");
+    let mut person = Person::sits_down(&url, &home);
+    person.is_asked();
+    person.types("unfinished");
+    person.waits_for(&["unfinished"]);
+    let modes = || rustix::termios::tcgetattr(&person.keys).unwrap().local_modes;
+    let canonical = rustix::termios::LocalModes::ICANON;
+    assert!(!modes().contains(canonical));
+    let pid = rustix::process::Pid::from_child(&served.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let status = person.child.wait().unwrap();
+    assert_eq!(status.code(), Some(0));
+    let modes = rustix::termios::tcgetattr(&person.keys).unwrap().local_modes;
+    assert!(modes.contains(canonical | rustix::termios::LocalModes::ECHO));
+    std::fs::remove_dir_all(home).unwrap();
+}
