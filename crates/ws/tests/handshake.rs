@@ -413,3 +413,37 @@ fn the_deadline_ends_a_slow_handshake() {
     assert_eq!(asking.poll_timeout(), None);
     assert_eq!(quick.handle_timeout(clock.now()), Ok(()));
 }
+
+#[test]
+fn secrets_reach_no_log() {
+    let options =
+        ClientOptions::new("a", "/x?token=hunter2").header("Authorization", "hunter2").subprotocol("hunter2");
+    let mut client = ClientHandshake::new(options.clone(), [7; 16], HandshakeLimits::default()).unwrap();
+    let mut server = ServerHandshake::new(HandshakeLimits::default());
+    let mut shown = format!("{options:?} {client:?}");
+    let (head, end) = client.request().split_at(client.request().len() - 2);
+    for part in [head, end] {
+        let progress = server.handle_input(part).unwrap();
+        shown += &format!("{server:?} {progress:?}");
+    }
+    client.handle_input(b"HTTP/1.1 403 No\r\nSet-Cookie: hunter2\r\n").unwrap();
+    shown += &format!("{client:?}");
+    let headers = [("Set-Cookie", "hunter2")];
+    shown += &format!("{:?}", Acceptance { headers: &headers, ..Acceptance::default() });
+    assert!(shown.contains("uthorization") && !shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn keeps_the_answer_that_opened_the_connection() {
+    let mut client =
+        ClientHandshake::new(ClientOptions::new("a", "/"), [7; 16], HandshakeLimits::default()).unwrap();
+    let mut server = ServerHandshake::new(HandshakeLimits::default());
+    server.handle_input(client.request()).unwrap();
+    assert_eq!(client.response(), None);
+    let mut answer = Vec::new();
+    let acceptance = Acceptance { headers: &[("Server", "x")], ..Acceptance::default() };
+    server.accept(&acceptance, &mut answer).unwrap();
+    client.handle_input(&answer).unwrap();
+    let response = client.response().unwrap();
+    assert_eq!((response.status(), response.header("server")), (101, Some(&b"x"[..])));
+}

@@ -5,11 +5,12 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 use core::time::Duration;
 
 use super::error::{HandshakeError, LimitReached, Misuse, ResponseError};
 use super::extensions::parse_lines;
-use super::head::{Head, HeadReader, Occurs, Version};
+use super::head::{Head, HeadReader, Occurs, ResponseHead, Version};
 use super::key::{accept_key, key};
 use super::request::extension_lines;
 use super::response::{Response, check_header};
@@ -22,7 +23,7 @@ use crate::role::Role;
 /// What a client asks for.
 ///
 /// It may be filled with anything; what cannot be sent is refused when the handshake is made.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ClientOptions {
     pub(super) host: String,
     pub(super) resource: String,
@@ -149,6 +150,20 @@ impl ClientOptions {
     }
 }
 
+/// Of the resource the path and of the headers the names alone: the rest may be a secret.
+impl fmt::Debug for ClientOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientOptions")
+            .field("host", &self.host)
+            .field("path", &self.resource.split('?').next())
+            .field("origin", &self.origin)
+            .field("subprotocols", &self.subprotocols.len())
+            .field("headers", &self.headers.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .field("deflate", &self.deflate)
+            .finish()
+    }
+}
+
 pub(super) fn field(name: &str, value: &str) -> (String, String) {
     (String::from(name), String::from(value))
 }
@@ -180,7 +195,7 @@ pub(super) fn field(name: &str, value: &str) -> (String, String) {
 /// }
 /// # Ok::<(), wireloom_ws::handshake::HandshakeError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ClientHandshake {
     options: ClientOptions,
     key: [u8; 24],
@@ -188,6 +203,19 @@ pub struct ClientHandshake {
     request: Vec<u8>,
     state: State,
     deadline: Option<Duration>,
+    /// The answer that opened the connection.
+    answer: Option<ResponseHead>,
+}
+
+/// Without the bytes of the request: there are secrets in it.
+impl fmt::Debug for ClientHandshake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientHandshake")
+            .field("options", &self.options)
+            .field("state", &self.state)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -244,6 +272,7 @@ impl ClientHandshake {
             request: Vec::new(),
             state: State::Reading(HeadReader::new(Role::Client, limits)),
             deadline: None,
+            answer: None,
         };
         handshake.request = handshake.write_request();
         Ok(handshake)
@@ -321,11 +350,17 @@ impl ClientHandshake {
                 100 | 102..200 => {}
                 101 => {
                     let negotiated = self.judge_switch(response.version, &response.head)?;
+                    self.answer = Some(response);
                     return Ok(Progress::Done { negotiated, consumed });
                 }
                 _ => return Ok(Progress::Refused { response: Response::from_head(&response), consumed }),
             }
         }
+    }
+
+    /// The response that opened the connection, for those who look at its headers; `None` before.
+    pub fn response(&self) -> Option<Response> {
+        self.answer.as_ref().map(Response::from_head)
     }
 
     /// Judges a response that was already parsed by whatever speaks HTTP there.

@@ -31,7 +31,7 @@ pub enum Version {
 }
 
 /// Collects a head. `line_start <= scanned <= bytes.len()`, and after a call `scanned == bytes.len() <= room`.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct HeadReader {
     reads: Role,
     bytes: Vec<u8>,
@@ -42,6 +42,17 @@ pub(super) struct HeadReader {
     /// How long the head may be.
     room: usize,
     headers_max: usize,
+}
+
+/// Without the bytes, for the reason that [`Head`]'s has.
+impl fmt::Debug for HeadReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeadReader")
+            .field("reads", &self.reads)
+            .field("len", &self.bytes.len())
+            .field("room", &self.room)
+            .finish_non_exhaustive()
+    }
 }
 
 impl HeadReader {
@@ -229,6 +240,7 @@ pub(super) struct RequestHead {
 }
 
 /// A response's head, parsed but not judged.
+#[derive(Clone)]
 pub(super) struct ResponseHead {
     pub(super) status: u16,
     pub(super) reason: Range<usize>,

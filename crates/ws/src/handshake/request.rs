@@ -5,6 +5,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 use super::error::{HandshakeError, Malformed, Misuse, RequestError};
 use super::extensions::{Extension, parse_lines};
@@ -17,7 +18,7 @@ use super::{HTTP2_STATUS, Negotiated, VERSION};
 use crate::deflate::DeflateConfig;
 
 /// An opening handshake with nothing wrong in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Request {
     pub(super) head: Head,
     pub(super) resource: String,
@@ -27,7 +28,7 @@ pub struct Request {
 }
 
 /// What a server grants to a request; by default nothing but the connection.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Acceptance<'a> {
     /// The subprotocol to speak: one of those that the client offered.
     pub subprotocol: Option<&'a str>,
@@ -35,6 +36,28 @@ pub struct Acceptance<'a> {
     pub deflate: Option<&'a DeflateConfig>,
     /// Headers to add, such as `Set-Cookie`.
     pub headers: &'a [(&'a str, &'a str)],
+}
+
+/// Without the query, and of the headers the names alone: the rest may be a secret.
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("host", &self.host)
+            .field("path", &self.resource.split('?').next())
+            .field("headers", &self.head)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Of the headers the names alone.
+impl fmt::Debug for Acceptance<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptance")
+            .field("subprotocol", &self.subprotocol)
+            .field("deflate", &self.deflate)
+            .field("headers", &self.headers.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .finish()
+    }
 }
 
 impl Request {
