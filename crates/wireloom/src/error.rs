@@ -3,7 +3,10 @@
 use std::fmt;
 use std::io;
 
+use wireloom_ws::handshake::uri::UriError;
 use wireloom_ws::handshake::{HandshakeError, Response};
+
+use crate::client::ProxyError;
 
 /// Why something could not be done.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +19,11 @@ pub enum Error {
     /// The server answered with something else than a WebSocket.
     Refused(Box<Response>),
     /// The URL is not one of a WebSocket.
-    Url,
+    Url(UriError),
+    /// No address is known for the host.
+    Host,
+    /// The proxy opened no way to the server.
+    Proxy(ProxyError),
     /// The server redirects further than the client follows, or to where it does not.
     Redirect,
     /// The connection is closing or closed: nothing can be sent any more.
@@ -56,7 +63,9 @@ impl fmt::Display for Error {
             Self::Refused(response) => {
                 write!(f, "the server answered {} {}", response.status(), response.reason())
             }
-            Self::Url => f.write_str("not the URL of a WebSocket"),
+            Self::Url(error) => write!(f, "not the URL of a WebSocket: {error}"),
+            Self::Host => f.write_str("no address is known for the host"),
+            Self::Proxy(error) => error.fmt(f),
             Self::Redirect => f.write_str("the server redirects to where this client does not follow"),
             Self::Closed => f.write_str("the connection is closed"),
             Self::Cut => f.write_str("the connection ended without a closing handshake"),
@@ -66,7 +75,10 @@ impl fmt::Display for Error {
             Self::Timeout(Stage::Silence) => f.write_str("the peer has been silent for too long"),
             Self::Io(kind) => kind.fmt(f),
             #[cfg(feature = "tls")]
-            Self::Tls(error) => write!(f, "TLS: {error}"),
+            Self::Tls(error) => {
+                f.write_str("TLS: ")?;
+                crate::tls::reason(error, f)
+            }
             Self::NoTls => f.write_str("this build speaks no TLS"),
         }
     }

@@ -6,7 +6,7 @@
 
 mod buffer;
 pub mod client;
-mod error;
+pub mod error;
 pub mod http;
 mod io;
 pub mod server;
@@ -14,13 +14,15 @@ pub mod server;
 pub mod tls;
 pub mod websocket;
 
-pub use client::{Connector, connect};
+#[cfg(feature = "tls")]
+pub use client::tls::ClientTls;
+pub use client::{Connector, Proxy, ProxyError, connect};
 pub use error::{Error, Stage};
 pub use http::{Request, Response, Upgrade};
 pub use io::Transport;
 pub use server::{Handler, Server, ServerConfig, ServerHandle};
 #[cfg(feature = "tls")]
-pub use tls::{ClientTls, ServerTls};
+pub use tls::ServerTls;
 pub use websocket::{
     Message, OwnedMessage, Payload, Receiver, Sender, SlowPeer, Utf8Bytes, WebSocket, WebSocketConfig,
 };

@@ -6,20 +6,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::ServerConnection;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConnection, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
 
 use crate::error::Error;
 use crate::http::TlsInfo;
 
+mod reason;
+
+pub(crate) use reason::reason;
+
 /// What is spoken inside (RFC 7301).
 const ALPN: &[u8] = b"http/1.1";
 
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
@@ -51,7 +54,7 @@ impl Files {
     }
 }
 
-fn pem_error(error: rustls::pki_types::pem::Error) -> Error {
+pub(crate) fn pem_error(error: rustls::pki_types::pem::Error) -> Error {
     match error {
         rustls::pki_types::pem::Error::Io(error) => Error::Io(error.kind()),
         _ => Error::Tls(rustls::Error::General("not a PEM file with what is wanted".into())),
@@ -151,164 +154,5 @@ pub(crate) fn info(connection: &ServerConnection) -> TlsInfo {
         server_name: connection.server_name().map(String::from),
         version: connection.protocol_version().map(|version| format!("{version:?}")).unwrap_or_default(),
         alpn: connection.alpn_protocol().map(Vec::from),
-    }
-}
-
-/// The client's side: whom it trusts, and who it is.
-#[derive(Clone, Debug)]
-pub struct ClientTls {
-    trust: Trust,
-    identity: Option<Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>>,
-}
-
-#[derive(Clone, Debug)]
-enum Trust {
-    Platform,
-    Roots(Vec<CertificateDer<'static>>),
-    Anyone,
-    Rustls(Arc<ClientConfig>),
-}
-
-impl Default for ClientTls {
-    /// Trusts whom the platform trusts.
-    fn default() -> Self {
-        Self { trust: Trust::Platform, identity: None }
-    }
-}
-
-impl ClientTls {
-    /// Trusts this certificate (DER) and what it vouches for, and those added before, instead of the platform's.
-    #[must_use]
-    pub fn with_root(mut self, der: impl Into<Vec<u8>>) -> Self {
-        let root = CertificateDer::from(der.into());
-        match &mut self.trust {
-            Trust::Roots(roots) => roots.push(root),
-            other => *other = Trust::Roots(vec![root]),
-        }
-        self
-    }
-
-    /// Trusts the certificates of a PEM file, as [`with_root`](Self::with_root) does.
-    ///
-    /// # Errors
-    /// The file cannot be read, or holds none.
-    pub fn with_root_file(mut self, path: impl AsRef<Path>) -> Result<Self, Error> {
-        for root in CertificateDer::pem_file_iter(path).map_err(pem_error)? {
-            self = self.with_root(root.map_err(pem_error)?.to_vec());
-        }
-        Ok(self)
-    }
-
-    /// Shows this certificate to servers that ask for one (PEM files).
-    ///
-    /// # Errors
-    /// A file cannot be read, or is not what it should be.
-    pub fn with_identity(
-        mut self,
-        certificate: impl AsRef<Path>,
-        key: impl AsRef<Path>,
-    ) -> Result<Self, Error> {
-        let chain: Result<Vec<_>, _> =
-            CertificateDer::pem_file_iter(certificate).map_err(pem_error)?.collect();
-        let key = PrivateKeyDer::from_pem_file(key).map_err(pem_error)?;
-        self.identity = Some(Arc::new((chain.map_err(pem_error)?, key)));
-        Ok(self)
-    }
-
-    /// Trusts anyone: whoever is in between can read and change everything. For development.
-    #[must_use]
-    pub fn insecure(self) -> Self {
-        Self { trust: Trust::Anyone, ..self }
-    }
-
-    /// A configuration of rustls, taken as it is.
-    pub fn from_rustls(config: Arc<ClientConfig>) -> Self {
-        Self { trust: Trust::Rustls(config), identity: None }
-    }
-
-    /// TLS to this server.
-    pub(crate) async fn connect(
-        &self,
-        host: &str,
-        stream: TcpStream,
-    ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, Error> {
-        let name = ServerName::try_from(host.to_owned()).map_err(|_| Error::Url)?;
-        let connector = tokio_rustls::TlsConnector::from(self.config()?);
-        Ok(connector.connect(name, stream).await?)
-    }
-
-    fn config(&self) -> Result<Arc<ClientConfig>, Error> {
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(Error::Tls)?;
-        let builder = match &self.trust {
-            Trust::Rustls(config) => return Ok(config.clone()),
-            Trust::Anyone => builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(TrustAnyone { provider: provider() })),
-            Trust::Roots(roots) => {
-                let mut store = RootCertStore::empty();
-                for root in roots {
-                    store.add(root.clone()).map_err(Error::Tls)?;
-                }
-                builder.with_root_certificates(store)
-            }
-            Trust::Platform => {
-                let mut store = RootCertStore::empty();
-                store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-                builder.with_root_certificates(store)
-            }
-        };
-        let mut config = match self.identity.as_deref() {
-            None => builder.with_no_client_auth(),
-            Some((chain, key)) => {
-                builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(Error::Tls)?
-            }
-        };
-        config.alpn_protocols = vec![ALPN.into()];
-        Ok(Arc::new(config))
-    }
-}
-
-/// Checks that the peer has the key of its certificate, and not whose certificate it is.
-#[derive(Debug)]
-struct TrustAnyone {
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for TrustAnyone {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

@@ -216,7 +216,7 @@ async fn client_hands_out_refusals_and_follows_redirects_within_bounds() {
     let follower = Connector::new().redirects_max(3);
     assert!(follower.connect(&server.url("/moved")).await.is_ok());
     assert_eq!(follower.connect(&server.url("/loop")).await.unwrap_err(), Error::Redirect);
-    assert_eq!(wireloom::connect("http://a/").await.unwrap_err(), Error::Url);
+    assert!(matches!(wireloom::connect("http://a/").await.unwrap_err(), Error::Url(_)));
 }
 
 #[tokio::test]

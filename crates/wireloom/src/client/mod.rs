@@ -1,23 +1,42 @@
-//! The client: from a URL to an open WebSocket. It connects, speaks TLS, makes the opening handshake and follows
-//! redirects within bounds.
+//! The client: from a URL to an open WebSocket. It finds the host, goes through a proxy where there is one, speaks TLS, makes
+//! the opening handshake and follows redirects within bounds.
+//!
+//! ```text
+//! URL -> target -> dial (Happy Eyeballs) -> proxy: CONNECT, SOCKS5 -> TLS -> opening handshake -> WebSocket
+//!          ^                                                                        | 3xx
+//!          '------------------------------------------------------------------------'
+//! ```
 
+mod credentials;
+mod dial;
+mod proxy;
+mod target;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
+
+use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::net::TcpStream;
 use wireloom_ws::Role;
 use wireloom_ws::deflate::DeflateConfig;
+use wireloom_ws::handshake::HandshakeLimits;
 use wireloom_ws::handshake::client::{ClientHandshake, ClientOptions, Progress};
-use wireloom_ws::handshake::uri::Uri;
-use wireloom_ws::handshake::{HandshakeLimits, Response};
+use wireloom_ws::handshake::uri::UriError;
+
+pub use proxy::{Proxy, ProxyError};
 
 use crate::error::{Error, Stage};
 use crate::io::Io;
 use crate::server::{read, write};
-#[cfg(feature = "tls")]
-use crate::tls::ClientTls;
 use crate::websocket::{WebSocket, WebSocketConfig};
+use dial::Known;
+use proxy::Environment;
+use target::Target;
+#[cfg(feature = "tls")]
+use tls::{ClientTls, Protocols};
 
 /// Opens a WebSocket: `ws://` or `wss://`, with the defaults of [`Connector`].
 ///
@@ -40,7 +59,7 @@ pub async fn connect(url: &str) -> Result<WebSocket, Error> {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct Connector {
     config: WebSocketConfig,
@@ -50,9 +69,20 @@ pub struct Connector {
     deflate: Option<DeflateConfig>,
     connect_timeout: Duration,
     handshake_timeout: Duration,
+    handshake_limits: HandshakeLimits,
     redirects_max: u8,
+    route: Route,
+    known: Known,
     #[cfg(feature = "tls")]
     tls: ClientTls,
+}
+
+/// How the server is reached.
+#[derive(Clone, Debug)]
+enum Route {
+    Direct,
+    Proxy(Proxy),
+    Environment(Environment),
 }
 
 impl Default for Connector {
@@ -65,7 +95,10 @@ impl Default for Connector {
             deflate: None,
             connect_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(10),
+            handshake_limits: HandshakeLimits::default(),
             redirects_max: 0,
+            route: Route::Direct,
+            known: Known::default(),
             #[cfg(feature = "tls")]
             tls: ClientTls::default(),
         }
@@ -73,7 +106,7 @@ impl Default for Connector {
 }
 
 impl Connector {
-    /// No subprotocols, no headers, no compression, no redirects; 10 s to connect and 10 s for the handshake; the
+    /// No subprotocols, no headers, no compression, no redirects, no proxy; 10 s to connect and 10 s for the handshake; the
     /// platform's roots.
     pub fn new() -> Self {
         Self::default()
@@ -109,7 +142,7 @@ impl Connector {
         self
     }
 
-    /// How long finding the host and connecting to it may take.
+    /// How long finding the host and connecting to it may take, through a proxy too.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -121,10 +154,39 @@ impl Connector {
         self
     }
 
-    /// Follows so many redirects (RFC 6455 §4.1 lets a client do so). `Authorization`, `Cookie` and the like are not sent to
-    /// another host, and TLS is never left.
+    /// Bounds on what the server may answer to the opening handshake: 16 KiB and 100 headers by default.
+    pub fn handshake_limits(mut self, limits: HandshakeLimits) -> Self {
+        self.handshake_limits = limits;
+        self
+    }
+
+    /// Follows so many redirects (RFC 6455 §4.1 lets a client do so), 0 by default.
+    ///
+    /// Another origin (scheme, host and port) is sent none of the [`header`](Self::header)s, as any of them may be a secret,
+    /// and no credentials of the URL; what it is sent are subprotocols, [`origin`](Self::origin) and extensions. TLS is never
+    /// left. Whoever wants it otherwise follows by hand: without redirects, [`Error::Refused`] has the `Location`.
     pub fn redirects_max(mut self, max: u8) -> Self {
         self.redirects_max = max;
+        self
+    }
+
+    /// Goes through this proxy.
+    pub fn proxy(mut self, proxy: Proxy) -> Self {
+        self.route = Route::Proxy(proxy);
+        self
+    }
+
+    /// Goes through the proxy that the environment names, as it is now: `wss_proxy`, `https_proxy` or `all_proxy` for `wss`,
+    /// `ws_proxy`, `http_proxy` or `all_proxy` for `ws`, but for the hosts that `no_proxy` excepts. Capitals are looked at too,
+    /// except for `HTTP_PROXY`, which a CGI script lets its clients set. Without this call the environment is not asked.
+    pub fn proxy_from_env(mut self) -> Self {
+        self.route = Route::Environment(Environment::read());
+        self
+    }
+
+    /// Connects to these addresses where `host` is asked for, instead of asking the resolver. Port 0 stands for the URL's.
+    pub fn resolve(mut self, host: impl Into<String>, addresses: impl Into<Vec<SocketAddr>>) -> Self {
+        self.known.add(host.into(), addresses.into());
         self
     }
 
@@ -135,43 +197,61 @@ impl Connector {
         self
     }
 
-    /// Opens a WebSocket.
+    /// Opens a WebSocket. A user and a password in the URL are sent as Basic credentials (RFC 7617).
     ///
     /// # Cancel safety
     /// Dropping the future closes what was opened.
     ///
     /// # Errors
-    /// The URL is none of a WebSocket; the host cannot be found or reached in time; TLS fails; the server answers with
-    /// something else, which [`Error::Refused`] hands out, or with what is no answer.
+    /// The URL is none of a WebSocket; the host cannot be found or reached in time; a proxy refuses; TLS fails; the server
+    /// answers with something else, which [`Error::Refused`] hands out, or with what is no answer.
     pub async fn connect(&self, url: &str) -> Result<WebSocket, Error> {
-        let mut url = url.to_owned();
+        let mut target = Target::websocket(url)?;
         let mut headers = self.headers.clone();
-        for _ in 0..=self.redirects_max {
-            let response = match self.attempt(&url, &headers).await {
-                Err(Error::Refused(response)) if matches!(response.status(), 301 | 302 | 303 | 307 | 308) => {
+        if let Some(credentials) = &target.credentials
+            && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"))
+        {
+            let basic = credentials.basic().ok_or(Error::Url(UriError::UserInfo))?;
+            headers.push(("Authorization".to_owned(), basic));
+        }
+        let mut redirects = self.redirects_max;
+        loop {
+            let response = match self.attempt(&target, &headers).await {
+                Err(Error::Refused(response))
+                    if self.redirects_max > 0 && matches!(response.status(), 301 | 302 | 303 | 307 | 308) =>
+                {
                     response
                 }
                 done => return done,
             };
-            if self.redirects_max == 0 {
-                return Err(Error::Refused(response));
+            redirects = redirects.checked_sub(1).ok_or(Error::Redirect)?;
+            let location = response.header("location").ok_or(Error::Redirect)?;
+            let next = target.redirected(location).ok_or(Error::Redirect)?;
+            if !next.is_same_origin(&target) {
+                headers.clear();
             }
-            let next = redirect(&url, &response).ok_or(Error::Redirect)?;
-            let (from, to) = (parse(&url)?, parse(&next)?);
-            if from.secure() && !to.secure() {
-                return Err(Error::Redirect);
-            }
-            if (from.host(), from.port(), from.secure()) != (to.host(), to.port(), to.secure()) {
-                headers.retain(|(name, _)| !is_secret(name));
-            }
-            url = next;
+            target = next;
         }
-        Err(Error::Redirect)
     }
 
-    async fn attempt(&self, url: &str, headers: &[(String, String)]) -> Result<WebSocket, Error> {
-        let uri = parse(url)?;
-        let mut options = ClientOptions::new(uri.authority(), uri.resource());
+    async fn attempt(&self, target: &Target, headers: &[(String, String)]) -> Result<WebSocket, Error> {
+        let mut nonce = [0; 16];
+        getrandom::getrandom(&mut nonce).map_err(|_| Error::Io(io::ErrorKind::Other))?;
+        let handshake = ClientHandshake::new(self.options(target, headers), nonce, self.handshake_limits)?;
+        let io = tokio::time::timeout(self.connect_timeout, self.dial(target))
+            .await
+            .map_err(|_| Error::Timeout(Stage::Connect))??;
+        let shaking = async {
+            let io = self.secure(target, io).await?;
+            self.shake_hands(io, handshake).await
+        };
+        tokio::time::timeout(self.handshake_timeout, shaking)
+            .await
+            .map_err(|_| Error::Timeout(Stage::Handshake))?
+    }
+
+    fn options(&self, target: &Target, headers: &[(String, String)]) -> ClientOptions {
+        let mut options = ClientOptions::new(&*target.authority, &*target.resource);
         for name in &self.subprotocols {
             options = options.subprotocol(name);
         }
@@ -184,44 +264,47 @@ impl Connector {
         if let Some(deflate) = &self.deflate {
             options = options.deflate(deflate.clone());
         }
-        let mut nonce = [0; 16];
-        getrandom::getrandom(&mut nonce).map_err(|_| Error::Io(std::io::ErrorKind::Other))?;
-        let handshake = ClientHandshake::new(options, nonce, HandshakeLimits::default())?;
-
-        let connecting = dial(uri.host(), uri.port());
-        let stream = tokio::time::timeout(self.connect_timeout, connecting)
-            .await
-            .map_err(|_| Error::Timeout(Stage::Connect))??;
-        // What is written is meant to leave; nothing is gained by waiting for more.
-        let _ = stream.set_nodelay(true);
-        let shaking = self.shake_hands(&uri, stream, handshake);
-        tokio::time::timeout(self.handshake_timeout, shaking)
-            .await
-            .map_err(|_| Error::Timeout(Stage::Handshake))?
+        options
     }
 
-    async fn shake_hands(
-        &self,
-        uri: &Uri<'_>,
-        stream: TcpStream,
-        mut handshake: ClientHandshake,
-    ) -> Result<WebSocket, Error> {
-        let mut io = if uri.secure() {
-            #[cfg(feature = "tls")]
-            {
-                let stream = self.tls.connect(uri.host(), stream).await?;
-                Io::Tls(Box::new(tokio_rustls::TlsStream::Client(stream)))
+    /// A transport to the server, through a proxy where there is one.
+    async fn dial(&self, target: &Target) -> Result<Io, Error> {
+        let Target { secure, host, port, .. } = target;
+        let found;
+        let proxy = match &self.route {
+            Route::Direct => None,
+            Route::Proxy(proxy) => Some(proxy),
+            Route::Environment(environment) => {
+                found = environment.proxy(*secure, host, *port)?;
+                found.as_ref()
             }
-            #[cfg(not(feature = "tls"))]
-            return Err(Error::NoTls);
-        } else {
-            Io::Tcp(stream)
         };
-        write(&mut io, &[handshake.request()]).await?;
+        match proxy {
+            None => Ok(Io::Tcp(self.known.dial(host, *port).await?)),
+            #[cfg(feature = "tls")]
+            Some(proxy) => proxy.dial(&self.known, &self.tls, host, *port).await,
+            #[cfg(not(feature = "tls"))]
+            Some(proxy) => proxy.dial(&self.known, host, *port).await,
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    async fn secure(&self, target: &Target, io: Io) -> Result<Io, Error> {
+        if target.secure { self.tls.connect(&target.host, io, Protocols::Http1).await } else { Ok(io) }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    async fn secure(&self, target: &Target, io: Io) -> Result<Io, Error> {
+        if target.secure { Err(Error::NoTls) } else { Ok(io) }
+    }
+
+    async fn shake_hands(&self, mut io: Io, mut handshake: ClientHandshake) -> Result<WebSocket, Error> {
+        // When this fails, the server has hung up early; why (an alert of TLS, a refusal) may still be there to be read.
+        let _ = write(&mut io, &[handshake.request()]).await;
         let mut bytes = BytesMut::new();
         loop {
             bytes.clear();
-            if read(&mut io, &mut bytes).await? == 0 {
+            if read(&mut io, &mut bytes).await.map_err(failed)? == 0 {
                 return Err(Error::Cut);
             }
             match handshake.handle_input(&bytes)? {
@@ -244,63 +327,29 @@ impl Connector {
     }
 }
 
-fn parse(url: &str) -> Result<Uri<'_>, Error> {
-    Uri::parse(url).map_err(|_| Error::Url)
-}
-
-/// Connects to the first address of a host that answers.
-async fn dial(host: &str, port: u16) -> Result<TcpStream, Error> {
-    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await?.collect();
-    let mut failed = std::io::Error::from(std::io::ErrorKind::NotFound);
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failed = error,
-        }
+/// Why the transport failed while the connection was being opened.
+pub(crate) fn failed(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::BrokenPipe => Error::Cut,
+        _ => error.into(),
     }
-    Err(failed.into())
 }
 
-/// Where a redirect leads, as the URL of a WebSocket.
-fn redirect(from: &str, response: &Response) -> Option<String> {
-    let location = std::str::from_utf8(response.header("location")?).ok()?;
-    let location = location.split('#').next()?;
-    if let Some((scheme, rest)) = location.split_once("://") {
-        let scheme = match &*scheme.to_ascii_lowercase() {
-            "http" | "ws" => "ws",
-            "https" | "wss" => "wss",
-            _ => return None,
-        };
-        return Some(format!("{scheme}://{rest}"));
-    }
-    let (scheme, rest) = from.split_once("://")?;
-    if let Some(rest) = location.strip_prefix("//") {
-        return Some(format!("{scheme}://{rest}"));
-    }
-    let authority = rest.split(['/', '?']).next()?;
-    // A path that is not absolute is rare in Location, and is not followed.
-    location.starts_with('/').then(|| format!("{scheme}://{authority}{location}"))
-}
-
-/// Headers that are meant for one server alone.
-fn is_secret(name: &str) -> bool {
-    ["authorization", "cookie", "proxy-authorization"].iter().any(|secret| name.eq_ignore_ascii_case(secret))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn finds_where_a_redirect_leads() {
-        let to = |location: &str| {
-            let response = Response::refusal(302).unwrap().with_header("Location", location).unwrap();
-            redirect("wss://a.example:1/x?y", &response)
-        };
-        assert_eq!(to("https://b.example/z").as_deref(), Some("wss://b.example/z"));
-        assert_eq!(to("/z?q#f").as_deref(), Some("wss://a.example:1/z?q"));
-        assert_eq!(to("//b.example").as_deref(), Some("wss://b.example"));
-        assert_eq!(to("ftp://b.example/"), None);
-        assert_eq!(to("z"), None);
+/// The names of the headers alone: their values have no business in a log.
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector")
+            .field("subprotocols", &self.subprotocols.len())
+            .field("headers", &self.headers.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .field("origin", &self.origin)
+            .field("deflate", &self.deflate)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("handshake_timeout", &self.handshake_timeout)
+            .field("redirects_max", &self.redirects_max)
+            .field("route", &self.route)
+            .finish_non_exhaustive()
     }
 }

@@ -53,7 +53,7 @@ async fn connect(args: Connect) -> Exit {
                     notes.say(&format!("< {name}: {}", terminal::visible(&String::from_utf8_lossy(value))));
                 }
             }
-            if error == Error::Url { Exit::Usage } else { Exit::NotBegun }
+            if matches!(error, Error::Url(_)) { Exit::Usage } else { Exit::NotBegun }
         }
     }
 }

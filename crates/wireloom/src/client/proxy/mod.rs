@@ -1,0 +1,277 @@
+//! Proxies: which one, with which credentials, and how a tunnel is asked of it. What runs inside is none of their business.
+
+mod connect;
+mod environment;
+mod socks5;
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+
+use super::credentials::{Credentials, split_userinfo};
+use super::dial::Known;
+#[cfg(feature = "tls")]
+use super::tls::ClientTls;
+use crate::error::Error;
+use crate::io::Io;
+
+pub(super) use environment::Environment;
+
+/// A proxy that opens a tunnel to the server.
+///
+/// ```
+/// use wireloom::client::Proxy;
+///
+/// let proxy = Proxy::new("socks5h://127.0.0.1:1080")?.credentials("anna", "secret");
+/// let connector = wireloom::Connector::new().proxy(proxy);
+/// # Ok::<(), wireloom::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Proxy {
+    kind: Kind,
+    host: String,
+    port: u16,
+    credentials: Option<Credentials>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// CONNECT over HTTP/1.1 (RFC 9110 §9.3.6).
+    Http,
+    /// The same, over TLS to the proxy.
+    Https,
+    /// RFC 1928; names are resolved here.
+    Socks5,
+    /// RFC 1928; names are resolved by the proxy.
+    Socks5h,
+}
+
+impl Proxy {
+    /// A proxy by its URL: `http://`, `https://` (TLS to the proxy), `socks5://` (host names are resolved here, to an IPv4
+    /// address where there is one) or `socks5h://` (the proxy resolves them), with `user:password@` where it wants that.
+    /// Without scheme it is `http://`. The default ports are 80, 443 and 1080.
+    ///
+    /// # Errors
+    /// [`ProxyError::Url`] when it is nothing of the kind; [`Error::NoTls`] for `https` in a build without TLS.
+    pub fn new(url: &str) -> Result<Self, Error> {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        let kind = match &*scheme.to_ascii_lowercase() {
+            "http" => Kind::Http,
+            "https" if cfg!(feature = "tls") => Kind::Https,
+            "https" => return Err(Error::NoTls),
+            "socks5" => Kind::Socks5,
+            "socks5h" => Kind::Socks5h,
+            _ => return Err(ProxyError::Url.into()),
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (userinfo, authority) = split_userinfo(rest);
+        let credentials = match userinfo {
+            None => None,
+            Some(userinfo) => Some(Credentials::from_userinfo(userinfo).ok_or(ProxyError::Url)?),
+        };
+        let default_port = match kind {
+            Kind::Http => 80,
+            Kind::Https => 443,
+            Kind::Socks5 | Kind::Socks5h => 1080,
+        };
+        let (host, port) = split_port(authority).ok_or(ProxyError::Url)?;
+        Ok(Self { kind, host: host.to_owned(), port: port.unwrap_or(default_port), credentials })
+    }
+
+    /// Says who asks: as Basic credentials to an HTTP proxy (RFC 7617), as RFC 1929 has it to SOCKS5.
+    #[must_use]
+    pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        let (user, password) = (user.into().into_bytes(), password.into().into_bytes());
+        self.credentials = Some(Credentials { user, password });
+        self
+    }
+
+    /// A tunnel through this proxy. Nothing is read that came out of it.
+    pub(super) async fn dial(
+        &self,
+        known: &Known,
+        #[cfg(feature = "tls")] tls: &ClientTls,
+        host: &str,
+        port: u16,
+    ) -> Result<Io, Error> {
+        // What is resolved here is resolved before the proxy is bothered.
+        let address = match self.kind {
+            Kind::Socks5 => {
+                let found = known.resolve(host, port).await?;
+                found.iter().find(|address| address.is_ipv4()).or(found.first()).copied()
+            }
+            _ => None,
+        };
+        let mut io = Io::Tcp(known.dial(&self.host, self.port).await?);
+        #[cfg(feature = "tls")]
+        if self.kind == Kind::Https {
+            io = tls.connect(&self.host, io, super::tls::Protocols::Http1).await?;
+        }
+        let credentials = self.credentials.as_ref();
+        match (self.kind, address) {
+            (Kind::Http | Kind::Https, _) => connect::open(&mut io, host, port, credentials).await?,
+            (_, Some(at)) => {
+                socks5::open(&mut io, socks5::Destination::of(at.ip()), at.port(), credentials).await?;
+            }
+            (_, None) => socks5::open(&mut io, socks5::Destination::named(host), port, credentials).await?,
+        }
+        Ok(io)
+    }
+}
+
+/// Without the credentials.
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy")
+            .field("kind", &self.kind)
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The host without brackets, and the port if there is one.
+fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']')?;
+            host.parse::<std::net::Ipv6Addr>().ok()?;
+            (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+    if host.is_empty() || !host.bytes().all(valid) {
+        return None;
+    }
+    match port {
+        None | Some("") => Some((host, None)),
+        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some((host, Some(port.parse().ok().filter(|&port| port != 0)?)))
+        }
+        Some(_) => None,
+    }
+}
+
+/// Fills all of `into`, and takes nothing behind it: that is the tunnel's.
+async fn read_exact(io: &mut Io, into: &mut [u8]) -> Result<(), Error> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match poll_fn(|cx| io.poll_read(cx, &mut into[filled..])).await.map_err(cut)? {
+            0 => return Err(ProxyError::Cut.into()),
+            len => filled += len,
+        }
+    }
+    Ok(())
+}
+
+async fn write_all(io: &mut Io, bytes: &[u8]) -> Result<(), Error> {
+    crate::server::write(io, &[bytes]).await.map_err(cut)
+}
+
+/// A proxy that hangs up is the proxy's failure, not the server's.
+fn cut(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::UnexpectedEof => ProxyError::Cut.into(),
+        _ => error.into(),
+    }
+}
+
+/// Why a proxy opened no tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProxyError {
+    /// The URL is not one of a proxy.
+    Url,
+    /// An HTTP proxy answered CONNECT with this status; 407 when it wants (other) credentials.
+    Refused(u16),
+    /// A SOCKS5 proxy answered with this code (RFC 1928 §6).
+    Socks(u8),
+    /// A SOCKS5 proxy wants to be told who asks in another way, or at all.
+    Method,
+    /// A SOCKS5 proxy does not accept the credentials.
+    Credentials,
+    /// The credentials cannot be sent: they are too long for SOCKS5 (255 bytes each), empty, or hold control characters.
+    Unsendable,
+    /// The host's name is too long for SOCKS5: over 255 bytes.
+    HostLen,
+    /// It answered with something that is none of its protocol's.
+    Malformed,
+    /// The head of its answer is longer than 16 KiB.
+    HeadLen,
+    /// It hung up.
+    Cut,
+}
+
+impl fmt::Display for ProxyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url => f.write_str("not the URL of a proxy (http, https, socks5 or socks5h)"),
+            Self::Refused(407) => f.write_str("the proxy wants credentials (407)"),
+            Self::Refused(status) => write!(f, "the proxy answered {status}"),
+            Self::Socks(code) => write!(f, "the proxy answered: {}", socks5::reason(*code)),
+            Self::Method => f.write_str("the proxy accepts no authentication that this client offers"),
+            Self::Credentials => f.write_str("the proxy does not accept the credentials"),
+            Self::Unsendable => f.write_str("the credentials cannot be sent to the proxy"),
+            Self::HostLen => f.write_str("the name of the host is too long for the proxy"),
+            Self::Malformed => f.write_str("the proxy does not speak its protocol"),
+            Self::HeadLen => f.write_str("the answer of the proxy is too long"),
+            Self::Cut => f.write_str("the proxy hung up"),
+        }
+    }
+}
+
+impl std::error::Error for ProxyError {}
+
+impl From<ProxyError> for Error {
+    fn from(error: ProxyError) -> Self {
+        Self::Proxy(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_urls() {
+        for (url, kind, host, port) in [
+            ("http://p.example:3128", Kind::Http, "p.example", 3128),
+            ("p.example:3128/", Kind::Http, "p.example", 3128),
+            ("http://p.example", Kind::Http, "p.example", 80),
+            ("socks5://127.0.0.1", Kind::Socks5, "127.0.0.1", 1080),
+            ("SOCKS5H://anna:x@[::1]:9", Kind::Socks5h, "::1", 9),
+        ] {
+            let proxy = Proxy::new(url).unwrap();
+            assert_eq!((proxy.kind, &*proxy.host, proxy.port), (kind, host, port), "{url}");
+        }
+        for url in [
+            "",
+            "http://",
+            "ftp://a",
+            "socks4://a",
+            "http://a:0",
+            "http://a:99999",
+            "http://a:b",
+            "http://a/b",
+            "http://[::1",
+            "http://a b",
+            "http://u:%zz@a",
+            "http://a\r\nX:1",
+        ] {
+            assert_eq!(Proxy::new(url), Err(ProxyError::Url.into()), "{url:?}");
+        }
+    }
+
+    #[test]
+    fn keeps_credentials_out_of_logs() {
+        let shown = format!("{:?}", Proxy::new("http://anna:hunter2@p:1").unwrap());
+        assert!(!shown.contains("anna") && !shown.contains("hunter2"), "{shown}");
+    }
+}

@@ -1,0 +1,211 @@
+//! Where a request goes: a `ws`, `wss`, `http` or `https` URL, split and judged, and where a redirect leads from there.
+
+use std::fmt;
+
+use wireloom_ws::handshake::uri::{Uri, UriError};
+
+use super::credentials::{Credentials, split_userinfo};
+use crate::error::Error;
+
+/// A URL, taken apart.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(super) secure: bool,
+    /// An IPv6 address has no brackets.
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// The host, and the port if it is not the scheme's own.
+    pub(super) authority: String,
+    /// Path and query, never empty.
+    pub(super) resource: String,
+    /// What stood before the `@`.
+    pub(super) credentials: Option<Credentials>,
+}
+
+impl Target {
+    /// The URL of a WebSocket (RFC 6455 §3).
+    pub(super) fn websocket(url: &str) -> Result<Self, Error> {
+        let (scheme, rest) = url.split_once("://").ok_or(Error::Url(UriError::Scheme))?;
+        if ["ws", "wss"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
+            Self::split(scheme, rest)
+        } else {
+            Err(Error::Url(UriError::Scheme))
+        }
+    }
+
+    /// `scheme` is `ws` or `wss`.
+    fn split(scheme: &str, rest: &str) -> Result<Self, Error> {
+        let (authority, resource) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let (userinfo, authority) = split_userinfo(authority);
+        let credentials = match userinfo {
+            None => None,
+            // Browsers and curl send these as Basic; a client that refused them would only be in the way.
+            Some(userinfo) => {
+                Some(Credentials::from_userinfo(userinfo).ok_or(Error::Url(UriError::UserInfo))?)
+            }
+        };
+        let url = format!("{scheme}://{authority}{resource}");
+        let uri = Uri::parse(&url).map_err(Error::Url)?;
+        Ok(Self {
+            secure: uri.secure(),
+            host: uri.host().to_owned(),
+            port: uri.port(),
+            authority: uri.authority().to_owned(),
+            resource: uri.resource().to_owned(),
+            credentials,
+        })
+    }
+
+    /// RFC 6454 §5.
+    pub(super) fn is_same_origin(&self, other: &Self) -> bool {
+        self.secure == other.secure && self.port == other.port && self.host.eq_ignore_ascii_case(&other.host)
+    }
+
+    /// Where a `Location` leads (RFC 9110 §10.2.2); `None` when it is none, or not to be followed: it leaves TLS, has another
+    /// scheme or brings credentials.
+    pub(super) fn redirected(&self, location: &[u8]) -> Option<Self> {
+        let location = std::str::from_utf8(location).ok()?.trim_ascii();
+        let location = location.split('#').next()?;
+        let (scheme, rest) = match split_scheme(location) {
+            Some((scheme, rest)) => {
+                let scheme = match &*scheme.to_ascii_lowercase() {
+                    "http" | "ws" => "ws",
+                    "https" | "wss" => "wss",
+                    _ => return None,
+                };
+                (scheme, rest.strip_prefix("//")?.to_owned())
+            }
+            None => {
+                let scheme = if self.secure { "wss" } else { "ws" };
+                let rest = match location.strip_prefix("//") {
+                    Some(rest) => rest.to_owned(),
+                    None => format!("{}{}", self.authority, self.resolve(location)),
+                };
+                (scheme, rest)
+            }
+        };
+        let to = Self::split(scheme, &rest).ok()?;
+        let leaves_tls = self.secure && !to.secure;
+        (!leaves_tls && to.credentials.is_none()).then_some(to)
+    }
+
+    /// A relative reference without authority (RFC 3986 §5.2.2).
+    fn resolve(&self, reference: &str) -> String {
+        let (path, _) = split_query(&self.resource);
+        if reference.is_empty() {
+            return self.resource.clone();
+        }
+        let (to, to_query) = split_query(reference);
+        match to {
+            "" => format!("{path}{to_query}"),
+            _ if to.starts_with('/') => format!("{}{to_query}", without_dots(to)),
+            _ => {
+                let folder = &path[..path.rfind('/').map_or(0, |at| at + 1)];
+                format!("{}{to_query}", without_dots(&format!("{folder}{to}")))
+            }
+        }
+    }
+}
+
+/// The query goes unlogged: tokens travel there.
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, _) = split_query(&self.resource);
+        let scheme = if self.secure { "wss" } else { "ws" };
+        write!(f, "{scheme}://{}{path}", self.authority)
+    }
+}
+
+/// RFC 3986 §3.1; the rest begins behind the colon.
+fn split_scheme(reference: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = reference.split_once(':')?;
+    let valid = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    valid.then_some((scheme, rest))
+}
+
+/// The query keeps its `?`.
+fn split_query(resource: &str) -> (&str, &str) {
+    resource.split_at(resource.find('?').unwrap_or(resource.len()))
+}
+
+/// RFC 3986 §5.2.4, of a path that begins with a slash.
+fn without_dots(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let last = segments.peek().is_none();
+        match segment {
+            "." | ".." => {
+                if segment == ".." {
+                    kept.pop();
+                }
+                if last {
+                    kept.push("");
+                }
+            }
+            segment => kept.push(segment),
+        }
+    }
+    format!("/{}", kept.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_credentials_out_of_a_url() {
+        let target = Target::websocket("wss://anna:s%40x@h:8443/a?b").unwrap();
+        assert_eq!((&*target.authority, &*target.resource), ("h:8443", "/a?b"));
+        let basic = target.credentials.as_ref().and_then(Credentials::basic);
+        assert_eq!(basic.as_deref(), Some("Basic YW5uYTpzQHg="));
+        assert_eq!(format!("{target:?}"), "wss://h:8443/a");
+        assert_eq!(Target::websocket("ws://h/@a").unwrap().resource, "/@a");
+        assert_eq!(Target::websocket("ws://a%zz@h/"), Err(Error::Url(UriError::UserInfo)));
+        assert_eq!(Target::websocket("http://h/"), Err(Error::Url(UriError::Scheme)));
+        assert_eq!(Target::websocket("ws://h/#a"), Err(Error::Url(UriError::Fragment)));
+    }
+
+    #[test]
+    fn finds_where_a_redirect_leads() {
+        let from = Target::websocket("wss://a.example:1/x/y?q").unwrap();
+        let to = |location: &str| {
+            let to = from.redirected(location.as_bytes())?;
+            Some(format!("{}://{}{}", if to.secure { "wss" } else { "ws" }, to.authority, to.resource))
+        };
+        for (location, expected) in [
+            ("https://b.example/z", "wss://b.example/z"),
+            ("WSS://b.example", "wss://b.example/"),
+            ("/z?q#f", "wss://a.example:1/z?q"),
+            ("//b.example", "wss://b.example/"),
+            // RFC 3986 §5.4.
+            ("z", "wss://a.example:1/x/z"),
+            ("./z?r", "wss://a.example:1/x/z?r"),
+            ("../z", "wss://a.example:1/z"),
+            ("../../../z", "wss://a.example:1/z"),
+            ("..", "wss://a.example:1/"),
+            (".", "wss://a.example:1/x/"),
+            ("/a/./b/../c", "wss://a.example:1/a/c"),
+            ("?r", "wss://a.example:1/x/y?r"),
+            ("", "wss://a.example:1/x/y?q"),
+        ] {
+            assert_eq!(to(location).as_deref(), Some(expected), "{location}");
+        }
+        for location in
+            ["ftp://b.example/", "http://b.example/", "mailto:a@b", "https:z", "//u:p@b/", "//", "/é"]
+        {
+            assert_eq!(to(location), None, "{location}");
+        }
+        assert_eq!(from.redirected(b"/\xff"), None);
+    }
+
+    #[test]
+    fn tells_origins_apart() {
+        let at = |url| Target::websocket(url).unwrap();
+        assert!(at("ws://h/a").is_same_origin(&at("ws://H:80/b")));
+        for other in ["wss://h/", "ws://h:81/", "ws://i/"] {
+            assert!(!at("ws://h/").is_same_origin(&at(other)), "{other}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The client's side of TLS: whom it trusts, who it is, and what it speaks inside.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use wireloom_ws::handshake::uri::UriError;
+
+use super::failed;
+use crate::error::Error;
+use crate::io::Io;
+use crate::tls::{pem_error, provider};
+
+/// Whom a client trusts, and who it is.
+///
+/// It keeps what it made of the choices, and the sessions that servers let it resume; clones share both.
+#[derive(Clone, Debug, Default)]
+pub struct ClientTls {
+    trust: Trust,
+    identity: Option<Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>>,
+    built: Arc<OnceLock<Arc<ClientConfig>>>,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Trust {
+    /// Whom the platform trusts.
+    #[default]
+    Platform,
+    Roots(Roots),
+    Anyone,
+    Rustls(Arc<ClientConfig>),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Roots {
+    platform: bool,
+    #[cfg(feature = "webpki-roots")]
+    webpki: bool,
+    own: Vec<CertificateDer<'static>>,
+}
+
+/// What is offered to be spoken inside (RFC 7301).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocols {
+    Http1,
+}
+
+impl Protocols {
+    fn names(self) -> Vec<Vec<u8>> {
+        match self {
+            Self::Http1 => vec![b"http/1.1".to_vec()],
+        }
+    }
+}
+
+impl ClientTls {
+    fn changed(mut self) -> Self {
+        self.built = Arc::default();
+        self
+    }
+
+    fn with_roots(mut self, add: impl FnOnce(&mut Roots)) -> Self {
+        let mut roots = match self.trust {
+            Trust::Roots(roots) => roots,
+            _ => Roots::default(),
+        };
+        add(&mut roots);
+        self.trust = Trust::Roots(roots);
+        self.changed()
+    }
+
+    /// Trusts this certificate (DER) and what it vouches for, and those added before, instead of the platform's.
+    #[must_use]
+    pub fn with_root(self, der: impl Into<Vec<u8>>) -> Self {
+        let root = CertificateDer::from(der.into());
+        self.with_roots(|roots| roots.own.push(root))
+    }
+
+    /// Trusts the certificates of a PEM file, as [`with_root`](Self::with_root) does.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds none.
+    pub fn with_root_file(self, path: impl AsRef<Path>) -> Result<Self, Error> {
+        let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(pem_error)?.collect();
+        let found = found.map_err(pem_error)?;
+        if found.is_empty() {
+            return Err(Error::Tls(rustls::Error::General("there is no certificate in the file".into())));
+        }
+        Ok(self.with_roots(|roots| roots.own.extend(found)))
+    }
+
+    /// Trusts whom the platform trusts beside those added: what it does anyway when none is added.
+    #[must_use]
+    pub fn with_platform_roots(self) -> Self {
+        self.with_roots(|roots| roots.platform = true)
+    }
+
+    /// Trusts whom Mozilla trusts, by the list that is compiled in, beside those added: for machines that have no list.
+    #[cfg(feature = "webpki-roots")]
+    #[must_use]
+    pub fn with_webpki_roots(self) -> Self {
+        self.with_roots(|roots| roots.webpki = true)
+    }
+
+    /// Shows this certificate to servers that ask for one (PEM files).
+    ///
+    /// # Errors
+    /// A file cannot be read, or is not what it should be.
+    pub fn with_identity(
+        mut self,
+        certificate: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+    ) -> Result<Self, Error> {
+        let chain: Result<Vec<_>, _> =
+            CertificateDer::pem_file_iter(certificate).map_err(pem_error)?.collect();
+        let key = PrivateKeyDer::from_pem_file(key).map_err(pem_error)?;
+        self.identity = Some(Arc::new((chain.map_err(pem_error)?, key)));
+        Ok(self.changed())
+    }
+
+    /// Trusts anyone: whoever is in between can read and change everything. For development.
+    #[must_use]
+    pub fn insecure(mut self) -> Self {
+        self.trust = Trust::Anyone;
+        self.changed()
+    }
+
+    /// A configuration of rustls, taken as it is but for its ALPN, which is decided by what is to be spoken.
+    pub fn from_rustls(config: Arc<ClientConfig>) -> Self {
+        Self { trust: Trust::Rustls(config), ..Self::default() }
+    }
+
+    /// TLS to this server.
+    pub(crate) async fn connect(&self, host: &str, io: Io, protocols: Protocols) -> Result<Io, Error> {
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| Error::Url(UriError::Authority))?;
+        let mut config = (*self.config().await?).clone();
+        config.alpn_protocols = protocols.names();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let io = match io {
+            Io::Tcp(stream) => {
+                let stream = connector.connect(name, stream).await.map_err(failed)?;
+                Io::Tls(Box::new(tokio_rustls::TlsStream::Client(stream)))
+            }
+            Io::Tls(stream) => Io::Other(Box::new(connector.connect(name, stream).await.map_err(failed)?)),
+            Io::Other(stream) => Io::Other(Box::new(connector.connect(name, stream).await.map_err(failed)?)),
+        };
+        Ok(io)
+    }
+
+    async fn config(&self) -> Result<Arc<ClientConfig>, Error> {
+        if let Some(built) = self.built.get() {
+            return Ok(built.clone());
+        }
+        let built = if self.reads_files() {
+            let tls = self.clone();
+            let building = tokio::task::spawn_blocking(move || tls.build());
+            building.await.map_err(|_| Error::Io(io::ErrorKind::Other))??
+        } else {
+            self.build()?
+        };
+        Ok(self.built.get_or_init(|| built).clone())
+    }
+
+    fn reads_files(&self) -> bool {
+        match &self.trust {
+            Trust::Platform => true,
+            Trust::Roots(roots) => roots.platform,
+            _ => false,
+        }
+    }
+
+    fn build(&self) -> Result<Arc<ClientConfig>, Error> {
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(Error::Tls)?;
+        let builder = match &self.trust {
+            Trust::Rustls(config) => return Ok(config.clone()),
+            Trust::Anyone => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(TrustAnyone { provider: provider() })),
+            Trust::Roots(roots) => builder.with_root_certificates(roots.store()?),
+            Trust::Platform => {
+                builder.with_root_certificates(Roots { platform: true, ..Roots::default() }.store()?)
+            }
+        };
+        let config = match self.identity.as_deref() {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => {
+                builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(Error::Tls)?
+            }
+        };
+        Ok(Arc::new(config))
+    }
+}
+
+impl Roots {
+    fn store(&self) -> Result<RootCertStore, Error> {
+        let mut store = RootCertStore::empty();
+        for root in &self.own {
+            store.add(root.clone()).map_err(Error::Tls)?;
+        }
+        if self.platform {
+            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        #[cfg(feature = "webpki-roots")]
+        if self.webpki {
+            store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        }
+        if store.is_empty() {
+            // Every certificate would be refused, for a reason that helps nobody.
+            let why = "this machine has no list of root certificates (often the package ca-certificates)";
+            return Err(Error::Tls(rustls::Error::General(why.into())));
+        }
+        Ok(store)
+    }
+}
+
+/// Checks that the peer has the key of its certificate, and not whose certificate it is.
+#[derive(Debug)]
+struct TrustAnyone {
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for TrustAnyone {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

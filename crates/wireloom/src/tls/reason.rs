@@ -1,0 +1,62 @@
+//! What went wrong in TLS, in words for whoever has to mend it.
+
+use std::fmt;
+
+use rustls::{AlertDescription, CertificateError, Error};
+
+/// What `error` means.
+pub(crate) fn reason(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let text = match error {
+        Error::InvalidCertificate(error) => return certificate(error, f),
+        Error::InvalidMessage(_) => "the peer does not speak TLS here",
+        Error::NoCertificatesPresented => "the peer shows no certificate",
+        Error::AlertReceived(alert) => match alert {
+            AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity => {
+                "the peer finds no cipher in common, or wants a certificate (handshake_failure)"
+            }
+            AlertDescription::ProtocolVersion => "the peer speaks no version of TLS that this end does",
+            AlertDescription::CertificateRequired => "the peer wants a client certificate",
+            AlertDescription::UnknownCA => "the peer does not know who signed the certificate shown to it",
+            AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnsupportedCertificate => {
+                "the peer does not accept the certificate shown to it"
+            }
+            AlertDescription::CertificateExpired => "the certificate shown to the peer has expired",
+            AlertDescription::CertificateRevoked => "the certificate shown to the peer has been revoked",
+            AlertDescription::UnrecognisedName => "the peer does not know this host name",
+            AlertDescription::NoApplicationProtocol => "the peer speaks no protocol in common (ALPN)",
+            AlertDescription::AccessDenied => "the peer denies access",
+            alert => return write!(f, "the peer refused ({alert:?})"),
+        },
+        Error::PeerIncompatible(_) => "the peer has no version or cipher in common with this end",
+        Error::NoApplicationProtocol => "there is no protocol in common (ALPN)",
+        Error::General(text) => text,
+        other => return write!(f, "{other}"),
+    };
+    f.write_str(text)
+}
+
+fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str("the certificate is not accepted: ")?;
+    let text = match error {
+        CertificateError::UnknownIssuer => "nobody trusted here signed it",
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "it is not valid yet",
+        CertificateError::Revoked => "it has been revoked",
+        CertificateError::NotValidForName => "it is for another name",
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            // The peer says how many names there are.
+            let shown: Vec<&str> = presented.iter().take(5).map(String::as_str).collect();
+            let more = if presented.len() > shown.len() { ", …" } else { "" };
+            let names = shown.join(", ");
+            return write!(f, "it is for {names}{more}, not for {}", expected.to_str());
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "it is for another purpose"
+        }
+        CertificateError::BadSignature => "its signature is wrong",
+        other => return write!(f, "{other}"),
+    };
+    f.write_str(text)
+}

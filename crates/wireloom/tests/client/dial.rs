@@ -1,0 +1,118 @@
+//! Finding a server: several addresses, timeouts, answers that are none.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use wireloom::error::Stage;
+use wireloom::wireloom_ws::handshake::{HandshakeError, HandshakeLimits};
+use wireloom::{Connector, Error};
+
+use super::{serve, told};
+
+/// A listener whose queue is full: what wants to connect waits for ever.
+async fn black_hole() -> (TcpListener, Vec<TcpStream>) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut queued = Vec::new();
+    while let Ok(Ok(stream)) =
+        tokio::time::timeout(Duration::from_millis(100), TcpStream::connect(address)).await
+    {
+        queued.push(stream);
+    }
+    (listener, queued)
+}
+
+// RFC 8305 §5.
+#[tokio::test]
+async fn passes_by_an_address_that_leads_nowhere() {
+    let (hole, _queued) = black_hole().await;
+    let server = serve().await;
+    let begin = Instant::now();
+    let connector = Connector::new().resolve("two.example", [hole.local_addr().unwrap(), server]);
+    let mut socket = connector.connect("ws://two.example/x").await.unwrap();
+    assert_eq!(told(&mut socket).await, "/x ");
+    assert!(begin.elapsed() >= Duration::from_millis(250), "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn passes_by_a_family_that_refuses() {
+    let server = serve().await;
+    // Nobody listens there: whether the machine has IPv6 at all does not matter.
+    let nobody = std::net::SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), server.port());
+    let connector = Connector::new().resolve("two.example", [nobody, server]);
+    assert!(connector.connect("ws://two.example/").await.is_ok());
+}
+
+#[tokio::test]
+async fn says_what_took_too_long() {
+    let (hole, _queued) = black_hole().await;
+    let short = Connector::new()
+        .connect_timeout(Duration::from_millis(100))
+        .handshake_timeout(Duration::from_millis(100));
+    let url = format!("ws://{}/", hole.local_addr().unwrap());
+    assert_eq!(short.connect(&url).await.unwrap_err(), Error::Timeout(Stage::Connect));
+
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = silent.local_addr().unwrap();
+    for scheme in ["ws", "wss"] {
+        let url = format!("{scheme}://localhost:{}/", at.port());
+        let connector = short.clone().resolve("localhost", [at]);
+        assert_eq!(connector.connect(&url).await.unwrap_err(), Error::Timeout(Stage::Handshake));
+    }
+}
+
+#[tokio::test]
+async fn says_what_it_could_not_reach() {
+    let nowhere = Connector::new().resolve("nowhere.example", []);
+    assert_eq!(nowhere.connect("ws://nowhere.example/").await.unwrap_err(), Error::Host);
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let error = wireloom::connect(&format!("ws://{closed}/")).await.unwrap_err();
+    assert_eq!(error, Error::Io(std::io::ErrorKind::ConnectionRefused));
+}
+
+/// A server that says this to whomever asks.
+async fn saying(answer: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"\r\n\r\n") {
+            asked.push(stream.read_u8().await.unwrap());
+        }
+        // The client may have heard enough before the end.
+        let _ = stream.write_all(&answer).await;
+    });
+    format!("ws://{address}/")
+}
+
+#[tokio::test]
+async fn bounds_the_head_of_an_answer() {
+    let head = |len: usize| format!("HTTP/1.1 403 No\r\nX: {}\r\n\r\n", "x".repeat(len - 24)).into_bytes();
+    let limited = Connector::new().handshake_limits(HandshakeLimits::default().with_head_len_max(100));
+    for (len, refused) in [(99, true), (100, true), (101, false)] {
+        let error = limited.connect(&saying(head(len)).await).await.unwrap_err();
+        assert_eq!(matches!(error, Error::Refused(_)), refused, "{len}: {error:?}");
+        assert_eq!(matches!(error, Error::Handshake(HandshakeError::Limit(_))), !refused, "{len}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn tells_answers_that_are_none() {
+    let error = wireloom::connect(&saying(b"SSH-2.0-OpenSSH\r\n\r\n".to_vec()).await).await.unwrap_err();
+    assert!(matches!(error, Error::Handshake(_)), "{error:?}");
+    let error = wireloom::connect(&saying(Vec::new()).await).await.unwrap_err();
+    assert_eq!(error, Error::Cut);
+}
+
+#[tokio::test]
+async fn secrets_reach_no_log() {
+    let connector = Connector::new().header("Authorization", "hunter2").header("X-Key", "hunter2");
+    let shown = format!("{connector:?}");
+    assert!(shown.contains("Authorization") && !shown.contains("hunter2"), "{shown}");
+    let error = connector.connect("ws://anna:hunter2@[::g]/").await.unwrap_err();
+    assert!(!format!("{error} {error:?}").contains("hunter2"));
+}

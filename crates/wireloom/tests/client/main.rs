@@ -1,0 +1,55 @@
+//! The client against servers and proxies over real sockets.
+
+#![allow(clippy::unwrap_used)]
+
+mod dial;
+mod proxy;
+mod redirect;
+#[cfg(feature = "tls")]
+mod tls;
+
+use std::net::SocketAddr;
+
+use wireloom::{Request, Response, Server, WebSocket};
+
+/// Sends whatever it was asked with as the first message, and echoes after that.
+async fn handle(request: Request) -> Response {
+    if let Some(location) = request.query_param("to") {
+        return Response::new(307).with_header("Location", location);
+    }
+    let headers: Vec<String> = request
+        .headers()
+        .filter(|(name, _)| !name.starts_with("Sec-") && !["Host", "Upgrade", "Connection"].contains(name))
+        .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value)))
+        .collect();
+    let told = format!("{} {}", request.target(), headers.join(", "));
+    match request.websocket() {
+        Ok(upgrade) => upgrade.on_open(|socket| async move {
+            let (mut sender, mut receiver) = socket.split();
+            let _ = sender.send(told).await;
+            while let Ok(Some(message)) = receiver.recv().await {
+                if sender.send(message).await.is_err() {
+                    break;
+                }
+            }
+        }),
+        Err(refusal) => refusal,
+    }
+}
+
+/// A server at this address, until the test ends.
+async fn serve_at(address: &str) -> SocketAddr {
+    let server = Server::bind(address).await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(handle));
+    address
+}
+
+async fn serve() -> SocketAddr {
+    serve_at("127.0.0.1:0").await
+}
+
+/// What the server says that it was asked.
+async fn told(socket: &mut WebSocket) -> String {
+    socket.recv().await.unwrap().unwrap().as_text().unwrap().to_owned()
+}

@@ -1,0 +1,233 @@
+//! Proxies that speak their protocols byte by byte.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use wireloom::error::Stage;
+use wireloom::{CloseCode, Connector, Error, Proxy, ProxyError};
+
+use super::{serve, told};
+
+/// What a proxy is to hear, and what it says to that, in turns.
+type Talk = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn talk(turns: &[(&[u8], &[u8])]) -> Talk {
+    turns.iter().map(|(heard, said)| (heard.to_vec(), said.to_vec())).collect()
+}
+
+async fn follow(mut client: impl AsyncRead + AsyncWrite + Unpin, talk: Talk, to: Option<SocketAddr>) {
+    for (expected, said) in talk {
+        let mut heard = vec![0; expected.len()];
+        client.read_exact(&mut heard).await.unwrap();
+        assert_eq!(heard.escape_ascii().to_string(), expected.escape_ascii().to_string());
+        // A byte at a time, as far as the sockets let that be seen.
+        for byte in said {
+            client.write_all(&[byte]).await.unwrap();
+            client.flush().await.unwrap();
+        }
+    }
+    if let Some(to) = to {
+        let mut server = TcpStream::connect(to).await.unwrap();
+        let _ = copy_bidirectional(&mut client, &mut server).await;
+    }
+}
+
+/// A proxy for one connection, to `to` once it has talked.
+async fn proxy(talk: Talk, to: Option<SocketAddr>) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let task = tokio::spawn(async move {
+        let (client, _) = listener.accept().await.unwrap();
+        client.set_nodelay(true).unwrap();
+        follow(client, talk, to).await;
+    });
+    (address, task)
+}
+
+async fn echoes(connector: &Connector, url: &str) {
+    let mut socket = connector.connect(url).await.unwrap();
+    assert!(told(&mut socket).await.starts_with('/'));
+    socket.send("hello").await.unwrap();
+    assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("hello"));
+    socket.close(CloseCode::NORMAL, "").await.unwrap();
+}
+
+// RFC 9110 §9.3.6, RFC 7617.
+#[tokio::test]
+async fn goes_through_an_http_proxy() {
+    let server = serve().await;
+    let asked = b"CONNECT far.example:80 HTTP/1.1\r\nHost: far.example:80\r\n\
+                  Proxy-Authorization: Basic YW5uYTpvcGVuIHNlc2FtZQ==\r\n\r\n";
+    let answer = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n";
+    let (at, task) = proxy(talk(&[(asked, answer)]), Some(server)).await;
+    let proxied = Connector::new().proxy(Proxy::new(&format!("http://anna:open%20sesame@{at}")).unwrap());
+    // The name is the proxy's to resolve.
+    echoes(&proxied, "ws://far.example/").await;
+    task.await.unwrap();
+
+    let asked = b"CONNECT [::1]:81 HTTP/1.1\r\nHost: [::1]:81\r\n\r\n";
+    let (at, task) = proxy(talk(&[(asked, b"HTTP/1.0 299 \n\n")]), Some(server)).await;
+    echoes(&Connector::new().proxy(Proxy::new(&at.to_string()).unwrap()), "ws://[::1]:81/").await;
+    task.await.unwrap();
+}
+
+/// What becomes of a connection through an HTTP proxy that answers this and hangs up.
+async fn answered(answer: &[u8]) -> Error {
+    let asked = b"CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n";
+    let (at, _task) = proxy(talk(&[(asked, answer)]), None).await;
+    let proxied = Connector::new().proxy(Proxy::new(&format!("http://{at}")).unwrap());
+    proxied.connect("ws://a/").await.unwrap_err()
+}
+
+#[tokio::test]
+async fn says_why_an_http_proxy_opens_nothing() {
+    let head = |len: usize| format!("HTTP/1.1 503 No\r\nX: {}\r\n\r\n", "x".repeat(len - 24)).into_bytes();
+    for (answer, error) in [
+        (&b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n"[..], ProxyError::Refused(407)),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://evil.example/\r\n\r\n", ProxyError::Refused(302)),
+        (b"220 ready\r\n\r\n", ProxyError::Malformed),
+        (b"HTTP/1.1 2000 OK\r\n\r\n", ProxyError::Malformed),
+        (b"HTTP/1.1 200 OK\r\nX", ProxyError::Cut),
+        (b"", ProxyError::Cut),
+        (&head(16 << 10), ProxyError::Refused(503)),
+        (&head((16 << 10) + 1), ProxyError::HeadLen),
+    ] {
+        assert_eq!(
+            answered(answer).await,
+            Error::Proxy(error),
+            "{}",
+            answer[..answer.len().min(50)].escape_ascii()
+        );
+    }
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let proxied = Connector::new().proxy(Proxy::new(&format!("http://{closed}")).unwrap());
+    assert_eq!(
+        proxied.connect("ws://a/").await.unwrap_err(),
+        Error::Io(std::io::ErrorKind::ConnectionRefused)
+    );
+}
+
+#[tokio::test]
+async fn does_not_wait_for_a_silent_proxy_forever() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    for scheme in ["http", "https", "socks5h"] {
+        let proxy = Proxy::new(&format!("{scheme}://{}", silent.local_addr().unwrap())).unwrap();
+        let proxied = Connector::new().proxy(proxy).connect_timeout(Duration::from_millis(100));
+        assert_eq!(proxied.connect("ws://a/").await.unwrap_err(), Error::Timeout(Stage::Connect), "{scheme}");
+    }
+}
+
+// RFC 1928, RFC 1929.
+#[tokio::test]
+async fn goes_through_a_socks_proxy() {
+    let server = serve().await;
+    let login = [
+        (&b"\x05\x02\x00\x02"[..], &b"\x05\x02"[..]),
+        (b"\x01\x04anna\x06secret", b"\x01\x00"),
+        (b"\x05\x01\x00\x03\x0bfar.example\x00\x50", b"\x05\x00\x00\x03\x04host\x12\x34"),
+    ];
+    let (at, task) = proxy(talk(&login), Some(server)).await;
+    let socks = Proxy::new(&format!("socks5h://{at}")).unwrap().credentials("anna", "secret");
+    echoes(&Connector::new().proxy(socks), "ws://far.example/").await;
+    task.await.unwrap();
+
+    // The name is resolved here, to an address of a family that most proxies have; nobody asks who.
+    let open = [
+        (&b"\x05\x02\x00\x02"[..], &b"\x05\x00"[..]),
+        (b"\x05\x01\x00\x01\x0a\x00\x00\x07\x00\x50", b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00"),
+    ];
+    let (at, task) = proxy(talk(&open), Some(server)).await;
+    let proxied = Connector::new()
+        .proxy(Proxy::new(&format!("socks5://anna:x@{at}")).unwrap())
+        .resolve("far.example", ["[fd00::7]:0".parse().unwrap(), "10.0.0.7:0".parse().unwrap()]);
+    echoes(&proxied, "ws://far.example/").await;
+    task.await.unwrap();
+
+    let address = [
+        (&b"\x05\x01\x00"[..], &b"\x05\x00"[..]),
+        (
+            b"\x05\x01\x00\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x00\x51",
+            b"\x05\x00\x00\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+        ),
+    ];
+    let (at, task) = proxy(talk(&address), Some(server)).await;
+    echoes(&Connector::new().proxy(Proxy::new(&format!("socks5h://{at}")).unwrap()), "ws://[::1]:81/").await;
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn says_why_a_socks_proxy_opens_nothing() {
+    let hello = &b"\x05\x02\x00\x02"[..];
+    let login = &b"\x01\x01a\x01b"[..];
+    let ask = &b"\x05\x01\x00\x03\x01h\x00\x50"[..];
+    for (turns, error) in [
+        (&[(hello, &b"\x05\xff"[..])][..], ProxyError::Method),
+        (&[(hello, b"\x05\x01")], ProxyError::Method),
+        (&[(hello, b"\x04\x00")], ProxyError::Malformed),
+        (&[(hello, b"\x05")], ProxyError::Cut),
+        (&[(hello, b"\x05\x02"), (login, b"\x01\x01")], ProxyError::Credentials),
+        (&[(hello, b"\x05\x02"), (login, b"\x05\x00")], ProxyError::Malformed),
+        (&[(hello, b"\x05\x00"), (ask, b"\x05\x05\x00\x01\0\0\0\0\0\0")], ProxyError::Socks(5)),
+        (&[(hello, b"\x05\x00"), (ask, b"\x05\x00\x00\x02\0\0\0\0\0\0")], ProxyError::Malformed),
+        (&[(hello, b"\x05\x00"), (ask, b"\x05\x00\x00\x01\0\0\0")], ProxyError::Cut),
+    ] {
+        let (at, _task) = proxy(talk(turns), None).await;
+        let socks = Proxy::new(&format!("socks5h://a:b@{at}")).unwrap();
+        let failed = Connector::new().proxy(socks).connect("ws://h/").await;
+        assert_eq!(failed.unwrap_err(), Error::Proxy(error), "{turns:?}");
+    }
+    let server = serve().await;
+    let socks = Proxy::new(&format!("socks5h://{server}")).unwrap();
+    // RFC 1929 §2: 1 to 255 bytes.
+    for (user, password) in [("", "x"), ("x", ""), (&*"x".repeat(256), "x")] {
+        let failed =
+            Connector::new().proxy(socks.clone().credentials(user, password)).connect("ws://h/").await;
+        assert_eq!(failed.unwrap_err(), Error::Proxy(ProxyError::Unsendable));
+    }
+    let long = format!("ws://{}/", "h".repeat(256));
+    let failed = Connector::new().proxy(socks).connect(&long).await;
+    assert_eq!(failed.unwrap_err(), Error::Proxy(ProxyError::HostLen));
+}
+
+/// TLS to the proxy, and to the server inside.
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn speaks_tls_to_a_proxy_and_through_it() {
+    use std::sync::Arc;
+
+    use wireloom::{ClientTls, Server, ServerTls};
+
+    let (tls, trusted) = ServerTls::self_signed(&["far.example"]).unwrap();
+    let server = Server::bind("127.0.0.1:0").await.unwrap().tls(tls);
+    let to = server.local_addr().unwrap();
+    tokio::spawn(server.serve(super::handle));
+
+    let made = rcgen::generate_simple_self_signed(vec!["proxy.example".into()]).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![made.cert.der().clone()],
+            rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into()),
+        )
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (client, _) = listener.accept().await.unwrap();
+        let client = acceptor.accept(client).await.unwrap();
+        let asked = b"CONNECT far.example:443 HTTP/1.1\r\nHost: far.example:443\r\n\r\n";
+        follow(client, talk(&[(asked, b"HTTP/1.1 200 OK\r\n\r\n")]), Some(to)).await;
+    });
+    let proxied = Connector::new()
+        .proxy(Proxy::new(&format!("https://proxy.example:{}", at.port())).unwrap())
+        .resolve("proxy.example", [at])
+        .tls(ClientTls::default().with_root(made.cert.der().to_vec()).with_root(trusted.der()));
+    echoes(&proxied, "wss://far.example/").await;
+}

@@ -1,0 +1,53 @@
+//! Redirects, and what another origin is told.
+
+use wireloom::{Connector, Error};
+
+use super::{serve, told};
+
+#[tokio::test]
+async fn keeps_headers_within_an_origin() {
+    let server = serve().await;
+    let follower = Connector::new().redirects_max(2).header("Authorization", "Bearer x").header("X-Key", "y");
+    let mut socket = follower.connect(&format!("ws://{server}/a/b?to=c?d")).await.unwrap();
+    assert_eq!(told(&mut socket).await, "/a/c?d Authorization: Bearer x, X-Key: y");
+    let follower = Connector::new().redirects_max(1);
+    let mut socket = follower.connect(&format!("ws://anna:x@{server}/a?to=/b")).await.unwrap();
+    assert_eq!(told(&mut socket).await, "/b Authorization: Basic YW5uYTp4");
+}
+
+#[tokio::test]
+async fn sends_no_secret_to_another_origin() {
+    let (here, there) = (serve().await, serve().await);
+    let follower = Connector::new()
+        .redirects_max(3)
+        .origin("http://page.example")
+        .subprotocol("chat")
+        .header("Authorization", "Bearer x")
+        .header("Cookie", "a=b")
+        .header("X-Key", "y");
+    let mut socket = follower.connect(&format!("ws://{here}/?to=http://{there}/z")).await.unwrap();
+    assert_eq!(told(&mut socket).await, "/z Origin: http://page.example");
+    // There and back: what was taken off stays off.
+    let back = format!("ws://{here}/?to=ws://{there}/?to=ws://{here}/z");
+    let mut socket = follower.connect(&back).await.unwrap();
+    assert_eq!(told(&mut socket).await, "/z Origin: http://page.example");
+    let basic = format!("ws://anna:x@{here}/?to=ws://{there}/z");
+    let mut socket = Connector::new().redirects_max(1).connect(&basic).await.unwrap();
+    assert_eq!(told(&mut socket).await, "/z ");
+}
+
+#[tokio::test]
+async fn follows_no_further_than_it_may() {
+    let server = serve().await;
+    let follower = Connector::new().redirects_max(2);
+    // The bound, and one beyond it.
+    assert!(follower.connect(&format!("ws://{server}/?to=/?to=/z")).await.is_ok());
+    assert_eq!(
+        follower.connect(&format!("ws://{server}/?to=/?to=/?to=/z")).await.unwrap_err(),
+        Error::Redirect
+    );
+    for location in ["ftp://a/", "ws://u:p@a/", "//", "mailto:a@b"] {
+        let url = format!("ws://{server}/?to={location}");
+        assert_eq!(follower.connect(&url).await.unwrap_err(), Error::Redirect, "{location}");
+    }
+}

@@ -1,0 +1,170 @@
+//! Whom the client trusts, who it is, and what it says when TLS fails.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use wireloom::{ClientTls, Connector, Error, Server, ServerTls};
+
+use super::{handle, told};
+
+/// An authority that certificates are made by.
+fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+fn signed(
+    by: &CertifiedIssuer<'_, KeyPair>,
+    name: &str,
+    change: impl FnOnce(&mut CertificateParams),
+) -> (rcgen::Certificate, KeyPair) {
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    change(&mut params);
+    let key = KeyPair::generate().unwrap();
+    (params.signed_by(&key, by).unwrap(), key)
+}
+
+fn server_config(
+    certificate: &(rcgen::Certificate, KeyPair),
+    clients: Option<CertificateDer<'static>>,
+) -> ServerTls {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let builder = match clients {
+        None => builder.with_no_client_auth(),
+        Some(root) => {
+            let mut roots = rustls::RootCertStore::empty();
+            roots.add(root).unwrap();
+            let verifier =
+                rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.build().unwrap())
+        }
+    };
+    let key = PrivateKeyDer::Pkcs8(certificate.1.serialize_der().into());
+    let config = builder.with_single_cert(vec![certificate.0.der().clone()], key).unwrap();
+    ServerTls::from_rustls(Arc::new(config))
+}
+
+/// The URL of a server with this certificate, at the name `localhost`.
+async fn serve_tls(tls: ServerTls) -> String {
+    let server = Server::bind("127.0.0.1:0").await.unwrap().tls(tls);
+    let port = server.local_addr().unwrap().port();
+    tokio::spawn(server.serve(handle));
+    format!("wss://localhost:{port}/")
+}
+
+fn local(tls: ClientTls) -> Connector {
+    Connector::new().tls(tls).resolve("localhost", ["127.0.0.1:0".parse().unwrap()])
+}
+
+async fn why(tls: ClientTls, url: &str) -> String {
+    match local(tls).connect(url).await.unwrap_err() {
+        error @ Error::Tls(_) => error.to_string(),
+        error => panic!("{error:?}"),
+    }
+}
+
+#[tokio::test]
+async fn says_why_a_certificate_is_not_accepted() {
+    let authority = authority("ours");
+    let trusting = ClientTls::default().with_root(authority.der().to_vec());
+    let good = serve_tls(server_config(&signed(&authority, "localhost", |_| ()), None)).await;
+    assert!(local(trusting.clone()).connect(&good).await.is_ok());
+    let stranger = ClientTls::default().with_root(self::authority("another").der().to_vec());
+    let unknown = "TLS: the certificate is not accepted: nobody trusted here signed it";
+    assert_eq!(why(stranger, &good).await, unknown);
+    assert_eq!(why(ClientTls::default().with_webpki_roots(), &good).await, unknown);
+
+    let other = serve_tls(server_config(&signed(&authority, "other.example", |_| ()), None)).await;
+    let name = why(trusting.clone(), &other).await;
+    assert!(
+        name.contains("it is for ") && name.contains("other.example") && name.contains("not for localhost"),
+        "{name}"
+    );
+
+    let old = signed(&authority, "localhost", |params| {
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+    });
+    let old = serve_tls(server_config(&old, None)).await;
+    assert_eq!(why(trusting.clone(), &old).await, "TLS: the certificate is not accepted: it has expired");
+    let early =
+        signed(&authority, "localhost", |params| params.not_before = rcgen::date_time_ymd(4000, 1, 1));
+    let early = serve_tls(server_config(&early, None)).await;
+    assert_eq!(
+        why(trusting.clone(), &early).await,
+        "TLS: the certificate is not accepted: it is not valid yet"
+    );
+    // What is wrong there is nothing to somebody who trusts anyone.
+    assert!(local(ClientTls::default().insecure()).connect(&old).await.is_ok());
+
+    let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("wss://localhost:{}/", plain.local_addr().unwrap().port());
+    tokio::spawn(async move {
+        let (mut stream, _) = plain.accept().await.unwrap();
+        let _ = stream.read(&mut [0; 1000]).await;
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    });
+    assert_eq!(why(trusting.clone(), &url).await, "TLS: the peer does not speak TLS here");
+    let hung_up = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("wss://localhost:{}/", hung_up.local_addr().unwrap().port());
+    tokio::spawn(async move { drop(hung_up.accept().await) });
+    assert_eq!(local(trusting).connect(&url).await.unwrap_err(), Error::Cut);
+}
+
+#[tokio::test]
+async fn shows_a_certificate_to_whom_asks_for_one() {
+    let authority = authority("ours");
+    let server = signed(&authority, "localhost", |_| ());
+    let url = serve_tls(server_config(&server, Some(authority.der().clone()))).await;
+    let trusting = ClientTls::default().with_root(authority.der().to_vec());
+    // In TLS 1.3 a client hears of it behind its own handshake: with the first read.
+    assert_eq!(why(trusting.clone(), &url).await, "TLS: the peer wants a client certificate");
+
+    let folder = std::env::temp_dir().join(format!("wireloom-client-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
+    let write = |by: &CertifiedIssuer<'_, KeyPair>| {
+        let client = signed(by, "anna", |params| {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        });
+        std::fs::write(&certificate, client.0.pem()).unwrap();
+        std::fs::write(&key, client.1.serialize_pem()).unwrap();
+    };
+    write(&authority);
+    let known = trusting.clone().with_identity(&certificate, &key).unwrap();
+    let mut socket = local(known.clone()).connect(&url).await.unwrap();
+    assert_eq!(told(&mut socket).await, "/ ");
+    // Another time, with the session of the first.
+    assert!(local(known).connect(&url).await.is_ok());
+    write(&self::authority("another"));
+    let stranger = trusting.clone().with_identity(&certificate, &key).unwrap();
+    let text = why(stranger, &url).await;
+    assert!(text.contains("certificate shown to"), "{text}");
+
+    std::fs::write(&key, "nothing").unwrap();
+    assert!(matches!(trusting.clone().with_identity(&certificate, &key), Err(Error::Tls(_))));
+    assert!(matches!(trusting.clone().with_root_file(&key), Err(Error::Tls(_))));
+    std::fs::remove_dir_all(&folder).unwrap();
+    let missing = Error::Io(std::io::ErrorKind::NotFound);
+    assert_eq!(trusting.with_root_file(&key).err(), Some(missing));
+}
+
+#[tokio::test]
+async fn a_root_from_a_file_is_trusted() {
+    let authority = authority("ours");
+    let url = serve_tls(server_config(&signed(&authority, "localhost", |_| ()), None)).await;
+    let file = std::env::temp_dir().join(format!("wireloom-root-{}.pem", std::process::id()));
+    std::fs::write(&file, authority.pem()).unwrap();
+    let trusting = ClientTls::default().with_root_file(&file).unwrap().with_webpki_roots();
+    std::fs::remove_file(file).unwrap();
+    assert!(local(trusting).connect_timeout(Duration::from_secs(5)).connect(&url).await.is_ok());
+}
