@@ -1,6 +1,7 @@
 //! One run of the benchmark: how thorough it is, what it has measured so far, and how it shows that it is alive.
 
 use crate::clock;
+use crate::heat::Heat;
 use crate::measure::{Effort, Outcome, Race};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
@@ -33,6 +34,9 @@ pub(crate) struct Bench {
     pub(crate) only: Option<String>,
     pub(crate) outcomes: Vec<Outcome>,
     pub(crate) figures: Vec<Figure>,
+    pub(crate) heats: Vec<Heat>,
+    /// Who is missing, and why.
+    pub(crate) skipped: Vec<(String, String)>,
     progress: ProgressBar,
 }
 
@@ -41,7 +45,35 @@ impl Bench {
         // It draws on stderr, and nothing at all if that is not a terminal.
         let progress = ProgressBar::new_spinner();
         progress.set_style(ProgressStyle::default_spinner());
-        Self { effort, smoke, only, outcomes: Vec::new(), figures: Vec::new(), progress }
+        Self {
+            effort,
+            smoke,
+            only,
+            outcomes: Vec::new(),
+            figures: Vec::new(),
+            heats: Vec::new(),
+            skipped: Vec::new(),
+            progress,
+        }
+    }
+
+    /// Says what is being done.
+    pub(crate) fn say(&self, state: &str) {
+        self.progress.set_message(state.to_owned());
+        self.progress.tick();
+    }
+
+    /// Whether a contestant of this name is to run.
+    pub(crate) fn is_wanted(&self, name: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| name.starts_with(only))
+    }
+
+    /// Notes, once, that someone cannot take part.
+    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+        let entry = (name.to_owned(), reason.to_owned());
+        if !self.skipped.contains(&entry) {
+            self.skipped.push(entry);
+        }
     }
 
     /// `full`, or `tiny` in a smoke test.
@@ -54,14 +86,8 @@ impl Bench {
     /// # Errors
     /// The lane that does not do the same work as the others.
     pub(crate) fn race(&mut self, mut race: Race) -> Result<(), String> {
-        if let Some(only) = &self.only {
-            race.lanes.retain(|lane| lane.name.starts_with(only.as_str()));
-        }
-        let progress = &self.progress;
-        let outcome = race.run(self.effort, |state| {
-            progress.set_message(state.to_owned());
-            progress.tick();
-        })?;
+        race.lanes.retain(|lane| self.is_wanted(&lane.name));
+        let outcome = race.run(self.effort, |state| self.say(state))?;
         self.outcomes.push(outcome);
         Ok(())
     }

@@ -11,6 +11,9 @@ mod clock;
 mod contestant;
 mod corpus;
 mod exchange;
+mod heat;
+#[cfg(target_os = "linux")]
+mod loopback;
 mod measure;
 mod report;
 mod rivals;
@@ -39,6 +42,9 @@ struct Args {
     smoke: bool,
     only: Option<String>,
     json: Option<PathBuf>,
+    /// To be this server, for another process of this program.
+    #[cfg(target_os = "linux")]
+    serve: Option<String>,
 }
 
 fn usage() -> String {
@@ -57,7 +63,15 @@ fn usage() -> String {
 
 /// `None` if only the usage is asked for.
 fn parse() -> Result<Option<Args>, lexopt::Error> {
-    let mut args = Args { workloads: Vec::new(), effort: Effort::FULL, smoke: false, only: None, json: None };
+    let mut args = Args {
+        workloads: Vec::new(),
+        effort: Effort::FULL,
+        smoke: false,
+        only: None,
+        json: None,
+        #[cfg(target_os = "linux")]
+        serve: None,
+    };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
@@ -65,6 +79,8 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
             Long("quick") => args.effort = Effort::QUICK,
             Long("smoke") => (args.effort, args.smoke) = (Effort::SMOKE, true),
             Long("only") => args.only = Some(parser.value()?.string()?),
+            #[cfg(target_os = "linux")]
+            Long("serve") => args.serve = Some(parser.value()?.string()?),
             Long("json") => args.json = Some(parser.value()?.into()),
             Value(name) => {
                 let workload = ALL.iter().find(|workload| name == workload.name);
@@ -88,7 +104,7 @@ fn run(args: &Args) -> Result<(), String> {
     bench.finish();
     outcome?;
     if args.smoke {
-        println!("{} races: every contestant did the same work", bench.outcomes.len());
+        print!("{}", report::smoke(&bench));
     } else {
         print!("{}", report::table(&bench));
     }
@@ -101,6 +117,8 @@ fn run(args: &Args) -> Result<(), String> {
 
 fn main() -> ExitCode {
     match parse() {
+        #[cfg(target_os = "linux")]
+        Ok(Some(Args { serve: Some(word), .. })) => loopback::servers::serve(&word),
         Ok(Some(args)) => match run(&args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

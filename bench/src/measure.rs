@@ -13,15 +13,21 @@ pub(crate) struct Effort {
     pub(crate) rounds: usize,
     /// How long one timing lasts at least.
     pub(crate) sample: Duration,
+    /// How many times each process is timed under load.
+    pub(crate) turns: usize,
+    /// How long one of those lasts.
+    pub(crate) turn: Duration,
 }
 
 impl Effort {
     /// What the published figures are made with.
-    pub(crate) const FULL: Self = Self { rounds: 25, sample: Duration::from_millis(5) };
+    pub(crate) const FULL: Self =
+        Self { rounds: 25, sample: Duration::from_millis(5), turns: 7, turn: Duration::from_millis(600) };
     /// Fewer and shorter rounds, to look at a change.
-    pub(crate) const QUICK: Self = Self { rounds: 15, sample: Duration::from_millis(1) };
+    pub(crate) const QUICK: Self =
+        Self { rounds: 15, sample: Duration::from_millis(1), turns: 3, turn: Duration::from_millis(200) };
     /// Once, to see that everything runs and that the results are right.
-    pub(crate) const SMOKE: Self = Self { rounds: 1, sample: Duration::ZERO };
+    pub(crate) const SMOKE: Self = Self { rounds: 1, sample: Duration::ZERO, turns: 1, turn: Duration::ZERO };
 }
 
 /// Whose lane it is.
@@ -165,7 +171,7 @@ fn sample(lane: &mut Lane, passes: u32) -> f64 {
 }
 
 /// The quantile of sorted samples, interpolated.
-fn quantile(sorted: &[f64], at: f64) -> f64 {
+pub(crate) fn quantile(sorted: &[f64], at: f64) -> f64 {
     let place = at * (sorted.len() - 1) as f64;
     let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
     low + (high - low) * place.fract()

@@ -1,6 +1,7 @@
 //! The table on stdout, and the same figures as JSON.
 
 use crate::bench::{Bench, Figure};
+use crate::heat::{Class, Heat, Score, Spread, Unit, Verdict};
 use crate::measure::{Kind, Outcome, Timing};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -51,9 +52,23 @@ pub(crate) fn table(bench: &Bench) -> String {
             at_least(figure)
         );
     }
+    if !bench.heats.is_empty() {
+        _ = writeln!(
+            out,
+            "\nProcesses on a core each, {} interleaved rounds of {:?}: median and quartiles; bars are held against CPU time",
+            bench.effort.turns, bench.effort.turn
+        );
+    }
+    for heat in &bench.heats {
+        processes(&mut out, heat);
+    }
+    for (name, reason) in &bench.skipped {
+        _ = writeln!(out, "\nskipped: {name}: {reason}");
+    }
     let verdicts = || {
         let races = bench.outcomes.iter().map(Outcome::is_met);
-        races.chain(bench.figures.iter().map(Figure::is_met)).flatten()
+        let figures = races.chain(bench.figures.iter().map(Figure::is_met)).flatten();
+        figures.chain(bench.heats.iter().flat_map(|heat| &heat.verdicts).map(Verdict::is_met))
     };
     let met = verdicts().filter(|met| *met).count();
     _ = writeln!(out, "\n{met} of {} bars met", verdicts().count());
@@ -84,6 +99,74 @@ fn race(out: &mut String, outcome: &Outcome) {
             timing.allocations,
         );
     }
+}
+
+fn processes(out: &mut String, heat: &Heat) {
+    _ = writeln!(out, "\n{} {}", heat.workload, heat.title);
+    _ = write!(out, "  {:<44}", "");
+    for column in &heat.columns {
+        _ = write!(out, "  {:>33}", column.name);
+    }
+    out.push('\n');
+    for score in &heat.scores {
+        let mark = if score.class == Class::Floor { "(floor)" } else { "" };
+        _ = write!(out, "  {:<44}", format!("{} {mark}", score.name));
+        for (column, spread) in heat.columns.iter().zip(&score.values) {
+            let show = |value| in_unit(value, column.unit);
+            _ = match *spread {
+                Spread { median, quartiles } if quartiles == (median, median) => {
+                    write!(out, "  {:>33}", show(median))
+                }
+                Spread { median, quartiles: (low, high) } => {
+                    write!(out, "  {:>9}  [{:>9} .. {:>9}]", show(median), show(low), show(high))
+                }
+            };
+        }
+        out.push('\n');
+    }
+    for verdict in &heat.verdicts {
+        _ = writeln!(
+            out,
+            "  {:.2} {} (bar: at {} {:.2})  {}",
+            verdict.value,
+            verdict.claim,
+            if verdict.at_least { "least" } else { "most" },
+            verdict.bar,
+            if verdict.is_met() { "met" } else { "MISSED" }
+        );
+    }
+}
+
+fn in_unit(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Nanoseconds => duration(value),
+        Unit::PerSecond => scaled(value, "/s"),
+        Unit::BytesPerSecond => scaled(value, "B/s"),
+        Unit::Bytes => format!("{value:.0} B"),
+    }
+}
+
+/// With three digits, in thousands, millions or billions.
+fn scaled(value: f64, unit: &str) -> String {
+    let (value, prefix) = match value {
+        ..1e3 => (value, ""),
+        1e3..1e6 => (value / 1e3, "k"),
+        1e6..1e9 => (value / 1e6, "M"),
+        _ => (value / 1e9, "G"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {prefix}{unit}")
+}
+
+/// What is worth saying of a run that only looked at the results.
+pub(crate) fn smoke(bench: &Bench) -> String {
+    let mut out = String::new();
+    for (name, reason) in &bench.skipped {
+        _ = writeln!(out, "without {name}: {reason}");
+    }
+    let races = bench.outcomes.len() + bench.heats.len();
+    _ = writeln!(out, "{races} races: every contestant did the same work");
+    out
 }
 
 fn at_least(figure: &Figure) -> String {
@@ -137,11 +220,42 @@ pub(crate) fn json(bench: &Bench) -> Value {
             "note": figure.note,
         })
     });
+    let heats = bench.heats.iter().map(|heat| {
+        let score = |score: &Score| {
+            let columns = heat.columns.iter().zip(&score.values);
+            let values = columns.map(|(column, Spread { median, quartiles })| {
+                json!({ "column": column.name, "unit": format!("{:?}", column.unit), "median": median,
+                    "quartiles": [quartiles.0, quartiles.1] })
+            });
+            json!({
+                "name": score.name,
+                "class": format!("{:?}", score.class).to_lowercase(),
+                "values": values.collect::<Vec<_>>(),
+            })
+        };
+        let verdict = |verdict: &Verdict| {
+            json!({
+                "claim": verdict.claim,
+                "value": verdict.value,
+                "bar": verdict.bar,
+                "at_least": verdict.at_least,
+                "met": verdict.is_met(),
+            })
+        };
+        json!({
+            "workload": heat.workload,
+            "title": heat.title,
+            "scores": heat.scores.iter().map(score).collect::<Vec<_>>(),
+            "verdicts": heat.verdicts.iter().map(verdict).collect::<Vec<_>>(),
+        })
+    });
     json!({
         "machine": machine(),
         "rounds": bench.effort.rounds,
         "races": races.collect::<Vec<_>>(),
         "figures": figures.collect::<Vec<_>>(),
+        "processes": heats.collect::<Vec<_>>(),
+        "skipped": bench.skipped,
     })
 }
 

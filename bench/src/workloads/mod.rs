@@ -8,6 +8,8 @@ mod w1;
 mod w2;
 mod w4;
 mod w5;
+#[cfg(target_os = "linux")]
+mod w6;
 
 use crate::bench::Bench;
 
@@ -33,6 +35,8 @@ pub(crate) const ALL: &[Workload] = &[
         about: "exchange requests and responses over one HTTP/2 connection",
         run: w5::run,
     },
+    #[cfg(target_os = "linux")]
+    Workload { name: "w6", about: "echo over loopback, idle connections, handshakes", run: w6::run },
     Workload {
         name: "hpack",
         about: "decode and encode the HPACK stories, a field at a time",

@@ -1,0 +1,225 @@
+//! The generator of echoes: one thread, one epoll, frames that were built before, and answers held against what they must be.
+
+use super::opening;
+use super::servers::Dialect;
+use crate::corpus::{Content, Corpus, End};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// What is read at once: more than a socket holds by default.
+const READ_LEN_MAX: usize = 256 << 10;
+/// From here on only the ends of what was read are looked at in timed runs, so that the generator stays the faster one.
+const LARGE: usize = 8 << 10;
+
+/// Who sends what, how much of it at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) payload_len: usize,
+    pub(crate) connections: usize,
+    /// Messages on their way on each connection.
+    pub(crate) depth: usize,
+}
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Until {
+    /// So many messages on each connection.
+    Messages(u64),
+    Time(Duration),
+}
+
+/// Frames in a row, twice, so that any run of them lies in one piece.
+struct Ring {
+    bytes: Vec<u8>,
+    len: u64,
+}
+
+impl Ring {
+    fn new(mut bytes: Vec<u8>) -> Self {
+        let len = bytes.len() as u64;
+        bytes.extend_from_within(..);
+        Self { bytes, len }
+    }
+
+    /// What stands at this place of the endless stream, at most up to `end`.
+    fn at(&self, place: u64, end: u64) -> &[u8] {
+        let from = (place % self.len) as usize;
+        let len = usize::try_from(end - place).unwrap_or(usize::MAX).min(self.bytes.len() - from);
+        &self.bytes[from..from + len]
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// Places in the two streams: how far they went, and how far they may go.
+    sent: u64,
+    allowed: u64,
+    received: u64,
+    /// It could not take all: told when it can.
+    blocked: bool,
+}
+
+/// Connections to one server.
+pub(crate) struct Echo {
+    epoll: OwnedFd,
+    connections: Vec<Connection>,
+    load: Load,
+    frames: Ring,
+    answers: Ring,
+    /// Bytes of a frame there, and of its answer.
+    frame_len: u64,
+    answer_len: u64,
+    buffer: Vec<u8>,
+}
+
+impl Echo {
+    /// Opens the connections.
+    ///
+    /// # Errors
+    /// One could not be opened.
+    pub(crate) fn open(address: SocketAddr, dialect: Dialect, load: Load) -> Result<Self, String> {
+        let count = if load.payload_len < LARGE { load.depth.max(16) } else { 1 };
+        let corpus = |end| Corpus::new(Content::Binary, load.payload_len, count, end).frames.to_vec();
+        // What a server reads is masked, what a client reads is not; and the same messages are in both.
+        let frames = corpus(End::Server);
+        let answers = match dialect {
+            Dialect::WebSocket => corpus(End::Client),
+            Dialect::Bytes => frames.clone(),
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
+        let mut connections = Vec::with_capacity(load.connections);
+        for index in 0..load.connections {
+            let stream = match dialect {
+                Dialect::WebSocket => opening::open(address)?,
+                Dialect::Bytes => opening::connect(address)?,
+            };
+            stream.set_nonblocking(true).map_err(|error| error.to_string())?;
+            let data = EventData::new_u64(index as u64);
+            epoll::add(&epoll, &stream, data, EventFlags::IN).map_err(|error| error.to_string())?;
+            connections.push(Connection { stream, sent: 0, allowed: 0, received: 0, blocked: false });
+        }
+        let (frame_len, answer_len) = ((frames.len() / count) as u64, (answers.len() / count) as u64);
+        let (frames, answers) = (Ring::new(frames), Ring::new(answers));
+        let buffer = vec![0; READ_LEN_MAX];
+        Ok(Self { epoll, connections, load, frames, answers, frame_len, answer_len, buffer })
+    }
+
+    /// Sends and receives, and returns how many messages came back once the last one did.
+    ///
+    /// # Errors
+    /// A connection ended, an answer was not what was sent, or nothing came for 20 s. `thorough` looks at every byte.
+    pub(crate) fn run(&mut self, until: Until, thorough: bool) -> Result<u64, String> {
+        let thorough = thorough || self.load.payload_len < LARGE;
+        let start = Instant::now();
+        let mut left = match until {
+            Until::Messages(each) => each * self.connections.len() as u64,
+            Until::Time(_) => u64::MAX,
+        };
+        let (mut messages, mut under_way) = (0, 0);
+        for index in 0..self.connections.len() {
+            let begun = left.min(self.load.depth as u64);
+            left -= begun;
+            under_way += begun;
+            self.send(index, begun)?;
+        }
+        let mut events = Vec::with_capacity(self.connections.len());
+        while under_way > 0 {
+            events.clear();
+            let timeout = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
+                Ok(0) => return Err(format!("silent for 20 s with {under_way} messages under way")),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.to_string()),
+            }
+            if let Until::Time(time) = until
+                && left > 0
+                && start.elapsed() >= time
+            {
+                left = 0;
+            }
+            for event in &events {
+                // The event is packed: its parts are copied out.
+                let (index, flags) = (event.data.u64() as usize, event.flags);
+                let mut again = 0;
+                if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+                    let back = self.receive(index, thorough)?;
+                    messages += back;
+                    again = left.min(back);
+                    left -= again;
+                    under_way -= back - again;
+                }
+                if again > 0 || flags.contains(EventFlags::OUT) {
+                    self.send(index, again)?;
+                }
+            }
+        }
+        Ok(messages)
+    }
+
+    /// Reads once, and returns how many messages that completed.
+    fn receive(&mut self, index: usize, thorough: bool) -> Result<u64, String> {
+        let connection = &mut self.connections[index];
+        let len = match connection.stream.read(&mut self.buffer) {
+            Ok(0) => return Err("the server closed a connection".into()),
+            Ok(len) => len,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+            Err(error) => return Err(error.to_string()),
+        };
+        let before = connection.received;
+        connection.received += len as u64;
+        let owed = connection.allowed / self.frame_len * self.answer_len;
+        if connection.received > owed {
+            return Err(format!("{} bytes more than were asked for", connection.received - owed));
+        }
+        let data = &self.buffer[..len];
+        let right = if thorough || len <= 128 {
+            matches(&self.answers, before, data)
+        } else {
+            matches(&self.answers, before, &data[..64])
+                && matches(&self.answers, connection.received - 64, &data[len - 64..])
+        };
+        if !right {
+            return Err(format!("a wrong answer within the {len} bytes from byte {before}"));
+        }
+        Ok(connection.received / self.answer_len - before / self.answer_len)
+    }
+
+    /// Sends so many messages more, and what is left of those before, as far as the socket takes it.
+    fn send(&mut self, index: usize, more: u64) -> Result<(), String> {
+        let connection = &mut self.connections[index];
+        connection.allowed += more * self.frame_len;
+        let mut full = false;
+        while connection.sent < connection.allowed && !full {
+            match connection.stream.write(self.frames.at(connection.sent, connection.allowed)) {
+                Ok(len) => connection.sent += len as u64,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => full = true,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        if full != connection.blocked {
+            connection.blocked = full;
+            let flags = if full { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            let data = EventData::new_u64(index as u64);
+            epoll::modify(&self.epoll, &connection.stream, data, flags).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether `data` is what stands at this place of the stream.
+fn matches(ring: &Ring, mut place: u64, mut data: &[u8]) -> bool {
+    while !data.is_empty() {
+        let expected = ring.at(place, place + data.len() as u64);
+        let (head, rest) = data.split_at(expected.len());
+        if head != expected {
+            return false;
+        }
+        place += head.len() as u64;
+        data = rest;
+    }
+    true
+}

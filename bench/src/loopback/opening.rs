@@ -1,0 +1,127 @@
+//! Opening handshakes as the generator makes them: one when a connection is needed, or as many as a server can take.
+
+use rustix::event::epoll;
+use rustix::net::sockopt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// RFC 6455 §1.3: the key of the example, and what it is answered with.
+const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+
+fn request(address: SocketAddr) -> Vec<u8> {
+    format!(
+        "GET /echo HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+/// Whether this is the whole answer, and the right one.
+fn is_answer(answer: &[u8]) -> Result<bool, String> {
+    if !answer.ends_with(b"\r\n\r\n") {
+        return if answer.len() < 4096 { Ok(false) } else { Err("a response without an end".into()) };
+    }
+    let accepted = answer.windows(ACCEPT.len()).any(|window| window == ACCEPT);
+    match answer.starts_with(b"HTTP/1.1 101 ") && accepted {
+        true => Ok(true),
+        false => Err(format!("answered {:?}", String::from_utf8_lossy(answer))),
+    }
+}
+
+/// An open WebSocket: the socket behind the handshake.
+///
+/// # Errors
+/// The server cannot be reached, or answers with something else.
+pub(crate) fn open(address: SocketAddr) -> Result<TcpStream, String> {
+    let mut stream = connect(address)?;
+    stream.write_all(&request(address)).map_err(failed)?;
+    let mut answer = Vec::new();
+    let mut byte = [0];
+    while !is_answer(&answer)? {
+        // Byte by byte: what comes behind it is not ours.
+        match stream.read(&mut byte).map_err(failed)? {
+            0 => return Err("closed during the handshake".into()),
+            _ => answer.push(byte[0]),
+        }
+    }
+    Ok(stream)
+}
+
+/// A connection without a handshake.
+///
+/// # Errors
+/// The server cannot be reached.
+pub(crate) fn connect(address: SocketAddr) -> Result<TcpStream, String> {
+    let stream = TcpStream::connect(address).map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    // Whatever hangs ends the run instead.
+    stream.set_read_timeout(Some(Duration::from_secs(20))).map_err(failed)?;
+    Ok(stream)
+}
+
+/// Opens and cuts connections for `time`, so many at once, and counts those that were answered. Each is cut by a reset: the
+/// ports of those that are closed in order would be used up within seconds.
+///
+/// # Errors
+/// A connection that could not be opened.
+pub(crate) fn flood(address: SocketAddr, at_once: usize, time: Duration, least: u64) -> Result<u64, String> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from).map_err(failed)?;
+    let request = request(address);
+    let mut slots = Vec::with_capacity(at_once);
+    for slot in 0..at_once {
+        slots.push(begin(&epoll, address, &request, slot)?);
+    }
+    let (start, mut opened, mut open) = (Instant::now(), 0, at_once);
+    let mut events = Vec::with_capacity(at_once);
+    let mut answer = [0; 4096];
+    while open > 0 {
+        events.clear();
+        let timeout = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };
+        let found = epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
+        match found {
+            Ok(0) => return Err("a handshake was not answered for 20 s".into()),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(failed(error.into())),
+        }
+        for event in &events {
+            let slot = event.data.u64() as usize;
+            let Some(mut stream) = slots[slot].take() else { continue };
+            let len = stream.read(&mut answer).map_err(failed)?;
+            // The answer is small: it comes in one piece or the server is at fault.
+            if !is_answer(&answer[..len])? {
+                return Err("an answer in pieces".into());
+            }
+            sockopt::set_socket_linger(&stream, Some(Duration::ZERO))
+                .map_err(|error| failed(error.into()))?;
+            drop(stream);
+            opened += 1;
+            if start.elapsed() < time || opened < least {
+                slots[slot] = begin(&epoll, address, &request, slot)?;
+            } else {
+                open -= 1;
+            }
+        }
+    }
+    Ok(opened)
+}
+
+fn begin(
+    epoll: &OwnedFd,
+    address: SocketAddr,
+    request: &[u8],
+    slot: usize,
+) -> Result<Option<TcpStream>, String> {
+    // Over loopback this returns at once.
+    let mut stream = connect(address)?;
+    stream.write_all(request).map_err(failed)?;
+    let data = epoll::EventData::new_u64(slot as u64);
+    epoll::add(epoll, &stream, data, epoll::EventFlags::IN).map_err(|error| failed(error.into()))?;
+    Ok(Some(stream))
+}
+
+fn failed(error: io::Error) -> String {
+    error.to_string()
+}

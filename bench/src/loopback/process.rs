@@ -1,0 +1,95 @@
+//! A process that is measured: started on its core, asked for its address, read from `/proc`, and ended when dropped.
+
+use super::cores::Cores;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::ops::Sub;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// What a process has used of a CPU since it began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CpuTime {
+    /// In its own code and in the kernel, to the nanosecond.
+    pub(crate) total: Duration,
+    /// In its own code: the kernel's estimate by its ticks, in steps of 10 ms.
+    pub(crate) user: Duration,
+}
+
+impl Sub for CpuTime {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self { total: self.total.saturating_sub(earlier.total), user: self.user.saturating_sub(earlier.user) }
+    }
+}
+
+/// A server in its own process. It ends when its standard input does, so that none outlives this one.
+pub(crate) struct Process {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Process {
+    /// Starts a server that says `listening on ADDRESS` as its first line.
+    ///
+    /// # Errors
+    /// It cannot be started, or says something else.
+    pub(crate) fn start(mut command: Command, cores: &Cores) -> Result<Self, String> {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child =
+            cores.on_measured(|| command.spawn()).map_err(|error| format!("cannot be started: {error}"))?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            _ = BufReader::new(output).read_line(&mut line);
+        }
+        let address = line.trim().strip_prefix("listening on ").and_then(|address| address.parse().ok());
+        match address {
+            Some(address) => Ok(Self { child, address }),
+            None => {
+                _ = child.kill();
+                _ = child.wait();
+                Err(format!("said {line:?} instead of where it listens"))
+            }
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it has used so far.
+    pub(crate) fn cpu_time(&self) -> CpuTime {
+        let folder = format!("/proc/{}", self.child.id());
+        let tasks = fs::read_dir(format!("{folder}/task")).into_iter().flatten().flatten();
+        let nanoseconds = tasks.filter_map(|task| {
+            let stat = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            stat.split_whitespace().next()?.parse::<u64>().ok()
+        });
+        let total = Duration::from_nanos(nanoseconds.sum());
+        // The name in the second field may hold spaces: count behind it. Ticks are a hundredth of a second everywhere.
+        let stat = fs::read_to_string(format!("{folder}/stat")).unwrap_or_default();
+        let ticks = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(11)?.parse::<u64>().ok());
+        Self::checked(CpuTime { total, user: Duration::from_millis(10 * ticks.unwrap_or(0)) })
+    }
+
+    /// Where the kernel keeps no nanoseconds, the ticks have to do.
+    fn checked(time: CpuTime) -> CpuTime {
+        CpuTime { total: time.total.max(time.user), ..time }
+    }
+
+    /// Bytes of memory that are its own and touched.
+    pub(crate) fn memory(&self) -> Option<u64> {
+        let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).ok()?;
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;
+        Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
