@@ -22,13 +22,14 @@ use std::time::Duration;
 use bytes::BytesMut;
 use wireloom_ws::Role;
 use wireloom_ws::deflate::DeflateConfig;
-use wireloom_ws::handshake::HandshakeLimits;
 use wireloom_ws::handshake::client::{ClientHandshake, ClientOptions, Progress};
 use wireloom_ws::handshake::uri::UriError;
+use wireloom_ws::handshake::{HandshakeLimits, Response};
 
 pub use proxy::{Proxy, ProxyError};
 
 use crate::error::{Error, Stage};
+use crate::http::TlsInfo;
 use crate::io::Io;
 use crate::server::{read, write};
 use crate::websocket::{WebSocket, WebSocketConfig};
@@ -206,6 +207,14 @@ impl Connector {
     /// The URL is none of a WebSocket; the host cannot be found or reached in time; a proxy refuses; TLS fails; the server
     /// answers with something else, which [`Error::Refused`] hands out, or with what is no answer.
     pub async fn connect(&self, url: &str) -> Result<WebSocket, Error> {
+        Ok(self.open(url).await?.socket)
+    }
+
+    /// As [`connect`](Self::connect), with what became known on the way.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    pub async fn open(&self, url: &str) -> Result<Opened, Error> {
         let mut target = Target::websocket(url)?;
         let mut headers = self.headers.clone();
         if let Some(credentials) = &target.credentials
@@ -234,16 +243,17 @@ impl Connector {
         }
     }
 
-    async fn attempt(&self, target: &Target, headers: &[(String, String)]) -> Result<WebSocket, Error> {
+    async fn attempt(&self, target: &Target, headers: &[(String, String)]) -> Result<Opened, Error> {
         let mut nonce = [0; 16];
         getrandom::getrandom(&mut nonce).map_err(|_| Error::Io(io::ErrorKind::Other))?;
         let handshake = ClientHandshake::new(self.options(target, headers), nonce, self.handshake_limits)?;
-        let io = tokio::time::timeout(self.connect_timeout, self.dial(target))
+        let (io, peer) = tokio::time::timeout(self.connect_timeout, self.dial(target))
             .await
             .map_err(|_| Error::Timeout(Stage::Connect))??;
         let shaking = async {
-            let io = self.secure(target, io).await?;
-            self.shake_hands(io, handshake).await
+            let (io, tls) = self.secure(target, io).await?;
+            let (socket, response) = self.shake_hands(io, handshake).await?;
+            Ok(Opened { socket, response, peer, tls })
         };
         tokio::time::timeout(self.handshake_timeout, shaking)
             .await
@@ -267,8 +277,8 @@ impl Connector {
         options
     }
 
-    /// A transport to the server, through a proxy where there is one.
-    async fn dial(&self, target: &Target) -> Result<Io, Error> {
+    /// A transport to the server, through a proxy where there is one, and where it leads.
+    async fn dial(&self, target: &Target) -> Result<(Io, Option<SocketAddr>), Error> {
         let Target { secure, host, port, .. } = target;
         let found;
         let proxy = match &self.route {
@@ -280,7 +290,11 @@ impl Connector {
             }
         };
         match proxy {
-            None => Ok(Io::Tcp(self.known.dial(host, *port).await?)),
+            None => {
+                let stream = self.known.dial(host, *port).await?;
+                let peer = stream.peer_addr().ok();
+                Ok((Io::Tcp(stream), peer))
+            }
             #[cfg(feature = "tls")]
             Some(proxy) => proxy.dial(&self.known, &self.tls, host, *port).await,
             #[cfg(not(feature = "tls"))]
@@ -289,16 +303,24 @@ impl Connector {
     }
 
     #[cfg(feature = "tls")]
-    async fn secure(&self, target: &Target, io: Io) -> Result<Io, Error> {
-        if target.secure { self.tls.connect(&target.host, io, Protocols::Http1).await } else { Ok(io) }
+    async fn secure(&self, target: &Target, io: Io) -> Result<(Io, Option<TlsInfo>), Error> {
+        if !target.secure {
+            return Ok((io, None));
+        }
+        let (io, info) = self.tls.connect(&target.host, io, Protocols::Http1).await?;
+        Ok((io, Some(info)))
     }
 
     #[cfg(not(feature = "tls"))]
-    async fn secure(&self, target: &Target, io: Io) -> Result<Io, Error> {
-        if target.secure { Err(Error::NoTls) } else { Ok(io) }
+    async fn secure(&self, target: &Target, io: Io) -> Result<(Io, Option<TlsInfo>), Error> {
+        if target.secure { Err(Error::NoTls) } else { Ok((io, None)) }
     }
 
-    async fn shake_hands(&self, mut io: Io, mut handshake: ClientHandshake) -> Result<WebSocket, Error> {
+    async fn shake_hands(
+        &self,
+        mut io: Io,
+        mut handshake: ClientHandshake,
+    ) -> Result<(WebSocket, Response), Error> {
         // When this fails, the server has hung up early; why (an alert of TLS, a refusal) may still be there to be read.
         let _ = write(&mut io, &[handshake.request()]).await;
         let mut bytes = BytesMut::new();
@@ -310,21 +332,30 @@ impl Connector {
             match handshake.handle_input(&bytes)? {
                 Progress::Incomplete => {}
                 Progress::Done { negotiated, consumed } => {
+                    let response = handshake.response().ok_or(Error::Cut)?;
+                    let (deflate, config) = (self.deflate.as_ref(), self.config.clone());
                     let arrived = &bytes[consumed..];
-                    let deflate = self.deflate.as_ref();
-                    return Ok(WebSocket::open(
-                        io,
-                        Role::Client,
-                        negotiated,
-                        deflate,
-                        self.config.clone(),
-                        arrived,
-                    ));
+                    let socket = WebSocket::open(io, Role::Client, negotiated, deflate, config, arrived);
+                    return Ok((socket, response));
                 }
                 Progress::Refused { response, .. } => return Err(Error::Refused(Box::new(response))),
             }
         }
     }
+}
+
+/// A WebSocket that has been opened, and what became known on the way.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Opened {
+    /// The WebSocket.
+    pub socket: WebSocket,
+    /// The response that opened it, without body: its headers may hold a cookie.
+    pub response: Response,
+    /// Where the connection leads: to the server, or to the proxy before it.
+    pub peer: Option<SocketAddr>,
+    /// What TLS agreed upon, if it is spoken to the server.
+    pub tls: Option<TlsInfo>,
 }
 
 /// Why the transport failed while the connection was being opened.

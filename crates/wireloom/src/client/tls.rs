@@ -8,12 +8,13 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use wireloom_ws::handshake::uri::UriError;
 
 use super::failed;
 use crate::error::Error;
-use crate::io::Io;
+use crate::http::TlsInfo;
+use crate::io::{Io, Transport};
 use crate::tls::{pem_error, provider};
 
 /// Whom a client trusts, and who it is.
@@ -135,21 +136,28 @@ impl ClientTls {
         Self { trust: Trust::Rustls(config), ..Self::default() }
     }
 
-    /// TLS to this server.
-    pub(crate) async fn connect(&self, host: &str, io: Io, protocols: Protocols) -> Result<Io, Error> {
+    /// TLS to this server, and what was agreed upon.
+    pub(crate) async fn connect(
+        &self,
+        host: &str,
+        io: Io,
+        protocols: Protocols,
+    ) -> Result<(Io, TlsInfo), Error> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| Error::Url(UriError::Authority))?;
         let mut config = (*self.config().await?).clone();
         config.alpn_protocols = protocols.names();
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-        let io = match io {
+        let (io, mut info) = match io {
             Io::Tcp(stream) => {
                 let stream = connector.connect(name, stream).await.map_err(failed)?;
-                Io::Tls(Box::new(tokio_rustls::TlsStream::Client(stream)))
+                let info = agreed(stream.get_ref().1);
+                (Io::Tls(Box::new(tokio_rustls::TlsStream::Client(stream))), info)
             }
-            Io::Tls(stream) => Io::Other(Box::new(connector.connect(name, stream).await.map_err(failed)?)),
-            Io::Other(stream) => Io::Other(Box::new(connector.connect(name, stream).await.map_err(failed)?)),
+            Io::Tls(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
+            Io::Other(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
         };
-        Ok(io)
+        info.server_name = Some(host.to_owned());
+        Ok((io, info))
     }
 
     async fn config(&self) -> Result<Arc<ClientConfig>, Error> {
@@ -217,6 +225,19 @@ impl Roots {
             return Err(Error::Tls(rustls::Error::General(why.into())));
         }
         Ok(store)
+    }
+}
+
+fn boxed(stream: tokio_rustls::client::TlsStream<impl Transport>) -> (Io, TlsInfo) {
+    let info = agreed(stream.get_ref().1);
+    (Io::Other(Box::new(stream)), info)
+}
+
+fn agreed(connection: &ClientConnection) -> TlsInfo {
+    TlsInfo {
+        server_name: None,
+        version: connection.protocol_version().map(|version| format!("{version:?}")).unwrap_or_default(),
+        alpn: connection.alpn_protocol().map(Vec::from),
     }
 }
 

@@ -51,3 +51,11 @@ async fn follows_no_further_than_it_may() {
         assert_eq!(follower.connect(&url).await.unwrap_err(), Error::Redirect, "{location}");
     }
 }
+
+#[tokio::test]
+async fn tells_what_became_known_on_the_way() {
+    let server = serve().await;
+    let opened = Connector::new().open(&format!("ws://{server}/")).await.unwrap();
+    assert_eq!((opened.response.status(), opened.peer, opened.tls), (101, Some(server), None));
+    assert_eq!(opened.response.header("upgrade"), Some(&b"websocket"[..]));
+}

@@ -77,7 +77,8 @@ async fn says_why_a_certificate_is_not_accepted() {
     let authority = authority("ours");
     let trusting = ClientTls::default().with_root(authority.der().to_vec());
     let good = serve_tls(server_config(&signed(&authority, "localhost", |_| ()), None)).await;
-    assert!(local(trusting.clone()).connect(&good).await.is_ok());
+    let tls = local(trusting.clone()).open(&good).await.unwrap().tls.unwrap();
+    assert_eq!((tls.server_name.as_deref(), &*tls.version), (Some("localhost"), "TLSv1_3"));
     let stranger = ClientTls::default().with_root(self::authority("another").der().to_vec());
     let unknown = "TLS: the certificate is not accepted: nobody trusted here signed it";
     assert_eq!(why(stranger, &good).await, unknown);

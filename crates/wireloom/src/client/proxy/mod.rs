@@ -7,6 +7,7 @@ mod socks5;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 
 use super::credentials::{Credentials, split_userinfo};
 use super::dial::Known;
@@ -86,14 +87,14 @@ impl Proxy {
         self
     }
 
-    /// A tunnel through this proxy. Nothing is read that came out of it.
+    /// A tunnel through this proxy, and where the proxy is. Nothing is read that came out of the tunnel.
     pub(super) async fn dial(
         &self,
         known: &Known,
         #[cfg(feature = "tls")] tls: &ClientTls,
         host: &str,
         port: u16,
-    ) -> Result<Io, Error> {
+    ) -> Result<(Io, Option<SocketAddr>), Error> {
         // What is resolved here is resolved before the proxy is bothered.
         let address = match self.kind {
             Kind::Socks5 => {
@@ -102,10 +103,12 @@ impl Proxy {
             }
             _ => None,
         };
-        let mut io = Io::Tcp(known.dial(&self.host, self.port).await?);
+        let stream = known.dial(&self.host, self.port).await?;
+        let peer = stream.peer_addr().ok();
+        let mut io = Io::Tcp(stream);
         #[cfg(feature = "tls")]
         if self.kind == Kind::Https {
-            io = tls.connect(&self.host, io, super::tls::Protocols::Http1).await?;
+            io = tls.connect(&self.host, io, super::tls::Protocols::Http1).await?.0;
         }
         let credentials = self.credentials.as_ref();
         match (self.kind, address) {
@@ -115,7 +118,7 @@ impl Proxy {
             }
             (_, None) => socks5::open(&mut io, socks5::Destination::named(host), port, credentials).await?,
         }
-        Ok(io)
+        Ok((io, peer))
     }
 }
 
