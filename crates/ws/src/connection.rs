@@ -187,6 +187,17 @@ impl Connection {
         self.close_sent && self.close_received
     }
 
+    /// How many pings this end has sent, keepalive's among them.
+    pub fn pings_sent(&self) -> u32 {
+        self.timers.pings_sent
+    }
+
+    /// The newest of these that was answered, counted from 1; 0 before. All that was sent before that ping has arrived at the
+    /// peer's end (which is not to say that its application has seen it).
+    pub fn pings_answered(&self) -> u32 {
+        self.timers.pings_answered
+    }
+
     /// Bytes that wait to be transmitted.
     #[inline]
     pub fn queued_len(&self) -> usize {

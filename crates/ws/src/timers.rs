@@ -18,8 +18,11 @@ pub(crate) struct Timers {
     asked: Option<Duration>,
     /// When the closing handshake must be over.
     pub(crate) close_by: Option<Duration>,
-    /// Oldest first.
+    /// Oldest first: the last of all that were sent.
     awaited: VecDeque<(Vec<u8>, Duration)>,
+    pub(crate) pings_sent: u32,
+    /// `pings_answered <= pings_sent`, but for their wrapping.
+    pub(crate) pings_answered: u32,
 }
 
 /// What is due.
@@ -33,7 +36,15 @@ pub(crate) enum Due {
 
 impl Timers {
     pub(crate) fn new(keepalive: Option<Keepalive>, now: Duration) -> Self {
-        Self { keepalive, heard: now, asked: None, close_by: None, awaited: VecDeque::new() }
+        Self {
+            keepalive,
+            heard: now,
+            asked: None,
+            close_by: None,
+            awaited: VecDeque::new(),
+            pings_sent: 0,
+            pings_answered: 0,
+        }
     }
 
     /// Bytes have arrived.
@@ -49,12 +60,14 @@ impl Timers {
             self.awaited.pop_front();
         }
         self.awaited.push_back((payload.to_vec(), now));
+        self.pings_sent = self.pings_sent.wrapping_add(1);
     }
 
     /// The round trip that a pong ends. Pings before the one that it answers will get none (RFC 6455 §5.5.3).
     pub(crate) fn pong_arrived(&mut self, payload: &[u8], now: Duration) -> Option<Duration> {
         let at = self.awaited.iter().rposition(|(sent, _)| sent == payload)?;
         let (_, sent_at) = self.awaited.drain(..=at).next_back()?;
+        self.pings_answered = self.pings_sent.wrapping_sub(self.awaited.len() as u32);
         Some(now.saturating_sub(sent_at))
     }
 
@@ -121,10 +134,13 @@ mod tests {
             timers.ping_sent(&[i], s(i.into()));
         }
         assert_eq!(timers.pong_arrived(&[3], s(30)), None);
+        assert_eq!((timers.pings_sent, timers.pings_answered), (20, 0));
         assert_eq!(timers.pong_arrived(&[10], s(30)), Some(s(20)));
+        assert_eq!(timers.pings_answered, 11);
         assert_eq!(timers.pong_arrived(&[9], s(30)), None);
         assert_eq!(timers.pong_arrived(&[19], s(30)), Some(s(11)));
         assert!(timers.awaited.is_empty());
+        assert_eq!(timers.pings_answered, 20);
         assert_eq!(timers.next(), None);
     }
 }

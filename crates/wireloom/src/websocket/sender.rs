@@ -136,6 +136,16 @@ impl Sender {
         self.flush().await
     }
 
+    /// How many pings this end has sent, keepalive's among them.
+    pub fn pings_sent(&self) -> u32 {
+        self.shared.lock().core.pings_sent()
+    }
+
+    /// The newest of these that was answered, counted from 1: all that was sent before it has arrived.
+    pub fn pings_answered(&self) -> u32 {
+        self.shared.lock().core.pings_answered()
+    }
+
     /// Begins the closing handshake: what is queued goes first, then the Close frame. Whoever receives is given what still
     /// arrives, and `None` when the peer has answered.
     ///
