@@ -10,6 +10,7 @@
 mod credentials;
 mod dial;
 mod proxy;
+mod reconnect;
 mod target;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
@@ -27,6 +28,7 @@ use wireloom_ws::handshake::uri::UriError;
 use wireloom_ws::handshake::{HandshakeLimits, Response};
 
 pub use proxy::{Proxy, ProxyError};
+pub use reconnect::{Connected, Loss, ReconnectPolicy, Reconnecting, Step, Trouble};
 
 use crate::error::{Error, Stage};
 use crate::http::TlsInfo;

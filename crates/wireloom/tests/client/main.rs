@@ -4,6 +4,7 @@
 
 mod dial;
 mod proxy;
+mod reconnect;
 mod redirect;
 #[cfg(feature = "tls")]
 mod tls;

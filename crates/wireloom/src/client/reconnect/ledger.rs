@@ -1,0 +1,162 @@
+//! What was sent over a connection, and how much of it is known to have arrived.
+//!
+//! ```text
+//! sent        m1 m2 m3 [ping 1] m4 m5
+//! pong 1      `--------' have arrived; m4, m5 may have
+//! ```
+
+use std::collections::VecDeque;
+
+use tokio::time::Instant;
+
+use crate::websocket::{OwnedMessage, Payload, Utf8Bytes};
+
+/// `confirmed <= sent`; `kept` are the last of those that are not confirmed, `kept_len <= keep_len_max` bytes.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    sent: u64,
+    confirmed: u64,
+    /// The ping that is under way, and how many messages were sent before it.
+    asked: Option<(u32, u64)>,
+    /// When the last ping was sent.
+    pub(super) asked_at: Instant,
+    kept: VecDeque<OwnedMessage>,
+    kept_len: usize,
+    keep_len_max: usize,
+}
+
+impl Ledger {
+    pub(super) fn new(keep_len_max: usize, now: Instant) -> Self {
+        Self {
+            sent: 0,
+            confirmed: 0,
+            asked: None,
+            asked_at: now,
+            kept: VecDeque::new(),
+            kept_len: 0,
+            keep_len_max,
+        }
+    }
+
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Messages that may not have arrived.
+    pub(super) fn unconfirmed(&self) -> u64 {
+        self.sent - self.confirmed
+    }
+
+    /// A message is about to be sent.
+    pub(super) fn record(&mut self, message: &Payload<'_>) {
+        self.sent += 1;
+        if self.keep_len_max == 0 {
+            return;
+        }
+        if message.len() > self.keep_len_max {
+            // What is kept are the last ones: there is no gap in them.
+            self.forget(self.kept.len());
+            return;
+        }
+        self.kept_len += message.len();
+        self.kept.push_back(owned(message));
+        while self.kept_len > self.keep_len_max {
+            self.forget(1);
+        }
+    }
+
+    /// The message recorded last was not sent after all.
+    pub(super) fn take_back(&mut self) {
+        self.sent -= 1;
+        if let Some(message) = self.kept.pop_back() {
+            self.kept_len -= message.as_bytes().len();
+        }
+    }
+
+    /// Whether a ping would tell something new.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.asked.is_none() && self.unconfirmed() > 0
+    }
+
+    /// A ping with this number is being sent.
+    pub(super) fn ask(&mut self, ping: u32, now: Instant) {
+        self.asked = Some((ping, self.sent));
+        self.asked_at = now;
+    }
+
+    /// The ping with this number, and so all before it, has been answered.
+    pub(super) fn answer(&mut self, ping: u32) {
+        if let Some((asked, sent)) = self.asked
+            && ping.wrapping_sub(asked) < 1 << 31
+        {
+            self.asked = None;
+            self.confirmed = sent;
+            let unconfirmed = usize::try_from(self.unconfirmed()).unwrap_or(usize::MAX);
+            self.forget(self.kept.len().saturating_sub(unconfirmed));
+        }
+    }
+
+    fn forget(&mut self, count: usize) {
+        self.kept_len -= self.kept.drain(..count).map(|message| message.as_bytes().len()).sum::<usize>();
+    }
+
+    pub(super) fn into_kept(self) -> Vec<OwnedMessage> {
+        self.kept.into()
+    }
+}
+
+fn owned(message: &Payload<'_>) -> OwnedMessage {
+    match message {
+        Payload::Text(text) => OwnedMessage::Text(Utf8Bytes::from(*text)),
+        Payload::Binary(data) => OwnedMessage::Binary(data.to_vec().into()),
+        Payload::Shared(data) => OwnedMessage::Binary(data.clone()),
+        Payload::SharedText(text) => OwnedMessage::Text(text.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(ledger: &Ledger) -> Vec<&str> {
+        ledger.kept.iter().map(|message| message.as_text().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_pong_confirms_what_was_sent_before_its_ping() {
+        let now = Instant::now();
+        let mut ledger = Ledger::new(100, now);
+        assert!(!ledger.is_in_doubt());
+        for text in ["a", "b"] {
+            ledger.record(&text.into());
+        }
+        assert!(ledger.is_in_doubt());
+        ledger.ask(u32::MAX, now);
+        assert!(!ledger.is_in_doubt());
+        ledger.record(&"c".into());
+        // An older one, such as keepalive's.
+        ledger.answer(u32::MAX - 1);
+        assert_eq!((ledger.unconfirmed(), kept(&ledger)), (3, vec!["a", "b", "c"]));
+        // A later one; numbers wrap.
+        ledger.answer(0);
+        assert_eq!((ledger.unconfirmed(), kept(&ledger)), (1, vec!["c"]));
+        assert!(ledger.is_in_doubt());
+        ledger.take_back();
+        assert_eq!((ledger.sent(), ledger.unconfirmed(), ledger.kept_len), (2, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn keeps_the_newest_within_a_bound() {
+        let mut ledger = Ledger::new(4, Instant::now());
+        for text in ["a", "bb", "c"] {
+            ledger.record(&text.into());
+        }
+        assert_eq!(kept(&ledger), ["a", "bb", "c"]);
+        ledger.record(&"d".into());
+        assert_eq!(kept(&ledger), ["bb", "c", "d"]);
+        ledger.record(&"eeee".into());
+        assert_eq!(kept(&ledger), ["eeee"]);
+        ledger.record(&"fffff".into());
+        assert_eq!((kept(&ledger).len(), ledger.kept_len, ledger.unconfirmed()), (0, 0, 6));
+    }
+}

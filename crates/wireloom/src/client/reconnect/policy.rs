@@ -1,0 +1,207 @@
+//! When a lost connection is opened again, and when not.
+
+use std::time::{Duration, SystemTime};
+
+use wireloom_ws::{Cause, CloseCode, End};
+
+use crate::client::ProxyError;
+use crate::error::Error;
+
+/// However long a server asks to be left alone, this is the longest that it is.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+
+/// Choices for [`Reconnecting`](super::Reconnecting). Every field says its reason beside its default.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ReconnectPolicy {
+    /// The bound on the first delay; each further one is twice the last. 1 s.
+    pub delay_first: Duration,
+    /// The bound on all delays. 30 s.
+    ///
+    /// A delay is drawn evenly from nothing to its bound, so that many clients that lost one server do not come back
+    /// together (RFC 6455 §7.2.3).
+    pub delay_max: Duration,
+    /// Attempts in a row, until a connection has been stable. Not limited by default.
+    pub attempts_max: Option<u32>,
+    /// A connection that was open for so long makes delays begin anew, and attempts be counted anew. 60 s: one that is cut
+    /// before that is no better than one that was refused.
+    pub stable_after: Duration,
+    /// How long after sending the peer is pinged, to learn what has arrived. 1 s.
+    pub confirm_after: Duration,
+    /// So many bytes of messages that may have been lost are kept, to be handed back: the newest. None by default.
+    pub keep_len_max: usize,
+    /// Whether to try again. [`Trouble::is_passing`] by default.
+    pub retry: fn(&Trouble) -> bool,
+}
+
+impl Default for ReconnectPolicy {
+    fn default() -> Self {
+        Self {
+            delay_first: Duration::from_secs(1),
+            delay_max: Duration::from_secs(30),
+            attempts_max: None,
+            stable_after: Duration::from_secs(60),
+            confirm_after: Duration::from_secs(1),
+            keep_len_max: 0,
+            retry: Trouble::is_passing,
+        }
+    }
+}
+
+impl ReconnectPolicy {
+    /// How long to wait before the attempt that follows so many failed ones, or that there is none. `chance` is drawn evenly.
+    pub(super) fn delay(&self, trouble: &Trouble, failed: u32, chance: u64) -> Option<Duration> {
+        if self.attempts_max.is_some_and(|max| failed >= max) || !(self.retry)(trouble) {
+            return None;
+        }
+        let bound = self.delay_first.saturating_mul(1 << failed.min(31)).min(self.delay_max);
+        let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
+        let drawn = ((u128::from(nanos) * u128::from(chance)) >> 64) as u64;
+        Some(Duration::from_nanos(drawn).max(trouble.retry_after()))
+    }
+}
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// It could not be opened.
+    NotOpened(Error),
+    /// It was closed with a closing handshake, or by this end because the peer broke a rule: the end says with which code.
+    Closed(End),
+    /// It was cut, or fell silent.
+    Failed(Error),
+}
+
+impl Trouble {
+    /// Whether trying again may help.
+    ///
+    /// It does where nobody said anything: hosts that cannot be found or reached, timeouts, cuts; where the server said that
+    /// it passes: 408, 425, 429, 500, 502, 503 and 504 instead of a WebSocket, and the close codes 1001 (going away), 1005
+    /// (none), 1011 (internal error), 1012 (restart), 1013 (try again later) and 1014 (bad gateway). It does not after 1000, after an end of which the
+    /// peer says that this one is to blame (1002, 1003, 1007 to 1010) or this one that the peer is, and after codes that only
+    /// the application understands (3000 to 4999); nor when TLS, credentials or URL are not accepted.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::NotOpened(error) => match error {
+                Error::Host | Error::Timeout(_) | Error::Io(_) | Error::Cut => true,
+                Error::Refused(response) => is_passing_status(response.status()),
+                Error::Proxy(ProxyError::Refused(status)) => is_passing_status(*status),
+                // RFC 1928 §6: failures of the network.
+                Error::Proxy(ProxyError::Socks(code)) => matches!(code, 1 | 3..=6),
+                Error::Proxy(error) => *error == ProxyError::Cut,
+                _ => false,
+            },
+            Self::Closed(end) => match &end.cause {
+                Cause::Close { code, .. } => {
+                    matches!(code.map(CloseCode::value), None | Some(1001 | 1011..=1014))
+                }
+                Cause::Error(_) => false,
+                _ => true,
+            },
+            Self::Failed(error) => !matches!(error, Error::WebSocket(_)),
+        }
+    }
+
+    /// What the server asks for (RFC 9110 §10.2.3).
+    fn retry_after(&self) -> Duration {
+        let Self::NotOpened(Error::Refused(response)) = self else { return Duration::ZERO };
+        let value = response.header("retry-after").and_then(|value| std::str::from_utf8(value).ok());
+        let Some(value) = value else { return Duration::ZERO };
+        let asked = match value.parse() {
+            Ok(seconds) => Duration::from_secs(seconds),
+            Err(_) => {
+                let date = httpdate::parse_http_date(value).ok();
+                date.and_then(|date| date.duration_since(SystemTime::now()).ok()).unwrap_or_default()
+            }
+        };
+        asked.min(RETRY_AFTER_MAX)
+    }
+}
+
+/// RFC 9110 §15.5.9, §15.6, RFC 8470 §5.2, RFC 6585 §4.
+fn is_passing_status(status: u16) -> bool {
+    matches!(status, 408 | 425 | 429 | 500 | 502..=504)
+}
+
+#[cfg(test)]
+mod tests {
+    use wireloom_ws::Initiator;
+    use wireloom_ws::handshake::Response;
+
+    use super::*;
+    use crate::error::Stage;
+
+    fn closed(code: u16) -> Trouble {
+        let cause = Cause::Close { code: Some(CloseCode::new(code)), reason: String::new() };
+        Trouble::Closed(End { by: Initiator::Peer, cause })
+    }
+
+    fn refused(response: Response) -> Trouble {
+        Trouble::NotOpened(Error::Refused(Box::new(response)))
+    }
+
+    // RFC 6455 §7.2.3.
+    #[test]
+    fn delays_double_up_to_a_bound_and_are_drawn_from_all_of_it() {
+        let policy = ReconnectPolicy::default();
+        let trouble = Trouble::Failed(Error::Cut);
+        let seconds = |failed, chance| policy.delay(&trouble, failed, chance).unwrap().as_secs_f64().round();
+        let most: Vec<f64> =
+            [0, 1, 2, 3, 4, 5, 6, 32, u32::MAX].map(|failed| seconds(failed, u64::MAX)).to_vec();
+        assert_eq!(most, [1., 2., 4., 8., 16., 30., 30., 30., 30.]);
+        assert_eq!((seconds(4, 0), seconds(4, u64::MAX / 2)), (0., 8.));
+        let huge = ReconnectPolicy { delay_max: Duration::MAX, delay_first: Duration::MAX, ..policy.clone() };
+        assert!(huge.delay(&trouble, 9, u64::MAX).unwrap() > Duration::from_secs(1 << 30));
+    }
+
+    #[test]
+    fn gives_up_after_so_many_attempts() {
+        let policy = ReconnectPolicy { attempts_max: Some(3), ..ReconnectPolicy::default() };
+        let tries = |failed| policy.delay(&Trouble::Failed(Error::Cut), failed, 0).is_some();
+        assert_eq!([0, 2, 3, 4].map(tries), [true, true, false, false]);
+    }
+
+    #[test]
+    fn tells_what_passes_from_what_does_not() {
+        for code in [1001, 1011, 1012, 1013, 1014] {
+            assert!(closed(code).is_passing(), "{code}");
+        }
+        for code in [1000, 1002, 1003, 1007, 1008, 1009, 1010, 3000, 4000, 4999] {
+            assert!(!closed(code).is_passing(), "{code}");
+        }
+        for (status, passes) in
+            [(408, true), (429, true), (503, true), (401, false), (404, false), (501, false)]
+        {
+            assert_eq!(refused(Response::refusal(status).unwrap()).is_passing(), passes, "{status}");
+        }
+        for (error, passes) in [
+            (Error::Host, true),
+            (Error::Timeout(Stage::Connect), true),
+            (Error::Io(std::io::ErrorKind::ConnectionRefused), true),
+            (Error::Proxy(ProxyError::Refused(502)), true),
+            (Error::Proxy(ProxyError::Refused(407)), false),
+            (Error::Proxy(ProxyError::Socks(5)), true),
+            (Error::Proxy(ProxyError::Socks(2)), false),
+            (Error::Redirect, false),
+        ] {
+            assert_eq!(Trouble::NotOpened(error.clone()).is_passing(), passes, "{error:?}");
+        }
+        assert!(Trouble::Failed(Error::Timeout(Stage::Silence)).is_passing());
+    }
+
+    // RFC 9110 §10.2.3.
+    #[test]
+    fn waits_as_long_as_the_server_asks_within_reason() {
+        let after = |value: &str| {
+            let response = Response::refusal(503).unwrap().with_header("Retry-After", value).unwrap();
+            ReconnectPolicy::default().delay(&refused(response), 0, 0).unwrap()
+        };
+        assert_eq!(after("7"), Duration::from_secs(7));
+        assert_eq!(after("99999999"), RETRY_AFTER_MAX);
+        assert_eq!(after("soon"), Duration::ZERO);
+        assert_eq!(after("Fri, 31 Dec 1999 23:59:59 GMT"), Duration::ZERO);
+        let later = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(100));
+        assert!(after(&later) > Duration::from_secs(90) && after(&later) <= Duration::from_secs(100));
+    }
+}

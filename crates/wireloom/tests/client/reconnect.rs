@@ -1,0 +1,201 @@
+//! Connections that are lost and opened again, and what is said about that.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use wireloom::client::{Loss, ReconnectPolicy, Reconnecting, Step, Trouble};
+use wireloom::{CloseCode, Connector, Error, Request, Response, Server};
+
+use super::serve;
+
+/// What a relay does with what passes through it.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Mode {
+    Pass,
+    /// What the client sends is lost.
+    Swallow,
+    Cut,
+}
+
+/// Where to connect to instead of the server.
+async fn relay(server: SocketAddr, mode: watch::Receiver<Mode>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let mut mode = mode.clone();
+            tokio::spawn(async move {
+                let server = TcpStream::connect(server).await.unwrap();
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) = server.into_split();
+                let seen = mode.clone();
+                let up = tokio::spawn(async move {
+                    let mut bytes = [0; 4096];
+                    while let Ok(len @ 1..) = from_client.read(&mut bytes).await {
+                        if *seen.borrow() == Mode::Pass {
+                            let _ = to_server.write_all(&bytes[..len]).await;
+                        }
+                    }
+                });
+                let down = tokio::spawn(async move {
+                    let _ = tokio::io::copy(&mut from_server, &mut to_client).await;
+                });
+                let _ = mode.wait_for(|mode| *mode == Mode::Cut).await;
+                up.abort();
+                down.abort();
+            });
+        }
+    });
+    address
+}
+
+fn quick() -> ReconnectPolicy {
+    let mut policy = ReconnectPolicy::default();
+    policy.delay_first = Duration::from_millis(20);
+    policy.confirm_after = Duration::from_millis(10);
+    policy.keep_len_max = 1000;
+    policy
+}
+
+async fn step(socket: &mut Reconnecting) -> Step {
+    let next = tokio::time::timeout(Duration::from_secs(10), socket.next());
+    next.await.unwrap().unwrap().unwrap()
+}
+
+async fn connected(socket: &mut Reconnecting) -> Option<Duration> {
+    match step(socket).await {
+        Step::Connected(connected) => connected.gap,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn text(socket: &mut Reconnecting) -> String {
+    match step(socket).await {
+        Step::Message(message) => message.as_text().unwrap().to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn lost(socket: &mut Reconnecting) -> Loss {
+    match step(socket).await {
+        Step::Lost(loss) => loss,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn says_what_may_have_been_lost() {
+    let (mode, watched) = watch::channel(Mode::Pass);
+    let at = relay(serve().await, watched).await;
+    let mut socket = Connector::new().reconnecting(format!("ws://{at}/"), quick());
+    assert_eq!(socket.send("nobody").await, Err(Error::Closed));
+    assert_eq!(connected(&mut socket).await, None);
+    assert_eq!(text(&mut socket).await, "/ ");
+    socket.send("a").await.unwrap();
+    assert_eq!(text(&mut socket).await, "a");
+    // Until a pong says that it arrived. Dropping the future that waits loses nothing.
+    while socket.unconfirmed() > 0 {
+        let waited = tokio::time::timeout(Duration::from_millis(5), socket.next()).await;
+        assert!(waited.is_err(), "{waited:?}");
+    }
+    mode.send(Mode::Swallow).unwrap();
+    socket.send("b").await.unwrap();
+    socket.send("c").await.unwrap();
+    assert_eq!(socket.unconfirmed(), 2);
+    mode.send(Mode::Cut).unwrap();
+    let loss = lost(&mut socket).await;
+    assert_eq!(
+        (loss.trouble, loss.sent, loss.unconfirmed, loss.received),
+        (Trouble::Failed(Error::Cut), 3, 2, 2)
+    );
+    assert_eq!(loss.kept, ["b".into(), "c".into()]);
+    assert!(loss.retry_in.unwrap() <= Duration::from_millis(20));
+    mode.send(Mode::Pass).unwrap();
+    assert!(connected(&mut socket).await.is_some());
+    assert_eq!(text(&mut socket).await, "/ ");
+    for message in loss.kept {
+        socket.send(message).await.unwrap();
+    }
+    assert_eq!((text(&mut socket).await, text(&mut socket).await), ("b".into(), "c".into()));
+    socket.close(CloseCode::NORMAL, "").await.unwrap();
+    assert!(socket.next().await.unwrap().is_none());
+}
+
+/// Closes with the code that the path names.
+async fn closing(request: Request) -> Response {
+    let code: u16 = request.path()[1..].parse().unwrap();
+    match request.websocket() {
+        Ok(upgrade) => upgrade.on_open(move |mut socket| async move {
+            let _ = socket.close(CloseCode::new(code), "so it is").await;
+        }),
+        Err(refusal) => refusal,
+    }
+}
+
+#[tokio::test]
+async fn does_not_come_back_after_a_close_that_means_it() {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let at = server.local_addr().unwrap();
+    tokio::spawn(server.serve(closing));
+    for (code, again) in [(1000, false), (1008, false), (4001, false), (1001, true), (1012, true)] {
+        let mut socket = Connector::new().reconnecting(format!("ws://{at}/{code}"), quick());
+        connected(&mut socket).await;
+        let loss = lost(&mut socket).await;
+        let Trouble::Closed(end) = loss.trouble else { panic!("{:?}", loss.trouble) };
+        assert_eq!((end.code().value(), loss.retry_in.is_some()), (code, again));
+        if again {
+            assert!(connected(&mut socket).await.is_some());
+        } else {
+            assert!(socket.next().await.unwrap().is_none());
+            assert!(!socket.is_connected());
+        }
+    }
+    // The policy has the last word.
+    let mut policy = quick();
+    policy.retry = |trouble| matches!(trouble, Trouble::Closed(end) if end.code().value() == 4001);
+    let mut socket = Connector::new().reconnecting(format!("ws://{at}/4001"), policy);
+    connected(&mut socket).await;
+    assert!(lost(&mut socket).await.retry_in.is_some());
+}
+
+#[tokio::test]
+async fn gives_up_after_so_many_attempts() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut policy = quick();
+    policy.attempts_max = Some(2);
+    let mut socket = Connector::new().reconnecting(format!("ws://{closed}/"), policy);
+    let refused = Error::Io(std::io::ErrorKind::ConnectionRefused);
+    for _ in 0..2 {
+        match step(&mut socket).await {
+            Step::NotOpened { error, .. } => assert_eq!(error, refused),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(socket.next().await.unwrap_err(), refused);
+    assert!(socket.next().await.unwrap().is_none());
+    let mut socket = Connector::new().reconnecting("nonsense", quick());
+    assert!(matches!(socket.next().await, Err(Error::Url(_))));
+}
+
+// A connection that is opened and cut at once is no success.
+#[tokio::test]
+async fn counts_attempts_until_a_connection_is_stable() {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let at = server.local_addr().unwrap();
+    tokio::spawn(server.serve(closing));
+    for (stable_after, losses) in [(Duration::from_secs(60), 3), (Duration::ZERO, 10)] {
+        let mut policy = quick();
+        policy.attempts_max = Some(2);
+        policy.delay_max = Duration::from_millis(1);
+        policy.stable_after = stable_after;
+        let mut socket = Connector::new().reconnecting(format!("ws://{at}/1012"), policy);
+        for count in 1..=losses {
+            connected(&mut socket).await;
+            let more = lost(&mut socket).await.retry_in.is_some();
+            assert_eq!(more, stable_after.is_zero() || count < losses, "{count}");
+        }
+    }
+}
