@@ -4,8 +4,8 @@
 const assert = require('node:assert');
 const http = require('node:http');
 const { once } = require('node:events');
-const [, , modules, role, base] = process.argv;
-const WebSocket = require(`${modules}/node_modules/ws`);
+const WebSocket = require('ws');
+const [, , role, base] = process.argv;
 
 async function client() {
   for (const perMessageDeflate of [false, true]) {
