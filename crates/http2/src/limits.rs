@@ -33,6 +33,9 @@ pub struct Limits {
     pub resets_remembered_max: usize,
     /// Requests of the caller that wait for the peer's SETTINGS_MAX_CONCURRENT_STREAMS to have room.
     pub queued_opens_max: usize,
+    /// Requests that have not come yet and whose priority is kept (RFC 9218 §7.1), 8 bytes each. As many as there may be
+    /// streams by default; beyond it PRIORITY_UPDATE counts once its stream is open.
+    pub idle_priorities_max: usize,
     /// Streams that a server has promised and not begun. Push is refused by default, so no one meets it by accident.
     pub promises_max: usize,
     /// Bytes of answers (acknowledgements, RST_STREAM, WINDOW_UPDATE) that wait because the peer does not read
@@ -80,6 +83,7 @@ impl Limits {
         fields_max: 512,
         resets_remembered_max: 1_024,
         queued_opens_max: 1 << 20,
+        idle_priorities_max: 256,
         promises_max: 100,
         answers_len_max: 64 * 1024,
         stall_timeout: Duration::from_secs(300),

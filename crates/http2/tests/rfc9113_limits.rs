@@ -4,9 +4,11 @@
 mod wire;
 
 use wire::Step::{Send, Wait};
-use wire::{Case, End, Step, client_sends, server_sends};
+use wire::{Case, End, MAX_CONCURRENT_STREAMS, Step, client_sends, server_sends};
+use wireloom_http2::error::{Error, Misuse};
+use wireloom_http2::field::{Field, Token};
 use wireloom_http2::rate_limit::Rate;
-use wireloom_http2::{Config, Limits, Role};
+use wireloom_http2::{Config, Connection, Event, Limits, Role};
 use wireloom_testing::http2::{Frame, GET, PREFACE, block, code, flag, join, kind, literal};
 
 use std::time::Duration;
@@ -248,4 +250,202 @@ fn honest_bursts_come_and_go() {
         .whole(),
         Case::new("WINDOW_UPDATE", bursts(&|_| vec![Frame::window_update(0, 1)], 9_000)).whole(),
     ]);
+}
+
+/// What a client says before all else, behind its preface.
+fn hello() -> Vec<u8> {
+    [PREFACE, &join(&[Frame::settings(&[]), Frame::settings_ack()])].concat()
+}
+
+#[test]
+fn late_frames() {
+    // What the peer sent before it knew that this side had reset the stream is not held against it; what comes long
+    // after is. Without a measured round trip, that is a second.
+    let grace = Limits::reset_grace(None);
+    let late = |frame: Frame, wait: Duration, count: usize| {
+        let mut config = Config::new(Role::Server);
+        config.limits.unknown_frames = Rate::new(10, 1);
+        config.limits.window_updates = Rate::new(10, 1);
+        let mut end = End::with(Role::Server, config);
+        end.receive(&[hello(), Frame::post(1).to_bytes()].concat());
+        end.reset(1);
+        end.wait(wait);
+        end.receive(&join(&vec![frame; count]));
+        end.has_failed()
+    };
+    let frames = [
+        Frame::data(1, "x"),
+        Frame::data(1, "").end_stream(),
+        Frame::window_update(1, 1),
+        Frame::headers(1, &[("a", "b")]).end_stream(),
+    ];
+    for frame in frames {
+        for (wait, count, fails) in [
+            (Duration::ZERO, 1_000, false),
+            (grace, 1_000, false),
+            (grace + Duration::from_millis(1), 9, false),
+            (grace + Duration::from_millis(1), 10, false),
+            (grace + Duration::from_millis(1), 11, true),
+        ] {
+            assert_eq!(late(frame.clone(), wait, count), fails, "{count} of {frame:?} after {wait:?}");
+        }
+    }
+}
+
+#[test]
+fn resets_that_are_remembered() {
+    // The oldest is forgotten at the bound and one: frames on it are answered with RST_STREAM once more.
+    let answers = |resets: u32| {
+        let mut config = Config::new(Role::Server);
+        config.limits.resets_remembered_max = 4;
+        let mut end = End::with(Role::Server, config);
+        end.receive(&hello());
+        for stream in (0..resets).map(|n| 2 * n + 1) {
+            end.receive(&Frame::post(stream).to_bytes());
+            end.reset(stream);
+        }
+        end.receive(&join(&vec![Frame::data(1, "late"); 3]));
+        assert!(!end.has_failed());
+        let resets = |frame: &&Frame| frame.kind == kind::RST_STREAM && frame.stream == 1;
+        end.sent().iter().filter(resets).map(|frame| frame.word(0)).collect::<Vec<_>>()
+    };
+    assert_eq!(answers(3), [code::CANCEL]);
+    assert_eq!(answers(4), [code::CANCEL]);
+    assert_eq!(answers(5), [code::CANCEL, code::STREAM_CLOSED]);
+}
+
+#[test]
+fn requests_that_wait_to_open() {
+    let mut config = Config::new(Role::Client);
+    config.limits.queued_opens_max = 3;
+    let mut end = End::with(Role::Client, config);
+    end.receive(&join(&[Frame::settings(&[(3, 1)]), Frame::settings_ack()]));
+    // One opens at once; three wait, and the next is not taken.
+    let streams: Vec<u32> = (0..4).map(|_| end.request()).collect();
+    let fields = [Field::known(Token::Method, b"GET")];
+    let one_more = end.connection.send_request(fields, true);
+    assert_eq!(one_more, Err(Error::Misuse(Misuse::OpenQueueFull)));
+    assert_eq!((end.connection.streams(), streams), (4, vec![1, 3, 5, 7]));
+    // There is room again as soon as one is withdrawn, or opens.
+    end.reset(5);
+    assert_eq!(end.request(), 9);
+    end.receive(&Frame::headers(1, &[(":status", "204")]).end_stream().to_bytes());
+    assert_eq!(end.request(), 11);
+    assert!(end.connection.send_request(fields, true).is_err());
+    let opened = end.sent().iter().filter(|frame| frame.kind == kind::HEADERS).count();
+    assert_eq!(opened, 2);
+}
+
+#[test]
+fn promises() {
+    let client = |promises_max: usize, streams_max: u32| {
+        let mut config = Config::new(Role::Client);
+        config.settings.enable_push = true;
+        config.settings.max_concurrent_streams = streams_max;
+        config.limits.promises_max = promises_max;
+        let mut end = End::with(Role::Client, config);
+        end.receive(&join(&[Frame::settings(&[]), Frame::settings_ack()]));
+        end.request();
+        end
+    };
+    let refused = |end: &End| {
+        assert!(!end.has_failed());
+        let resets = end.sent().into_iter().filter(|frame| frame.kind == kind::RST_STREAM);
+        resets.map(|frame| (frame.stream, frame.word(0))).collect::<Vec<_>>()
+    };
+    let mut end = client(3, 100);
+    for (promised, expected) in [(2, &[][..]), (4, &[]), (6, &[]), (8, &[(8, code::REFUSED_STREAM)])] {
+        end.receive(&Frame::push_promise(1, promised, GET).to_bytes());
+        assert_eq!(refused(&end), expected, "promise of {promised}");
+    }
+    // RFC 9113 §5.1.2: they count as streams when their responses begin.
+    let mut end = client(100, 2);
+    let response = |stream| Frame::headers(stream, &[(":status", "200")]).to_bytes();
+    for (promised, expected) in [(2, &[][..]), (4, &[]), (6, &[(6, code::REFUSED_STREAM)])] {
+        end.receive(&Frame::push_promise(1, promised, GET).to_bytes());
+        end.receive(&response(promised));
+        assert_eq!(refused(&end), expected, "response on {promised}");
+    }
+}
+
+#[test]
+fn answers_that_wait() {
+    let mut config = Config::new(Role::Server);
+    config.limits.answers_len_max = 3 * 17;
+    let mut server = Connection::new(Role::Server, config).unwrap();
+    let read = |server: &mut Connection, bytes: &[u8]| {
+        let mut at = 0;
+        loop {
+            let (taken, event) = server.handle_input(Duration::ZERO, &bytes[at..]).unwrap();
+            at += taken;
+            if event.is_none() {
+                return at;
+            }
+        }
+    };
+    let write = |server: &mut Connection, most: usize| {
+        let mut slices = [&[][..]; 4];
+        let filled = server.poll_transmit(&mut slices);
+        let len = slices[..filled].iter().map(|slice| slice.len()).sum::<usize>().min(most);
+        server.transmitted(len);
+        len
+    };
+    read(&mut server, &hello());
+    write(&mut server, usize::MAX);
+    let ping = Frame::ping("question").to_bytes();
+    for (answers, wants_read) in [(2, true), (3, true), (4, false)] {
+        assert_eq!(read(&mut server, &ping.repeat(answers)), answers * 17);
+        assert_eq!(server.wants_read(), wants_read, "{answers}");
+        assert_eq!(read(&mut server, &ping), if wants_read { 17 } else { 0 });
+        // One answer leaves, and there is room for one, although output never runs dry.
+        if !wants_read {
+            assert_eq!(write(&mut server, 16), 16);
+            assert!(!server.wants_read());
+            assert_eq!(write(&mut server, 1), 1);
+            assert!(server.wants_read());
+            assert_eq!(read(&mut server, &ping.repeat(2)), 17);
+        }
+        write(&mut server, usize::MAX);
+        assert!(server.wants_read());
+    }
+}
+
+#[test]
+fn priorities_of_requests_to_come() {
+    // RFC 9218 §7.1: one beside the open stream for each that may be open, and no more.
+    let updates = |count: u32| {
+        let frames: Vec<Frame> = (0..count).map(|n| Frame::priority_update(2 * n + 3, "u=1")).collect();
+        Case::frames("RFC 9218 §7.1", &[frames.clone(), frames].concat()).whole()
+    };
+    client_sends(vec![
+        updates(MAX_CONCURRENT_STREAMS - 2),
+        updates(MAX_CONCURRENT_STREAMS - 1),
+        updates(MAX_CONCURRENT_STREAMS).connection_error(code::PROTOCOL_ERROR),
+    ]);
+    // This side's own bound, below that: what goes beyond it is forgotten. The last word counts, streams that are
+    // skipped are closed, and PRIORITY_UPDATE counts for more than the field.
+    let mut config = Config::new(Role::Server);
+    config.limits.idle_priorities_max = 2;
+    let mut server = Connection::new(Role::Server, config).unwrap();
+    let mut input = hello();
+    for (stream, priority) in [(1, "u=1"), (5, "u=7"), (7, "u=2"), (5, "u=0, i")] {
+        Frame::priority_update(stream, priority).write(&mut input);
+    }
+    let fields = [GET, &[("priority", "u=4")]].concat();
+    for stream in [5, 7] {
+        Frame::headers(stream, &fields).end_stream().write(&mut input);
+    }
+    Frame::priority_update(7, "u=6").write(&mut input);
+    let (mut at, mut said) = (0, Vec::new());
+    loop {
+        let (taken, event) = server.handle_input(Duration::ZERO, &input[at..]).unwrap();
+        at += taken;
+        match event {
+            Some(Event::Request { stream, .. }) => said.push((stream.id(), None)),
+            Some(Event::Priority { stream, priority }) => said.push((stream.id(), Some(priority.as_str()))),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    assert_eq!(said, [(5, None), (5, Some("u=0, i")), (7, None), (7, Some("u=6"))]);
 }

@@ -90,7 +90,7 @@ impl Connection {
     ) -> Result<Option<StreamKey>, Error> {
         let Some(slot) = self.slab.find(id.get()) else {
             self.absent(id, false)?;
-            if flow_len == 0 {
+            if flow_len == 0 && !end_stream {
                 self.charge(Charge::EmptyFrame)?;
             }
             return Ok(None);
@@ -249,9 +249,9 @@ impl Connection {
         &mut self,
         update: frame::WindowUpdate,
     ) -> Result<Option<crate::event::Step>, Error> {
-        self.charge(Charge::WindowUpdate)?;
         let increment = update.increment;
         if update.stream_id.is_connection() {
+            self.charge(Charge::WindowUpdate)?;
             self.send_window += i64::from(increment);
             // RFC 9113 §6.9.1: a connection error when the window passes 2^31-1.
             if self.send_window > crate::flow_control::WINDOW_MAX {
@@ -268,8 +268,12 @@ impl Connection {
             if self.is_idle(id) {
                 return Err(Error::peer(Violation::FrameOnIdleStream, StreamId::CONNECTION));
             }
+            if !self.was_just_reset(id) {
+                self.charge(Charge::WindowUpdate)?;
+            }
             return Ok(None);
         };
+        self.charge(Charge::WindowUpdate)?;
         let initial = self.exchange.peer.initial_window_size;
         let stream = self.slab.get_mut(slot);
         if stream.state == State::Idle {

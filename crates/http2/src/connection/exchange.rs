@@ -45,6 +45,11 @@ impl Exchange {
         }
     }
 
+    /// What was sent so far was sent at this time.
+    pub(super) fn begin_time(&mut self, now: Duration) {
+        self.unacknowledged.iter_mut().for_each(|(_, sent_at)| *sent_at = now);
+    }
+
     pub(super) fn sent_settings(&mut self, settings: Settings, now: Duration) {
         self.unacknowledged.push_back((settings, now));
     }
@@ -181,7 +186,7 @@ impl Connection {
     /// [`Misuse::ConnectionClosed`]
     pub fn send_ping(&mut self, now: Duration, payload: [u8; 8]) -> Result<(), Error> {
         self.check_alive()?;
-        self.now = self.now.max(now);
+        self.tell_time(now);
         self.exchange.pings.push_back((payload, self.now));
         Ping { ack: false, payload }.encode(&mut self.out.bytes);
         Ok(())
@@ -204,16 +209,35 @@ impl Connection {
         if id.opener() == Some(Role::Server) && self.is_idle(id) {
             return Err(Error::peer(Violation::PriorityUpdateIdlePush, connection));
         }
-        let (Some(slot), Some(priority)) = (self.slab.find(id.get()), Priority::parse(update.value)) else {
-            // For an idle stream it may be kept (RFC 9218 §7.1): here the priority field of the request decides.
+        let Some(priority) = Priority::parse(update.value) else { return Ok(None) };
+        let packed = stream::Priority::new(priority.urgency, priority.incremental);
+        let Some(slot) = self.slab.find(id.get()) else {
+            if self.is_idle(id) && !self.closing.ignores(id) {
+                self.keep_idle_priority(id, packed)?;
+            }
             return Ok(None);
         };
         if self.slab.get(slot).has(flag::PRIORITY_SET) {
             return Ok(None);
         }
-        let packed = stream::Priority::new(priority.urgency, priority.incremental);
         self.scheduler.set_priority(&mut self.slab, slot, packed);
         Ok(Some(Step::Priority { stream: self.slab.key(slot), priority }))
+    }
+
+    /// The priority of a request that has not come yet.
+    fn keep_idle_priority(&mut self, id: StreamId, priority: stream::Priority) -> Result<(), Error> {
+        if !self.idle_priorities.contains(id.get()) {
+            // RFC 9218 §7.1: idle streams that were prioritized and active ones MUST NOT be more than may be open; while
+            // a lower number is not acknowledged, the client may not know it.
+            let [announced, acknowledged] = [&self.config.settings, &self.exchange.acknowledged]
+                .map(|settings| settings.max_concurrent_streams as usize);
+            let after = self.idle_priorities.len() + 1 + self.open_peer as usize;
+            if after > announced.max(acknowledged) {
+                return Err(Error::peer(Violation::PriorityUpdatesExceeded, StreamId::CONNECTION));
+            }
+        }
+        self.idle_priorities.keep(id.get(), priority, self.config.limits.idle_priorities_max);
+        Ok(())
     }
 
     /// How this side serves a stream, from now on; what the peer asks for no longer counts (RFC 9218 §8).
@@ -228,7 +252,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks the server to serve a response differently (RFC 9218 §7.1).
+    /// Asks the server to serve a response differently (RFC 9218 §7.1); where the request waits to open, when it does.
     ///
     /// # Errors
     /// [`Misuse::NotClient`], [`Misuse::StreamGone`]
@@ -237,12 +261,19 @@ impl Connection {
             return Err(Misuse::NotClient.into());
         }
         self.check_alive()?;
-        self.slab.slot(stream).ok_or(Misuse::StreamGone)?;
-        let prioritized_id = StreamId::new(stream.id()).unwrap_or_default();
-        let value = [b'u', b'=', b'0' + priority.urgency.min(Priority::URGENCY_MAX), b',', b'i'];
-        let value = if priority.incremental { &value[..] } else { &value[..3] };
-        PriorityUpdate { prioritized_id, value }.encode(&mut self.out.bytes);
+        let slot = self.slab.slot(stream).ok_or(Misuse::StreamGone)?;
+        let record = self.slab.get(slot);
+        if record.has(flag::IN_OPENING) {
+            // RFC 9218 §7.1: for no more streams than may be open.
+            *self.parked.priority(record.parked) = Some(priority);
+            return Ok(());
+        }
+        self.write_priority_update(StreamId::new(stream.id()).unwrap_or_default(), priority);
         Ok(())
+    }
+
+    pub(super) fn write_priority_update(&mut self, prioritized_id: StreamId, priority: Priority) {
+        PriorityUpdate { prioritized_id, value: priority.as_str().as_bytes() }.encode(&mut self.out.bytes);
     }
 
     // ---- where else, and for whom

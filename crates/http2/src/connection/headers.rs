@@ -124,6 +124,12 @@ impl Connection {
             ));
         };
         self.check_block(&block)?;
+        // RFC 9113 §5.1.2: a promised stream counts from its response on.
+        if stream.state == State::ReservedRemote
+            && self.open_peer >= self.config.settings.max_concurrent_streams
+        {
+            return Err(Error::limit(Exceeded::ConcurrentStreams, id));
+        }
         let key = self.slab.key(slot);
         let peer = |violation| Error::peer(violation, id);
         if stream.has(flag::RECV_FINAL) {
@@ -178,6 +184,7 @@ impl Connection {
             return Ok(None);
         }
         self.highest_peer = id.get();
+        let updated = self.idle_priorities.take(id.get());
         // RFC 9113 §6.8: what comes above the last stream of GOAWAY is ignored, its fields having been decoded.
         if self.closing.ignores(id) {
             return Ok(None);
@@ -207,8 +214,16 @@ impl Connection {
             // RFC 9218 §5: the priority field of a request.
             stream.priority = stream::Priority::new(priority.urgency, priority.incremental);
         }
+        if let Some(priority) = updated {
+            // RFC 9218 §7.1: PRIORITY_UPDATE that came before takes effect now, whatever the field says.
+            stream.priority = priority;
+        }
         let slot = self.slab.insert(stream);
         self.open_peer += 1;
+        if let Some(packed) = updated {
+            let priority = Priority { urgency: packed.urgency(), incremental: packed.is_incremental() };
+            self.pending.push_back(Step::Priority { stream: self.slab.key(slot), priority });
+        }
         Ok(Some(Step::Request { stream: self.slab.key(slot), kind: request.kind, end_stream }))
     }
 

@@ -6,13 +6,13 @@
 use core::time::Duration;
 
 use super::Connection;
-use crate::Role;
 use crate::error::{Error, ErrorCode, Exceeded, Misuse, Scope, Violation};
 use crate::event::Step;
 use crate::flow_control::window;
 use crate::frame::{RstStream, StreamId};
 use crate::rate_limit::Charge;
 use crate::stream::{self, Ended, NONE, State, StreamKey, flag};
+use crate::{Limits, Role};
 
 impl Connection {
     /// A stream moves on; it is forgotten when it is closed thereby. The step is allowed.
@@ -34,14 +34,15 @@ impl Connection {
         self.scheduler.remove(&mut self.slab, slot);
         let stream = self.slab.get_mut(slot);
         let (id, flags, held, parked) = (stream.id, stream.flags, stream.held, stream.parked);
-        if stream.first_chunk != NONE {
+        if stream.last_chunk != NONE {
             self.chunks.clear(stream);
         }
-        if parked != NONE {
-            self.parked.remove(parked);
+        let mut waiting = parked;
+        while waiting != NONE {
+            waiting = self.parked.remove(waiting);
         }
         self.slab.remove(slot);
-        self.recent.remember(id, ended);
+        self.recent.remember(id, ended, self.now_ms());
         if counted {
             if flags & flag::LOCAL != 0 {
                 self.open_local -= 1;
@@ -97,7 +98,8 @@ impl Connection {
         }
         match self.recent.find(id.get()) {
             // RFC 9113 §5.1, §5.4.2: it may have been under way when this side sent RST_STREAM.
-            Some(Ended::ResetHere) => Ok(()),
+            Some(Ended::ResetHere) if self.was_just_reset(id) => Ok(()),
+            Some(Ended::ResetHere) => self.charge(Charge::UnknownFrame),
             // RFC 9113 §5.1 (closed): after RST_STREAM a stream error, STREAM_CLOSED.
             Some(Ended::ResetByPeer) => Err(Error::peer(Violation::FrameAfterReset, id)),
             // RFC 9113 §5.1 (closed): after END_STREAM a connection error, STREAM_CLOSED.
@@ -109,6 +111,13 @@ impl Connection {
             // Forgotten: an honest peer may still be sending what it did not know to be unwanted.
             None => Err(Error::peer(Violation::FrameAfterReset, id)),
         }
+    }
+
+    /// Whether this side reset the stream so recently that the peer's frames on it are no fault of its.
+    pub(super) fn was_just_reset(&self, id: StreamId) -> bool {
+        let grace = Limits::reset_grace(self.exchange.round_trip);
+        let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
+        self.recent.was_just_reset(id.get(), self.now_ms(), grace_ms)
     }
 
     /// Answers an error of a stream with RST_STREAM (RFC 9113 §5.4.2); passes on those of the connection.
@@ -131,7 +140,7 @@ impl Connection {
         }
         if self.recent.find(id.get()) != Some(Ended::ResetHere) {
             // RFC 9113 §5.4.2: not twice for one stream.
-            self.recent.remember(id.get(), Ended::ResetHere);
+            self.recent.remember(id.get(), Ended::ResetHere, self.now_ms());
             RstStream { stream_id: id, code }.encode(&mut self.out.bytes);
             self.out.answers_len += 13;
         }
@@ -180,6 +189,29 @@ impl Connection {
     }
 
     // ---- deadlines
+
+    #[inline]
+    pub(super) fn tell_time(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+        if !self.knows_time {
+            self.begin_time();
+        }
+    }
+
+    /// The first time that the caller tells: every clock that runs begins here.
+    #[cold]
+    fn begin_time(&mut self) {
+        self.knows_time = true;
+        self.exchange.begin_time(self.now);
+        self.stalled_since = self.stalled_since.map(|_| self.now);
+        let mut at = self.scheduler.first_blocked();
+        while let Some(slot) = at {
+            let now_ms = self.now_ms();
+            let stream = self.slab.get_mut(slot);
+            stream.stalled_at_ms = now_ms;
+            at = (stream.next != NONE).then_some(stream.next);
+        }
+    }
 
     /// Progress below this does not set the clock of a stalled stream back, in bytes.
     pub(super) const PROGRESS_MIN: i64 = 1024;

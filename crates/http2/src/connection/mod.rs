@@ -37,7 +37,7 @@ use crate::message::RequestKind;
 use crate::rate_limit::RateLimit;
 use crate::scheduler::Scheduler;
 use crate::settings::Settings;
-use crate::stream::{ChunkPool, Parked, Recent, Slab, Stream, StreamKey, flag};
+use crate::stream::{ChunkPool, IdlePriorities, Parked, Recent, Slab, Stream, StreamKey, flag};
 use crate::upgrade::{self, PREFACE};
 use crate::{Limits, Role};
 
@@ -56,7 +56,8 @@ use receive::Reader;
 ///   [`Connection::poll_timeout`].
 ///
 /// After input, time or commands, drain the output: [`Connection::poll_transmit`] and [`Connection::transmitted`] until
-/// nothing is left or the transport is full. Times are durations since a moment of the caller's choice.
+/// nothing is left or the transport is full. Times are durations since a moment of the caller's choice; what the
+/// connection did before it was told the time counts as done then.
 ///
 /// ```
 /// use core::time::Duration;
@@ -116,11 +117,13 @@ use receive::Reader;
 pub struct Connection {
     role: Role,
     config: Config,
-    /// The latest time that the caller told.
+    /// The latest time that the caller told, if it has told any.
     now: Duration,
+    knows_time: bool,
 
     slab: Slab,
     recent: Recent,
+    idle_priorities: IdlePriorities,
     scheduler: Scheduler,
     chunks: ChunkPool,
     parked: Parked,
@@ -227,8 +230,10 @@ impl Connection {
         Ok(Self {
             role,
             now: Duration::ZERO,
+            knows_time: false,
             slab: Slab::new(config.hash_key),
             recent: Recent::new(config.limits.resets_remembered_max),
+            idle_priorities: IdlePriorities::new(),
             scheduler: Scheduler::new(),
             chunks: ChunkPool::new(),
             parked: Parked::new(),
@@ -350,7 +355,7 @@ impl Connection {
         now: Duration,
         input: &'a [u8],
     ) -> Result<(usize, Option<Event<'a>>), Error> {
-        self.now = self.now.max(now);
+        self.tell_time(now);
         if let Some((stream, end, end_stream)) = self.read_whole_data(input) {
             return Ok((end, Some(Event::Data { stream, data: &input[FrameHeader::LEN..end], end_stream })));
         }
@@ -383,7 +388,7 @@ impl Connection {
     /// # Errors
     /// The connection ends, as with [`Connection::handle_input`].
     pub fn handle_timeout(&mut self, now: Duration) -> Result<(), Error> {
-        self.now = self.now.max(now);
+        self.tell_time(now);
         if self.has_ended() {
             return Ok(());
         }
@@ -421,10 +426,13 @@ impl Connection {
         }
     }
 
-    /// When [`Connection::handle_timeout`] is to be called next, if ever.
+    /// When [`Connection::handle_timeout`] is to be called next, if ever: at once while the connection knows no time.
     pub fn poll_timeout(&self) -> Option<Duration> {
         if self.has_ended() {
             return None;
+        }
+        if !self.knows_time {
+            return Some(Duration::ZERO);
         }
         let settings = self.settings_deadline();
         let stall = self.stall_deadline();
@@ -438,6 +446,7 @@ impl Connection {
     pub fn shrink(&mut self) {
         self.slab.shrink();
         self.recent.shrink();
+        self.idle_priorities.shrink();
         self.chunks.shrink();
         self.parked.shrink();
         self.out.shrink();

@@ -28,7 +28,7 @@ pub(super) struct Output {
     refs_len: usize,
     /// The largest fill since the buffer was given a chance to shrink.
     peak: usize,
-    /// Bytes of answers to the peer since the output was empty.
+    /// Bytes of answers to the peer that wait, or fewer wait by now.
     pub(super) answers_len: usize,
 }
 
@@ -102,6 +102,8 @@ impl Output {
                 let _ = reference.data.split_to(step);
             }
         }
+        // Where output never runs dry, answers leave all the same: no more of them wait than there are bytes.
+        self.answers_len = self.answers_len.min(self.bytes.len() - self.head);
         if self.head == self.bytes.len() && self.refs.is_empty() {
             self.rest();
         } else if self.head >= KEPT && self.head * 2 >= self.bytes.len() {

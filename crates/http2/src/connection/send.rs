@@ -6,19 +6,31 @@
 use bytes::Bytes;
 
 use super::Connection;
+use super::headers::request_kind;
 use crate::Role;
 use crate::error::{Error, Misuse};
 use crate::event::Step;
 use crate::field::{Field, Token};
 use crate::flow_control::{spend, window};
 use crate::frame::{BlockWriter, Flags, FrameHeader, Kind, StreamId};
-use crate::message::RequestKind;
+use crate::message::{ContentLeft, RequestKind, response_content};
+use crate::settings::Settings;
 use crate::stream::{self, NONE, State, Stream, StreamKey, flag};
 
 /// What the fields of a message say about it, to its sender.
 struct Outgoing {
     kind: RequestKind,
     status: u16,
+    content: ContentLeft,
+}
+
+/// What is left of the content after `len` bytes more, and the end if they are the last (RFC 9113 §8.1.1): a message that
+/// does not add up would be reset by the peer.
+#[inline]
+fn check_content(mut left: ContentLeft, len: usize, end_stream: bool) -> Result<ContentLeft, Misuse> {
+    let counted = left.receive(len).and_then(|()| if end_stream { left.end() } else { Ok(()) });
+    counted.map_err(|_| Misuse::ContentLengthMismatch)?;
+    Ok(left)
 }
 
 impl Connection {
@@ -28,8 +40,10 @@ impl Connection {
     /// The fields are sent as they are: pseudo-fields first, names in lower case (see [`crate::message::check_request`]).
     ///
     /// # Errors
-    /// [`Misuse::NotClient`], [`Misuse::GoingAway`], [`Misuse::StreamIdsExhausted`], [`Misuse::MessageInvalid`] without a
-    /// method, [`Misuse::ConnectProtocolNotEnabled`], [`Misuse::FieldListTooLarge`].
+    /// [`Misuse::NotClient`], [`Misuse::GoingAway`], [`Misuse::StreamIdsExhausted`], [`Misuse::OpenQueueFull`],
+    /// [`Misuse::MessageInvalid`] without a method or with an invalid `content-length`, [`Misuse::ContentLengthMismatch`]
+    /// when that announces content and there is none, [`Misuse::ConnectProtocolNotEnabled`],
+    /// [`Misuse::FieldListTooLarge`].
     pub fn send_request<'f, I>(&mut self, fields: I, end_stream: bool) -> Result<StreamKey, Error>
     where
         I: IntoIterator<Item = Field<'f>>,
@@ -48,6 +62,9 @@ impl Connection {
         if outgoing.kind == RequestKind::ExtendedConnect && !self.exchange.peer.enable_connect_protocol {
             return Err(Misuse::ConnectProtocolNotEnabled.into());
         }
+        // RFC 9110 §9.3.6, RFC 8441 §4: what a tunnel carries is no content.
+        let content = if outgoing.kind.is_connect() { ContentLeft::UNKNOWN } else { outgoing.content };
+        check_content(content, 0, end_stream)?;
         let mut flags = flag::LOCAL | flag::SENT_FINAL | Self::request_flags(outgoing.kind);
         if !self.config.auto_release {
             flags |= flag::MANUAL;
@@ -55,14 +72,15 @@ impl Connection {
         let waits = self.open_local >= self.exchange.peer.max_concurrent_streams
             || self.scheduler.first_opening().is_some();
         if waits {
-            let waiting = self.slab.len() - self.open_local;
+            let waiting = self.slab.len() - self.open_local - self.open_peer - self.reserved;
             if waiting as usize >= self.limits().queued_opens_max {
-                return Err(Misuse::StreamIdsExhausted.into());
+                return Err(Misuse::OpenQueueFull.into());
             }
             let (at, list) = self.parked.add();
             list.extend(fields);
             let mut stream = Stream::new(stream_id.get(), State::Idle, flags);
             stream.parked = at;
+            stream.send_content = content;
             if end_stream {
                 stream.set(flag::END_QUEUED);
             }
@@ -74,7 +92,9 @@ impl Connection {
         self.next_local += 2;
         self.write_headers(stream_id, fields, end_stream);
         let state = if end_stream { State::HalfClosedLocal } else { State::Open };
-        let slot = self.slab.insert(Stream::new(stream_id.get(), state, flags));
+        let mut stream = Stream::new(stream_id.get(), state, flags);
+        stream.send_content = content;
+        let slot = self.slab.insert(stream);
         self.open_local += 1;
         Ok(StreamKey::new(slot, stream_id.get()))
     }
@@ -88,28 +108,49 @@ impl Connection {
             }
             self.scheduler.remove(&mut self.slab, slot);
             let stream = self.slab.get_mut(slot);
-            let at = core::mem::replace(&mut stream.parked, NONE);
-            let end_stream =
-                stream.has(flag::END_QUEUED) && stream.queued == 0 && !stream.has(flag::TRAILERS);
+            let at = stream.parked;
+            let (queued, trailers) = (stream.queued > 0, stream.has(flag::TRAILERS));
+            let end_stream = stream.has(flag::END_QUEUED) && !queued && !trailers;
             stream.state = if end_stream { State::HalfClosedLocal } else { State::Open };
-            let queued = stream.queued > 0 || stream.has(flag::END_QUEUED | flag::TRAILERS);
             let Some(stream_id) = StreamId::new(stream.id) else { return };
-            let block = BlockWriter::headers(stream_id, end_stream, &mut self.out.bytes);
-            self.encoder.encode(self.parked.fields(at), &mut self.out.bytes);
-            block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
-            self.parked.remove(at);
+            let priority = self.parked.priority(at).take();
+            let behind = self.write_parked(stream_id, at, end_stream);
+            if let Some(priority) = priority {
+                self.write_priority_update(stream_id, priority);
+            }
+            self.slab.get_mut(slot).parked = behind;
             self.open_local += 1;
-            if queued && !end_stream {
+            if queued {
                 self.schedule(slot);
+            } else if trailers {
+                self.finish_with_trailers(slot);
             }
         }
+    }
+
+    /// Writes fields that waited; says what waits behind them.
+    fn write_parked(&mut self, stream_id: StreamId, at: u32, end_stream: bool) -> u32 {
+        let block = BlockWriter::headers(stream_id, end_stream, &mut self.out.bytes);
+        self.encoder.encode(self.parked.fields(at), &mut self.out.bytes);
+        block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
+        self.parked.remove(at)
+    }
+
+    /// The trailers that waited for the content, which has gone.
+    fn finish_with_trailers(&mut self, slot: u32) {
+        let record = self.slab.get_mut(slot);
+        let at = core::mem::replace(&mut record.parked, NONE);
+        let stream_id = StreamId::new(record.id).unwrap_or_default();
+        self.write_parked(stream_id, at, true);
+        self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
     }
 
     /// Sends the final response to a request.
     ///
     /// # Errors
     /// [`Misuse::NotServer`], [`Misuse::StreamGone`], [`Misuse::HeadersSent`], [`Misuse::MessageInvalid`] without a status
-    /// of 200 to 999, [`Misuse::FieldListTooLarge`].
+    /// of 200 to 999 or with an invalid `content-length`, [`Misuse::ContentLengthMismatch`] when that announces content
+    /// and there is none, [`Misuse::FieldListTooLarge`].
     pub fn send_response<'f, I>(
         &mut self,
         stream: StreamKey,
@@ -126,8 +167,12 @@ impl Connection {
         if outgoing.status < 200 {
             return Err(Misuse::MessageInvalid.into());
         }
+        let request = request_kind(self.slab.get(slot));
+        let content = response_content(outgoing.status, request, outgoing.content);
+        check_content(content, 0, end_stream)?;
         self.write_headers(stream_id, fields, end_stream);
         let record = self.slab.get_mut(slot);
+        record.send_content = content;
         record.set(flag::SENT_FINAL);
         if outgoing.status / 100 != 2 {
             record.clear(flag::CONNECT);
@@ -226,7 +271,8 @@ impl Connection {
     ///
     /// # Errors
     /// [`Misuse::StreamGone`], [`Misuse::SendBeforeHeaders`], [`Misuse::SendAfterEnd`]; [`Misuse::ContentLengthMismatch`]
-    /// when a stream would queue 4 GiB.
+    /// when it is more than `content-length` announced, or ends with less, or a response to HEAD, 204 or 304 would have
+    /// content; [`Misuse::StreamQueueFull`] when a stream would queue 4 GiB.
     #[inline]
     pub fn send_data(
         &mut self,
@@ -240,9 +286,10 @@ impl Connection {
     fn send_bytes(&mut self, key: StreamKey, data: Bytes, end_stream: bool) -> Result<(), Error> {
         let slot = self.sending(key)?;
         let initial = self.exchange.peer.initial_window_size;
-        let frame_len_max = self.exchange.peer.max_frame_size as usize;
+        let frame_len_max = self.data_len_max();
         let len = data.len();
         let record = self.slab.get_mut(slot);
+        let content = check_content(record.send_content, len, end_stream)?;
         let direct = record.queued == 0
             && !record.has(flag::IN_LIST)
             && len <= frame_len_max
@@ -254,13 +301,15 @@ impl Connection {
         if direct {
             // RFC 9113 §6.9.1: an empty frame is sent whatever the windows are; without END_STREAM it says nothing.
             if len > 0 || end_stream {
+                record.send_content = content;
                 self.write_data(slot, data, end_stream);
             }
             return Ok(());
         }
         if len > 0 && !self.chunks.push(record, data) {
-            return Err(Misuse::ContentLengthMismatch.into());
+            return Err(Misuse::StreamQueueFull.into());
         }
+        record.send_content = content;
         if end_stream {
             record.set(flag::END_QUEUED);
         }
@@ -276,7 +325,7 @@ impl Connection {
     /// Sends trailers behind the content, which end the stream.
     ///
     /// # Errors
-    /// As [`Connection::send_data`], and [`Misuse::MessageInvalid`] when there is a pseudo-field.
+    /// As [`Connection::send_data`], and [`Misuse::MessageInvalid`] when there is a pseudo-field, or on a tunnel.
     pub fn send_trailers<'f, I>(&mut self, stream: StreamKey, fields: I) -> Result<(), Error>
     where
         I: IntoIterator<Item = Field<'f>>,
@@ -288,14 +337,20 @@ impl Connection {
             return Err(Misuse::MessageInvalid.into());
         }
         let record = self.slab.get_mut(slot);
-        if record.state == State::Idle {
-            // The request itself waits; trailers without content could not be kept beside it.
-            return Err(Misuse::SendBeforeHeaders.into());
+        // RFC 9113 §8.5: a tunnel has nothing but DATA.
+        if record.has(flag::CONNECT) {
+            return Err(Misuse::MessageInvalid.into());
         }
+        check_content(record.send_content, 0, true)?;
         if record.queued > 0 || record.has(flag::IN_LIST) {
-            let (at, list) = self.parked.add();
-            list.extend(fields);
-            record.parked = at;
+            if record.parked == NONE {
+                let (at, list) = self.parked.add();
+                list.extend(fields);
+                record.parked = at;
+            } else {
+                // The request itself waits.
+                self.parked.add_behind(record.parked).extend(fields);
+            }
             record.set(flag::TRAILERS | flag::END_QUEUED);
             return Ok(());
         }
@@ -337,6 +392,13 @@ impl Connection {
             return Err(Misuse::SendAfterEnd.into());
         }
         Ok(slot)
+    }
+
+    /// The longest DATA frame: no longer than the peer takes, and than one stream may be ahead of the others.
+    #[inline]
+    fn data_len_max(&self) -> usize {
+        const LEAST: usize = Settings::INITIAL.max_frame_size as usize;
+        (self.exchange.peer.max_frame_size as usize).min(self.config.output_ahead.max(LEAST))
     }
 
     /// Writes one DATA frame, which both windows allow.
@@ -381,7 +443,7 @@ impl Connection {
 
     fn pump_stream(&mut self, slot: u32) {
         let initial = self.exchange.peer.initial_window_size;
-        let frame_len_max = i64::from(self.exchange.peer.max_frame_size);
+        let frame_len_max = self.data_len_max() as i64;
         let record = self.slab.get_mut(slot);
         let stream_window = window(initial, record.send_delta);
         let empty = record.queued == 0;
@@ -425,13 +487,7 @@ impl Connection {
         self.scheduler.remove(&mut self.slab, slot);
         let record = self.slab.get_mut(slot);
         if record.has(flag::TRAILERS) {
-            let at = core::mem::replace(&mut record.parked, NONE);
-            let stream_id = StreamId::new(record.id).unwrap_or_default();
-            let block = BlockWriter::headers(stream_id, true, &mut self.out.bytes);
-            self.encoder.encode(self.parked.fields(at), &mut self.out.bytes);
-            block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
-            self.parked.remove(at);
-            self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
+            self.finish_with_trailers(slot);
         } else if record.has(flag::END_QUEUED) {
             self.write_data(slot, Bytes::new(), true);
         }
@@ -457,12 +513,15 @@ impl Connection {
         fields: impl Iterator<Item = Field<'f>>,
         needed: Token,
     ) -> Result<Outgoing, Error> {
-        let mut outgoing = Outgoing { kind: RequestKind::Plain, status: 0 };
+        let mut outgoing = Outgoing { kind: RequestKind::Plain, status: 0, content: ContentLeft::UNKNOWN };
         let (mut found, mut size, mut protocol) = (false, 0, false);
         for field in fields {
             size += field.list_size();
             let token = field.token();
             protocol |= token == Token::Protocol;
+            if token == Token::ContentLength {
+                outgoing.content.announce(field.value()).map_err(|_| Misuse::MessageInvalid)?;
+            }
             if token != needed {
                 continue;
             }

@@ -281,7 +281,11 @@ fn a_stream_that_is_stalled_for_long_is_reset_and_the_connection_lives() {
 fn settings_that_are_not_acknowledged_end_the_connection() {
     // RFC 9113 §6.5.3: a connection error, SETTINGS_TIMEOUT.
     let mut server = Connection::new(Role::Server, Config::new(Role::Server)).unwrap();
+    assert_eq!(server.poll_timeout(), Some(Duration::ZERO));
+    let start = Duration::from_secs(1_000_003);
+    server.handle_timeout(start).unwrap();
     let deadline = server.poll_timeout().unwrap();
+    assert_eq!(deadline, start + Limits::DEFAULT.settings_timeout);
     server.handle_timeout(deadline - Duration::from_millis(1)).unwrap();
     let error = server.handle_timeout(deadline).unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::SETTINGS_TIMEOUT));

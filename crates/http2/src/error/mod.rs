@@ -179,6 +179,10 @@ misuses! {
     GoingAway => "connection is going away";
     /// The connection has ended.
     ConnectionClosed => "connection has ended";
+    /// More requests would wait for the peer to allow them than [`crate::Limits::queued_opens_max`].
+    OpenQueueFull => "too many requests wait to open";
+    /// More would be queued on one stream than can be counted: 4 GiB.
+    StreamQueueFull => "queue of the stream is full";
     /// Every stream identifier of this side is used up.
     StreamIdsExhausted => "stream identifiers are used up";
     /// The peer has refused push.

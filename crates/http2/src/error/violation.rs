@@ -137,6 +137,8 @@ violations! {
     PriorityUpdateStreamZero => PROTOCOL_ERROR, Connection, "PRIORITY_UPDATE names stream 0";
     /// RFC 9218 §7.1: a server sent PRIORITY_UPDATE.
     PriorityUpdateByServer => PROTOCOL_ERROR, Connection, "PRIORITY_UPDATE sent by a server";
+    /// RFC 9218 §7.1: more streams than SETTINGS_MAX_CONCURRENT_STREAMS are open, or idle and prioritized.
+    PriorityUpdatesExceeded => PROTOCOL_ERROR, Connection, "PRIORITY_UPDATE for too many idle streams";
     /// RFC 9218 §7.1: PRIORITY_UPDATE names a push stream that is idle.
     PriorityUpdateIdlePush => PROTOCOL_ERROR, Connection, "PRIORITY_UPDATE names an idle push stream";
 

@@ -40,7 +40,7 @@ impl ContentLeft {
     ///
     /// # Errors
     /// [`Violation::ContentLengthInvalid`]
-    pub(super) fn announce(&mut self, value: &[u8]) -> Result<(), Violation> {
+    pub(crate) fn announce(&mut self, value: &[u8]) -> Result<(), Violation> {
         // RFC 9110 §8.6: digits and nothing else; several that differ are an unrecoverable error.
         match parse_digits(value).filter(|&len| len != u64::MAX) {
             Some(len) if *self == Self::UNKNOWN || *self == Self(len) => {

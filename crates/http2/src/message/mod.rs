@@ -167,16 +167,21 @@ pub fn check_response(fields: &FieldList, request: RequestKind) -> Result<Respon
         return Err(Violation::StatusSwitching);
     }
     let tunnel = request.is_connect() && status / 100 == 2;
-    let content = if tunnel {
+    Ok(ResponseHead { status, content: response_content(status, request, response.content), tunnel })
+}
+
+/// How much content a response has whose `content-length` says `announced`.
+#[inline]
+pub(crate) fn response_content(status: u16, request: RequestKind, announced: ContentLeft) -> ContentLeft {
+    if request.is_connect() && status / 100 == 2 {
         // RFC 9110 §9.3.6: content-length in a successful response to CONNECT MUST be ignored.
         ContentLeft::UNKNOWN
     } else if status < 200 || matches!(status, 204 | 304) || request == RequestKind::Head {
         // RFC 9113 §8.1.1, RFC 9110 §6.4.1: these have no content, whatever content-length says.
         ContentLeft::NOTHING
     } else {
-        response.content
-    };
-    Ok(ResponseHead { status, content, tunnel })
+        announced
+    }
 }
 
 /// Checks trailers, of a request or a response.

@@ -1,15 +1,17 @@
 //! Streams: their keys, records, states, and the store that holds them.
 //!
 //! Owns [`StreamKey`], the record of a stream, the slab that finds one by key or by identifier in O(1), the memory of
-//! streams that are gone, and the pieces of DATA that wait to be sent. Refuses to own frames and windows of the
+//! streams that are gone, the priorities of those that are to come, and the pieces of DATA that wait to be sent. Refuses to own frames and windows of the
 //! connection. RFC 9113 §5.
 
+mod idle_priorities;
 mod recent;
 mod record;
 mod send_queue;
 mod slab;
 mod state;
 
+pub(crate) use idle_priorities::IdlePriorities;
 pub(crate) use recent::{Ended, Recent};
 pub(crate) use record::{Priority, Stream, flag};
 pub(crate) use send_queue::{ChunkPool, Parked};

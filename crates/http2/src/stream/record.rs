@@ -77,8 +77,10 @@ impl Priority {
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Stream {
-    /// What `content-length` promised and DATA has not brought yet.
+    /// What `content-length` of the peer promised and DATA has not brought yet.
     pub(crate) content: ContentLeft,
+    /// What `content-length` of this side promised and the caller has not given yet.
+    pub(crate) send_content: ContentLeft,
     /// 0 when the slot is vacant.
     pub(crate) id: u32,
     /// The next slot in the chain of the identifier map; in a vacant slot, the next vacant one.
@@ -92,12 +94,11 @@ pub(crate) struct Stream {
     /// Links of whichever list `flags` names.
     pub(crate) prev: u32,
     pub(crate) next: u32,
-    /// First and last piece of DATA that waits, in the [`super::ChunkPool`].
-    pub(crate) first_chunk: u32,
+    /// The last piece of DATA that waits, in the [`super::ChunkPool`].
     pub(crate) last_chunk: u32,
     /// Bytes in those pieces.
     pub(crate) queued: u32,
-    /// Fields that wait: a request that may not open yet, or trailers behind DATA.
+    /// Fields that wait: a request that may not open yet, trailers behind DATA, or both in this order.
     pub(crate) parked: u32,
     /// When the stream had DATA and no window, in milliseconds of the connection's clock (wrapping); meaningful with
     /// `STALL_CLOCK`.
@@ -116,6 +117,7 @@ impl Stream {
     pub(crate) const fn new(id: u32, state: State, flags: u16) -> Self {
         Self {
             content: ContentLeft::UNKNOWN,
+            send_content: ContentLeft::UNKNOWN,
             id,
             next_in_bucket: NONE,
             send_delta: 0,
@@ -123,7 +125,6 @@ impl Stream {
             held: 0,
             prev: NONE,
             next: NONE,
-            first_chunk: NONE,
             last_chunk: NONE,
             queued: 0,
             parked: NONE,

@@ -8,14 +8,15 @@ use bytes::Bytes;
 
 use super::{NONE, Stream};
 use crate::field::FieldList;
+use crate::priority::Priority;
 
 struct Chunk {
     data: Bytes,
-    /// The next piece of the same stream; in a vacant entry, the next vacant one.
+    /// The next piece of the same stream, behind the last one the first; in a vacant entry, the next vacant one.
     next: u32,
 }
 
-/// Pieces of DATA, linked into one queue a stream: `stream.first_chunk` to `stream.last_chunk`.
+/// Pieces of DATA, linked into one ring a stream, of which `stream.last_chunk` is the last.
 ///
 /// Invariant: `stream.queued` is the sum of the lengths, and no piece is empty.
 pub(crate) struct ChunkPool {
@@ -38,6 +39,7 @@ impl ChunkPool {
         };
         stream.queued = queued;
         let chunk = Chunk { data, next: NONE };
+        let last = stream.last_chunk;
         let at = if self.vacant == NONE {
             self.chunks.push(chunk);
             (self.chunks.len() - 1) as u32
@@ -48,11 +50,9 @@ impl ChunkPool {
             *place = chunk;
             at
         };
-        if stream.last_chunk == NONE {
-            stream.first_chunk = at;
-        } else {
-            self.chunks[stream.last_chunk as usize].next = at;
-        }
+        let first =
+            if last == NONE { at } else { core::mem::replace(&mut self.chunks[last as usize].next, at) };
+        self.chunks[at as usize].next = first;
         stream.last_chunk = at;
         self.len += 1;
         true
@@ -60,15 +60,18 @@ impl ChunkPool {
 
     /// Takes at most `max` bytes of the first piece; `None` when nothing is queued. `max` is not 0.
     pub(crate) fn take(&mut self, stream: &mut Stream, max: usize) -> Option<Bytes> {
-        let at = stream.first_chunk;
-        let chunk = self.chunks.get_mut(at as usize)?;
+        let last = stream.last_chunk;
+        let at = self.chunks.get(last as usize)?.next;
+        let chunk = &mut self.chunks[at as usize];
         let piece = if chunk.data.len() > max {
             chunk.data.split_to(max)
         } else {
             let data = core::mem::take(&mut chunk.data);
-            stream.first_chunk = chunk.next;
-            if stream.first_chunk == NONE {
+            let next = chunk.next;
+            if at == last {
                 stream.last_chunk = NONE;
+            } else {
+                self.chunks[last as usize].next = next;
             }
             self.give_back(at);
             data
@@ -79,14 +82,15 @@ impl ChunkPool {
 
     /// Drops what a stream has queued.
     pub(crate) fn clear(&mut self, stream: &mut Stream) {
-        while stream.first_chunk != NONE {
-            let at = stream.first_chunk;
+        let last = core::mem::replace(&mut stream.last_chunk, NONE);
+        let mut at = if last == NONE { NONE } else { self.chunks[last as usize].next };
+        while at != NONE {
             let chunk = &mut self.chunks[at as usize];
             chunk.data = Bytes::new();
-            stream.first_chunk = chunk.next;
+            let next = chunk.next;
             self.give_back(at);
+            at = if at == last { NONE } else { next };
         }
-        stream.last_chunk = NONE;
         stream.queued = 0;
     }
 
@@ -108,6 +112,9 @@ impl ChunkPool {
 /// A header section that waits.
 struct ParkedFields {
     fields: FieldList,
+    /// How the response is to be served, to be said when the request is.
+    priority: Option<Priority>,
+    /// What waits behind it on the same stream; in a vacant entry, the next vacant one.
     next: u32,
 }
 
@@ -131,16 +138,25 @@ impl Parked {
     pub(crate) fn add(&mut self) -> (u32, &mut FieldList) {
         self.len += 1;
         let at = if self.vacant == NONE {
-            self.entries.push(ParkedFields { fields: FieldList::new(), next: NONE });
+            self.entries.push(ParkedFields { fields: FieldList::new(), priority: None, next: NONE });
             (self.entries.len() - 1) as u32
         } else {
             let at = self.vacant;
             self.vacant = self.entries[at as usize].next;
             at
         };
-        let fields = &mut self.entries[at as usize].fields;
-        fields.clear();
-        (at, fields)
+        let entry = &mut self.entries[at as usize];
+        entry.next = NONE;
+        entry.priority = None;
+        entry.fields.clear();
+        (at, &mut entry.fields)
+    }
+
+    /// The trailers of a request that itself waits.
+    pub(crate) fn add_behind(&mut self, first: u32) -> &mut FieldList {
+        let (at, _) = self.add();
+        self.entries[first as usize].next = at;
+        &mut self.entries[at as usize].fields
     }
 
     #[inline]
@@ -148,14 +164,21 @@ impl Parked {
         &self.entries[at as usize].fields
     }
 
-    pub(crate) fn remove(&mut self, at: u32) {
+    #[inline]
+    pub(crate) fn priority(&mut self, at: u32) -> &mut Option<Priority> {
+        &mut self.entries[at as usize].priority
+    }
+
+    /// Gives a place back; says what waits behind it, or [`NONE`].
+    pub(crate) fn remove(&mut self, at: u32) -> u32 {
         let entry = &mut self.entries[at as usize];
         if entry.fields.list_size() > ARENA_KEPT {
             entry.fields = FieldList::new();
         }
-        entry.next = self.vacant;
+        let behind = core::mem::replace(&mut entry.next, self.vacant);
         self.vacant = at;
         self.len -= 1;
+        behind
     }
 
     /// Gives memory back when nothing waits.
@@ -220,7 +243,14 @@ mod tests {
         let (first, fields) = parked.add();
         fields.push(Field::known(Token::Status, b"200"));
         assert_eq!(parked.fields(first).len(), 1);
-        parked.remove(first);
+        parked.add_behind(first).push(Field::new(b"a", b"b"));
+        let behind = parked.remove(first);
+        assert_eq!(parked.fields(behind).get(0).unwrap().name(), b"a");
+        assert_eq!(parked.remove(behind), NONE);
+        assert_eq!(parked.len, 0);
+        parked.add();
+        let (first, _) = parked.add();
+        assert_eq!(parked.remove(first), NONE);
         let (again, fields) = parked.add();
         assert!(again == first && fields.is_empty());
         let (other, _) = parked.add();

@@ -1,0 +1,399 @@
+//! Both ends of a connection joined in memory, with windows of any size and a wire that delivers in any pieces: what one
+//! says the other hears, clocks run out where they must, and no one's memory grows because the other does not read.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::time::Duration;
+
+use wireloom_http2::error::{Error, ErrorCode, Exceeded, Misuse, Violation};
+use wireloom_http2::field::{Field, Token};
+use wireloom_http2::priority::Priority;
+use wireloom_http2::{Config, Ended, Role, StreamKey};
+use wireloom_testing::http2::{Heard, Pair};
+use wireloom_testing::{Rng, rounds};
+
+const POST: [Field<'static>; 4] = [
+    Field::known(Token::Method, b"POST"),
+    Field::known(Token::Scheme, b"https"),
+    Field::known(Token::Authority, b"example.org"),
+    Field::known(Token::Path, b"/"),
+];
+const OK: [Field<'static>; 1] = [Field::known(Token::Status, b"200")];
+
+fn config(role: Role, rng: &mut Rng) -> Config {
+    let mut config = Config::new(role);
+    config.settings.initial_window_size = *rng.pick(&[1, 100, 5_000, 65_535, 300_000]);
+    config.settings.max_concurrent_streams = rng.u32(1..6);
+    config.settings.header_table_size = rng.u32(0..5_000);
+    config.connection_window = rng.u32(65_535..300_000);
+    config.stream_window_max = rng.u32(1..400_000);
+    config.output_ahead = rng.usize(1..40_000);
+    config.hash_key = rng.u64(..);
+    config
+}
+
+fn server_key(pair: &Pair, stream: StreamKey) -> StreamKey {
+    *pair.server.requests().iter().find(|key| key.id() == stream.id()).unwrap()
+}
+
+#[test]
+fn what_one_end_says_the_other_hears() {
+    rounds(25, |rng| {
+        let mut pair = Pair::with(config(Role::Client, rng), config(Role::Server, rng));
+        // Who asks before the limits are known may be refused.
+        pair.run(rng);
+        let mut exchanges = Vec::new();
+        // Requests, of which some wait for room, with content and trailers or without.
+        for _ in 0..rng.usize(1..9) {
+            let (len, trailers) = (rng.len(20_000), rng.bool());
+            let (request, response) = (rng.bytes(len), rng.bytes(len / 2));
+            let announced = request.len().to_string();
+            let fields = POST.into_iter().chain([Field::known(Token::ContentLength, announced.as_bytes())]);
+            let key = pair.client.connection.send_request(fields, false).unwrap();
+            pair.client.connection.send_data(key, request.clone(), !trailers).unwrap();
+            if trailers {
+                pair.client.connection.send_trailers(key, [Field::new(b"x-end", b"1")]).unwrap();
+            }
+            exchanges.push((key, request, response, trailers));
+            for _ in 0..rng.len(30) {
+                pair.step(rng);
+            }
+        }
+        // Each is answered when it has come to its end, which gives room to the next.
+        let mut answered = 0;
+        while answered < exchanges.len() {
+            pair.run(rng);
+            let (key, request, response, trailers) = &exchanges[answered];
+            let there = server_key(&pair, *key);
+            assert_eq!(pair.server.content(there), request, "{there:?}");
+            assert!(pair.server.heard.contains(&Heard::End(there)), "{there:?}");
+            let said = Heard::Trailers(there, vec![(b"x-end".to_vec(), b"1".to_vec())]);
+            assert_eq!(pair.server.heard.contains(&said), *trailers, "{there:?}");
+            pair.server.connection.send_response(there, OK, false).unwrap();
+            pair.server.connection.send_data(there, response.clone(), true).unwrap();
+            answered += 1;
+        }
+        pair.run(rng);
+        for (key, _, response, _) in &exchanges {
+            assert_eq!(pair.client.content(*key), response);
+            assert!(pair.client.heard.contains(&Heard::End(*key)));
+        }
+        let ends = [&pair.client, &pair.server];
+        assert!(ends.iter().all(|end| end.connection.streams() == 0 && end.failure().is_none()));
+    });
+}
+
+#[test]
+fn trailers_go_with_a_request_that_waits() {
+    // Without content, with content, and with windows that are shut: trailers need none.
+    for (len, window) in [(0, 65_535), (1, 65_535), (30_000, 65_535), (0, 0)] {
+        let mut rng = Rng::with_seed(len as u64);
+        let mut server = Config::new(Role::Server);
+        server.settings.max_concurrent_streams = 1;
+        server.settings.initial_window_size = window;
+        let mut pair = Pair::with(Config::new(Role::Client), server);
+        pair.run(&mut rng);
+        let first = pair.client.connection.send_request(POST, true).unwrap();
+        let waiting = pair.client.connection.send_request(POST, false).unwrap();
+        let dropped = pair.client.connection.send_request(POST, false).unwrap();
+        for key in [waiting, dropped] {
+            pair.client.connection.send_data(key, vec![b'd'; len], false).unwrap();
+            pair.client.connection.send_trailers(key, [Field::new(b"x-end", b"1")]).unwrap();
+            let again = pair.client.connection.send_trailers(key, [Field::new(b"x-end", b"2")]);
+            assert_eq!(again, Err(Error::Misuse(Misuse::SendAfterEnd)));
+        }
+        pair.client.connection.reset(dropped, ErrorCode::CANCEL).unwrap();
+        pair.run(&mut rng);
+        assert_eq!(pair.server.requests().len(), 1);
+        let there = server_key(&pair, first);
+        pair.server.connection.send_response(there, OK, true).unwrap();
+        pair.run(&mut rng);
+        let there = server_key(&pair, waiting);
+        let trailers = Heard::Trailers(there, vec![(b"x-end".to_vec(), b"1".to_vec())]);
+        assert_eq!(pair.server.heard[pair.server.heard.len() - 2..], [trailers, Heard::End(there)]);
+        assert_eq!(pair.server.content(there).len(), len);
+        assert_eq!(pair.server.requests().len(), 2);
+    }
+}
+
+#[test]
+fn content_that_would_not_add_up_is_not_sent() {
+    // RFC 9113 §8.1.1: the peer would have to reset the stream.
+    let mismatch = Err(Error::Misuse(Misuse::ContentLengthMismatch));
+    let mut rng = Rng::with_seed(0);
+    for waits in [false, true] {
+        let mut server = Config::new(Role::Server);
+        server.settings.max_concurrent_streams = if waits { 0 } else { 1 };
+        let mut pair = Pair::with(Config::new(Role::Client), server);
+        pair.run(&mut rng);
+        let announced = |len| POST.into_iter().chain([Field::known(Token::ContentLength, len)]);
+        let client = &mut pair.client.connection;
+        assert_eq!(
+            client.send_request(announced(b"5"), true),
+            Err(Error::Misuse(Misuse::ContentLengthMismatch))
+        );
+        let invalid = client.send_request(announced(b"+5"), false);
+        assert_eq!(invalid, Err(Error::Misuse(Misuse::MessageInvalid)));
+        let key = client.send_request(announced(b"5"), false).unwrap();
+        assert_eq!(client.send_data(key, "123456", false), mismatch);
+        assert_eq!(client.send_data(key, "1234", true), mismatch);
+        client.send_data(key, "1234", false).unwrap();
+        assert_eq!(client.send_data(key, "56", true), mismatch);
+        assert_eq!(client.send_data(key, "", true), mismatch);
+        assert_eq!(client.send_trailers(key, [Field::new(b"a", b"b")]), mismatch);
+        client.send_data(key, "5", true).unwrap();
+        if waits {
+            let mut settings = Config::new(Role::Server).settings;
+            settings.max_concurrent_streams = 1;
+            pair.server.connection.update_settings(settings).unwrap();
+        }
+        pair.run(&mut rng);
+        let there = server_key(&pair, key);
+        assert_eq!(pair.server.content(there), b"12345");
+        let answer =
+            |status, len| [Field::known(Token::Status, status), Field::known(Token::ContentLength, len)];
+        let server = &mut pair.server.connection;
+        assert_eq!(server.send_response(there, answer(b"200", b"3"), true), mismatch);
+        server.send_response(there, answer(b"200", b"3"), false).unwrap();
+        assert_eq!(server.send_data(there, "abcd", true), mismatch);
+        server.send_data(there, "abc", true).unwrap();
+        pair.run(&mut rng);
+        assert_eq!(pair.client.content(key), b"abc");
+        assert_eq!((pair.client.failure(), pair.server.failure()), (None, None));
+    }
+}
+
+#[test]
+fn a_response_without_content_has_none() {
+    // RFC 9110 §6.4.1: to HEAD, with 204 and with 304, whatever content-length says.
+    let mut rng = Rng::with_seed(0);
+    let mut pair = Pair::new();
+    for (method, status) in [(&b"HEAD"[..], &b"200"[..]), (b"GET", b"204"), (b"GET", b"304")] {
+        let fields = POST.map(|field| match field.token() {
+            Token::Method => Field::known(Token::Method, method),
+            _ => field,
+        });
+        let key = pair.client.connection.send_request(fields, true).unwrap();
+        pair.run(&mut rng);
+        let there = server_key(&pair, key);
+        let fields = [Field::known(Token::Status, status), Field::known(Token::ContentLength, b"7")];
+        pair.server.connection.send_response(there, fields, false).unwrap();
+        let sent = pair.server.connection.send_data(there, "content", true);
+        assert_eq!(sent, Err(Error::Misuse(Misuse::ContentLengthMismatch)));
+        pair.server.connection.send_data(there, "", true).unwrap();
+        pair.run(&mut rng);
+        assert!(pair.client.heard.contains(&Heard::End(key)), "{:?}", pair.client.heard);
+    }
+}
+
+#[test]
+fn priorities_reach_requests_that_wait_and_no_more_than_may_be_open() {
+    // RFC 9218 §7.1
+    let mut rng = Rng::with_seed(0);
+    let mut server = Config::new(Role::Server);
+    server.settings.max_concurrent_streams = 1;
+    let mut pair = Pair::with(Config::new(Role::Client), server);
+    pair.run(&mut rng);
+    let keys: Vec<_> = (0..3).map(|_| pair.client.connection.send_request(POST, true).unwrap()).collect();
+    let urgent = Priority { urgency: 1, incremental: true };
+    for &key in &keys {
+        pair.client.connection.send_priority_update(key, Priority::DEFAULT).unwrap();
+        pair.client.connection.send_priority_update(key, urgent).unwrap();
+    }
+    for &key in &keys {
+        pair.run(&mut rng);
+        let there = server_key(&pair, key);
+        let told = format!("Priority {{ stream: {there:?}, priority: {urgent:?} }}");
+        assert!(pair.server.heard.contains(&Heard::Other(told)), "{:?}", pair.server.heard);
+        pair.server.connection.send_response(there, OK, true).unwrap();
+    }
+    assert_eq!(pair.server.failure(), None);
+}
+
+#[test]
+fn settings_are_acknowledged_in_time_or_the_connection_ends() {
+    // RFC 9113 §6.5.3: SETTINGS_TIMEOUT. The epoch is long past when the connection begins.
+    let mut rng = Rng::with_seed(0);
+    let timeout = Config::new(Role::Server).limits.settings_timeout;
+    let mut pair = Pair::new();
+    pair.advance(timeout - Duration::from_nanos(1));
+    assert_eq!(pair.server.failure(), None);
+    pair.run(&mut rng);
+    pair.advance(timeout * 10);
+    assert_eq!((pair.client.failure(), pair.server.failure()), (None, None));
+
+    let mut patient = Config::new(Role::Client);
+    patient.limits.settings_timeout = timeout * 2;
+    let mut pair = Pair::with(patient, Config::new(Role::Server));
+    pair.client.writes = false;
+    pair.advance(timeout);
+    let violation = Violation::SettingsTimeout;
+    assert!(
+        matches!(pair.server.failure(), Some(Error::Peer { violation: found, .. }) if found == violation)
+    );
+    pair.client.writes = true;
+    pair.run(&mut rng);
+    assert_eq!(pair.server.connection.poll_timeout(), None);
+    let told = pair.client.heard.iter().any(
+        |heard| matches!(heard, Heard::GoAway(0, ErrorCode::SETTINGS_TIMEOUT, reason) if !reason.is_empty()),
+    );
+    assert!(told, "{:?}", pair.client.heard);
+}
+
+/// A client that asks and does not give window back, and a server that answers with more than the window.
+fn held_up(client: Config, len: usize) -> (Pair, StreamKey, StreamKey) {
+    let mut rng = Rng::with_seed(1);
+    let mut pair = Pair::with(client, Config::new(Role::Server));
+    let key = pair.client.connection.send_request(POST, true).unwrap();
+    pair.run(&mut rng);
+    let there = server_key(&pair, key);
+    pair.server.connection.send_response(there, OK, false).unwrap();
+    pair.server.connection.send_data(there, vec![b'd'; len], false).unwrap();
+    pair.run(&mut rng);
+    (pair, key, there)
+}
+
+#[test]
+fn a_stream_that_is_held_up_for_long_is_reset_and_no_other() {
+    // CVE-2019-9517
+    let mut rng = Rng::with_seed(2);
+    let mut client = Config::new(Role::Client);
+    client.settings.initial_window_size = 10;
+    client.stream_window_max = 10;
+    client.auto_release = false;
+    let timeout = client.limits.stall_timeout;
+    let (mut pair, key, there) = held_up(client, 100);
+    assert_eq!((pair.client.content(key).len(), pair.server.connection.queued(there)), (10, 90));
+    pair.advance(timeout - Duration::from_millis(1));
+    // A crumb of window does not set the clock back.
+    pair.client.connection.release_capacity(key, 10).unwrap();
+    pair.run(&mut rng);
+    assert_eq!(pair.server.connection.queued(there), 80);
+    pair.advance(Duration::from_millis(1));
+    let reset = |heard: &Heard| {
+        let stalled = Exceeded::Stalled;
+        matches!(heard, Heard::Reset(_, ErrorCode::ENHANCE_YOUR_CALM, Some(Error::Limit { exceeded, .. })) if *exceeded == stalled)
+    };
+    assert_eq!(pair.server.heard.iter().filter(|heard| reset(heard)).count(), 1);
+    pair.run(&mut rng);
+    assert!(pair.client.heard.contains(&Heard::Reset(key, ErrorCode::ENHANCE_YOUR_CALM, None)));
+    let next = pair.client.connection.send_request(POST, true).unwrap();
+    pair.run(&mut rng);
+    let there = server_key(&pair, next);
+    pair.server.connection.send_response(there, OK, true).unwrap();
+    pair.run(&mut rng);
+    assert!(pair.client.heard.contains(&Heard::Response(next, 200)));
+}
+
+#[test]
+fn a_connection_whose_window_stays_shut_for_long_ends() {
+    let mut client = Config::new(Role::Client);
+    client.auto_release = false;
+    client.held_max = 0;
+    client.settings.initial_window_size = 300_000;
+    client.stream_window_max = 300_000;
+    client.connection_window = 65_535;
+    let timeout = client.limits.stall_timeout;
+    let mut rng = Rng::with_seed(4);
+    let (mut pair, first, _) = held_up(client, 200_000);
+    let second = pair.client.connection.send_request(POST, true).unwrap();
+    pair.run(&mut rng);
+    let there = server_key(&pair, second);
+    pair.server.connection.send_response(there, OK, false).unwrap();
+    pair.server.connection.send_data(there, vec![b'd'; 200_000], false).unwrap();
+    pair.run(&mut rng);
+    let heard = pair.client.content(first).len() + pair.client.content(second).len();
+    assert!((200_000..400_000).contains(&heard), "{heard}");
+    pair.advance(timeout - Duration::from_millis(1));
+    assert_eq!(pair.server.failure(), None);
+    pair.advance(Duration::from_millis(1));
+    let stalled = Exceeded::Stalled;
+    assert!(matches!(pair.server.failure(), Some(Error::Limit { exceeded, .. }) if exceeded == stalled));
+    assert!(matches!(pair.server.connection.ended(), Some(Ended::Failed(_))));
+}
+
+#[test]
+fn a_peer_that_does_not_read_stops_being_read() {
+    // CVE-2019-9512, 9517: it asks for everything, and nothing that it asks for leaves.
+    let mut rng = Rng::with_seed(3);
+    let mut client = Config::new(Role::Client);
+    client.limits.answers_len_max = usize::MAX;
+    client.output_max = usize::MAX;
+    let mut pair = Pair::with(client, Config::new(Role::Server));
+    pair.run(&mut rng);
+    pair.server.writes = false;
+    let limits = Config::new(Role::Server).limits;
+    let mut sent = 0;
+    while pair.server.connection.wants_read() {
+        for _ in 0..limits.pings.burst() / 2 {
+            pair.client.connection.send_ping(pair.client.clock.now(), *b"question").unwrap();
+            sent += 1;
+        }
+        pair.run(&mut rng);
+        pair.advance(Duration::from_secs(10));
+        assert_eq!(pair.server.failure(), None);
+        assert!(sent < 10_000, "it never stops");
+    }
+    // An answer is 17 bytes long; the one that passes the bound is the last.
+    assert!(sent > limits.answers_len_max / 17);
+    pair.server.writes = true;
+    pair.run(&mut rng);
+    assert!(pair.server.connection.wants_read());
+    let pongs = pair
+        .client
+        .heard
+        .iter()
+        .filter(|heard| matches!(heard, Heard::Other(said) if said.starts_with("Pong")));
+    assert_eq!(pongs.count(), sent);
+}
+
+#[test]
+fn a_caller_is_told_when_to_wait_and_when_to_go_on() {
+    rounds(10, |rng| {
+        let mut client = Config::new(Role::Client);
+        client.auto_release = false;
+        client.settings.initial_window_size = 5_000;
+        client.stream_window_max = 5_000;
+        let mut server = Config::new(Role::Server);
+        server.stream_queue = 20_000;
+        let mut pair = Pair::with(client, server);
+        let key = pair.client.connection.send_request(POST, true).unwrap();
+        pair.run(rng);
+        let there = server_key(&pair, key);
+        pair.server.connection.send_response(there, OK, false).unwrap();
+        let content = rng.bytes(200_000);
+        let (mut at, mut released, mut most) = (0, 0, 0);
+        while at < content.len() {
+            let room =
+                pair.server.connection.send_capacity(there).min(content.len() - at).min(1 + rng.len(8_000));
+            if room > 0 {
+                pair.server.connection.send_data(there, content[at..at + room].to_vec(), false).unwrap();
+                at += room;
+                most = most.max(pair.server.connection.queued(there));
+                continue;
+            }
+            // Full: nothing is lost, and word comes when there is room.
+            pair.server.heard.clear();
+            while !pair.server.heard.contains(&Heard::Writable(there)) {
+                pair.run(rng);
+                let heard = pair.client.content(key).len();
+                assert!(heard > released, "stuck at {heard}");
+                pair.client.connection.release_capacity(key, heard - released).unwrap();
+                released = heard;
+            }
+        }
+        pair.server.connection.send_data(there, "", true).unwrap();
+        assert!(most <= 20_000, "{most}");
+        loop {
+            pair.run(rng);
+            let heard = pair.client.content(key).len();
+            if heard == released {
+                break;
+            }
+            let _ = pair.client.connection.release_capacity(key, heard - released);
+            released = heard;
+        }
+        assert_eq!(pair.client.content(key), content);
+        assert!(pair.client.heard.contains(&Heard::End(key)));
+    });
+}
