@@ -171,7 +171,11 @@ fn act(end: &mut End, other_cut: &mut BTreeSet<u32>, op: u8, pick: u8, number: u
     if op == 0 {
         match connection.role() {
             Role::Client => {
-                if let Ok(key) = connection.send_request(REQUEST, pick & 1 == 1) {
+                let len = number.to_string();
+                let announced = [Field::known(Token::ContentLength, len.as_bytes())];
+                let announced = if pick & 2 == 2 { &announced[..] } else { &[] };
+                let fields = REQUEST.iter().chain(announced).copied();
+                if let Ok(key) = connection.send_request(fields, pick & 1 == 1) {
                     end.keys.push(key);
                 }
             }
@@ -208,7 +212,12 @@ fn act(end: &mut End, other_cut: &mut BTreeSet<u32>, op: u8, pick: u8, number: u
     }
     let Some(key) = end.key(pick) else { return };
     let connection = &mut end.connection;
-    let status = [Field::known(Token::Status, if number & 1 == 0 { b"200" } else { b"404" })];
+    let len = number.to_string();
+    let status = [
+        Field::known(Token::Status, if number & 1 == 0 { b"200" } else { b"404" }),
+        Field::known(Token::ContentLength, len.as_bytes()),
+    ];
+    let status = if pick & 128 == 128 { &status[..] } else { &status[..1] };
     match op {
         1 | 2 => {
             let data = vec![pick ^ number as u8; usize::from(number) % 40_000];
@@ -226,7 +235,7 @@ fn act(end: &mut End, other_cut: &mut BTreeSet<u32>, op: u8, pick: u8, number: u
             }
         }
         5 | 6 => {
-            let _ = connection.send_response(key, status, number & 6 == 0);
+            let _ = connection.send_response(key, status.iter().copied(), number & 6 == 0);
         }
         7 => {
             let _ = connection.send_informational(key, [Field::known(Token::Status, b"103")]);
