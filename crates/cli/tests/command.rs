@@ -323,3 +323,66 @@ async fn a_server_that_cannot_begin_says_why() {
     let (code, _, errors) = run(&[&args[..], &files].concat());
     assert!(code == 1 && errors.contains("certificate"), "{code} {errors}");
 }
+
+#[tokio::test]
+async fn tells_the_handshake_and_no_secrets() {
+    let serving = serve(&[]).await;
+    let url = serving.url("/echo?token=secret").replace("ws://", "ws://user:secret@");
+    let (code, _, errors) = connect(&[&url, "-v", "--compress", "--send", "a", "--expect", "a"], "").await;
+    assert_eq!(code, 0, "{errors}");
+    for expected in
+        [&*format!("connected to {}", serving.addresses[0]), "< 101 Switching Protocols", "open, compressed"]
+    {
+        assert!(errors.contains(expected), "{errors}");
+    }
+    let url = serving.url("/nothing?token=secret").replace("ws://", "ws://user:secret@");
+    let (code, _, errors) = connect(&[&url, "-v"], "").await;
+    assert!(code == 1 && errors.contains("< 404 Not Found"), "{errors}");
+    assert!(!errors.contains("secret"), "{errors}");
+}
+
+#[tokio::test]
+async fn connects_again_and_says_what_may_be_lost() {
+    let mut first = serve(&[]).await;
+    let url = first.url("/echo");
+    let mut child = Command::new(WIRELOOM)
+        .args(["connect", "--reconnect", &url])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut messages = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut notes = BufReader::new(child.stderr.take().unwrap()).lines();
+    stdin.write_all(b"one\n").await.unwrap();
+    assert_eq!(messages.next_line().await.unwrap().as_deref(), Some("one"));
+    first.child.kill().await.unwrap();
+    let note = notes.next_line().await.unwrap().unwrap();
+    assert!(note.contains("trying again in"), "{note}");
+    let second = serve(&["--listen", &first.addresses[0]]).await;
+    stdin.write_all(b"two\n").await.unwrap();
+    assert_eq!(messages.next_line().await.unwrap().as_deref(), Some("two"));
+    // After the end of the input it goes on.
+    drop(stdin);
+    second.signal("-TERM");
+    let mut said = String::new();
+    while !said.contains("closed with 1001") {
+        said = notes.next_line().await.unwrap().unwrap();
+    }
+    let pid = child.id().unwrap().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(child.wait().await.unwrap().code(), Some(0));
+}
+
+#[tokio::test]
+async fn goes_through_a_proxy_or_not_at_all() {
+    let serving = serve(&[]).await;
+    let url = serving.url("/echo");
+    // A server that is no proxy.
+    let proxy = format!("http://user:secret@{}", serving.addresses[0]);
+    let (code, _, errors) = connect(&[&url, "--proxy", &proxy, "--send", "a"], "").await;
+    assert!(code == 1 && errors.contains("proxy") && !errors.contains("secret"), "{code} {errors}");
+    assert_eq!(connect(&[&url, "--proxy", "gopher://x"], "").await.0, 2);
+}

@@ -43,9 +43,6 @@ pub(crate) struct Connect {
     /// The origin to name, as browsers do
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) origin: Option<String>,
-    /// Follow so many redirects
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) redirects: u8,
     /// Give up connecting after so long, and --expect and --count too
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     pub(crate) timeout: Option<Duration>,
@@ -56,6 +53,8 @@ pub(crate) struct Connect {
     #[arg(long, short, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 
+    #[command(flatten)]
+    pub(crate) route: Route,
     #[command(flatten)]
     pub(crate) messages: Messages,
     #[command(flatten)]
@@ -69,6 +68,24 @@ impl Connect {
     pub(crate) fn is_scripted(&self) -> bool {
         !self.script.send.is_empty() || !self.script.expect.is_empty() || self.script.count.is_some()
     }
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "The way there")]
+pub(crate) struct Route {
+    /// Connect through a proxy: http://, https://, socks5:// or socks5h:// (which resolves names), with USER:PASSWORD@ where it
+    /// wants that
+    #[arg(long, value_name = "URL")]
+    pub(crate) proxy: Option<String>,
+    /// Connect through the proxy that the environment names (https_proxy, http_proxy, all_proxy, no_proxy)
+    #[arg(long, conflicts_with = "proxy")]
+    pub(crate) proxy_from_env: bool,
+    /// Follow so many redirects
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) redirects: u8,
+    /// Open the connection again when it is lost, and say what may be lost with it. Goes on after the end of the input
+    #[arg(long, conflicts_with_all = ["send", "expect", "count"])]
+    pub(crate) reconnect: bool,
 }
 
 #[derive(Args, Debug)]

@@ -1,14 +1,15 @@
 //! `wireloom connect`: lines out, messages in, both at once; or a script of what to send and to expect.
 
+mod handshake;
 mod input;
 mod output;
+mod reconnecting;
 mod session;
 
-use wireloom::{ClientTls, Connector, DeflateConfig, Error, WebSocketConfig};
+use wireloom::{ClientTls, Connector, DeflateConfig, Error, Keepalive, Proxy, WebSocketConfig};
 
 use crate::args::Connect;
 use crate::exit::Exit;
-use crate::terminal;
 use output::Notes;
 
 pub(crate) fn run(args: Connect) -> Exit {
@@ -35,24 +36,18 @@ async fn connect(args: Connect) -> Exit {
         }
     };
     let notes = Notes::new();
-    match connector.connect(&args.url).await {
-        Ok(socket) => {
+    if args.route.reconnect {
+        return reconnecting::run(&args, &connector, notes).await;
+    }
+    match connector.open(&args.url).await {
+        Ok(opened) => {
             if args.verbose > 0 {
-                let compressed = if socket.is_compressed() { ", compressed" } else { "" };
-                let subprotocol = socket.subprotocol().unwrap_or("none");
-                notes.say(&format!("connected{compressed}, subprotocol: {subprotocol}"));
+                handshake::tell(&opened, &notes);
             }
-            session::run(&args, socket, notes).await
+            session::run(&args, opened.socket, notes).await
         }
         Err(error) => {
-            eprintln!("wireloom: {}: {error}", args.url);
-            if let Error::Refused(response) = &error
-                && args.verbose > 0
-            {
-                for (name, value) in response.headers() {
-                    notes.say(&format!("< {name}: {}", terminal::visible(&String::from_utf8_lossy(value))));
-                }
-            }
+            handshake::tell_failure(&args.url, &error, args.verbose > 0, &notes);
             if matches!(error, Error::Url(_)) { Exit::Usage } else { Exit::NotBegun }
         }
     }
@@ -62,7 +57,18 @@ fn connector(args: &Connect) -> Result<Connector, String> {
     let mut config = WebSocketConfig::default();
     config.core.limits.message_len_max = args.messages.max_message;
     config.core.limits.frame_len_max = args.messages.max_message;
-    let mut connector = Connector::new().config(config).redirects_max(args.redirects);
+    if args.route.reconnect
+        && let Some(ping_after) = args.messages.ping
+    {
+        config.core.keepalive = Some(Keepalive { ping_after, dead_after: ping_after.saturating_mul(3) });
+    }
+    let mut connector = Connector::new().config(config).redirects_max(args.route.redirects);
+    if let Some(proxy) = &args.route.proxy {
+        connector = connector.proxy(Proxy::new(proxy).map_err(|error| format!("--proxy: {error}"))?);
+    }
+    if args.route.proxy_from_env {
+        connector = connector.proxy_from_env();
+    }
     for name in &args.subprotocol {
         connector = connector.subprotocol(name);
     }

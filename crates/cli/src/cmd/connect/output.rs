@@ -49,6 +49,11 @@ impl Notes {
         }
     }
 
+    /// Says what went wrong.
+    pub(super) fn say_error(&self, text: &str) {
+        self.say(&format!("wireloom: {text}"));
+    }
+
     /// Whether there was a line to print it above.
     fn print_above(&self, line: &str) -> bool {
         let mut above = self.above.lock().unwrap_or_else(PoisonError::into_inner);

@@ -46,7 +46,7 @@ pub(super) async fn run(args: &Connect, socket: WebSocket, notes: Notes) -> Exit
         Ok(None) if failed => Exit::Done,
         Ok(None) => inbox.verdict(&receiver),
         Err(error) => {
-            notes.say(&format!("wireloom: {error}"));
+            notes.say_error(&error.to_string());
             if inbox.is_satisfied() { Exit::Cut } else { Exit::Unexpected }
         }
     }
@@ -88,7 +88,7 @@ async fn talk(
                 }
             }
             () = &mut timed_out, if decided.is_none() => {
-                notes.say("wireloom: what was expected did not come in time");
+                notes.say_error("what was expected did not come in time");
                 decided = Some(Exit::Unexpected);
                 closing.send_replace(Some(CloseCode::NORMAL));
                 if !is_sending {
@@ -163,7 +163,7 @@ impl<'a> Inbox<'a> {
             && expected.as_bytes() != bytes
         {
             let came = String::from_utf8_lossy(bytes);
-            self.notes.say(&format!("wireloom: expected {expected:?}, and {came:?} came"));
+            self.notes.say_error(&format!("expected {expected:?}, and {came:?} came"));
             self.close();
             return Some(Exit::Unexpected);
         }
@@ -208,19 +208,24 @@ impl<'a> Inbox<'a> {
     /// What the end of the connection means.
     fn verdict(&self, receiver: &Receiver) -> Exit {
         if !self.is_satisfied() {
-            self.notes.say("wireloom: the connection was closed before all that was expected had come");
+            self.notes.say_error("the connection was closed before all that was expected had come");
             return Exit::Unexpected;
         }
         match receiver.end().map(|end| end.code()) {
-            None | Some(CloseCode::NORMAL | CloseCode::GOING_AWAY | CloseCode::NO_STATUS) => Exit::Done,
+            None => Exit::Done,
             // The peer did not answer this end's Close frame: that is no fault to report.
-            Some(CloseCode::ABNORMAL) => Exit::Done,
+            Some(code) if is_normal(code) || code == CloseCode::ABNORMAL => Exit::Done,
             Some(code) => {
-                self.notes.say(&format!("wireloom: closed with {code}"));
+                self.notes.say_error(&format!("closed with {code}"));
                 Exit::Closed
             }
         }
     }
+}
+
+/// Whether a connection that was closed with this is one that ended well.
+pub(super) fn is_normal(code: CloseCode) -> bool {
+    matches!(code, CloseCode::NORMAL | CloseCode::GOING_AWAY | CloseCode::NO_STATUS)
 }
 
 /// The next message; what was printed is shown before this waits.
@@ -289,15 +294,15 @@ impl<'a> Outbox<'a> {
                     self.lines_sent += 1;
                     if !self.args.messages.binary && std::str::from_utf8(&line).is_err() {
                         let number = self.lines_sent;
-                        self.notes.say(&format!(
-                            "wireloom: line {number} of the input is not UTF-8; --binary sends it as it is"
+                        self.notes.say_error(&format!(
+                            "line {number} of the input is not UTF-8; --binary sends it as it is"
                         ));
                         return Ok((CloseCode::NORMAL, Some(Exit::Usage)));
                     }
                     self.send(sender, &line).await?;
                 }
                 Some(Input::Failed(error)) => {
-                    self.notes.say(&format!("wireloom: the input cannot be read: {error}"));
+                    self.notes.say_error(&format!("the input cannot be read: {error}"));
                     return Ok((CloseCode::NORMAL, Some(Exit::Usage)));
                 }
                 Some(Input::Interrupted) => return Ok((CloseCode::GOING_AWAY, None)),

@@ -1,0 +1,75 @@
+//! What is said about how a connection was opened, or why it was not.
+
+use wireloom::Error;
+use wireloom::client::Opened;
+use wireloom::wireloom_ws::handshake::Response;
+
+use super::output::Notes;
+use crate::terminal;
+
+/// Values that are nobody's business but the two ends'.
+const SECRET: [&str; 5] =
+    ["authorization", "cookie", "set-cookie", "proxy-authorization", "authentication-info"];
+
+/// Says how it was opened.
+pub(super) fn tell(opened: &Opened, notes: &Notes) {
+    if let Some(peer) = opened.peer {
+        notes.say(&format!("connected to {peer}"));
+    }
+    if let Some(tls) = &opened.tls {
+        let alpn = tls.alpn.as_deref().map(|name| format!(", {}", name.escape_ascii())).unwrap_or_default();
+        notes.say(&format!("{}{alpn}", tls.version));
+    }
+    tell_response(&opened.response, notes);
+    let compressed = if opened.socket.is_compressed() { ", compressed" } else { "" };
+    let subprotocol = terminal::visible(opened.socket.subprotocol().unwrap_or("none"));
+    notes.say(&format!("open{compressed}, subprotocol: {subprotocol}"));
+}
+
+/// Says what the server answered.
+pub(super) fn tell_response(response: &Response, notes: &Notes) {
+    notes.say(&format!("< {} {}", response.status(), terminal::visible(response.reason())));
+    for (name, value) in response.headers() {
+        let is_secret = SECRET.iter().any(|secret| name.eq_ignore_ascii_case(secret));
+        let value = if is_secret { "…".into() } else { terminal::visible(&String::from_utf8_lossy(value)) };
+        notes.say(&format!("< {name}: {value}"));
+    }
+}
+
+/// Says why it was not opened.
+pub(super) fn tell_failure(url: &str, error: &Error, is_verbose: bool, notes: &Notes) {
+    notes.say_error(&format!("{}: {error}", without_secrets(url)));
+    if let Error::Refused(response) = error
+        && is_verbose
+    {
+        tell_response(response, notes);
+    }
+}
+
+/// A URL as far as everybody may see it: without user and query.
+fn without_secrets(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, resource) = rest.split_at(end);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let path = resource.split(['?', '#']).next().unwrap_or_default();
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    terminal::visible(&format!("{scheme}{separator}{host}{path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_no_secrets_of_a_url() {
+        for (url, shown) in [
+            ("ws://user:pass@host:80/path?token=1#x", "ws://host:80/path"),
+            ("wss://host?token=1", "wss://host"),
+            ("ws://u@p@host/a@b", "ws://host/a@b"),
+            ("nonsense", "nonsense"),
+        ] {
+            assert_eq!(without_secrets(url), shown);
+        }
+    }
+}
