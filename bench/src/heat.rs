@@ -4,7 +4,10 @@
 /// In which part a contestant takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
+    /// Ours, by the door that users take.
     Wireloom,
+    /// Ours, by another door.
+    Ours,
     /// Another library, used as its authors show.
     Rival,
     /// Another library, with the batching that it lacks written by hand.
@@ -130,5 +133,41 @@ impl Heat {
         let Some(ours) = self.ours() else { return };
         let value = ours.values[column].median / scale;
         self.verdicts.push(Verdict { claim: claim.into(), value, bar, at_least: false });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn score(name: &str, class: Class, cpu: f64) -> Score {
+        Score { name: name.into(), class, values: [1e9 / cpu, cpu, cpu / 10.0].map(Spread::once).to_vec() }
+    }
+
+    #[test]
+    fn bars_are_held_against_cpu_time() {
+        let scores = vec![
+            score("ours", Class::Wireloom, 100.0),
+            score("fast", Class::Rival, 150.0),
+            score("slow", Class::Rival, 900.0),
+            score("floor", Class::Floor, 50.0),
+        ];
+        let columns = vec![RATE, CPU, USER];
+        let mut heat = Heat { workload: "w0", title: String::new(), columns, scores, verdicts: Vec::new() };
+        heat.judge("the best rival", 1.5, |score| score.class == Class::Rival);
+        heat.judge("the floor", 0.51, |score| score.class == Class::Floor);
+        heat.judge_ours("ns of user time", 2, 1.0, 10.0);
+        heat.judge_ours("ns of user time", 2, 1.0, 9.9);
+        let met: Vec<_> = heat.verdicts.iter().map(|verdict| (verdict.value, verdict.is_met())).collect();
+        assert_eq!(met, [(1.5, true), (0.5, false), (10.0, true), (10.0, false)]);
+    }
+
+    #[test]
+    fn nothing_is_judged_without_ours() {
+        let scores = vec![score("fast", Class::Rival, 150.0)];
+        let mut heat =
+            Heat { workload: "w0", title: String::new(), columns: vec![], scores, verdicts: Vec::new() };
+        heat.judge("the best rival", 1.0, |_| true);
+        assert!(heat.verdicts.is_empty());
     }
 }

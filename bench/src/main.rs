@@ -42,9 +42,17 @@ struct Args {
     smoke: bool,
     only: Option<String>,
     json: Option<PathBuf>,
-    /// To be this server, for another process of this program.
+    /// To be this server or this client, for another process of this program.
     #[cfg(target_os = "linux")]
-    serve: Option<String>,
+    role: Option<Role>,
+}
+
+/// What a process of this program can be besides the benchmark.
+#[cfg(target_os = "linux")]
+enum Role {
+    Server(String),
+    /// Its word, and the URL.
+    Client(String, String),
 }
 
 fn usage() -> String {
@@ -70,7 +78,7 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
         only: None,
         json: None,
         #[cfg(target_os = "linux")]
-        serve: None,
+        role: None,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
@@ -80,7 +88,11 @@ fn parse() -> Result<Option<Args>, lexopt::Error> {
             Long("smoke") => (args.effort, args.smoke) = (Effort::SMOKE, true),
             Long("only") => args.only = Some(parser.value()?.string()?),
             #[cfg(target_os = "linux")]
-            Long("serve") => args.serve = Some(parser.value()?.string()?),
+            Long("serve") => args.role = Some(Role::Server(parser.value()?.string()?)),
+            #[cfg(target_os = "linux")]
+            Long("connect") => {
+                args.role = Some(Role::Client(parser.value()?.string()?, parser.value()?.string()?));
+            }
             Long("json") => args.json = Some(parser.value()?.into()),
             Value(name) => {
                 let workload = ALL.iter().find(|workload| name == workload.name);
@@ -118,7 +130,9 @@ fn run(args: &Args) -> Result<(), String> {
 fn main() -> ExitCode {
     match parse() {
         #[cfg(target_os = "linux")]
-        Ok(Some(Args { serve: Some(word), .. })) => loopback::servers::serve(&word),
+        Ok(Some(Args { role: Some(Role::Server(word)), .. })) => loopback::servers::serve(&word),
+        #[cfg(target_os = "linux")]
+        Ok(Some(Args { role: Some(Role::Client(word, url)), .. })) => loopback::clients::connect(&word, &url),
         Ok(Some(args)) => match run(&args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

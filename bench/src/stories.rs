@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub(crate) type Story = Vec<(Vec<u8>, Vec<(String, String)>)>;
 
 /// `WIRELOOM_SHARED`, else the folder `shared` beside the checkout.
-fn shared() -> PathBuf {
+pub(crate) fn shared() -> PathBuf {
     match std::env::var_os("WIRELOOM_SHARED") {
         Some(path) => path.into(),
         None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared"),

@@ -2,7 +2,7 @@
 
 use super::cores::Cores;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::ops::Sub;
 use std::process::{Child, Command, Stdio};
@@ -25,38 +25,56 @@ impl Sub for CpuTime {
     }
 }
 
-/// A server in its own process. It ends when its standard input does, so that none outlives this one.
+/// A process of its own. It ends when its standard input does, so that none outlives this one.
 pub(crate) struct Process {
     child: Child,
-    address: SocketAddr,
 }
 
 impl Process {
-    /// Starts a server that says `listening on ADDRESS` as its first line.
+    /// Starts it on the core of the measured.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(crate) fn start(mut command: Command, cores: &Cores) -> Result<Self, String> {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child =
+            cores.on_measured(|| command.spawn()).map_err(|error| format!("cannot be started: {error}"))?;
+        Ok(Self { child })
+    }
+
+    /// Starts a server, which says `listening on ADDRESS` as its first line.
     ///
     /// # Errors
     /// It cannot be started, or says something else.
-    pub(crate) fn start(mut command: Command, cores: &Cores) -> Result<Self, String> {
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child =
-            cores.on_measured(|| command.spawn()).map_err(|error| format!("cannot be started: {error}"))?;
+    pub(crate) fn serve(command: Command, cores: &Cores) -> Result<(Self, SocketAddr), String> {
+        let mut process = Self::start(command, cores)?;
         let mut line = String::new();
-        if let Some(output) = child.stdout.take() {
+        if let Some(output) = &mut process.child.stdout {
             _ = BufReader::new(output).read_line(&mut line);
         }
         let address = line.trim().strip_prefix("listening on ").and_then(|address| address.parse().ok());
-        match address {
-            Some(address) => Ok(Self { child, address }),
-            None => {
-                _ = child.kill();
-                _ = child.wait();
-                Err(format!("said {line:?} instead of where it listens"))
-            }
+        Ok((process, address.ok_or_else(|| format!("said {line:?} instead of where it listens"))?))
+    }
+
+    /// Waits for its end, and returns what it said.
+    ///
+    /// # Errors
+    /// It ended with an error.
+    pub(crate) fn output(mut self) -> Result<String, String> {
+        let mut said = String::new();
+        if let Some(mut output) = self.child.stdout.take() {
+            _ = output.read_to_string(&mut said);
+        }
+        match self.child.wait() {
+            Ok(status) if status.success() => Ok(said),
+            Ok(status) => Err(format!("ended with {status}")),
+            Err(error) => Err(error.to_string()),
         }
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+    /// Whether it runs still.
+    pub(crate) fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
     }
 
     /// What it has used so far.
@@ -71,12 +89,7 @@ impl Process {
         // The name in the second field may hold spaces: count behind it. Ticks are a hundredth of a second everywhere.
         let stat = fs::read_to_string(format!("{folder}/stat")).unwrap_or_default();
         let ticks = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(11)?.parse::<u64>().ok());
-        Self::checked(CpuTime { total, user: Duration::from_millis(10 * ticks.unwrap_or(0)) })
-    }
-
-    /// Where the kernel keeps no nanoseconds, the ticks have to do.
-    fn checked(time: CpuTime) -> CpuTime {
-        CpuTime { total: time.total.max(time.user), ..time }
+        CpuTime { total, user: Duration::from_millis(10 * ticks.unwrap_or(0)) }
     }
 
     /// Bytes of memory that are its own and touched.

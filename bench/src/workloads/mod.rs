@@ -6,6 +6,8 @@ mod hpack;
 mod lanes;
 mod w1;
 mod w2;
+#[cfg(target_os = "linux")]
+mod w3;
 mod w4;
 mod w5;
 #[cfg(target_os = "linux")]
@@ -29,6 +31,8 @@ pub(crate) struct Workload {
 pub(crate) const ALL: &[Workload] = &[
     Workload { name: "w1", about: "decode small text frames, masked and not", run: w1::run },
     Workload { name: "w2", about: "read and write masked frames of 1 KiB and 1 MiB", run: w2::run },
+    #[cfg(target_os = "linux")]
+    Workload { name: "w3", about: "consume a firehose of 5 KB binary events over loopback", run: w3::run },
     Workload { name: "w4", about: "receive one masked text message of 16 MiB, validated", run: w4::run },
     Workload {
         name: "w5",

@@ -8,12 +8,14 @@ use crate::loopback::opening;
 use crate::loopback::process::Process;
 use crate::loopback::rounds::{self, Entry};
 use crate::loopback::servers::{self, Dialect, RAW_TOKIO, Server};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// A server that runs.
 struct Running {
     server: Server,
     process: Process,
+    address: SocketAddr,
 }
 
 /// All heats.
@@ -57,11 +59,11 @@ fn start(bench: &mut Bench, cores: &Cores) -> Result<Vec<Running>, String> {
             continue;
         }
         bench.say(&format!("starting {}", server.name));
-        match (server.command)() {
+        match (server.command)(!bench.smoke) {
             Ok(command) => {
-                let process =
-                    Process::start(command, cores).map_err(|error| format!("{}: {error}", server.name))?;
-                running.push(Running { server, process });
+                let (process, address) =
+                    Process::serve(command, cores).map_err(|error| format!("{}: {error}", server.name))?;
+                running.push(Running { server, process, address });
             }
             Err(reason) => bench.skip(&server.name, &reason),
         }
@@ -83,10 +85,10 @@ fn echo(
         true => Until::Messages(2 * load.depth as u64),
         false => Until::Time(bench.effort.turn),
     };
-    for Running { server, process } in running {
+    for Running { server, process, address } in running {
         let failed = |error| format!("{title}, {}: {error}", server.name);
         bench.say(&format!("{title}: checking {}", server.name));
-        let mut echo = Echo::open(process.address(), server.dialect, load).map_err(failed)?;
+        let mut echo = Echo::open(*address, server.dialect, load).map_err(failed)?;
         echo.run(Until::Messages(2 * load.depth as u64), true).map_err(failed)?;
         let work = Box::new(move || echo.run(until, false));
         entries.push(Entry { name: server.name.clone(), class: server.class, process, work });
@@ -109,11 +111,11 @@ fn echo(
 fn handshakes(bench: &mut Bench, running: &[Running]) -> Result<(), String> {
     let (time, least) = if bench.smoke { (Duration::ZERO, 40) } else { (bench.effort.turn / 2, 100) };
     let speaking = running.iter().filter(|running| running.server.dialect == Dialect::WebSocket);
-    let entries = speaking.map(|Running { server, process }| Entry {
+    let entries = speaking.map(|Running { server, process, address }| Entry {
         name: server.name.clone(),
         class: server.class,
         process,
-        work: Box::new(move || opening::flood(process.address(), 32, time, least)),
+        work: Box::new(move || opening::flood(*address, 32, time, least)),
     });
     let title = "handshakes, each on a new connection".to_owned();
     let scores = rounds::run(bench, &title, entries.collect())?;
@@ -131,7 +133,7 @@ fn idle(bench: &mut Bench, cores: &Cores) -> Result<(), String> {
     let (first, count) = (bench.scale(100, 4), bench.scale(5_000, 16));
     let title = format!("memory, {count} idle connections");
     let mut scores = Vec::new();
-    for Running { server, process } in start(bench, cores)? {
+    for Running { server, process, address } in start(bench, cores)? {
         if server.dialect == Dialect::Bytes {
             continue;
         }
@@ -139,7 +141,7 @@ fn idle(bench: &mut Bench, cores: &Cores) -> Result<(), String> {
         bench.say(&format!("{title}: {}", server.name));
         let load = |connections| Load { payload_len: 32, connections, depth: 1 };
         let open = |connections| -> Result<Echo, String> {
-            let mut echo = Echo::open(process.address(), server.dialect, load(connections))?;
+            let mut echo = Echo::open(address, server.dialect, load(connections))?;
             echo.run(Until::Messages(1), true)?;
             Ok(echo)
         };

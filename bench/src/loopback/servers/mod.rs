@@ -1,7 +1,8 @@
 //! The servers that echo: what each is called, and how it is started. Those written in Rust are this very program, told to
-//! serve; each has a module that holds the echo as its authors would write it.
+//! serve; each has a module that holds the echo as its authors would write it. The others are in `bench/foreign`.
 
 mod fastwebsockets;
+mod foreign;
 mod messages;
 mod raw;
 mod sockudo_ws;
@@ -30,25 +31,38 @@ pub(crate) struct Server {
     pub(crate) name: String,
     pub(crate) class: Class,
     pub(crate) dialect: Dialect,
-    /// Starts it; it says where it listens and ends with its standard input.
+    /// What starts it; it says where it listens and ends with its standard input. Whether what is missing may be
+    /// installed is the argument.
     ///
     /// # Errors
     /// Why it cannot be had here.
-    pub(crate) command: Box<dyn Fn() -> Result<Command, String>>,
+    pub(crate) command: Box<dyn Fn(bool) -> Result<Command, String>>,
 }
 
 impl Server {
     /// One of those in this program.
     fn own(word: &'static str, name: impl Into<String>, class: Class) -> Self {
         let dialect = if class == Class::Floor { Dialect::Bytes } else { Dialect::WebSocket };
-        let command = move || {
-            let program = std::env::current_exe().map_err(|error| error.to_string())?;
-            let mut command = Command::new(program);
-            command.args(["--serve", word]);
-            Ok(command)
-        };
+        let command = move |_| own_command(&["--serve", word]);
         Self { name: name.into(), class, dialect, command: Box::new(command) }
     }
+
+    /// One that is not.
+    fn foreign(name: &str, command: fn(bool) -> Result<Command, String>) -> Self {
+        let (class, dialect) = (Class::Rival, Dialect::WebSocket);
+        Self { name: name.into(), class, dialect, command: Box::new(command) }
+    }
+}
+
+/// This program with these arguments.
+///
+/// # Errors
+/// It does not know where it is.
+pub(crate) fn own_command(arguments: &[&str]) -> Result<Command, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Ok(command)
 }
 
 /// All of them.
@@ -67,6 +81,8 @@ pub(crate) fn all() -> Vec<Server> {
         Server::own("yawc-batched", batched("yawc"), Class::Batched),
         Server::own("tokio-tungstenite", with_version("tokio-tungstenite"), Class::Rival),
         Server::own("tokio-tungstenite-batched", batched("tokio-tungstenite"), Class::Batched),
+        Server::foreign("gws (Go)", foreign::gws),
+        Server::foreign("bun (uWebSockets)", foreign::bun),
     ]
 }
 
