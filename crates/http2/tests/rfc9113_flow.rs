@@ -162,3 +162,25 @@ fn settings_are_acknowledged_once_each_and_pings_with_their_payload() {
     // §3.4: the server's first frame is SETTINGS.
     assert_eq!((sent[0].kind, sent[0].flags), (kind::SETTINGS, 0));
 }
+
+#[test]
+fn small_pieces_that_waited_share_a_frame() {
+    // Each costs nine bytes more and a turn at both ends otherwise. Large ones keep to themselves: they are not copied.
+    let mut end = End::new(Role::Server);
+    let opening = [Frame::settings(&[(4, 0)]), Frame::settings_ack(), Frame::get(1)];
+    end.receive(&[PREFACE, &join(&opening)].concat());
+    let key = end.key(1);
+    end.connection.send_response(key, [Field::known(Token::Status, b"200")], false).unwrap();
+    for piece in ["one ", "two ", "three "] {
+        end.connection.send_data(key, piece, false).unwrap();
+    }
+    end.connection.send_data(key, vec![b'd'; 1_000], false).unwrap();
+    end.connection.send_data(key, "the ", false).unwrap();
+    end.connection.send_data(key, "end", true).unwrap();
+    end.receive(&join(&[Frame::window_update(1, 6), Frame::window_update(1, 10_000)]));
+    let data = |frame: &&Frame| frame.kind == kind::DATA;
+    let sent: Vec<Frame> = end.sent().iter().filter(data).cloned().collect();
+    let large = Frame::data(1, vec![b'd'; 1_000]);
+    let expected = [Frame::data(1, "one two three "), large, Frame::data(1, "the end").end_stream()];
+    assert_eq!(sent, expected);
+}

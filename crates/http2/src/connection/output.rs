@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 /// Pieces below this are copied: it costs less than one more slice in the write.
-const BY_REFERENCE: usize = 512;
+pub(super) const BY_REFERENCE: usize = 512;
 /// What an empty buffer may keep; more is given back when it was not needed for a while.
 const KEPT: usize = 64 * 1024;
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::Connection;
 use super::headers::request_kind;
+use super::output::BY_REFERENCE;
 use crate::Role;
 use crate::error::{Error, Misuse};
 use crate::event::Step;
@@ -264,7 +265,7 @@ impl Connection {
     }
 
     /// Sends content: at once as far as the windows allow, the rest when its turn comes. Large pieces are kept by
-    /// reference and never copied.
+    /// reference and never copied; small ones that had to wait share frames.
     ///
     /// Everything is taken. [`Connection::queued`] says what waits; a caller that produces without end waits for
     /// [`crate::Event::Writable`] when [`Connection::send_capacity`] is 0.
@@ -404,22 +405,40 @@ impl Connection {
     /// Writes one DATA frame, which both windows allow.
     #[inline]
     fn write_data(&mut self, slot: u32, data: Bytes, end_stream: bool) {
+        self.write_data_header(slot, data.len(), end_stream);
+        self.out.push(data);
+        if end_stream {
+            self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
+        }
+    }
+
+    /// Writes one DATA frame of so many bytes that are queued.
+    fn write_queued(&mut self, slot: u32, len: usize, end_stream: bool) {
+        self.write_data_header(slot, len, end_stream);
+        let mut left = len;
+        while left > 0 {
+            let Some(piece) = self.chunks.take(self.slab.get_mut(slot), left) else { break };
+            left -= piece.len();
+            self.out.push(piece);
+        }
+        if end_stream {
+            self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
+        }
+    }
+
+    #[inline]
+    fn write_data_header(&mut self, slot: u32, len: usize, end_stream: bool) {
         let stream = self.slab.get_mut(slot);
-        let len = data.len() as u32;
-        stream.send_delta = spend(stream.send_delta, len);
-        self.send_window -= i64::from(len);
+        stream.send_delta = spend(stream.send_delta, len as u32);
+        self.send_window -= len as i64;
         let header = FrameHeader {
-            len,
+            len: len as u32,
             kind: Kind::DATA,
             flags: Flags::NONE.with(Flags::END_STREAM, end_stream),
             stream_id: StreamId::new(stream.id).unwrap_or_default(),
         };
         header.encode(&mut self.out.bytes);
-        self.out.push(data);
-        self.rates.data_sent(len as usize, &self.config.limits);
-        if end_stream {
-            self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
-        }
+        self.rates.data_sent(len, &self.config.limits);
     }
 
     /// Frames DATA of the streams whose turn it is, until enough is ahead of the transport.
@@ -456,12 +475,15 @@ impl Connection {
             }
             return;
         }
-        if !empty && let Some(piece) = self.chunks.take(record, room as usize) {
-            let last = record.queued == 0 && record.has(flag::END_QUEUED) && !record.has(flag::TRAILERS);
-            if i64::from(room as u32) >= Self::PROGRESS_MIN || record.queued == 0 {
+        if !empty {
+            // Small pieces that waited together leave together.
+            let len = self.chunks.frame_len(record, room as usize, BY_REFERENCE);
+            let left = record.queued - len as u32;
+            let last = left == 0 && record.has(flag::END_QUEUED) && !record.has(flag::TRAILERS);
+            if room >= Self::PROGRESS_MIN || left == 0 {
                 record.clear(flag::STALL_CLOCK);
             }
-            let wants_room = record.has(flag::WANTS_ROOM) && record.queued <= self.config.stream_queue / 2;
+            let wants_room = record.has(flag::WANTS_ROOM) && left <= self.config.stream_queue / 2;
             if wants_room {
                 record.clear(flag::WANTS_ROOM);
             }
@@ -469,9 +491,9 @@ impl Connection {
             if last {
                 // The stream may live on to receive; its turns to send are over.
                 self.scheduler.remove(&mut self.slab, slot);
-                return self.write_data(slot, piece, true);
+                return self.write_queued(slot, len, true);
             }
-            self.write_data(slot, piece, false);
+            self.write_queued(slot, len, false);
             if wants_room {
                 self.pending.push_back(Step::Writable { stream: key });
             }

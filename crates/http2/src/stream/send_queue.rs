@@ -58,6 +58,26 @@ impl ChunkPool {
         true
     }
 
+    /// How much goes into one frame of at most `max` bytes, which is not 0: the first piece as far as it fits, and while
+    /// pieces are smaller than `small` those behind it that fit whole. 0 when nothing is queued.
+    pub(crate) fn frame_len(&self, stream: &Stream, max: usize, small: usize) -> usize {
+        let last = stream.last_chunk;
+        let Some(chunk) = self.chunks.get(last as usize) else { return 0 };
+        let (mut at, mut len) = (chunk.next, 0);
+        loop {
+            let chunk = &self.chunks[at as usize];
+            let next_len = chunk.data.len();
+            if len > 0 && (next_len >= small || len + next_len > max) {
+                return len.min(max);
+            }
+            len += next_len;
+            if at == last || next_len >= small {
+                return len.min(max);
+            }
+            at = chunk.next;
+        }
+    }
+
     /// Takes at most `max` bytes of the first piece; `None` when nothing is queued. `max` is not 0.
     pub(crate) fn take(&mut self, stream: &mut Stream, max: usize) -> Option<Bytes> {
         let last = stream.last_chunk;
@@ -194,6 +214,7 @@ mod tests {
     use super::super::State;
     use super::*;
     use crate::field::{Field, Token};
+    use alloc::vec;
 
     fn stream(id: u32) -> Stream {
         Stream::new(id, State::Open, 0)
@@ -217,6 +238,8 @@ mod tests {
                 }
                 5..9 => {
                     let max = random.usize(1..12);
+                    let len = pool.frame_len(stream, max, 6);
+                    assert!(len <= max && (len == 0) == expected.is_empty(), "seed {seed}");
                     match pool.take(stream, max) {
                         Some(piece) => {
                             assert!(!piece.is_empty() && piece.len() <= max);
@@ -235,6 +258,33 @@ mod tests {
         streams.iter_mut().for_each(|stream| pool.clear(stream));
         pool.shrink();
         assert_eq!(pool.chunks.capacity(), 0);
+    }
+
+    #[test]
+    fn small_pieces_share_a_frame() {
+        let mut pool = ChunkPool::new();
+        let frames = |pool: &mut ChunkPool, lens: &[usize], max: usize| {
+            let mut stream = stream(1);
+            lens.iter().for_each(|&len| assert!(pool.push(&mut stream, vec![0; len].into())));
+            let mut frames = vec![];
+            while stream.queued > 0 {
+                let len = pool.frame_len(&stream, max, 10);
+                let mut left = len;
+                while left > 0 {
+                    left -= pool.take(&mut stream, left).unwrap().len();
+                }
+                frames.push(len);
+            }
+            assert_eq!(pool.frame_len(&stream, max, 10), 0);
+            frames
+        };
+        assert_eq!(frames(&mut pool, &[3, 4, 5], 100), [12]);
+        assert_eq!(frames(&mut pool, &[3, 4, 5], 12), [12]);
+        assert_eq!(frames(&mut pool, &[3, 4, 5], 11), [7, 5]);
+        assert_eq!(frames(&mut pool, &[3, 4, 5], 2), [2, 1, 2, 2, 2, 2, 1]);
+        assert_eq!(frames(&mut pool, &[3, 10, 4, 5], 100), [3, 10, 9]);
+        assert_eq!(frames(&mut pool, &[250, 4, 40], 100), [100, 100, 50, 4, 40]);
+        assert_eq!(frames(&mut pool, &[9; 25], 100), [99, 99, 27]);
     }
 
     #[test]
