@@ -1,0 +1,318 @@
+//! Client and server over links that delay, split, stall, cut and reset: what arrives is what was sent, as far as it
+//! arrives, and nobody waits for ever.
+
+#![allow(clippy::unwrap_used)]
+
+mod link;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use wireloom::{
+    ClientTls, CloseCode, Connector, DeflateConfig, Error, Keepalive, Request, Response, Server,
+    ServerConfig, ServerHandle, ServerTls, SlowPeer, Stage, WebSocketConfig,
+};
+use wireloom_testing::{Rng, rounds};
+
+use link::{End, Fault, Link};
+
+/// Nothing here takes nearly as long, unless somebody waits for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn echo(request: Request) -> Response {
+    match request.websocket() {
+        Ok(upgrade) => upgrade.on_open(|socket| async move {
+            let (mut sender, mut receiver) = socket.split();
+            while let Ok(Some(message)) = receiver.recv().await {
+                if sender.send(message).await.is_err() {
+                    break;
+                }
+            }
+        }),
+        Err(refusal) => refusal,
+    }
+}
+
+fn short_of_time() -> ServerConfig {
+    let mut config = ServerConfig::default();
+    config.deflate = Some(DeflateConfig::default());
+    config.handshake_timeout = Duration::from_millis(500);
+    config.websocket.core.close_timeout = Duration::from_millis(500);
+    config
+}
+
+/// A server of its own for each test; it lives as long as the runtime.
+async fn begin(config: ServerConfig) -> (SocketAddr, ServerHandle) {
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let (address, handle) = (server.local_addr().unwrap(), server.handle());
+    tokio::spawn(server.serve(echo));
+    (address, handle)
+}
+
+/// Waits until the server holds nothing any more.
+async fn is_let_go(server: &ServerHandle) {
+    let gone = async {
+        while server.stats().connections_open > 0 || server.stats().websockets_open > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.expect("the server let go of every connection");
+}
+
+/// Sends messages, and has each of them back; then closes.
+async fn talk(connector: &Connector, url: &str, messages: &[String]) {
+    let whole = async {
+        let mut socket = connector.connect(url).await.unwrap();
+        for message in messages {
+            socket.send(&**message).await.unwrap();
+            assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some(&**message));
+            socket.send(message.as_bytes()).await.unwrap();
+            assert_eq!(socket.recv().await.unwrap().unwrap().as_bytes(), message.as_bytes());
+        }
+        socket.close(CloseCode::NORMAL, "").await.unwrap();
+        assert_eq!(socket.end().unwrap().code(), CloseCode::NORMAL);
+    };
+    timeout(PATIENCE, whole).await.expect("the talk came to its end");
+}
+
+fn messages() -> Vec<String> {
+    vec![String::new(), "a".into(), "häßlich 😀".repeat(20), "x".repeat(5_000)]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_byte_may_come_alone() {
+    let (address, server) = begin(short_of_time()).await;
+    let link = Link::to(address, Fault::chunks(1), Fault::chunks(1)).await;
+    let url = format!("ws://{}/", link.address);
+    talk(&Connector::new(), &url, &messages()).await;
+    talk(&Connector::new().deflate(DeflateConfig::default()), &url, &messages()).await;
+    is_let_go(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_byte_of_tls_may_come_alone() {
+    let (tls, certificate) = ServerTls::self_signed(&["127.0.0.1"]).unwrap();
+    let server = Server::bind("127.0.0.1:0").await.unwrap().tls(tls);
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(echo));
+    let link = Link::to(address, Fault::chunks(1), Fault::chunks(1)).await;
+    let connector = Connector::new().tls(ClientTls::default().with_root(certificate.der()));
+    talk(&connector, &format!("wss://{}/", link.address), &messages()).await;
+}
+
+#[test]
+fn delays_and_splits_lose_nothing() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    rounds(4, |rng| {
+        let mut fault = || Fault {
+            chunk_max: Some(1 << rng.u32(4..14)),
+            delay_max: Duration::from_micros(rng.u64(0..2_000)),
+            seed: Some(rng.u64(..)),
+            ..Fault::NONE
+        };
+        let (up, down) = (fault(), fault());
+        let messages: Vec<String> = (0..10).map(|_| random_text(rng)).collect();
+        runtime.block_on(async {
+            let (address, server) = begin(ServerConfig::default()).await;
+            let link = Link::to(address, up, down).await;
+            talk(&Connector::new(), &format!("ws://{}/", link.address), &messages).await;
+            is_let_go(&server).await;
+        });
+    });
+}
+
+fn random_text(rng: &mut Rng) -> String {
+    let chars = rng.len(4_000);
+    rng.text(chars)
+}
+
+/// What a client hears over a link that fails: as many whole messages as came, and then that it is over.
+async fn hears_until_the_end(url: String) -> usize {
+    // Some come in more than one read.
+    const SENT: [usize; 4] = [3, 0, 200, 70];
+    let connector = Connector::new().handshake_timeout(Duration::from_secs(30));
+    let Ok(socket) = connector.connect(&url).await else { return 0 };
+    let (mut sender, mut receiver) = socket.split();
+    let sending = async {
+        for len in SENT {
+            if sender.send(vec![len as u8; len]).await.is_err() {
+                return;
+            }
+        }
+        let _ = sender.close(CloseCode::NORMAL, "").await;
+    };
+    let hearing = async {
+        let mut heard = 0;
+        while let Ok(Some(message)) = receiver.recv().await {
+            let len = SENT[heard];
+            assert_eq!(message.as_bytes(), vec![len as u8; len], "message {heard}");
+            heard += 1;
+        }
+        heard
+    };
+    let ((), heard) = tokio::join!(sending, hearing);
+    let Some(end) = receiver.end() else { return heard };
+    // A close that is called normal had its handshake, after all messages.
+    assert!(end.code() != CloseCode::NORMAL || heard == SENT.len(), "{end:?} after {heard}");
+    heard
+}
+
+async fn fails_at_every_byte(end: End, is_up: bool) {
+    let (address, server) = begin(short_of_time()).await;
+    let mut heard = Vec::new();
+    for begin in (0..640).step_by(64) {
+        let mut links = Vec::new();
+        let mut talks = Vec::new();
+        for after in begin..begin + 64 {
+            let fault = Fault::ends(after, end);
+            let (up, down) = if is_up { (fault, Fault::NONE) } else { (Fault::NONE, fault) };
+            let link = Link::to(address, up, down).await;
+            talks.push(tokio::spawn(hears_until_the_end(format!("ws://{}/", link.address))));
+            links.push(link);
+        }
+        for talk in talks {
+            heard.push(timeout(PATIENCE, talk).await.expect("nobody waits for ever").unwrap());
+        }
+    }
+    // The first never opened, the last never failed.
+    assert_eq!((heard[0], heard[639]), (0, 4));
+    is_let_go(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn may_be_cut_after_every_byte_that_is_sent() {
+    fails_at_every_byte(End::Cut, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn may_be_cut_after_every_byte_that_is_received() {
+    fails_at_every_byte(End::Cut, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn may_be_reset_after_every_byte_that_is_sent() {
+    fails_at_every_byte(End::Reset, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn may_be_reset_after_every_byte_that_is_received() {
+    fails_at_every_byte(End::Reset, false).await;
+}
+
+#[tokio::test]
+async fn a_handshake_that_stalls_is_given_up_by_both() {
+    let (address, server) = begin(short_of_time()).await;
+    let stalls = |after| Fault::ends(after, End::Stall);
+    for (up, down) in [(stalls(0), Fault::NONE), (stalls(40), Fault::NONE), (Fault::NONE, stalls(20))] {
+        let link = Link::to(address, up, down).await;
+        let connector = Connector::new().handshake_timeout(Duration::from_millis(300));
+        let refused = timeout(PATIENCE, connector.connect(&format!("ws://{}/", link.address))).await;
+        assert_eq!(refused.unwrap().unwrap_err(), Error::Timeout(Stage::Handshake));
+        drop(link);
+    }
+    is_let_go(&server).await;
+}
+
+#[tokio::test]
+async fn a_server_gives_up_a_head_that_stalls_although_the_link_holds() {
+    let (address, server) = begin(short_of_time()).await;
+    let link = Link::to(address, Fault::ends(40, End::Stall), Fault::NONE).await;
+    let connector = Connector::new().handshake_timeout(PATIENCE);
+    // The client still waits, and hears what the server says about it.
+    let refused = timeout(PATIENCE, connector.connect(&format!("ws://{}/", link.address))).await.unwrap();
+    let error = refused.unwrap_err();
+    assert!(matches!(error, Error::Cut | Error::Refused(_)), "{error:?}");
+    is_let_go(&server).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_falls_silent_is_noticed() {
+    let (address, _) = begin(ServerConfig::default()).await;
+    let link = Link::to(address, Fault::NONE, Fault::ends(300, End::Stall)).await;
+    let mut config = WebSocketConfig::default();
+    config.core.keepalive =
+        Some(Keepalive { ping_after: Duration::from_millis(100), dead_after: Duration::from_millis(400) });
+    let connector = Connector::new().config(config);
+    let mut socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();
+    // Pongs come until the 300 bytes are full.
+    let heard = timeout(PATIENCE, socket.recv()).await.unwrap();
+    assert_eq!(heard.unwrap_err(), Error::Timeout(Stage::Silence));
+}
+
+#[tokio::test]
+async fn closing_over_a_stalled_link_ends() {
+    let (address, _) = begin(ServerConfig::default()).await;
+    let link = Link::to(address, Fault::ends(300, End::Stall), Fault::NONE).await;
+    let mut config = WebSocketConfig::default();
+    config.core.close_timeout = Duration::from_millis(300);
+    let connector = Connector::new().config(config);
+    let mut socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();
+    socket.send(&[0; 1_000]).await.unwrap();
+    let _ = timeout(PATIENCE, socket.close(CloseCode::NORMAL, "")).await.expect("it ended");
+}
+
+#[tokio::test]
+async fn who_does_not_read_is_cut_in_time_and_holds_little() {
+    const QUEUE: usize = 256 << 10;
+    let (address, _) = begin(ServerConfig::default()).await;
+    // What is sent gets stuck.
+    let link = Link::to(address, Fault::ends(1_000, End::Stall), Fault::NONE).await;
+    let mut config = WebSocketConfig::default();
+    config.core.limits.queued_len_high = QUEUE;
+    config.slow_peer = SlowPeer::Wait { cut_after: Duration::from_millis(300) };
+    let connector = Connector::new().config(config);
+    let socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();
+    let (mut sender, mut receiver) = socket.split();
+    let message = vec![0; 64 << 10];
+    let sending = async {
+        loop {
+            if let Err(error) = sender.send(&message).await {
+                return error;
+            }
+            assert!(sender.queued_len() <= QUEUE + message.len() + 16);
+        }
+    };
+    let error = timeout(PATIENCE, sending).await.expect("it is cut");
+    assert_eq!(error, Error::SlowPeer);
+    let heard = timeout(PATIENCE, receiver.recv()).await.expect("the receiver hears of it");
+    assert!(!matches!(heard, Ok(Some(_))), "{heard:?}");
+}
+
+// A reader never waits for a writer that waits.
+#[tokio::test]
+async fn what_comes_is_heard_while_sending_is_stuck() {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(|request: Request| async move {
+        request.websocket().map_or_else(
+            |refusal| refusal,
+            |upgrade| {
+                upgrade.on_open(|mut socket| async move {
+                    for number in 0..100u32 {
+                        if socket.send(number.to_string()).await.is_err() {
+                            return;
+                        }
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                })
+            },
+        )
+    }));
+    let link = Link::to(address, Fault::ends(1_000, End::Stall), Fault::NONE).await;
+    let socket = wireloom::connect(&format!("ws://{}/", link.address)).await.unwrap();
+    let (mut sender, mut receiver) = socket.split();
+    let stuck = tokio::spawn(async move {
+        let message = vec![0; 1 << 20];
+        while sender.send(&message).await.is_ok() {}
+    });
+    let hearing = async {
+        for number in 0..100u32 {
+            let message = receiver.recv().await.unwrap().unwrap();
+            assert_eq!(message.as_text(), Some(&*number.to_string()));
+        }
+    };
+    timeout(PATIENCE, hearing).await.expect("all of it is heard");
+    assert!(!stuck.is_finished(), "sending is stuck");
+    stuck.abort();
+}
