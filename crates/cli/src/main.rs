@@ -2,6 +2,7 @@
 
 mod args;
 mod cmd;
+mod descriptors;
 mod exit;
 mod log;
 mod routes;

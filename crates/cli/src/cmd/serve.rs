@@ -9,11 +9,12 @@ use wireloom::{DeflateConfig, Keepalive, Server, ServerConfig, ServerHandle, Ser
 
 use crate::args::{LogFormat, Serve, SlowPolicy};
 use crate::exit::Exit;
-use crate::log;
 use crate::routes::Routes;
+use crate::{descriptors, log};
 
 pub(crate) fn run(args: &Serve) -> Exit {
     log::begin(args.log, args.log_level);
+    descriptors::raise_limit();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = args.workers {
         builder.worker_threads(workers);

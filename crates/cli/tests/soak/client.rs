@@ -1,0 +1,166 @@
+//! What clients do: most are honest, some go without a word, some talk nonsense.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use wireloom::{ClientTls, CloseCode, Connector, DeflateConfig, Error, WebSocket};
+use wireloom_testing::Rng;
+
+/// What was done, in the order of the counts.
+pub(crate) const KINDS: [&str; 8] =
+    ["echo", "room", "source", "vanish", "requests", "nonsense", "bad frames", "hang"];
+
+/// Longer than anything takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Does one thing, and says which.
+pub(crate) async fn act(rng: &mut Rng, addresses: &[String; 2]) -> usize {
+    let kind = rng.usize(0..KINDS.len());
+    let (plain, secure) = (&addresses[0], &addresses[1]);
+    let acting = async {
+        match kind {
+            0 => echo(rng, plain, secure).await.expect("an honest client is served"),
+            1 => room(rng, plain, secure).await.expect("a member hears itself"),
+            2 => source(rng, plain).await.expect("the source sends"),
+            3 => vanish(rng, plain).await,
+            4 => requests(rng, plain).await,
+            5 => nonsense(rng, plain).await,
+            6 => bad_frames(rng, plain).await,
+            _ => hang(rng, plain).await,
+        }
+    };
+    tokio::time::timeout(PATIENCE, acting).await.unwrap_or_else(|_| panic!("{} hangs", KINDS[kind]));
+    kind
+}
+
+async fn open(rng: &mut Rng, plain: &str, secure: &str, path: &str) -> Result<WebSocket, Error> {
+    let mut connector = Connector::new().tls(ClientTls::default().insecure());
+    if rng.bool() {
+        connector = connector.deflate(DeflateConfig::default());
+    }
+    let is_secure = rng.u8(0..4) == 0;
+    let url = if is_secure { format!("wss://{secure}{path}") } else { format!("ws://{plain}{path}") };
+    connector.connect(&url).await
+}
+
+async fn echo(rng: &mut Rng, plain: &str, secure: &str) -> Result<(), Error> {
+    let mut socket = open(rng, plain, secure, "/echo").await?;
+    for _ in 0..rng.usize(1..20) {
+        let len = rng.len(300_000);
+        let message = rng.bytes(len);
+        socket.send(&message).await?;
+        assert_eq!(socket.recv().await?.expect("it is open").as_bytes(), message);
+    }
+    socket.close(CloseCode::NORMAL, "").await
+}
+
+async fn room(rng: &mut Rng, plain: &str, secure: &str) -> Result<(), Error> {
+    let room = format!("/rooms/{}", rng.u8(0..50));
+    let mut socket = open(rng, plain, secure, &room).await?;
+    let word = rng.u64(..).to_string();
+    socket.send(&*word).await?;
+    while socket.recv().await?.expect("it is open").as_text() != Some(&word) {}
+    socket.close(CloseCode::NORMAL, "").await
+}
+
+async fn source(rng: &mut Rng, plain: &str) -> Result<(), Error> {
+    let (size, count) = (rng.len(20_000), rng.usize(1..2_000));
+    let url = format!("ws://{plain}/source?size={size}&count={count}");
+    let mut socket = wireloom::connect(&url).await?;
+    let wanted = rng.usize(0..2 * count);
+    let mut heard = 0;
+    while heard < wanted
+        && let Some(message) = socket.recv().await?
+    {
+        assert_eq!(message.as_bytes().len(), size);
+        heard += 1;
+    }
+    assert_eq!(heard, wanted.min(count));
+    // The rest is left where it is.
+    Ok(())
+}
+
+/// Sends much, reads nothing, and is gone.
+async fn vanish(rng: &mut Rng, plain: &str) {
+    let path = *rng.pick(&["/echo", "/sink", "/rooms/crowd", "/source"]);
+    let Ok(mut socket) = wireloom::connect(&format!("ws://{plain}{path}")).await else { return };
+    let message = rng.bytes(60_000);
+    for _ in 0..rng.usize(0..10) {
+        // The server may wait for this end to read.
+        if tokio::time::timeout(Duration::from_millis(20), socket.send(&message)).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn requests(rng: &mut Rng, plain: &str) {
+    let mut stream = TcpStream::connect(plain).await.unwrap();
+    let len = rng.len(50_000);
+    let body = rng.bytes(len);
+    let post = format!("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(post.as_bytes()).await.unwrap();
+    stream.write_all(&body).await.unwrap();
+    stream.write_all(b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200 "));
+    assert!(
+        answer.windows(body.len() + 13).any(|at| at.starts_with(&body) && at.ends_with(b"HTTP/1.1 404 "))
+    );
+}
+
+/// Sends these, and reads what the server says to them, if anything.
+async fn answered(plain: &str, bytes: &[u8]) {
+    let Ok(mut stream) = TcpStream::connect(plain).await else { return };
+    if stream.write_all(bytes).await.is_ok() {
+        let _ = stream.shutdown().await;
+        let mut answer = [0; 4096];
+        while let Ok(1..) = stream.read(&mut answer).await {}
+    }
+}
+
+async fn nonsense(rng: &mut Rng, plain: &str) {
+    let len = rng.len(40_000);
+    let random = rng.bytes(len);
+    let bytes = match rng.u8(0..5) {
+        0 => random,
+        1 => [b"GET / HTTP/1.1\r\nHost: x\r\nX: ".to_vec(), random].concat(),
+        2 => [b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), random]
+            .concat(),
+        3 => [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), random].concat(),
+        _ => [HANDSHAKE, &random].concat(),
+    };
+    answered(plain, &bytes).await;
+}
+
+const HANDSHAKE: &[u8] = b"GET /echo HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
+
+async fn bad_frames(rng: &mut Rng, plain: &str) {
+    let frame: &[u8] = rng.pick::<&[u8]>(&[
+        // Not masked; a reserved opcode; a reserved bit; a long ping; no UTF-8; a length with its highest bit; more than
+        // the longest; a continuation of nothing; a close code that may not be sent; a close of one byte.
+        b"\x81\x01a",
+        b"\x83\x80\0\0\0\0",
+        b"\xC1\x80\0\0\0\0",
+        b"\x89\xFE\x00\x80\0\0\0\0",
+        b"\x81\x82\0\0\0\0\xFF\xFF",
+        b"\x82\xFF\x80\0\0\0\0\0\0\0\0\0\0\0",
+        b"\x82\xFF\0\0\0\x10\0\0\0\0\0\0\0\0",
+        b"\x80\x80\0\0\0\0",
+        b"\x88\x82\0\0\0\0\x03\xED",
+        b"\x88\x81\0\0\0\0\x03",
+    ]);
+    answered(plain, &[HANDSHAKE, frame].concat()).await;
+}
+
+/// Sends a part of something, and waits until it is sent away.
+async fn hang(rng: &mut Rng, plain: &str) {
+    let whole: &[u8] = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345";
+    let part = &whole[..rng.usize(0..=whole.len())];
+    let mut stream = TcpStream::connect(plain).await.unwrap();
+    stream.write_all(part).await.unwrap();
+    let mut answer = [0; 1024];
+    while let Ok(1..) = stream.read(&mut answer).await {}
+}

@@ -1,0 +1,76 @@
+//! `wireloom serve` as a process that is watched: what it holds in memory, and how many descriptors.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+/// A running server.
+pub(crate) struct Serving {
+    child: Child,
+    /// Where it listens, without and with TLS.
+    pub(crate) addresses: [String; 2],
+}
+
+impl Serving {
+    pub(crate) async fn begin() -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_wireloom"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--tls", "--tls-listen", "127.0.0.1:0"])
+            // What hangs is to be let go within the time of a short run.
+            .args(["--handshake-timeout", "1s", "--keep-alive", "1s", "--body-timeout", "1s"])
+            .args(["--close-timeout", "1s", "--slow-timeout", "1s", "--ping", "1s"])
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut addresses = Vec::new();
+        while addresses.len() < 2 {
+            let line = lines.next_line().await.unwrap().unwrap();
+            if let Some((_, url)) = line.strip_prefix("wireloom ").and_then(|rest| rest.split_once("://")) {
+                addresses.push(url.trim_end_matches('/').to_owned());
+            }
+        }
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Self { child, addresses: addresses.try_into().unwrap() }
+    }
+
+    fn proc(&self, name: &str) -> String {
+        format!("/proc/{}/{name}", self.child.id().unwrap())
+    }
+
+    /// What it holds in memory, in bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(self.proc("status")).expect("the server runs");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    pub(crate) fn descriptors(&self) -> usize {
+        std::fs::read_dir(self.proc("fd")).expect("the server runs").count()
+    }
+
+    /// One of the numbers of `/metrics`.
+    pub(crate) async fn metric(&self, name: &str) -> u64 {
+        let mut stream = TcpStream::connect(&self.addresses[0]).await.unwrap();
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let name = format!("wireloom_{name} ");
+        let line = answer.lines().find_map(|line| line.strip_prefix(&name));
+        line.unwrap_or_else(|| panic!("{name} in {answer}")).parse().unwrap()
+    }
+
+    /// SIGTERM, and what comes of it.
+    pub(crate) async fn end(mut self) {
+        let pid = rustix::process::Pid::from_raw(self.child.id().unwrap().cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(30), self.child.wait()).await;
+        assert!(ended.expect("it ends").unwrap().success());
+    }
+}
