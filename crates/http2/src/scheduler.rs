@@ -195,6 +195,12 @@ impl Scheduler {
         }
     }
 
+    /// The stream that has waited for window the shortest.
+    #[inline]
+    pub(crate) const fn last_blocked(&self) -> Option<u32> {
+        if self.blocked.tail == NONE { None } else { Some(self.blocked.tail) }
+    }
+
     /// The stream that has waited for window the longest.
     #[inline]
     pub(crate) const fn first_blocked(&self) -> Option<u32> {

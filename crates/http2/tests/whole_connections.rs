@@ -397,3 +397,63 @@ fn a_caller_is_told_when_to_wait_and_when_to_go_on() {
         assert!(pair.client.heard.contains(&Heard::End(key)));
     });
 }
+
+#[test]
+fn what_begins_after_an_idle_hour_has_all_its_time() {
+    // Nothing told the connection the time while it was idle.
+    let mut rng = Rng::with_seed(5);
+    let hour = Duration::from_secs(3_600);
+    let limits = Config::new(Role::Server).limits;
+    let idle = |client: Config, rng: &mut Rng| {
+        let mut pair = Pair::with(client, Config::new(Role::Server));
+        let key = pair.client.connection.send_request(POST, true).unwrap();
+        pair.run(rng);
+        pair.advance(hour);
+        let there = server_key(&pair, key);
+        (pair, there)
+    };
+
+    // SETTINGS.
+    let (mut pair, _) = idle(Config::new(Role::Client), &mut rng);
+    let mut settings = Config::new(Role::Server).settings;
+    settings.max_concurrent_streams += 1;
+    pair.server.connection.update_settings(settings).unwrap();
+    pair.server.writes = false;
+    pair.advance(limits.settings_timeout - Duration::from_millis(1));
+    assert_eq!(pair.server.failure(), None);
+    pair.advance(Duration::from_millis(1));
+    assert!(pair.server.failure().is_some());
+
+    // Output that does not leave.
+    let (mut pair, there) = idle(Config::new(Role::Client), &mut rng);
+    pair.server.connection.send_response(there, OK, false).unwrap();
+    pair.server.connection.send_data(there, vec![b'd'; 100_000], true).unwrap();
+    let mut slices = [&[][..]; 2];
+    assert_eq!(pair.server.connection.poll_transmit(&mut slices), 2);
+    pair.server.connection.transmitted(10);
+    pair.advance(limits.stall_timeout - Duration::from_millis(1));
+    assert_eq!(pair.server.failure(), None);
+    pair.advance(Duration::from_millis(1));
+    assert!(pair.server.failure().is_some());
+
+    // A stream without window; another that is blocked later does not set its clock back.
+    let mut client = Config::new(Role::Client);
+    client.settings.initial_window_size = 0;
+    client.stream_window_max = 0;
+    let (mut pair, there) = idle(client, &mut rng);
+    let later = pair.client.connection.send_request(POST, true).unwrap();
+    pair.run(&mut rng);
+    let later = server_key(&pair, later);
+    for stream in [there, later] {
+        pair.server.connection.send_response(stream, OK, false).unwrap();
+        pair.server.connection.send_data(stream, "waits", true).unwrap();
+        pair.run(&mut rng);
+        pair.advance(limits.stall_timeout / 2 - Duration::from_millis(1));
+    }
+    assert!(pair.server.connection.contains(there));
+    pair.advance(Duration::from_millis(2));
+    assert!(!pair.server.connection.contains(there) && pair.server.connection.contains(later));
+    pair.advance(limits.stall_timeout / 2);
+    assert!(!pair.server.connection.contains(later));
+    assert_eq!(pair.server.failure(), None);
+}

@@ -11,6 +11,7 @@
 
 use super::Connection;
 use super::exchange::PROBE;
+use super::since::Since;
 use crate::error::{Error, Misuse, Violation};
 use crate::flow_control::{grant, spend, window};
 use crate::frame::{Ping, StreamId, WindowUpdate};
@@ -258,7 +259,7 @@ impl Connection {
                 return Err(Error::peer(Violation::WindowOverflow, StreamId::CONNECTION));
             }
             if i64::from(increment) >= Self::PROGRESS_MIN {
-                self.stalled_since = None;
+                self.stalled = Since::Never;
             }
             return Ok(None);
         }

@@ -7,6 +7,7 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use super::Connection;
+use super::since::Since;
 use crate::Role;
 use crate::error::{Error, Exceeded, Misuse, Violation};
 use crate::event::Step;
@@ -26,7 +27,7 @@ pub(super) struct Exchange {
     pub(super) peer: Settings,
     pub(super) acknowledged: Settings,
     /// Sent and not acknowledged, with the time of sending, in order.
-    unacknowledged: VecDeque<(Settings, Duration)>,
+    unacknowledged: VecDeque<(Settings, Since)>,
     /// PING of the caller that wait for an answer.
     pings: VecDeque<([u8; 8], Duration)>,
     pub(super) round_trip: Option<Duration>,
@@ -45,13 +46,17 @@ impl Exchange {
         }
     }
 
-    /// What was sent so far was sent at this time.
-    pub(super) fn begin_time(&mut self, now: Duration) {
-        self.unacknowledged.iter_mut().for_each(|(_, sent_at)| *sent_at = now);
+    pub(super) fn tell_time(&mut self, now: Duration) {
+        self.unacknowledged.iter_mut().for_each(|(_, sent)| sent.tell(now));
     }
 
-    pub(super) fn sent_settings(&mut self, settings: Settings, now: Duration) {
-        self.unacknowledged.push_back((settings, now));
+    /// Whether it is not known when the last SETTINGS were sent.
+    pub(super) fn awaits_time(&self) -> bool {
+        self.unacknowledged.back().is_some_and(|&(_, sent)| sent == Since::Next)
+    }
+
+    pub(super) fn sent_settings(&mut self, settings: Settings) {
+        self.unacknowledged.push_back((settings, Since::Next));
     }
 }
 
@@ -64,8 +69,8 @@ impl Connection {
     }
 
     pub(super) fn settings_deadline(&self) -> Option<Duration> {
-        let (_, sent_at) = self.exchange.unacknowledged.front()?;
-        Some(sent_at.saturating_add(self.limits().settings_timeout))
+        let (_, sent) = self.exchange.unacknowledged.front()?;
+        sent.deadline(self.limits().settings_timeout)
     }
 
     pub(super) fn receive_settings(&mut self, values: Values<'_>) -> Result<Option<Step>, Error> {
@@ -146,7 +151,8 @@ impl Connection {
         self.check_alive()?;
         frame::Settings::encode(settings.entries_since(&before), &mut self.out.bytes);
         self.config.settings = settings;
-        self.exchange.sent_settings(settings, self.now);
+        self.exchange.sent_settings(settings);
+        self.untimed = true;
         Ok(())
     }
 

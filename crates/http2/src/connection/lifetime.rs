@@ -6,6 +6,7 @@
 use core::time::Duration;
 
 use super::Connection;
+use super::since::Since;
 use crate::error::{Error, ErrorCode, Exceeded, Misuse, Scope, Violation};
 use crate::event::Step;
 use crate::flow_control::window;
@@ -193,24 +194,35 @@ impl Connection {
     #[inline]
     pub(super) fn tell_time(&mut self, now: Duration) {
         self.now = self.now.max(now);
-        if !self.knows_time {
-            self.begin_time();
+        if self.untimed {
+            self.begin_clocks();
         }
     }
 
-    /// The first time that the caller tells: every clock that runs begins here.
-    #[cold]
-    fn begin_time(&mut self) {
-        self.knows_time = true;
-        self.exchange.begin_time(self.now);
-        self.stalled_since = self.stalled_since.map(|_| self.now);
-        let mut at = self.scheduler.first_blocked();
+    /// What was begun since the caller told the time before lasts from now on.
+    fn begin_clocks(&mut self) {
+        self.untimed = false;
+        self.exchange.tell_time(self.now);
+        self.stalled.tell(self.now);
+        let now_ms = self.now_ms();
+        let mut at = self.scheduler.last_blocked();
         while let Some(slot) = at {
-            let now_ms = self.now_ms();
             let stream = self.slab.get_mut(slot);
+            if !stream.has(flag::UNTIMED) {
+                break;
+            }
+            stream.clear(flag::UNTIMED);
             stream.stalled_at_ms = now_ms;
-            at = (stream.next != NONE).then_some(stream.next);
+            at = (stream.prev != NONE).then_some(stream.prev);
         }
+    }
+
+    /// Whether something lasts of which it is not known since when.
+    pub(super) fn awaits_time(&self) -> bool {
+        let blocked = self.scheduler.last_blocked();
+        self.stalled == Since::Next
+            || self.exchange.awaits_time()
+            || blocked.is_some_and(|slot| self.slab.get(slot).has(flag::UNTIMED))
     }
 
     /// Progress below this does not set the clock of a stalled stream back, in bytes.
@@ -218,7 +230,7 @@ impl Connection {
 
     pub(super) fn stall_deadline(&self) -> Option<Duration> {
         let timeout = self.limits().stall_timeout;
-        let connection = self.stalled_since.map(|since| since.saturating_add(timeout));
+        let connection = self.stalled.deadline(timeout);
         let stream = self.scheduler.first_blocked().map(|slot| {
             let age = self.now_ms().wrapping_sub(self.slab.get(slot).stalled_at_ms);
             self.now.saturating_sub(Duration::from_millis(u64::from(age))).saturating_add(timeout)
@@ -241,9 +253,9 @@ impl Connection {
         }
         let timeout = self.limits().stall_timeout;
         if self.out.is_empty() && (self.send_window > 0 || self.scheduler.is_idle()) {
-            self.stalled_since = None;
+            self.stalled = Since::Never;
         }
-        if self.stalled_since.is_some_and(|since| since.saturating_add(timeout) <= self.now) {
+        if self.stalled.deadline(timeout).is_some_and(|deadline| deadline <= self.now) {
             return Err(Error::limit(Exceeded::Stalled, StreamId::CONNECTION));
         }
         let timeout_ms = timeout.as_millis();
@@ -266,7 +278,6 @@ impl Connection {
     /// A stream has DATA queued: puts it into the list where it belongs.
     pub(super) fn schedule(&mut self, slot: u32) {
         let initial = self.exchange.peer.initial_window_size;
-        let now_ms = self.now_ms();
         let stream = self.slab.get_mut(slot);
         if stream.has(flag::IN_LIST) {
             return;
@@ -275,10 +286,10 @@ impl Connection {
             return self.scheduler.add_ready(&mut self.slab, slot);
         }
         // The clock goes on over windows that were opened by a crumb.
-        let running = stream.has(flag::STALL_CLOCK);
+        let running = stream.has(flag::STALL_CLOCK) && !stream.has(flag::UNTIMED);
         if !running {
-            stream.stalled_at_ms = now_ms;
-            stream.set(flag::STALL_CLOCK);
+            stream.set(flag::STALL_CLOCK | flag::UNTIMED);
+            self.untimed = true;
         }
         self.scheduler.add_blocked(&mut self.slab, slot, running);
     }

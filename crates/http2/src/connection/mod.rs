@@ -17,6 +17,7 @@ mod model;
 mod output;
 mod receive;
 mod send;
+mod since;
 #[cfg(test)]
 mod tests;
 
@@ -45,6 +46,7 @@ use exchange::Exchange;
 use goaway::Closing;
 use output::Output;
 use receive::Reader;
+use since::Since;
 
 /// One end of a connection.
 ///
@@ -56,8 +58,8 @@ use receive::Reader;
 ///   [`Connection::poll_timeout`].
 ///
 /// After input, time or commands, drain the output: [`Connection::poll_transmit`] and [`Connection::transmitted`] until
-/// nothing is left or the transport is full. Times are durations since a moment of the caller's choice; what the
-/// connection did before it was told the time counts as done then.
+/// nothing is left or the transport is full. Times are durations since a moment of the caller's choice; what commands
+/// begin lasts from the time that is told next.
 ///
 /// ```
 /// use core::time::Duration;
@@ -117,9 +119,10 @@ use receive::Reader;
 pub struct Connection {
     role: Role,
     config: Config,
-    /// The latest time that the caller told, if it has told any.
+    /// The latest time that the caller told.
     now: Duration,
-    knows_time: bool,
+    /// Something may last since the next one: `Since::Next`, or `flag::UNTIMED`.
+    untimed: bool,
 
     slab: Slab,
     recent: Recent,
@@ -159,7 +162,7 @@ pub struct Connection {
     /// No delta of a stream's send window is above this.
     send_delta_max: i32,
     /// Since when nothing moves although something waits.
-    stalled_since: Option<Duration>,
+    stalled: Since,
 
     exchange: Exchange,
     closing: Closing,
@@ -230,7 +233,7 @@ impl Connection {
         Ok(Self {
             role,
             now: Duration::ZERO,
-            knows_time: false,
+            untimed: false,
             slab: Slab::new(config.hash_key),
             recent: Recent::new(config.limits.resets_remembered_max),
             idle_priorities: IdlePriorities::new(),
@@ -255,7 +258,7 @@ impl Connection {
             held: 0,
             growth: Growth::new(config.settings.initial_window_size, config.stream_window_max),
             send_delta_max: 0,
-            stalled_since: None,
+            stalled: Since::Never,
             exchange: Exchange::new(),
             closing: Closing::new(),
             config,
@@ -269,7 +272,8 @@ impl Connection {
         }
         let settings = self.config.settings;
         frame::Settings::encode(settings.entries_since(&Settings::INITIAL), &mut self.out.bytes);
-        self.exchange.sent_settings(settings, self.now);
+        self.exchange.sent_settings(settings);
+        self.untimed = true;
         self.release_connection();
     }
 
@@ -422,17 +426,19 @@ impl Connection {
     pub fn transmitted(&mut self, written: usize) {
         self.out.advance(written);
         if written > 0 && (self.send_window > 0 || self.scheduler.is_idle()) {
-            self.stalled_since = if self.out.is_empty() { None } else { Some(self.now) };
+            self.stalled = if self.out.is_empty() { Since::Never } else { Since::Next };
+            self.untimed = true;
         }
     }
 
-    /// When [`Connection::handle_timeout`] is to be called next, if ever: at once while the connection knows no time.
+    /// When [`Connection::handle_timeout`] is to be called next, if ever. It is a time that has passed when the connection
+    /// needs to know what time it is.
     pub fn poll_timeout(&self) -> Option<Duration> {
         if self.has_ended() {
             return None;
         }
-        if !self.knows_time {
-            return Some(Duration::ZERO);
+        if self.awaits_time() {
+            return Some(self.now);
         }
         let settings = self.settings_deadline();
         let stall = self.stall_deadline();

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::Connection;
 use super::headers::request_kind;
 use super::output::BY_REFERENCE;
+use super::since::Since;
 use crate::Role;
 use crate::error::{Error, Misuse};
 use crate::event::Step;
@@ -453,10 +454,11 @@ impl Connection {
                 break;
             }
         }
-        if self.stalled_since.is_none()
+        if self.stalled == Since::Never
             && (!self.out.is_empty() || (!self.scheduler.is_idle() && self.send_window <= 0))
         {
-            self.stalled_since = Some(self.now);
+            self.stalled = Since::Next;
+            self.untimed = true;
         }
     }
 

@@ -268,6 +268,7 @@ fn a_stream_that_is_stalled_for_long_is_reset_and_the_connection_lives() {
     server.send_data(there, vec![1; 100], true).unwrap();
     settle(&mut client, &mut server);
     let deadline = server.poll_timeout().unwrap();
+    assert_eq!(deadline, Limits::DEFAULT.stall_timeout);
     server.handle_timeout(deadline - Duration::from_millis(1)).unwrap();
     assert!(server.contains(there));
     server.handle_timeout(deadline).unwrap();

@@ -40,6 +40,9 @@ pub(crate) mod flag {
     pub(crate) const STALL_CLOCK: u16 = 1 << 13;
     /// A tiny DATA frame came before.
     pub(crate) const TINY_BEFORE: u16 = 1 << 14;
+    /// `STALL_CLOCK` runs from the time that the caller tells next. In the list of those without window, such streams are
+    /// the last ones.
+    pub(crate) const UNTIMED: u16 = 1 << 15;
 }
 
 /// Urgency 0 (first) to 7 (last) and whether pieces are of use (RFC 9218 §4), packed.
