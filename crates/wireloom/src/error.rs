@@ -41,6 +41,18 @@ pub enum Error {
     Tls(rustls::Error),
     /// A `wss` URL, and this build speaks no TLS.
     NoTls,
+    /// HTTP/2: the peer broke the protocol, a limit was reached, or this end asked for what cannot be.
+    Http2(wireloom_http2::error::Error),
+    /// A stream of HTTP/2 ended before its time, by either end, with this code (RFC 9113 §7).
+    StreamReset(wireloom_http2::error::ErrorCode),
+    /// The peer says that it has not looked at the request: it may be sent again, on another connection (RFC 9113 §8.7).
+    NotProcessed,
+    /// A header that cannot be sent.
+    Header,
+    /// The content is larger than what is collected.
+    TooLarge,
+    /// HTTP/1.1: the content is not what it should be, and why.
+    Malformed(&'static str),
 }
 
 /// What took too long.
@@ -53,6 +65,8 @@ pub enum Stage {
     Handshake,
     /// Any sign of life ([`wireloom_ws::Keepalive`]).
     Silence,
+    /// The content of a request or a response.
+    Body,
 }
 
 impl fmt::Display for Error {
@@ -73,6 +87,7 @@ impl fmt::Display for Error {
             Self::Timeout(Stage::Connect) => f.write_str("connecting took too long"),
             Self::Timeout(Stage::Handshake) => f.write_str("the opening handshake took too long"),
             Self::Timeout(Stage::Silence) => f.write_str("the peer has been silent for too long"),
+            Self::Timeout(Stage::Body) => f.write_str("the content took too long"),
             Self::Io(kind) => kind.fmt(f),
             #[cfg(feature = "tls")]
             Self::Tls(error) => {
@@ -80,6 +95,12 @@ impl fmt::Display for Error {
                 crate::tls::reason(error, f)
             }
             Self::NoTls => f.write_str("this build speaks no TLS"),
+            Self::Http2(error) => write!(f, "HTTP/2: {error}"),
+            Self::StreamReset(code) => write!(f, "the stream was reset: {code}"),
+            Self::NotProcessed => f.write_str("the peer has not processed the request"),
+            Self::Header => f.write_str("a header that cannot be sent"),
+            Self::TooLarge => f.write_str("the content is too large"),
+            Self::Malformed(why) => f.write_str(why),
         }
     }
 }
@@ -92,6 +113,23 @@ impl From<wireloom_ws::Error> for Error {
             wireloom_ws::Error::Misuse(wireloom_ws::Misuse::NotOpen) => Self::Closed,
             error => Self::WebSocket(error),
         }
+    }
+}
+
+impl From<wireloom_http2::error::Error> for Error {
+    fn from(error: wireloom_http2::error::Error) -> Self {
+        use wireloom_http2::error::{Error as Http2, Misuse};
+        match error {
+            Http2::Misuse(Misuse::GoingAway | Misuse::StreamIdsExhausted) => Self::NotProcessed,
+            Http2::Misuse(Misuse::ConnectionClosed | Misuse::StreamGone) => Self::Closed,
+            error => Self::Http2(error),
+        }
+    }
+}
+
+impl From<wireloom_http2::error::Misuse> for Error {
+    fn from(misuse: wireloom_http2::error::Misuse) -> Self {
+        wireloom_http2::error::Error::from(misuse).into()
     }
 }
 

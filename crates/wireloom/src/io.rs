@@ -7,6 +7,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::tunnel::Tunnel;
+
 /// Anything that reads and writes bytes in order.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
@@ -17,19 +19,22 @@ pub(crate) enum Io {
     Tcp(TcpStream),
     #[cfg(feature = "tls")]
     Tls(Box<tokio_rustls::TlsStream<TcpStream>>),
+    /// A stream of HTTP/2.
+    Tunnel(Box<Tunnel>),
     Other(Box<dyn Transport>),
 }
 
 impl Io {
     /// Whether one direction of the stream may have to wait for the other.
     pub(crate) fn directions_mix(&self) -> bool {
-        !matches!(self, Self::Tcp(_))
+        !matches!(self, Self::Tcp(_) | Self::Tunnel(_))
     }
 
     /// Reads what is there; 0 at the end.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut into = ReadBuf::new(into);
         ready!(match self {
+            Self::Tunnel(io) => Pin::new(io).poll_read(cx, &mut into),
             Self::Tcp(io) => Pin::new(io).poll_read(cx, &mut into),
             #[cfg(feature = "tls")]
             Self::Tls(io) => Pin::new(io).poll_read(cx, &mut into),
@@ -42,6 +47,7 @@ impl Io {
     pub(crate) fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(io) => io.poll_read_ready(cx),
+            Self::Tunnel(io) => io.poll_read_ready(cx),
             _ => Poll::Ready(Ok(())),
         }
     }
@@ -56,6 +62,7 @@ impl Io {
             (Self::Tcp(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
             #[cfg(feature = "tls")]
             (Self::Tls(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
+            (Self::Tunnel(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
             (Self::Other(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
         }
     }
@@ -63,7 +70,7 @@ impl Io {
     /// Brings what the transport itself holds back onto the wire.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Tcp(_) => Poll::Ready(Ok(())),
+            Self::Tcp(_) | Self::Tunnel(_) => Poll::Ready(Ok(())),
             #[cfg(feature = "tls")]
             Self::Tls(io) => Pin::new(io).poll_flush(cx),
             Self::Other(io) => Pin::new(io).poll_flush(cx),
@@ -74,6 +81,7 @@ impl Io {
     pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(io) => Pin::new(io).poll_shutdown(cx),
+            Self::Tunnel(io) => Pin::new(io).poll_shutdown(cx),
             #[cfg(feature = "tls")]
             Self::Tls(io) => Pin::new(io).poll_shutdown(cx),
             Self::Other(io) => Pin::new(io).poll_shutdown(cx),

@@ -1,4 +1,4 @@
-//! WebSocket on tokio: client and server, over HTTP/1.1 and TLS.
+//! WebSocket and HTTP on tokio: client and server, over HTTP/1.1, HTTP/2 and TLS.
 //!
 //! Messages are borrowed from the read buffer or owned, as you ask; all frames of a read are drained before the next;
 //! what one wake-up produced leaves in one write; an idle connection holds no buffer. The protocol itself is
@@ -7,18 +7,22 @@
 mod buffer;
 pub mod client;
 pub mod error;
+mod headers;
 pub mod http;
+mod http2;
 mod io;
 pub mod server;
 #[cfg(feature = "tls")]
 pub mod tls;
+mod tunnel;
 pub mod websocket;
 
 #[cfg(feature = "tls")]
 pub use client::tls::ClientTls;
 pub use client::{Connector, Proxy, ProxyError, connect};
 pub use error::{Error, Stage};
-pub use http::{Request, Response, Upgrade};
+pub use headers::Headers;
+pub use http::{Body, BodySender, IntoResponse, Request, Response, Upgrade, Version};
 pub use io::Transport;
 pub use server::{Handler, Server, ServerConfig, ServerHandle};
 #[cfg(feature = "tls")]
@@ -26,6 +30,7 @@ pub use tls::ServerTls;
 pub use websocket::{
     Message, OwnedMessage, Payload, Receiver, Sender, SlowPeer, Utf8Bytes, WebSocket, WebSocketConfig,
 };
+pub use wireloom_http2;
 pub use wireloom_ws;
 pub use wireloom_ws::deflate::DeflateConfig;
 pub use wireloom_ws::{CloseCode, Config, Keepalive, Limits};

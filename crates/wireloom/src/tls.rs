@@ -22,6 +22,9 @@ pub(crate) use reason::reason;
 /// What is spoken inside (RFC 7301).
 const ALPN: &[u8] = b"http/1.1";
 
+/// RFC 9113 §3.2.
+const ALPN_HTTP2: &[u8] = b"h2";
+
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
@@ -71,7 +74,7 @@ fn server_config(
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .map_err(Error::Tls)?;
-    config.alpn_protocols = vec![ALPN.into()];
+    config.alpn_protocols = vec![ALPN_HTTP2.into(), ALPN.into()];
     Ok(Arc::new(config))
 }
 
@@ -87,7 +90,7 @@ impl ServerTls {
         Ok(Self { current: Arc::new(RwLock::new(config)), files: Some(Arc::new(files)) })
     }
 
-    /// A configuration of rustls. Its ALPN should name `http/1.1` or nothing.
+    /// A configuration of rustls. Its ALPN should name `h2` and `http/1.1`, one of them, or nothing.
     pub fn from_rustls(config: Arc<rustls::ServerConfig>) -> Self {
         Self { current: Arc::new(RwLock::new(config)), files: None }
     }

@@ -65,8 +65,8 @@ impl Routes {
     }
 
     /// Answers, and says so in the log.
-    pub(crate) async fn answer(&self, request: Request) -> Response {
-        let response = self.route(&request);
+    pub(crate) async fn answer(&self, mut request: Request) -> Response {
+        let response = self.route(&mut request);
         debug!(
             peer = %request.peer(),
             method = request.method(),
@@ -77,7 +77,7 @@ impl Routes {
         response
     }
 
-    fn route(&self, request: &Request) -> Response {
+    fn route(&self, request: &mut Request) -> Response {
         match request.path() {
             "/" => page(request, Response::html(include_str!("../page/start.html"))),
             "/healthz" => page(request, Response::text(200, "ok\n")),
@@ -86,9 +86,10 @@ impl Routes {
                 page(request, Response::new(200).with_body(kind, metrics::page(self)))
             }
             "/echo" if !request.is_websocket() && matches!(request.method(), "POST" | "PUT") => {
+                let body = std::mem::take(request.body_mut());
                 let kind = request.header("content-type").and_then(|kind| std::str::from_utf8(kind).ok());
-                Response::new(200)
-                    .with_body(kind.unwrap_or("application/octet-stream"), request.body().clone())
+                // It goes back as it comes.
+                Response::new(200).with_body(kind.unwrap_or("application/octet-stream"), body)
             }
             "/echo" => self.open(request, Talk::Echo),
             "/sink" => self.open(request, Talk::Sink(self.sunk.clone())),

@@ -154,6 +154,7 @@ impl ClientTls {
                 (Io::Tls(Box::new(tokio_rustls::TlsStream::Client(stream))), info)
             }
             Io::Tls(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
+            Io::Tunnel(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
             Io::Other(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
         };
         info.server_name = Some(host.to_owned());

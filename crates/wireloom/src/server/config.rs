@@ -16,16 +16,26 @@ pub struct ServerConfig {
     /// Connections at once from one address; further ones are closed at once. Not limited by default, because all clients
     /// come from one address behind a proxy.
     pub connections_per_address_max: Option<usize>,
+    /// Connections at once of which it is not known yet what they speak: in the TLS handshake, or before their first
+    /// request. Further ones wait for their turn, as long as a handshake may take. 4,096: a TLS handshake costs up to 40
+    /// KiB, and a fresh connection sends at once.
+    pub handshakes_max: usize,
     /// How long TLS and the head of a request may take, each. 10 s.
     pub handshake_timeout: Duration,
     /// How long a connection may be quiet between two requests. 60 s.
     pub keep_alive_timeout: Duration,
-    /// How long the body of a request may take. 30 s.
+    /// How long the body of a request may take: to come whole, with a second more for every 16 KiB, where it is collected,
+    /// and from one piece to the next where it is streamed. 30 s.
     pub body_timeout: Duration,
-    /// Bytes of a request's head. 16 KiB, as for [`wireloom_ws::handshake::HandshakeLimits`].
+    /// Bytes of a request's head over HTTP/1.1. 16 KiB, as for [`wireloom_ws::handshake::HandshakeLimits`]. Over HTTP/2 it is
+    /// `http2.settings.max_header_list_size`.
     pub head_len_max: usize,
-    /// Bytes of a request's body. 1 MiB: bodies are held whole.
+    /// Bytes of a request's body that [`Request::bytes`](crate::Request::bytes) collects. 1 MiB: they are held whole. A body
+    /// that is streamed holds its sender back instead.
     pub body_len_max: usize,
+    /// HTTP/2: settings, windows, limits. As [`wireloom_http2::Config::new`] says, but with extended CONNECT (RFC 8441), and
+    /// 60 s for a peer that takes nothing.
+    pub http2: wireloom_http2::Config,
     /// How long connections may take to end once the server shuts down. 10 s.
     pub shutdown_grace: Duration,
     /// Choices for WebSockets.
@@ -36,14 +46,19 @@ pub struct ServerConfig {
 
 impl Default for ServerConfig {
     fn default() -> Self {
+        let mut http2 = wireloom_http2::Config::new(wireloom_http2::Role::Server);
+        http2.settings.enable_connect_protocol = true;
+        http2.limits.stall_timeout = Duration::from_secs(60);
         Self {
             connections_max: 100_000,
             connections_per_address_max: None,
+            handshakes_max: 4_096,
             handshake_timeout: Duration::from_secs(10),
             keep_alive_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
             head_len_max: 16 << 10,
             body_len_max: 1 << 20,
+            http2,
             shutdown_grace: Duration::from_secs(10),
             websocket: WebSocketConfig::default(),
             deflate: None,

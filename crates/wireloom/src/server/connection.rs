@@ -1,33 +1,29 @@
-//! One connection of a server: HTTP/1.1 requests one after the other (RFC 9112), until one becomes a WebSocket.
+//! One connection of a server: told apart, then HTTP/1.1 requests one after the other (RFC 9112), until one becomes a
+//! WebSocket, or HTTP/2 ([`super::http2`]).
 
-use std::future::poll_fn;
-use std::io::{self, IoSlice, Write as _};
-use std::net::SocketAddr;
+use std::future::{Future as _, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::ready;
-use std::time::{Duration, SystemTime};
+use std::task::Poll;
+use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf as _, BytesMut};
 use tokio::sync::watch;
+use wireloom_http2::Role as Http2Role;
+use wireloom_http2::upgrade::PREFACE;
 use wireloom_ws::Role;
-use wireloom_ws::handshake::Version;
 
-use super::body::{BodyReader, Framing};
-use super::config::ServerConfig;
+use super::body::Framing;
 use super::head::{self, Refusal};
-use super::registry::{Phase, Registered, Registry};
-use super::{Handler, until};
-use crate::buffer::Buffer;
-use crate::http::{Request, Response, Running, TlsInfo};
+use super::intake::{Intake, Over, poll_read};
+use super::registry::{Handshaking, Phase, Registered, Registry};
+use super::write::{self, Ending};
+use super::{Handler, http2, until};
+use crate::http::{Body, Opening, Origin, Request, Response, Running, Version};
+use crate::http2::Driver;
 use crate::io::Io;
-use crate::websocket::WebSocket;
-
-/// RFC 9113 §3.4: what a client of HTTP/2 begins with.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// The least that a server of HTTP/2 says: empty SETTINGS (RFC 9113 §3.4), and a GOAWAY with HTTP_1_1_REQUIRED (§7).
-const GO_AWAY: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0d";
 
 /// How long a refused peer may go on sending before it is cut: it should get to read why (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
@@ -35,13 +31,15 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How much of that is read.
 const LINGER_LEN_MAX: usize = 1 << 20;
 
+/// RFC 7540 §3.2.
+const SWITCHING_TO_HTTP2: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
+
 pub(super) struct Connection {
-    io: Io,
-    peer: SocketAddr,
-    tls: Option<Arc<TlsInfo>>,
-    config: Arc<ServerConfig>,
-    registry: Arc<Registry>,
-    phase: watch::Receiver<Phase>,
+    pub(super) io: Io,
+    pub(super) origin: Origin,
+    pub(super) registry: Arc<Registry>,
+    pub(super) phase: watch::Receiver<Phase>,
     /// What has arrived and was not taken.
     bytes: BytesMut,
 }
@@ -55,71 +53,84 @@ enum Arrived {
     Refused(Refusal),
 }
 
+/// What becomes of a connection after a request.
+enum Next {
+    Request,
+    End,
+    WebSocket(Box<Opening>),
+}
+
 impl Connection {
     pub(super) fn new(
         io: Io,
-        peer: SocketAddr,
-        tls: Option<Arc<TlsInfo>>,
-        config: Arc<ServerConfig>,
+        origin: Origin,
         registry: Arc<Registry>,
         phase: watch::Receiver<Phase>,
     ) -> Self {
-        Self { io, peer, tls, config, registry, phase, bytes: BytesMut::new() }
+        Self { io, origin, registry, phase, bytes: BytesMut::new() }
     }
 
     /// Serves until the end, or until a request becomes a WebSocket: then what serves that is handed back, so that nothing
-    /// of this is held as long as it lives.
-    pub(super) async fn run(mut self, handler: &impl Handler) -> Option<(Running, Registered)> {
-        let mut first = true;
+    /// of this is held as long as it lives. `handshaking` is let go when it is known what is spoken.
+    pub(super) async fn run(
+        mut self,
+        handler: &Arc<impl Handler>,
+        handshaking: Handshaking,
+    ) -> Option<(Running, Registered)> {
+        let mut handshaking = Some(handshaking);
+        let config = self.origin.config.clone();
+        if self.origin.tls.as_ref().and_then(|tls| tls.alpn.as_deref()) == Some(b"h2") {
+            drop(handshaking);
+            return self.speak_http2(handler).await;
+        }
         loop {
-            let head = match self.read_head(first).await {
+            let arrived = self.read_head(handshaking.is_some()).await;
+            drop(handshaking.take());
+            let request = match arrived {
                 Arrived::Head(len) => self.take_request(len),
-                Arrived::Http2 => {
-                    let _ = self.write(&[GO_AWAY]).await;
-                    self.linger().await;
-                    return None;
-                }
+                Arrived::Http2 => return self.speak_http2(handler).await,
                 Arrived::End => return None,
                 Arrived::Refused(refusal) => Err(refusal),
             };
-            first = false;
-            let request = match head {
-                Ok(request) => self.read_body(request).await,
-                Err(refusal) => Err(refusal),
-            };
-            let (request, keep_alive) = match request {
-                Ok(Some(request)) => request,
-                Ok(None) => return None,
+            let taken = request.and_then(|mut request| {
+                let framing = Framing::of(request.head(), request.version())?;
+                let expects = request.version() == Version::Http11 && request.names("expect", "100-continue");
+                let intake = Intake::new(framing, &mut self.bytes, &mut request, expects)?;
+                Ok((request, intake))
+            });
+            let (request, intake) = match taken {
+                Ok(taken) => taken,
                 Err((status, why)) => {
                     self.refuse(status, why).await;
                     return None;
                 }
             };
-            self.registry.counters.requests.fetch_add(1, Ordering::Relaxed);
-            let is_head = request.method() == "HEAD";
-            let mut response = handler.handle(request).await;
-            if let Some(opening) = response.opening.take() {
-                let mut out = Vec::with_capacity(256);
-                write_head(&mut out, &response, None);
-                drop(response);
-                if self.write(&[&out]).await.is_err() {
-                    return None;
+            if intake.over() == Some(Over::Complete)
+                && let Some(settings) = http2_settings(&request)
+            {
+                let kind = request.kind();
+                match Driver::upgraded(self.io, config.http2, &settings, kind) {
+                    Ok((driver, key)) => {
+                        let Self { origin, registry, phase, bytes, .. } = self;
+                        let driver = driver.preceded_by(SWITCHING_TO_HTTP2).arrived(&bytes);
+                        let first = Some((key, request));
+                        http2::serve(driver, first, origin, registry, phase, handler).await;
+                        return None;
+                    }
+                    // RFC 7540 §3.2.1: then it is answered as if nothing had been asked.
+                    Err((_, io)) => self.io = io,
                 }
-                let (Self { io, registry, bytes, .. }, opening) = (self, *opening);
-                let deflate = opening.deflate.as_ref();
-                let socket =
-                    WebSocket::open(io, Role::Server, opening.negotiated, deflate, opening.config, &bytes);
-                drop(bytes);
-                let registered = registry.add(socket.shared());
-                return Some(((opening.run)(socket), registered));
             }
-            let keep_alive = keep_alive && self.registry.phase() == Phase::Serving;
-            if self.respond(response, keep_alive, is_head).await.is_err() {
-                return None;
-            }
-            if !keep_alive {
-                self.linger().await;
-                return None;
+            match self.serve(request, intake, &**handler).await {
+                Next::Request => {}
+                Next::End => return None,
+                Next::WebSocket(opening) => {
+                    let Self { io, registry, bytes, .. } = self;
+                    let (socket, run) = opening.open(io, Role::Server, &bytes);
+                    drop(bytes);
+                    let registered = registry.add(socket.shared());
+                    return Some((run(socket), registered));
+                }
             }
             if self.bytes.is_empty() {
                 // Nothing is held between two requests.
@@ -128,7 +139,17 @@ impl Connection {
         }
     }
 
+    async fn speak_http2(self, handler: &Arc<impl Handler>) -> Option<(Running, Registered)> {
+        let Self { io, origin, registry, phase, bytes } = self;
+        // The configuration is judged when the server begins.
+        let driver = Driver::new(io, Http2Role::Server, origin.config.http2).ok()?.arrived(&bytes);
+        drop(bytes);
+        http2::serve(driver, None, origin, registry, phase, handler).await;
+        None
+    }
+
     async fn read_head(&mut self, first: bool) -> Arrived {
+        let config = self.origin.config.clone();
         let mut scanned = 0;
         let began = tokio::time::Instant::now();
         loop {
@@ -137,22 +158,29 @@ impl Connection {
                 let empty = self.bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
                 self.bytes.advance(empty);
             }
-            if self.bytes.starts_with(PREFACE) {
+            if first && self.bytes.starts_with(PREFACE) {
                 return Arrived::Http2;
             }
-            let preface = self.bytes.len() < PREFACE.len() && PREFACE.starts_with(&self.bytes);
+            match self.bytes.first() {
+                // RFC 8446 §5.1: a record of a TLS handshake.
+                Some(0x16) => return Arrived::Refused((400, "TLS is not spoken here")),
+                Some(&byte) if !head::is_method_byte(byte) => {
+                    return Arrived::Refused((400, "this is not HTTP"));
+                }
+                _ => {}
+            }
+            let preface = first && self.bytes.len() < PREFACE.len() && PREFACE.starts_with(&self.bytes);
             if !preface && let Some(len) = head::end(&self.bytes, &mut scanned) {
-                if len > self.config.head_len_max {
+                if len > config.head_len_max {
                     return Arrived::Refused((431, "the head of the request is too long"));
                 }
                 return Arrived::Head(len);
             }
-            if self.bytes.len() >= self.config.head_len_max {
+            if self.bytes.len() >= config.head_len_max {
                 return Arrived::Refused((431, "the head of the request is too long"));
             }
             let quiet = self.bytes.is_empty();
-            let patience =
-                if quiet && !first { self.config.keep_alive_timeout } else { self.config.handshake_timeout };
+            let patience = if quiet && !first { config.keep_alive_timeout } else { config.handshake_timeout };
             let Self { io, bytes, phase, .. } = self;
             // A request that has begun is answered, also while the server shuts down.
             let end = if quiet { Phase::Draining } else { Phase::Cut };
@@ -165,76 +193,162 @@ impl Connection {
         }
     }
 
-    /// The head as a request without a body.
     fn take_request(&mut self, len: usize) -> Result<Request, Refusal> {
-        let head = self.bytes.split_to(len).freeze();
-        let parsed = head::parse(&head)?;
-        Ok(Request {
-            head,
-            method: parsed.method,
-            target: parsed.target,
-            version: parsed.version,
-            fields: parsed.fields,
-            body: Bytes::new(),
-            peer: self.peer,
-            tls: self.tls.clone(),
-            config: self.config.clone(),
-        })
+        let head = head::parse(self.bytes.split_to(len))?;
+        let request = Request::http1(head.headers, head.method, head.target, head.version, &self.origin);
+        // RFC 9110 §9.3.6: who wants to be led elsewhere is not at the right place.
+        if request.method() == "CONNECT" {
+            return Err((501, "CONNECT leads nowhere from here"));
+        }
+        Ok(request)
     }
 
-    /// The request with its body, and whether another may follow it; `None` when the client went.
-    async fn read_body(&mut self, mut request: Request) -> Result<Option<(Request, bool)>, Refusal> {
-        let keep_alive = request.version == Version::Http11 && !request.names("connection", "close");
-        let framing = Framing::of(&request, self.config.body_len_max)?;
-        let mut reader = BodyReader::new(framing, self.config.body_len_max);
-        let used = reader.push(&self.bytes)?;
-        self.bytes.advance(used);
-        // RFC 9110 §10.1.1: the client waits for this before it sends a body.
-        if !reader.is_complete()
-            && request.version == Version::Http11
-            && request.names("expect", "100-continue")
-            && self.write(&[b"HTTP/1.1 100 Continue\r\n\r\n"]).await.is_err()
-        {
-            return Ok(None);
-        }
-        let deadline = tokio::time::Instant::now() + self.config.body_timeout;
-        while !reader.is_complete() {
-            let Self { io, bytes, phase, .. } = self;
-            let read = until(phase, Phase::Cut, tokio::time::timeout_at(deadline, read(io, bytes))).await;
-            match read {
-                Some(Ok(Ok(len))) if len > 0 => {}
-                Some(Err(_)) => return Err((408, "the body took too long")),
-                _ => return Ok(None),
+    /// Has a request answered.
+    async fn serve(&mut self, request: Request, mut intake: Intake, handler: &impl Handler) -> Next {
+        self.registry.counters.requests.fetch_add(1, Ordering::Relaxed);
+        let asked = Asked {
+            version: request.version(),
+            is_head: request.method() == "HEAD",
+            keep_alive: request.version() == Version::Http11 && !request.names("connection", "close"),
+            trailers: request.names("te", "trailers"),
+        };
+        let mut response = {
+            let mut handling = pin!(handler.handle(request));
+            let Self { io, bytes, .. } = self;
+            poll_fn(|cx| {
+                // Whoever reads the body is answered by what there is of it.
+                let _ = intake.poll(cx, io, bytes);
+                handling.as_mut().poll(cx)
+            })
+            .await
+        };
+        if let Some(opening) = response.opening.take() {
+            if intake.over() != Some(Over::Complete) {
+                self.refuse(400, "a WebSocket does not begin with a body").await;
+                return Next::End;
             }
-            let used = reader.push(bytes)?;
-            bytes.advance(used);
+            let mut out = Vec::with_capacity(256);
+            write::head(&mut out, response.status(), &response.headers, Ending::None, None);
+            drop(response);
+            if self.write(&[&out]).await.is_err() {
+                return Next::End;
+            }
+            return Next::WebSocket(opening);
         }
-        request.body = reader.into_body().into();
-        Ok(Some((request, keep_alive)))
+        match self.respond(response, &asked, &mut intake).await {
+            Ok(true) => Next::Request,
+            Ok(false) => {
+                self.linger().await;
+                Next::End
+            }
+            Err(_) => Next::End,
+        }
     }
 
-    async fn respond(&mut self, response: Response, keep_alive: bool, is_head: bool) -> io::Result<()> {
+    /// Sends a response; says whether another request may follow.
+    async fn respond(&mut self, response: Response, asked: &Asked, intake: &mut Intake) -> io::Result<bool> {
+        let allows_body = response.allows_body();
+        let (status, headers, mut body) = response.into_parts();
+        let whole = body.whole();
+        let may_follow = intake.respond();
+        let mut keep_alive = may_follow && asked.keep_alive && self.registry.phase() == Phase::Serving;
+        let ending = match (&whole, body.len_hint()) {
+            _ if !allows_body => Ending::None,
+            (Some(whole), _) => Ending::Length(whole.len() as u64),
+            (None, Some(len)) => Ending::Length(len),
+            (None, None) if asked.version == Version::Http11 => Ending::Chunked,
+            // RFC 9112 §6.1: HTTP/1.0 has no chunks.
+            (None, None) => {
+                keep_alive = false;
+                Ending::Close
+            }
+        };
         let mut out = Vec::with_capacity(256);
-        write_head(&mut out, &response, Some(keep_alive));
-        let body = response.body().clone();
-        drop(response);
-        // RFC 9110 §9.3.2: the answer to HEAD has no body.
-        if is_head { self.write(&[&out]).await } else { self.write(&[&out, &body]).await }
+        write::head(&mut out, status, &headers, ending, Some(keep_alive));
+        drop(headers);
+        match whole {
+            // RFC 9110 §9.3.2: the answer to HEAD has no body.
+            _ if asked.is_head || !allows_body => self.write(&[&out]).await?,
+            Some(whole) => self.write(&[&out, &whole]).await?,
+            None => self.stream(out, body, ending, asked.trailers, intake).await?,
+        }
+        if !keep_alive {
+            return Ok(false);
+        }
+        let Self { io, bytes, phase, origin, .. } = self;
+        let reading = poll_fn(|cx| intake.poll(cx, io, bytes));
+        let reading = tokio::time::timeout(origin.config.body_timeout, reading);
+        Ok(matches!(until(phase, Phase::Cut, reading).await, Some(Ok(Over::Complete))))
+    }
+
+    /// Sends a body as it comes into being; the head with what comes first.
+    async fn stream(
+        &mut self,
+        mut out: Vec<u8>,
+        mut body: Body,
+        ending: Ending,
+        trailers: bool,
+        intake: &mut Intake,
+    ) -> io::Result<()> {
+        let mut left = match ending {
+            Ending::Length(len) => len,
+            _ => u64::MAX,
+        };
+        loop {
+            let Self { io, bytes, phase, .. } = self;
+            let mut flushing = !out.is_empty();
+            let next = poll_fn(|cx| {
+                let _ = intake.poll(cx, io, bytes);
+                match body.poll_chunk(cx) {
+                    // The head does not wait for the body.
+                    Poll::Pending if std::mem::take(&mut flushing) => Poll::Ready(None),
+                    next => next.map(Some),
+                }
+            });
+            let next = until(phase, Phase::Cut, next).await.ok_or(io::ErrorKind::TimedOut)?;
+            let Some(next) = next else {
+                self.write(&[&out]).await?;
+                out.clear();
+                continue;
+            };
+            let Some(chunk) = next else { break };
+            // RFC 9112 §8: what ends too early is known by that.
+            let chunk = chunk.map_err(|_| io::ErrorKind::Interrupted)?;
+            left = left.checked_sub(chunk.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
+            if ending == Ending::Chunked {
+                write::chunk_size(&mut out, chunk.len());
+                self.write(&[&out, &chunk, b"\r\n"]).await?;
+            } else {
+                self.write(&[&out, &chunk]).await?;
+            }
+            out.clear();
+        }
+        match ending {
+            Ending::Chunked => {
+                write::last_chunk(&mut out, body.trailers().as_ref().filter(|_| trailers));
+            }
+            Ending::Length(_) if left > 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => {}
+        }
+        self.write(&[&out]).await
     }
 
     async fn refuse(&mut self, status: u16, why: &str) {
-        let response = Response::text(status, format!("{why}\n"));
-        if self.respond(response, false, false).await.is_ok() {
+        let (_, headers, mut body) = Response::text(status, format!("{why}\n")).into_parts();
+        let body = body.whole().unwrap_or_default();
+        let mut out = Vec::with_capacity(256);
+        write::head(&mut out, status, &headers, Ending::Length(body.len() as u64), Some(false));
+        if self.write(&[&out, &body]).await.is_ok() {
             self.linger().await;
         }
     }
 
     /// Writes all of this, within the time that a head may take.
     async fn write(&mut self, parts: &[&[u8]]) -> io::Result<()> {
-        let Self { io, phase, config, .. } = self;
+        let Self { io, phase, origin, .. } = self;
         let total: usize = parts.iter().map(|part| part.len()).sum();
         // A slow line gets the time for what it is sent: 16 KiB a second at least.
-        let patience = config.handshake_timeout + Duration::from_secs((total >> 14) as u64);
+        let patience = origin.config.handshake_timeout + Duration::from_secs((total >> 14) as u64);
         let work = tokio::time::timeout(patience, write(io, parts));
         match until(phase, Phase::Cut, work).await {
             Some(Ok(written)) => written,
@@ -261,17 +375,32 @@ impl Connection {
     }
 }
 
+/// What a request says about its response.
+struct Asked {
+    version: Version,
+    is_head: bool,
+    keep_alive: bool,
+    /// The client takes trailers.
+    trailers: bool,
+}
+
+/// The settings of a request that asks for HTTP/2 (RFC 7540 §3.2), on a connection where that may be.
+fn http2_settings(request: &Request) -> Option<Vec<u8>> {
+    let head = request.head();
+    let asked = request.tls().is_none()
+        && request.version() == Version::Http11
+        && head.names("upgrade", "h2c")
+        && head.names("connection", "upgrade")
+        && head.names("connection", "http2-settings");
+    // RFC 7540 §3.2.1: exactly one.
+    let mut settings = head.get_all("http2-settings");
+    let first = settings.next().filter(|_| asked)?;
+    settings.next().is_none().then(|| first.to_vec())
+}
+
 /// Reads what is there behind what was read; 0 at the end. No buffer is held while waiting.
 pub(crate) async fn read(io: &mut Io, into: &mut BytesMut) -> io::Result<usize> {
-    poll_fn(|cx| {
-        ready!(io.poll_read_ready(cx))?;
-        let mut buffer = Buffer::take();
-        let len = ready!(io.poll_read(cx, buffer.space()))?;
-        buffer.filled(len);
-        into.extend_from_slice(buffer.waiting());
-        std::task::Poll::Ready(Ok(len))
-    })
-    .await
+    poll_fn(|cx| poll_read(cx, io, into)).await
 }
 
 /// Writes all of this.
@@ -293,66 +422,4 @@ pub(crate) async fn write(io: &mut Io, parts: &[&[u8]]) -> io::Result<()> {
         }
     }
     poll_fn(|cx| io.poll_flush(cx)).await
-}
-
-/// A head; with `keep_alive` that of an ordinary response, without that of one that switches protocols.
-fn write_head(out: &mut Vec<u8>, response: &Response, keep_alive: Option<bool>) {
-    let status = response.status();
-    // Writing to memory does not fail.
-    let _ = write!(out, "HTTP/1.1 {status} {}\r\n", reason(status));
-    for (name, value) in response.headers() {
-        out.extend_from_slice(name.as_bytes());
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value);
-        out.extend_from_slice(b"\r\n");
-    }
-    // RFC 9110 §6.6.1.
-    let _ = write!(out, "Date: {}\r\n", httpdate::fmt_http_date(SystemTime::now()));
-    if let Some(keep_alive) = keep_alive {
-        let upgrades = response.headers().any(|(name, _)| name.eq_ignore_ascii_case("upgrade"));
-        match (keep_alive, upgrades) {
-            (true, false) => {}
-            // RFC 9110 §7.8: a sender of Upgrade names it in Connection.
-            (true, true) => out.extend_from_slice(b"Connection: Upgrade\r\n"),
-            (false, true) => out.extend_from_slice(b"Connection: Upgrade, close\r\n"),
-            (false, false) => out.extend_from_slice(b"Connection: close\r\n"),
-        }
-        // RFC 9110 §8.6: none in a 204; a 304 has no body here either.
-        if !matches!(status, 204 | 304) {
-            let _ = write!(out, "Content-Length: {}\r\n", response.body().len());
-        }
-    }
-    out.extend_from_slice(b"\r\n");
-}
-
-/// RFC 9110 §15; a phrase may be empty (RFC 9112 §4).
-fn reason(status: u16) -> &'static str {
-    match status {
-        101 => "Switching Protocols",
-        200 => "OK",
-        201 => "Created",
-        202 => "Accepted",
-        204 => "No Content",
-        301 => "Moved Permanently",
-        302 => "Found",
-        303 => "See Other",
-        304 => "Not Modified",
-        307 => "Temporary Redirect",
-        308 => "Permanent Redirect",
-        400 => "Bad Request",
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        413 => "Content Too Large",
-        426 => "Upgrade Required",
-        429 => "Too Many Requests",
-        431 => "Request Header Fields Too Large",
-        500 => "Internal Server Error",
-        501 => "Not Implemented",
-        503 => "Service Unavailable",
-        505 => "HTTP Version Not Supported",
-        _ => "",
-    }
 }

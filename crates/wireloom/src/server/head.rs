@@ -1,19 +1,20 @@
 //! The head of an HTTP/1.1 request (RFC 9112 §2 to §5): found, parsed by httparse, judged.
 
-use std::ops::Range;
+use bytes::BytesMut;
 
-use wireloom_ws::handshake::Version;
+use crate::headers::{Headers, Place};
+use crate::http::Version;
 
 /// Header lines in a head: as for [`wireloom_ws::handshake::HandshakeLimits`].
 const HEADERS_MAX: usize = 100;
 
-/// A head, by offsets into the bytes that it was read from.
+/// A head.
 #[derive(Debug)]
 pub(super) struct Head {
-    pub(super) method: Range<usize>,
-    pub(super) target: Range<usize>,
+    pub(super) method: Place,
+    pub(super) target: Place,
     pub(super) version: Version,
-    pub(super) fields: Vec<(Range<usize>, Range<usize>)>,
+    pub(super) headers: Headers,
 }
 
 /// A status, and why in a few words.
@@ -37,10 +38,10 @@ pub(super) fn end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
 }
 
 /// Reads a whole head.
-pub(super) fn parse(bytes: &[u8]) -> Result<Head, Refusal> {
+pub(super) fn parse(bytes: BytesMut) -> Result<Head, Refusal> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
-    match request.parse(bytes) {
+    match request.parse(&bytes) {
         Ok(httparse::Status::Complete(_)) => {}
         Ok(httparse::Status::Partial) => return Err((400, "the request is cut off")),
         // RFC 6585 §5.
@@ -49,10 +50,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Head, Refusal> {
         Err(httparse::Error::Version) => return Err((505, "unknown HTTP version")),
         Err(_) => return Err((400, "this is not HTTP")),
     }
-    let place = |part: &[u8]| {
-        let begin = (part.as_ptr() as usize).saturating_sub(bytes.as_ptr() as usize);
-        begin..begin + part.len()
-    };
+    let place = |part: &[u8]| Headers::place_of(&bytes, part);
     let target = request.path.unwrap_or_default();
     if !target.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err((400, "invalid request target"));
@@ -69,7 +67,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Head, Refusal> {
         return Err((400, "a request has one Host"));
     }
     let method = place(request.method.unwrap_or_default().as_bytes());
-    Ok(Head { method, target: place(target.as_bytes()), version, fields })
+    let target = place(target.as_bytes());
+    Ok(Head { method, target, version, headers: Headers::from_arena(bytes, fields) })
+}
+
+/// Whether a request can begin with this byte (RFC 9110 §5.6.2: a method is a token).
+pub(super) fn is_method_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 #[cfg(test)]
@@ -91,7 +95,7 @@ mod tests {
     // RFC 9112 §3.2.
     #[test]
     fn wants_one_host() {
-        let parse = |head: &str| parse(head.as_bytes()).map(drop).map_err(|(status, _)| status);
+        let parse = |head: &str| parse(head.as_bytes().into()).map(drop).map_err(|(status, _)| status);
         assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), Ok(()));
         assert_eq!(parse("GET / HTTP/1.0\r\n\r\n"), Ok(()));
         assert_eq!(parse("GET / HTTP/1.1\r\n\r\n"), Err(400));

@@ -1,18 +1,24 @@
-//! The server: one listener for HTTP/1.1 and WebSocket, over TCP or TLS. It accepts, bounds, hands requests to a handler,
-//! and ends gracefully. WebSockets themselves are [`crate::websocket`]'s.
+//! The server: one listener for HTTP/1.1, HTTP/2 and WebSocket over both, over TCP or TLS. It accepts, bounds, hands
+//! requests to a handler, and ends gracefully. WebSockets themselves are [`crate::websocket`]'s.
 //!
 //! ```text
 //! accept -> (TLS) -> first bytes -> HTTP/1.1 request -> handler -> response
-//!              |        |                                 '-> Upgrade::on_open -> 101 -> WebSocket
-//!              |        '-> preface of HTTP/2 -> GOAWAY: HTTP/1.1 is required
-//!              '-> ALPN: http/1.1
+//!              |        |               |                 '-> Upgrade::on_open -> 101 -> WebSocket
+//!              |        |               '-> Upgrade: h2c -> 101 -> HTTP/2, the request as stream 1
+//!              |        '-> preface -> HTTP/2 -> requests -> handler -> responses
+//!              '-> ALPN: h2 -> HTTP/2                          '-> Upgrade::on_open -> 200 -> tunnel -> WebSocket
 //! ```
 
 mod body;
 mod config;
 mod connection;
+mod date;
 mod head;
+mod http2;
+mod intake;
+mod pipe;
 mod registry;
+mod write;
 
 use std::future::poll_fn;
 use std::io;
@@ -29,15 +35,18 @@ use tokio::task::JoinSet;
 
 pub use config::ServerConfig;
 
-use crate::http::{Request, Response};
+use crate::http::{IntoResponse, Origin, Request, Response};
 use crate::io::Io;
 #[cfg(feature = "tls")]
 use crate::tls::ServerTls;
 use connection::Connection;
 pub(crate) use connection::{read, write};
+pub(crate) use pipe::PipeReader;
 use registry::{Phase, Registry};
 
-/// What answers requests: any `Fn(Request) -> impl Future<Output = Response>`.
+/// What answers requests: any `Fn(Request) -> impl Future<Output = Response>`, or another [`IntoResponse`].
+///
+/// A handler whose client goes away over HTTP/2 is dropped where it waits.
 pub trait Handler: Send + Sync + 'static {
     /// Answers one request. [`Request::websocket`] makes a WebSocket of it.
     fn handle(&self, request: Request) -> impl Future<Output = Response> + Send;
@@ -46,10 +55,11 @@ pub trait Handler: Send + Sync + 'static {
 impl<F, Fut> Handler for F
 where
     F: Fn(Request) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Response> + Send,
+    Fut: Future<Output: IntoResponse> + Send,
 {
     fn handle(&self, request: Request) -> impl Future<Output = Response> + Send {
-        self(request)
+        let answering = self(request);
+        async move { answering.await.into_response() }
     }
 }
 
@@ -139,11 +149,15 @@ impl Server {
     /// [`ServerConfig::shutdown_grace`] after that.
     ///
     /// # Errors
-    /// The listener failed for good.
+    /// The listener failed for good; a setting of [`ServerConfig::http2`] is out of range.
     pub async fn serve(self, handler: impl Handler) -> io::Result<()> {
         let Self { listener, config, registry, .. } = &self;
         let handler = Arc::new(handler);
+        if wireloom_http2::Connection::new(wireloom_http2::Role::Server, config.http2).is_err() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a setting of HTTP/2 is out of range"));
+        }
         let permits = Arc::new(Semaphore::new(config.connections_max));
+        let handshakes = Arc::new(Semaphore::new(config.handshakes_max));
         let mut phase = registry.watch();
         let mut tasks = JoinSet::new();
         let sweeper = {
@@ -184,6 +198,7 @@ impl Server {
             // What is written is meant to leave; nothing is gained by waiting for more.
             let _ = stream.set_nodelay(true);
             let (handler, config, registry) = (handler.clone(), config.clone(), registry.clone());
+            let handshakes = handshakes.clone();
             #[cfg(feature = "tls")]
             let tls = self.tls.clone();
             tasks.spawn(async move {
@@ -191,11 +206,16 @@ impl Server {
                 // What HTTP needs is let go before a WebSocket begins.
                 let opened = Box::pin(async move {
                     let stopping = registry.watch();
+                    // Beyond the limit, handshakes wait for their turn.
+                    let handshaking = handshakes.acquire_owned();
+                    let handshaking =
+                        tokio::time::timeout(config.handshake_timeout, handshaking).await.ok()?.ok()?;
                     #[cfg(feature = "tls")]
-                    let (io, tls) = accept(stream, tls.as_ref(), &config).await?;
+                    let (io, tls) = accept(stream, tls.as_ref(), &config, &registry).await?;
                     #[cfg(not(feature = "tls"))]
                     let (io, tls) = (Io::Tcp(stream), None);
-                    Connection::new(io, peer, tls, config, registry, stopping).run(&*handler).await
+                    let origin = Origin { peer, tls, config };
+                    Connection::new(io, origin, registry, stopping).run(&handler, handshaking).await
                 })
                 .await;
                 if let Some((running, _registered)) = opened {
@@ -218,10 +238,14 @@ async fn accept(
     stream: TcpStream,
     tls: Option<&ServerTls>,
     config: &ServerConfig,
+    registry: &Registry,
 ) -> Option<(Io, Option<Arc<crate::http::TlsInfo>>)> {
     let Some(tls) = tls else { return Some((Io::Tcp(stream), None)) };
     let accepting = tls.accept(stream);
-    let stream = tokio::time::timeout(config.handshake_timeout, accepting).await.ok()?.ok()?;
+    let Ok(Ok(stream)) = tokio::time::timeout(config.handshake_timeout, accepting).await else {
+        registry.counters.tls_failed.fetch_add(1, Ordering::Relaxed);
+        return None;
+    };
     let info = crate::tls::info(stream.get_ref().1);
     Some((Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream))), Some(Arc::new(info))))
 }
@@ -273,6 +297,8 @@ impl ServerHandle {
             connections_accepted: counters.accepted.load(Ordering::Relaxed),
             connections_refused: counters.refused.load(Ordering::Relaxed),
             connections_open: counters.open.load(Ordering::Relaxed),
+            tls_failed: counters.tls_failed.load(Ordering::Relaxed),
+            http2_connections: counters.http2.load(Ordering::Relaxed),
             requests: counters.requests.load(Ordering::Relaxed),
             websockets_opened: counters.opened.load(Ordering::Relaxed),
             websockets_open: self.registry.open_len(),
@@ -290,6 +316,10 @@ pub struct ServerStats {
     pub connections_refused: u64,
     /// Connections that are open.
     pub connections_open: usize,
+    /// TLS handshakes that failed or took too long since it began.
+    pub tls_failed: u64,
+    /// Connections that spoke HTTP/2 since it began.
+    pub http2_connections: u64,
     /// Requests handed to the handler since it began.
     pub requests: u64,
     /// WebSockets opened since it began.

@@ -14,6 +14,9 @@ use crate::websocket::Shared;
 /// A connection that has been quiet for so long gives back what it can.
 pub(super) const QUIET: Duration = Duration::from_secs(5);
 
+/// Held by a connection of which it is not known yet what it speaks.
+pub(super) type Handshaking = tokio::sync::OwnedSemaphorePermit;
+
 /// How far the end of a server has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
@@ -28,6 +31,8 @@ pub(super) struct Counters {
     pub(super) accepted: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) open: AtomicUsize,
+    pub(super) tls_failed: AtomicU64,
+    pub(super) http2: AtomicU64,
     pub(super) requests: AtomicU64,
     pub(super) opened: AtomicU64,
 }

@@ -1,0 +1,202 @@
+//! Header and trailer fields: names and values in their order, in one arena. What HTTP/1.1 and HTTP/2 make of them on the
+//! wire is theirs.
+//!
+//! ```text
+//! arena  |GET / HTTP/1.1..|content-type|text/plain|x-trace|1f2e|
+//! spans                    ^name        ^value     ...
+//! ```
+
+use std::fmt;
+
+use bytes::BytesMut;
+
+use crate::error::Error;
+
+/// Fields in their order. A name may come more than once, and is found in any case.
+///
+/// ```
+/// let mut headers = wireloom::Headers::new();
+/// headers.push("Content-Type", "text/plain")?;
+/// assert_eq!(headers.get("content-type"), Some(&b"text/plain"[..]));
+/// # Ok::<(), wireloom::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Headers {
+    arena: BytesMut,
+    spans: Vec<Span>,
+}
+
+/// A part of the arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    start: u32,
+    len: u32,
+}
+
+/// Name and value.
+type Span = (Place, Place);
+
+impl Headers {
+    /// No fields; no memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Room for so many fields with so many bytes.
+    pub(crate) fn with_capacity(fields: usize, bytes: usize) -> Self {
+        Self { arena: BytesMut::with_capacity(bytes), spans: Vec::with_capacity(fields) }
+    }
+
+    /// Fields that lie in bytes that were read.
+    pub(crate) fn from_arena(arena: BytesMut, fields: Vec<(Place, Place)>) -> Self {
+        Self { arena, spans: fields }
+    }
+
+    /// Appends a field.
+    ///
+    /// # Errors
+    /// [`Error::Header`] when it cannot be sent: the name is no token (RFC 9110 §5.1), or the value holds a control
+    /// character.
+    pub fn push(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        let value = value.as_ref();
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let sendable = !name.is_empty()
+            && name.bytes().all(token)
+            && value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7F));
+        if !sendable {
+            return Err(Error::Header);
+        }
+        self.push_unchecked(name.as_bytes(), value.trim_ascii());
+        Ok(())
+    }
+
+    /// Appends a field that a parser has checked, or this crate wrote.
+    pub(crate) fn push_unchecked(&mut self, name: &[u8], value: &[u8]) {
+        let span = (self.put(name), self.put(value));
+        self.spans.push(span);
+    }
+
+    /// Keeps bytes that are no field.
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Place {
+        let start = self.arena.len() as u32;
+        self.arena.extend_from_slice(bytes);
+        Place { start, len: bytes.len() as u32 }
+    }
+
+    /// What lies at a place; nothing when it is none of this arena.
+    pub(crate) fn at(&self, place: Place) -> &[u8] {
+        let start = place.start as usize;
+        self.arena.get(start..start + place.len as usize).unwrap_or_default()
+    }
+
+    pub(crate) fn text(&self, place: Place) -> &str {
+        std::str::from_utf8(self.at(place)).unwrap_or_default()
+    }
+
+    /// Where a part of `whole`, which became the arena, lies.
+    pub(crate) fn place_of(whole: &[u8], part: &[u8]) -> Place {
+        let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
+        Place { start: start as u32, len: part.len() as u32 }
+    }
+
+    /// All fields in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> + Clone {
+        self.spans.iter().map(|&(name, value)| (self.text(name), self.at(value)))
+    }
+
+    /// The value of the first field with this name, in any case.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.iter().find(|(candidate, _)| candidate.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// The values of all fields with this name, in any case.
+    pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.iter().filter(move |(candidate, _)| candidate.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// Whether one of the comma-separated values of a field is this token, in any case.
+    pub(crate) fn names(&self, name: &str, token: &str) -> bool {
+        self.get_all(name)
+            .flat_map(|value| value.split(|&byte| byte == b','))
+            .any(|item| item.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+    }
+
+    /// How many fields there are.
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Takes out all fields with this name.
+    pub fn remove(&mut self, name: &str) {
+        let Self { arena, spans } = self;
+        spans.retain(|(place, _)| {
+            let start = place.start as usize;
+            let found = arena.get(start..start + place.len as usize).unwrap_or_default();
+            !found.eq_ignore_ascii_case(name.as_bytes())
+        });
+    }
+
+    /// RFC 9113 §8.2: names are in lower case.
+    pub(crate) fn make_names_lowercase(&mut self) {
+        for (place, _) in &self.spans {
+            let start = place.start as usize;
+            if let Some(name) = self.arena.get_mut(start..start + place.len as usize) {
+                name.make_ascii_lowercase();
+            }
+        }
+    }
+}
+
+/// The names alone: values have no business in a log.
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+/// The same fields in the same order, names compared in any case.
+impl PartialEq for Headers {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len()
+            && self.iter().zip(other.iter()).all(|(a, b)| a.0.eq_ignore_ascii_case(b.0) && a.1 == b.1)
+    }
+}
+
+impl Eq for Headers {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_fields_in_order_and_finds_them_in_any_case() {
+        let mut headers = Headers::new();
+        headers.push("X-One", "1").unwrap();
+        headers.push("Set-Cookie", " a=b ").unwrap();
+        headers.push("set-cookie", b"c=d").unwrap();
+        assert_eq!(headers.get_all("SET-COOKIE").collect::<Vec<_>>(), [b"a=b", b"c=d"]);
+        headers.make_names_lowercase();
+        assert_eq!(
+            headers.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            ["x-one", "set-cookie", "set-cookie"]
+        );
+        headers.remove("Set-Cookie");
+        assert_eq!((headers.len(), headers.get("x-one")), (1, Some(&b"1"[..])));
+        assert_eq!(format!("{headers:?}"), "[\"x-one\"]");
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_sent() {
+        let mut headers = Headers::new();
+        for (name, value) in [("", "x"), ("a b", "x"), ("a", "x\r\nb: c"), ("a:", ""), ("ä", ""), ("a", "\0")]
+        {
+            assert_eq!(headers.push(name, value), Err(Error::Header), "{name:?}");
+        }
+        assert!(headers.is_empty());
+    }
+}

@@ -1,0 +1,388 @@
+//! The content of a request or a response: whole, or piece by piece as it comes or is made, with trailers behind it. How it
+//! travels is the protocols'.
+
+use std::fmt;
+use std::future::{Future as _, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_core::Stream;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep};
+
+use crate::error::{Error, Stage};
+use crate::headers::Headers;
+use crate::http2::RecvStream;
+use crate::server::PipeReader;
+
+/// Pieces that a [`BodySender`] may be ahead of the peer.
+const CHANNEL_LEN: usize = 4;
+
+/// A body that is collected may come this slowly: a second more for so many bytes.
+const BYTES_PER_SECOND_MIN: usize = 16 << 10;
+
+/// Content: of a request as it arrives, of a response as it is to be sent.
+///
+/// Whole content is made `from` what it is; content that comes into being bit by bit is a [`channel`](Self::channel) or a
+/// [`Stream`](Self::from_stream). The content of a request can become that of a response as it is.
+///
+/// ```
+/// use wireloom::{Body, Request, Response};
+///
+/// async fn count_down(_: Request) -> Response {
+///     let (mut sender, body) = Body::channel();
+///     tokio::spawn(async move {
+///         for left in (0..3).rev() {
+///             // Waits while the client is slow; fails when it has gone.
+///             if sender.send(format!("{left}\n")).await.is_err() {
+///                 return;
+///             }
+///         }
+///     });
+///     Response::new(200).with_body("text/plain", body)
+/// }
+/// ```
+#[derive(Default)]
+pub struct Body {
+    source: Source,
+    /// `None` while everything is as by default.
+    terms: Option<Box<Terms>>,
+}
+
+/// How content comes that comes bit by bit.
+#[derive(Default)]
+struct Terms {
+    /// Most that is collected, in bytes.
+    len_max: Option<usize>,
+    /// What the sender says its length is.
+    len: Option<u64>,
+    /// How long a piece may take.
+    timeout: Option<Duration>,
+    sleep: Option<Pin<Box<Sleep>>>,
+    trailers: Option<Headers>,
+}
+
+#[derive(Default)]
+enum Source {
+    #[default]
+    Empty,
+    Whole(Bytes),
+    Http1(PipeReader),
+    Http2(RecvStream),
+    Channel(mpsc::Receiver<Piece>, Arc<AtomicBool>),
+    Stream(Pin<Box<dyn Stream<Item = Result<Bytes, Error>> + Send>>),
+}
+
+enum Piece {
+    Data(Bytes),
+    Trailers(Headers),
+}
+
+impl Body {
+    /// No content.
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// Content that comes into being: what the sender sends. It ends when the sender is dropped.
+    pub fn channel() -> (BodySender, Self) {
+        let (sender, receiver) = mpsc::channel(CHANNEL_LEN);
+        let aborted = Arc::new(AtomicBool::new(false));
+        (BodySender { sender, aborted: aborted.clone() }, Source::Channel(receiver, aborted).into())
+    }
+
+    /// Content that a stream makes. An error cuts it off, so that the peer knows that it is not whole.
+    pub fn from_stream<S, E>(stream: S) -> Self
+    where
+        S: Stream<Item = Result<Bytes, E>> + Send + 'static,
+        E: Into<Error> + 'static,
+    {
+        Source::Stream(Box::pin(Errors(Box::pin(stream)))).into()
+    }
+
+    /// The content of an HTTP/1.1 message, which says that it is so long.
+    pub(crate) fn http1(reader: PipeReader, len: Option<u64>) -> Self {
+        Self::from(Source::Http1(reader)).terms(|terms| terms.len = len)
+    }
+
+    /// The content of an HTTP/2 message, which says that it is so long.
+    pub(crate) fn http2(stream: RecvStream, len: Option<u64>) -> Self {
+        Self::from(Source::Http2(stream)).terms(|terms| terms.len = len)
+    }
+
+    fn terms(mut self, set: impl FnOnce(&mut Terms)) -> Self {
+        set(self.terms.get_or_insert_default());
+        self
+    }
+
+    /// How long a piece may take to come, after which [`chunk`](Self::chunk) fails; `None` for as long as it takes.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Option<Duration>) -> Self {
+        self.terms(|terms| terms.timeout = timeout)
+    }
+
+    /// How many bytes [`bytes`](Self::bytes) collects at most.
+    #[must_use]
+    pub fn with_len_max(self, len_max: usize) -> Self {
+        self.terms(|terms| terms.len_max = Some(len_max))
+    }
+
+    /// Whether the whole content is there already.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self.source, Source::Empty | Source::Whole(_))
+    }
+
+    /// The whole content, when it is there already.
+    pub(crate) fn whole(&mut self) -> Option<Bytes> {
+        match &mut self.source {
+            Source::Empty => Some(Bytes::new()),
+            Source::Whole(bytes) => Some(std::mem::take(bytes)),
+            _ => None,
+        }
+    }
+
+    /// The length, as far as it is known.
+    pub fn len_hint(&self) -> Option<u64> {
+        match &self.source {
+            Source::Empty => Some(0),
+            Source::Whole(bytes) => Some(bytes.len() as u64),
+            _ => self.terms.as_ref()?.len,
+        }
+    }
+
+    /// The next piece, in the sizes in which it comes; `None` at the end.
+    ///
+    /// The peer is held back while nobody asks. A client that waits for `100 Continue` is told so when this is first asked.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// The peer broke off or broke a rule, or took too long.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
+        poll_fn(|cx| self.poll_chunk(cx)).await.transpose()
+    }
+
+    /// [`chunk`](Self::chunk) for those who poll.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+        match self.poll_source(cx) {
+            Poll::Ready(chunk) => {
+                if let Some(terms) = &mut self.terms {
+                    terms.sleep = None;
+                }
+                Poll::Ready(chunk)
+            }
+            Poll::Pending => {
+                let Some(terms) = &mut self.terms else { return Poll::Pending };
+                let Some(timeout) = terms.timeout else { return Poll::Pending };
+                let sleep = terms.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+                ready!(sleep.as_mut().poll(cx));
+                Poll::Ready(Some(Err(Error::Timeout(Stage::Body))))
+            }
+        }
+    }
+
+    fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+        let mut trailers = None;
+        let chunk = match &mut self.source {
+            Source::Empty => None,
+            Source::Whole(bytes) => Some(Ok(std::mem::take(bytes))),
+            Source::Http1(reader) => {
+                let chunk = ready!(reader.poll_chunk(cx));
+                if chunk.is_none() {
+                    trailers = reader.trailers();
+                }
+                chunk
+            }
+            Source::Http2(stream) => {
+                let chunk = ready!(stream.poll_data(cx));
+                if chunk.is_none() {
+                    trailers = stream.trailers();
+                }
+                chunk
+            }
+            Source::Channel(receiver, aborted) => match ready!(receiver.poll_recv(cx)) {
+                Some(Piece::Data(data)) => Some(Ok(data)),
+                Some(Piece::Trailers(sent)) => {
+                    trailers = Some(sent);
+                    None
+                }
+                None => aborted.load(Ordering::Acquire).then_some(Err(Error::Cut)),
+            },
+            Source::Stream(stream) => ready!(stream.as_mut().poll_next(cx)),
+        };
+        if !matches!(&chunk, Some(Ok(_))) || matches!(self.source, Source::Whole(_)) {
+            self.source = Source::Empty;
+        }
+        if trailers.is_some() {
+            self.terms.get_or_insert_default().trailers = trailers;
+        }
+        Poll::Ready(chunk)
+    }
+
+    /// All of it. What a request brings is bounded by [`ServerConfig::body_len_max`](crate::ServerConfig) and
+    /// [`body_timeout`](crate::ServerConfig).
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], before anything is read when the peer says so itself; and as for [`chunk`](Self::chunk).
+    /// [`Response`](crate::Response) can be made from the error.
+    pub async fn bytes(&mut self) -> Result<Bytes, Error> {
+        if let Some(bytes) = self.whole() {
+            return Ok(bytes);
+        }
+        let terms = self.terms.get_or_insert_default();
+        let (len_max, timeout) = (terms.len_max.unwrap_or(usize::MAX), terms.timeout);
+        if terms.len.is_some_and(|len| len > len_max as u64) {
+            return Err(Error::TooLarge);
+        }
+        let began = Instant::now();
+        let mut collected = BytesMut::new();
+        loop {
+            let next = match timeout {
+                None => self.chunk().await?,
+                Some(timeout) => {
+                    let grace = Duration::from_secs((collected.len() / BYTES_PER_SECOND_MIN) as u64);
+                    let next = tokio::time::timeout_at(began + timeout + grace, self.chunk()).await;
+                    next.map_err(|_| Error::Timeout(Stage::Body))??
+                }
+            };
+            let Some(next) = next else { return Ok(collected.freeze()) };
+            if next.len() > len_max - collected.len() {
+                return Err(Error::TooLarge);
+            }
+            collected.extend_from_slice(&next);
+        }
+    }
+
+    /// The trailers behind the content, once [`chunk`](Self::chunk) or [`bytes`](Self::bytes) has come to its end.
+    pub fn trailers(&mut self) -> Option<Headers> {
+        self.terms.as_mut()?.trailers.take()
+    }
+}
+
+impl From<Source> for Body {
+    fn from(source: Source) -> Self {
+        Self { source, terms: None }
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        if bytes.is_empty() { Self::empty() } else { Source::Whole(bytes).into() }
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(bytes: Vec<u8>) -> Self {
+        Bytes::from(bytes).into()
+    }
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Self {
+        Bytes::from(text).into()
+    }
+}
+
+impl From<&'static str> for Body {
+    fn from(text: &'static str) -> Self {
+        Bytes::from_static(text.as_bytes()).into()
+    }
+}
+
+impl From<&'static [u8]> for Body {
+    fn from(bytes: &'static [u8]) -> Self {
+        Bytes::from_static(bytes).into()
+    }
+}
+
+impl Stream for Body {
+    type Item = Result<Bytes, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_chunk(cx)
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body").field("len", &self.len_hint()).finish_non_exhaustive()
+    }
+}
+
+/// A stream whose errors are this crate's.
+struct Errors<S>(Pin<Box<S>>);
+
+impl<S, E> Stream for Errors<S>
+where
+    S: Stream<Item = Result<Bytes, E>>,
+    E: Into<Error>,
+{
+    type Item = Result<Bytes, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().0.as_mut().poll_next(cx).map(|next| next.map(|item| item.map_err(Into::into)))
+    }
+}
+
+/// Sends the content of a [`Body::channel`].
+#[derive(Debug)]
+pub struct BodySender {
+    sender: mpsc::Sender<Piece>,
+    aborted: Arc<AtomicBool>,
+}
+
+impl BodySender {
+    /// Sends a piece; waits while the peer takes them more slowly than they are sent.
+    ///
+    /// # Cancel safety
+    /// The piece has been sent or it has not.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] when nobody takes any more.
+    pub async fn send(&mut self, data: impl Into<Bytes>) -> Result<(), Error> {
+        let data = data.into();
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.sender.send(Piece::Data(data)).await.map_err(|_| Error::Closed)
+    }
+
+    /// Ends the content with trailers. HTTP/1.1 carries them to clients that said `TE: trailers`.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn finish(self, trailers: Headers) -> Result<(), Error> {
+        self.sender.send(Piece::Trailers(trailers)).await.map_err(|_| Error::Closed)
+    }
+
+    /// Cuts the content off, so that the peer knows that it is not whole.
+    pub fn abort(self) {
+        self.aborted.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for BodySender {
+    /// What a panic has cut off is not whole.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.aborted.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Data(data) => f.debug_tuple("Data").field(&data.len()).finish(),
+            Self::Trailers(trailers) => f.debug_tuple("Trailers").field(trailers).finish(),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! A request that has arrived, whatever it came over.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use wireloom_http2::message::RequestKind;
+use wireloom_ws::handshake::error::RequestError;
+use wireloom_ws::handshake::{self, HandshakeError};
+
+use super::{Body, Response, TlsInfo, Upgrade, Version};
+use crate::error::Error;
+use crate::headers::{Headers, Place};
+use crate::http2::Incoming;
+use crate::server::ServerConfig;
+
+/// A request that has arrived. Its [`body`](Self::bytes) may still be arriving.
+pub struct Request {
+    head: Headers,
+    method: Place,
+    target: Place,
+    scheme: Option<Place>,
+    protocol: Option<Place>,
+    version: Version,
+    body: Body,
+    peer: SocketAddr,
+    tls: Option<Arc<TlsInfo>>,
+    config: Arc<ServerConfig>,
+}
+
+/// Whom a connection is with, and what holds for it.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    pub(crate) peer: SocketAddr,
+    pub(crate) tls: Option<Arc<TlsInfo>>,
+    pub(crate) config: Arc<ServerConfig>,
+}
+
+impl Request {
+    pub(crate) fn http1(
+        head: Headers,
+        method: Place,
+        target: Place,
+        version: Version,
+        origin: &Origin,
+    ) -> Self {
+        let Origin { peer, tls, config } = origin.clone();
+        let (scheme, protocol, body) = (None, None, Body::empty());
+        Self { head, method, target, scheme, protocol, version, body, peer, tls, config }
+    }
+
+    pub(crate) fn http2(incoming: Incoming, origin: &Origin) -> Self {
+        let Origin { peer, tls, config } = origin.clone();
+        Self {
+            head: incoming.headers,
+            method: incoming.method,
+            target: incoming.path,
+            scheme: Some(incoming.scheme),
+            protocol: incoming.protocol,
+            version: Version::Http2,
+            body: Body::empty(),
+            peer,
+            tls,
+            config,
+        }
+    }
+
+    pub(crate) fn set_body(&mut self, body: Body) {
+        self.body = if body.is_whole() {
+            body
+        } else {
+            body.with_len_max(self.config.body_len_max).with_timeout(Some(self.config.body_timeout))
+        };
+    }
+
+    /// The method, such as `GET`.
+    pub fn method(&self) -> &str {
+        self.head.text(self.method)
+    }
+
+    /// The target as it was sent; over HTTP/2, the path.
+    pub fn target(&self) -> &str {
+        self.head.text(self.target)
+    }
+
+    /// The version of HTTP.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Path and query: of an absolute target what follows the authority (RFC 9112 §3.2.2).
+    fn resource(&self) -> &str {
+        let target = self.target();
+        match target.split_once("://") {
+            Some((scheme, rest)) if !scheme.contains('/') => {
+                rest.find(['/', '?']).map_or("/", |at| &rest[at..])
+            }
+            _ => target,
+        }
+    }
+
+    /// The path. Nothing in it is decoded or resolved.
+    pub fn path(&self) -> &str {
+        let path = self.resource().split(['?', '#']).next().unwrap_or_default();
+        if path.is_empty() { "/" } else { path }
+    }
+
+    /// The query, without its `?`.
+    pub fn query(&self) -> Option<&str> {
+        self.resource().split_once('?').map(|(_, query)| query)
+    }
+
+    /// The value of a parameter of the query, as it was sent: nothing is decoded.
+    pub fn query_param(&self, name: &str) -> Option<&str> {
+        let mut params = self.query()?.split('&').map(|param| param.split_once('=').unwrap_or((param, "")));
+        params.find(|(candidate, _)| *candidate == name).map(|(_, value)| value)
+    }
+
+    /// All header fields in their order. Over HTTP/2 their names are in lower case, and `host` is there for `:authority`.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.head.iter()
+    }
+
+    /// The value of the first header with this name, in any case.
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        self.head.get(name)
+    }
+
+    pub(crate) fn head(&self) -> &Headers {
+        &self.head
+    }
+
+    /// Whether one of the comma-separated values of a header is this token.
+    pub(crate) fn names(&self, header: &str, token: &str) -> bool {
+        self.head.names(header, token)
+    }
+
+    /// The whole body, once it has arrived.
+    ///
+    /// ```
+    /// use wireloom::{Error, Request, Response};
+    ///
+    /// async fn echo(mut request: Request) -> Result<Response, Error> {
+    ///     let body = request.bytes().await?;
+    ///     Ok(Response::new(200).with_body("application/octet-stream", body))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] beyond [`ServerConfig::body_len_max`]; the client broke off, broke a rule or took too long. A
+    /// handler may return the error as it is: it is answered with the status that is meant for it.
+    pub async fn bytes(&mut self) -> Result<Bytes, Error> {
+        self.body.bytes().await
+    }
+
+    /// The body, to read it as it arrives.
+    pub fn body_mut(&mut self) -> &mut Body {
+        &mut self.body
+    }
+
+    /// The body, to read it as it arrives or to send it on.
+    pub fn into_body(self) -> Body {
+        self.body
+    }
+
+    /// Where it came from.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// What TLS agreed upon, if it came over TLS.
+    pub fn tls(&self) -> Option<&TlsInfo> {
+        self.tls.as_deref()
+    }
+
+    /// Whether the client wants a WebSocket.
+    pub fn is_websocket(&self) -> bool {
+        match self.protocol {
+            Some(protocol) => self.head.text(protocol).eq_ignore_ascii_case("websocket"),
+            None => self.version != Version::Http2 && self.head.names("upgrade", "websocket"),
+        }
+    }
+
+    /// Judges the request as the opening handshake of a WebSocket (RFC 6455 §4.2, RFC 8441 §5).
+    ///
+    /// # Errors
+    /// The response to refuse it with, when it is none or not a valid one.
+    pub fn websocket(&self) -> Result<Upgrade, Response> {
+        let judged = match self.version {
+            Version::Http10 => self.judge_http1(handshake::Version::Http10),
+            Version::Http11 => self.judge_http1(handshake::Version::Http11),
+            Version::Http2 => return self.judge_http2(),
+        };
+        match judged {
+            Ok(request) => Ok(self.upgrade(request)),
+            // RFC 9110 §15.5.22: nothing is wrong with it but that it is no handshake.
+            Err(HandshakeError::Request(RequestError::UpgradeMissing)) => {
+                Err(Response::text(426, "this is a WebSocket\n").with_header("Upgrade", "websocket"))
+            }
+            Err(error) => Err(Response::from(&error.refusal())),
+        }
+    }
+
+    fn upgrade(&self, request: handshake::Request) -> Upgrade {
+        Upgrade::new(request, self.config.websocket.clone(), self.config.deflate.clone())
+    }
+
+    fn judge_http1(&self, version: handshake::Version) -> Result<handshake::Request, HandshakeError> {
+        handshake::Request::from_parts(self.method(), self.target(), version, self.headers())
+    }
+
+    fn judge_http2(&self) -> Result<Upgrade, Response> {
+        let (Some(protocol), Some(scheme)) = (self.protocol, self.scheme) else {
+            // RFC 9113 §8.6: HTTP/2 has no Upgrade, so that 426 has no header to go with it.
+            return Err(Response::text(400, "this is a WebSocket: connect to it with :protocol\n"));
+        };
+        let pseudo = [
+            (&b":method"[..], self.method().as_bytes()),
+            (b":protocol", self.head.at(protocol)),
+            (b":scheme", self.head.at(scheme)),
+            (b":path", self.target().as_bytes()),
+        ];
+        let fields = self.head.iter().map(|(name, value)| (name.as_bytes(), value));
+        match handshake::http2::judge_request(pseudo.into_iter().chain(fields)) {
+            Ok(request) => Ok(self.upgrade(request)),
+            Err(error) => Err(Response::from(&handshake::http2::refusal(error))),
+        }
+    }
+
+    /// What the protocol of HTTP/2 must know of it.
+    pub(crate) fn kind(&self) -> RequestKind {
+        match self.method() {
+            "HEAD" => RequestKind::Head,
+            "CONNECT" if self.protocol.is_some() => RequestKind::ExtendedConnect,
+            "CONNECT" => RequestKind::Connect,
+            _ => RequestKind::Plain,
+        }
+    }
+}
+
+/// The names of the headers alone: their values have no business in a log.
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("version", &self.version)
+            .field("method", &self.method())
+            .field("path", &self.path())
+            .field("headers", &self.head)
+            .field("body", &self.body)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}

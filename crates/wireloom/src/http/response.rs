@@ -1,0 +1,177 @@
+//! A response as a value.
+
+use std::fmt;
+
+use bytes::Bytes;
+use wireloom_ws::handshake;
+
+use super::body::Body;
+use super::upgrade::Opening;
+use crate::error::{Error, Stage};
+use crate::headers::Headers;
+
+/// A response to send.
+pub struct Response {
+    status: u16,
+    pub(crate) headers: Headers,
+    body: Body,
+    pub(crate) opening: Option<Box<Opening>>,
+}
+
+impl Response {
+    /// A response without headers and body of its own. A status outside 200 to 599 becomes 500.
+    pub fn new(status: u16) -> Self {
+        let status = if (200..600).contains(&status) { status } else { 500 };
+        Self { status, headers: Headers::new(), body: Body::empty(), opening: None }
+    }
+
+    /// Text.
+    pub fn text(status: u16, text: impl Into<String>) -> Self {
+        Self::new(status).with_body("text/plain; charset=utf-8", text.into())
+    }
+
+    /// A page.
+    pub fn html(page: impl Into<String>) -> Self {
+        Self::new(200).with_body("text/html; charset=utf-8", page.into())
+    }
+
+    /// 404.
+    pub fn not_found() -> Self {
+        Self::text(404, "there is nothing here\n")
+    }
+
+    /// Adds a header. One that cannot be sent (its name is no token, its value holds a control character, or it decides
+    /// where the response ends) is left out.
+    #[must_use]
+    pub fn with_header(mut self, name: &str, value: &str) -> Self {
+        let sendable = !is_framing(name) && self.headers.push(name, value).is_ok();
+        debug_assert!(sendable, "the header {name} cannot be sent");
+        self
+    }
+
+    /// Sets the body, and says what it is: bytes, text, or a [`Body`] that comes into being while it is sent.
+    #[must_use]
+    pub fn with_body(self, content_type: &str, body: impl Into<Body>) -> Self {
+        let mut response = self.with_header("Content-Type", content_type);
+        response.body = body.into();
+        response
+    }
+
+    /// The status.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The headers in their order.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.headers.iter()
+    }
+
+    /// The body.
+    pub fn body_mut(&mut self) -> &mut Body {
+        &mut self.body
+    }
+
+    /// Whether the status allows a body (RFC 9110 §6.4.1).
+    pub(crate) fn allows_body(&self) -> bool {
+        !matches!(self.status, 204 | 304)
+    }
+
+    pub(crate) fn into_parts(self) -> (u16, Headers, Body) {
+        (self.status, self.headers, self.body)
+    }
+}
+
+/// What decides where a message ends, or belongs to a connection (RFC 9112 §6, RFC 9113 §8.2.2).
+const FRAMING: [&str; 5] =
+    ["content-length", "transfer-encoding", "connection", "keep-alive", "proxy-connection"];
+
+fn is_framing(name: &str) -> bool {
+    FRAMING.iter().any(|own| name.eq_ignore_ascii_case(own))
+}
+
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response")
+            .field("status", &self.status)
+            .field("headers", &self.headers)
+            .field("body", &self.body)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<&handshake::Response> for Response {
+    fn from(response: &handshake::Response) -> Self {
+        let mut headers = Headers::new();
+        for (name, value) in response.headers() {
+            headers.push_unchecked(name.as_bytes(), value);
+        }
+        // 101 is none of `new`.
+        Self {
+            status: response.status(),
+            headers,
+            body: Bytes::copy_from_slice(response.body()).into(),
+            opening: None,
+        }
+    }
+}
+
+/// What a failure to read a request's body is answered with.
+impl From<Error> for Response {
+    fn from(error: Error) -> Self {
+        match error {
+            // RFC 9110 §15.5.14, §15.5.9.
+            Error::TooLarge => Self::text(413, "the body is too large\n"),
+            Error::Timeout(Stage::Body) => Self::text(408, "the body took too long\n"),
+            Error::Malformed(why) => Self::text(400, format!("{why}\n")),
+            Error::Cut | Error::Closed | Error::StreamReset(_) => Self::text(400, "the body broke off\n"),
+            _ => Self::text(500, "something went wrong here\n"),
+        }
+    }
+}
+
+/// What a handler may return: a [`Response`], a `Result` of two of them, a status, or text.
+pub trait IntoResponse {
+    /// The response.
+    fn into_response(self) -> Response;
+}
+
+impl IntoResponse for Response {
+    fn into_response(self) -> Response {
+        self
+    }
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        self.into()
+    }
+}
+
+impl<T: IntoResponse, E: IntoResponse> IntoResponse for Result<T, E> {
+    fn into_response(self) -> Response {
+        match self {
+            Ok(response) => response.into_response(),
+            Err(response) => response.into_response(),
+        }
+    }
+}
+
+/// A status alone.
+impl IntoResponse for u16 {
+    fn into_response(self) -> Response {
+        Response::new(self)
+    }
+}
+
+impl IntoResponse for String {
+    fn into_response(self) -> Response {
+        Response::text(200, self)
+    }
+}
+
+impl IntoResponse for &'static str {
+    fn into_response(self) -> Response {
+        Response::text(200, self)
+    }
+}

@@ -1,0 +1,638 @@
+//! What the driver and the handles of streams share: the core, and a slot for each stream that someone holds.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use wireloom_http2::error::ErrorCode;
+use wireloom_http2::field::{Field, FieldList, Token};
+use wireloom_http2::message::RequestKind;
+use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
+
+use super::handles::{RecvStream, SendStream};
+use crate::error::Error;
+use crate::headers::{Headers, Place};
+
+/// Interim responses that are kept for a client that does not look at them; further ones are dropped.
+const INTERIM_MAX: usize = 16;
+
+/// How much more of a request is taken once it has been answered in full, in bytes, and how long.
+const UNREAD_LEN_MAX: usize = 64 << 10;
+const UNREAD_TIME_MAX: Duration = Duration::from_secs(5);
+
+pub(crate) struct Shared {
+    state: Mutex<State>,
+}
+
+/// The head of a response.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) status: u16,
+    pub(crate) headers: Headers,
+}
+
+/// A request that has arrived at a server.
+pub(crate) struct Incoming {
+    pub(crate) key: StreamKey,
+    pub(crate) kind: RequestKind,
+    pub(crate) method: Place,
+    pub(crate) path: Place,
+    pub(crate) scheme: Place,
+    pub(crate) protocol: Option<Place>,
+    /// The fields, with `host` for `:authority`; the places above are of this.
+    pub(crate) headers: Headers,
+    /// It has no content; otherwise [`Shared::receiver`] gives it.
+    pub(crate) ended: bool,
+}
+
+pub(super) struct State {
+    pub(super) core: Connection,
+    pub(super) epoch: Instant,
+    slots: Vec<Option<Box<Slot>>>,
+    /// Empty places in `slots`.
+    free: Vec<u32>,
+    /// By the core's slot: the last place that was taken for it.
+    places: Vec<u32>,
+    /// Why nothing moves any more.
+    pub(super) failure: Option<Error>,
+    /// Who drives, while it waits.
+    pub(super) driver: Option<Waker>,
+    /// The deadline that it waits for.
+    pub(super) armed: Option<Duration>,
+    /// A handle woke the driver.
+    pub(super) nudged: bool,
+    /// Streams that were answered in full before their requests have ended, and nobody reads those.
+    unread: Vec<Unread>,
+    /// The server's SETTINGS have come.
+    pub(super) settings_seen: bool,
+    /// Those who wait for them.
+    pub(super) waiting: Vec<Waker>,
+}
+
+/// A stream whose client still sends what nobody reads.
+struct Unread {
+    key: StreamKey,
+    until: Duration,
+    /// What came meanwhile, in bytes.
+    len: usize,
+}
+
+/// What is known of a stream, for as long as someone holds it. The stream in the core may be gone already.
+#[derive(Default)]
+pub(super) struct Slot {
+    id: u32,
+    /// Handles and tasks that hold it.
+    holders: u8,
+    /// Content that has arrived and was not taken.
+    pub(super) data: BytesMut,
+    /// Nothing more arrives.
+    pub(super) ended: bool,
+    /// Nobody wants what arrives.
+    pub(super) discards: bool,
+    /// This side has sent, or queued, its last.
+    pub(super) finished: bool,
+    pub(super) head: Option<Head>,
+    pub(super) interim: VecDeque<Head>,
+    pub(super) trailers: Option<Headers>,
+    pub(super) failed: Option<Error>,
+    pub(super) receiver: Option<Waker>,
+    pub(super) sender: Option<Waker>,
+    /// Who answers it.
+    pub(super) task: Option<AbortHandle>,
+}
+
+/// Where a handle finds its slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    pub(super) key: StreamKey,
+    place: u32,
+}
+
+impl Shared {
+    pub(super) fn new(role: Role, mut config: Config) -> Result<Arc<Self>, Error> {
+        // Content is given back to the windows as it is taken.
+        config.auto_release = false;
+        config.hash_key = random();
+        let core = Connection::new(role, config)?;
+        Ok(Self::with_core(core))
+    }
+
+    /// The server's end after an upgrade from HTTP/1.1, and the request's stream.
+    pub(super) fn upgraded(
+        mut config: Config,
+        http2_settings: &[u8],
+        kind: RequestKind,
+    ) -> Result<(Arc<Self>, StreamKey), Error> {
+        config.auto_release = false;
+        config.hash_key = random();
+        let (core, key) = Connection::from_upgrade_server(config, http2_settings, kind)?;
+        Ok((Self::with_core(core), key))
+    }
+
+    fn with_core(core: Connection) -> Arc<Self> {
+        let state = State {
+            core,
+            epoch: Instant::now(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            places: Vec::new(),
+            failure: None,
+            driver: None,
+            armed: None,
+            nudged: false,
+            unread: Vec::new(),
+            settings_seen: false,
+            waiting: Vec::new(),
+        };
+        Arc::new(Self { state: Mutex::new(state) })
+    }
+
+    /// A panic while it was held is one in this crate or in an allocation; the state is still one of the core's.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries out a command, and wakes the driver if it waits.
+    pub(super) fn command<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        if state.driver.is_some() {
+            // Nobody has told the core the time for a while.
+            state.tick();
+        }
+        let result = work(&mut state);
+        let driver = state.call_driver();
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        result
+    }
+
+    /// The content of an [`Incoming`] that has some. To be taken once, and dropped if it is not wanted.
+    pub(crate) fn receiver(self: &Arc<Self>, key: StreamKey) -> RecvStream {
+        let at = self.lock().hold(key, 0, true);
+        RecvStream::new(self.clone(), at)
+    }
+
+    /// What is sent on a stream.
+    pub(crate) fn sender(self: &Arc<Self>, key: StreamKey) -> SendStream {
+        let at = self.lock().hold(key, 1, false);
+        SendStream::new(self.clone(), at)
+    }
+
+    /// Answers a request in full. `fields` begin with `:status`.
+    ///
+    /// # Errors
+    /// The stream or the connection is gone, or the peer takes no such list of fields.
+    pub(crate) fn respond<'f, I>(&self, key: StreamKey, fields: I, body: Bytes) -> Result<(), Error>
+    where
+        I: IntoIterator<Item = Field<'f>>,
+        I::IntoIter: Clone,
+    {
+        self.command(|state| {
+            state.alive()?;
+            state.core.send_response(key, fields, body.is_empty())?;
+            if !body.is_empty() {
+                state.core.send_data(key, body, true)?;
+            }
+            state.finish(key);
+            Ok(())
+        })
+    }
+
+    /// Ends a stream at once; nothing happens when it is gone.
+    pub(crate) fn reset(&self, key: StreamKey, code: ErrorCode) {
+        self.command(|state| {
+            let _ = state.core.reset(key, code);
+            state.fail_stream(key, &Error::StreamReset(code));
+        });
+    }
+
+    /// Begins the task that answers a stream, which is stopped when the peer resets that. Gives the task back when the
+    /// stream is gone already.
+    pub(crate) fn attach<T>(
+        &self,
+        key: StreamKey,
+        task: T,
+        spawn: impl FnOnce(T) -> AbortHandle,
+    ) -> Option<T> {
+        let mut state = self.lock();
+        if !state.core.contains(key) {
+            return Some(task);
+        }
+        let at = state.hold(key, 1, false);
+        // Under the lock, so that it is not done before it is known.
+        let handle = spawn(task);
+        if let Some(slot) = state.slot(at) {
+            slot.task = Some(handle);
+        }
+        None
+    }
+
+    /// Whoever answered a stream is done.
+    pub(crate) fn detach(&self, key: StreamKey) {
+        let mut state = self.lock();
+        let Some(at) = state.find(key) else { return };
+        if state.slot(at).is_some_and(|slot| slot.task.take().is_some()) {
+            state.release(at);
+        }
+    }
+
+    /// Ends the connection gracefully: GOAWAY, and streams that are open go on.
+    pub(crate) fn shut_down(&self) {
+        self.command(|state| state.core.shutdown());
+    }
+}
+
+impl State {
+    pub(super) fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// The driver, if it waits and there is something for it: output, a deadline that is earlier than it knows, the end.
+    fn call_driver(&mut self) -> Option<Waker> {
+        self.driver.as_ref()?;
+        let deadline = self.core.poll_timeout().into_iter().chain(self.unread_deadline()).min();
+        let earlier = || match (deadline, self.armed) {
+            (Some(deadline), Some(armed)) => deadline < armed,
+            (deadline, _) => deadline.is_some(),
+        };
+        if !self.core.wants_write() && self.core.ended().is_none() && !earlier() {
+            return None;
+        }
+        self.nudged = true;
+        self.driver.take()
+    }
+
+    /// Tells the core the time.
+    pub(super) fn tick(&mut self) {
+        let now = self.now();
+        if let Err(error) = self.core.handle_timeout(now) {
+            self.fail(error.into());
+        }
+    }
+
+    /// This side has sent, or queued, its last on a stream.
+    pub(super) fn finish(&mut self, key: StreamKey) {
+        let unread = match self.slot_of(key) {
+            Some(slot) => {
+                slot.finished = true;
+                slot.discards
+            }
+            None => true,
+        };
+        if unread && self.core.role() == Role::Server && self.core.contains(key) {
+            self.unread.push(Unread { key, until: self.now() + UNREAD_TIME_MAX, len: 0 });
+        }
+    }
+
+    /// When [`State::reset_unread`] is to be called next.
+    pub(super) fn unread_deadline(&self) -> Option<Duration> {
+        if self.unread.is_empty() {
+            return None;
+        }
+        // One that is overdue waits for its response to leave.
+        let now = self.now();
+        self.unread.iter().map(|unread| unread.until).filter(|&until| until > now).min()
+    }
+
+    /// RFC 9113 §8.1: once a response is complete, the rest of a request that nobody reads is not needed. What is short may
+    /// come to its end all the same: then nothing is reset, and no client takes that for a failure.
+    pub(super) fn reset_unread(&mut self) {
+        if self.unread.is_empty() {
+            return;
+        }
+        let now = self.now();
+        let Self { unread, core, .. } = self;
+        unread.retain(|unread| {
+            let patient = unread.len <= UNREAD_LEN_MAX && now < unread.until;
+            if !core.contains(unread.key) || patient || core.queued(unread.key) > 0 {
+                return core.contains(unread.key);
+            }
+            let _ = core.reset(unread.key, ErrorCode::NO_ERROR);
+            false
+        });
+    }
+
+    pub(super) fn alive(&self) -> Result<(), Error> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Streams that are open, or that someone holds.
+    pub(super) fn streams(&self) -> usize {
+        self.core.streams().max(self.slots.len() - self.free.len())
+    }
+
+    /// The slot of a stream with `holders` more, made if there is none.
+    pub(super) fn hold(&mut self, key: StreamKey, holders: u8, ended: bool) -> At {
+        if let Some(at) = self.find(key) {
+            if let Some(slot) = self.slot(at) {
+                slot.holders += holders;
+            }
+            return at;
+        }
+        let slot = Box::new(Slot { id: key.id(), holders, ended, ..Slot::default() });
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => {
+                self.slots.push(None);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.slots[place as usize] = Some(slot);
+        if self.places.len() <= key.slot() {
+            self.places.resize(key.slot() + 1, u32::MAX);
+        }
+        self.places[key.slot()] = place;
+        At { key, place }
+    }
+
+    fn find(&self, key: StreamKey) -> Option<At> {
+        let place = *self.places.get(key.slot())?;
+        let slot = self.slots.get(place as usize)?.as_ref()?;
+        (slot.id == key.id()).then_some(At { key, place })
+    }
+
+    #[inline]
+    pub(super) fn slot(&mut self, at: At) -> Option<&mut Slot> {
+        self.slots.get_mut(at.place as usize)?.as_deref_mut()
+    }
+
+    pub(super) fn slot_of(&mut self, key: StreamKey) -> Option<&mut Slot> {
+        let at = self.find(key)?;
+        self.slot(at)
+    }
+
+    /// One holder less.
+    pub(super) fn release(&mut self, at: At) {
+        let Some(slot) = self.slot(at) else { return };
+        slot.holders = slot.holders.saturating_sub(1);
+        if slot.holders == 0 {
+            self.slots[at.place as usize] = None;
+            self.free.push(at.place);
+            if self.free.len() == self.slots.len() {
+                // Nothing is held for streams that are gone.
+                self.slots = Vec::new();
+                self.free = Vec::new();
+                self.places = Vec::new();
+            }
+        }
+    }
+
+    /// Tells whoever holds a stream that it has failed.
+    fn fail_stream(&mut self, key: StreamKey, error: &Error) {
+        if let Some(slot) = self.slot_of(key) {
+            slot.fail(error);
+            let task = slot.task.take();
+            let wakers = [slot.receiver.take(), slot.sender.take()];
+            wakers.into_iter().flatten().for_each(Waker::wake);
+            if let Some(task) = task {
+                task.abort();
+                if let Some(at) = self.find(key) {
+                    self.release(at);
+                }
+            }
+        }
+    }
+
+    /// Nothing moves any more.
+    pub(super) fn fail(&mut self, error: Error) {
+        for slot in self.slots.iter_mut().flatten() {
+            slot.fail(&error);
+            let wakers = [slot.receiver.take(), slot.sender.take()];
+            wakers.into_iter().flatten().for_each(Waker::wake);
+            if let Some(task) = &slot.task {
+                task.abort();
+            }
+        }
+        self.failure.get_or_insert(error);
+        self.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// Takes what has arrived, as far as it can; says how much that was. `woken` are for the caller to wake.
+    ///
+    /// # Errors
+    /// The connection has failed: what is in the output is still to be written.
+    pub(super) fn receive(
+        &mut self,
+        mut input: &[u8],
+        incoming: &mut Vec<Incoming>,
+        woken: &mut Vec<Waker>,
+    ) -> Result<usize, Error> {
+        let (now, len) = (self.now(), input.len());
+        loop {
+            let (taken, event) = self.core.handle_input(now, input)?;
+            input = &input[taken..];
+            let Some(event) = event else { return Ok(len - input.len()) };
+            let seen = Seen { slots: &mut self.slots, places: &self.places, woken };
+            let then = seen.see(event, incoming);
+            self.act(then);
+        }
+    }
+
+    /// Takes what happened without input.
+    pub(super) fn collect(&mut self, incoming: &mut Vec<Incoming>, woken: &mut Vec<Waker>) {
+        while let Some(event) = self.core.poll_event() {
+            let seen = Seen { slots: &mut self.slots, places: &self.places, woken };
+            let then = seen.see(event, incoming);
+            self.act(then);
+        }
+    }
+
+    #[inline]
+    fn act(&mut self, then: Then) {
+        match then {
+            Then::Nothing => {}
+            Then::Opened(key) => {
+                self.hold(key, 1, false);
+            }
+            Then::Discarded(key, len) => {
+                // Misuse is not possible: it is what arrived.
+                let _ = self.core.release_capacity(key, len);
+                if let Some(unread) = self.unread.iter_mut().find(|unread| unread.key == key) {
+                    unread.len += len;
+                }
+            }
+            Then::Released(key) => {
+                if let Some(at) = self.find(key) {
+                    self.release(at);
+                }
+            }
+            Then::SettingsSeen => {
+                self.settings_seen = true;
+                self.waiting.drain(..).for_each(Waker::wake);
+            }
+        }
+    }
+}
+
+impl Slot {
+    /// What has arrived before, and an end that has, can still be read.
+    fn fail(&mut self, error: &Error) {
+        self.failed.get_or_insert_with(|| error.clone());
+    }
+}
+
+/// What is left to do once an event is no longer borrowed.
+enum Then {
+    Nothing,
+    /// A request whose content follows, perhaps in the same read.
+    Opened(StreamKey),
+    /// Content that nobody wants.
+    Discarded(StreamKey, usize),
+    /// The task that answered was stopped.
+    Released(StreamKey),
+    SettingsSeen,
+}
+
+/// Where events go.
+struct Seen<'a> {
+    slots: &'a mut [Option<Box<Slot>>],
+    places: &'a [u32],
+    woken: &'a mut Vec<Waker>,
+}
+
+impl Seen<'_> {
+    #[inline]
+    fn slot(&mut self, key: StreamKey) -> Option<&mut Slot> {
+        let place = *self.places.get(key.slot())?;
+        self.slots.get_mut(place as usize)?.as_deref_mut().filter(|slot| slot.id == key.id())
+    }
+
+    fn see(mut self, event: Event<'_>, incoming: &mut Vec<Incoming>) -> Then {
+        match event {
+            Event::Request { stream, kind, fields, end_stream } => {
+                incoming.push(Incoming::new(stream, kind, fields, end_stream));
+                if !end_stream {
+                    return Then::Opened(stream);
+                }
+            }
+            Event::Data { stream, data, end_stream } => {
+                let Some(slot) = self.slot(stream) else { return Then::Discarded(stream, data.len()) };
+                slot.ended |= end_stream;
+                let unwanted = slot.discards;
+                if !unwanted {
+                    slot.data.extend_from_slice(data);
+                }
+                let waker = slot.receiver.take();
+                self.woken.extend(waker);
+                if unwanted {
+                    return Then::Discarded(stream, data.len());
+                }
+            }
+            Event::Response { stream, status, fields, end_stream } => {
+                let Some(slot) = self.slot(stream) else { return Then::Nothing };
+                slot.ended |= end_stream;
+                slot.head = Some(Head { status, headers: to_headers(fields) });
+                let waker = slot.receiver.take();
+                self.woken.extend(waker);
+            }
+            Event::Informational { stream, status, fields } => {
+                let Some(slot) = self.slot(stream) else { return Then::Nothing };
+                if slot.interim.len() < INTERIM_MAX {
+                    slot.interim.push_back(Head { status, headers: to_headers(fields) });
+                }
+                let waker = slot.receiver.take();
+                self.woken.extend(waker);
+            }
+            Event::Trailers { stream, fields } => {
+                let Some(slot) = self.slot(stream) else { return Then::Nothing };
+                slot.ended = true;
+                slot.trailers = Some(to_headers(fields));
+                let waker = slot.receiver.take();
+                self.woken.extend(waker);
+            }
+            Event::Reset { stream, code, .. } => return self.fail(stream, &Error::StreamReset(code)),
+            Event::Refused { stream } => return self.fail(stream, &Error::NotProcessed),
+            Event::Writable { stream } => {
+                let waker = self.slot(stream).and_then(|slot| slot.sender.take());
+                self.woken.extend(waker);
+            }
+            Event::Settings => return Then::SettingsSeen,
+            _ => {}
+        }
+        Then::Nothing
+    }
+
+    fn fail(&mut self, key: StreamKey, error: &Error) -> Then {
+        let Some(slot) = self.slot(key) else { return Then::Nothing };
+        slot.fail(error);
+        let wakers = [slot.receiver.take(), slot.sender.take()];
+        let task = slot.task.take();
+        self.woken.extend(wakers.into_iter().flatten());
+        let Some(task) = task else { return Then::Nothing };
+        task.abort();
+        Then::Released(key)
+    }
+}
+
+impl Incoming {
+    fn new(key: StreamKey, kind: RequestKind, fields: &FieldList, ended: bool) -> Self {
+        let mut headers = Headers::with_capacity(fields.len() + 1, fields.list_size() + 8);
+        let (mut method, mut path, mut scheme) = Default::default();
+        let (mut protocol, mut authority) = (None, None);
+        let (mut cookies, mut has_host) = (0, false);
+        for field in fields {
+            let value = field.value();
+            match field.token() {
+                Token::Method => method = headers.put(value),
+                Token::Path => path = headers.put(value),
+                Token::Scheme => scheme = headers.put(value),
+                Token::Protocol => protocol = Some(headers.put(value)),
+                Token::Authority => authority = Some(value),
+                Token::Cookie => cookies += 1,
+                Token::Host => {
+                    has_host = true;
+                    headers.push_unchecked(b"host", value);
+                }
+                _ => headers.push_unchecked(field.name(), value),
+            }
+        }
+        // RFC 9113 §8.3.1: what HTTP/1.1 calls Host.
+        if let Some(authority) = authority.filter(|_| !has_host) {
+            headers.push_unchecked(b"host", authority);
+        }
+        if cookies > 0
+            && let Some(cookie) = wireloom_http2::message::cookie(fields, &mut Vec::new())
+        {
+            headers.push_unchecked(b"cookie", cookie);
+        }
+        if kind == RequestKind::Connect
+            && let Some(authority) = authority
+        {
+            path = headers.put(authority);
+        }
+        Self { key, kind, method, path, scheme, protocol, headers, ended }
+    }
+}
+
+/// The fields without pseudo-fields.
+fn to_headers(fields: &FieldList) -> Headers {
+    let mut headers = Headers::with_capacity(fields.len(), fields.list_size());
+    for field in fields.iter().filter(|field| !field.is_pseudo()) {
+        headers.push_unchecked(field.name(), field.value());
+    }
+    headers
+}
+
+/// Headers whose names are in lower case, as fields.
+pub(crate) fn to_fields(headers: &Headers) -> impl Iterator<Item = Field<'_>> + Clone {
+    headers.iter().map(|(name, value)| Field::new(name.as_bytes(), value))
+}
+
+/// Registers who waits, in place of who did.
+pub(super) fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
+    if !place.as_ref().is_some_and(|old| old.will_wake(cx.waker())) {
+        *place = Some(cx.waker().clone());
+    }
+}
+
+/// A key for hashing that no peer knows.
+fn random() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+    RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,316 @@
+//! One connection of a server that speaks HTTP/2: requests become [`Request`]s, what the handler returns becomes responses,
+//! and extended CONNECT a tunnel with a WebSocket in it (RFC 9113, RFC 8441).
+//!
+//! A handler is first asked in the task of the connection: what it can answer at once is answered with everything else that
+//! this wake-up brought, in one write. Only a handler that waits gets a task of its own, on whichever thread is free; it is
+//! stopped when the client resets the stream.
+
+use std::future::{Future as _, poll_fn};
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use wireloom_http2::StreamKey;
+use wireloom_http2::error::ErrorCode;
+use wireloom_http2::field::{Field, Token};
+use wireloom_http2::message::RequestKind;
+use wireloom_ws::Role;
+
+use super::registry::{Phase, Registered, Registry};
+use super::{Handler, date};
+use crate::error::Error;
+use crate::headers::Headers;
+use crate::http::{Body, Origin, Request, Response, Running};
+use crate::http2::{Driver, Incoming, Moved, RecvStream, Shared, to_fields};
+use crate::io::Io;
+use crate::tunnel::Tunnel;
+
+/// Serves until the end. `first` is a request that was upgraded.
+pub(super) async fn serve(
+    driver: Driver,
+    first: Option<(StreamKey, Request)>,
+    origin: Origin,
+    registry: Arc<Registry>,
+    mut phase: watch::Receiver<Phase>,
+    handler: &Arc<impl Handler>,
+) {
+    registry.counters.http2.fetch_add(1, Ordering::Relaxed);
+    let mut driver = driver.idle_timeout(origin.config.keep_alive_timeout);
+    let serving = Serving { shared: driver.shared().clone(), registry, origin, handler: handler.clone() };
+    let mut tasks = JoinSet::new();
+    let mut incoming = Vec::new();
+    let shared = serving.shared.clone();
+    let work = async {
+        let mut first = first;
+        loop {
+            let moved = poll_fn(|cx| {
+                if let Some((key, request)) = first.take() {
+                    serving.begin(cx, key, request, None, &mut tasks);
+                }
+                let moved = std::task::ready!(driver.poll(cx, &mut incoming));
+                for request in incoming.drain(..) {
+                    serving.take(cx, request, &mut tasks);
+                }
+                Poll::Ready(moved)
+            });
+            let moved = moved.await;
+            while tasks.try_join_next().is_some() {}
+            if moved == Moved::Ended {
+                break;
+            }
+        }
+        driver.linger().await;
+        // What serves WebSockets sees that they have ended.
+        while tasks.join_next().await.is_some() {}
+    };
+    let drain = async {
+        let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
+        shared.shut_down();
+        let _ = phase.wait_for(|phase| *phase >= Phase::Cut).await;
+    };
+    let (mut work, mut drain) = (pin!(work), pin!(drain));
+    poll_fn(|cx| {
+        if drain.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        work.as_mut().poll(cx)
+    })
+    .await;
+}
+
+/// What all requests of a connection have in common.
+struct Serving<H> {
+    shared: Arc<Shared>,
+    registry: Arc<Registry>,
+    origin: Origin,
+    handler: Arc<H>,
+}
+
+/// A WebSocket that was opened, and what serves it.
+type Opened = (Running, Registered);
+
+impl<H: Handler> Serving<H> {
+    fn take(&self, cx: &mut Context<'_>, incoming: Incoming, tasks: &mut JoinSet<()>) {
+        let (key, kind, ended) = (incoming.key, incoming.kind, incoming.ended);
+        let mut request = Request::http2(incoming, &self.origin);
+        let content = (!ended).then(|| self.shared.receiver(key));
+        let mut tunnel = None;
+        match kind {
+            RequestKind::ExtendedConnect if request.is_websocket() => tunnel = content,
+            // RFC 8441 §4, RFC 9220 §3: a protocol that is not known. RFC 9110 §9.3.6: no proxy is here.
+            RequestKind::ExtendedConnect | RequestKind::Connect => {
+                let refusal = Response::text(501, "CONNECT leads nowhere from here\n");
+                let _ = send_whole(&self.shared, key, refusal, false);
+                return;
+            }
+            _ => {
+                let Some(mut content) = content else { return self.begin(cx, key, request, None, tasks) };
+                let len = request.header("content-length").and_then(|len| std::str::from_utf8(len).ok());
+                let len = len.and_then(|len| len.parse().ok());
+                if request.names("expect", "100-continue") {
+                    content = content.expected();
+                }
+                request.set_body(Body::http2(content, len));
+            }
+        }
+        self.begin(cx, key, request, tunnel, tasks);
+    }
+
+    /// Asks the handler, and lets it go on in a task of its own if it has to wait.
+    fn begin(
+        &self,
+        cx: &mut Context<'_>,
+        key: StreamKey,
+        request: Request,
+        tunnel: Option<RecvStream>,
+        tasks: &mut JoinSet<()>,
+    ) {
+        self.registry.counters.requests.fetch_add(1, Ordering::Relaxed);
+        let (shared, registry, handler) = (self.shared.clone(), self.registry.clone(), self.handler.clone());
+        let mut answering = Box::pin(answer(shared, registry, handler, key, request, tunnel));
+        // One request that panics is not to end the others; it is reset as it unwinds.
+        let polled = std::panic::catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(cx)));
+        match polled {
+            Ok(Poll::Ready(None)) | Err(_) => {}
+            Ok(Poll::Ready(Some((running, registered)))) => {
+                tasks.spawn(async move {
+                    let _registered = registered;
+                    running.await;
+                });
+            }
+            Ok(Poll::Pending) => {
+                let left = self.shared.attach(key, answering, |answering| {
+                    tasks.spawn(finish(self.shared.clone(), key, answering))
+                });
+                // Outside of the lock.
+                drop(left);
+            }
+        }
+    }
+}
+
+/// Answers in a task of its own.
+async fn finish<F>(shared: Arc<Shared>, key: StreamKey, mut answering: Pin<Box<F>>)
+where
+    F: Future<Output = Option<Opened>>,
+{
+    let opened = answering.as_mut().await;
+    drop(answering);
+    // A WebSocket learns of a reset by itself.
+    shared.detach(key);
+    drop(shared);
+    if let Some((running, _registered)) = opened {
+        running.await;
+    }
+}
+
+async fn answer(
+    shared: Arc<Shared>,
+    registry: Arc<Registry>,
+    handler: Arc<impl Handler>,
+    key: StreamKey,
+    request: Request,
+    tunnel: Option<RecvStream>,
+) -> Option<Opened> {
+    let mut unanswered = Unanswered { shared: &shared, key, answered: false };
+    let is_head = request.method() == "HEAD";
+    let mut response = handler.handle(request).await;
+    unanswered.answered = true;
+    let opening = response.opening.take();
+    if let (Some(opening), Some(recv)) = (opening, tunnel) {
+        let (status, mut headers, _) = response.into_parts();
+        headers.make_names_lowercase();
+        let mut send = shared.sender(key);
+        send.respond(head(&status_text(status), &headers, &date::now()), false).ok()?;
+        let io = Io::Tunnel(Box::new(Tunnel::new(send, recv)));
+        let (socket, run) = opening.open(io, Role::Server, &[]);
+        let registered = registry.add(socket.shared());
+        return Some((run(socket), registered));
+    }
+    let answered = match response.body_mut().is_whole() {
+        true => send_whole(&shared, key, response, is_head),
+        false => Box::pin(send_stream(&shared, key, response, is_head)).await,
+    };
+    if let Err(Error::Http2(_)) = answered {
+        // The head is larger than the client takes.
+        shared.reset(key, ErrorCode::INTERNAL_ERROR);
+    }
+    None
+}
+
+/// Resets a stream whose handler was stopped, or panicked.
+struct Unanswered<'a> {
+    shared: &'a Arc<Shared>,
+    key: StreamKey,
+    answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.shared.reset(self.key, ErrorCode::INTERNAL_ERROR);
+        }
+    }
+}
+
+fn send_whole(shared: &Arc<Shared>, key: StreamKey, response: Response, is_head: bool) -> Result<(), Error> {
+    let allows_body = response.allows_body();
+    let (status, mut headers, mut body) = response.into_parts();
+    headers.make_names_lowercase();
+    let mut body = body.whole().filter(|_| allows_body).unwrap_or_default();
+    let (status, date, mut digits) = (status_text(status), date::now(), [0; 20]);
+    let len =
+        allows_body.then(|| Field::known(Token::ContentLength, decimal(body.len() as u64, &mut digits)));
+    if is_head {
+        // RFC 9110 §9.3.2: the answer to HEAD has no body.
+        body = Bytes::new();
+    }
+    shared.respond(key, head(&status, &headers, &date).chain(len), body)
+}
+
+/// Sends a body as it comes into being.
+async fn send_stream(
+    shared: &Arc<Shared>,
+    key: StreamKey,
+    response: Response,
+    is_head: bool,
+) -> Result<(), Error> {
+    let allows_body = response.allows_body();
+    let (status, mut headers, mut body) = response.into_parts();
+    headers.make_names_lowercase();
+    let none = is_head || !allows_body;
+    let mut send = shared.sender(key);
+    {
+        let (status, date, mut digits) = (status_text(status), date::now(), [0; 20]);
+        let len = body.len_hint().filter(|_| allows_body);
+        let len = len.map(|len| Field::known(Token::ContentLength, decimal(len, &mut digits)));
+        send.respond(head(&status, &headers, &date).chain(len), none)?;
+    }
+    drop(headers);
+    if none {
+        return Ok(());
+    }
+    loop {
+        // As much is made as the client takes.
+        poll_fn(|cx| send.poll_capacity(cx)).await?;
+        match body.chunk().await {
+            Ok(Some(chunk)) => send.send(chunk, false)?,
+            Ok(None) => break,
+            // RFC 9113 §8.1.1: what ends too early is reset.
+            Err(_) => {
+                send.reset(ErrorCode::INTERNAL_ERROR);
+                return Ok(());
+            }
+        }
+    }
+    match body.trailers() {
+        Some(mut trailers) => send.send_trailers(&mut trailers),
+        None => send.send(Bytes::new(), true),
+    }
+}
+
+/// The fields of a response but its length.
+fn head<'a>(
+    status: &'a [u8; 3],
+    headers: &'a Headers,
+    date: &'a date::Date,
+) -> impl Iterator<Item = Field<'a>> + Clone {
+    std::iter::once(Field::known(Token::Status, status))
+        .chain(to_fields(headers))
+        .chain(std::iter::once(Field::known(Token::Date, date)))
+}
+
+/// A status is 200 to 599.
+fn status_text(status: u16) -> [u8; 3] {
+    [status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8)
+}
+
+fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &digits[at..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_numbers() {
+        for number in [0, 7, 10, 1234, u64::MAX] {
+            assert_eq!(decimal(number, &mut [0; 20]), number.to_string().as_bytes());
+        }
+        assert_eq!(&status_text(404), b"404");
+    }
+}

@@ -1,0 +1,107 @@
+//! How responses leave over HTTP/1.1: the head, the chunks of a body whose length nobody knows, the trailers behind it
+//! (RFC 9112 §4 to §7).
+
+use std::io::Write as _;
+
+use super::date;
+use crate::headers::Headers;
+
+/// How a body says where it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// There is none, and nothing is said of one: 101, 204, 304.
+    None,
+    Length(u64),
+    Chunked,
+    /// By the end of the connection: HTTP/1.0.
+    Close,
+}
+
+/// A head. `keep_alive` is `None` for a response that switches protocols, whose headers say what is to be said.
+pub(super) fn head(
+    out: &mut Vec<u8>,
+    status: u16,
+    headers: &Headers,
+    ending: Ending,
+    keep_alive: Option<bool>,
+) {
+    // Writing to memory does not fail.
+    let _ = write!(out, "HTTP/1.1 {status} {}\r\n", reason(status));
+    fields(out, headers);
+    out.extend_from_slice(b"Date: ");
+    out.extend_from_slice(&date::now());
+    out.extend_from_slice(b"\r\n");
+    if let Some(keep_alive) = keep_alive {
+        let upgrades = headers.get("upgrade").is_some();
+        match (keep_alive, upgrades) {
+            (true, false) => {}
+            // RFC 9110 §7.8: a sender of Upgrade names it in Connection.
+            (true, true) => out.extend_from_slice(b"Connection: Upgrade\r\n"),
+            (false, true) => out.extend_from_slice(b"Connection: Upgrade, close\r\n"),
+            (false, false) => out.extend_from_slice(b"Connection: close\r\n"),
+        }
+    }
+    match ending {
+        Ending::None | Ending::Close => {}
+        Ending::Length(len) => {
+            let _ = write!(out, "Content-Length: {len}\r\n");
+        }
+        Ending::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// What goes before a chunk.
+pub(super) fn chunk_size(out: &mut Vec<u8>, len: usize) {
+    let _ = write!(out, "{len:x}\r\n");
+}
+
+/// What ends a chunked body.
+pub(super) fn last_chunk(out: &mut Vec<u8>, trailers: Option<&Headers>) {
+    out.extend_from_slice(b"0\r\n");
+    if let Some(trailers) = trailers {
+        fields(out, trailers);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn fields(out: &mut Vec<u8>, headers: &Headers) {
+    for (name, value) in headers.iter() {
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// RFC 9110 §15; a phrase may be empty (RFC 9112 §4).
+fn reason(status: u16) -> &'static str {
+    match status {
+        101 => "Switching Protocols",
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        204 => "No Content",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        413 => "Content Too Large",
+        426 => "Upgrade Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        505 => "HTTP Version Not Supported",
+        _ => "",
+    }
+}
