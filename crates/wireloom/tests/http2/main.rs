@@ -1,0 +1,90 @@
+//! The server over HTTP/2, on real sockets: requests, streamed bodies, WebSockets in tunnels, hostile clients, the end.
+
+#![allow(clippy::unwrap_used)]
+
+mod peer;
+mod requests;
+mod tunnels;
+
+use wireloom::{Body, Error, Request, Response, Server, ServerConfig, ServerHandle};
+
+async fn handle(mut request: Request) -> Result<Response, Error> {
+    let kind = "application/octet-stream";
+    Ok(match request.path() {
+        "/hello" => Response::text(200, "hello\n").with_header("X-Mixed-Case", "1"),
+        "/version" => Response::text(200, format!("{:?}", request.version())),
+        "/host" => Response::text(200, String::from_utf8_lossy(request.header("Host").unwrap_or_default())),
+        "/cookie" => {
+            Response::text(200, String::from_utf8_lossy(request.header("cookie").unwrap_or_default()))
+        }
+        "/whole" => Response::new(200).with_body(kind, request.bytes().await?),
+        "/echo" if !request.is_websocket() => Response::new(200).with_body(kind, request.into_body()),
+        "/trailers" => {
+            let mut len = 0;
+            while let Some(chunk) = request.body_mut().chunk().await? {
+                len += chunk.len();
+            }
+            let mut trailers = request.body_mut().trailers().unwrap_or_default();
+            trailers.push("X-Length", len.to_string())?;
+            let (mut sender, body) = Body::channel();
+            tokio::spawn(async move {
+                if sender.send("done").await.is_ok() {
+                    let _ = sender.finish(trailers).await;
+                }
+            });
+            Response::new(200).with_body(kind, body)
+        }
+        "/endless" => {
+            let (mut sender, body) = Body::channel();
+            tokio::spawn(async move { while sender.send(vec![7; 10_000]).await.is_ok() {} });
+            Response::new(200).with_body(kind, body)
+        }
+        "/broken" => {
+            let (sender, body) = Body::channel();
+            sender.abort();
+            Response::new(200).with_body(kind, body)
+        }
+        "/never" => std::future::pending().await,
+        "/panic" => panic!("as asked"),
+        "/panic-later" => {
+            tokio::task::yield_now().await;
+            panic!("as asked")
+        }
+        "/slow" => {
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            Response::text(200, "at last\n")
+        }
+        "/echo" => match request.websocket() {
+            Ok(upgrade) => upgrade.subprotocols(&["chat"]).on_open(|mut socket| async move {
+                while let Ok(Some(message)) = socket.recv_owned().await {
+                    if socket.send(message).await.is_err() {
+                        break;
+                    }
+                }
+            }),
+            Err(refusal) => refusal,
+        },
+        "/flood" => match request.websocket() {
+            Ok(upgrade) => upgrade
+                .on_open(|mut socket| async move { while socket.send(vec![1; 10_000]).await.is_ok() {} }),
+            Err(refusal) => refusal,
+        },
+        _ => Response::not_found(),
+    })
+}
+
+struct Running {
+    handle: ServerHandle,
+    address: std::net::SocketAddr,
+    task: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+async fn serve(config: ServerConfig) -> Running {
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let (handle_, address) = (server.handle(), server.local_addr().unwrap());
+    Running { handle: handle_, address, task: tokio::spawn(server.serve(handle)) }
+}
+
+fn value<'a>(headers: &'a [(String, Vec<u8>)], name: &str) -> Option<&'a [u8]> {
+    headers.iter().find(|(candidate, _)| candidate == name).map(|(_, value)| &**value)
+}

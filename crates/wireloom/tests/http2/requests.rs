@@ -1,0 +1,291 @@
+//! Requests and their bodies.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use wireloom::ServerConfig;
+use wireloom_http2::error::ErrorCode;
+use wireloom_http2::field::Field;
+use wireloom_http2::{Config, Role};
+
+use super::peer::{Peer, Seen};
+use super::{serve, value};
+
+#[tokio::test]
+async fn answers_many_requests_at_once() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let mut asked = Vec::new();
+    for _ in 0..100 {
+        asked.push(peer.ask("GET", "/hello", &[], true).await);
+    }
+    for key in asked {
+        let (status, headers, content) = peer.whole(key).await;
+        assert_eq!((status, &*content), (200, &b"hello\n"[..]));
+        assert_eq!(value(&headers, "content-length"), Some(&b"6"[..]));
+        assert_eq!(value(&headers, "x-mixed-case"), Some(&b"1"[..]));
+        assert_eq!(value(&headers, "date").map(<[u8]>::len), Some(29));
+    }
+    assert_eq!(server.handle.stats().requests, 100);
+    assert_eq!(server.handle.stats().http2_connections, 1);
+}
+
+#[tokio::test]
+async fn requests_look_as_over_http1() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let key = peer.ask("GET", "/host", &[], true).await;
+    assert_eq!(peer.whole(key).await.2, b"a");
+    // RFC 9113 §8.2.3: crumbs are joined.
+    let key = peer.ask("GET", "/cookie", &[("cookie", "a=1"), ("cookie", "b=2")], true).await;
+    assert_eq!(peer.whole(key).await.2, b"a=1; b=2");
+    let key = peer.ask("GET", "/version", &[], true).await;
+    assert_eq!(peer.whole(key).await.2, b"Http2");
+    let key = peer.ask("HEAD", "/hello", &[], true).await;
+    let (_, headers, content) = peer.whole(key).await;
+    assert_eq!((value(&headers, "content-length"), content.len()), (Some(&b"6"[..]), 0));
+}
+
+#[tokio::test]
+async fn streams_bodies_both_ways_at_once() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let key = peer.ask("POST", "/echo", &[], false).await;
+    assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
+    for round in 0..50_usize {
+        let piece = vec![round as u8; 1 + round * 997];
+        peer.send(key, &piece, false).await;
+        assert_eq!(peer.content(key, piece.len()).await, piece);
+    }
+    peer.send(key, b"", true).await;
+    assert_eq!(peer.next(key.id()).await, Seen::End);
+}
+
+// What comes in the same packet as its request belongs to it.
+#[tokio::test]
+async fn keeps_content_that_came_with_the_request() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let fields = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", "/whole")];
+    let fields = fields.map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+    let key = peer.core.send_request(fields, false).unwrap();
+    peer.core.send_data(key, &b"hel"[..], false).unwrap();
+    peer.core.send_data(key, &b"lo"[..], true).unwrap();
+    peer.flush().await;
+    assert_eq!(peer.whole(key).await.2, b"hello");
+}
+
+#[tokio::test]
+async fn carries_trailers() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let key = peer.ask("POST", "/trailers", &[], false).await;
+    peer.send(key, &[0; 1000], false).await;
+    peer.core.send_trailers(key, [Field::new(b"x-sum", b"42")]).unwrap();
+    peer.flush().await;
+    assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
+    assert_eq!(peer.next(key.id()).await, Seen::Data(b"done".to_vec()));
+    let Seen::Trailers(trailers) = peer.next(key.id()).await else { panic!("no trailers") };
+    assert_eq!(value(&trailers, "x-sum"), Some(&b"42"[..]));
+    assert_eq!(value(&trailers, "x-length"), Some(&b"1000"[..]));
+}
+
+// RFC 9110 §10.1.1.
+#[tokio::test]
+async fn asks_for_a_body_that_waits() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let key = peer.ask("POST", "/whole", &[("expect", "100-continue")], false).await;
+    assert!(matches!(peer.next(key.id()).await, Seen::Head(100, _)));
+    peer.send(key, b"ok", true).await;
+    assert_eq!(peer.whole(key).await.2, b"ok");
+}
+
+#[tokio::test]
+async fn bounds_what_is_collected() {
+    let mut config = ServerConfig::default();
+    config.body_len_max = 1000;
+    config.body_timeout = Duration::from_millis(200);
+    let server = serve(config).await;
+    let mut peer = Peer::connect(server.address).await;
+    for len in [1000, 1001] {
+        let status = if len > 1000 { 413 } else { 200 };
+        let key = peer.ask("POST", "/whole", &[], false).await;
+        peer.send(key, &vec![0; len], true).await;
+        assert_eq!(peer.whole(key).await.0, status, "{len}");
+    }
+    let key = peer.ask("POST", "/whole", &[("content-length", "1001")], false).await;
+    assert_eq!(peer.whole(key).await.0, 413);
+    let key = peer.ask("POST", "/whole", &[], false).await;
+    assert_eq!(peer.whole(key).await.0, 408);
+}
+
+// A client that takes nothing makes the server hold no more than its queue.
+#[tokio::test]
+async fn waits_for_a_client_that_does_not_read() {
+    let server = serve(ServerConfig::default()).await;
+    let mut config = Config::new(Role::Client);
+    config.auto_release = false;
+    let mut peer = Peer::with(server.address, config).await;
+    let key = peer.ask("GET", "/endless", &[], true).await;
+    assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
+    let window = config.settings.initial_window_size as usize;
+    assert_eq!(peer.content(key, window).await.len(), window);
+    // Others go on meanwhile.
+    let other = peer.ask("GET", "/hello", &[], true).await;
+    assert_eq!(peer.whole(other).await.2, b"hello\n");
+    peer.core.release_capacity(key, window).unwrap();
+    assert_eq!(peer.content(key, window).await.len(), window);
+    peer.reset(key).await;
+    let other = peer.ask("GET", "/hello", &[], true).await;
+    assert_eq!(peer.whole(other).await.2, b"hello\n");
+}
+
+#[tokio::test]
+async fn says_when_a_response_is_not_whole() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    for path in ["/broken", "/panic", "/panic-later"] {
+        let key = peer.ask("GET", path, &[], true).await;
+        let mut seen = peer.next(key.id()).await;
+        if matches!(seen, Seen::Head(..)) {
+            seen = peer.next(key.id()).await;
+        }
+        assert_eq!(seen, Seen::Reset(ErrorCode::INTERNAL_ERROR), "{path}");
+    }
+    let key = peer.ask("GET", "/hello", &[], true).await;
+    assert_eq!(peer.whole(key).await.0, 200);
+}
+
+// RFC 9113 §8.1: a response may come before the request has ended, and the rest is not wanted.
+#[tokio::test]
+async fn stops_a_request_that_nobody_reads() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let key = peer.ask("POST", "/hello", &[], false).await;
+    assert_eq!(peer.whole(key).await.2, b"hello\n");
+    loop {
+        if peer.core.send_data(key, vec![0; 30_000], false).is_err() {
+            break;
+        }
+        let other = peer.ask("GET", "/hello", &[], true).await;
+        peer.whole(other).await;
+    }
+    assert_eq!(peer.next(key.id()).await, Seen::Reset(ErrorCode::NO_ERROR));
+}
+
+#[tokio::test]
+async fn stops_a_handler_whose_client_has_gone() {
+    let mut config = ServerConfig::default();
+    config.http2.settings.max_concurrent_streams = 3;
+    let server = serve(config).await;
+    let mut peer = Peer::connect(server.address).await;
+    for _ in 0..20 {
+        let keys = [
+            peer.ask("GET", "/never", &[], true).await,
+            peer.ask("POST", "/never", &[], false).await,
+            peer.ask("POST", "/whole", &[], false).await,
+        ];
+        for key in keys {
+            peer.reset(key).await;
+        }
+    }
+    let key = peer.ask("GET", "/hello", &[], true).await;
+    assert_eq!(peer.whole(key).await.0, 200);
+}
+
+#[tokio::test]
+async fn connect_leads_nowhere() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let fields = [(":method", "CONNECT"), (":authority", "example.org:443")];
+    let fields = fields.map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+    let key = peer.core.send_request(fields, false).unwrap();
+    assert_eq!(peer.whole(key).await.0, 501);
+    let key = peer.ask("CONNECT", "/echo", &[], false).await;
+    // It is malformed (RFC 9113 §8.5): a plain CONNECT has no :path.
+    assert!(matches!(peer.next(key.id()).await, Seen::Reset(ErrorCode::PROTOCOL_ERROR)));
+}
+
+// RFC 7540 §3.2: the request becomes stream 1.
+#[tokio::test]
+async fn upgrades_from_http1() {
+    let server = serve(ServerConfig::default()).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request =
+        b"POST /whole HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
+        HTTP2-Settings: AAMAAABkAAQAAP__\r\nContent-Length: 2\r\n\r\nhi";
+    stream.write_all(request).await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut answer = Vec::new();
+    let mut bytes = [0; 4096];
+    let data = b"\0\0\x02\0\x01\0\0\0\x01hi";
+    while !answer.windows(data.len()).any(|window| window == data) {
+        let len = stream.read(&mut bytes).await.unwrap();
+        assert!(len > 0, "{}", answer.escape_ascii());
+        answer.extend_from_slice(&bytes[..len]);
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 101 Switching Protocols\r\n"), "{}", answer.escape_ascii());
+    // Settings that are none: it is answered as if nothing had been asked.
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request =
+        b"GET /version HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n\
+        HTTP2-Settings: !\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nHttp11"), "{answer}");
+}
+
+#[tokio::test]
+async fn tells_a_client_what_is_wrong_and_hangs_up() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    // RFC 9113 §6.7: a PING of seven bytes.
+    peer.send_raw(b"\0\0\x07\x06\0\0\0\0\0seven__").await;
+    assert_eq!(peer.next(0).await, Seen::GoAway(ErrorCode::FRAME_SIZE_ERROR));
+    assert_eq!(peer.next(0).await, Seen::Closed);
+}
+
+#[tokio::test]
+async fn lets_go_of_idle_connections() {
+    let mut config = ServerConfig::default();
+    config.keep_alive_timeout = Duration::from_millis(100);
+    let server = serve(config).await;
+    let mut peer = Peer::connect(server.address).await;
+    let key = peer.ask("GET", "/slow", &[], true).await;
+    assert_eq!(peer.whole(key).await.2, b"at last\n");
+    assert_eq!(peer.next(0).await, Seen::GoAway(ErrorCode::NO_ERROR));
+    assert_eq!(peer.next(0).await, Seen::GoAway(ErrorCode::NO_ERROR));
+    assert_eq!(peer.next(0).await, Seen::Closed);
+}
+
+#[tokio::test]
+async fn shuts_down_gracefully() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let mut idle = Peer::connect(server.address).await;
+    let slow = peer.ask("GET", "/slow", &[], true).await;
+    let hello = peer.ask("GET", "/hello", &[], true).await;
+    assert_eq!(peer.whole(hello).await.0, 200);
+    server.handle.shut_down();
+    assert_eq!(idle.next(0).await, Seen::GoAway(ErrorCode::NO_ERROR));
+    assert_eq!(peer.whole(slow).await.2, b"at last\n");
+    assert_eq!(peer.next(0).await, Seen::GoAway(ErrorCode::NO_ERROR));
+    drop(idle);
+    while peer.next(0).await != Seen::Closed {}
+    tokio::time::timeout(Duration::from_secs(5), server.task).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn cuts_what_does_not_end() {
+    let mut config = ServerConfig::default();
+    config.shutdown_grace = Duration::from_millis(100);
+    let server = serve(config).await;
+    let mut peer = Peer::connect(server.address).await;
+    peer.ask("GET", "/never", &[], true).await;
+    peer.ask("GET", "/endless", &[], true).await;
+    server.handle.shut_down();
+    tokio::time::timeout(Duration::from_secs(5), server.task).await.unwrap().unwrap().unwrap();
+}

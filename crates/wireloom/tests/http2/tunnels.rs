@@ -1,0 +1,180 @@
+//! WebSocket over HTTP/2 (RFC 8441).
+
+use std::time::Duration;
+
+use wireloom::{ServerConfig, SlowPeer};
+use wireloom_http2::error::ErrorCode;
+use wireloom_http2::field::Field;
+use wireloom_http2::{Config, Role, StreamKey};
+
+use super::peer::{Peer, Seen};
+use super::{serve, value};
+
+/// A frame of a client, masked with zeros.
+fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x80 | opcode];
+    match payload.len() {
+        len @ 0..126 => frame.push(0x80 | len as u8),
+        len @ 126..65_536 => {
+            frame.push(0x80 | 126);
+            frame.extend_from_slice(&(len as u16).to_be_bytes());
+        }
+        len => {
+            frame.push(0x80 | 127);
+            frame.extend_from_slice(&(len as u64).to_be_bytes());
+        }
+    }
+    frame.extend_from_slice(&[0; 4]);
+    frame.extend_from_slice(payload);
+    frame
+}
+
+async fn opened(peer: &mut Peer, path: &str) -> StreamKey {
+    let key = peer.tunnel(path).await;
+    assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
+    key
+}
+
+#[tokio::test]
+async fn echoes_on_many_streams_of_one_connection() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    assert!(peer.core.peer_settings().enable_connect_protocol);
+    let mut streams = Vec::new();
+    for _ in 0..64 {
+        streams.push(opened(&mut peer, "/echo").await);
+    }
+    assert_eq!(server.handle.stats().websockets_open, 64);
+    for round in 0..10 {
+        for (number, key) in streams.iter().enumerate() {
+            peer.send(*key, &frame(2, &[round, number as u8]), false).await;
+        }
+        for (number, key) in streams.iter().enumerate() {
+            assert_eq!(peer.content(*key, 4).await, [0x82, 2, round, number as u8]);
+        }
+    }
+    for key in &streams {
+        peer.send(*key, &frame(8, &1000_u16.to_be_bytes()), false).await;
+    }
+    for key in &streams {
+        assert_eq!(peer.content(*key, 4).await, [0x88, 2, 3, 232]);
+        assert_eq!(peer.next(key.id()).await, Seen::End);
+    }
+}
+
+// A frame in the same packet as the handshake is not lost, and large messages pass the windows.
+#[tokio::test]
+async fn carries_what_came_with_the_handshake_and_what_is_large() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let fields = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "http"),
+        (":path", "/echo"),
+        (":authority", "a"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-protocol", "other, chat"),
+    ];
+    let fields = fields.map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+    let key = peer.core.send_request(fields, false).unwrap();
+    peer.core.send_data(key, frame(1, b"hi"), false).unwrap();
+    peer.flush().await;
+    let Seen::Head(200, headers) = peer.next(key.id()).await else { panic!("refused") };
+    assert_eq!(value(&headers, "sec-websocket-protocol"), Some(&b"chat"[..]));
+    assert_eq!(peer.content(key, 4).await, b"\x81\x02hi");
+    let large: Vec<u8> = (0..3_000_000_u32).map(|number| (number / 7) as u8).collect();
+    peer.send(key, &frame(2, &large), false).await;
+    let echoed = peer.content(key, large.len() + 10).await;
+    assert_eq!(echoed[10..], large);
+}
+
+#[tokio::test]
+async fn refuses_with_the_right_status() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let base = [(":method", "CONNECT"), (":scheme", "http"), (":path", "/echo"), (":authority", "a")];
+    for (more, status) in [
+        (&[(":protocol", "websocket")][..], 400),
+        (&[(":protocol", "websocket"), ("sec-websocket-version", "8")], 400),
+        (&[(":protocol", "connect-udp"), ("sec-websocket-version", "13")], 501),
+    ] {
+        let fields = base.iter().chain(more);
+        let fields = fields.map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+        let key = peer.core.send_request(fields, false).unwrap();
+        assert_eq!(peer.whole(key).await.0, status, "{more:?}");
+    }
+    let key = peer.tunnel("/nothing").await;
+    assert_eq!(peer.whole(key).await.0, 404);
+    let key = peer.ask("GET", "/flood", &[], true).await;
+    assert_eq!(peer.whole(key).await.0, 400);
+}
+
+// RFC 8441 §5: END_STREAM is the end of TCP, RST_STREAM its reset.
+#[tokio::test]
+async fn ends_as_a_connection_would() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let ended = opened(&mut peer, "/echo").await;
+    peer.send(ended, b"", true).await;
+    // No Close frame came: the tunnel is cut.
+    loop {
+        match peer.next(ended.id()).await {
+            Seen::Data(_) => {}
+            seen => break assert!(matches!(seen, Seen::Reset(ErrorCode::CANCEL) | Seen::End), "{seen:?}"),
+        }
+    }
+    let reset = opened(&mut peer, "/echo").await;
+    peer.reset(reset).await;
+    let other = opened(&mut peer, "/echo").await;
+    peer.send(other, &frame(1, b"hi"), false).await;
+    assert_eq!(peer.content(other, 4).await, b"\x81\x02hi");
+    while server.handle.stats().websockets_open > 1 {
+        tokio::task::yield_now().await;
+    }
+    // A broken frame is answered within the tunnel.
+    peer.send(other, b"\xFF\x00", false).await;
+    let close = peer.content(other, 4).await;
+    assert_eq!(close[0], 0x88);
+    assert_eq!(close[2..4], 1002_u16.to_be_bytes());
+    let key = peer.ask("GET", "/hello", &[], true).await;
+    assert_eq!(peer.whole(key).await.0, 200);
+}
+
+// hyper #4049: a tunnel does not escape flow control. One that nobody reads holds back its sender alone, and is cut.
+#[tokio::test]
+async fn bounds_a_slow_peer_inside_a_tunnel() {
+    let mut config = ServerConfig::default();
+    config.websocket.slow_peer = SlowPeer::Wait { cut_after: Duration::from_millis(300) };
+    let server = serve(config).await;
+    let mut slow = Config::new(Role::Client);
+    slow.auto_release = false;
+    let mut peer = Peer::with(server.address, slow).await;
+    let flood = opened(&mut peer, "/flood").await;
+    let window = slow.settings.initial_window_size as usize;
+    assert_eq!(peer.content(flood, window).await.len(), window);
+    let echo = opened(&mut peer, "/echo").await;
+    peer.send(echo, &frame(1, b"hi"), false).await;
+    assert_eq!(peer.content(echo, 4).await, b"\x81\x02hi");
+    assert_eq!(peer.next(flood.id()).await, Seen::Reset(ErrorCode::CANCEL));
+    while server.handle.stats().websockets_open > 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn says_going_away_in_every_tunnel() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let keys = [opened(&mut peer, "/echo").await, opened(&mut peer, "/echo").await];
+    server.handle.shut_down();
+    for key in keys {
+        let close = peer.content(key, 4).await;
+        assert_eq!((close[0], &close[2..4]), (0x88, &1001_u16.to_be_bytes()[..]));
+        peer.send(key, &frame(8, &1001_u16.to_be_bytes()), true).await;
+    }
+    tokio::time::timeout(Duration::from_secs(5), async { while peer.next(0).await != Seen::Closed {} })
+        .await
+        .unwrap();
+    tokio::time::timeout(Duration::from_secs(5), server.task).await.unwrap().unwrap().unwrap();
+}
