@@ -12,9 +12,6 @@ use crate::error::Error;
 use crate::http::{Body, Request};
 use crate::io::Io;
 
-/// How much of a body that nobody reads is read all the same, so that the connection can be used again.
-const DISCARD_LEN_MAX: u64 = 64 << 10;
-
 /// RFC 9110 §10.1.1.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -23,8 +20,6 @@ pub(super) struct Intake {
     pipe: Option<PipeWriter>,
     /// What is left to send before the client sends the body.
     interim: &'static [u8],
-    /// Bytes that were passed over.
-    discarded: u64,
     over: Option<Over>,
 }
 
@@ -47,7 +42,7 @@ impl Intake {
     ) -> Result<Self, Refusal> {
         let reader = BodyReader::new(framing);
         let len = reader.remaining();
-        let mut intake = Self { pipe: None, interim: &[], discarded: 0, over: None, reader };
+        let mut intake = Self { pipe: None, interim: &[], over: None, reader };
         if let Some(len) = len
             && len <= bytes.len() as u64
         {
@@ -71,18 +66,15 @@ impl Intake {
         self.over
     }
 
-    /// The final response begins: nothing goes before it any more. Says whether another request may follow.
+    /// The final response begins: nothing goes before it any more. Says whether another request may follow: not when the
+    /// rest of the body is in its way and nobody reads that.
     pub(super) fn respond(&mut self) -> bool {
-        let asked = self.interim.is_empty() || self.interim.len() < CONTINUE.len();
+        let asked = self.interim.len() < CONTINUE.len();
         self.interim = &[];
         match self.over {
             Some(over) => over == Over::Complete,
             // Whether a client that was not told to go on will send its body, nobody knows (RFC 9110 §10.1.1).
-            None if !asked => false,
-            None => {
-                let read = self.pipe.as_ref().is_some_and(|pipe| !pipe.is_gone());
-                read || self.reader.remaining().is_some_and(|len| len <= DISCARD_LEN_MAX)
-            }
+            None => asked && self.pipe.as_ref().is_some_and(|pipe| !pipe.is_gone()),
         }
     }
 
@@ -93,11 +85,7 @@ impl Intake {
                 return Poll::Ready(over);
             }
             let Some(pipe) = &self.pipe else { return Poll::Ready(Over::Broken) };
-            let unwanted = match ready!(pipe.poll_wanted(cx)) {
-                Wanted::Content => false,
-                Wanted::Nothing => true,
-            };
-            if unwanted && (!self.interim.is_empty() || self.discarded > DISCARD_LEN_MAX) {
+            if ready!(pipe.poll_wanted(cx)) == Wanted::Nothing {
                 self.over = Some(Over::Broken);
                 continue;
             }
@@ -106,9 +94,6 @@ impl Intake {
                     Ok(len @ 1..) => self.interim = &self.interim[len..],
                     _ => return self.fail(Error::Cut),
                 }
-            }
-            if !self.interim.is_empty() {
-                continue;
             }
             if bytes.is_empty() {
                 // What was written must be on the wire before anything is waited for.
@@ -123,9 +108,6 @@ impl Intake {
             let before = bytes.len();
             let reader = &mut self.reader;
             let pushed = pipe.put(|content| reader.push(bytes, content));
-            if unwanted {
-                self.discarded += (before - bytes.len()) as u64;
-            }
             if let Err((_, why)) = pushed {
                 return self.fail(Error::Malformed(why));
             }
