@@ -6,12 +6,12 @@
 
 mod hpack;
 mod http2;
-#[allow(dead_code)] // until the first class is bound
 mod panic;
 mod protocol_websocket;
 #[allow(dead_code)] // likewise
 mod strings;
 mod web_socket;
+mod websocket_driver;
 
 use magnus::{Error, Ruby};
 
@@ -24,5 +24,6 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     web_socket::init(ruby, wireloom)?;
     http2::init(ruby, wireloom)?;
     hpack::init(ruby, wireloom)?;
-    protocol_websocket::init(ruby, wireloom)
+    protocol_websocket::init(ruby, wireloom)?;
+    websocket_driver::init(ruby, wireloom)
 }

@@ -1,12 +1,15 @@
 //! Making Ruby Strings: one copy, straight into the String, with the encoding and the coderange set, so that Ruby never scans
 //! what was validated already.
 
-use magnus::rb_sys::FromRawValue;
-use magnus::{RString, Value};
+use magnus::rb_sys::{AsRawValue, FromRawValue};
+use magnus::{RArray, RString, Value};
 use rb_sys::ruby_coderange_type::{
     RUBY_ENC_CODERANGE_7BIT, RUBY_ENC_CODERANGE_BROKEN, RUBY_ENC_CODERANGE_VALID,
 };
-use rb_sys::{RBasic, VALUE, rb_enc_str_new, rb_str_new, rb_utf8_encoding};
+use rb_sys::{
+    RBasic, VALUE, rb_ary_new_from_values, rb_enc_associate_index, rb_enc_str_new, rb_str_buf_new,
+    rb_str_capacity, rb_str_modify_expand, rb_str_new, rb_str_set_len, rb_utf8_encindex, rb_utf8_encoding,
+};
 
 /// A String in `ASCII-8BIT`.
 #[inline]
@@ -61,4 +64,75 @@ unsafe fn set_coderange(string: VALUE, ascii: bool) {
 unsafe fn rstring(value: VALUE) -> RString {
     // SAFETY: the caller vouches for it.
     unsafe { RString::from_value(Value::from_raw(value)).unwrap_unchecked() }
+}
+
+/// A String in UTF-8 of bytes that `wireloom_ws` has found valid; `ascii` when they are ASCII.
+#[inline]
+pub(crate) fn utf8_validated(bytes: &[u8], ascii: bool) -> RString {
+    // SAFETY: the caller vouches for both.
+    utf8(unsafe { std::str::from_utf8_unchecked(bytes) }, ascii)
+}
+
+/// An empty String in `ASCII-8BIT` with room for `len` bytes.
+#[inline]
+pub(crate) fn with_capacity(len: usize) -> RString {
+    // SAFETY: only NoMemoryError is raised.
+    unsafe { rstring(rb_str_buf_new(len as _)) }
+}
+
+/// Appends `bytes` to a String that is this extension's own. When it is full it grows by `reserve` of its length, in bytes.
+#[inline]
+pub(crate) fn append(string: RString, bytes: &[u8], reserve: impl FnOnce(usize) -> usize) {
+    make_room(string, bytes.len(), reserve);
+    append_with(string, bytes.len(), |room| room.copy_from_slice(bytes));
+}
+
+/// Appends `len` bytes, which `write` writes in full, to a String that is this extension's own and has room for them.
+///
+/// # Panics
+/// When it has not.
+#[inline]
+pub(crate) fn append_with(string: RString, len: usize, write: impl FnOnce(&mut [u8])) {
+    let have = string.len();
+    // SAFETY: nobody else has the String yet, so it is neither frozen nor shared; that it has room is checked, and what
+    // `write` is lent may be garbage but is memory of the String's, which it overwrites.
+    unsafe {
+        let value = string.as_raw();
+        assert!(rb_str_capacity(value) as usize >= have + len, "no room for {len} bytes");
+        let end = string.as_slice().as_ptr().cast_mut().add(have);
+        write(std::slice::from_raw_parts_mut(end, len));
+        rb_str_set_len(value, (have + len) as _);
+    }
+}
+
+/// Makes room for `len` more bytes in a String that is this extension's own; when it is full it grows by `reserve` of its
+/// length, in bytes.
+#[inline]
+pub(crate) fn make_room(string: RString, len: usize, reserve: impl FnOnce(usize) -> usize) {
+    let have = string.len();
+    // SAFETY: the String is this extension's own, so neither frozen nor shared.
+    unsafe {
+        if (rb_str_capacity(string.as_raw()) as usize) < have + len {
+            rb_str_modify_expand(string.as_raw(), reserve(have).max(len) as _);
+        }
+    }
+}
+
+/// An Array of `values`.
+pub(crate) fn array(values: &[VALUE]) -> RArray {
+    // SAFETY: pointer and length are a slice's; Ruby copies from it.
+    unsafe {
+        RArray::from_value(Value::from_raw(rb_ary_new_from_values(values.len() as _, values.as_ptr())))
+            .unwrap_unchecked()
+    }
+}
+
+/// Makes UTF-8 of a String that is this extension's own and whose bytes `wireloom_ws` has found valid; `ascii` when they are
+/// ASCII.
+pub(crate) fn declare_utf8(string: RString, ascii: bool) {
+    // SAFETY: the caller vouches for it; the String is not frozen.
+    unsafe {
+        rb_enc_associate_index(string.as_raw(), rb_utf8_encindex());
+        set_coderange(string.as_raw(), ascii);
+    }
 }

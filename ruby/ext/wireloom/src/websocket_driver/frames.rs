@@ -1,0 +1,399 @@
+//! Frames of one direction into messages, judged in the order and the words of `websocket-driver`, which differ from the
+//! core's [`wireloom_ws::Decoder`]: a peer may mask or not unless told, and each broken rule has a sentence of its own.
+//!
+//! Owns where it stands in the stream and the bytes that were not used yet. Payloads are unmasked where they lie and copied
+//! once, into the String that the listener gets.
+
+use crate::strings;
+use magnus::prelude::*;
+use magnus::rb_sys::FromRawValue;
+use magnus::{RString, Value};
+use std::cell::{Cell, RefCell};
+use wireloom_ws::frame::CONTROL_LEN_MAX;
+use wireloom_ws::mask::{self, MaskKey};
+use wireloom_ws::utf8;
+
+/// The highest bits of a frame's first and second byte (RFC 6455 §5.2).
+pub(crate) const FIN: u8 = 0x80;
+pub(crate) const MASK: u8 = 0x80;
+const TEXT: u8 = 1;
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PONG: u8 = 10;
+
+/// A message that is being put together never reserves more than this on a frame header's word alone, in bytes.
+const TRUSTED_LEN: usize = 1 << 20;
+/// From then on it reserves so many times what has arrived.
+const TRUSTED_RATIO: usize = 16;
+/// Input buffers up to this many bytes are kept for the next read of any connection.
+const SCRATCH_LEN_MAX: usize = 256 << 10;
+
+thread_local! {
+    /// The input buffer that connections of this thread share while none of them is parsing, so that an idle one holds none.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What [`Frames::next`] found.
+pub(crate) enum Found {
+    /// The input is used up.
+    Nothing,
+    /// A message: its data, and whether it is text.
+    Message(RString, bool),
+    /// A message for an extension: its data, opcode and reserved bits.
+    Raw(RString, u8, u8),
+    /// A control frame with its payload.
+    Control(u8, RString),
+    /// The peer broke a rule: the name of the error in `Hybi::ERRORS`, and what to say.
+    Broken(&'static str, String),
+}
+
+/// What the owner of a connection chooses.
+pub(crate) struct Rules {
+    /// The longest message, in bytes.
+    pub(crate) message_len_max: u64,
+    /// Frames have to be masked.
+    pub(crate) require_masking: bool,
+    /// Frames must not be masked: a client hears a server (RFC 6455 §5.1).
+    pub(crate) refuse_masking: bool,
+    /// Reserved bits that an extension claims on the first frame of a message, as 4, 2 and 1.
+    pub(crate) rsv_allowed: u8,
+    /// Messages go through extensions, which may make text of them: nothing is validated here.
+    pub(crate) raw: bool,
+}
+
+struct Frame {
+    opcode: u8,
+    fin: bool,
+    /// Turned to the next payload byte.
+    key: Option<MaskKey>,
+    remaining: u64,
+}
+
+/// The message that is arriving. Its data is the String in [`Frames::assembly`].
+struct Message {
+    opcode: u8,
+    rsv: u8,
+    len: u64,
+    /// All of it so far, so that nothing had to be validated.
+    ascii: bool,
+}
+
+pub(crate) struct Frames {
+    pub(crate) rules: Rules,
+    buffer: Vec<u8>,
+    /// `at <= buffer.len()`; what lies before has been used.
+    at: usize,
+    frame: Option<Frame>,
+    message: Option<Message>,
+    utf8: utf8::Validator,
+    stopped: bool,
+}
+
+impl Frames {
+    pub(crate) fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            buffer: Vec::new(),
+            at: 0,
+            frame: None,
+            message: None,
+            utf8: utf8::Validator::new(),
+            stopped: false,
+        }
+    }
+
+    /// Bytes held beyond the struct's own, without the message under way, which is a String.
+    pub(crate) fn held_len(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    /// Forgets everything and takes no further input.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+        self.frame = None;
+        self.message = None;
+        self.buffer = Vec::new();
+        self.at = 0;
+    }
+
+    /// Adds input. What belongs to a message under way goes straight into its String; if that ends something, it is returned,
+    /// and the rest of the input is there for [`next`](Self::next).
+    pub(crate) fn push(&mut self, mut chunk: &[u8], assembly: &Cell<Value>, nil: Value) -> Found {
+        if self.stopped {
+            return Found::Nothing;
+        }
+        let mut found = Found::Nothing;
+        if self.at == self.buffer.len()
+            && let Some(frame) = self.frame.take_if(|frame| frame.opcode < CLOSE)
+        {
+            let len = usize::try_from(frame.remaining).map_or(chunk.len(), |left| left.min(chunk.len()));
+            let (piece, rest) = chunk.split_at(len);
+            chunk = rest;
+            found = self.assemble(frame, piece, assembly, nil);
+            if chunk.is_empty() {
+                return found;
+            }
+        }
+        if self.buffer.capacity() < self.buffer.len() + chunk.len() {
+            let mut wider = SCRATCH.with(|scratch| std::mem::take(&mut *scratch.borrow_mut()));
+            wider.clear();
+            wider.extend_from_slice(&self.buffer[self.at..]);
+            self.buffer = wider;
+            self.at = 0;
+        }
+        self.buffer.extend_from_slice(chunk);
+        found
+    }
+
+    /// Gives the buffer back when nothing is left in it, or little.
+    fn settle(&mut self) {
+        let rest = self.buffer[self.at..].to_vec();
+        let buffer = std::mem::replace(&mut self.buffer, rest);
+        self.at = 0;
+        if buffer.capacity() <= SCRATCH_LEN_MAX {
+            SCRATCH.with(|scratch| {
+                let mut scratch = scratch.borrow_mut();
+                if scratch.capacity() < buffer.capacity() {
+                    *scratch = buffer;
+                }
+            });
+        }
+    }
+
+    /// The next thing in the input. `assembly` is where the message under way is kept, `nil` between messages.
+    #[inline]
+    pub(crate) fn next(&mut self, assembly: &Cell<Value>, nil: Value) -> Found {
+        if self.stopped {
+            return Found::Nothing;
+        }
+        loop {
+            let frame = match self.frame.take() {
+                Some(frame) => frame,
+                None => match self.header() {
+                    Ok(Some(frame)) => frame,
+                    Ok(None) => {
+                        self.settle();
+                        return Found::Nothing;
+                    }
+                    Err((kind, said)) => return Found::Broken(kind, said),
+                },
+            };
+            let here = self.buffer.len() - self.at;
+            let len = usize::try_from(frame.remaining).map_or(here, |remaining| remaining.min(here));
+            if frame.opcode >= CLOSE {
+                if (len as u64) < frame.remaining {
+                    self.frame = Some(frame);
+                    self.settle();
+                    return Found::Nothing;
+                }
+                let payload = &mut self.buffer[self.at..self.at + len];
+                if let Some(key) = frame.key {
+                    mask::apply(payload, key);
+                }
+                let payload = strings::binary(payload);
+                self.at += len;
+                return Found::Control(frame.opcode, payload);
+            }
+            match self.data(frame, len, assembly, nil) {
+                Found::Nothing if self.at < self.buffer.len() => {}
+                Found::Nothing => {
+                    self.settle();
+                    return Found::Nothing;
+                }
+                found => return found,
+            }
+        }
+    }
+
+    /// The payload that is here of a data frame: `len` bytes of the buffer.
+    #[inline]
+    fn data(&mut self, frame: Frame, len: usize, assembly: &Cell<Value>, nil: Value) -> Found {
+        let at = self.at;
+        self.at += len;
+        if frame.fin && len as u64 == frame.remaining && assembly.get().is_nil() {
+            return self.whole(frame, at, len);
+        }
+        // Borrowed beside the rest of `self`, and put back.
+        let buffer = std::mem::take(&mut self.buffer);
+        let found = self.assemble(frame, &buffer[at..at + len], assembly, nil);
+        if !self.stopped {
+            self.buffer = buffer;
+        }
+        found
+    }
+
+    /// A message that is here whole in one frame: unmasked where it lies and copied once.
+    #[inline]
+    fn whole(&mut self, frame: Frame, at: usize, len: usize) -> Found {
+        let Some(message) = self.message.take() else { return Found::Nothing };
+        let payload = &mut self.buffer[at..at + len];
+        if let Some(key) = frame.key {
+            mask::apply(payload, key);
+        }
+        if message.opcode == TEXT && !self.rules.raw {
+            let ascii = payload.is_ascii();
+            if !ascii && utf8::validate(payload).is_err() {
+                return not_utf8();
+            }
+            return Found::Message(strings::utf8_validated(payload, ascii), true);
+        }
+        let data = strings::binary(payload);
+        self.found(&message, data)
+    }
+
+    /// A piece of a message that does not come whole: unmasked on its way into the message's String.
+    fn assemble(&mut self, mut frame: Frame, piece: &[u8], assembly: &Cell<Value>, nil: Value) -> Found {
+        let Some(message) = &mut self.message else { return Found::Nothing };
+        let validate = message.opcode == TEXT && !self.rules.raw;
+        let missing = usize::try_from(frame.remaining).unwrap_or(usize::MAX);
+        let data = RString::from_value(assembly.get())
+            .unwrap_or_else(|| strings::with_capacity(missing.min(TRUSTED_LEN)));
+        strings::make_room(data, piece.len(), |have| {
+            missing.min((have + piece.len()).saturating_mul(TRUSTED_RATIO).max(TRUSTED_LEN))
+        });
+        let mut valid = true;
+        let utf8 = &mut self.utf8;
+        strings::append_with(data, piece.len(), |room| {
+            match frame.key {
+                Some(key) => frame.key = Some(mask::copy(room, piece, key)),
+                None => room.copy_from_slice(piece),
+            }
+            if validate {
+                message.ascii = message.ascii && room.is_ascii();
+                // RFC 6455 §8.1: refused at the first impossible byte, not at the end of the message.
+                valid = message.ascii || utf8.push(room).is_ok();
+            }
+        });
+        frame.remaining -= piece.len() as u64;
+        let done = frame.fin && frame.remaining == 0;
+        if !valid || (done && validate && self.utf8.finish().is_err()) {
+            return not_utf8();
+        }
+        if !done {
+            assembly.set(data.as_value());
+            if frame.remaining > 0 {
+                self.frame = Some(frame);
+            }
+            return Found::Nothing;
+        }
+        if validate {
+            strings::declare_utf8(data, message.ascii);
+        }
+        assembly.set(nil);
+        match self.message.take() {
+            Some(message) => self.found(&message, data),
+            None => Found::Nothing,
+        }
+    }
+
+    fn found(&self, message: &Message, data: RString) -> Found {
+        if self.rules.raw {
+            Found::Raw(data, message.opcode, message.rsv)
+        } else {
+            Found::Message(data, message.opcode == TEXT)
+        }
+    }
+
+    /// The next header, if all of it is here. Rules are judged as soon as the bytes they need have arrived.
+    #[inline]
+    fn header(&mut self) -> Result<Option<Frame>, (&'static str, String)> {
+        let bytes = &self.buffer[self.at..];
+        let Some(&first) = bytes.first() else { return Ok(None) };
+        let (fin, rsv, opcode) = (first & FIN != 0, first >> 4 & 7, first & 0xF);
+        let opens = opcode == TEXT || opcode == BINARY;
+        if rsv != 0 && (!opens || rsv & !self.rules.rsv_allowed != 0) {
+            let bit = |bit: u8| u8::from(rsv & bit != 0);
+            let said = format!(
+                "One or more reserved bits are on: reserved1 = {}, reserved2 = {}, reserved3 = {}",
+                bit(4),
+                bit(2),
+                bit(1)
+            );
+            return Err(("protocol_error", said));
+        }
+        if opcode > PONG || (opcode > BINARY && opcode < CLOSE) {
+            return Err(("protocol_error", format!("Unrecognized frame opcode: {opcode}")));
+        }
+        let control = opcode >= CLOSE;
+        if control && !fin {
+            return Err(("protocol_error", format!("Received fragmented control frame: opcode = {opcode}")));
+        }
+        if opens && self.message.is_some() {
+            return Err((
+                "protocol_error",
+                "Received new data frame but previous continuous frame is unfinished".to_owned(),
+            ));
+        }
+        let Some(&second) = bytes.get(1) else { return Ok(None) };
+        let masked = second & MASK != 0;
+        let len7 = second & 0x7F;
+        if len7 < 126 {
+            self.check_len(control, u64::from(len7))?;
+        }
+        if self.rules.require_masking && !masked {
+            return Err(("unacceptable", "Received unmasked frame but masking is required".to_owned()));
+        }
+        // RFC 6455 §5.1: a client MUST fail the connection when the server masks.
+        if self.rules.refuse_masking && masked {
+            return Err(("protocol_error", "Received masked frame from a server".to_owned()));
+        }
+        let (len, key_at, least) = match len7 {
+            126 => match bytes.get(2..4).and_then(|field| field.first_chunk()) {
+                Some(field) => (u64::from(u16::from_be_bytes(*field)), 4, 126),
+                None => return Ok(None),
+            },
+            127 => match bytes.get(2..10).and_then(|field| field.first_chunk()) {
+                Some(field) => (u64::from_be_bytes(*field), 10, 1 << 16),
+                None => return Ok(None),
+            },
+            len => (u64::from(len), 2, 0),
+        };
+        if control && len > CONTROL_LEN_MAX as u64 {
+            let said = format!("Received control frame having too long payload: {len}");
+            return Err(("protocol_error", said));
+        }
+        self.check_len(control, len)?;
+        // RFC 6455 §5.2: the minimal number of bytes MUST be used to encode the length.
+        if len < least {
+            let said = format!("Received frame length {len} in a form for longer ones");
+            return Err(("protocol_error", said));
+        }
+        let (key, end) = if masked {
+            match bytes.get(key_at..key_at + 4).and_then(|key| key.first_chunk()) {
+                Some(key) => (Some(MaskKey::new(*key)), key_at + 4),
+                None => return Ok(None),
+            }
+        } else {
+            (None, key_at)
+        };
+        if !control {
+            match &mut self.message {
+                Some(message) => message.len += len,
+                None if opens => self.message = Some(Message { opcode, rsv, len, ascii: true }),
+                None => {
+                    return Err(("protocol_error", "Received unexpected continuation frame".to_owned()));
+                }
+            }
+        }
+        self.at += end;
+        Ok(Some(Frame { opcode, fin, key, remaining: len }))
+    }
+
+    fn check_len(&self, control: bool, len: u64) -> Result<(), (&'static str, String)> {
+        let before = self.message.as_ref().map_or(0, |message| message.len);
+        if !control && before.saturating_add(len) > self.rules.message_len_max {
+            return Err(("too_large", "WebSocket frame length too large".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+fn not_utf8() -> Found {
+    Found::Broken("encoding_error", "Could not decode a text frame as UTF-8".to_owned())
+}
+
+/// A value that is nobody's.
+pub(crate) fn nil() -> Value {
+    // SAFETY: nil is a constant of Ruby.
+    unsafe { Value::from_raw(rb_sys::Qnil as rb_sys::VALUE) }
+}

@@ -1,0 +1,80 @@
+# frozen_string_literal: true
+
+module WebSocket
+  class Driver
+    # The draft of 2010 (draft-hixie-thewebsocketprotocol-76): draft 75 with keys in the handshake and a closing frame.
+    class Draft76 < Draft75
+      BODY_SIZE = 8
+
+      def initialize(socket, options = {})
+        super
+        @stage = -1
+        @body = (@socket.env["rack.input"]&.read || "").b
+        @headers.clear
+        name_ends("Sec-WebSocket-")
+      end
+
+      def version
+        "hixie-76"
+      end
+
+      def start
+        return false unless super
+
+        send_handshake_body
+        true
+      end
+
+      def close(_reason = nil, _code = nil)
+        return false if @ready_state == 3
+
+        @socket.write([0xFF, 0x00].pack("C*")) if @ready_state == 1
+        @ready_state = 3
+        emit(:close, CloseEvent.new(nil, nil))
+        true
+      end
+
+      private
+
+      def handshake_response
+        @key_values = %w[Key1 Key2].map do |name|
+          key = @socket.env["HTTP_SEC_WEBSOCKET_#{name.upcase}"]
+          raise ProtocolError, "Missing required header: Sec-WebSocket-#{name}" unless key
+
+          number = key.scan(/[0-9]/).join
+          spaces = key.count(" ")
+          if number == "" || spaces.zero? || number.to_i % spaces != 0
+            raise ProtocolError, "Client sent invalid Sec-WebSocket-Key headers"
+          end
+
+          number.to_i / spaces
+        end
+        ["HTTP/1.1 101 WebSocket Protocol Handshake", @headers.to_s, ""].join("\r\n")
+      end
+
+      def read_body
+        @body << take(BODY_SIZE - @body.bytesize)
+        send_handshake_body
+      end
+
+      def send_handshake_body
+        return if @body.bytesize < BODY_SIZE
+
+        head = @body.byteslice(0, BODY_SIZE)
+        @socket.write(Digest::MD5.digest((@key_values + [head]).pack("N2a*")))
+        @stage = 0
+        open
+        rest = @body.byteslice(BODY_SIZE..)
+        parse(rest) unless rest.empty?
+      end
+
+      def parse_leading_byte(octet)
+        return super unless octet == 0xFF
+
+        @closing = true
+        @length = 0
+        @stage = 1
+      end
+    end
+  end
+end

@@ -1,0 +1,219 @@
+# frozen_string_literal: true
+
+require_relative "http"
+require_relative "event_emitter"
+
+module WebSocket
+  # Masks payloads (RFC 6455 §5.3).
+  class Mask
+    # A masked copy of +payload+, or itself where +mask+ is not a String of four bytes.
+    def self.mask(payload, mask)
+      Wireloom::DriverCodec.mask(payload, mask)
+    end
+  end
+
+  # One end of a WebSocket: bytes are given to #parse, and go out by `write` of the socket it was made with.
+  class Driver
+    MAX_LENGTH = 0x3ffffff
+    PORTS = { "ws" => 80, "wss" => 443 }.freeze
+    STATES = %i[connecting open closing closed].freeze
+    BINARY_DATA_FORMATS = %i[string array].freeze
+    OPTIONS = %i[max_length masking require_masking protocols binary_data_format].freeze
+    private_constant :BINARY_DATA_FORMATS, :OPTIONS
+
+    ConnectEvent = Struct.new(nil)
+    OpenEvent = Struct.new(nil)
+    MessageEvent = Struct.new(:data)
+    PingEvent = Struct.new(:data)
+    PongEvent = Struct.new(:data)
+    CloseEvent = Struct.new(:code, :reason)
+
+    ProtocolError = Class.new(StandardError)
+    URIError = Class.new(ArgumentError)
+    ConfigurationError = Class.new(ArgumentError)
+
+    include EventEmitter
+    attr_reader :protocol, :ready_state
+
+    class << self
+      def client(socket, options = {})
+        Client.new(socket, options.merge(masking: true))
+      end
+
+      def server(socket, options = {})
+        Server.new(socket, options.merge(require_masking: true))
+      end
+
+      def rack(socket, options = {})
+        env = socket.env
+        if env["HTTP_SEC_WEBSOCKET_VERSION"] || env["HTTP_SEC_WEBSOCKET_KEY"]
+          Hybi.new(socket, options.merge(require_masking: true))
+        elsif env["HTTP_SEC_WEBSOCKET_KEY1"] || env["HTTP_SEC_WEBSOCKET_KEY2"]
+          Draft76.new(socket, options)
+        else
+          Draft75.new(socket, options)
+        end
+      end
+
+      # Bytes or text as a String in +encoding+: UTF-8, or BINARY for an Array of bytes. The caller's String stays as it is.
+      def encode(data, encoding = nil)
+        if data.is_a?(Array)
+          data = data.pack("C*")
+          encoding ||= Encoding::BINARY
+        end
+        encoding = { utf8: Encoding::UTF_8, binary: Encoding::BINARY }.fetch(encoding) { encoding || Encoding::UTF_8 }
+        encoding = Encoding.find(encoding)
+        return data if data.encoding == encoding
+        return data.encode(encoding) unless data.encoding == Encoding::BINARY || encoding == Encoding::BINARY
+
+        data.dup.force_encoding(encoding)
+      end
+
+      def host_header(uri)
+        uri.port && uri.port != PORTS[uri.scheme] ? "#{uri.host}:#{uri.port}" : uri.host
+      end
+
+      def validate_options(options, valid_keys)
+        options.each_key do |key|
+          raise ConfigurationError, "Unrecognized option: #{key.inspect}" unless valid_keys.include?(key)
+        end
+      end
+
+      def valid_utf8?(string)
+        encode(string, Encoding::UTF_8).valid_encoding?
+      end
+
+      def websocket?(env)
+        connection = env["HTTP_CONNECTION"] || ""
+        upgrade = env["HTTP_UPGRADE"] || ""
+
+        env["REQUEST_METHOD"] == "GET" &&
+          connection.downcase.split(/ *, */).include?("upgrade") &&
+          upgrade.downcase == "websocket"
+      end
+
+      # What subclasses do to their methods may concern how messages are emitted.
+      def method_added(name)
+        super
+        Wireloom::DriverCodec.changed if name == :emit
+      end
+
+      def include(*)
+        super.tap { Wireloom::DriverCodec.changed }
+      end
+
+      def prepend(*)
+        super.tap { Wireloom::DriverCodec.changed }
+      end
+    end
+
+    def initialize(socket, options = {})
+      super()
+      Driver.validate_options(options, OPTIONS)
+      @binary_data_format = options[:binary_data_format] || :string
+      unless BINARY_DATA_FORMATS.include?(@binary_data_format)
+        raise ConfigurationError, "Invalid :binary_data_format: #{@binary_data_format.inspect}"
+      end
+
+      @socket = socket
+      @options = options
+      @max_length = options[:max_length] || MAX_LENGTH
+      @headers = Headers.new
+      @queue = []
+      @ready_state = 0
+    end
+
+    def state
+      STATES[@ready_state] unless @ready_state.negative?
+    end
+
+    def add_extension(_extension)
+      false
+    end
+
+    def set_header(name, value)
+      return false unless @ready_state <= 0
+
+      @headers[name] = value
+      true
+    end
+
+    def start
+      return false unless @ready_state.zero?
+      return fail_handshake(ProtocolError.new("Not a WebSocket request")) unless Driver.websocket?(@socket.env)
+
+      begin
+        response = handshake_response
+      rescue StandardError => e
+        return fail_handshake(e)
+      end
+
+      @socket.write(Driver.encode(response, Encoding::BINARY))
+      open unless @stage == -1
+      true
+    end
+
+    def text(message)
+      frame(Driver.encode(message, Encoding::UTF_8), :text)
+    end
+
+    def binary(_message)
+      false
+    end
+
+    def ping(*)
+      false
+    end
+
+    def pong(*)
+      false
+    end
+
+    def close(_reason = nil, _code = nil)
+      return false unless @ready_state == 1
+
+      @ready_state = 3
+      emit(:close, CloseEvent.new(nil, nil))
+      true
+    end
+
+    private
+
+    def fail_handshake(error)
+      headers = Headers.new
+      headers["Content-Type"] = "text/plain"
+      headers["Content-Length"] = error.message.bytesize
+      response = ["HTTP/1.1 400 Bad Request", headers.to_s, error.message].join("\r\n")
+      @socket.write(Driver.encode(response, Encoding::BINARY))
+      fail(:protocol_error, error.message)
+      false
+    end
+
+    def fail(_type, message)
+      @ready_state = 2
+      emit(:error, ProtocolError.new(message))
+      close
+    end
+
+    def open
+      @ready_state = 1
+      queue = @queue
+      @queue = []
+      queue.each { |message| frame(*message) }
+      emit(:open, OpenEvent.new)
+    end
+
+    def queue(message)
+      @queue << message
+      true
+    end
+  end
+end
+
+require_relative "headers"
+require_relative "hybi"
+require_relative "client"
+require_relative "server"
+require_relative "proxy"
+require_relative "draft75"
+require_relative "draft76"

@@ -1,0 +1,304 @@
+# frozen_string_literal: true
+
+require_relative "inflate_guard"
+
+module WebSocket
+  class Driver
+    # RFC 6455, the server's end; the client's builds on it.
+    class Hybi < Driver
+      # What extensions see of a message.
+      class Message
+        attr_accessor :rsv1, :rsv2, :rsv3, :opcode, :data
+
+        def initialize
+          @rsv1 = @rsv2 = @rsv3 = false
+          @opcode = nil
+          @data = String.new(encoding: Encoding::BINARY)
+        end
+
+        def <<(frame)
+          @rsv1 ||= frame.rsv1
+          @rsv2 ||= frame.rsv2
+          @rsv3 ||= frame.rsv3
+          @opcode ||= frame.opcode
+          @data << frame.payload
+        end
+      end
+
+      # What extensions see of a frame.
+      class Frame
+        attr_accessor :final, :rsv1, :rsv2, :rsv3, :opcode, :masked, :masking_key, :length_bytes, :length, :payload
+      end
+
+      GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+      VERSION = "13"
+
+      BYTE = 0b11111111
+      FIN = MASK = 0b10000000
+      RSV1 = 0b01000000
+      RSV2 = 0b00100000
+      RSV3 = 0b00010000
+      OPCODE = 0b00001111
+      LENGTH = 0b01111111
+
+      OPCODES = { continuation: 0, text: 1, binary: 2, close: 8, ping: 9, pong: 10 }.freeze
+      OPCODE_CODES = OPCODES.values.freeze
+      MESSAGE_OPCODES = OPCODES.values_at(:continuation, :text, :binary).freeze
+      OPENING_OPCODES = OPCODES.values_at(:text, :binary).freeze
+      CONTROL_LENGTH = 125
+
+      ERRORS = {
+        normal_closure: 1000,
+        going_away: 1001,
+        protocol_error: 1002,
+        unacceptable: 1003,
+        encoding_error: 1007,
+        policy_violation: 1008,
+        too_large: 1009,
+        extension_error: 1010,
+        unexpected_condition: 1011
+      }.freeze
+      ERROR_CODES = ERRORS.values.freeze
+      DEFAULT_ERROR_CODE = 1000
+      MIN_RESERVED_ERROR = 3000
+      MAX_RESERVED_ERROR = 4999
+      PACK_FORMATS = { 2 => "S>", 8 => "Q>" }.freeze
+
+      Codec = Wireloom::DriverCodec
+      private_constant :Codec, :CONTROL_LENGTH
+
+      def self.generate_accept(key)
+        [Digest::SHA1.digest(key + GUID)].pack("m0")
+      end
+
+      def initialize(socket, options = {})
+        super
+        @extensions = ::WebSocket::Extensions.new
+        @extended = false
+        @masking = options[:masking]
+        @require_masking = options[:require_masking]
+        @protocols = options[:protocols] || []
+        @protocols = @protocols.strip.split(/ *, */) if @protocols.is_a?(String)
+        @ping_callbacks = {}
+        @codec = Codec.new(MessageEvent, @max_length, @require_masking ? true : false, refuse_masking?,
+                           @binary_data_format == :array)
+        return unless @socket.respond_to?(:env)
+
+        offered = @socket.env["HTTP_SEC_WEBSOCKET_PROTOCOL"]
+        offered = offered.split(/ *, */) if offered.is_a?(String)
+        @protocol = offered.find { |name| @protocols.include?(name) } if offered
+      end
+
+      def version
+        "hybi-#{VERSION}"
+      end
+
+      def add_extension(extension)
+        @extensions.add(extension)
+        true
+      end
+
+      # Takes a chunk of input, and tells listeners what it brings. When one of them raises, that comes out of here; the
+      # next call goes on behind the message that it was for.
+      def parse(chunk)
+        found = @codec.parse(chunk, self)
+        while found
+          handle(found, @codec.payload)
+          found = @codec.parse(nil, self)
+        end
+      end
+
+      def binary(message)
+        frame(message, :binary)
+      end
+
+      def ping(message = "", &callback)
+        @ping_callbacks[message] = callback if callback
+        frame(message, :ping)
+      end
+
+      def pong(message = "")
+        frame(message, :pong)
+      end
+
+      def close(reason = nil, code = nil)
+        reason ||= ""
+        code ||= ERRORS[:normal_closure]
+
+        if @ready_state <= 0
+          @ready_state = 3
+          emit(:close, CloseEvent.new(code, reason))
+          true
+        elsif @ready_state == 1
+          frame(reason, :close, code)
+          @ready_state = 2
+          true
+        else
+          false
+        end
+      end
+
+      # Sends a frame: text for a String, binary for one in the encoding BINARY and for an Array of bytes, or +type+.
+      def frame(buffer, type = nil, code = nil)
+        return queue([buffer, type, code]) if @ready_state <= 0
+        return false unless @ready_state == 1
+
+        binary = !buffer.is_a?(String)
+        buffer = buffer.pack("C*") if binary
+        opcode = OPCODES.fetch(type || (binary || buffer.encoding == Encoding::BINARY ? :binary : :text))
+        if @extended && opcode < OPCODES[:close]
+          send_extended(opcode, buffer, code)
+        else
+          if opcode >= OPCODES[:close] && buffer.bytesize > CONTROL_LENGTH - (code ? 2 : 0)
+            # RFC 6455 §5.5: control frames carry 125 bytes. A reason is cut; what a ping carries has to come back whole.
+            return false unless type == :close
+
+            buffer = buffer.byteslice(0, CONTROL_LENGTH - (code ? 2 : 0)).scrub("")
+          end
+          @socket.write(@codec.frame(opcode, buffer, code, @masking ? true : false))
+        end
+        true
+      rescue ::WebSocket::Extensions::ExtensionError => e
+        fail(:extension_error, e.message)
+      end
+
+      private
+
+      # A client hears servers, which do not mask (RFC 6455 §5.1).
+      def refuse_masking?
+        false
+      end
+
+      def handle(found, payload)
+        case found
+        when Codec::MESSAGE then emit(:message, MessageEvent.new(payload))
+        when Codec::RAW then receive_extended(*payload)
+        when Codec::BROKEN then fail(*payload)
+        when OPCODES[:ping] then receive_ping(payload)
+        when OPCODES[:pong] then receive_pong(payload)
+        when OPCODES[:close] then receive_close(payload)
+        end
+      end
+
+      def receive_ping(payload)
+        frame(payload, :pong)
+        emit(:ping, PingEvent.new(payload))
+      end
+
+      def receive_pong(payload)
+        message = payload.force_encoding(Encoding::UTF_8)
+        callback = @ping_callbacks.delete(message)
+        callback&.call
+        emit(:pong, PongEvent.new(message))
+      end
+
+      def receive_close(payload)
+        code = payload.unpack1(PACK_FORMATS[2]) if payload.bytesize >= 2
+        reason = (payload.byteslice(2..) || +"").force_encoding(Encoding::UTF_8)
+        valid = payload.empty? || ERROR_CODES.include?(code) ||
+                (code && code.between?(MIN_RESERVED_ERROR, MAX_RESERVED_ERROR))
+        code = ERRORS[:protocol_error] unless valid && reason.valid_encoding?
+        shutdown(code || DEFAULT_ERROR_CODE, reason.valid_encoding? ? reason : "")
+      end
+
+      # A message goes through the extensions that were negotiated.
+      def receive_extended(data, opcode, rsv)
+        message = Message.new
+        message.opcode = opcode
+        message.rsv1 = rsv.anybits?(4)
+        message.rsv2 = rsv.anybits?(2)
+        message.rsv3 = rsv.anybits?(1)
+        message.data = data
+        return fail(:too_large, "WebSocket frame length too large") if @inflate_guard&.too_large?(message)
+
+        begin
+          message = @extensions.process_incoming_message(message)
+        rescue ::WebSocket::Extensions::ExtensionError => e
+          return fail(:extension_error, e.message)
+        end
+        return fail(:too_large, "WebSocket frame length too large") if message.data.bytesize > @max_length
+
+        @inflate_guard&.inflated(message)
+        payload = deliverable(message)
+        return fail(:encoding_error, "Could not decode a text frame as UTF-8") unless payload
+
+        emit(:message, MessageEvent.new(payload))
+      end
+
+      # The data as the application wants it, or nil for text that is not UTF-8.
+      def deliverable(message)
+        if message.opcode == OPCODES[:text]
+          text = Driver.encode(message.data, Encoding::UTF_8)
+          text if text.valid_encoding?
+        else
+          @binary_data_format == :array ? message.data.bytes : Driver.encode(message.data, Encoding::BINARY)
+        end
+      end
+
+      def send_extended(opcode, data, code)
+        message = Message.new
+        message.opcode = opcode
+        message.data = Driver.encode(code ? [code].pack(PACK_FORMATS[2]) + data.b : data, Encoding::BINARY)
+        message = @extensions.process_outgoing_message(message)
+        rsv = (message.rsv1 ? RSV1 : 0) | (message.rsv2 ? RSV2 : 0) | (message.rsv3 ? RSV3 : 0)
+        @socket.write(@codec.frame(message.opcode | rsv, message.data, nil, @masking ? true : false))
+      end
+
+      # The handshake is over: lets messages through the extensions that it negotiated, if any.
+      def extend_codec
+        sessions = @extensions.instance_variable_get(:@sessions)
+        return if sessions.nil? || sessions.empty?
+
+        frame = Frame.new
+        frame.opcode = OPCODES[:text]
+        allowed = { rsv1: 4, rsv2: 2, rsv3: 1 }.sum do |name, bit|
+          frame.rsv1 = frame.rsv2 = frame.rsv3 = false
+          frame.public_send("#{name}=", true)
+          @extensions.valid_frame_rsv?(frame) ? bit : 0
+        end
+        @codec.extend(allowed)
+        @extended = true
+        @inflate_guard = InflateGuard.for(sessions, @max_length)
+      end
+
+      def open
+        extend_codec
+        super
+      end
+
+      def handshake_response
+        env = @socket.env
+        version = env["HTTP_SEC_WEBSOCKET_VERSION"]
+        key = env["HTTP_SEC_WEBSOCKET_KEY"]
+        raise ProtocolError, "Unsupported WebSocket version: #{version}" unless version == VERSION
+        raise ProtocolError, "Missing handshake request header: Sec-WebSocket-Key" unless key
+
+        @headers["Upgrade"] = "websocket"
+        @headers["Connection"] = "Upgrade"
+        @headers["Sec-WebSocket-Accept"] = Hybi.generate_accept(key)
+        @headers["Sec-WebSocket-Protocol"] = @protocol
+        @headers["Sec-WebSocket-Extensions"] = @extensions.generate_response(env["HTTP_SEC_WEBSOCKET_EXTENSIONS"])
+        ["HTTP/1.1 101 Switching Protocols", @headers.to_s, ""].join("\r\n")
+      end
+
+      def shutdown(code, reason, error = false)
+        @codec.stop
+        @extensions.close
+        frame(reason, :close, code) if @ready_state == 1
+        @ready_state = 3
+
+        emit(:error, ProtocolError.new(reason)) if error
+        emit(:close, CloseEvent.new(code, reason))
+      end
+
+      def fail(type, message)
+        if @ready_state > 1
+          @codec.stop
+        else
+          shutdown(ERRORS[type], message, true)
+        end
+        nil
+      end
+    end
+  end
+end

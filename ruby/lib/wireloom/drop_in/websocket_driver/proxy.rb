@@ -1,0 +1,66 @@
+# frozen_string_literal: true
+
+module WebSocket
+  class Driver
+    # Asks an HTTP proxy for a tunnel to the client's server.
+    class Proxy
+      include EventEmitter
+
+      PORTS = Driver::PORTS
+
+      attr_reader :status, :headers
+
+      def initialize(client, origin, options)
+        super()
+        @client = client
+        @http = HTTP::Response.new
+        @socket = client.instance_variable_get(:@socket)
+        @origin = URI.parse(@socket.url)
+        @url = URI.parse(origin)
+        @options = options
+        @state = 0
+
+        @headers = Headers.new
+        @headers["Host"] = Driver.host_header(@origin)
+        @headers["Connection"] = "keep-alive"
+        @headers["Proxy-Connection"] = "keep-alive"
+        return unless @url.user
+
+        @headers["Proxy-Authorization"] = "Basic #{[[@url.user, @url.password].join(":")].pack("m0")}"
+      end
+
+      def set_header(name, value)
+        return false unless @state.zero?
+
+        @headers[name] = value
+        true
+      end
+
+      def start
+        return false unless @state.zero?
+
+        @state = 1
+        port = @origin.port || PORTS[@origin.scheme]
+        request = ["CONNECT #{@origin.host}:#{port} HTTP/1.1", @headers.to_s, ""].join("\r\n")
+        @socket.write(Driver.encode(request, Encoding::BINARY))
+        true
+      end
+
+      def parse(chunk)
+        return if @state == 2
+
+        @http.parse(chunk)
+        return unless @http.complete? || @http.error?
+
+        @state = 2
+        @status = @http.code
+        @headers = Headers.new(@http.headers)
+        if @http.complete? && @status == 200
+          emit(:connect, ConnectEvent.new)
+        else
+          emit(:error, ProtocolError.new("Can't establish a connection to the server at #{@socket.url}"))
+        end
+      end
+    end
+  end
+end

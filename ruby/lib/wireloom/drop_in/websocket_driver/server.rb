@@ -1,0 +1,75 @@
+# frozen_string_literal: true
+
+module WebSocket
+  class Driver
+    # A server's end that also reads the HTTP request, and then becomes what the request asks for.
+    class Server < Driver
+      EVENTS = %w[open message error close ping pong].freeze
+
+      def initialize(socket, options = {})
+        super
+        @http = HTTP::Request.new
+        @delegate = nil
+      end
+
+      def env
+        @http.complete? ? @http.env : nil
+      end
+
+      def url
+        return unless (request = env)
+
+        query = request["QUERY_STRING"]
+        url = "ws://#{request["HTTP_HOST"]}#{request["PATH_INFO"]}"
+        query == "" ? url : "#{url}?#{query}"
+      end
+
+      %i[add_extension set_header start frame text binary ping close].each do |method|
+        define_method(method) do |*args, &block|
+          if @delegate
+            @delegate.__send__(method, *args, &block)
+          else
+            @queue << [method, args, block]
+            true
+          end
+        end
+      end
+
+      %i[protocol version].each do |method|
+        define_method(method) { @delegate&.__send__(method) }
+      end
+
+      def parse(chunk)
+        return @delegate.parse(chunk) if @delegate
+        return if @ready_state == 3
+
+        @http.parse(chunk)
+        return fail_request("Invalid HTTP request") if @http.error?
+        return unless @http.complete?
+
+        @delegate = Driver.rack(self, @options)
+        open
+        EVENTS.each { |event| @delegate.on(event, Forward.new(self, event.to_sym)) }
+        emit(:connect, ConnectEvent.new)
+      end
+
+      def write(buffer)
+        @socket.write(Driver.encode(buffer, Encoding::BINARY))
+      end
+
+      private
+
+      def fail_request(message)
+        @ready_state = 3
+        emit(:error, ProtocolError.new(message))
+        emit(:close, CloseEvent.new(Hybi::ERRORS[:protocol_error], message))
+      end
+
+      def open
+        queue = @queue
+        @queue = []
+        queue.each { |method, args, block| @delegate.__send__(method, *args, &block) }
+      end
+    end
+  end
+end

@@ -1,0 +1,28 @@
+# frozen_string_literal: true
+# GC.stress: short
+
+require_relative "websocket_driver_helper"
+
+# One pass over what the extension does, few enough objects to collect garbage at each of them.
+class WebSocketDriverStressTest < Wireloom::TestCase
+  include WebSocketDriverHelper
+
+  def test_frames_both_ways
+    driver = open_hybi(masking: true)
+    heard = []
+    driver.on(:message) { |event| heard << event.data }
+    input = frame(0x81, "", mask: true) + frame(0x81, "h\u00E9" * 40, mask: true) + frame(0x02, "a" * 300) + frame(0x89, "p") +
+            frame(0x80, "") + frame(0x88, "\x03\xE8bye")
+    parse_in_steps(driver, input, 50)
+    assert_equal ["", "h\u00E9" * 40, ORIGINAL ? [97] * 300 : "a" * 300], heard
+    assert_equal [1000, "bye"], close_event
+  end
+
+  def test_listeners_that_raise
+    driver = open_hybi
+    driver.on(:message) { raise "an error" }
+    assert_raises(RuntimeError) { driver.parse(frame(0x81, "a") + frame(0x81, "b")) }
+    assert_raises(RuntimeError) { driver.parse("") }
+    assert_equal %w[a b], messages
+  end
+end
