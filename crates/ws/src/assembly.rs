@@ -66,6 +66,22 @@ impl Assembly {
         *self = Self::default();
     }
 
+    /// Whether there is no memory in it.
+    #[inline]
+    pub(crate) fn is_unused(&self) -> bool {
+        self.bytes.capacity() == 0
+    }
+
+    /// The memory, without what it held.
+    pub(crate) fn take_memory(&mut self) -> Vec<u8> {
+        core::mem::take(self).bytes
+    }
+
+    /// Memory to grow in; what it holds is overwritten.
+    pub(crate) fn give_memory(&mut self, memory: Vec<u8>) {
+        *self = Self { bytes: memory, ..Self::default() };
+    }
+
     /// The message, moved out.
     pub(crate) fn take(&mut self) -> Bytes {
         let Self { mut bytes, start, len, .. } = core::mem::take(self);

@@ -1,4 +1,4 @@
-//! One end of an open WebSocket: the two halves, what one must answer for the other, the closing handshake of
+//! One end of an open WebSocket: the two halves, [`Inbound`] and [`Outbound`], under one roof. The closing handshake of
 //! RFC 6455 §7, deadlines. The opening handshake comes before, in [`crate::handshake`].
 //!
 //! ```text
@@ -11,31 +11,24 @@
 //!                                    server: at once; client: at EOF -----+
 //! ```
 
-use crate::close::{CloseCode, CloseFrame, REASON_LEN_MAX};
 use crate::config::Config;
-use crate::decoder::Decoder;
-use crate::deflate::{Compressor, Decompressor, DeflateConfig, DeflateParams};
-use crate::end::{Cause, End, Initiator};
-use crate::error::{Error, Misuse};
-use crate::event::{Binary, Chunk, Event, Payload, Pong, Text};
-use crate::frame::CONTROL_LEN_MAX;
+use crate::deflate::{Decompressor, DeflateConfig, DeflateParams};
+use crate::error::Error;
+use crate::event::Event;
+use crate::inbound::{self, Inbound};
 use crate::keys::MaskKeys;
-use crate::opcode::{Kind, Opcode};
-use crate::receive::{Arrival, Receiver};
+use crate::outbound::Outbound;
+use crate::receive::Arrival;
 use crate::role::Role;
-use crate::send::Sender;
-use crate::timers::{Due, Timers};
 use alloc::boxed::Box;
-use alloc::string::String;
-use alloc::vec::Vec;
-use bytes::Bytes;
-use core::fmt::{self, Write as _};
+use core::fmt;
+use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 
 /// What is to be done with the transport once nothing is left to transmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Keep it: read, write, wait for [`Connection::poll_timeout`].
+    /// Keep it: read, write, wait for [`Outbound::poll_timeout`].
     Open,
     /// Shut down the writing side, and go on reading until its end or the deadline, so that the peer gets to read the
     /// Close frame instead of a reset.
@@ -49,13 +42,13 @@ pub enum Transport {
 /// Four families of methods:
 /// - getters;
 /// - `handle_*`, for what comes in: [`handle_input`](Self::handle_input) (or [`recv_slot`](Self::recv_slot) and
-///   [`received`](Self::received)), [`handle_timeout`](Self::handle_timeout), [`handle_eof`](Self::handle_eof);
-/// - commands: `send_*`, [`close`](Self::close);
-/// - `poll_*`, for what goes out: [`poll_transmit`](Self::poll_transmit) and [`transmitted`](Self::transmitted),
-///   [`poll_timeout`](Self::poll_timeout).
+///   [`received`](Self::received)), [`handle_timeout`](Outbound::handle_timeout), [`handle_eof`](Outbound::handle_eof);
+/// - commands: `send_*`, [`close`](Outbound::close);
+/// - `poll_*`, for what goes out: [`poll_transmit`](Outbound::poll_transmit) and [`transmitted`](Outbound::transmitted),
+///   [`poll_timeout`](Outbound::poll_timeout).
 ///
 /// A driver reads, calls `handle_input` until it has no event left, writes what `poll_transmit` shows, and sleeps until bytes
-/// or the deadline of `poll_timeout` come, until [`transport`](Self::transport) tells it to stop. Times are durations since
+/// or the deadline of `poll_timeout` come, until [`transport`](Outbound::transport) tells it to stop. Times are durations since
 /// any epoch that does not change.
 ///
 /// ```
@@ -85,30 +78,14 @@ pub enum Transport {
 /// let first = server.handle_input(now, &mut one);
 /// let second = server.handle_input(now, &mut two);
 /// drop(first);
-/// ```
+///
+/// What sends is an [`Outbound`], which this dereferences to; [`split`](Self::split) parts the two for those who read and write
+/// in different places.
 pub struct Connection {
-    role: Role,
-    receiver: Receiver,
-    sender: Sender,
-    timers: Timers,
-    close_timeout: Duration,
-    queued_len_high: usize,
-    /// The payload of the newest ping that wants a pong.
-    pong: Option<Vec<u8>>,
-    /// Memory of the pong before, for the next.
-    pong_spare: Vec<u8>,
+    inbound: Inbound,
+    outbound: Outbound,
     /// Of the pong that arrived last, if it answered a ping.
     round_trip: Option<Duration>,
-    keepalive_pings: u64,
-    /// The peer is still heard: it has sent no Close, and nothing has failed.
-    listening: bool,
-    close_sent: bool,
-    close_received: bool,
-    /// The transport's reading side has ended.
-    eof: bool,
-    /// Nothing more is to be waited for.
-    cut: bool,
-    end: Option<Box<End>>,
 }
 
 impl Connection {
@@ -136,109 +113,15 @@ impl Connection {
         keys: Option<Box<MaskKeys>>,
         now: Duration,
     ) -> Self {
-        let peer = match role {
-            Role::Client => Role::Server,
-            Role::Server => Role::Client,
-        };
-        let limits = &config.limits;
-        let decoder = Decoder::new(peer, deflate.is_some(), limits);
+        let outbound = Outbound::new(role, &config, deflate, keys, now);
         let decompressor = deflate.map(|(params, _)| Decompressor::new(role, &params));
-        let compressor = deflate.map(|(params, config)| Box::new(Compressor::new(role, &params, config)));
-        Self {
-            role,
-            receiver: Receiver::new(decoder, config.delivery, decompressor, limits),
-            sender: Sender::new(keys, compressor, limits.queued_len_max),
-            timers: Timers::new(config.keepalive, now),
-            close_timeout: config.close_timeout,
-            queued_len_high: limits.queued_len_high,
-            pong: None,
-            pong_spare: Vec::new(),
-            round_trip: None,
-            keepalive_pings: 0,
-            listening: true,
-            close_sent: false,
-            close_received: false,
-            eof: false,
-            cut: false,
-            end: None,
-        }
+        Self { inbound: Inbound::new(role, &config, decompressor), outbound, round_trip: None }
     }
 
-    // Getters.
-
-    /// Which end this is.
-    pub fn role(&self) -> Role {
-        self.role
+    /// Both halves, each on its own. What [`Inbound`] finds must be told to [`Outbound`] then.
+    pub fn split(self) -> (Inbound, Outbound) {
+        (self.inbound, self.outbound)
     }
-
-    /// Whether messages can be sent: no Close frame has gone either way and nothing has failed.
-    #[inline]
-    pub fn is_open(&self) -> bool {
-        self.end.is_none()
-    }
-
-    /// Why the connection ended, or is ending, and who began it; `None` while it is open.
-    pub fn end(&self) -> Option<&End> {
-        self.end.as_deref()
-    }
-
-    /// Whether both Close frames were exchanged (RFC 6455 §7.1.4: the WebSocket connection was closed cleanly).
-    pub fn was_clean(&self) -> bool {
-        self.close_sent && self.close_received
-    }
-
-    /// How many pings this end has sent, keepalive's among them.
-    pub fn pings_sent(&self) -> u32 {
-        self.timers.pings_sent
-    }
-
-    /// The newest of these that was answered, counted from 1; 0 before. All that was sent before that ping has arrived at the
-    /// peer's end (which is not to say that its application has seen it).
-    pub fn pings_answered(&self) -> u32 {
-        self.timers.pings_answered
-    }
-
-    /// Bytes that wait to be transmitted.
-    #[inline]
-    pub fn queued_len(&self) -> usize {
-        self.sender.outgoing.len()
-    }
-
-    /// Whether there is anything to transmit.
-    #[inline]
-    pub fn wants_write(&self) -> bool {
-        self.queued_len() > 0 || self.pong.is_some()
-    }
-
-    /// Whether so much waits to be transmitted that a considerate sender pauses; see
-    /// [`queued_len_high`](crate::limits::Limits::queued_len_high).
-    #[inline]
-    pub fn is_congested(&self) -> bool {
-        self.queued_len() >= self.queued_len_high
-    }
-
-    /// What is to be done with the transport, once all that [`poll_transmit`](Self::poll_transmit) shows is written.
-    pub fn transport(&self) -> Transport {
-        if self.cut {
-            Transport::Close
-        } else if self.wants_write() || !self.close_sent {
-            Transport::Open
-        } else if self.eof {
-            Transport::Close
-        } else if self.close_received {
-            match self.role {
-                // RFC 6455 §7.1.1: the server closes TCP first, so that it holds TIME_WAIT; the client waits for it.
-                Role::Server => Transport::Close,
-                Role::Client => Transport::Open,
-            }
-        } else if self.listening {
-            Transport::Open
-        } else {
-            Transport::ShutdownWrite
-        }
-    }
-
-    // What comes in.
 
     /// Takes bytes from the front of `input`, up to the end of what makes the next event: how many, and the event. Call again
     /// with the rest until there is no event; all of `input` has been taken then. Payloads are unmasked where they lie, and
@@ -247,23 +130,23 @@ impl Connection {
     /// Once the peer has sent a Close frame or broken a rule, all further input is dropped (RFC 6455 §1.4).
     ///
     /// # Errors
-    /// The rule or limit that the peer broke. It is told once; [`end`](Self::end) keeps it. The Close frame that answers it
-    /// is queued: go on transmitting, and do with the transport what [`transport`](Self::transport) says.
+    /// The rule or limit that the peer broke. It is told once; [`end`](Outbound::end) keeps it. The Close frame that answers it
+    /// is queued: go on transmitting, and do with the transport what [`transport`](Outbound::transport) says.
     #[inline]
     pub fn handle_input<'a>(
         &'a mut self,
         now: Duration,
         input: &'a mut [u8],
     ) -> Result<(usize, Option<Event<'a>>), Error> {
-        if !self.listening {
+        if !self.outbound.is_listening() {
             return Ok((input.len(), None));
         }
-        if let Some((kind, at, len)) = self.receiver.whole_message(input) {
-            self.timers.hear(now);
-            return Ok((at + len, Some(message(kind, &mut input[at..at + len]))));
+        if let Some((kind, at, len)) = self.inbound.whole_message(input) {
+            self.outbound.heard(now);
+            return Ok((at + len, Some(inbound::message(kind, &mut input[at..at + len]))));
         }
         let (used, arrival) = self.advance(now, input)?;
-        Ok((used, self.event(arrival, input)))
+        Ok((used, self.inbound.event(arrival, input, self.round_trip)))
     }
 
     /// Where to read the next bytes to, while a large message is being assembled: the end of the message itself. `None`
@@ -273,7 +156,7 @@ impl Connection {
     /// The slot is up to 256 KiB long; a read may bring less. From memory, reads of 16 KiB are fastest, since what each brings
     /// is still in the first level of cache when it is unmasked; from a socket, larger ones save system calls.
     pub fn recv_slot(&mut self) -> Option<&mut [u8]> {
-        if self.listening { self.receiver.slot() } else { None }
+        if self.outbound.is_listening() { self.inbound.recv_slot() } else { None }
     }
 
     /// The first `len` bytes of [`recv_slot`](Self::recv_slot) have been read into.
@@ -284,229 +167,24 @@ impl Connection {
     /// # Panics
     /// When `len` is more than the slot held.
     pub fn received(&mut self, now: Duration, len: usize) -> Result<Option<Event<'_>>, Error> {
-        if !self.listening {
+        if !self.outbound.is_listening() {
             return Ok(None);
         }
-        self.timers.hear(now);
-        match self.receiver.slot_filled(len) {
-            Ok(arrival) => Ok(self.event(arrival, &mut [])),
-            Err(error) => Err(self.fail(now, error)),
-        }
-    }
-
-    /// The transport's reading side has ended. After both Close frames that is the proper end; before, it is reported in
-    /// [`end`](Self::end) as [`Cause::TransportClosed`].
-    pub fn handle_eof(&mut self) {
-        self.eof = true;
-        self.listening = false;
-        self.pong = None;
-        if !self.close_sent {
-            self.cut = true;
-        }
-        self.give_up_answer(Cause::TransportClosed);
-        self.set_end(Initiator::Transport, Cause::TransportClosed);
-    }
-
-    /// The time is `now`: does what [`poll_timeout`](Self::poll_timeout) gave a deadline for. Early calls do nothing.
-    pub fn handle_timeout(&mut self, now: Duration) {
-        match self.timers.due(now) {
-            Due::Nothing => {}
-            Due::Ping => {
-                if !self.close_sent && !self.is_congested() {
-                    self.keepalive_pings += 1;
-                    let payload = self.keepalive_pings.to_be_bytes();
-                    self.timers.ping_sent(&payload, now);
-                    self.sender.control(Opcode::Ping, &payload);
-                }
-            }
-            Due::Silence => {
-                self.set_end(Initiator::Local, Cause::Silence);
-                self.cut = true;
-                self.listening = false;
-            }
-            Due::Close => {
-                self.give_up_answer(Cause::CloseTimeout);
-                self.cut = true;
-                self.listening = false;
+        self.outbound.heard(now);
+        match self.inbound.slot_filled(len) {
+            Ok(arrival) => Ok(self.inbound.event(arrival, &mut [], None)),
+            Err(error) => {
+                self.outbound.handle_error(now, error);
+                Err(error)
             }
         }
-    }
-
-    // Commands.
-
-    /// Sends a text message, compressed if that was negotiated and is worth it.
-    ///
-    /// # Errors
-    /// [`Misuse`] when the connection is not open, a message is being sent in pieces, or the queue is full; nothing was sent.
-    #[inline]
-    pub fn send_text(&mut self, text: &str) -> Result<(), Error> {
-        self.check_open()?;
-        Ok(self.sender.message(Kind::Text, text.as_bytes(), true)?)
-    }
-
-    /// Sends a binary message, compressed if that was negotiated and is worth it.
-    ///
-    /// # Errors
-    /// As for [`send_text`](Self::send_text).
-    #[inline]
-    pub fn send_binary(&mut self, data: &[u8]) -> Result<(), Error> {
-        self.check_open()?;
-        Ok(self.sender.message(Kind::Binary, data, true)?)
-    }
-
-    /// Sends a binary message without copying it, where the role allows: a client has to mask, and what is compressed or
-    /// under 4 KiB is copied too.
-    ///
-    /// # Errors
-    /// As for [`send_text`](Self::send_text).
-    pub fn send_bytes(&mut self, data: Bytes) -> Result<(), Error> {
-        self.check_open()?;
-        Ok(self.sender.message_shared(Kind::Binary, data)?)
-    }
-
-    /// Sends a text message as it is, also where compression was negotiated (RFC 7692 §6): for what is compressed
-    /// already, or secret beside what others choose.
-    ///
-    /// # Errors
-    /// As for [`send_text`](Self::send_text).
-    pub fn send_text_uncompressed(&mut self, text: &str) -> Result<(), Error> {
-        self.check_open()?;
-        Ok(self.sender.message(Kind::Text, text.as_bytes(), false)?)
-    }
-
-    /// Sends a binary message as it is; see [`send_text_uncompressed`](Self::send_text_uncompressed).
-    ///
-    /// # Errors
-    /// As for [`send_text`](Self::send_text).
-    pub fn send_binary_uncompressed(&mut self, data: &[u8]) -> Result<(), Error> {
-        self.check_open()?;
-        Ok(self.sender.message(Kind::Binary, data, false)?)
-    }
-
-    /// Sends the next piece of a text message that is too large to hold, in a frame of its own (RFC 6455 §5.4). The first
-    /// call begins the message, `fin` ends it; control frames may go between.
-    ///
-    /// # Errors
-    /// As for [`send_text`](Self::send_text), and when the message under way is binary.
-    pub fn send_text_chunk(&mut self, piece: &str, fin: bool) -> Result<(), Error> {
-        self.check_open()?;
-        Ok(self.sender.chunk(Kind::Text, piece.as_bytes(), fin)?)
-    }
-
-    /// Sends the next piece of a binary message; see [`send_text_chunk`](Self::send_text_chunk).
-    ///
-    /// # Errors
-    /// As for [`send_text`](Self::send_text), and when the message under way is text.
-    pub fn send_binary_chunk(&mut self, piece: &[u8], fin: bool) -> Result<(), Error> {
-        self.check_open()?;
-        Ok(self.sender.chunk(Kind::Binary, piece, fin)?)
-    }
-
-    /// Sends a ping; its pong comes as [`Event::Pong`] with the round trip's time.
-    ///
-    /// # Errors
-    /// [`Misuse`] when the connection is not open, the payload is over 125 bytes, or the queue is full.
-    pub fn send_ping(&mut self, now: Duration, payload: &[u8]) -> Result<(), Error> {
-        self.check_control(payload)?;
-        self.timers.ping_sent(payload, now);
-        self.sender.control(Opcode::Ping, payload);
-        Ok(())
-    }
-
-    /// Sends a pong that nobody asked for (RFC 6455 §5.5.3). Pings are answered without this.
-    ///
-    /// # Errors
-    /// As for [`send_ping`](Self::send_ping).
-    pub fn send_pong(&mut self, payload: &[u8]) -> Result<(), Error> {
-        self.check_control(payload)?;
-        self.sender.control(Opcode::Pong, payload);
-        Ok(())
-    }
-
-    /// Begins the closing handshake (RFC 6455 §7.1.2): what is queued goes first, then the Close frame. Messages still arrive
-    /// until the peer's own. Closing again changes nothing.
-    ///
-    /// # Errors
-    /// [`Misuse`] for a code that may not be sent, and for a reason over 123 bytes or without a code.
-    pub fn close(
-        &mut self,
-        now: Duration,
-        code: impl Into<Option<CloseCode>>,
-        reason: &str,
-    ) -> Result<(), Error> {
-        let close = CloseFrame { code: code.into(), reason };
-        close.check()?;
-        if self.is_open() {
-            self.send_close(now, close);
-            self.set_end(Initiator::Local, Cause::Close { code: close.code, reason: String::from(reason) });
-        }
-        Ok(())
     }
 
     /// Gives back the memory that an idle connection can do without: buffers that hold nothing, and the compression state
     /// where forgetting it is allowed. For a driver that sees that nothing has come for a while.
     pub fn release_buffers(&mut self) {
-        self.receiver.release();
-        self.sender.release();
-        self.pong_spare = Vec::new();
-    }
-
-    // What goes out.
-
-    /// Fills `out` with the slices to write next, in order, and returns how many; after writing, call
-    /// [`transmitted`](Self::transmitted). Call until it returns 0.
-    #[inline]
-    pub fn poll_transmit<'a>(&'a mut self, out: &mut [&'a [u8]]) -> usize {
-        if self.pong.is_some() {
-            self.queue_pong();
-        }
-        self.sender.outgoing.transmit(out)
-    }
-
-    /// `len` bytes of what [`poll_transmit`](Self::poll_transmit) showed have been written.
-    ///
-    /// # Panics
-    /// When that is more than was queued.
-    #[inline]
-    pub fn transmitted(&mut self, len: usize) {
-        self.sender.outgoing.transmitted(len);
-    }
-
-    /// Everything that waits, copied out as if it had been transmitted: for tests and examples.
-    pub fn take_transmit(&mut self) -> Vec<u8> {
-        let mut all = Vec::new();
-        loop {
-            let mut slices: [&[u8]; 16] = [&[]; 16];
-            let count = self.poll_transmit(&mut slices);
-            if count == 0 {
-                return all;
-            }
-            let begin = all.len();
-            slices[..count].iter().for_each(|slice| all.extend_from_slice(slice));
-            self.transmitted(all.len() - begin);
-        }
-    }
-
-    /// When to call [`handle_timeout`](Self::handle_timeout) next, if at all. It changes with every other call.
-    #[inline]
-    pub fn poll_timeout(&self) -> Option<Duration> {
-        if self.cut { None } else { self.timers.next() }
-    }
-
-    // Within.
-
-    #[inline]
-    fn check_open(&self) -> Result<(), Misuse> {
-        if self.is_open() { Ok(()) } else { Err(Misuse::NotOpen) }
-    }
-
-    fn check_control(&self, payload: &[u8]) -> Result<(), Misuse> {
-        self.check_open()?;
-        // RFC 6455 §5.5: control frames hold 125 bytes or less.
-        if payload.len() > CONTROL_LEN_MAX {
-            return Err(Misuse::ControlTooLong(payload.len()));
-        }
-        self.sender.admit(payload.len())
+        self.inbound.release_buffers();
+        self.outbound.release_buffers();
     }
 
     /// Everything but a message that arrived whole in one frame. It returns places, not an event: one made out here would
@@ -514,192 +192,59 @@ impl Connection {
     #[inline(never)]
     fn advance(&mut self, now: Duration, input: &mut [u8]) -> Result<(usize, Arrival), Error> {
         if !input.is_empty() {
-            self.timers.hear(now);
+            self.outbound.heard(now);
         }
-        let found = self.receiver.advance(input).and_then(|(used, arrival)| {
-            if let Arrival::Control { opcode, at, len } = arrival {
-                self.handle_control(now, opcode, at.map(|at| &input[at..at + len]))?;
-            }
-            Ok((used, arrival))
-        });
-        found.map_err(|error| self.fail(now, error))
-    }
-
-    /// Does what a control frame asks for. Its payload is the decoder's when it did not arrive whole.
-    fn handle_control(&mut self, now: Duration, opcode: Opcode, whole: Option<&[u8]>) -> Result<(), Error> {
-        let payload = whole.unwrap_or_else(|| self.receiver.decoder.control());
-        match opcode {
-            Opcode::Ping => {
-                if !self.close_sent {
-                    // RFC 6455 §5.5.3: only the newest ping needs its pong.
-                    let mut pong = self.pong.take().unwrap_or_else(|| core::mem::take(&mut self.pong_spare));
-                    pong.clear();
-                    pong.extend_from_slice(payload);
-                    self.pong = Some(pong);
+        match self.inbound.advance(input) {
+            Ok((used, arrival)) => {
+                if let Arrival::Control { opcode, at, len } = arrival {
+                    let payload = self.inbound.control(at, len, input);
+                    self.round_trip = self.outbound.handle_control(now, opcode, payload);
                 }
+                Ok((used, arrival))
             }
-            Opcode::Pong => self.round_trip = self.timers.pong_arrived(payload, now),
-            _ => {
-                let CloseFrame { code, reason } = CloseFrame::decode(payload)?;
-                let reason = String::from(reason);
-                self.handle_close(now, code, reason);
+            Err(error) => {
+                self.outbound.handle_error(now, error);
+                Err(error)
             }
-        }
-        Ok(())
-    }
-
-    /// What has arrived, with what it borrows.
-    #[inline(always)]
-    fn event<'a>(&'a mut self, arrival: Arrival, input: &'a mut [u8]) -> Option<Event<'a>> {
-        let assembly = &mut self.receiver.assembly;
-        Some(match arrival {
-            Arrival::Nothing => return None,
-            Arrival::Message { kind, at, len } => message(kind, &mut input[at..at + len]),
-            Arrival::Assembled { kind: Kind::Text } => Event::Text(Text::new(Payload::Assembled(assembly))),
-            Arrival::Assembled { kind: Kind::Binary } => {
-                Event::Binary(Binary::new(Payload::Assembled(assembly)))
-            }
-            Arrival::AssembledChunk { kind, first, fin } => {
-                Event::Chunk(Chunk { kind, first, fin, data: assembly.as_slice() })
-            }
-            Arrival::Chunk { kind, first, fin, at, len } => {
-                Event::Chunk(Chunk { kind, first, fin, data: &input[at..at + len] })
-            }
-            Arrival::Control { opcode, at, len } => {
-                let payload = match at {
-                    Some(at) => &input[at..at + len],
-                    None => self.receiver.decoder.control(),
-                };
-                match opcode {
-                    Opcode::Ping => Event::Ping(payload),
-                    Opcode::Pong => Event::Pong(Pong { payload, round_trip: self.round_trip }),
-                    // It was judged when it arrived.
-                    _ => Event::Close(CloseFrame::decode(payload).ok()?),
-                }
-            }
-        })
-    }
-
-    /// The answer to this end's Close frame will not come any more. RFC 6455 §7.1.5: the code is then 1006.
-    fn give_up_answer(&mut self, why: Cause) {
-        if !self.close_received && matches!(self.end(), Some(End { cause: Cause::Close { .. }, .. })) {
-            self.end = None;
-            self.set_end(Initiator::Local, why);
-        }
-    }
-
-    /// The peer's Close frame has arrived.
-    fn handle_close(&mut self, now: Duration, code: Option<CloseCode>, reason: String) {
-        self.close_received = true;
-        self.listening = false;
-        if !self.close_sent {
-            // RFC 6455 §5.5.1: answer with a Close frame, typically echoing the code.
-            self.send_close(now, CloseFrame { code, reason: "" });
-            self.set_end(Initiator::Peer, Cause::Close { code, reason });
-        } else if let Some(End { by: Initiator::Local, cause }) = self.end.as_deref_mut()
-            && matches!(cause, Cause::Close { .. })
-        {
-            // RFC 6455 §7.1.5: the code of the connection is the one received.
-            *cause = Cause::Close { code, reason };
-        }
-    }
-
-    /// RFC 6455 §7.1.7: fails the connection, with a Close frame that says why if none has been sent.
-    #[cold]
-    fn fail(&mut self, now: Duration, error: Error) -> Error {
-        self.listening = false;
-        if !self.close_sent {
-            let mut reason = Reason { bytes: [0; REASON_LEN_MAX], len: 0 };
-            // A reason that is cut off is still one.
-            let _ = write!(reason, "{error}");
-            self.send_close(now, CloseFrame { code: error.close_code(), reason: reason.as_str() });
-        }
-        self.end = None;
-        self.set_end(Initiator::Local, Cause::Error(error));
-        error
-    }
-
-    fn send_close(&mut self, now: Duration, close: CloseFrame<'_>) {
-        // RFC 6455 §5.5.1: nothing is sent after a Close frame; the pong that is owed goes before it or not at all.
-        self.queue_pong();
-        self.pong = None;
-        self.sender.close(close);
-        self.close_sent = true;
-        self.timers.close_by = Some(now.saturating_add(self.close_timeout));
-    }
-
-    /// While much waits for a peer that does not read, the pong waits too and only the newest is kept: pings cannot grow
-    /// the queue.
-    #[cold]
-    fn queue_pong(&mut self) {
-        if self.is_congested() {
-            return;
-        }
-        if let Some(pong) = self.pong.take() {
-            self.sender.control(Opcode::Pong, &pong);
-            self.pong_spare = pong;
-        }
-    }
-
-    fn set_end(&mut self, by: Initiator, cause: Cause) {
-        if self.end.is_none() {
-            self.end = Some(Box::new(End { by, cause }));
         }
     }
 }
 
-/// The event of a message that lies in the caller's buffer, unmasked and, if text, validated.
-#[inline(always)]
-fn message(kind: Kind, data: &mut [u8]) -> Event<'_> {
-    match kind {
-        Kind::Text => Event::Text(Text::new(Payload::Input(data))),
-        Kind::Binary => Event::Binary(Binary::new(Payload::Input(data))),
+impl Deref for Connection {
+    type Target = Outbound;
+
+    #[inline]
+    fn deref(&self) -> &Outbound {
+        &self.outbound
+    }
+}
+
+impl DerefMut for Connection {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Outbound {
+        &mut self.outbound
     }
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("role", &self.role)
-            .field("end", &self.end)
-            .field("queued_len", &self.queued_len())
-            .finish_non_exhaustive()
-    }
-}
-
-/// A close reason as it is written, cut at its limit on a code point's edge.
-struct Reason {
-    bytes: [u8; REASON_LEN_MAX],
-    len: usize,
-}
-
-impl Reason {
-    fn as_str(&self) -> &str {
-        core::str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
-    }
-}
-
-impl fmt::Write for Reason {
-    fn write_str(&mut self, part: &str) -> fmt::Result {
-        for char in part.chars() {
-            let len = char.len_utf8();
-            if self.len + len > REASON_LEN_MAX {
-                return Err(fmt::Error);
-            }
-            char.encode_utf8(&mut self.bytes[self.len..self.len + len]);
-            self.len += len;
-        }
-        Ok(())
+        self.outbound.fmt(f)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::close::CloseCode;
     use crate::config::{Delivery, Keepalive};
-    use crate::error::PeerMisbehaved;
+    use crate::end::{Cause, End, Initiator};
+    use crate::error::{Misuse, PeerMisbehaved};
+    use crate::event::Pong;
     use alloc::format;
+    use alloc::string::String;
     use alloc::vec;
+    use alloc::vec::Vec;
+    use bytes::Bytes;
 
     const NOW: Duration = Duration::from_secs(1000);
 

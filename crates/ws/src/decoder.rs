@@ -166,6 +166,11 @@ impl Decoder {
         }
     }
 
+    /// No further byte is looked at on the short way.
+    pub(crate) fn stop(&mut self) {
+        self.idle = false;
+    }
+
     /// The payload of the control frame that [`Item::Control`] announced without an offset.
     #[inline]
     pub(crate) fn control(&self) -> &[u8] {

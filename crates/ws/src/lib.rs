@@ -16,10 +16,12 @@ mod error;
 mod event;
 pub mod frame;
 pub mod handshake;
+mod inbound;
 mod keys;
 pub mod limits;
 pub mod mask;
 mod opcode;
+mod outbound;
 mod outgoing;
 mod receive;
 pub mod role;
@@ -34,8 +36,10 @@ pub use decoder::{Decoder, Piece};
 pub use end::{Cause, End, Initiator};
 pub use error::{Error, LimitExceeded, Misuse, PeerMisbehaved};
 pub use event::{Binary, Chunk, Event, Pong, Text};
+pub use inbound::Inbound;
 pub use limits::Limits;
 pub use opcode::{Kind, Opcode};
+pub use outbound::Outbound;
 pub use role::Role;
 
 /// The README's example, so that it compiles and holds.

@@ -21,7 +21,7 @@ pub struct Limits {
     /// Bytes that may wait to be transmitted before `send_*` is refused. 64 MiB: one message of the default limit. The
     /// application's own messages fill this queue, never the peer's frames alone.
     pub queued_len_max: usize,
-    /// Bytes waiting from which [`crate::Connection::is_congested`] holds. 1 MiB: several times a socket's send
+    /// Bytes waiting from which [`crate::Outbound::is_congested`] holds. 1 MiB: several times a socket's send
     /// buffer, so that a sender who heeds it never runs dry.
     pub queued_len_high: usize,
 }

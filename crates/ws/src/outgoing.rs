@@ -154,6 +154,11 @@ impl Outgoing {
         self.sent = 0;
     }
 
+    /// Drops what waits.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
     /// Gives the memory back if nothing waits.
     pub(crate) fn release(&mut self) {
         if self.len() == 0 {

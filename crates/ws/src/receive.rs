@@ -252,6 +252,21 @@ impl Receiver {
         }
     }
 
+    /// The memory of the assembly, if it holds nothing that is still to be handed out.
+    pub(crate) fn take_memory(&mut self) -> Vec<u8> {
+        if !self.handed_out && self.assembly.len() > 0 {
+            return Vec::new();
+        }
+        self.handed_out = false;
+        self.assembly.take_memory()
+    }
+
+    pub(crate) fn give_memory(&mut self, memory: Vec<u8>) {
+        if self.assembly.is_unused() {
+            self.assembly.give_memory(memory);
+        }
+    }
+
     /// Gives back what memory an idle connection can do without.
     pub(crate) fn release(&mut self) {
         if self.handed_out || self.assembly.len() == 0 {

@@ -70,18 +70,48 @@ impl Sender {
         if self.under_way.is_some() {
             return Err(Misuse::MessageUnderWay);
         }
-        let header = Header {
-            fin: true,
-            rsv: 0,
-            opcode: kind.opcode(),
-            mask: None,
-            payload_len: payload.len() as u64,
-        };
-        let mut head = [0; HEADER_LEN_MAX];
-        let len = header.encode(&mut head);
+        let (head, len) = unmasked_head(kind, payload.len());
         self.outgoing.inline().extend_from_slice(&head[..len]);
         self.outgoing.push_shared(payload);
         Ok(())
+    }
+
+    /// Frames that were encoded elsewhere.
+    pub(crate) fn frames(&mut self, frames: &[u8]) -> Result<(), Misuse> {
+        if self.under_way.is_some() || self.keys.is_some() {
+            return Err(Misuse::MessageUnderWay);
+        }
+        self.outgoing.inline().extend_from_slice(frames);
+        Ok(())
+    }
+
+    /// Sends a message in one frame, past the queue where that is possible; see
+    /// [`Outbound::send_through`](crate::Outbound::send_through).
+    pub(crate) fn message_through(
+        &mut self,
+        kind: Kind,
+        payload: &[u8],
+        write: impl FnOnce(&[u8], &[u8]) -> usize,
+    ) -> Result<(), Misuse> {
+        if self.keys.is_some()
+            || self.outgoing.len() > 0
+            || self.under_way.is_some()
+            || self.compressor.as_ref().is_some_and(|compressor| compressor.is_worthwhile(payload.len()))
+        {
+            return self.message(kind, payload, true);
+        }
+        let (head, len) = unmasked_head(kind, payload.len());
+        let written = write(&head[..len], payload);
+        let out = self.outgoing.inline();
+        out.extend_from_slice(head[..len].get(written..).unwrap_or_default());
+        out.extend_from_slice(payload.get(written.saturating_sub(len)..).unwrap_or_default());
+        Ok(())
+    }
+
+    /// What waits will not be sent.
+    pub(crate) fn drop_output(&mut self) {
+        self.outgoing.clear();
+        self.under_way = None;
     }
 
     /// Sends the next piece of a message in a frame of its own (RFC 6455 §5.4).
@@ -173,4 +203,13 @@ impl Sender {
             None => out.extend_from_slice(payload),
         }
     }
+}
+
+/// The header of a message in one frame that goes as it is.
+fn unmasked_head(kind: Kind, payload_len: usize) -> ([u8; HEADER_LEN_MAX], usize) {
+    let header =
+        Header { fin: true, rsv: 0, opcode: kind.opcode(), mask: None, payload_len: payload_len as u64 };
+    let mut head = [0; HEADER_LEN_MAX];
+    let len = header.encode(&mut head);
+    (head, len)
 }

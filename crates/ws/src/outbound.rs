@@ -1,0 +1,573 @@
+//! The half of a connection that sends, and what binds it to what arrives: the answers that control frames ask for, the
+//! closing handshake of RFC 6455 §7, deadlines.
+
+use crate::close::{CloseCode, CloseFrame, REASON_LEN_MAX};
+use crate::config::Config;
+use crate::connection::Transport;
+use crate::deflate::{Compressor, DeflateConfig, DeflateParams};
+use crate::end::{Cause, End, Initiator};
+use crate::error::{Error, Misuse};
+use crate::event::Event;
+use crate::frame::CONTROL_LEN_MAX;
+use crate::keys::MaskKeys;
+use crate::opcode::{Kind, Opcode};
+use crate::role::Role;
+use crate::send::Sender;
+use crate::timers::{Due, Timers};
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::fmt::{self, Write as _};
+use core::time::Duration;
+
+/// All of a [`Connection`](crate::Connection) but what takes bytes in: sending, answering, closing, deadlines.
+///
+/// Beside an [`Inbound`](crate::Inbound) it needs to be told what that finds: [`heard`](Self::heard) for every read,
+/// [`handle_event`](Self::handle_event) for every control frame, [`handle_error`](Self::handle_error) for a fault.
+pub struct Outbound {
+    role: Role,
+    sender: Sender,
+    timers: Timers,
+    close_timeout: Duration,
+    queued_len_high: usize,
+    /// The payload of the newest ping that wants a pong.
+    pong: Option<Vec<u8>>,
+    /// Memory of the pong before, for the next.
+    pong_spare: Vec<u8>,
+    keepalive_pings: u64,
+    /// The peer is still heard: it has sent no Close, and nothing has failed.
+    listening: bool,
+    close_sent: bool,
+    close_received: bool,
+    /// The transport's reading side has ended.
+    eof: bool,
+    /// The transport's writing side has failed.
+    mute: bool,
+    /// Nothing more is to be waited for.
+    cut: bool,
+    end: Option<Box<End>>,
+}
+
+impl Outbound {
+    pub(crate) fn new(
+        role: Role,
+        config: &Config,
+        deflate: Option<(DeflateParams, &DeflateConfig)>,
+        keys: Option<Box<MaskKeys>>,
+        now: Duration,
+    ) -> Self {
+        let compressor = deflate.map(|(params, config)| Box::new(Compressor::new(role, &params, config)));
+        let limits = &config.limits;
+        Self {
+            role,
+            sender: Sender::new(keys, compressor, limits.queued_len_max),
+            timers: Timers::new(config.keepalive, now),
+            close_timeout: config.close_timeout,
+            queued_len_high: limits.queued_len_high,
+            pong: None,
+            pong_spare: Vec::new(),
+            keepalive_pings: 0,
+            listening: true,
+            close_sent: false,
+            close_received: false,
+            eof: false,
+            mute: false,
+            cut: false,
+            end: None,
+        }
+    }
+
+    // Getters.
+
+    /// Which end this is.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Whether messages can be sent: no Close frame has gone either way and nothing has failed.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.end.is_none()
+    }
+
+    /// Why the connection ended, or is ending, and who began it; `None` while it is open.
+    pub fn end(&self) -> Option<&End> {
+        self.end.as_deref()
+    }
+
+    /// Whether both Close frames were exchanged (RFC 6455 §7.1.4: the WebSocket connection was closed cleanly).
+    pub fn was_clean(&self) -> bool {
+        self.close_sent && self.close_received
+    }
+
+    /// How many pings this end has sent, keepalive's among them.
+    pub fn pings_sent(&self) -> u32 {
+        self.timers.pings_sent
+    }
+
+    /// The newest of these that was answered, counted from 1; 0 before. All that was sent before that ping has arrived at the
+    /// peer's end (which is not to say that its application has seen it).
+    pub fn pings_answered(&self) -> u32 {
+        self.timers.pings_answered
+    }
+
+    /// Bytes that wait to be transmitted.
+    #[inline]
+    pub fn queued_len(&self) -> usize {
+        self.sender.outgoing.len()
+    }
+
+    /// Whether there is anything to transmit.
+    #[inline]
+    pub fn wants_write(&self) -> bool {
+        self.queued_len() > 0 || self.pong.is_some()
+    }
+
+    /// Whether so much waits to be transmitted that a considerate sender pauses; see
+    /// [`queued_len_high`](crate::limits::Limits::queued_len_high).
+    #[inline]
+    pub fn is_congested(&self) -> bool {
+        self.queued_len() >= self.queued_len_high
+    }
+
+    /// What is to be done with the transport, once all that [`poll_transmit`](Self::poll_transmit) shows is written.
+    pub fn transport(&self) -> Transport {
+        if self.cut {
+            Transport::Close
+        } else if self.wants_write() || !self.close_sent {
+            Transport::Open
+        } else if self.eof {
+            Transport::Close
+        } else if self.close_received {
+            match self.role {
+                // RFC 6455 §7.1.1: the server closes TCP first, so that it holds TIME_WAIT; the client waits for it.
+                Role::Server => Transport::Close,
+                Role::Client => Transport::Open,
+            }
+        } else if self.listening {
+            Transport::Open
+        } else {
+            Transport::ShutdownWrite
+        }
+    }
+
+    // What comes in, as far as it concerns this half.
+
+    /// Whether the peer is still heard: it has sent no Close frame, and nothing has failed. What arrives otherwise is dropped.
+    #[inline]
+    pub fn is_listening(&self) -> bool {
+        self.listening
+    }
+
+    /// Bytes have arrived.
+    #[inline]
+    pub fn heard(&mut self, now: Duration) {
+        self.timers.hear(now);
+    }
+
+    /// Does what a control frame asks for, and tells a pong its round trip. Messages ask for nothing.
+    pub fn handle_event(&mut self, now: Duration, event: &mut Event<'_>) {
+        match event {
+            Event::Ping(payload) => self.handle_ping(payload),
+            Event::Pong(pong) => pong.round_trip = self.timers.pong_arrived(pong.payload, now),
+            Event::Close(close) => self.handle_close(now, *close),
+            Event::Text(_) | Event::Binary(_) | Event::Chunk(_) => {}
+        }
+    }
+
+    /// The peer broke this rule or limit. RFC 6455 §7.1.7: fails the connection, with a Close frame that says why if none
+    /// has been sent.
+    #[cold]
+    pub fn handle_error(&mut self, now: Duration, error: Error) {
+        self.listening = false;
+        if !self.close_sent {
+            let mut reason = Reason { bytes: [0; REASON_LEN_MAX], len: 0 };
+            // A reason that is cut off is still one.
+            let _ = write!(reason, "{error}");
+            self.send_close(now, CloseFrame { code: error.close_code(), reason: reason.as_str() });
+        }
+        self.end = None;
+        self.set_end(Initiator::Local, Cause::Error(error));
+    }
+
+    /// The transport takes nothing any more: what waits is dropped, and nothing more can be sent. The peer is heard until the
+    /// end of what it has sent, a Close frame perhaps, or the time of a closing handshake.
+    pub fn handle_write_failed(&mut self, now: Duration) {
+        self.mute = true;
+        self.drop_output();
+        self.timers.close_by.get_or_insert(now.saturating_add(self.close_timeout));
+        self.set_end(Initiator::Transport, Cause::TransportClosed);
+    }
+
+    /// The transport's reading side has ended. After both Close frames that is the proper end; before, it is reported in
+    /// [`end`](Self::end) as [`Cause::TransportClosed`].
+    pub fn handle_eof(&mut self) {
+        self.eof = true;
+        self.listening = false;
+        self.pong = None;
+        if !self.close_sent {
+            self.cut = true;
+        }
+        self.give_up_answer(Cause::TransportClosed);
+        self.set_end(Initiator::Transport, Cause::TransportClosed);
+    }
+
+    /// The time is `now`: does what [`poll_timeout`](Self::poll_timeout) gave a deadline for. Early calls do nothing.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        match self.timers.due(now) {
+            Due::Nothing => {}
+            Due::Ping => {
+                if !self.close_sent && !self.is_congested() {
+                    self.keepalive_pings += 1;
+                    let payload = self.keepalive_pings.to_be_bytes();
+                    self.timers.ping_sent(&payload, now);
+                    self.sender.control(Opcode::Ping, &payload);
+                }
+            }
+            Due::Silence => {
+                self.set_end(Initiator::Local, Cause::Silence);
+                self.cut = true;
+                self.listening = false;
+            }
+            Due::Close => {
+                self.give_up_answer(Cause::CloseTimeout);
+                self.cut = true;
+                self.listening = false;
+            }
+        }
+    }
+    // Commands.
+
+    /// Sends a text message, compressed if that was negotiated and is worth it.
+    ///
+    /// # Errors
+    /// [`Misuse`] when the connection is not open, a message is being sent in pieces, or the queue is full; nothing was sent.
+    #[inline]
+    pub fn send_text(&mut self, text: &str) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.sender.message(Kind::Text, text.as_bytes(), true)?)
+    }
+
+    /// Sends a binary message, compressed if that was negotiated and is worth it.
+    ///
+    /// # Errors
+    /// As for [`send_text`](Self::send_text).
+    #[inline]
+    pub fn send_binary(&mut self, data: &[u8]) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.sender.message(Kind::Binary, data, true)?)
+    }
+
+    /// Sends a binary message without copying it, where the role allows: a client has to mask, and what is compressed or
+    /// under 4 KiB is copied too.
+    ///
+    /// # Errors
+    /// As for [`send_text`](Self::send_text).
+    pub fn send_bytes(&mut self, data: Bytes) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.sender.message_shared(Kind::Binary, data)?)
+    }
+
+    /// Sends a text message as it is, also where compression was negotiated (RFC 7692 §6): for what is compressed
+    /// already, or secret beside what others choose.
+    ///
+    /// # Errors
+    /// As for [`send_text`](Self::send_text).
+    pub fn send_text_uncompressed(&mut self, text: &str) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.sender.message(Kind::Text, text.as_bytes(), false)?)
+    }
+
+    /// Sends a binary message as it is; see [`send_text_uncompressed`](Self::send_text_uncompressed).
+    ///
+    /// # Errors
+    /// As for [`send_text`](Self::send_text).
+    pub fn send_binary_uncompressed(&mut self, data: &[u8]) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.sender.message(Kind::Binary, data, false)?)
+    }
+
+    /// Sends the next piece of a text message that is too large to hold, in a frame of its own (RFC 6455 §5.4). The first
+    /// call begins the message, `fin` ends it; control frames may go between.
+    ///
+    /// # Errors
+    /// As for [`send_text`](Self::send_text), and when the message under way is binary.
+    pub fn send_text_chunk(&mut self, piece: &str, fin: bool) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.sender.chunk(Kind::Text, piece.as_bytes(), fin)?)
+    }
+
+    /// Sends the next piece of a binary message; see [`send_text_chunk`](Self::send_text_chunk).
+    ///
+    /// # Errors
+    /// As for [`send_text`](Self::send_text), and when the message under way is text.
+    pub fn send_binary_chunk(&mut self, piece: &[u8], fin: bool) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.sender.chunk(Kind::Binary, piece, fin)?)
+    }
+
+    /// Sends a ping; its pong comes as [`Event::Pong`] with the round trip's time.
+    ///
+    /// # Errors
+    /// [`Misuse`] when the connection is not open, the payload is over 125 bytes, or the queue is full.
+    pub fn send_ping(&mut self, now: Duration, payload: &[u8]) -> Result<(), Error> {
+        self.check_control(payload)?;
+        self.timers.ping_sent(payload, now);
+        self.sender.control(Opcode::Ping, payload);
+        Ok(())
+    }
+
+    /// Sends a pong that nobody asked for (RFC 6455 §5.5.3). Pings are answered without this.
+    ///
+    /// # Errors
+    /// As for [`send_ping`](Self::send_ping).
+    pub fn send_pong(&mut self, payload: &[u8]) -> Result<(), Error> {
+        self.check_control(payload)?;
+        self.sender.control(Opcode::Pong, payload);
+        Ok(())
+    }
+
+    /// Begins the closing handshake (RFC 6455 §7.1.2): what is queued goes first, then the Close frame. Messages still arrive
+    /// until the peer's own. Closing again changes nothing.
+    ///
+    /// # Errors
+    /// [`Misuse`] for a code that may not be sent, and for a reason over 123 bytes or without a code.
+    pub fn close(
+        &mut self,
+        now: Duration,
+        code: impl Into<Option<CloseCode>>,
+        reason: &str,
+    ) -> Result<(), Error> {
+        let close = CloseFrame { code: code.into(), reason };
+        close.check()?;
+        if self.is_open() {
+            self.send_close(now, close);
+            self.set_end(Initiator::Local, Cause::Close { code: close.code, reason: String::from(reason) });
+        }
+        Ok(())
+    }
+
+    /// Queues frames that the caller has encoded with [`Header`](crate::frame::Header): whole messages, or the rest of such,
+    /// unmasked and not compressed. What they hold is the caller's to answer for.
+    ///
+    /// # Errors
+    /// [`Misuse`] when the connection is not open or a message is being sent in pieces, and for a client, whose frames are
+    /// masked.
+    pub fn send_frames(&mut self, frames: &[u8]) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.sender.frames(frames)?)
+    }
+
+    /// Sends a message past the queue, if nothing waits in it and the payload can go as it is: `write` is shown the
+    /// header and the payload, and says how many bytes of both together have been written. What it left is queued; where it
+    /// cannot be asked, all of it.
+    ///
+    /// # Errors
+    /// As for [`send_text`](Self::send_text). `payload` must be UTF-8 if it is sent as text; it is not looked at here.
+    pub fn send_through(
+        &mut self,
+        kind: Kind,
+        payload: &[u8],
+        write: impl FnOnce(&[u8], &[u8]) -> usize,
+    ) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.sender.message_through(kind, payload, write)?)
+    }
+
+    /// Gives back the memory that an idle connection can do without: buffers that hold nothing, and the compression state
+    /// where forgetting it is allowed.
+    pub fn release_buffers(&mut self) {
+        self.sender.release();
+        self.pong_spare = Vec::new();
+    }
+
+    // What goes out.
+
+    /// Fills `out` with the slices to write next, in order, and returns how many; after writing, call
+    /// [`transmitted`](Self::transmitted). Call until it returns 0.
+    #[inline]
+    pub fn poll_transmit<'a>(&'a mut self, out: &mut [&'a [u8]]) -> usize {
+        if self.pong.is_some() {
+            self.queue_pong();
+        }
+        self.sender.outgoing.transmit(out)
+    }
+
+    /// `len` bytes of what [`poll_transmit`](Self::poll_transmit) showed have been written.
+    ///
+    /// # Panics
+    /// When that is more than was queued.
+    #[inline]
+    pub fn transmitted(&mut self, len: usize) {
+        self.sender.outgoing.transmitted(len);
+    }
+
+    /// Everything that waits, copied out as if it had been transmitted: for tests and examples.
+    pub fn take_transmit(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let mut slices: [&[u8]; 16] = [&[]; 16];
+            let count = self.poll_transmit(&mut slices);
+            if count == 0 {
+                return all;
+            }
+            let begin = all.len();
+            slices[..count].iter().for_each(|slice| all.extend_from_slice(slice));
+            self.transmitted(all.len() - begin);
+        }
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next, if at all. It changes with every other call.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        if self.cut { None } else { self.timers.next() }
+    }
+
+    // Within.
+
+    #[inline]
+    fn check_open(&self) -> Result<(), Misuse> {
+        if self.is_open() { Ok(()) } else { Err(Misuse::NotOpen) }
+    }
+
+    fn check_control(&self, payload: &[u8]) -> Result<(), Misuse> {
+        self.check_open()?;
+        // RFC 6455 §5.5: control frames hold 125 bytes or less.
+        if payload.len() > CONTROL_LEN_MAX {
+            return Err(Misuse::ControlTooLong(payload.len()));
+        }
+        self.sender.admit(payload.len())
+    }
+
+    fn handle_ping(&mut self, payload: &[u8]) {
+        if !self.close_sent && !self.mute {
+            // RFC 6455 §5.5.3: only the newest ping needs its pong.
+            let mut pong = self.pong.take().unwrap_or_else(|| core::mem::take(&mut self.pong_spare));
+            pong.clear();
+            pong.extend_from_slice(payload);
+            self.pong = Some(pong);
+        }
+    }
+
+    pub(crate) fn handle_control(
+        &mut self,
+        now: Duration,
+        opcode: Opcode,
+        payload: &[u8],
+    ) -> Option<Duration> {
+        match opcode {
+            Opcode::Ping => self.handle_ping(payload),
+            Opcode::Pong => return self.timers.pong_arrived(payload, now),
+            _ => {
+                // It was judged when it was found.
+                if let Ok(close) = CloseFrame::decode(payload) {
+                    self.handle_close(now, close);
+                }
+            }
+        }
+        None
+    }
+
+    /// The answer to this end's Close frame will not come any more. RFC 6455 §7.1.5: the code is then 1006.
+    fn give_up_answer(&mut self, why: Cause) {
+        if !self.close_received && matches!(self.end(), Some(End { cause: Cause::Close { .. }, .. })) {
+            self.end = None;
+            self.set_end(Initiator::Local, why);
+        }
+    }
+
+    /// The peer's Close frame has arrived.
+    fn handle_close(&mut self, now: Duration, close: CloseFrame<'_>) {
+        let CloseFrame { code, reason } = close;
+        self.close_received = true;
+        self.listening = false;
+        let cause = Cause::Close { code, reason: String::from(reason) };
+        if !self.close_sent {
+            // RFC 6455 §5.5.1: answer with a Close frame, typically echoing the code.
+            self.send_close(now, CloseFrame { code, reason: "" });
+            if self.mute {
+                // What could not be written ended the connection before its peer's word was heard.
+                self.end = None;
+            }
+            self.set_end(Initiator::Peer, cause);
+        } else if let Some(End { by: Initiator::Local, cause: own }) = self.end.as_deref_mut()
+            && matches!(own, Cause::Close { .. })
+        {
+            // RFC 6455 §7.1.5: the code of the connection is the one received.
+            *own = cause;
+        }
+    }
+
+    fn send_close(&mut self, now: Duration, close: CloseFrame<'_>) {
+        // RFC 6455 §5.5.1: nothing is sent after a Close frame; the pong that is owed goes before it or not at all.
+        self.queue_pong();
+        self.pong = None;
+        self.sender.close(close);
+        self.close_sent = true;
+        self.timers.close_by = Some(now.saturating_add(self.close_timeout));
+        self.drop_output();
+    }
+
+    /// While much waits for a peer that does not read, the pong waits too and only the newest is kept: pings cannot grow
+    /// the queue.
+    #[cold]
+    fn queue_pong(&mut self) {
+        if self.is_congested() {
+            return;
+        }
+        if let Some(pong) = self.pong.take() {
+            self.sender.control(Opcode::Pong, &pong);
+            self.pong_spare = pong;
+        }
+    }
+
+    fn set_end(&mut self, by: Initiator, cause: Cause) {
+        if self.end.is_none() {
+            self.end = Some(Box::new(End { by, cause }));
+        }
+    }
+
+    fn drop_output(&mut self) {
+        if self.mute {
+            self.pong = None;
+            self.sender.drop_output();
+        }
+    }
+}
+
+impl fmt::Debug for Outbound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outbound")
+            .field("role", &self.role)
+            .field("end", &self.end)
+            .field("queued_len", &self.queued_len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A close reason as it is written, cut at its limit on a code point's edge.
+struct Reason {
+    bytes: [u8; REASON_LEN_MAX],
+    len: usize,
+}
+
+impl Reason {
+    fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
+    }
+}
+
+impl fmt::Write for Reason {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        for char in part.chars() {
+            let len = char.len_utf8();
+            if self.len + len > REASON_LEN_MAX {
+                return Err(fmt::Error);
+            }
+            char.encode_utf8(&mut self.bytes[self.len..self.len + len]);
+            self.len += len;
+        }
+        Ok(())
+    }
+}
