@@ -102,13 +102,6 @@ impl Buffer {
         self.start += len;
     }
 
-    /// The offset of a slice of this buffer, for [`Buffer::at`]; `None` when it lies elsewhere.
-    #[inline]
-    pub(crate) fn offset_of(base: *const u8, waiting_len: usize, slice: &[u8]) -> Option<usize> {
-        let offset = (slice.as_ptr() as usize).wrapping_sub(base as usize);
-        (offset <= waiting_len && slice.len() <= waiting_len - offset).then_some(offset)
-    }
-
     /// Where [`Buffer::waiting`] begins.
     #[inline]
     pub(crate) fn start(&self) -> usize {
@@ -117,8 +110,8 @@ impl Buffer {
 
     /// Bytes that lay in the buffer, taken already.
     #[inline]
-    pub(crate) fn at(&mut self, at: usize, len: usize) -> &mut [u8] {
-        &mut self.bytes[at..at + len]
+    pub(crate) fn at(&self, at: usize, len: usize) -> &[u8] {
+        &self.bytes[at..at + len]
     }
 }
 
@@ -142,6 +135,36 @@ impl Drop for Buffer {
     }
 }
 
+/// Memory in which messages are assembled that a thread keeps, for whichever connection needs it next.
+const MEMORIES_MAX: usize = 4;
+
+/// The most that is kept of it in one piece.
+const MEMORY_LEN_MAX: usize = 4 << 20;
+
+thread_local! {
+    static MEMORIES: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps memory that a connection does not need now.
+pub(crate) fn keep_memory(memory: Vec<u8>) {
+    if memory.capacity() == 0 || memory.capacity() > MEMORY_LEN_MAX {
+        return;
+    }
+    let _ = MEMORIES.try_with(|memories| {
+        let mut memories = memories.borrow_mut();
+        if memories.len() < MEMORIES_MAX {
+            memories.push(memory);
+        }
+    });
+}
+
+/// Lends memory that has been kept, if there is some, to `take`.
+pub(crate) fn lend_memory(take: impl FnOnce(Vec<u8>)) {
+    if let Some(memory) = MEMORIES.try_with(|memories| memories.borrow_mut().pop()).ok().flatten() {
+        take(memory);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,12 +179,9 @@ mod tests {
     }
 
     #[test]
-    fn tells_its_own_bytes_from_others() {
+    fn finds_again_what_was_taken() {
         let mut buffer = Buffer::holding(b"hello world");
-        let waiting = buffer.waiting();
-        let (base, len) = (waiting.as_ptr(), waiting.len());
-        assert_eq!(Buffer::offset_of(base, len, &waiting[6..]), Some(6));
-        assert_eq!(Buffer::offset_of(base, len, b"world"), None);
+        assert_eq!(buffer.waiting(), b"hello world");
         let at = buffer.start() + 6;
         buffer.taken(11);
         assert!(buffer.is_empty());

@@ -89,13 +89,23 @@ impl Inbound {
         self.receiver.assembly.take()
     }
 
+    /// Whether [`handle_input`](Self::handle_input) has an event without further bytes: what is lent as it inflates.
+    pub fn has_more(&self) -> bool {
+        !self.over && self.receiver.has_more()
+    }
+
+    /// Whether there is memory in which messages are assembled.
+    pub fn has_memory(&self) -> bool {
+        !self.receiver.assembly.is_unused()
+    }
+
     /// The memory in which messages are assembled, if no message is under way: to be lent to another connection while this
     /// one has nothing to assemble.
     pub fn take_memory(&mut self) -> Vec<u8> {
         self.receiver.take_memory()
     }
 
-    /// Memory to assemble messages in. It is dropped if there is some already.
+    /// Memory to assemble messages in, if there is none.
     pub fn give_memory(&mut self, memory: Vec<u8>) {
         self.receiver.give_memory(memory);
     }

@@ -118,6 +118,12 @@ impl Outbound {
         self.sender.outgoing.len()
     }
 
+    /// Whether a message is being sent in pieces.
+    #[inline]
+    pub fn is_under_way(&self) -> bool {
+        self.sender.is_under_way()
+    }
+
     /// Whether there is anything to transmit.
     #[inline]
     pub fn wants_write(&self) -> bool {
@@ -158,6 +164,12 @@ impl Outbound {
     #[inline]
     pub fn is_listening(&self) -> bool {
         self.listening
+    }
+
+    /// Whether [`heard`](Self::heard) makes a difference: there is a [`Keepalive`](crate::Keepalive).
+    #[inline]
+    pub fn keeps_alive(&self) -> bool {
+        self.timers.keeps_alive()
     }
 
     /// Bytes have arrived.

@@ -252,9 +252,14 @@ impl Receiver {
         }
     }
 
+    pub(crate) fn has_more(&self) -> bool {
+        self.lending
+    }
+
     /// The memory of the assembly, if it holds nothing that is still to be handed out.
     pub(crate) fn take_memory(&mut self) -> Vec<u8> {
-        if !self.handed_out && self.assembly.len() > 0 {
+        // In chunks nothing is kept.
+        if self.lending || !self.lend && !self.handed_out && self.assembly.len() > 0 {
             return Vec::new();
         }
         self.handed_out = false;

@@ -108,6 +108,10 @@ impl Sender {
         Ok(())
     }
 
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
     /// What waits will not be sent.
     pub(crate) fn drop_output(&mut self) {
         self.outgoing.clear();

@@ -47,6 +47,10 @@ impl Timers {
         }
     }
 
+    pub(crate) fn keeps_alive(&self) -> bool {
+        self.keepalive.is_some()
+    }
+
     /// Bytes have arrived.
     #[inline]
     pub(crate) fn hear(&mut self, now: Duration) {

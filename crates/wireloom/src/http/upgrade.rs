@@ -8,7 +8,7 @@ use wireloom_ws::handshake::{self, Acceptance, Negotiated};
 
 use super::Response;
 use crate::io::Io;
-use crate::websocket::{WebSocket, WebSocketConfig};
+use crate::websocket::{Driven, WebSocket, WebSocketConfig};
 
 /// A valid opening handshake that waits for an answer: [`on_open`](Self::on_open) accepts it, any other response refuses.
 #[derive(Debug)]
@@ -83,14 +83,17 @@ impl Upgrade {
             negotiated,
             deflate: self.deflate,
             config: self.config,
-            run: Box::new(move |socket| Box::pin(run(socket))),
+            run: Box::new(move |socket| {
+                let shared = socket.shared().clone();
+                Driven::new(&shared, Box::pin(run(socket)))
+            }),
         }));
         response
     }
 }
 
 /// What serves an open WebSocket.
-pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type Running = Driven<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 /// What is given a WebSocket, once.
 pub(crate) type Run = Box<dyn FnOnce(WebSocket) -> Running + Send>;

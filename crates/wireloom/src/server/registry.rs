@@ -11,7 +11,7 @@ use wireloom_ws::CloseCode;
 
 use crate::websocket::Shared;
 
-/// A connection that has been quiet for so long gives back what it can.
+/// A connection on which nothing moves for so long gives back what it can.
 pub(super) const QUIET: Duration = Duration::from_secs(5);
 
 /// Held by a connection of which it is not known yet what it speaks.
@@ -126,7 +126,7 @@ impl Registry {
     /// Lets connections that are quiet give back what they hold.
     pub(super) fn sweep(&self) {
         let open: Vec<_> = lock(&self.sockets).open.values().cloned().collect();
-        open.iter().filter_map(Weak::upgrade).for_each(|socket| socket.release_after(QUIET));
+        open.iter().filter_map(Weak::upgrade).for_each(|socket| socket.release_if_quiet());
     }
 }
 

@@ -6,52 +6,100 @@ use std::ops::Deref;
 use bytes::Bytes;
 use wireloom_ws::Kind;
 
+use super::receiver::Reading;
+
 /// A message, borrowed from the connection until the next one is asked for.
 ///
 /// [`into_owned`](Self::into_owned) makes it one to keep.
 #[derive(Clone, Copy)]
 pub struct Message<'a> {
-    kind: Kind,
-    /// Valid UTF-8 when the kind is text.
-    data: &'a [u8],
+    /// Where it lies is written there. One word is handed from future to future at less cost than what it stands for.
+    reading: &'a Reading,
+}
+
+/// How much of a message something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Whole,
+    First,
+    Middle,
+    Last,
+}
+
+impl Part {
+    pub(crate) fn of(first: bool, last: bool) -> Self {
+        match (first, last) {
+            // Chunks are checked for UTF-8 over their edges alone.
+            (true, false) => Self::First,
+            (false, false) => Self::Middle,
+            (_, true) => Self::Last,
+        }
+    }
+
+    pub(crate) fn is_last(self) -> bool {
+        matches!(self, Self::Whole | Self::Last)
+    }
 }
 
 impl<'a> Message<'a> {
-    /// `data` has been validated if it is text.
-    pub(crate) fn new(kind: Kind, data: &'a [u8]) -> Self {
-        Self { kind, data }
+    /// What was found last.
+    #[inline]
+    pub(super) fn new(reading: &'a Reading) -> Self {
+        Self { reading }
     }
 
     /// Whether this is text.
     pub fn is_text(&self) -> bool {
-        self.kind == Kind::Text
+        self.reading.lent().kind == Kind::Text
     }
 
     /// Whether this is binary.
     pub fn is_binary(&self) -> bool {
-        self.kind == Kind::Binary
+        self.reading.lent().kind == Kind::Binary
     }
 
-    /// The text; `None` when the message is binary.
+    /// Whether the message ends here. It always does unless
+    /// [`Delivery::Chunks`](wireloom_ws::Delivery::Chunks) was chosen: then what did not arrive at once comes in pieces, of
+    /// which this is the last.
+    pub fn is_last(&self) -> bool {
+        self.reading.lent().part.is_last()
+    }
+
+    /// Whether this is all of the message.
+    pub fn is_whole(&self) -> bool {
+        self.reading.lent().part == Part::Whole
+    }
+
+    /// The text; `None` when the message is binary, and for a piece of text that a cut code point keeps from being one. The
+    /// pieces of a text are valid UTF-8 together.
+    #[inline]
     #[allow(unsafe_code)]
     pub fn as_text(&self) -> Option<&'a str> {
-        debug_assert!(!self.is_text() || std::str::from_utf8(self.data).is_ok());
-        // SAFETY: `Message::new` is called by `Receiver::lend` alone, with bytes that the core handed out as a
-        // `wireloom_ws::Text` and that nothing has written to since.
-        self.is_text().then(|| unsafe { std::str::from_utf8_unchecked(self.data) })
+        if !self.is_text() {
+            return None;
+        }
+        let data = self.as_bytes();
+        if !self.is_whole() {
+            return std::str::from_utf8(data).ok();
+        }
+        debug_assert!(std::str::from_utf8(data).is_ok());
+        // SAFETY: `Reading` notes a whole text only for bytes that the core handed out as a `wireloom_ws::Text`, or unmasked and
+        // validated as a whole message, and nothing writes to them while this borrows it.
+        Some(unsafe { std::str::from_utf8_unchecked(data) })
     }
 
     /// The payload, of text too.
+    #[inline]
     pub fn as_bytes(&self) -> &'a [u8] {
-        self.data
+        self.reading.lent_bytes()
     }
 
-    /// The message to keep; it is copied.
+    /// The message to keep; it is copied. A piece of a text whose code points are cut becomes binary.
     pub fn into_owned(self) -> OwnedMessage {
-        let data = Bytes::copy_from_slice(self.data);
-        match self.kind {
-            Kind::Text => OwnedMessage::Text(Utf8Bytes(data)),
-            Kind::Binary => OwnedMessage::Binary(data),
+        let data = Bytes::copy_from_slice(self.as_bytes());
+        match self.as_text() {
+            Some(_) => OwnedMessage::Text(Utf8Bytes(data)),
+            None => OwnedMessage::Binary(data),
         }
     }
 }
@@ -60,7 +108,7 @@ impl fmt::Debug for Message<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.as_text() {
             Some(text) => f.debug_tuple("Text").field(&text).finish(),
-            None => f.debug_tuple("Binary").field(&self.data).finish(),
+            None => f.debug_tuple("Binary").field(&self.as_bytes()).finish(),
         }
     }
 }
@@ -193,6 +241,17 @@ pub enum Payload<'a> {
 }
 
 impl Payload<'_> {
+    /// What kind of message it makes, and its bytes.
+    #[inline]
+    pub(crate) fn parts(&self) -> (Kind, &[u8]) {
+        match self {
+            Self::Text(text) => (Kind::Text, text.as_bytes()),
+            Self::Binary(data) => (Kind::Binary, data),
+            Self::Shared(data) => (Kind::Binary, data),
+            Self::SharedText(text) => (Kind::Text, text.as_bytes()),
+        }
+    }
+
     /// Its length in bytes.
     pub fn len(&self) -> usize {
         match self {
@@ -210,10 +269,11 @@ impl Payload<'_> {
 }
 
 impl<'a> From<Message<'a>> for Payload<'a> {
+    #[inline]
     fn from(message: Message<'a>) -> Self {
         match message.as_text() {
             Some(text) => Self::Text(text),
-            None => Self::Binary(message.data),
+            None => Self::Binary(message.as_bytes()),
         }
     }
 }

@@ -7,13 +7,15 @@
 //!            +---- one write when it waits <---+---- Sender: frames queued
 //! ```
 //!
-//! Both halves share the core under a lock that is held for the work on bytes that are there, never while waiting: a
-//! reader that waits does not keep a writer from writing, nor the other way round.
+//! Each half has its half of the core. What sends lies under a lock with the transport: the receiver takes it for each read,
+//! never while waiting, so that a reader that waits does not keep a writer from writing, nor the other way round. Messages
+//! that arrived together are received without it, and their answers gather without it on the thread's [`stage`].
 
 mod config;
 mod message;
 mod receiver;
 mod sender;
+mod stage;
 mod state;
 mod stream;
 
@@ -24,15 +26,16 @@ use tokio::time::Instant;
 
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::Negotiated;
-use wireloom_ws::{CloseCode, Connection, Delivery, End, Role};
+use wireloom_ws::{CloseCode, Connection, End, Role};
 
 pub use config::{SlowPeer, WebSocketConfig};
 pub use message::{Message, OwnedMessage, Payload, Utf8Bytes};
 pub use receiver::Receiver;
-pub use sender::Sender;
+pub use sender::{Sender, Sending};
 
 use crate::error::Error;
 use crate::io::{Io, Transport};
+pub(crate) use stage::Driven;
 pub(crate) use state::Shared;
 
 /// An open WebSocket.
@@ -66,8 +69,6 @@ pub(crate) use state::Shared;
 pub struct WebSocket {
     sender: Sender,
     receiver: Receiver,
-    subprotocol: Option<String>,
-    compressed: bool,
 }
 
 impl WebSocket {
@@ -77,21 +78,20 @@ impl WebSocket {
         role: Role,
         negotiated: Negotiated,
         deflate: Option<&DeflateConfig>,
-        mut config: WebSocketConfig,
+        config: WebSocketConfig,
         arrived: &[u8],
     ) -> Self {
-        // `recv` hands out whole messages and has no form for pieces: asked for them, it would lose them.
-        config.core.delivery = Delivery::Messages;
         let compressed = negotiated.deflate.is_some();
         let deflate = negotiated.deflate.zip(deflate);
-        let limits = config.core.limits.clone();
         let core = match role {
             Role::Server => Connection::server(config.core, deflate, Duration::ZERO),
             Role::Client => Connection::client(config.core, deflate, seed(), Duration::ZERO),
         };
-        let shared = Shared::new(core, io, Instant::now(), config.slow_peer);
-        let receiver = Receiver::new(shared.clone(), role, &limits, arrived);
-        Self { sender: Sender { shared }, receiver, subprotocol: negotiated.subprotocol, compressed }
+        let (inbound, outbound) = core.split();
+        let epoch = Instant::now();
+        let shared = Shared::new(outbound, io, epoch, config.slow_peer, negotiated.subprotocol, compressed);
+        let receiver = Receiver::new(shared.clone(), inbound, arrived);
+        Self { sender: Sender::new(shared, role), receiver }
     }
 
     /// The WebSocket over any transport, for those who made the opening handshake themselves (with
@@ -109,12 +109,12 @@ impl WebSocket {
 
     /// The subprotocol that was agreed upon.
     pub fn subprotocol(&self) -> Option<&str> {
-        self.subprotocol.as_deref()
+        self.shared().subprotocol.as_deref()
     }
 
     /// Whether permessage-deflate was agreed upon.
     pub fn is_compressed(&self) -> bool {
-        self.compressed
+        self.shared().compressed
     }
 
     /// The next message; see [`Receiver::recv`], also for cancel safety.
@@ -139,8 +139,8 @@ impl WebSocket {
     /// # Errors
     /// As there.
     #[inline]
-    pub async fn send(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
-        self.sender.send(message).await
+    pub fn send<'a, M: Into<Payload<'a>>>(&'a mut self, message: M) -> Sending<'a, M> {
+        self.sender.send(message)
     }
 
     /// Queues a message; see [`Sender::feed`].
@@ -208,7 +208,7 @@ impl WebSocket {
 
 impl std::fmt::Debug for WebSocket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WebSocket").field("subprotocol", &self.subprotocol).finish_non_exhaustive()
+        f.debug_struct("WebSocket").field("subprotocol", &self.subprotocol()).finish_non_exhaustive()
     }
 }
 

@@ -1,86 +1,84 @@
 //! The half that receives. It drives the connection: reading, pongs, deadlines, the closing handshake.
 
 use std::future::{Future as _, poll_fn};
+use std::ops::Range;
 use std::pin::Pin;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
-use bytes::Bytes;
-use tokio::time::{Instant, Sleep};
-use wireloom_ws::{Cause, Connection, End, Event, Kind, Limits, Role};
+use bytes::{Bytes, BytesMut};
+use tokio::time::Sleep;
+use wireloom_ws::{Cause, End, Event, Inbound, Kind};
 
-use super::message::{Message, OwnedMessage};
+use super::message::{Message, OwnedMessage, Part};
 use super::state::{Half, Shared, State};
-use crate::buffer::Buffer;
+use crate::buffer::{self, Buffer};
 use crate::error::{Error, Stage};
-
-/// So many messages are found under one lock.
-const BATCH: usize = 8;
-
-/// A message that was assembled is moved out from this length on, and copied below: then its memory serves the next.
-const MOVED_LEN_MIN: usize = 64 << 10;
 
 /// The half of a [`WebSocket`](super::WebSocket) that receives.
 ///
 /// It also answers pings, watches deadlines and finishes the closing handshake: keep calling [`recv`](Self::recv).
 pub struct Receiver {
     pub(super) shared: Arc<Shared>,
+    /// In a box, so that futures that hold a receiver are small, however often it moves within them.
+    reading: Box<Reading>,
+}
+
+/// What has arrived, and what is waited for.
+pub(super) struct Reading {
+    inbound: Inbound,
     /// Held while bytes are in flight.
     buffer: Option<Buffer>,
-    /// More than one only when the further ones cannot fail.
-    batch: [Lent; BATCH],
-    /// `next <= found <= BATCH`: those messages of the batch wait to be lent.
-    next: u8,
-    found: u8,
-    /// A message that lies in no read buffer.
-    held: Held,
-    /// What ended the connection, until it is told.
-    failed: Option<Error>,
+    /// What [`Shared`] knows of it.
+    at_hand: bool,
     over: bool,
-    /// The mask bit that frames must have, unless the limits are so small that any frame may break them.
-    is_harmless: Option<u8>,
+    /// What was found last, for as long as a [`Message`] borrows this.
+    lent: Lent,
+    /// What ended the connection, until it is told.
+    failed: Option<Box<Error>>,
     sleep: Option<Pin<Box<Sleep>>>,
+    /// The pieces so far of a message that is to be handed out whole although pieces are lent.
+    joined: Option<Box<BytesMut>>,
 }
 
 /// Where a message lies that has been found.
 #[derive(Clone, Copy)]
-struct Lent {
-    kind: Kind,
-    /// In the buffer; `None` when it is held.
-    at: Option<u32>,
-    len: u32,
+pub(super) struct Lent {
+    pub(super) kind: Kind,
+    pub(super) part: Part,
+    place: Place,
 }
 
-/// A message that came in pieces or compressed.
-enum Held {
-    Small(Vec<u8>),
-    Large(Bytes),
+#[derive(Clone, Copy)]
+enum Place {
+    Buffer { at: usize, len: usize },
+    Assembly,
 }
 
 impl Receiver {
-    pub(super) fn new(shared: Arc<Shared>, role: Role, limits: &Limits, arrived: &[u8]) -> Self {
-        let mask_bit = if role == Role::Server { 0x80 } else { 0 };
-        let is_harmless = (limits.message_len_max.min(limits.frame_len_max) >= 125).then_some(mask_bit);
-        Self {
-            shared,
+    pub(super) fn new(shared: Arc<Shared>, inbound: Inbound, arrived: &[u8]) -> Self {
+        let reading = Reading {
+            inbound,
             buffer: (!arrived.is_empty()).then(|| Buffer::holding(arrived)),
-            batch: [Lent { kind: Kind::Text, at: None, len: 0 }; BATCH],
-            next: 0,
-            found: 0,
-            held: Held::Small(Vec::new()),
-            failed: None,
+            at_hand: false,
             over: false,
-            is_harmless,
+            lent: Lent { kind: Kind::Binary, part: Part::Whole, place: Place::Buffer { at: 0, len: 0 } },
+            failed: None,
             sleep: None,
-        }
+            joined: None,
+        };
+        Self { shared, reading: Box::new(reading) }
     }
 
     /// The next message, borrowed until the one after it is asked for; `None` when the connection has been closed.
     ///
     /// All frames of a read are lent before the next read, and what was sent in the meantime leaves in one write before
     /// this waits. Pings are answered along the way.
+    ///
+    /// When [`Delivery::Chunks`](wireloom_ws::Delivery::Chunks) was chosen, a message that did not arrive at once comes in
+    /// pieces, as they arrive; see [`Message::is_last`].
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -90,15 +88,11 @@ impl Receiver {
     /// After an error there is `None`.
     #[inline]
     pub async fn recv(&mut self) -> Result<Option<Message<'_>>, Error> {
-        let lent = if self.next < self.found {
-            Some(self.take())
-        } else {
-            poll_fn(|cx| self.poll_found(cx)).await?
-        };
-        Ok(lent.map(|lent| self.lend(lent)))
+        let found = self.next_at_hand() || poll_fn(|cx| self.poll_found(cx)).await?;
+        Ok(found.then(|| Message::new(&self.reading)))
     }
 
-    /// As [`recv`](Self::recv), with a message to keep. One that came in pieces is not copied.
+    /// As [`recv`](Self::recv), with a message to keep, always whole. One that came in pieces is not copied.
     ///
     /// # Errors
     /// As for [`recv`](Self::recv).
@@ -111,13 +105,14 @@ impl Receiver {
     /// # Errors
     /// As for [`recv`](Self::recv).
     pub fn poll_recv_owned(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnedMessage>, Error>> {
-        let Some(lent) = ready!(self.poll_found(cx))? else { return Poll::Ready(Ok(None)) };
-        if lent.at.is_none()
-            && let Held::Large(bytes) = &mut self.held
-        {
-            return Poll::Ready(Ok(Some(OwnedMessage::new(lent.kind, std::mem::take(bytes)))));
+        loop {
+            if !self.next_at_hand() && !ready!(self.poll_found(cx))? {
+                return Poll::Ready(Ok(None));
+            }
+            if let Some(message) = self.reading.keep() {
+                return Poll::Ready(Ok(Some(message)));
+            }
         }
-        Poll::Ready(Ok(Some(self.lend(lent).into_owned())))
     }
 
     /// Why the connection ended, and who began it; `None` while it is open.
@@ -125,114 +120,162 @@ impl Receiver {
         self.shared.lock().core.end().cloned()
     }
 
-    /// The next message of the batch.
+    /// Finds the next message, if it lies whole in what has been read: most do.
     #[inline]
-    fn take(&mut self) -> Lent {
-        let lent = self.batch[usize::from(self.next)];
-        self.next += 1;
-        if self.next == self.found && self.buffer.as_ref().is_none_or(Buffer::is_empty) {
-            self.shared.at_hand.store(false, Ordering::Relaxed);
+    fn next_at_hand(&mut self) -> bool {
+        let reading = &mut *self.reading;
+        let Some(buffer) = &mut reading.buffer else { return false };
+        let start = buffer.start();
+        let Some((kind, at, len)) = reading.inbound.whole_message(buffer.waiting()) else { return false };
+        buffer.taken(at + len);
+        let at_hand = !buffer.is_empty();
+        if at_hand != reading.at_hand {
+            reading.at_hand = at_hand;
+            self.shared.set_at_hand(at_hand);
         }
-        lent
+        reading.lent = Lent { kind, part: Part::Whole, place: Place::Buffer { at: start + at, len } };
+        true
     }
 
+    /// Ready when a message has been found, or, with `false`, when all is over.
+    fn poll_found(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+        let Self { shared, reading } = self;
+        if !reading.over
+            && let Some(lent) = ready!(reading.poll_next(shared, cx))
+        {
+            reading.lent = lent;
+            return Poll::Ready(Ok(true));
+        }
+        match reading.failed.take() {
+            Some(error) => Poll::Ready(Err(*error)),
+            None => Poll::Ready(Ok(false)),
+        }
+    }
+}
+
+impl Reading {
     #[inline]
-    fn lend(&mut self, lent: Lent) -> Message<'_> {
-        let data = match (lent.at, &mut self.buffer, &self.held) {
-            (Some(at), Some(buffer), _) => &*buffer.at(at as usize, lent.len as usize),
-            (None, _, Held::Small(bytes)) => bytes,
-            (None, _, Held::Large(bytes)) => bytes,
-            (Some(_), None, _) => &[],
+    pub(super) fn lent(&self) -> &Lent {
+        &self.lent
+    }
+
+    /// The bytes of what was found last.
+    #[inline]
+    pub(super) fn lent_bytes(&self) -> &[u8] {
+        match (self.lent.place, &self.buffer) {
+            (Place::Buffer { at, len }, Some(buffer)) => buffer.at(at, len),
+            (Place::Buffer { .. }, None) => &[],
+            (Place::Assembly, _) => self.inbound.assembled(),
+        }
+    }
+
+    /// What was found last, to keep; `None` for a piece that is not its message's last.
+    fn keep(&mut self) -> Option<OwnedMessage> {
+        let Lent { kind, part, place } = self.lent;
+        let data = match (part, place) {
+            (Part::Whole, Place::Assembly) => self.inbound.take_assembled(),
+            (Part::Whole, Place::Buffer { .. }) => Bytes::copy_from_slice(self.lent_bytes()),
+            (part, _) => {
+                let mut joined = self.joined.take().unwrap_or_default();
+                joined.extend_from_slice(self.lent_bytes());
+                if !part.is_last() {
+                    self.joined = Some(joined);
+                    return None;
+                }
+                joined.freeze()
+            }
         };
-        Message::new(lent.kind, data)
+        Some(OwnedMessage::new(kind, data))
     }
 
-    fn poll_found(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Lent>, Error>> {
-        if self.next == self.found && !self.over {
-            ready!(self.poll_batch(cx));
+    /// Ready with a message, or when all is over.
+    fn poll_next(&mut self, shared: &Arc<Shared>, cx: &mut Context<'_>) -> Poll<Option<Lent>> {
+        if let Some(lent) = self.decode(shared) {
+            return Poll::Ready(Some(lent));
         }
-        if self.next < self.found {
-            return Poll::Ready(Ok(Some(self.take())));
-        }
-        match self.failed.take() {
-            Some(error) => Poll::Ready(Err(error)),
-            None => Poll::Ready(Ok(None)),
-        }
-    }
-
-    /// Ready with messages in the batch, or when all is over.
-    fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.next = 0;
-        self.found = 0;
-        let shared = self.shared.clone();
-        let mut state = shared.lock();
+        let mut state = shared.lock_written();
         let state = &mut *state;
         loop {
-            self.decode(state);
-            if self.found > 0 {
-                let more = self.found > 1 || self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
-                shared.at_hand.store(more, Ordering::Relaxed);
-                return Poll::Ready(());
-            }
-            shared.at_hand.store(false, Ordering::Relaxed);
-            if state.core.wants_write() {
-                let _ = state.poll_flush(Some((Half::Receiver, &*cx)));
-            }
+            // An error is kept, and is told when all that has arrived was handed out.
+            let _ = state.poll_flush(Some((Half::Receiver, &*cx)));
             if state.settle(cx) {
                 self.finish(state);
-                return Poll::Ready(());
+                return Poll::Ready(None);
             }
-            if self.poll_read(cx, state).is_pending() {
-                // Nothing is in flight: nothing is held.
-                self.buffer = None;
-                self.held = Held::Small(Vec::new());
-                if self.poll_deadline(cx, state).is_ready() {
-                    continue;
+            match self.poll_read(cx, state) {
+                Poll::Ready(Some(lent)) => return Poll::Ready(Some(lent)),
+                Poll::Ready(None) => {}
+                Poll::Pending => {
+                    self.rest(shared);
+                    if self.poll_deadline(cx, state).is_ready() {
+                        continue;
+                    }
+                    if !state.receiver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                        state.receiver = Some(cx.waker().clone());
+                    }
+                    return Poll::Pending;
                 }
-                if !state.receiver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    state.receiver = Some(cx.waker().clone());
-                }
-                return Poll::Pending;
+            }
+            if let Some(lent) = self.decode_with(shared, state) {
+                return Poll::Ready(Some(lent));
             }
         }
     }
 
-    /// Finds messages in what has arrived.
-    fn decode(&mut self, state: &mut State) {
-        let Some(buffer) = &mut self.buffer else { return };
-        let now = state.time(state.read_at);
-        while !buffer.is_empty() && usize::from(self.found) < BATCH {
+    /// Nothing is in flight: nothing is held.
+    fn rest(&mut self, shared: &Shared) {
+        self.buffer = None;
+        buffer::keep_memory(self.inbound.take_memory());
+        if shared.compressed && shared.release.swap(false, Ordering::Relaxed) {
+            self.inbound.release_buffers();
+        }
+    }
+
+    /// The next message in what has been read.
+    fn decode(&mut self, shared: &Arc<Shared>) -> Option<Lent> {
+        if !self.has_more() {
+            return None;
+        }
+        self.decode_with(shared, &mut *shared.lock())
+    }
+
+    /// Whether there is something to decode. Compressed pieces may go on without further bytes.
+    fn has_more(&self) -> bool {
+        self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) || self.inbound.has_more()
+    }
+
+    fn decode_with(&mut self, shared: &Shared, state: &mut State) -> Option<Lent> {
+        let mut found = None;
+        while let Some(buffer) = &mut self.buffer {
             let start = buffer.start();
             let waiting = buffer.waiting();
-            // A Close frame or a fault ends sending too: the messages before it are answered first.
-            if self.found > 0 && !self.is_harmless.is_some_and(|mask_bit| is_harmless(waiting, mask_bit)) {
-                return;
-            }
-            let (base, len) = (waiting.as_ptr(), waiting.len());
-            match state.core.handle_input(now, waiting) {
+            let (range, len) = (waiting.as_ptr_range(), waiting.len());
+            match self.inbound.handle_input(waiting) {
                 Ok((used, event)) => {
-                    let lent = event.and_then(|event| place(event, base, len, &mut self.held));
+                    let is_event = event.is_some();
+                    found = event.and_then(|event| heed(event, state, &range, start + used));
                     buffer.taken(used);
-                    if let Some(mut lent) = lent {
-                        lent.at = lent.at.map(|at| at + start as u32);
-                        self.batch[usize::from(self.found)] = lent;
-                        self.found += 1;
-                        if lent.at.is_none() {
-                            // There is one place for what lies elsewhere.
-                            return;
-                        }
+                    if found.is_some() || !is_event {
+                        break;
                     }
                 }
                 Err(error) => {
-                    self.failed = Some(error.into());
+                    let now = state.now();
+                    state.core.handle_error(now, error);
+                    self.failed = Some(Box::new(error.into()));
                     buffer.taken(len);
+                    break;
                 }
             }
         }
+        let at_hand = found.is_some() && self.has_more();
+        self.at_hand = at_hand;
+        shared.set_at_hand(at_hand);
+        found
     }
 
-    /// Ready when something has changed.
-    fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<()> {
+    /// Ready when something has changed, with a message perhaps.
+    fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<Option<Lent>> {
         if state.io.directions_mix() {
             let combined = state.waker_for(Some((Half::Receiver, &*cx)));
             return self.poll_read_with(&mut Context::from_waker(&combined), state);
@@ -240,52 +283,57 @@ impl Receiver {
         self.poll_read_with(cx, state)
     }
 
-    fn poll_read_with(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<()> {
-        if let Some(slot) = state.core.recv_slot() {
+    fn poll_read_with(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<Option<Lent>> {
+        if let Some(slot) = self.inbound.recv_slot() {
             return match ready!(state.io.poll_read(cx, slot)) {
                 Ok(len) if len > 0 => {
-                    state.read_at = Instant::now();
-                    let now = state.time(state.read_at);
-                    self.receive_slot(&mut state.core, now, len);
-                    Poll::Ready(())
+                    self.heard(state);
+                    Poll::Ready(self.receive_slot(state, len))
                 }
                 end => Self::ended(state, end.map(drop)),
             };
-        }
-        if let Err(error) = ready!(state.io.poll_read_ready(cx)) {
-            return Self::ended(state, Err(error));
         }
         let buffer = self.buffer.get_or_insert_with(Buffer::take);
         match ready!(state.io.poll_read(cx, buffer.space())) {
             Ok(len) if len > 0 => {
                 buffer.filled(len);
-                state.read_at = Instant::now();
-                Poll::Ready(())
+                if !self.inbound.has_memory() {
+                    buffer::lend_memory(|memory| self.inbound.give_memory(memory));
+                }
+                self.heard(state);
+                Poll::Ready(None)
             }
             end => Self::ended(state, end.map(drop)),
         }
     }
 
-    /// `len` bytes were read to the end of a large message.
-    fn receive_slot(&mut self, core: &mut Connection, now: Duration, len: usize) {
-        match core.received(now, len) {
-            Ok(Some(event)) => {
-                if let Some(lent) = place(event, std::ptr::null(), 0, &mut self.held) {
-                    self.batch[0] = lent;
-                    self.found = 1;
-                }
-            }
-            Ok(None) => {}
-            Err(error) => self.failed = Some(error.into()),
+    fn heard(&mut self, state: &mut State) {
+        state.count_move();
+        if state.core.keeps_alive() {
+            let now = state.now();
+            state.core.heard(now);
         }
     }
 
-    fn ended(state: &mut State, end: std::io::Result<()>) -> Poll<()> {
+    /// `len` bytes were read to the end of a large message.
+    fn receive_slot(&mut self, state: &mut State, len: usize) -> Option<Lent> {
+        match self.inbound.received(len) {
+            Ok(event) => heed(event?, state, &(ptr::null()..ptr::null()), 0),
+            Err(error) => {
+                let now = state.now();
+                state.core.handle_error(now, error);
+                self.failed = Some(Box::new(error.into()));
+                None
+            }
+        }
+    }
+
+    fn ended(state: &mut State, end: std::io::Result<()>) -> Poll<Option<Lent>> {
         match end {
             Ok(()) => state.core.handle_eof(),
-            Err(error) => drop(state.fail(&error)),
+            Err(error) => state.fail_read(&error),
         }
-        Poll::Ready(())
+        Poll::Ready(None)
     }
 
     /// Ready when a deadline of the core has passed.
@@ -316,15 +364,16 @@ impl Receiver {
         self.over = true;
         self.buffer = None;
         self.sleep = None;
-        if self.failed.is_some() {
-            return;
+        self.joined = None;
+        if self.failed.is_none() {
+            self.failed = match state.core.end().map(|end| &end.cause) {
+                Some(Cause::Close { .. } | Cause::CloseTimeout) => None,
+                Some(Cause::Error(error)) => Some((*error).into()),
+                Some(Cause::Silence) => Some(Error::Timeout(Stage::Silence)),
+                _ => Some(state.broken.clone().unwrap_or(Error::Cut)),
+            }
+            .map(Box::new);
         }
-        self.failed = match state.core.end().map(|end| &end.cause) {
-            Some(Cause::Close { .. } | Cause::CloseTimeout) => None,
-            Some(Cause::Error(error)) => Some((*error).into()),
-            Some(Cause::Silence) => Some(Error::Timeout(Stage::Silence)),
-            _ => Some(state.broken.clone().unwrap_or(Error::Cut)),
-        };
         state.broken.get_or_insert(Error::Closed);
         state.wake();
     }
@@ -333,59 +382,27 @@ impl Receiver {
 impl Drop for Receiver {
     /// Nothing is at hand any more: what is sent from now on waits for nothing.
     fn drop(&mut self) {
-        self.shared.at_hand.store(false, Ordering::Relaxed);
+        self.shared.set_at_hand(false);
     }
 }
 
-/// Whether these bytes begin with a frame that is there to its last byte and cannot break a rule: a binary message in one
-/// frame of up to 125 bytes. The last frame ended a message.
-///
-/// ```text
-/// 82 | mask bit, length | key if masked | payload
-/// ```
-#[inline]
-fn is_harmless(waiting: &[u8], mask_bit: u8) -> bool {
-    let [0x82, second, ..] = *waiting else { return false };
-    let len = usize::from(second ^ mask_bit);
-    len <= 125 && waiting.len() >= 2 + usize::from(mask_bit >> 5) + len
-}
-
-/// Where the message of an event lies: by its offset from `base`, or put away in `held`. Everything else that happens has
-/// been seen to by the core.
-#[inline]
-fn place(event: Event<'_>, base: *const u8, waiting_len: usize, held: &mut Held) -> Option<Lent> {
-    let (kind, len, at) = match &event {
-        Event::Text(text) => (Kind::Text, text.len(), Buffer::offset_of(base, waiting_len, text.as_bytes())),
-        Event::Binary(data) => (Kind::Binary, data.len(), Buffer::offset_of(base, waiting_len, data)),
-        _ => return None,
-    };
-    let Some(at) = at else {
-        hold(event, len, held);
-        return Some(Lent { kind, at: None, len: 0 });
-    };
-    Some(Lent { kind, at: Some(at as u32), len: len as u32 })
-}
-
-#[cold]
-fn hold(event: Event<'_>, len: usize, held: &mut Held) {
-    if len >= MOVED_LEN_MIN {
-        *held = Held::Large(match event {
-            Event::Text(text) => text.into_bytes(),
-            Event::Binary(data) => data.into_bytes(),
-            _ => Bytes::new(),
-        });
-        return;
-    }
-    let bytes: &[u8] = match &event {
-        Event::Text(text) => text.as_bytes(),
-        Event::Binary(data) => data,
-        _ => &[],
-    };
-    match held {
-        Held::Small(small) => {
-            small.clear();
-            small.extend_from_slice(bytes);
+/// Does what an event asks for, and says where the message of one lies: when that is in `buffer`, it ends at `end` of it.
+fn heed(mut event: Event<'_>, state: &mut State, buffer: &Range<*const u8>, end: usize) -> Option<Lent> {
+    let (kind, part, data) = match &event {
+        Event::Text(text) => (Kind::Text, Part::Whole, text.as_bytes()),
+        Event::Binary(data) => (Kind::Binary, Part::Whole, &**data),
+        Event::Chunk(chunk) => (chunk.kind, Part::of(chunk.first, chunk.fin), chunk.data),
+        _ => {
+            let now = state.now();
+            state.core.handle_event(now, &mut event);
+            return None;
         }
-        Held::Large(_) => *held = Held::Small(bytes.to_vec()),
-    }
+    };
+    let len = data.len();
+    let place = if len == 0 || buffer.contains(&data.as_ptr()) {
+        Place::Buffer { at: end - len, len }
+    } else {
+        Place::Assembly
+    };
+    Some(Lent { kind, part, place })
 }

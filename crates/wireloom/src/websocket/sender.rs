@@ -1,34 +1,52 @@
 //! The half that sends: queueing, batching, back-pressure.
 
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use wireloom_ws::{CloseCode, Misuse};
+use wireloom_ws::{CloseCode, Misuse, Outbound, Role};
 
 use super::config::SlowPeer;
 use super::message::Payload;
-use super::state::{Half, Shared, State};
+use super::stage;
+use super::state::{Half, Locked, Shared, State};
 use crate::error::Error;
 
 /// From so many bytes on a batch is written although more may come.
 const BATCH_LEN_MAX: usize = 64 << 10;
 
+/// A message of more bytes goes from where it lies to the transport; below, copying it beside others is cheaper than a write
+/// of its own.
+const COPIED_LEN_MAX: usize = stage::PAYLOAD_LEN_MAX;
+
 /// So often answers leave that gather while a handler takes its time.
 const GATHER_TIME_MAX: Duration = Duration::from_millis(2);
+
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 /// The half of a [`WebSocket`](super::WebSocket) that sends. The [`Receiver`](super::Receiver) need not be asked: it never
 /// waits while this could go on.
 pub struct Sender {
     pub(super) shared: Arc<Shared>,
+    /// Frames go as they are: neither masked nor compressed.
+    plain: bool,
+    /// How often the stage had been unloaded when this last put a message there.
+    staged: Option<u32>,
 }
 
 impl Sender {
+    pub(super) fn new(shared: Arc<Shared>, role: Role) -> Self {
+        let plain = role == Role::Server && !shared.compressed;
+        Self { shared, plain, staged: None }
+    }
+
     /// Sends a message, and waits until it has been written, with all that was queued before it.
     ///
     /// While the receiver has further messages at hand that arrived together, the answers to them gather and leave in one
-    /// write: with the last of them, when 64 KiB have gathered, or after a few milliseconds at the latest.
+    /// write: with the last of them, when 64 KiB have gathered, or when the task turns to something else. (A server's handler
+    /// does so at once; elsewhere it may take a few milliseconds.)
     ///
     /// # Cancel safety
     /// When the future is dropped the message has been queued as a whole or not at all. What has been queued leaves with the
@@ -36,52 +54,60 @@ impl Sender {
     ///
     /// # Errors
     /// The connection is closed or has failed, or the peer is too slow and the policy is to cut it.
-    pub async fn send(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
-        let message = message.into();
-        match self.try_send(&message)? {
-            Tried::Done => Ok(()),
-            // Waiting is rare; in a box it weighs nothing on the tasks of connections that do not.
-            Tried::Queued => Box::pin(self.flush()).await,
-            Tried::Full => {
-                Box::pin(async move {
-                    self.feed(message).await?;
-                    self.flush().await
-                })
-                .await
-            }
-        }
+    #[inline]
+    pub fn send<'a, M: Into<Payload<'a>>>(&'a mut self, message: M) -> Sending<'a, M> {
+        Sending { sender: Some(self), message: Some(message), waiting: None }
     }
 
+    /// Puts a message beside those that this wake-up has sent, if that is possible.
     #[inline]
-    fn try_send(&mut self, message: &Payload<'_>) -> Result<Tried, Error> {
-        let mut state = self.shared.lock();
-        let state = &mut *state;
-        let Poll::Ready(queued) = queue(state, message) else { return Ok(Tried::Full) };
-        queued?;
-        if self.shared.is_at_hand() && may_gather(state) && self.is_watched(state) {
-            return Ok(Tried::Done);
+    fn stage(&mut self, message: &Payload<'_>) -> bool {
+        let (kind, payload) = message.parts();
+        let staged = self.plain && self.shared.is_clear() && stage::push(self.shared.id(), kind, payload);
+        if staged {
+            self.staged = Some(self.shared.unloads());
         }
-        if let Poll::Ready(written) = state.poll_flush(None) {
-            return written.map(|()| Tried::Done);
-        }
-        // Whoever receives goes on writing, also when this future is dropped.
-        state.wake();
-        Ok(match state.slow_peer {
-            SlowPeer::Wait { .. } => Tried::Queued,
-            _ => Tried::Done,
+        staged
+    }
+
+    /// Writes what has been sent; what there is to wait for, if anything. The message is on the stage already, or not.
+    #[inline(never)]
+    fn send_now<'a>(&'a mut self, message: Payload<'a>, staged: bool) -> Result<Option<Waiting<'a>>, Error> {
+        let tried = if staged {
+            self.staged = None;
+            written(&mut self.shared.lock_written())
+        } else {
+            self.try_send(&message)
+        };
+        Ok(match tried? {
+            Tried::Done => None,
+            Tried::Queued => Some(Box::pin(self.flush())),
+            Tried::Full => Some(Box::pin(async move {
+                self.feed(message).await?;
+                self.flush().await
+            })),
         })
     }
 
-    /// Sees to it that what gathers leaves although nothing more should be sent or received.
-    #[inline]
-    fn is_watched(&self, state: &mut State) -> bool {
-        if !state.watched
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            state.watched = true;
-            runtime.spawn(Shared::flush_soon(Arc::downgrade(&self.shared), GATHER_TIME_MAX));
+    /// Sends as far as that needs no waiting.
+    fn try_send(&mut self, message: &Payload<'_>) -> Result<Tried, Error> {
+        let Self { shared, staged, .. } = self;
+        let Some(mut state) = lock(shared, staged) else { return Ok(Tried::Full) };
+        let state = &mut *state;
+        let (kind, payload) = message.parts();
+        if payload.len() > COPIED_LEN_MAX && !matches!(message, Payload::Shared(_)) {
+            // It goes from where it lies, if nothing waits before it.
+            if state.poll_flush(None).is_ready() && state.broken.is_none() {
+                state.send_through(kind, payload)?;
+                return written(state);
+            }
         }
-        state.watched
+        let Poll::Ready(queued) = queue(state, |core| put(core, message)) else { return Ok(Tried::Full) };
+        queued?;
+        if shared.is_at_hand() && state.core.queued_len() < BATCH_LEN_MAX && is_watched(shared, state) {
+            return Ok(Tried::Done);
+        }
+        written(state)
     }
 
     /// Queues a message without writing it; waits only while the queue is full.
@@ -93,20 +119,41 @@ impl Sender {
     /// As for [`send`](Self::send).
     pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
         let message = message.into();
-        let shared = self.shared.clone();
+        self.queue_when_possible(|core| put(core, &message)).await
+    }
+
+    /// Sends a piece of a message that is too large to hold, in a frame of its own (RFC 6455 §5.4): the first begins the
+    /// message, `last` ends it. All pieces are text or all are binary; until the last, no other message can be sent. This
+    /// waits as [`send`](Self::send) does.
+    ///
+    /// # Cancel safety
+    /// As for [`send`](Self::send).
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send), and when the message under way is of the other kind.
+    pub async fn send_piece(&mut self, piece: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
+        let piece = piece.into();
+        self.queue_when_possible(|core| put_piece(core, &piece, last)).await?;
+        self.flush().await
+    }
+
+    async fn queue_when_possible(
+        &mut self,
+        put: impl Fn(&mut Outbound) -> Result<(), wireloom_ws::Error>,
+    ) -> Result<(), Error> {
+        let Self { shared, staged, .. } = self;
         let queued = poll_fn(|cx| {
-            let mut state = shared.lock();
-            match queue(&mut state, &message) {
+            let Some(mut state) = lock(shared, staged) else { return come_back(cx) };
+            match queue(&mut state, &put) {
                 Poll::Ready(queued) => Poll::Ready(queued),
                 Poll::Pending => match state.poll_flush(Some((Half::Sender, &*cx))) {
-                    Poll::Ready(Ok(())) => queue(&mut state, &message),
                     Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                    // A part of it may have left, and made room.
-                    Poll::Pending => queue(&mut state, &message),
+                    // All of it may have left, or a part, and made room.
+                    _ => queue(&mut state, &put),
                 },
             }
         });
-        self.within_patience(queued).await
+        within_patience(shared, queued).await
     }
 
     /// Writes everything that was queued.
@@ -117,9 +164,12 @@ impl Sender {
     /// # Errors
     /// As for [`send`](Self::send).
     pub async fn flush(&mut self) -> Result<(), Error> {
-        let shared = self.shared.clone();
-        let flushed = poll_fn(|cx| shared.lock().poll_flush(Some((Half::Sender, &*cx))));
-        self.within_patience(flushed).await
+        let Self { shared, staged, .. } = self;
+        let flushed = poll_fn(|cx| match lock(shared, staged) {
+            Some(mut state) => state.poll_flush(Some((Half::Sender, &*cx))),
+            None => come_back(cx),
+        });
+        within_patience(shared, flushed).await
     }
 
     /// Sends a ping of up to 125 bytes. Its pong is not handed out; keepalive is the core's, by
@@ -152,15 +202,13 @@ impl Sender {
     /// # Errors
     /// A code that may not be sent, a reason over 123 bytes; the transport failed.
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        {
-            let mut state = self.shared.lock();
-            let now = state.now();
-            state.core.close(now, code, reason)?;
-            if let Some(receiver) = state.receiver.take() {
-                // There is a deadline now.
-                receiver.wake();
-            }
-        }
+        // What was sent before is to go first.
+        let Self { shared, staged, .. } = self;
+        poll_fn(|cx| match lock(shared, staged) {
+            Some(mut state) => Poll::Ready(begin_closing(&mut state, code, reason)),
+            None => come_back(cx),
+        })
+        .await?;
         match self.flush().await {
             Err(Error::Closed) => Ok(()),
             flushed => flushed,
@@ -187,7 +235,8 @@ impl Sender {
 
     /// [`feed`](Self::feed) for those who poll: ready when a message can be queued.
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let mut state = self.shared.lock();
+        let Self { shared, staged, .. } = self;
+        let Some(mut state) = lock(shared, staged) else { return come_back(cx) };
         if let Some(error) = &state.broken {
             return Poll::Ready(Err(error.clone()));
         }
@@ -201,29 +250,69 @@ impl Sender {
     }
 
     pub(super) fn start_send(&mut self, message: &Payload<'_>) -> Result<(), Error> {
-        Ok(put(&mut self.shared.lock(), message)?)
+        Ok(put(&mut self.shared.lock().core, message)?)
     }
 
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.shared.lock().poll_flush(Some((Half::Sender, &*cx)))
+        let Self { shared, staged, .. } = self;
+        let Some(mut state) = lock(shared, staged) else { return come_back(cx) };
+        state.poll_flush(Some((Half::Sender, &*cx)))
     }
 
-    /// Waits as long as the policy for slow peers allows, counted from the last byte that left.
-    async fn within_patience(&self, work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
-        let SlowPeer::Wait { cut_after } = self.shared.lock().slow_peer else { return work.await };
-        tokio::pin!(work);
-        let mut queued = self.shared.lock().core.queued_len();
-        loop {
-            if let Ok(done) = tokio::time::timeout(cut_after, &mut work).await {
-                return done;
+    pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let Self { shared, staged, .. } = self;
+        let Some(mut state) = lock(shared, staged) else { return come_back(cx) };
+        begin_closing(&mut state, CloseCode::NORMAL, "")?;
+        match state.poll_flush(Some((Half::Sender, &*cx))) {
+            Poll::Ready(Err(Error::Closed)) => Poll::Ready(Ok(())),
+            flushed => flushed,
+        }
+    }
+}
+
+/// The future of [`Sender::send`].
+///
+/// Most messages need no waiting; what does is put in a box, so that it weighs nothing on the tasks of those that do not.
+#[must_use = "nothing is sent before this is awaited"]
+pub struct Sending<'a, M> {
+    /// Both until they have been tried.
+    sender: Option<&'a mut Sender>,
+    message: Option<M>,
+    waiting: Option<Waiting<'a>>,
+}
+
+/// Nothing in it is pinned.
+impl<M> Unpin for Sending<'_, M> {}
+
+impl<'a, M: Into<Payload<'a>>> Future for Sending<'a, M> {
+    type Output = Result<(), Error>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let (Some(sender), Some(message)) = (this.sender.take(), this.message.take()) {
+            let message = message.into();
+            let staged = sender.stage(&message);
+            if staged && sender.shared.is_at_hand() {
+                return Poll::Ready(Ok(()));
             }
-            let mut state = self.shared.lock();
-            let left = state.core.queued_len();
-            if left >= queued {
-                state.cut(Error::SlowPeer);
-                return Err(Error::SlowPeer);
+            match sender.send_now(message, staged) {
+                Ok(Some(waiting)) => this.waiting = Some(waiting),
+                done => return Poll::Ready(done.map(drop)),
             }
-            queued = left;
+        }
+        match &mut this.waiting {
+            Some(waiting) => waiting.as_mut().poll(cx),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl Drop for Sender {
+    /// What was sent leaves, whoever is asked next.
+    fn drop(&mut self) {
+        if self.staged.is_some_and(|staged| staged == self.shared.unloads()) {
+            drop(self.shared.lock_written());
         }
     }
 }
@@ -238,8 +327,57 @@ enum Tried {
     Full,
 }
 
+/// The state, with what was sent before in its queue; `None` while that lies on the stage of another thread, since its sender
+/// was moved here from a task that is still at it.
+fn lock<'a>(shared: &'a Arc<Shared>, staged: &mut Option<u32>) -> Option<Locked<'a>> {
+    let locked = shared.lock();
+    if staged.is_some_and(|staged| staged == shared.unloads()) {
+        return None;
+    }
+    *staged = None;
+    Some(locked)
+}
+
+/// To be polled again, after others have been.
+fn come_back<T>(cx: &Context<'_>) -> Poll<T> {
+    cx.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// Sees to it that what gathers in the queue leaves although nothing more should be sent or received.
+fn is_watched(shared: &Arc<Shared>, state: &mut State) -> bool {
+    if stage::is_owned_by(shared.id()) {
+        stage::note_queued();
+        return true;
+    }
+    state.deferred += 1;
+    if !state.watched
+        && let Ok(runtime) = tokio::runtime::Handle::try_current()
+    {
+        state.watched = true;
+        runtime.spawn(Shared::flush_soon(Arc::downgrade(shared), GATHER_TIME_MAX));
+    }
+    state.watched
+}
+
+/// Writes what is queued, as far as that needs no waiting.
+fn written(state: &mut State) -> Result<Tried, Error> {
+    if let Poll::Ready(written) = state.poll_flush(None) {
+        return written.map(|()| Tried::Done);
+    }
+    // Whoever receives goes on writing, also when the future that sends is dropped.
+    state.wake();
+    Ok(match state.slow_peer {
+        SlowPeer::Wait { .. } => Tried::Queued,
+        _ => Tried::Done,
+    })
+}
+
 /// Pending when there is no room.
-fn queue(state: &mut State, message: &Payload<'_>) -> Poll<Result<(), Error>> {
+fn queue(
+    state: &mut State,
+    put: impl Fn(&mut Outbound) -> Result<(), wireloom_ws::Error>,
+) -> Poll<Result<(), Error>> {
     if let Some(error) = &state.broken {
         return Poll::Ready(Err(error.clone()));
     }
@@ -263,26 +401,59 @@ fn queue(state: &mut State, message: &Payload<'_>) -> Poll<Result<(), Error>> {
             }
         }
     }
-    match put(state, message) {
+    match put(&mut state.core) {
         Err(wireloom_ws::Error::Misuse(Misuse::QueueFull { .. })) => Poll::Pending,
         Err(error) => Poll::Ready(Err(error.into())),
         Ok(()) => Poll::Ready(Ok(())),
     }
 }
 
-#[inline]
-fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Error> {
+fn put(core: &mut Outbound, message: &Payload<'_>) -> Result<(), wireloom_ws::Error> {
     match message {
-        Payload::Text(text) => state.core.send_text(text),
-        Payload::Binary(data) => state.core.send_binary(data),
-        Payload::Shared(data) => state.core.send_bytes(data.clone()),
-        Payload::SharedText(text) => state.core.send_text(text),
+        Payload::Text(text) => core.send_text(text),
+        Payload::Binary(data) => core.send_binary(data),
+        Payload::Shared(data) => core.send_bytes(data.clone()),
+        Payload::SharedText(text) => core.send_text(text),
     }
 }
 
-/// Whether the answer may wait for those that follow it.
-#[inline]
-fn may_gather(state: &mut State) -> bool {
-    state.deferred += 1;
-    state.core.queued_len() < BATCH_LEN_MAX
+fn put_piece(core: &mut Outbound, piece: &Payload<'_>, last: bool) -> Result<(), wireloom_ws::Error> {
+    match piece {
+        Payload::Text(text) => core.send_text_chunk(text, last),
+        Payload::SharedText(text) => core.send_text_chunk(text, last),
+        Payload::Binary(data) => core.send_binary_chunk(data, last),
+        Payload::Shared(data) => core.send_binary_chunk(data, last),
+    }
+}
+
+fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(), Error> {
+    let now = state.now();
+    state.core.close(now, code, reason)?;
+    if let Some(receiver) = state.receiver.take() {
+        // There is a deadline now.
+        receiver.wake();
+    }
+    Ok(())
+}
+
+/// Waits as long as the policy for slow peers allows, counted from the last byte that left.
+async fn within_patience(
+    shared: &Arc<Shared>,
+    work: impl Future<Output = Result<(), Error>>,
+) -> Result<(), Error> {
+    let SlowPeer::Wait { cut_after } = shared.lock().slow_peer else { return work.await };
+    tokio::pin!(work);
+    let mut queued = shared.lock().core.queued_len();
+    loop {
+        if let Ok(done) = tokio::time::timeout(cut_after, &mut work).await {
+            return done;
+        }
+        let mut state = shared.lock();
+        let left = state.core.queued_len();
+        if left >= queued {
+            state.cut(Error::SlowPeer);
+            return Err(Error::SlowPeer);
+        }
+        queued = left;
+    }
 }

@@ -1,16 +1,19 @@
-//! What both halves of a WebSocket share: the core and the transport. A lock guards it; none is ever held while waiting.
+//! What both halves of a WebSocket share: the sending half of the core and the transport. A lock guards it, which is taken
+//! for every read and every write, not for every message; none is ever held while waiting.
 
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use wireloom_ws::{CloseCode, Connection, Role, Transport};
+use wireloom_ws::{CloseCode, Kind, Outbound, Role, Transport};
 
 use super::config::SlowPeer;
+use super::stage;
 use crate::error::Error;
 use crate::io::Io;
 
@@ -19,19 +22,34 @@ const SLICES_MAX: usize = 32;
 
 pub(crate) struct Shared {
     state: Mutex<State>,
-    /// Another message has arrived already, so that what is being sent can wait for its answer.
-    pub(super) at_hand: AtomicBool,
+    /// More has arrived than was handed out, so that what is being sent can wait for its answer.
+    at_hand: AtomicBool,
+    /// Nothing is queued, and whole messages can be sent.
+    clear: AtomicBool,
+    /// What has gathered on a thread's stage has been taken from there so often.
+    unloads: AtomicU32,
+    /// The receiver is to give back what memory it can.
+    pub(super) release: AtomicBool,
+    pub(super) subprotocol: Option<Box<str>>,
+    pub(super) compressed: bool,
 }
 
 impl Shared {
-    pub(super) fn new(core: Connection, io: Io, epoch: Instant, slow_peer: SlowPeer) -> Arc<Self> {
-        let now = Instant::now();
+    pub(super) fn new(
+        core: Outbound,
+        io: Io,
+        epoch: Instant,
+        slow_peer: SlowPeer,
+        subprotocol: Option<String>,
+        compressed: bool,
+    ) -> Arc<Self> {
         let state = State {
             core,
             io,
             epoch,
-            read_at: now,
-            written_at: now,
+            moves: 0,
+            moves_seen: 0,
+            released: false,
             deferred: 0,
             watched: false,
             dropped: 0,
@@ -39,23 +57,89 @@ impl Shared {
             waiting: None,
             receiver: None,
             shut: false,
+            over: false,
             broken: None,
             on_drop: CloseCode::GOING_AWAY,
         };
-        Arc::new(Self { state: Mutex::new(state), at_hand: AtomicBool::new(false) })
+        Arc::new(Self {
+            state: Mutex::new(state),
+            at_hand: AtomicBool::new(false),
+            clear: AtomicBool::new(true),
+            unloads: AtomicU32::new(0),
+            release: AtomicBool::new(false),
+            subprotocol: subprotocol.map(String::into_boxed_str),
+            compressed,
+        })
+    }
+
+    /// What tells connections apart while they live.
+    #[inline]
+    pub(super) fn id(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
+    /// The state, with what has gathered on this thread's stage in its queue.
+    pub(super) fn lock(self: &Arc<Self>) -> Locked<'_> {
+        let mut locked = self.lock_alone();
+        if let Some(frames) = stage::take(self.id()) {
+            // What is sent after the closing handshake has begun is not sent.
+            let _ = locked.core.send_frames(frames.as_slice());
+            stage::put_back(frames);
+            self.count_unload();
+        }
+        locked
+    }
+
+    /// The state, with what has gathered on this thread's stage written, as far as the transport takes it at once.
+    pub(super) fn lock_written(self: &Arc<Self>) -> Locked<'_> {
+        let mut locked = self.lock_alone();
+        if let Some(frames) = stage::take(self.id()) {
+            locked.write_frames(frames.as_slice());
+            stage::put_back(frames);
+            self.count_unload();
+        }
+        locked
     }
 
     /// A panic while it was held is one in this crate or in an allocation; the state is still one of the core's.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_alone(&self) -> Locked<'_> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { shared: self, state }
     }
 
+    fn count_unload(&self) {
+        self.unloads.store(self.unloads.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// See [`Shared::unloads`]; what was put on the stage before it grew is in the queue after.
+    #[inline]
+    pub(super) fn unloads(&self) -> u32 {
+        self.unloads.load(Ordering::Acquire)
+    }
+
+    #[inline]
     pub(super) fn is_at_hand(&self) -> bool {
         self.at_hand.load(Ordering::Relaxed)
     }
 
+    #[inline]
+    pub(super) fn set_at_hand(&self, at_hand: bool) {
+        self.at_hand.store(at_hand, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn is_clear(&self) -> bool {
+        self.clear.load(Ordering::Relaxed)
+    }
+
+    /// Writes what a poll of the task has sent and not written; whether some of it has to wait.
+    pub(super) fn write_gathered(self: &Arc<Self>, cx: Option<&Context<'_>>) -> bool {
+        let mut state = self.lock_written();
+        state.core.wants_write() && state.poll_flush(cx.map(|cx| (Half::Task, cx))).is_pending()
+    }
+
     /// Begins the closing handshake from outside of both halves.
-    pub(crate) fn go_away(&self, code: CloseCode, reason: &str) {
+    pub(crate) fn go_away(self: &Arc<Self>, code: CloseCode, reason: &str) {
         let mut state = self.lock();
         let now = state.now();
         // The code and reason are this crate's own.
@@ -67,7 +151,7 @@ impl Shared {
 
     /// Writes what was deferred when its sender does not come back for so long. It ends with the first quiet period.
     pub(super) async fn flush_soon(shared: Weak<Self>, period: Duration) {
-        let mut seen = Instant::now();
+        let mut seen = None;
         loop {
             tokio::time::sleep(period).await;
             let Some(shared) = shared.upgrade() else { return };
@@ -78,30 +162,71 @@ impl Shared {
                     state.wake();
                 }
                 state.deferred = 0;
-            } else if state.written_at <= seen {
+            } else if seen == Some(state.moves) {
                 state.watched = false;
                 return;
             }
-            seen = Instant::now();
+            seen = Some(state.moves);
         }
     }
 
-    /// Gives back what a connection that was quiet for so long can do without.
-    pub(crate) fn release_after(&self, quiet: Duration) {
+    /// Gives back what a connection can do without on which nothing has moved since this was asked before.
+    pub(crate) fn release_if_quiet(self: &Arc<Self>) {
         let mut state = self.lock();
-        if state.read_at.elapsed() > quiet && state.written_at.elapsed() > quiet {
-            state.core.release_buffers();
+        let moves = state.moves;
+        let is_quiet = std::mem::replace(&mut state.moves_seen, moves) == moves;
+        if !is_quiet || std::mem::replace(&mut state.released, true) {
+            return;
+        }
+        state.core.release_buffers();
+        if self.compressed {
+            self.release.store(true, Ordering::Relaxed);
+            state.wake();
+        }
+    }
+}
+
+/// The state, locked.
+pub(super) struct Locked<'a> {
+    shared: &'a Shared,
+    state: MutexGuard<'a, State>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let state = &*self.state;
+        let core = &state.core;
+        let clear =
+            core.queued_len() == 0 && core.is_open() && !core.is_under_way() && state.broken.is_none();
+        if clear != self.shared.is_clear() {
+            self.shared.clear.store(clear, Ordering::Relaxed);
         }
     }
 }
 
 pub(super) struct State {
-    pub(super) core: Connection,
+    pub(super) core: Outbound,
     pub(super) io: Io,
     epoch: Instant,
-    /// When the last read brought something.
-    pub(super) read_at: Instant,
-    pub(super) written_at: Instant,
+    /// Reads that brought something and writes that took something, and how many there were when this was last found quiet.
+    pub(super) moves: u32,
+    moves_seen: u32,
+    /// What can be done without has been given back since.
+    released: bool,
     /// Messages that were sent without a write since the last write.
     pub(super) deferred: u32,
     /// A task looks after what is deferred; see [`Shared::flush_soon`].
@@ -114,16 +239,20 @@ pub(super) struct State {
     pub(super) receiver: Option<Waker>,
     /// The writing side has been ended.
     shut: bool,
-    /// The transport failed.
+    /// Nothing is to be read or written any more.
+    over: bool,
+    /// Why nothing can be written any more.
     pub(super) broken: Option<Error>,
     pub(super) on_drop: CloseCode,
 }
 
-/// Which half waits.
+/// Who waits.
 #[derive(Clone, Copy)]
 pub(super) enum Half {
     Receiver,
     Sender,
+    /// The task that both are used in.
+    Task,
 }
 
 impl State {
@@ -131,8 +260,10 @@ impl State {
         self.epoch.elapsed()
     }
 
-    pub(super) fn time(&self, at: Instant) -> Duration {
-        at.saturating_duration_since(self.epoch)
+    /// Bytes have come or gone.
+    pub(super) fn count_move(&mut self) {
+        self.moves = self.moves.wrapping_add(1);
+        self.released = false;
     }
 
     pub(super) fn instant(&self, time: Duration) -> Instant {
@@ -173,15 +304,17 @@ impl State {
                 self.io.poll_write(cx, &io_slices[..count])
             };
             match written {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(self.fail(&io::ErrorKind::WriteZero.into()))),
+                Poll::Ready(Ok(0)) => {
+                    return Poll::Ready(Err(self.fail_write(&io::ErrorKind::WriteZero.into())));
+                }
                 Poll::Ready(Ok(len)) => {
                     wrote = true;
                     self.core.transmitted(len);
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(self.fail(&error))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(self.fail_write(&error))),
                 Poll::Pending => {
                     if wrote {
-                        self.written_at = Instant::now();
+                        self.count_move();
                     }
                     return Poll::Pending;
                 }
@@ -189,16 +322,67 @@ impl State {
         }
         if wrote {
             self.deferred = 0;
-            self.written_at = Instant::now();
+            self.count_move();
         }
         match self.io.poll_flush(cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(self.fail(&error))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(self.fail_write(&error))),
             Poll::Pending => Poll::Pending,
         }
     }
 
-    /// A waker that wakes every half that waits, this one among them: the transport remembers one alone.
+    /// Writes whole frames past the queue, if it is empty; what the transport does not take at once is queued.
+    fn write_frames(&mut self, frames: &[u8]) {
+        if self.broken.is_some() || !self.core.is_open() {
+            return;
+        }
+        let mut written = 0;
+        if self.core.queued_len() == 0 {
+            written = self.write_past(&[IoSlice::new(frames)]);
+        }
+        if written < frames.len() {
+            let _ = self.core.send_frames(&frames[written..]);
+        }
+    }
+
+    /// Sends a message of which the transport takes as much as it does from where it lies.
+    pub(super) fn send_through(&mut self, kind: Kind, payload: &[u8]) -> Result<(), wireloom_ws::Error> {
+        let mut failed = None;
+        let Self { core, io, .. } = self;
+        core.send_through(kind, payload, |header, payload| {
+            let slices = [IoSlice::new(header), IoSlice::new(payload)];
+            match io.poll_write(&mut Context::from_waker(Waker::noop()), &slices) {
+                Poll::Ready(Ok(written)) => written,
+                Poll::Ready(Err(error)) => {
+                    failed = Some(error);
+                    0
+                }
+                Poll::Pending => 0,
+            }
+        })?;
+        if let Some(error) = failed {
+            self.fail_write(&error);
+        }
+        self.count_move();
+        Ok(())
+    }
+
+    /// Writes this now; how much of it the transport took.
+    fn write_past(&mut self, slices: &[IoSlice<'_>]) -> usize {
+        match self.io.poll_write(&mut Context::from_waker(Waker::noop()), slices) {
+            Poll::Ready(Ok(written)) => {
+                self.count_move();
+                written
+            }
+            Poll::Ready(Err(error)) => {
+                self.fail_write(&error);
+                0
+            }
+            Poll::Pending => 0,
+        }
+    }
+
+    /// A waker that wakes everyone who waits, this one among them: the transport remembers one alone.
     pub(super) fn waker_for(&mut self, who: Option<(Half, &Context<'_>)>) -> Waker {
         let (waiting, waker) = self.waiting.get_or_insert_with(|| {
             let waiting = Arc::new(Waiting::default());
@@ -211,25 +395,26 @@ impl State {
         waker.clone()
     }
 
-    /// The transport failed: nothing can be read or written any more.
-    pub(super) fn fail(&mut self, error: &io::Error) -> Error {
-        let error = match error.kind() {
-            // TLS calls an end without close_notify unexpected; so do resets, and the peer's Close frame may have been
-            // read before.
-            io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::BrokenPipe => Error::Cut,
-            kind => Error::Io(kind),
-        };
-        self.cut(error.clone());
+    /// Nothing can be written any more. What the peer has sent before is still read: its Close frame may be among it.
+    fn fail_write(&mut self, error: &io::Error) -> Error {
+        let error = failure(error);
+        let error = self.broken.get_or_insert(error).clone();
+        let now = self.now();
+        self.core.handle_write_failed(now);
+        self.wake();
         error
+    }
+
+    /// Nothing more will arrive, and nothing leaves.
+    pub(super) fn fail_read(&mut self, error: &io::Error) {
+        self.cut(failure(error));
     }
 
     /// Nothing is to be read or written any more.
     pub(super) fn cut(&mut self, error: Error) {
         self.core.handle_eof();
         self.broken.get_or_insert(error);
+        self.over = true;
         self.wake();
     }
 
@@ -244,7 +429,7 @@ impl State {
 
     /// Does with the transport what the core says, once nothing is left to write. True when all is over.
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.broken.is_some() {
+        if self.over {
             return true;
         }
         match self.core.transport() {
@@ -284,10 +469,22 @@ impl Drop for State {
     }
 }
 
-/// The halves that wait for the transport.
+/// What a transport's failure is called.
+fn failure(error: &io::Error) -> Error {
+    match error.kind() {
+        // TLS calls an end without close_notify unexpected; so do resets.
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::BrokenPipe => Error::Cut,
+        kind => Error::Io(kind),
+    }
+}
+
+/// Those who wait for the transport.
 #[derive(Default)]
 struct Waiting {
-    halves: Mutex<[Option<Waker>; 2]>,
+    halves: Mutex<[Option<Waker>; 3]>,
 }
 
 impl Waiting {

@@ -5,7 +5,6 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use futures_sink::Sink;
-use wireloom_ws::CloseCode;
 
 use super::message::{OwnedMessage, Payload};
 use super::{Receiver, Sender, WebSocket};
@@ -36,16 +35,7 @@ impl Sink<OwnedMessage> for Sender {
 
     /// Sends the Close frame, with 1000. The peer's answer is for whoever receives.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let sender = self.get_mut();
-        {
-            let mut state = sender.shared.lock();
-            let now = state.now();
-            state.core.close(now, CloseCode::NORMAL, "")?;
-        }
-        match Sender::poll_flush(sender, cx) {
-            Poll::Ready(Err(Error::Closed)) => Poll::Ready(Ok(())),
-            flushed => flushed,
-        }
+        Sender::poll_close(self.get_mut(), cx)
     }
 }
 
@@ -73,6 +63,6 @@ impl Sink<OwnedMessage> for WebSocket {
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        Pin::new(&mut self.sender).poll_close(cx)
+        Sender::poll_close(&mut self.sender, cx)
     }
 }
