@@ -177,6 +177,39 @@ async fn messages_before_a_fault_can_be_answered() {
     assert!(server.await.unwrap().is_err());
 }
 
+/// A direction that the peer has closed.
+struct Deaf;
+
+impl AsyncWrite for Deaf {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<std::io::Result<usize>> {
+        Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn hears_the_close_of_a_peer_that_takes_nothing_any_more() {
+    let (mut client, server) = tokio::io::duplex(1024);
+    client.write_all(b"\x82\x81\0\0\0\0a\x82\x81\0\0\0\0b\x88\x82\0\0\0\0\x03\xe9").await.unwrap();
+    let server = tokio::io::join(server, Deaf);
+    let (mut sender, mut receiver) = open(server, Role::Server, WebSocketConfig::default()).split();
+    assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes(), b"a");
+    assert_eq!(sender.feed("never").await, Ok(()));
+    assert_eq!(sender.flush().await, Err(Error::Cut));
+    assert_eq!(sender.send("never").await, Err(Error::Cut));
+    assert_eq!(receiver.recv().await.unwrap().unwrap().as_bytes(), b"b");
+    assert!(receiver.recv().await.unwrap().is_none());
+    assert_eq!(receiver.end().unwrap().code(), CloseCode::GOING_AWAY);
+    drop(client);
+}
+
 #[tokio::test]
 async fn nothing_is_lost_when_futures_are_dropped() {
     let seed = fastrand::u64(..);

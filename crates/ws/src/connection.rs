@@ -78,6 +78,7 @@ pub enum Transport {
 /// let first = server.handle_input(now, &mut one);
 /// let second = server.handle_input(now, &mut two);
 /// drop(first);
+/// ```
 ///
 /// What sends is an [`Outbound`], which this dereferences to; [`split`](Self::split) parts the two for those who read and write
 /// in different places.
@@ -240,6 +241,7 @@ mod tests {
     use crate::end::{Cause, End, Initiator};
     use crate::error::{Misuse, PeerMisbehaved};
     use crate::event::Pong;
+    use crate::opcode::Kind;
     use alloc::format;
     use alloc::string::String;
     use alloc::vec;
@@ -468,5 +470,83 @@ mod tests {
         assert_eq!(server.send_binary(&[0]), Err(Misuse::QueueFull { queued: 204, max: 100 }.into()));
         server.take_transmit();
         server.send_binary(&[0; 98]).unwrap();
+    }
+
+    // What both halves do together they do apart, when what one finds is told to the other.
+    #[test]
+    fn works_in_halves() {
+        let (mut inbound, mut outbound) = server().split();
+        let mut client = client();
+        client.send_ping(NOW, b"ping").unwrap();
+        client.send_text("Hello").unwrap();
+        client.close(NOW, CloseCode::NORMAL, "bye").unwrap();
+        let mut wire = client.take_transmit();
+        wire.extend_from_slice(b"dropped");
+        let (mut at, mut heard) = (0, Vec::new());
+        while let (used, Some(mut event)) = inbound.handle_input(&mut wire[at..]).unwrap() {
+            outbound.handle_event(NOW, &mut event);
+            heard.push(format!("{event:?}"));
+            at += used;
+        }
+        assert_eq!(heard.len(), 3, "{heard:?}");
+        assert_eq!(outbound.take_transmit(), b"\x8a\x04ping\x88\x02\x03\xe8");
+        assert_eq!(outbound.end().unwrap().by, Initiator::Peer);
+        assert!(outbound.was_clean());
+        assert!(matches!(inbound.handle_input(&mut [0x81, 0x80]), Ok((2, None))));
+    }
+
+    #[test]
+    fn tells_a_fault_from_one_half_to_the_other() {
+        let (mut inbound, mut outbound) = server().split();
+        let error = inbound.handle_input(&mut [0x81, 0x01, b'x']).map(drop).unwrap_err();
+        outbound.handle_error(NOW, error);
+        assert!(outbound.take_transmit().starts_with(b"\x88"));
+        assert!(matches!(inbound.handle_input(&mut [0x82, 0x80, 0, 0, 0, 0]), Ok((6, None))));
+    }
+
+    // The peer's Close frame may have arrived before this end learns that nothing can be written.
+    #[test]
+    fn hears_a_close_after_a_write_has_failed() {
+        let mut server = server();
+        server.send_text("lost").unwrap();
+        server.handle_write_failed(NOW);
+        assert_eq!(server.send_text("no"), Err(Misuse::NotOpen.into()));
+        assert!(!server.wants_write());
+        assert_eq!(server.end().unwrap().cause, Cause::TransportClosed);
+        let deadline = server.poll_timeout();
+        assert_eq!(deadline, Some(NOW + Duration::from_secs(10)));
+        let mut client = client();
+        client.send_text("last words").unwrap();
+        client.close(NOW, CloseCode::NORMAL, "").unwrap();
+        let wire = client.take_transmit();
+        assert_eq!(hear(&mut server, &wire, 5, false), ["text 10", "close Some(CloseCode(1000)) "]);
+        assert_eq!(
+            (server.end().unwrap().by, server.end().unwrap().code()),
+            (Initiator::Peer, CloseCode::NORMAL)
+        );
+        assert!(!server.wants_write());
+        assert_eq!(server.transport(), Transport::Close);
+    }
+
+    #[test]
+    fn sends_past_the_queue_what_is_taken_at_once() {
+        for taken in [0, 1, 4, 200, 304] {
+            let mut server = server();
+            let mut wire = Vec::new();
+            server
+                .send_through(Kind::Binary, &[7; 300], |header, payload| {
+                    wire.extend_from_slice(&[header, payload].concat()[..taken]);
+                    taken
+                })
+                .unwrap();
+            assert_eq!(server.queued_len(), 304 - taken);
+            wire.extend(server.take_transmit());
+            assert_eq!(wire, [&[0x82, 126, 1, 44][..], &[7; 300]].concat());
+        }
+        // A client masks: what goes past the queue would not.
+        let mut client = client();
+        client.send_through(Kind::Text, b"masked", |_, _| panic!("asked")).unwrap();
+        assert_eq!(hear(&mut server(), &client.take_transmit(), 100, false), ["text 6"]);
+        assert!(client.send_frames(&[0x82, 0]).is_err());
     }
 }

@@ -16,7 +16,7 @@ pub struct End {
 /// Who began the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Initiator {
-    /// This end: by [`crate::Connection::close`], or because the peer broke a rule, reached a limit or fell silent.
+    /// This end: by [`crate::Outbound::close`], or because the peer broke a rule, reached a limit or fell silent.
     Local,
     /// The other end, by a Close frame.
     Peer,

@@ -9,7 +9,7 @@
 //!
 //! Each half has its half of the core. What sends lies under a lock with the transport: the receiver takes it for each read,
 //! never while waiting, so that a reader that waits does not keep a writer from writing, nor the other way round. Messages
-//! that arrived together are received without it, and their answers gather without it on the thread's [`stage`].
+//! that arrived together are received without it, and their answers gather without it in memory of the thread (`stage`).
 
 mod config;
 mod message;

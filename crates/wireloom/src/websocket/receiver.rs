@@ -236,7 +236,7 @@ impl Reading {
         if !self.has_more() {
             return None;
         }
-        self.decode_with(shared, &mut *shared.lock())
+        self.decode_with(shared, &mut shared.lock())
     }
 
     /// Whether there is something to decode. Compressed pieces may go on without further bytes.
