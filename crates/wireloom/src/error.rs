@@ -18,7 +18,7 @@ pub enum Error {
     Handshake(HandshakeError),
     /// The server answered with something else than a WebSocket.
     Refused(Box<Response>),
-    /// The URL is not one of a WebSocket.
+    /// The URL is not one of a WebSocket, or of a request, or leads to another server than the connection does.
     Url(UriError),
     /// No address is known for the host.
     Host,
@@ -47,6 +47,10 @@ pub enum Error {
     StreamReset(wireloom_http2::error::ErrorCode),
     /// The peer says that it has not looked at the request: it may be sent again, on another connection (RFC 9113 §8.7).
     NotProcessed,
+    /// HTTP/2 was wanted, and the server does not speak it.
+    NoHttp2,
+    /// The server does not offer WebSocket over HTTP/2 (RFC 8441, `SETTINGS_ENABLE_CONNECT_PROTOCOL`).
+    NoExtendedConnect,
     /// A header that cannot be sent.
     Header,
     /// The content is larger than what is collected.
@@ -77,7 +81,10 @@ impl fmt::Display for Error {
             Self::Refused(response) => {
                 write!(f, "the server answered {} {}", response.status(), response.reason())
             }
-            Self::Url(error) => write!(f, "not the URL of a WebSocket: {error}"),
+            Self::Url(UriError::Scheme) => f.write_str(
+                "the URL begins with neither ws:// nor wss:// (nor, for requests, http:// or https://)",
+            ),
+            Self::Url(error) => write!(f, "the URL cannot be used: {error}"),
             Self::Host => f.write_str("no address is known for the host"),
             Self::Proxy(error) => error.fmt(f),
             Self::Redirect => f.write_str("the server redirects to where this client does not follow"),
@@ -98,6 +105,8 @@ impl fmt::Display for Error {
             Self::Http2(error) => write!(f, "HTTP/2: {error}"),
             Self::StreamReset(code) => write!(f, "the stream was reset: {code}"),
             Self::NotProcessed => f.write_str("the peer has not processed the request"),
+            Self::NoHttp2 => f.write_str("the server does not speak HTTP/2"),
+            Self::NoExtendedConnect => f.write_str("the server does not offer WebSocket over HTTP/2"),
             Self::Header => f.write_str("a header that cannot be sent"),
             Self::TooLarge => f.write_str("the content is too large"),
             Self::Malformed(why) => f.write_str(why),

@@ -16,18 +16,26 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use wireloom_http2::error::ErrorCode;
 
 use crate::error::Error;
-use crate::http2::{RecvStream, SendStream};
+use crate::http2::{RecvStream, Requests, SendStream};
 
 /// A tunnel, open in both directions.
 pub(crate) struct Tunnel {
     send: SendStream,
     recv: RecvStream,
     shut: bool,
+    /// A client's connection goes on as long as this.
+    _requests: Option<Requests>,
 }
 
 impl Tunnel {
     pub(crate) fn new(send: SendStream, recv: RecvStream) -> Self {
-        Self { send, recv, shut: false }
+        Self { send, recv, shut: false, _requests: None }
+    }
+
+    /// The same tunnel, which keeps a connection from ending.
+    pub(crate) fn keeping(mut self, requests: Requests) -> Self {
+        self._requests = Some(requests);
+        self
     }
 
     /// Ready when a read would be.

@@ -9,6 +9,7 @@
 
 mod credentials;
 mod dial;
+mod http2;
 mod proxy;
 mod reconnect;
 mod target;
@@ -25,13 +26,15 @@ use wireloom_ws::Role;
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::client::{ClientHandshake, ClientOptions, Progress};
 use wireloom_ws::handshake::uri::UriError;
-use wireloom_ws::handshake::{HandshakeLimits, Response};
+use wireloom_ws::handshake::{self, HandshakeLimits};
 
+pub use http2::{Exchange, Http2, Informational, Request, Response};
 pub use proxy::{Proxy, ProxyError};
 pub use reconnect::{Connected, Loss, ReconnectPolicy, Reconnecting, Step, Trouble};
 
 use crate::error::{Error, Stage};
-use crate::http::TlsInfo;
+use crate::headers::Headers;
+use crate::http::{TlsInfo, Version};
 use crate::io::Io;
 use crate::server::{read, write};
 use crate::websocket::{WebSocket, WebSocketConfig};
@@ -39,7 +42,7 @@ use dial::Known;
 use proxy::Environment;
 use target::Target;
 #[cfg(feature = "tls")]
-use tls::{ClientTls, Protocols};
+use tls::ClientTls;
 
 /// Opens a WebSocket: `ws://` or `wss://`, with the defaults of [`Connector`].
 ///
@@ -76,8 +79,17 @@ pub struct Connector {
     redirects_max: u8,
     route: Route,
     known: Known,
+    is_http2: bool,
+    http2_config: wireloom_http2::Config,
     #[cfg(feature = "tls")]
     tls: ClientTls,
+}
+
+/// What is to be spoken, and offered by ALPN where there is TLS (RFC 7301).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocols {
+    Http1,
+    Http2,
 }
 
 /// How the server is reached.
@@ -102,6 +114,8 @@ impl Default for Connector {
             redirects_max: 0,
             route: Route::Direct,
             known: Known::default(),
+            is_http2: false,
+            http2_config: wireloom_http2::Config::new(wireloom_http2::Role::Client),
             #[cfg(feature = "tls")]
             tls: ClientTls::default(),
         }
@@ -187,6 +201,19 @@ impl Connector {
         self
     }
 
+    /// Whether [`connect`](Self::connect) opens WebSockets over HTTP/2 (RFC 8441), each over a connection of its own; by default
+    /// over HTTP/1.1. Many over one connection: [`Http2::websocket`].
+    pub fn http2(mut self, is_http2: bool) -> Self {
+        self.is_http2 = is_http2;
+        self
+    }
+
+    /// Chooses for connections of HTTP/2: settings, windows, limits.
+    pub fn http2_config(mut self, config: wireloom_http2::Config) -> Self {
+        self.http2_config = config;
+        self
+    }
+
     /// Connects to these addresses where `host` is asked for, instead of asking the resolver. Port 0 stands for the URL's.
     pub fn resolve(mut self, host: impl Into<String>, addresses: impl Into<Vec<SocketAddr>>) -> Self {
         self.known.add(host.into(), addresses.into());
@@ -218,13 +245,7 @@ impl Connector {
     /// As for [`connect`](Self::connect).
     pub async fn open(&self, url: &str) -> Result<Opened, Error> {
         let mut target = Target::websocket(url)?;
-        let mut headers = self.headers.clone();
-        if let Some(credentials) = &target.credentials
-            && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"))
-        {
-            let basic = credentials.basic().ok_or(Error::Url(UriError::UserInfo))?;
-            headers.push(("Authorization".to_owned(), basic));
-        }
+        let mut headers = self.headers_for(&target)?;
         let mut redirects = self.redirects_max;
         loop {
             let response = match self.attempt(&target, &headers).await {
@@ -245,7 +266,22 @@ impl Connector {
         }
     }
 
+    /// The headers, with the credentials of a URL.
+    fn headers_for(&self, target: &Target) -> Result<Vec<(String, String)>, Error> {
+        let mut headers = self.headers.clone();
+        if let Some(credentials) = &target.credentials
+            && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"))
+        {
+            let basic = credentials.basic().ok_or(Error::Url(UriError::UserInfo))?;
+            headers.push(("Authorization".to_owned(), basic));
+        }
+        Ok(headers)
+    }
+
     async fn attempt(&self, target: &Target, headers: &[(String, String)]) -> Result<Opened, Error> {
+        if self.is_http2 {
+            return self.http2_to(target.clone(), headers.to_vec()).await?.open_at(target).await;
+        }
         let mut nonce = [0; 16];
         getrandom::getrandom(&mut nonce).map_err(|_| Error::Io(io::ErrorKind::Other))?;
         let handshake = ClientHandshake::new(self.options(target, headers), nonce, self.handshake_limits)?;
@@ -253,9 +289,13 @@ impl Connector {
             .await
             .map_err(|_| Error::Timeout(Stage::Connect))??;
         let shaking = async {
-            let (io, tls) = self.secure(target, io).await?;
+            let (io, tls) = self.secure(target, io, Protocols::Http1).await?;
             let (socket, response) = self.shake_hands(io, handshake).await?;
-            Ok(Opened { socket, response, peer, tls })
+            let mut headers = Headers::new();
+            for (name, value) in response.headers() {
+                headers.push_unchecked(name.as_bytes(), value);
+            }
+            Ok(Opened { socket, version: Version::Http11, status: response.status(), headers, peer, tls })
         };
         tokio::time::timeout(self.handshake_timeout, shaking)
             .await
@@ -305,16 +345,21 @@ impl Connector {
     }
 
     #[cfg(feature = "tls")]
-    async fn secure(&self, target: &Target, io: Io) -> Result<(Io, Option<TlsInfo>), Error> {
+    async fn secure(
+        &self,
+        target: &Target,
+        io: Io,
+        protocols: Protocols,
+    ) -> Result<(Io, Option<TlsInfo>), Error> {
         if !target.secure {
             return Ok((io, None));
         }
-        let (io, info) = self.tls.connect(&target.host, io, Protocols::Http1).await?;
+        let (io, info) = self.tls.connect(&target.host, io, protocols).await?;
         Ok((io, Some(info)))
     }
 
     #[cfg(not(feature = "tls"))]
-    async fn secure(&self, target: &Target, io: Io) -> Result<(Io, Option<TlsInfo>), Error> {
+    async fn secure(&self, target: &Target, io: Io, _: Protocols) -> Result<(Io, Option<TlsInfo>), Error> {
         if target.secure { Err(Error::NoTls) } else { Ok((io, None)) }
     }
 
@@ -322,7 +367,7 @@ impl Connector {
         &self,
         mut io: Io,
         mut handshake: ClientHandshake,
-    ) -> Result<(WebSocket, Response), Error> {
+    ) -> Result<(WebSocket, handshake::Response), Error> {
         // When this fails, the server has hung up early; why (an alert of TLS, a refusal) may still be there to be read.
         let _ = write(&mut io, &[handshake.request()]).await;
         let mut bytes = BytesMut::new();
@@ -352,8 +397,12 @@ impl Connector {
 pub struct Opened {
     /// The WebSocket.
     pub socket: WebSocket,
-    /// The response that opened it, without body: its headers may hold a cookie.
-    pub response: Response,
+    /// The version of HTTP that it was opened over.
+    pub version: Version,
+    /// The status of the response that opened it: 101, or 200 over HTTP/2.
+    pub status: u16,
+    /// The headers of that response.
+    pub headers: Headers,
     /// Where the connection leads: to the server, or to the proxy before it.
     pub peer: Option<SocketAddr>,
     /// What TLS agreed upon, if it is spoken to the server.

@@ -33,6 +33,29 @@ impl Target {
         }
     }
 
+    /// The URL of anything that HTTP reaches. A fragment is left out: it is the client's own (RFC 9110 §7.1).
+    pub(super) fn http(url: &str) -> Result<Self, Error> {
+        let (scheme, rest) = url.split_once("://").ok_or(Error::Url(UriError::Scheme))?;
+        let scheme = match &*scheme.to_ascii_lowercase() {
+            "http" | "ws" => "ws",
+            "https" | "wss" => "wss",
+            _ => return Err(Error::Url(UriError::Scheme)),
+        };
+        Self::split(scheme, rest.split('#').next().unwrap_or_default())
+    }
+
+    /// Another path, with query, of the same server.
+    pub(super) fn with_resource(&self, resource: &str) -> Result<Self, Error> {
+        let scheme = if self.secure { "wss" } else { "ws" };
+        let resource = resource.split('#').next().unwrap_or_default();
+        let port = if self.authority.ends_with(']') || !self.authority.contains(':') {
+            format!(":{}", self.port)
+        } else {
+            String::new()
+        };
+        Self::split(scheme, &format!("{}{port}{resource}", self.authority))
+    }
+
     /// `scheme` is `ws` or `wss`.
     fn split(scheme: &str, rest: &str) -> Result<Self, Error> {
         let (authority, resource) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use wireloom_ws::handshake::uri::UriError;
 
-use super::failed;
+use super::{Protocols, failed};
 use crate::error::Error;
 use crate::http::TlsInfo;
 use crate::io::{Io, Transport};
@@ -45,16 +45,11 @@ struct Roots {
     own: Vec<CertificateDer<'static>>,
 }
 
-/// What is offered to be spoken inside (RFC 7301).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocols {
-    Http1,
-}
-
 impl Protocols {
     fn names(self) -> Vec<Vec<u8>> {
         match self {
             Self::Http1 => vec![b"http/1.1".to_vec()],
+            Self::Http2 => vec![b"h2".to_vec()],
         }
     }
 }

@@ -83,15 +83,7 @@ impl RecvStream {
         })
     }
 
-    /// [`poll_data`](Self::poll_data) for those who wait.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) async fn data(&mut self) -> Option<Result<Bytes, Error>> {
-        poll_fn(|cx| self.poll_data(cx)).await
-    }
-
-    /// The trailers, once [`data`](Self::data) was `None`, if there were any.
+    /// The trailers, once [`poll_data`](Self::poll_data) was `None`, if there were any.
     pub(crate) fn trailers(&mut self) -> Option<Headers> {
         self.shared.lock().slot(self.at)?.trailers.take()
     }
@@ -155,8 +147,9 @@ impl Drop for RecvStream {
                 let _ = state.core.release_capacity(at.key, held);
             }
             if !ended && state.core.role() == Role::Client {
-                // Nobody hears the answer.
+                // Nobody hears the answer: whoever sends need not go on.
                 let _ = state.core.reset(at.key, ErrorCode::CANCEL);
+                state.fail_stream(at.key, &Error::StreamReset(ErrorCode::CANCEL));
             } else if !ended && finished {
                 state.finish(at.key);
             }
@@ -202,6 +195,19 @@ impl SendStream {
                 Poll::Pending
             }
             len => Poll::Ready(Ok(len)),
+        }
+    }
+
+    /// Ready when the stream is gone, so that nothing can be sent any more.
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.shared.lock();
+        let is_there = state.core.contains(self.at.key);
+        match state.slot(self.at) {
+            Some(slot) if is_there && slot.failed.is_none() => {
+                register(&mut slot.sender, cx);
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
         }
     }
 

@@ -18,13 +18,11 @@
 //! - A client: the same driver in a task of its own ([`Driver::run`]), and [`Requests`], which can be cloned:
 //!   [`Requests::ready`] waits for the server's SETTINGS, [`Requests::open`] opens a request and gives the
 //!   [`SendStream`] for its content and the [`RecvStream`] on which [`RecvStream::head`] waits for the response,
-//!   interim ones first, [`RecvStream::data`] for its content and [`RecvStream::trailers`] for the rest.
+//!   interim ones first, [`RecvStream::poll_data`] for its content and [`RecvStream::trailers`] for the rest.
 //! - Window is given back as content is taken from the [`RecvStream`], not before: who does not read holds the peer back.
 //! - Dropping a [`RecvStream`] before its end, or a [`SendStream`] that was not finished, resets the stream (a server
 //!   that has answered in full resets with NO_ERROR, RFC 9113 §8.1).
 //! - [`tunnel`](crate::tunnel) makes a transport of the two.
-
-#![allow(dead_code, unused_imports, reason = "the client's half is used by the client")]
 
 mod driver;
 mod handles;

@@ -384,7 +384,7 @@ impl State {
     }
 
     /// Tells whoever holds a stream that it has failed.
-    fn fail_stream(&mut self, key: StreamKey, error: &Error) {
+    pub(super) fn fail_stream(&mut self, key: StreamKey, error: &Error) {
         if let Some(slot) = self.slot_of(key) {
             slot.fail(error);
             let task = slot.task.take();

@@ -29,7 +29,9 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
+#[cfg(feature = "tls")]
+use tokio::net::TcpStream;
+use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 

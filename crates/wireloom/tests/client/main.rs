@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod dial;
+mod http2;
 mod proxy;
 mod reconnect;
 mod redirect;
+mod scripted;
 #[cfg(feature = "tls")]
 mod tls;
 
@@ -20,7 +22,10 @@ async fn handle(request: Request) -> Response {
     }
     let headers: Vec<String> = request
         .headers()
-        .filter(|(name, _)| !name.starts_with("Sec-") && !["Host", "Upgrade", "Connection"].contains(name))
+        .filter(|(name, _)| {
+            !name.to_ascii_lowercase().starts_with("sec-")
+                && !["Host", "Upgrade", "Connection", "host"].contains(name)
+        })
         .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value)))
         .collect();
     let told = format!("{} {}", request.target(), headers.join(", "));

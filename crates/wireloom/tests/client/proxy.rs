@@ -192,6 +192,35 @@ async fn says_why_a_socks_proxy_opens_nothing() {
     assert_eq!(failed.unwrap_err(), Error::Proxy(ProxyError::HostLen));
 }
 
+// What follows a proxy's answer in the same packet is the tunnel's: a server of HTTP/2 may speak first.
+#[tokio::test]
+async fn takes_nothing_from_behind_the_answer() {
+    let settings = b"\0\0\0\x04\0\0\0\0\0";
+    for (scheme, turns) in [
+        ("http", vec![(&b"\r\n\r\n"[..], &b"HTTP/1.1 200 OK\r\n\r\n"[..])]),
+        ("socks5h", vec![(b"\x05\x01\x00", b"\x05\x00"), (b"\x50", b"\x05\x00\x00\x01\0\0\0\0\0\0")]),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut bytes = Vec::new();
+            let last = turns.len() - 1;
+            for (count, (end, said)) in turns.into_iter().enumerate() {
+                while !bytes.ends_with(end) {
+                    bytes.push(client.read_u8().await.unwrap());
+                }
+                let behind: &[u8] = if count == last { settings } else { b"" };
+                client.write_all(&[said, behind].concat()).await.unwrap();
+            }
+            let _ = tokio::io::copy(&mut client, &mut tokio::io::sink()).await;
+        });
+        let proxied = Connector::new().proxy(Proxy::new(&format!("{scheme}://{at}")).unwrap());
+        let http2 = proxied.connect_http2("http://a").await.unwrap();
+        assert!(!http2.takes_websockets());
+    }
+}
+
 /// TLS to the proxy, and to the server inside.
 #[cfg(feature = "tls")]
 #[tokio::test]

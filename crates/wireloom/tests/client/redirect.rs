@@ -1,6 +1,6 @@
 //! Redirects, and what another origin is told.
 
-use wireloom::{Connector, Error};
+use wireloom::{Connector, Error, Version};
 
 use super::{serve, told};
 
@@ -56,6 +56,7 @@ async fn follows_no_further_than_it_may() {
 async fn tells_what_became_known_on_the_way() {
     let server = serve().await;
     let opened = Connector::new().open(&format!("ws://{server}/")).await.unwrap();
-    assert_eq!((opened.response.status(), opened.peer, opened.tls), (101, Some(server), None));
-    assert_eq!(opened.response.header("upgrade"), Some(&b"websocket"[..]));
+    assert_eq!((opened.version, opened.status), (Version::Http11, 101));
+    assert_eq!((opened.peer, opened.tls), (Some(server), None));
+    assert_eq!(opened.headers.get("upgrade"), Some(&b"websocket"[..]));
 }

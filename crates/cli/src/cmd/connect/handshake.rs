@@ -2,7 +2,6 @@
 
 use wireloom::Error;
 use wireloom::client::Opened;
-use wireloom::wireloom_ws::handshake::Response;
 
 use super::output::Notes;
 use crate::terminal;
@@ -20,16 +19,21 @@ pub(super) fn tell(opened: &Opened, notes: &Notes) {
         let alpn = tls.alpn.as_deref().map(|name| format!(", {}", name.escape_ascii())).unwrap_or_default();
         notes.say(&format!("{}{alpn}", tls.version));
     }
-    tell_response(&opened.response, notes);
+    tell_response(opened.status, "", opened.headers.iter(), notes);
     let compressed = if opened.socket.is_compressed() { ", compressed" } else { "" };
     let subprotocol = terminal::visible(opened.socket.subprotocol().unwrap_or("none"));
     notes.say(&format!("open{compressed}, subprotocol: {subprotocol}"));
 }
 
 /// Says what the server answered.
-pub(super) fn tell_response(response: &Response, notes: &Notes) {
-    notes.say(&format!("< {} {}", response.status(), terminal::visible(response.reason())));
-    for (name, value) in response.headers() {
+pub(super) fn tell_response<'a>(
+    status: u16,
+    reason: &str,
+    headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    notes: &Notes,
+) {
+    notes.say(format!("< {status} {}", terminal::visible(reason)).trim_end());
+    for (name, value) in headers {
         let is_secret = SECRET.iter().any(|secret| name.eq_ignore_ascii_case(secret));
         let value = if is_secret { "…".into() } else { terminal::visible(&String::from_utf8_lossy(value)) };
         notes.say(&format!("< {name}: {value}"));
@@ -42,7 +46,7 @@ pub(super) fn tell_failure(url: &str, error: &Error, is_verbose: bool, notes: &N
     if let Error::Refused(response) = error
         && is_verbose
     {
-        tell_response(response, notes);
+        tell_response(response.status(), response.reason(), response.headers(), notes);
     }
 }
 

@@ -53,7 +53,7 @@ async fn talk(
                 }
                 Some(Step::Connected(connected)) => {
                     if args.verbose > 0 {
-                        handshake::tell_response(&connected.response, notes);
+                        handshake::tell_response(connected.status, "", connected.headers.iter(), notes);
                     }
                     if let Some(gap) = connected.gap {
                         notes.say(&format!("open again; what was sent here in {:.1} s never came", gap.as_secs_f64()));

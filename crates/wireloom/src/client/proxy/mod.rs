@@ -108,7 +108,7 @@ impl Proxy {
         let mut io = Io::Tcp(stream);
         #[cfg(feature = "tls")]
         if self.kind == Kind::Https {
-            io = tls.connect(&self.host, io, super::tls::Protocols::Http1).await?.0;
+            io = tls.connect(&self.host, io, super::Protocols::Http1).await?.0;
         }
         let credentials = self.credentials.as_ref();
         match (self.kind, address) {

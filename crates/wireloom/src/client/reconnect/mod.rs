@@ -21,6 +21,7 @@ pub use policy::{ReconnectPolicy, Trouble};
 
 use super::{Connector, Opened};
 use crate::error::Error;
+use crate::headers::Headers;
 use crate::websocket::{OwnedMessage, Payload, WebSocket};
 use ledger::Ledger;
 
@@ -108,8 +109,10 @@ pub enum Step {
 pub struct Connected {
     /// The subprotocol that was agreed upon.
     pub subprotocol: Option<String>,
-    /// The response that opened it.
-    pub response: wireloom_ws::handshake::Response,
+    /// The status of the response that opened it.
+    pub status: u16,
+    /// The headers of that response.
+    pub headers: Headers,
     /// For how long there was no connection: what others were sent in that time never came here. `None` for the first.
     pub gap: Option<Duration>,
 }
@@ -204,7 +207,8 @@ impl Reconnecting {
                 let now = Instant::now();
                 let connected = Connected {
                     subprotocol: opened.socket.subprotocol().map(String::from),
-                    response: opened.response,
+                    status: opened.status,
+                    headers: opened.headers,
                     gap: self.lost_at.map(|lost_at| now - lost_at),
                 };
                 let ledger = Ledger::new(self.policy.keep_len_max, now);

@@ -1,0 +1,301 @@
+//! A client's connection of HTTP/2: many requests and many WebSockets at once (RFC 9113, RFC 8441). What moves the bytes is
+//! [`crate::http2`]'s.
+//!
+//! ```text
+//! Connector::connect_http2 -> Http2 -- send(Request) --> Exchange -> Informational ..., Response { body, trailers }
+//!                               '----- websocket(url) -> WebSocket (extended CONNECT)
+//! ```
+
+mod exchange;
+mod request;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use wireloom_http2::Role;
+use wireloom_http2::field::{Field, Token};
+use wireloom_ws::handshake::client::Verdict;
+use wireloom_ws::handshake::http2::{judge_response, request_fields};
+use wireloom_ws::handshake::uri::UriError;
+
+pub use exchange::{Exchange, Informational, Response};
+pub use request::Request;
+
+use super::target::Target;
+use super::{Connector, Opened, Protocols};
+use crate::error::{Error, Stage};
+use crate::headers::Headers;
+use crate::http::{TlsInfo, Version};
+use crate::http2::{Driver, RecvStream, Requests, SendStream};
+use crate::io::Io;
+use crate::tunnel::Tunnel;
+use crate::websocket::WebSocket;
+
+/// A connection of HTTP/2 to one server. Clones are handles of the same connection, which ends when the last of them is
+/// dropped and what was begun has finished.
+///
+/// ```no_run
+/// use wireloom::Connector;
+/// use wireloom::client::Request;
+///
+/// # async fn example() -> Result<(), wireloom::Error> {
+/// let http2 = Connector::new().connect_http2("https://example.com").await?;
+/// // Side by side.
+/// let (one, two) = (http2.send(Request::get("/one"))?, http2.send(Request::get("/two"))?);
+/// println!("{} {}", one.response().await?.status, two.response().await?.status);
+///
+/// let mut response = http2.request(Request::post("/upload", "hello")).await?;
+/// println!("{:?}", response.body.bytes().await?);
+///
+/// let mut socket = http2.websocket("/chat").await?;
+/// socket.send("hello").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What is safe to retry
+/// [`Error::NotProcessed`] says that the server has not looked at a request: it was refused, or the connection was going away
+/// before it came to it (RFC 9113 §8.7). Then [`is_open`](Self::is_open) says whether another connection is needed. After any other
+/// error a request may have had its effect.
+#[derive(Clone)]
+pub struct Http2 {
+    pub(super) requests: Requests,
+    about: Arc<About>,
+}
+
+/// What all handles of a connection know.
+struct About {
+    connector: Connector,
+    target: Target,
+    /// What every request is sent with.
+    headers: Vec<(String, String)>,
+    peer: Option<SocketAddr>,
+    tls: Option<TlsInfo>,
+}
+
+impl Connector {
+    /// Opens a connection of HTTP/2 to the server that a URL names (`https` or `wss`: chosen by ALPN; `http` or `ws`: by prior
+    /// knowledge); its path is of no interest. [`header`](Self::header)s, and credentials of the URL, go with every request.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect), and [`Error::NoHttp2`] when the server speaks something else.
+    pub async fn connect_http2(&self, url: &str) -> Result<Http2, Error> {
+        let target = Target::http(url)?;
+        let headers = self.headers_for(&target)?;
+        self.http2_to(target, headers).await
+    }
+
+    /// Sends one request, over a connection of its own.
+    ///
+    /// # Errors
+    /// As for [`connect_http2`](Self::connect_http2) and [`Http2::request`].
+    pub async fn request(&self, request: Request) -> Result<Response, Error> {
+        self.connect_http2(request.url()).await?.request(request).await
+    }
+
+    pub(super) async fn http2_to(
+        &self,
+        target: Target,
+        headers: Vec<(String, String)>,
+    ) -> Result<Http2, Error> {
+        let (io, peer) = tokio::time::timeout(self.connect_timeout, self.dial(&target))
+            .await
+            .map_err(|_| Error::Timeout(Stage::Connect))??;
+        let beginning = async {
+            let (io, tls) = self.secure(&target, io, Protocols::Http2).await?;
+            if tls.as_ref().is_some_and(|tls| tls.alpn.as_deref() != Some(b"h2")) {
+                // RFC 9113 §3.2: over TLS it is spoken when ALPN says so.
+                return Err(Error::NoHttp2);
+            }
+            let driver = Driver::new(io, Role::Client, self.http2_config)?;
+            let requests = driver.requests();
+            tokio::spawn(driver.run());
+            match requests.ready().await {
+                // RFC 9113 §3.4: whoever begins with something else than SETTINGS.
+                Err(Error::Http2(_)) => Err(Error::NoHttp2),
+                ready => ready.map(|()| (requests, tls)),
+            }
+        };
+        let (requests, tls) = tokio::time::timeout(self.handshake_timeout, beginning)
+            .await
+            .map_err(|_| Error::Timeout(Stage::Handshake))??;
+        let about = About { connector: self.clone(), target, headers, peer, tls };
+        Ok(Http2 { requests, about: Arc::new(about) })
+    }
+}
+
+impl Http2 {
+    /// Sends a request and waits for the response; interim ones are passed over.
+    ///
+    /// # Cancel safety
+    /// Dropping the future takes the request back, as far as that is still possible.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send) and [`Exchange::response`].
+    pub async fn request(&self, request: Request) -> Result<Response, Error> {
+        self.send(request)?.response().await
+    }
+
+    /// Begins a request, at once or as soon as the server allows one more.
+    ///
+    /// # Errors
+    /// [`Error::NotProcessed`] when the connection takes no more requests; the URL is one of another server, or a header cannot
+    /// be sent; the server broke a rule and the connection was ended for that. Nothing was sent.
+    pub fn send(&self, request: Request) -> Result<Exchange, Error> {
+        let target = self.target_of(request.url())?;
+        let mut headers = Headers::new();
+        for (name, value) in &self.about.headers {
+            if !request.has(name) {
+                headers.push(name, value)?;
+            }
+        }
+        let (method, mut body, expects) = request.into_parts(&mut headers)?;
+        headers.make_names_lowercase();
+        let whole = body.whole();
+        let is_empty = whole.as_ref().is_some_and(Bytes::is_empty);
+        let fields = [
+            Field::known(Token::Method, method.as_bytes()),
+            Field::known(Token::Scheme, if target.secure { b"https" } else { b"http" }),
+            Field::known(Token::Authority, target.authority.as_bytes()),
+            Field::known(Token::Path, target.resource.as_bytes()),
+        ];
+        let fields = fields.into_iter().chain(crate::http2::to_fields(&headers));
+        let (send, recv) = self.requests.open(fields, is_empty).map_err(unsent)?;
+        let content = match whole {
+            Some(bytes) if bytes.is_empty() => None,
+            Some(bytes) => Some((send, bytes.into())),
+            None => Some((send, body)),
+        };
+        Ok(Exchange::new(recv, content, expects, self.clone()))
+    }
+
+    /// Opens a WebSocket over this connection (RFC 8441), with what the [`Connector`] asks for. `url` is a path, or a URL of this
+    /// server.
+    ///
+    /// # Cancel safety
+    /// Dropping the future takes the request back.
+    ///
+    /// # Errors
+    /// [`Error::NoExtendedConnect`] when the server does not offer it; [`Error::Refused`] with the server's answer when it is
+    /// another one; and as for [`send`](Self::send).
+    pub async fn websocket(&self, url: &str) -> Result<WebSocket, Error> {
+        Ok(self.open(url).await?.socket)
+    }
+
+    /// As [`websocket`](Self::websocket), with what became known on the way.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open(&self, url: &str) -> Result<Opened, Error> {
+        self.open_at(&self.target_of(url)?).await
+    }
+
+    pub(super) async fn open_at(&self, target: &Target) -> Result<Opened, Error> {
+        // RFC 8441 §3: not before the server has said that it takes it.
+        if !self.requests.takes_extended_connect() {
+            self.requests.ready().await?;
+            return Err(Error::NoExtendedConnect);
+        }
+        let connector = &self.about.connector;
+        let options = connector.options(target, &self.about.headers);
+        let fields = request_fields(&options, target.secure)?;
+        let fields = fields.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+        let (send, recv) = self.requests.open(fields, false).map_err(unsent)?;
+        let answered = self.answered(&options, send, recv);
+        tokio::time::timeout(connector.handshake_timeout, answered)
+            .await
+            .map_err(|_| Error::Timeout(Stage::Handshake))?
+    }
+
+    async fn answered(
+        &self,
+        options: &wireloom_ws::handshake::ClientOptions,
+        send: SendStream,
+        mut recv: RecvStream,
+    ) -> Result<Opened, Error> {
+        loop {
+            let head = recv.head().await?;
+            let status = head.status.to_string();
+            let first = (&b":status"[..], status.as_bytes());
+            let rest = head.headers.iter().map(|(name, value)| (name.as_bytes(), value));
+            match judge_response(options, std::iter::once(first).chain(rest))? {
+                Verdict::Informational => {}
+                Verdict::Refused(response) => return Err(Error::Refused(Box::new(response))),
+                Verdict::Accepted(negotiated) => {
+                    let tunnel = Tunnel::new(send, recv).keeping(self.requests.clone());
+                    let connector = &self.about.connector;
+                    let socket = WebSocket::open(
+                        Io::Tunnel(Box::new(tunnel)),
+                        wireloom_ws::Role::Client,
+                        negotiated,
+                        connector.deflate.as_ref(),
+                        connector.config.clone(),
+                        &[],
+                    );
+                    return Ok(Opened {
+                        socket,
+                        version: Version::Http2,
+                        status: head.status,
+                        headers: head.headers,
+                        peer: self.about.peer,
+                        tls: self.about.tls.clone(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Where a request goes: a path here, or a URL of this server.
+    fn target_of(&self, url: &str) -> Result<Target, Error> {
+        let own = &self.about.target;
+        if url.starts_with('/') {
+            return own.with_resource(url);
+        }
+        let target = Target::http(url)?;
+        if target.is_same_origin(own) { Ok(target) } else { Err(Error::Url(UriError::Authority)) }
+    }
+
+    /// Whether requests can still be begun: not when either end has said that it goes away.
+    pub fn is_open(&self) -> bool {
+        self.requests.is_open()
+    }
+
+    /// Whether the server takes WebSockets over this connection (RFC 8441 §3).
+    pub fn takes_websockets(&self) -> bool {
+        self.requests.takes_extended_connect()
+    }
+
+    /// Ends the connection gracefully: what was begun is finished, and nothing else begins.
+    pub fn shut_down(&self) {
+        self.requests.shut_down();
+    }
+
+    /// Where the connection leads: to the server, or to the proxy before it.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.about.peer
+    }
+
+    /// What TLS agreed upon, if it is spoken.
+    pub fn tls(&self) -> Option<&TlsInfo> {
+        self.about.tls.as_ref()
+    }
+}
+
+/// A request that was not sent because the connection has ended is one that was not processed.
+fn unsent(error: Error) -> Error {
+    match error {
+        Error::Closed | Error::Cut | Error::Io(_) => Error::NotProcessed,
+        error => error,
+    }
+}
+
+impl fmt::Debug for Http2 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http2").field("peer", &self.about.peer).field("is_open", &self.is_open()).finish()
+    }
+}

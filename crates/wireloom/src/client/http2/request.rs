@@ -1,0 +1,110 @@
+//! A request as a value, before it is sent.
+
+use std::fmt;
+
+use crate::error::Error;
+use crate::headers::Headers;
+use crate::http::Body;
+
+/// A request to send: a method, a URL or path, headers, content.
+///
+/// ```
+/// use wireloom::Body;
+/// use wireloom::client::Request;
+///
+/// let request = Request::get("/search?q=loom").header("Accept", "text/html");
+/// // Content that comes into being while it is sent.
+/// let (mut sender, body) = Body::channel();
+/// let upload = Request::new("PUT", "https://example.com/file").with_body(body);
+/// ```
+pub struct Request {
+    method: String,
+    url: String,
+    headers: Vec<(String, Vec<u8>)>,
+    body: Body,
+}
+
+impl Request {
+    /// A request with this method, without headers and content. What cannot be sent is refused when it is sent.
+    pub fn new(method: impl Into<String>, url: impl Into<String>) -> Self {
+        Self { method: method.into(), url: url.into(), headers: Vec::new(), body: Body::empty() }
+    }
+
+    /// GET.
+    pub fn get(url: impl Into<String>) -> Self {
+        Self::new("GET", url)
+    }
+
+    /// POST, with this content.
+    pub fn post(url: impl Into<String>, body: impl Into<Body>) -> Self {
+        Self::new("POST", url).with_body(body)
+    }
+
+    /// Adds a header, in place of one of the [`Connector`](crate::Connector)'s with this name. Those that belong to a connection
+    /// of HTTP/1.1 (`Connection`, `Host` and the like) cannot be sent.
+    ///
+    /// With `Expect: 100-continue` the content waits until the server asks for it, for a second at most.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl AsRef<[u8]>) -> Self {
+        self.headers.push((name.into(), value.as_ref().to_vec()));
+        self
+    }
+
+    /// Sets the content: bytes, text, or a [`Body`] that comes into being while it is sent. The `Content-Length` of what is whole
+    /// is sent too.
+    #[must_use]
+    pub fn with_body(mut self, body: impl Into<Body>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name))
+    }
+
+    /// Adds the headers to `into`; gives the method, the content, and whether that waits for `100 Continue`.
+    pub(super) fn into_parts(self, into: &mut Headers) -> Result<(String, Body, bool), Error> {
+        for (name, value) in &self.headers {
+            if is_of_connection(name, value) {
+                return Err(Error::Header);
+            }
+            into.push(name, value)?;
+        }
+        let len =
+            self.body.len_hint().filter(|&len| len > 0 || self.method == "POST" || self.method == "PUT");
+        if let Some(len) = len
+            && !self.has("content-length")
+        {
+            into.push("content-length", len.to_string())?;
+        }
+        let expects = into.names("expect", "100-continue");
+        Ok((self.method, self.body, expects))
+    }
+}
+
+/// What HTTP/2 says otherwise, or not at all (RFC 9113 §8.2.2, §8.3.1).
+fn is_of_connection(name: &str, value: &[u8]) -> bool {
+    ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "host"]
+        .iter()
+        .any(|own| name.eq_ignore_ascii_case(own))
+        || (name.eq_ignore_ascii_case("te") && !value.eq_ignore_ascii_case(b"trailers"))
+}
+
+/// Without the query, and of the headers the names alone: the rest may be a secret.
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.url.split('?').next().unwrap_or_default();
+        // A user and a password may stand before the host.
+        let path = path.rsplit_once('@').map_or(path, |(_, rest)| rest);
+        f.debug_struct("Request")
+            .field("method", &self.method)
+            .field("path", &path)
+            .field("headers", &self.headers.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .field("body", &self.body)
+            .finish()
+    }
+}

@@ -1,0 +1,439 @@
+//! Requests and WebSockets over HTTP/2.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use wireloom::client::{Http2, Request};
+use wireloom::wireloom_http2::error::ErrorCode;
+use wireloom::wireloom_http2::field::{Field, Token};
+use wireloom::wireloom_http2::{Config, Connection, Role, StreamKey};
+use wireloom::{Body, Connector, DeflateConfig, Error, Headers, Response, Server, Version};
+
+use super::scripted::{self, Happened};
+use super::told;
+
+/// A server that also answers requests.
+async fn serve() -> SocketAddr {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(handle));
+    address
+}
+
+async fn handle(mut request: wireloom::Request) -> Result<Response, Error> {
+    if request.is_websocket() {
+        return Ok(super::handle(request).await);
+    }
+    Ok(match request.path() {
+        // What was asked, and with what.
+        "/told" => {
+            let headers: Vec<String> = request
+                .headers()
+                .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value)))
+                .collect();
+            Response::text(200, format!("{} {} {}", request.method(), request.target(), headers.join(", ")))
+        }
+        "/echo" => Response::new(200).with_body("application/octet-stream", request.into_body()),
+        "/trailers" => {
+            while request.body_mut().chunk().await?.is_some() {}
+            let trailers = request.body_mut().trailers().unwrap_or_default();
+            let (sender, body) = Body::channel();
+            tokio::spawn(sender.finish(trailers));
+            Response::new(200).with_body("text/plain", body)
+        }
+        "/endless" => {
+            let (mut sender, body) = Body::channel();
+            tokio::spawn(async move { while sender.send(vec![7; 10_000]).await.is_ok() {} });
+            Response::new(200).with_body("text/plain", body)
+        }
+        _ => Response::not_found(),
+    })
+}
+
+async fn connect(address: SocketAddr) -> Http2 {
+    Connector::new().connect_http2(&format!("http://{address}")).await.unwrap()
+}
+
+async fn text(http2: &Http2, request: Request) -> String {
+    let mut response = http2.request(request).await.unwrap();
+    String::from_utf8(response.body.bytes().await.unwrap().to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn asks_what_it_is_told_to() {
+    let address = serve().await;
+    let connector = Connector::new().header("X-All", "1").header("X-Both", "all");
+    let http2 = connector.connect_http2(&format!("http://anna:x@{address}/ignored")).await.unwrap();
+    let asked = text(&http2, Request::get("/told?a#b").header("X-Both", "one")).await;
+    for part in ["GET /told?a ", "x-all: 1", "authorization: Basic YW5uYTp4", "x-both: one"] {
+        assert!(asked.contains(part), "{part}: {asked}");
+    }
+    assert!(asked.contains(&format!("host: {address}")) && !asked.contains("x-both: all"), "{asked}");
+    let post = text(&http2, Request::post(format!("http://{address}/told"), "hello")).await;
+    assert!(post.starts_with("POST /told ") && post.contains("content-length: 5"), "{post}");
+    assert_eq!(http2.request(Request::get("/nothing")).await.unwrap().status, 404);
+    let head = http2.request(Request::new("HEAD", "/told")).await.unwrap();
+    assert!(head.headers.get("content-length").is_some());
+    assert_eq!(http2.peer(), Some(address));
+    let other = http2.request(Request::get("http://other.example/")).await.unwrap_err();
+    assert!(matches!(other, Error::Url(_)), "{other:?}");
+    // RFC 9113 §8.2.1, §8.2.2, §8.3.1.
+    for (name, value) in
+        [("a b", ""), ("a", "b\r\nc: d"), ("Connection", "close"), ("TE", "gzip"), ("Host", "a")]
+    {
+        let bad = http2.request(Request::get("/").header(name, value)).await.unwrap_err();
+        assert_eq!(bad, Error::Header, "{name}");
+    }
+    // In one go.
+    let request = Request::get(format!("http://{address}/nothing"));
+    assert_eq!(Connector::new().request(request).await.unwrap().status, 404);
+}
+
+#[tokio::test]
+async fn streams_content_both_ways() {
+    let http2 = connect(serve().await).await;
+    let (mut sender, body) = Body::channel();
+    let mut response = http2.request(Request::post("/echo", body)).await.unwrap();
+    for round in 0..20u8 {
+        sender.send(vec![round; 100_000]).await.unwrap();
+        let mut left = 100_000;
+        while left > 0 {
+            let chunk = response.body.chunk().await.unwrap().unwrap();
+            assert!(chunk.iter().all(|&byte| byte == round));
+            left -= chunk.len();
+        }
+    }
+    drop(sender);
+    assert_eq!(response.body.chunk().await, Ok(None));
+    // More than all windows together, at once.
+    let much: Vec<u8> = (0..20_000_000u32).map(|byte| byte as u8).collect();
+    let mut response = http2.request(Request::post("/echo", much.clone())).await.unwrap();
+    assert!(response.body.bytes().await.unwrap() == much);
+}
+
+#[tokio::test]
+async fn sends_and_receives_trailers() {
+    let http2 = connect(serve().await).await;
+    let (mut sender, body) = Body::channel();
+    let exchange = http2.send(Request::post("/trailers", body)).unwrap();
+    sender.send("content").await.unwrap();
+    let mut trailers = Headers::new();
+    trailers.push("X-Sum", "7").unwrap();
+    sender.finish(trailers).await.unwrap();
+    let mut response = exchange.response().await.unwrap();
+    assert_eq!(response.body.bytes().await.unwrap(), "");
+    assert_eq!(response.body.trailers().unwrap().get("x-sum"), Some(&b"7"[..]));
+}
+
+#[tokio::test]
+async fn does_many_things_at_once() {
+    let http2 = connect(serve().await).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    // More than the server allows at a time.
+    for count in 0..1000usize {
+        let http2 = http2.clone();
+        tasks.spawn(async move {
+            let body = vec![count as u8; count * 10];
+            let mut response = http2.request(Request::post("/echo", body.clone())).await.unwrap();
+            assert!(response.body.bytes().await.unwrap() == body);
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+}
+
+// A server that has no bound on what it sends has none on the client's memory either.
+#[tokio::test]
+async fn takes_no_more_than_is_asked_for() {
+    let http2 = connect(serve().await).await;
+    let mut response = http2.request(Request::get("/endless")).await.unwrap();
+    assert!(response.body.chunk().await.unwrap().is_some());
+    let mut limited = http2.request(Request::get("/endless")).await.unwrap();
+    limited.body = limited.body.with_len_max(100_000);
+    assert_eq!(limited.body.bytes().await, Err(Error::TooLarge));
+    drop(limited);
+    // Neither holds up the rest.
+    assert!(text(&http2, Request::get("/told")).await.starts_with("GET /told"));
+}
+
+#[tokio::test]
+async fn opens_many_websockets_over_one_connection() {
+    let address = serve().await;
+    let connector = Connector::new().deflate(DeflateConfig::default()).header("X-Key", "y");
+    let http2 = connector.connect_http2(&format!("ws://{address}")).await.unwrap();
+    assert!(http2.takes_websockets());
+    let mut sockets = Vec::new();
+    for count in 0..50 {
+        let mut socket = http2.websocket(&format!("/{count}")).await.unwrap();
+        assert!(told(&mut socket).await.starts_with(&format!("/{count} ")));
+        sockets.push(socket);
+    }
+    drop(http2);
+    for (count, socket) in sockets.iter_mut().enumerate() {
+        let message = format!("{count} ").repeat(10_000);
+        socket.send(&message).await.unwrap();
+        assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some(&*message));
+    }
+    for mut socket in sockets {
+        socket.close(wireloom::CloseCode::NORMAL, "").await.unwrap();
+        assert_eq!(socket.end().unwrap().code(), wireloom::CloseCode::NORMAL);
+    }
+}
+
+#[tokio::test]
+async fn the_easy_door_goes_over_http2_too() {
+    let address = serve().await;
+    let connector = Connector::new().http2(true).redirects_max(1).header("Authorization", "x");
+    let opened = connector.open(&format!("ws://{address}/?to=/z")).await.unwrap();
+    assert_eq!((opened.version, opened.status), (Version::Http2, 200));
+    let mut socket = opened.socket;
+    assert!(told(&mut socket).await.starts_with("/z authorization: x"));
+    socket.send("hello").await.unwrap();
+    assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("hello"));
+    let refused = connector.clone().redirects_max(0).connect(&format!("ws://{address}/?to=/z")).await;
+    assert!(matches!(refused, Err(Error::Refused(response)) if response.status() == 307));
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn agrees_on_http2_by_alpn() {
+    use wireloom::{ClientTls, ServerTls};
+
+    let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
+    let server = Server::bind("127.0.0.1:0").await.unwrap().tls(tls);
+    let port = server.local_addr().unwrap().port();
+    tokio::spawn(server.serve(handle));
+    let connector = Connector::new()
+        .tls(ClientTls::default().with_root(certificate.der()))
+        .resolve("localhost", ["127.0.0.1:0".parse().unwrap()]);
+    let http2 = connector.connect_http2(&format!("https://localhost:{port}")).await.unwrap();
+    assert_eq!(http2.tls().unwrap().alpn.as_deref(), Some(&b"h2"[..]));
+    assert!(text(&http2, Request::get("/told")).await.starts_with("GET /told"));
+    assert!(http2.websocket("/").await.is_ok());
+    // The same client, the other way.
+    let opened = connector.open(&format!("wss://localhost:{port}/")).await.unwrap();
+    assert_eq!(
+        (opened.version, opened.tls.unwrap().alpn.as_deref()),
+        (Version::Http11, Some(&b"http/1.1"[..]))
+    );
+    assert!(connector.http2(true).connect(&format!("wss://localhost:{port}/")).await.is_ok());
+}
+
+#[tokio::test]
+async fn says_when_a_server_speaks_no_http2() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt as _;
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+    });
+    let failed = Connector::new().connect_http2(&format!("http://{address}")).await;
+    assert_eq!(failed.unwrap_err(), Error::NoHttp2);
+}
+
+fn status(code: &'static [u8]) -> [Field<'static>; 1] {
+    [Field::known(Token::Status, code)]
+}
+
+fn answer(core: &mut Connection, stream: StreamKey) {
+    core.send_response(stream, status(b"200"), true).unwrap();
+}
+
+// RFC 8441 §3.
+#[tokio::test]
+async fn says_when_a_server_offers_no_websocket() {
+    let address = scripted::serve(Config::new(Role::Server), |_, _| ()).await;
+    let http2 = connect(address).await;
+    assert_eq!(http2.websocket("/").await.unwrap_err(), Error::NoExtendedConnect);
+    let easy = Connector::new().http2(true).connect(&format!("ws://{address}/")).await;
+    assert_eq!(easy.unwrap_err(), Error::NoExtendedConnect);
+}
+
+// RFC 9110 §15.2.
+#[tokio::test]
+async fn hands_out_interim_responses() {
+    let script = |core: &mut Connection, happened: Happened<'_>| {
+        if let Happened::Asked(asked) = happened {
+            let early = [Field::known(Token::Status, b"103"), Field::new(b"link", b"</style.css>")];
+            core.send_informational(asked.stream, early).unwrap();
+            core.send_informational(asked.stream, status(b"102")).unwrap();
+            answer(core, asked.stream);
+        }
+    };
+    let http2 = connect(scripted::serve(Config::new(Role::Server), script).await).await;
+    let mut exchange = http2.send(Request::get("/")).unwrap();
+    let early = exchange.informational().await.unwrap().unwrap();
+    assert_eq!((early.status, early.headers.get("link")), (103, Some(&b"</style.css>"[..])));
+    assert_eq!(exchange.informational().await.unwrap().unwrap().status, 102);
+    assert_eq!(exchange.informational().await, Ok(None));
+    assert_eq!(exchange.informational().await, Ok(None));
+    assert_eq!(exchange.response().await.unwrap().status, 200);
+    assert_eq!(http2.request(Request::get("/")).await.unwrap().status, 200);
+}
+
+// RFC 9110 §10.1.1.
+#[tokio::test]
+async fn content_waits_until_it_is_asked_for() {
+    let came = Arc::new(AtomicUsize::new(0));
+    let counted = came.clone();
+    let script = move |core: &mut Connection, happened: Happened<'_>| match happened {
+        Happened::Asked(asked) => match &*asked.path {
+            "/continue" => core.send_informational(asked.stream, status(b"100")).unwrap(),
+            "/refuse" => core.send_response(asked.stream, status(b"417"), true).unwrap(),
+            _ => {}
+        },
+        Happened::Data(stream, data, end) => {
+            counted.fetch_add(data.len(), Ordering::SeqCst);
+            if end {
+                answer(core, stream);
+            }
+        }
+        Happened::Reset(_) => {}
+    };
+    let http2 = connect(scripted::serve(Config::new(Role::Server), script).await).await;
+    let upload = |path| Request::post(path, "12345").header("Expect", "100-continue");
+    assert_eq!(http2.request(upload("/continue")).await.unwrap().status, 200);
+    assert_eq!(came.swap(0, Ordering::SeqCst), 5);
+    let mut refused = http2.request(upload("/refuse")).await.unwrap();
+    assert_eq!((refused.status, refused.body.bytes().await.unwrap().len()), (417, 0));
+    assert_eq!(came.load(Ordering::SeqCst), 0);
+    // A server that never says anything gets it after a while.
+    assert_eq!(http2.request(upload("/silent")).await.unwrap().status, 200);
+    assert_eq!(came.load(Ordering::SeqCst), 5);
+}
+
+// RFC 9113 §8.7.
+#[tokio::test]
+async fn says_what_is_safe_to_send_again() {
+    let script = |core: &mut Connection, happened: Happened<'_>| {
+        let Happened::Asked(asked) = happened else { return };
+        match &*asked.path {
+            "/refused" => core.reset(asked.stream, ErrorCode::REFUSED_STREAM).unwrap(),
+            "/failed" => core.reset(asked.stream, ErrorCode::INTERNAL_ERROR).unwrap(),
+            "/leave" => core.shutdown(),
+            "/abort" => core.abort(ErrorCode::ENHANCE_YOUR_CALM, b""),
+            _ => answer(core, asked.stream),
+        }
+    };
+    let mut config = Config::new(Role::Server);
+    config.settings.max_concurrent_streams = 1;
+    let address = scripted::serve(config, script).await;
+    let http2 = connect(address).await;
+    let why = async |path| http2.request(Request::get(path)).await.unwrap_err();
+    assert_eq!(why("/refused").await, Error::NotProcessed);
+    assert_eq!(why("/failed").await, Error::StreamReset(ErrorCode::INTERNAL_ERROR));
+    assert!(http2.is_open());
+    // GOAWAY: what waits for its turn is safe, what is under way is not known to be.
+    let leaving = http2.send(Request::get("/leave")).unwrap();
+    let waiting = http2.send(Request::get("/")).unwrap();
+    assert_eq!(waiting.response().await.unwrap_err(), Error::NotProcessed);
+    assert!(!http2.is_open());
+    assert_eq!(http2.send(Request::get("/")).unwrap_err(), Error::NotProcessed);
+    drop(leaving);
+
+    let http2 = connect(address).await;
+    let aborted = http2.request(Request::get("/abort")).await.unwrap_err();
+    assert!(!matches!(aborted, Error::NotProcessed), "{aborted:?}");
+    assert!(!http2.is_open());
+    // This one was never sent.
+    assert_eq!(http2.request(Request::get("/")).await.unwrap_err(), Error::NotProcessed);
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_waits_for_is_taken_back() {
+    let (resets, mut reset) = mpsc::unbounded_channel();
+    let script = move |_: &mut Connection, happened: Happened<'_>| {
+        if let Happened::Reset(stream) = happened {
+            resets.send(stream.id()).unwrap();
+        }
+    };
+    let http2 = connect(scripted::serve(Config::new(Role::Server), script).await).await;
+    drop(http2.send(Request::get("/")).unwrap());
+    assert_eq!(reset.recv().await, Some(1));
+    let waited = tokio::time::timeout(Duration::from_millis(50), http2.request(Request::get("/")));
+    assert!(waited.await.is_err());
+    assert_eq!(reset.recv().await, Some(3));
+    // Content that never comes is not waited for.
+    let (alive, mut dead) = mpsc::channel::<()>(1);
+    let never = futures_util::stream::poll_fn(move |_| {
+        let _ = &alive;
+        std::task::Poll::<Option<Result<bytes::Bytes, Error>>>::Pending
+    });
+    let waited = tokio::time::timeout(
+        Duration::from_millis(50),
+        http2.request(Request::post("/", Body::from_stream(never))),
+    );
+    assert!(waited.await.is_err());
+    assert_eq!((reset.recv().await, dead.recv().await), (Some(5), None));
+    // A body that broke off is no whole one.
+    let (sender, body) = Body::channel();
+    let exchange = http2.send(Request::post("/", body)).unwrap();
+    sender.abort();
+    assert_eq!(reset.recv().await, Some(7));
+    assert!(exchange.response().await.is_err());
+}
+
+#[tokio::test]
+async fn ends_when_nobody_needs_it() {
+    let address = serve().await;
+    let http2 = connect(address).await;
+    let mut response = http2.request(Request::post("/echo", vec![7; 1_000_000])).await.unwrap();
+    drop(http2);
+    // The response keeps what it needs.
+    assert_eq!(response.body.bytes().await.unwrap().len(), 1_000_000);
+}
+
+/// Polls a future so often at most, and drops it.
+async fn polled<F: Future>(future: F, mut times: usize) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        if times == 0 {
+            return std::task::Poll::Ready(None);
+        }
+        times -= 1;
+        future.as_mut().poll(cx).map(Some)
+    })
+    .await
+}
+
+// Whatever is dropped at whatever moment, the connection goes on, and what goes on is whole.
+#[tokio::test]
+async fn futures_may_be_dropped_at_any_moment() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let http2 = connect(serve().await).await;
+    let mut whole = http2.request(Request::post("/echo", vec![7; 5_000_000])).await.unwrap();
+    let mut collected = 0;
+    for _ in 0..300 {
+        let times = rng.usize(..6);
+        match rng.u8(..4) {
+            0 => drop(polled(http2.websocket("/"), times).await),
+            1 => drop(
+                polled(http2.request(Request::post("/echo", vec![1; rng.usize(..100_000)])), times).await,
+            ),
+            2 => {
+                let (mut sender, body) = Body::channel();
+                let exchange = http2.send(Request::post("/echo", body)).unwrap();
+                let _ = sender.send(vec![1; rng.usize(..50_000)]).await;
+                if let Some(Ok(mut response)) = polled(exchange.response(), times).await {
+                    let _ = polled(response.body.chunk(), times).await;
+                }
+            }
+            _ => {
+                if let Some(chunk) = polled(whole.body.chunk(), times).await {
+                    collected += chunk.unwrap().map_or(0, |chunk| chunk.len());
+                }
+            }
+        }
+    }
+    collected += whole.body.bytes().await.unwrap().len();
+    assert_eq!(collected, 5_000_000);
+    assert!(http2.is_open());
+    assert!(text(&http2, Request::get("/told")).await.starts_with("GET /told"));
+}

@@ -1,0 +1,98 @@
+//! A server of HTTP/2 that does what a test says, on the core alone: it knows no more of this client than any other does.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use wireloom::wireloom_http2::{Config, Connection, Event, Role, StreamKey};
+
+/// What a request was, as the script sees it.
+pub(super) struct Asked {
+    pub(super) stream: StreamKey,
+    pub(super) path: String,
+}
+
+/// Serves connections of HTTP/2. `script` is called with each request, and with each piece of content that comes.
+pub(super) async fn serve(
+    config: Config,
+    script: impl Fn(&mut Connection, Happened<'_>) + Clone + Send + 'static,
+) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let script = script.clone();
+            tokio::spawn(async move {
+                let mut core = Connection::new(Role::Server, config).unwrap();
+                let began = Instant::now();
+                let mut bytes = vec![0; 64 << 10];
+                loop {
+                    let mut slices: [&[u8]; 16] = [&[]; 16];
+                    let count = core.poll_transmit(&mut slices);
+                    if count > 0 {
+                        let out = slices[..count].concat();
+                        if stream.write_all(&out).await.is_err() {
+                            return;
+                        }
+                        core.transmitted(out.len());
+                        continue;
+                    }
+                    if core.ended().is_some() {
+                        return;
+                    }
+                    let Ok(len @ 1..) = stream.read(&mut bytes).await else { return };
+                    for happened in take(&mut core, began.elapsed(), &bytes[..len]) {
+                        script(&mut core, happened.as_ref());
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// What the script is told.
+pub(super) enum Happened<'a> {
+    Asked(&'a Asked),
+    Data(StreamKey, &'a [u8], bool),
+    Reset(StreamKey),
+}
+
+enum Owned {
+    Asked(Asked),
+    Data(StreamKey, Vec<u8>, bool),
+    Reset(StreamKey),
+}
+
+impl Owned {
+    fn as_ref(&self) -> Happened<'_> {
+        match self {
+            Self::Asked(asked) => Happened::Asked(asked),
+            Self::Data(stream, data, end) => Happened::Data(*stream, data, *end),
+            Self::Reset(stream) => Happened::Reset(*stream),
+        }
+    }
+}
+
+fn take(core: &mut Connection, now: Duration, mut input: &[u8]) -> Vec<Owned> {
+    let mut happened = Vec::new();
+    // An error of the connection is in the output.
+    while let Ok((taken, event)) = core.handle_input(now, input) {
+        input = &input[taken..];
+        match event {
+            None => return happened,
+            Some(Event::Request { stream, fields, .. }) => {
+                let path = fields.iter().find(|field| field.name() == b":path");
+                let path = String::from_utf8(path.map(|path| path.value().to_vec()).unwrap_or_default());
+                happened.push(Owned::Asked(Asked { stream, path: path.unwrap() }));
+            }
+            Some(Event::Data { stream, data, end_stream }) => {
+                happened.push(Owned::Data(stream, data.to_vec(), end_stream));
+            }
+            Some(Event::Reset { stream, .. }) => happened.push(Owned::Reset(stream)),
+            Some(_) => {}
+        }
+    }
+    happened
+}
