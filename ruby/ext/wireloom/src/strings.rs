@@ -42,6 +42,16 @@ pub(crate) fn start(bytes: &[u8]) -> *const std::ffi::c_char {
     if bytes.is_empty() { c"".as_ptr() } else { bytes.as_ptr().cast() }
 }
 
+/// Tells Ruby what was found out about a String in UTF-8.
+///
+/// # Safety
+/// It is UTF-8 by its encoding and not frozen; it is valid, and ASCII as `ascii` says.
+#[inline]
+pub(crate) unsafe fn mark_valid(string: RString, ascii: bool) {
+    // SAFETY: the caller vouches for it.
+    unsafe { set_coderange(string.as_raw(), ascii) }
+}
+
 /// Tells Ruby that `string`, whose encoding is UTF-8, is valid, and whether it is ASCII.
 ///
 /// # Safety

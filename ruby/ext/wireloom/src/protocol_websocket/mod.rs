@@ -1,7 +1,56 @@
-//! What the drop-in replacement of the gem `protocol-websocket` does natively.
+//! What the drop-in replacement of the gem `protocol-websocket` does natively: reading frames off a stream, masking, the
+//! headers of frames, and the short way from a frame to a message. The classes are Ruby's (`lib/wireloom/drop_in/`).
 
-use magnus::{Error, RModule, Ruby};
+mod connection;
+mod framer;
+mod names;
+mod payload;
+mod stream;
+mod utf8;
 
-pub(crate) fn init(_ruby: &Ruby, _wireloom: RModule) -> Result<(), Error> {
-    Ok(())
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use magnus::prelude::*;
+use magnus::{Error, RModule, Ruby, Value, function};
+
+/// Counts what was overridden since `attach`; what a connection remembers of itself holds for one count.
+static EPOCH: AtomicU32 = AtomicU32::new(0);
+
+/// Whether one of the replacement's own classes was reopened: then no short way is taken any more.
+static REOPENED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
+    let module = wireloom.define_module("ProtocolWebSocket")?;
+    module.define_singleton_method("attach", function!(attach, 1))?;
+    module.define_singleton_method("overridden", function!(overridden, 1))?;
+    module.define_singleton_method("epoch", function!(epoch, 0))?;
+    module.define_singleton_method("mask", function!(payload::mask, 2))?;
+    module.define_singleton_method("text", function!(payload::text, 1))?;
+    module.define_singleton_method("header", function!(framer::header, 5))?;
+    utf8::init(ruby, module)
+}
+
+/// Gives the classes in `Protocol::WebSocket` their native methods.
+fn attach(protocol: RModule) -> Result<(), Error> {
+    framer::attach(protocol)?;
+    connection::attach(protocol)?;
+    // From here on, a class that gets a method is one that was reopened.
+    names::attach(protocol)
+}
+
+/// Told by `Watch` that `class`, or what some class includes, overrides something that the short ways jump over.
+fn overridden(class: Value) {
+    let Some(names) = names::get() else { return };
+    EPOCH.fetch_add(1, Ordering::Relaxed);
+    if names.is_own_class(class) {
+        REOPENED.store(true, Ordering::Relaxed);
+    }
+}
+
+fn epoch() -> u32 {
+    EPOCH.load(Ordering::Relaxed)
+}
+
+fn reopened() -> bool {
+    REOPENED.load(Ordering::Relaxed)
 }

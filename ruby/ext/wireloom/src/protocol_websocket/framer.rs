@@ -1,0 +1,292 @@
+//! `Framer#read_frame`: a frame off a stream (RFC 6455 §5.2), and the header of one to write.
+
+use magnus::prelude::*;
+use magnus::rb_sys::{AsRawValue, FromRawValue};
+use magnus::{Error, KwArgs, RClass, RHash, RModule, RString, Ruby, TryConvert, Value, method};
+use rb_sys::{Qfalse, VALUE, rb_ivar_get, rb_ivar_set, rb_obj_alloc};
+
+use super::names::{self, Names};
+use super::reopened;
+use super::stream::Stream;
+use crate::panic::guard;
+use crate::strings;
+
+/// What `MAXIMUM_ALLOWED_FRAME_SIZE` is.
+const PAYLOAD_LEN_MAX: u64 = 1 << 63;
+
+/// RFC 6455 §7.4.1.
+const PROTOCOL_ERROR: u16 = 1002;
+const MESSAGE_TOO_LARGE: u16 = 1009;
+
+/// The longest payload that is read, in bytes, and who says so.
+#[derive(Clone, Copy)]
+pub(super) enum Limit {
+    Frame(u64),
+    Message(u64),
+}
+
+/// A frame as it was read: the payload is still masked.
+pub(super) struct Frame {
+    pub(super) finished: bool,
+    pub(super) flags: u8,
+    pub(super) opcode: u8,
+    pub(super) mask: Option<[u8; 4]>,
+    pub(super) payload: RString,
+    /// The payload was made here and nobody has seen it.
+    pub(super) fresh: bool,
+}
+
+/// The first two bytes of a frame.
+struct Start {
+    finished: bool,
+    flags: u8,
+    opcode: u8,
+    masked: bool,
+    len7: u8,
+}
+
+pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
+    protocol.const_get::<_, RClass>("Framer")?.define_method("read_frame", method!(read_frame, -1))
+}
+
+/// `read_frame(maximum_frame_size = 2**63)`.
+fn read_frame(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error> {
+    guard(ruby, || {
+        let names = names::get().ok_or_else(|| Error::new(ruby.exception_runtime_error(), "not attached"))?;
+        let max = match args {
+            [] => PAYLOAD_LEN_MAX,
+            // Whatever is above all lengths does not fit into 64 bits, and limits nothing.
+            [max] => u64::try_convert(*max).unwrap_or(PAYLOAD_LEN_MAX),
+            _ => {
+                let message = format!("wrong number of arguments (given {}, expected 0..1)", args.len());
+                return Err(Error::new(ruby.exception_arg_error(), message));
+            }
+        };
+        let frame = read(ruby, names, stream(names, rb_self), Limit::Frame(max))?;
+        // SAFETY: an object and an interned name.
+        let frames = unsafe { rb_ivar_get(rb_self.as_raw(), names.frames_by_opcode) };
+        frame.into_object(ruby, names, frames)
+    })
+}
+
+/// What the framer reads from.
+#[inline]
+pub(super) fn stream(names: &Names, framer: Value) -> Stream<'_> {
+    // SAFETY: an object and an interned name.
+    Stream::new(names, unsafe { Value::from_raw(rb_ivar_get(framer.as_raw(), names.stream)) })
+}
+
+/// Reads one frame and no byte behind it.
+#[inline]
+pub(super) fn read(ruby: &Ruby, names: &Names, stream: Stream<'_>, limit: Limit) -> Result<Frame, Error> {
+    if stream.is_memory()
+        && let Some(frame) = read_window(stream, limit)?
+    {
+        return Ok(frame);
+    }
+    read_stream(ruby, names, stream, limit)
+}
+
+/// A frame that lies whole in a `StringIO`; `None` when it does not.
+#[inline]
+fn read_window(stream: Stream<'_>, limit: Limit) -> Result<Option<Frame>, Error> {
+    let mut frame = None;
+    stream.take(|bytes| {
+        let &[first, second, ..] = bytes else { return None };
+        let start = Start::decode(first, second).ok()?;
+        let extended = start.extended_len();
+        let at = 2 + extended + if start.masked { 4 } else { 0 };
+        let head = bytes.get(2..at)?;
+        let len = start.len(&head[..extended]);
+        if limit.exceeded(len).is_some() {
+            return None;
+        }
+        let payload = bytes.get(at..)?.get(..usize::try_from(len).ok()?)?;
+        let mask = head.get(extended..).and_then(|key| key.try_into().ok());
+        let end = at + payload.len();
+        let Start { finished, flags, opcode, .. } = start;
+        frame = Some(Frame { finished, flags, opcode, mask, payload: strings::binary(payload), fresh: true });
+        Some(end)
+    })?;
+    Ok(frame)
+}
+
+fn read_stream(ruby: &Ruby, names: &Names, stream: Stream<'_>, limit: Limit) -> Result<Frame, Error> {
+    let eof = |message: &'static str| Error::new(ruby.exception_eof_error(), message);
+    let head = stream.read(ruby, 2)?;
+    // SAFETY: copied at once.
+    let &[first, second] = head.as_ref().map_or(&[][..], |head| unsafe { head.as_slice() }) else {
+        return Err(eof("Could not read frame header!"));
+    };
+    let start = Start::decode(first, second)
+        .map_err(|message| names.protocol_error(ruby, message, PROTOCOL_ERROR))?;
+    let extended = start.extended_len();
+    let wanted = extended + if start.masked { 4 } else { 0 };
+    let mut head = [0; 12];
+    if wanted > 0 {
+        let missing = match (extended, start.masked) {
+            (0, _) => "Could not read mask!",
+            (_, true) => "Could not read length and mask!",
+            (_, false) => "Could not read length!",
+        };
+        let read = stream.read(ruby, wanted as u64)?.ok_or_else(|| eof(missing))?;
+        // SAFETY: copied at once.
+        let read = unsafe { read.as_slice() };
+        if read.len() != wanted {
+            return Err(eof(missing));
+        }
+        head[..wanted].copy_from_slice(read);
+    }
+    let len = start.len(&head[..extended]);
+    let mask =
+        start.masked.then(|| [head[extended], head[extended + 1], head[extended + 2], head[extended + 3]]);
+    if let Some((message, code)) = limit.exceeded(len) {
+        return Err(names.protocol_error(ruby, message, code));
+    }
+    let payload = stream.read(ruby, len)?.ok_or_else(|| eof("Could not read payload!"))?;
+    if payload.len() as u64 != len {
+        let message = format!("Incorrect payload length: {len} != {}!", payload.len());
+        return Err(Error::new(ruby.exception_eof_error(), message));
+    }
+    let Start { finished, flags, opcode, .. } = start;
+    Ok(Frame { finished, flags, opcode, mask, payload, fresh: false })
+}
+
+impl Limit {
+    /// What is wrong with a payload of `len` bytes, and the close code.
+    #[inline]
+    fn exceeded(self, len: u64) -> Option<(String, u16)> {
+        match self {
+            Self::Frame(max) => {
+                (len > max).then(|| (format!("Invalid payload length: {len} > {max}!"), PROTOCOL_ERROR))
+            }
+            Self::Message(max) => {
+                (len > max).then(|| (format!("Message is longer than {max} bytes!"), MESSAGE_TOO_LARGE))
+            }
+        }
+    }
+}
+
+impl Start {
+    #[inline]
+    fn decode(first: u8, second: u8) -> Result<Self, String> {
+        let (finished, flags, opcode) = (first & 0x80 != 0, first >> 4 & 7, first & 0xF);
+        let (masked, len7) = (second & 0x80 != 0, second & 0x7F);
+        match opcode {
+            0x3..=0x7 => return Err(format!("Non-control opcode = {opcode} is reserved!")),
+            0xB.. => return Err(format!("Control opcode = {opcode} is reserved!")),
+            0x8.. if len7 > 125 => {
+                return Err(format!("Invalid control frame payload length: {len7} > 125!"));
+            }
+            0x8.. if !finished => return Err("Fragmented control frame!".into()),
+            _ => {}
+        }
+        Ok(Self { finished, flags, opcode, masked, len7 })
+    }
+
+    /// How many bytes of length follow.
+    #[inline]
+    fn extended_len(&self) -> usize {
+        match self.len7 {
+            126 => 2,
+            127 => 8,
+            _ => 0,
+        }
+    }
+
+    /// The payload's length, of which `extended` are the bytes that follow.
+    #[inline]
+    fn len(&self, extended: &[u8]) -> u64 {
+        match extended {
+            [] => u64::from(self.len7),
+            extended => extended.iter().fold(0, |len, byte| len << 8 | u64::from(*byte)),
+        }
+    }
+}
+
+impl Frame {
+    /// The frame as an object of the class that `frames` has for its opcode.
+    #[inline]
+    pub(super) fn into_object(self, ruby: &Ruby, names: &Names, frames: VALUE) -> Result<Value, Error> {
+        if names.is_default(ruby, frames) && !reopened() {
+            let class = names.frame_class(ruby, self.opcode);
+            return Ok(self.allocate(ruby, names, class));
+        }
+        // SAFETY: what the framer keeps.
+        let class: Value = unsafe { Value::from_raw(frames) }.funcall("[]", (self.opcode,))?;
+        let class = if class.to_bool() { class } else { names.frame_class(ruby, 0xF).as_value() };
+        if names.is_frame_class(ruby, class)
+            && !reopened()
+            && let Some(class) = RClass::from_value(class)
+        {
+            return Ok(self.allocate(ruby, names, class));
+        }
+        // SAFETY: `false` is a constant.
+        let mask = self
+            .mask
+            .map_or(unsafe { Value::from_raw(Qfalse as VALUE) }, |key| strings::binary(&key).as_value());
+        let options: RHash = kwargs_of(ruby, self.flags, self.opcode, mask)?;
+        class.funcall("new", (self.finished, self.payload, KwArgs(options)))
+    }
+
+    /// Without `initialize`, which would do nothing else.
+    #[inline]
+    fn allocate(self, ruby: &Ruby, names: &Names, class: RClass) -> Value {
+        let mut header = i64::from(self.finished) | i64::from(self.opcode) << 1 | i64::from(self.flags) << 9;
+        if let Some(key) = self.mask {
+            // Where `Frame#mask` looks for it.
+            header |= i64::from(u32::from_be_bytes(key)) << 17 | 1 << 16;
+        }
+        let header = ruby.integer_from_i64(header).as_raw();
+        // SAFETY: a class of ordinary objects, whose instance variables may be set while nobody has seen them; only
+        // NoMemoryError is raised.
+        unsafe {
+            let frame = rb_obj_alloc(class.as_raw());
+            rb_ivar_set(frame, names.header, header);
+            rb_ivar_set(frame, names.payload, self.payload.as_raw());
+            Value::from_raw(frame)
+        }
+    }
+}
+
+fn kwargs_of(ruby: &Ruby, flags: u8, opcode: u8, mask: Value) -> Result<RHash, Error> {
+    let options = ruby.hash_new();
+    options.aset(ruby.to_symbol("flags"), flags)?;
+    options.aset(ruby.to_symbol("opcode"), opcode)?;
+    options.aset(ruby.to_symbol("mask"), mask)?;
+    Ok(options)
+}
+
+/// `header(finished, flags, opcode, length, mask)`: what precedes the payload on the wire.
+pub(super) fn header(
+    ruby: &Ruby,
+    finished: bool,
+    flags: u8,
+    opcode: u8,
+    length: u64,
+    mask: Value,
+) -> Result<RString, Error> {
+    guard(ruby, || {
+        let masked = mask.to_bool();
+        let mut bytes = Vec::with_capacity(14);
+        bytes.push(u8::from(finished) << 7 | (flags & 7) << 4 | opcode & 0xF);
+        let bit = u8::from(masked) << 7;
+        match length {
+            0..=125 => bytes.push(bit | length as u8),
+            126..=0xFFFF => {
+                bytes.push(bit | 126);
+                bytes.extend_from_slice(&(length as u16).to_be_bytes());
+            }
+            _ => {
+                bytes.push(bit | 127);
+                bytes.extend_from_slice(&length.to_be_bytes());
+            }
+        }
+        if masked {
+            let mask = RString::try_convert(mask)?;
+            // SAFETY: copied at once.
+            bytes.extend_from_slice(unsafe { mask.as_slice() });
+        }
+        Ok(strings::binary(&bytes))
+    })
+}

@@ -1,0 +1,206 @@
+# frozen_string_literal: true
+
+require "zlib"
+
+module Protocol
+  module WebSocket
+    module Extension
+      # permessage-deflate (RFC 7692): its offer and answer, and what compresses and expands messages.
+      module Compression
+        NAME = "permessage-deflate"
+
+        # zlib has no window of 8 bits.
+        MINIMUM_WINDOW_BITS = 9
+
+        # The most bytes that a message may expand to, unless `Inflate#maximum_size=` says otherwise.
+        MAXIMUM_SIZE = 1 << 26
+
+        # What a client asks for, as the parts of a Sec-WebSocket-Extensions value.
+        def self.offer(client_max_window_bits: true, server_max_window_bits: true,
+                       client_no_context_takeover: false, server_no_context_takeover: false)
+          header = [NAME]
+          case client_max_window_bits
+          when 8..15 then header << "client_max_window_bits=#{client_max_window_bits}"
+          when true then header << "client_max_window_bits"
+          else raise ArgumentError, "Invalid local maximum window bits!"
+          end
+          header << "client_no_context_takeover" if client_no_context_takeover
+          case server_max_window_bits
+          when 8..15 then header << "server_max_window_bits=#{server_max_window_bits}"
+          when true # the server's choice
+          else raise ArgumentError, "Invalid remote maximum window bits!"
+          end
+          header << "server_no_context_takeover" if server_no_context_takeover
+          header
+        end
+
+        # What a server answers to the +arguments+ of an offer: the parts of its value, and the options agreed on.
+        def self.negotiate(arguments, **options)
+          header = [NAME]
+          arguments.each do |key, value|
+            option = option(key)
+            if key.end_with?("_bits")
+              options[option] = [Integer(value || 15), MINIMUM_WINDOW_BITS].max
+              header << "#{key}=#{options[option]}"
+            else
+              options[option] = true
+              header << key
+            end
+          end
+          [header, options]
+        end
+
+        # The options of the +arguments+ that a server answered with.
+        def self.accept(arguments, **options)
+          arguments.each do |key, value|
+            options[option(key)] = key.end_with?("_bits") ? Integer(value || 15) : true
+          end
+          options
+        end
+
+        # Makes the server's +connection+ use it.
+        def self.server(connection, **options)
+          connection.reserve!(Frame::RSV1)
+          connection.reader = Inflate.server(connection.reader, **options)
+          connection.writer = Deflate.server(connection.writer, **options)
+        end
+
+        # Makes the client's +connection+ use it.
+        def self.client(connection, **options)
+          connection.reserve!(Frame::RSV1)
+          connection.reader = Inflate.client(connection.reader, **options)
+          connection.writer = Deflate.client(connection.writer, **options)
+        end
+
+        OPTIONS = %w[
+          server_no_context_takeover client_no_context_takeover server_max_window_bits client_max_window_bits
+        ].to_h { |key| [key, key.to_sym] }.freeze
+        private_constant :OPTIONS
+
+        def self.option(key)
+          OPTIONS[key] or raise ArgumentError, "Unknown option: #{key}!"
+        end
+        private_class_method :option
+
+        # Compresses messages on their way out.
+        class Deflate
+          def self.client(parent, client_max_window_bits: 15, client_no_context_takeover: false, **options)
+            new(parent, window_bits: client_max_window_bits, context_takeover: !client_no_context_takeover, **options)
+          end
+
+          def self.server(parent, server_max_window_bits: 15, server_no_context_takeover: false, **options)
+            new(parent, window_bits: server_max_window_bits, context_takeover: !server_no_context_takeover, **options)
+          end
+
+          def initialize(parent, level: Zlib::DEFAULT_COMPRESSION, memory_level: Zlib::DEF_MEM_LEVEL,
+                         strategy: Zlib::DEFAULT_STRATEGY, window_bits: 15, context_takeover: true, **_options)
+            @parent = parent
+            @deflate = nil
+            @level = level
+            @memory_level = memory_level
+            @strategy = strategy
+            @window_bits = window_bits
+            @context_takeover = context_takeover
+          end
+
+          attr_reader :window_bits, :context_takeover
+
+          def to_s
+            "#<#{self.class} window_bits=#{@window_bits} context_takeover=#{@context_takeover}>"
+          end
+
+          def pack_text_frame(buffer, compress: true, **options)
+            return @parent.pack_text_frame(buffer, **options) unless compress
+
+            compressed(@parent.pack_text_frame(deflate(buffer), **options))
+          end
+
+          def pack_binary_frame(buffer, compress: false, **options)
+            return @parent.pack_binary_frame(buffer, **options) unless compress
+
+            compressed(@parent.pack_binary_frame(deflate(buffer), **options))
+          end
+
+          private
+
+          def compressed(frame)
+            frame.flags |= Frame::RSV1
+            frame
+          end
+
+          # Without the empty block that ends a flush (RFC 7692 §7.2.1).
+          def deflate(buffer)
+            deflate = @deflate || Zlib::Deflate.new(@level, -@window_bits, @memory_level, @strategy)
+            @deflate = deflate if @context_takeover
+            result = deflate.deflate(buffer, Zlib::SYNC_FLUSH)
+            result.byteslice(0, result.bytesize - 4)
+          end
+        end
+
+        # Expands messages on their way in.
+        class Inflate
+          def self.client(parent, server_max_window_bits: 15, server_no_context_takeover: false, **_options)
+            new(parent, window_bits: server_max_window_bits, context_takeover: !server_no_context_takeover)
+          end
+
+          def self.server(parent, client_max_window_bits: 15, client_no_context_takeover: false, **_options)
+            new(parent, window_bits: client_max_window_bits, context_takeover: !client_no_context_takeover)
+          end
+
+          # What a sender leaves away (RFC 7692 §7.2.2).
+          TRAILER = "\x00\x00\xff\xff".b.freeze
+
+          # How many bytes are expanded before the result is measured; they become 1,032 times as many at most.
+          STEP = 4096
+          private_constant :STEP
+
+          def initialize(parent, context_takeover: true, window_bits: 15, maximum_size: MAXIMUM_SIZE)
+            @parent = parent
+            @inflate = nil
+            @window_bits = window_bits
+            @context_takeover = context_takeover
+            @maximum_size = maximum_size
+          end
+
+          attr_reader :window_bits, :context_takeover
+
+          # The most bytes that a message may expand to; +nil+ for no limit.
+          attr_accessor :maximum_size
+
+          def to_s
+            "#<#{self.class} window_bits=#{@window_bits} context_takeover=#{@context_takeover}>"
+          end
+
+          def unpack_frames(frames, **options)
+            buffer = @parent.unpack_frames(frames, **options)
+            frame = frames.first
+            return buffer unless frame.flag?(Frame::RSV1)
+
+            frame.flags &= ~Frame::RSV1
+            inflate(buffer)
+          end
+
+          private
+
+          def inflate(buffer)
+            inflate = @inflate || Zlib::Inflate.new(-@window_bits)
+            @inflate = inflate if @context_takeover
+            result = String.new(encoding: Encoding::BINARY)
+            input = buffer + TRAILER
+            0.step(input.bytesize - 1, STEP) do |at|
+              result << inflate.inflate(input.byteslice(at, STEP))
+              too_long if @maximum_size && result.bytesize > @maximum_size
+            end
+            result
+          rescue Zlib::Error => error
+            raise ProtocolError.new("#{NAME}: #{error.message}", Error::INVALID_PAYLOAD)
+          end
+
+          def too_long
+            raise ProtocolError.new("Message expands to more than #{@maximum_size} bytes!", Error::MESSAGE_TOO_LARGE)
+          end
+        end
+      end
+    end
+  end
+end

@@ -1,0 +1,275 @@
+# frozen_string_literal: true
+
+module Protocol
+  module WebSocket
+    # A conversation over a framer. Control frames are answered while reading; what is written leaves with the next +flush+.
+    #
+    # +reader+ and +writer+ begin as the connection itself; extensions wrap them.
+    class Connection
+      extend Wireloom::ProtocolWebSocket::Watch
+
+      # The most bytes that a message may have, unless +maximum_message_size:+ says otherwise.
+      MAXIMUM_MESSAGE_SIZE = 1 << 30
+
+      # +mask+: +true+ masks each frame with a key of its own, a String is the key. A client must mask (RFC 6455 §5.1).
+      def initialize(framer, mask: nil, maximum_message_size: MAXIMUM_MESSAGE_SIZE, **_options)
+        @framer = framer
+        @mask = mask
+        @maximum_message_size = maximum_message_size
+        @state = :open
+        @frames = []
+        @size = 0
+        @utf8 = nil
+        @plain = nil
+        @reserved = Frame::RESERVED
+        @reader = self
+        @writer = self
+      end
+
+      attr_reader :framer, :mask, :reserved, :maximum_message_size
+
+      # The frames of a message that is not whole yet.
+      attr_accessor :frames
+
+      # What turns frames into the bytes of a message, and messages into frames.
+      attr_accessor :reader, :writer
+
+      # Takes a reserved bit for an extension; frames may have it from now on.
+      def reserve!(bit)
+        raise ArgumentError, "Unable to use #{bit}!" if (@reserved & bit).zero?
+
+        @reserved &= ~bit
+        true
+      end
+
+      def flush
+        @framer.flush
+      end
+
+      def open!
+        @state = :open
+        self
+      end
+
+      # Sends a Close frame, as far as that is possible, and counts as closed.
+      def close!(...)
+        return self if @state == :closed
+
+        @state = :closed
+        begin
+          send_close(...)
+        rescue StandardError
+          # It was a courtesy.
+        end
+        self
+      end
+
+      def closed?
+        @state == :closed
+      end
+
+      # Closes, and the stream too. What was not read is lost.
+      def close(...)
+        close!(...)
+        @framer.close
+      end
+
+      # Ends writing; reading may go on.
+      def close_write(error = nil)
+        error ? send_close(Error::INTERNAL_ERROR, error.message) : send_close
+      rescue StandardError
+        @state = :closed
+      end
+
+      # Ends writing, and reads until the peer has closed too.
+      def shutdown
+        send_close unless closed?
+        nil while read_frame
+      end
+
+      # Reads one frame and applies it; +nil+ once closed.
+      def read_frame(&block)
+        return nil if closed?
+
+        closing_on_error { accept(@framer.read_frame, &block) }
+      end
+
+      def write_frame(frame)
+        @framer.write_frame(frame)
+        frame
+      end
+
+      def receive_text(frame)
+        raise ProtocolError, "Received text, but expecting continuation!" unless @frames.empty?
+
+        begin_message(frame)
+      end
+
+      def receive_binary(frame)
+        raise ProtocolError, "Received binary, but expecting continuation!" unless @frames.empty?
+
+        begin_message(frame)
+      end
+
+      def receive_continuation(frame)
+        raise ProtocolError, "Received unexpected continuation!" if @frames.empty?
+
+        @frames << frame
+        measure(frame)
+        validate(frame) if @utf8
+      end
+
+      # Answers with the same code and reason.
+      def receive_close(frame)
+        code, reason = frame.unpack
+        close!(code, reason)
+        raise ClosedError.new(reason, code) if code && code != Error::NO_ERROR
+      end
+
+      def send_ping(data = "")
+        raise ProtocolError, "Cannot send ping in state #{@state}" if closed?
+
+        write_frame(PingFrame.new(mask: @mask).pack(data))
+      end
+
+      def receive_ping(frame)
+        raise ProtocolError, "Cannot receive ping in state #{@state}" if closed?
+
+        write_frame(frame.reply(mask: @mask))
+      end
+
+      def receive_pong(frame)
+      end
+
+      # A frame of no known kind.
+      def receive_frame(frame)
+        raise ProtocolError, "Unhandled frame: #{frame}"
+      end
+
+      def pack_text_frame(buffer, **_options)
+        TextFrame.new(mask: @mask).tap { |frame| frame.pack(buffer) }
+      end
+
+      def send_text(buffer, **options)
+        write_frame(@writer.pack_text_frame(buffer, **options))
+      end
+
+      def pack_binary_frame(buffer, **_options)
+        BinaryFrame.new(mask: @mask).tap { |frame| frame.pack(buffer) }
+      end
+
+      def send_binary(buffer, **options)
+        write_frame(@writer.pack_binary_frame(buffer, **options))
+      end
+
+      # Begins the closing handshake. The connection is closed when the peer has answered.
+      def send_close(code = Error::NO_ERROR, reason = "")
+        frame = CloseFrame.new(mask: @mask)
+        frame.pack(code, reason)
+        write_frame(frame)
+        flush
+      end
+
+      # A String leaves as text when it is UTF-8, else as bytes.
+      def write(message, **options)
+        case message
+        when String
+          message.encoding == Encoding::UTF_8 ? send_text(message, **options) : send_binary(message, **options)
+        when Message
+          message.send(self, **options)
+        else
+          raise ArgumentError, "Unsupported message type: #{message}"
+        end
+      end
+
+      # The bytes of a message; +frames+ are all of its frames.
+      def unpack_frames(frames)
+        frames.size == 1 ? frames[0].unpack : frames.map(&:unpack).join
+      end
+
+      # `read(**options)` is native: flushes, then reads one message; +nil+ once closed. It takes the short way for a message in
+      # one frame while nothing that it would call has been overridden, and otherwise goes on with `read_on`.
+
+      private
+
+      # Whether a message in one frame may be read without the methods that would otherwise be called, remembered for as long
+      # as nothing is overridden anew.
+      def plain?
+        epoch = Wireloom::ProtocolWebSocket.epoch
+        plain = SHORTCUT.all? { |name| self.class.instance_method(name).owner == Connection } &&
+                @framer.is_a?(Framer) && %i[read_frame flush].all? { |name| @framer.class.instance_method(name).owner == Framer }
+        @plain = plain ? epoch : nil
+        plain
+      end
+
+      SHORTCUT = %i[
+        read_frame accept closing_on_error read_on read_failed receive_text receive_binary unpack_frames closed?
+      ].freeze
+      private_constant :SHORTCUT
+
+      # Applies a frame that was read.
+      def accept(frame)
+        flags = frame.flags
+        # RFC 7692 §6: RSV1 marks the first frame of a message, whoever reserved it.
+        late = flags & Frame::RSV1 != 0 && (frame.control? || frame.opcode.zero?)
+        raise ProtocolError, "Received frame with reserved flags set!" if late || flags & @reserved != 0
+
+        yield frame if block_given?
+        frame.apply(self)
+        frame
+      end
+
+      # Runs the block; what it raises closes the connection.
+      def closing_on_error
+        yield
+      rescue StandardError => error
+        close(error.is_a?(ProtocolError) ? error.code : Error::PROTOCOL_ERROR, error.message)
+        raise
+      end
+
+      # What is left of `read` when the short way ends: at +frame+, which was read and not applied, or, without one, anywhere.
+      def read_on(frame, **options)
+        closing_on_error { accept(frame) } if frame
+        while frame || read_frame
+          frame = nil
+          next unless @frames.last&.finished?
+
+          frames = @frames
+          @frames = []
+          return closing_on_error { frames.first.read_message(@reader.unpack_frames(frames, **options)) }
+        end
+      end
+
+      # The same when reading the frame raised.
+      def read_failed(error)
+        closing_on_error { raise error }
+      end
+
+      # The first frame of a message.
+      def begin_message(frame)
+        @frames << frame
+        @size = 0
+        @utf8 = nil
+        measure(frame)
+        return unless frame.is_a?(TextFrame) && frame.continued? && @reader.equal?(self)
+
+        @utf8 = Wireloom::ProtocolWebSocket::Utf8.new
+        validate(frame)
+      end
+
+      def measure(frame)
+        @size += frame.length || 0
+        return unless @maximum_message_size && @size > @maximum_message_size
+
+        raise ProtocolError.new("Message is longer than #{@maximum_message_size} bytes!", Error::MESSAGE_TOO_LARGE)
+      end
+
+      # Text in pieces fails in the piece that is wrong, not at its end.
+      def validate(frame)
+        return if @utf8.push(frame.payload || "", frame.mask)
+
+        raise ProtocolError.new("invalid UTF-8 in text frame!", Error::INVALID_PAYLOAD)
+      end
+    end
+  end
+end

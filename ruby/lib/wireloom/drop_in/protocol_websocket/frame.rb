@@ -1,0 +1,246 @@
+# frozen_string_literal: true
+
+require "securerandom"
+
+module Protocol
+  module WebSocket
+    # One frame (RFC 6455 §5.2). The payload is as on the wire: masked when +mask+ is set.
+    #
+    # Three instance variables, because that many lie inside the object: FIN, opcode and flags share +@header+. The native side
+    # writes +@header+ and +@payload+ alone; the mask of what it reads waits in the upper half of +@header+ until it is asked for.
+    class Frame
+      include Comparable
+      extend Wireloom::ProtocolWebSocket::Watch
+
+      RSV1 = 0b0100
+      RSV2 = 0b0010
+      RSV3 = 0b0001
+      RESERVED = RSV1 | RSV2 | RSV3
+
+      OPCODE = 0
+
+      # +mask+: +true+ takes a random key, a String is the key, +false+ leaves the payload unmasked.
+      def initialize(finished = true, payload = nil, flags: 0, opcode: self.class::OPCODE, mask: false)
+        @header = (finished ? 1 : 0) | ((opcode & 0xff) << 1) | ((flags & 0x7f) << 9)
+        @mask = mask == true ? SecureRandom.bytes(4) : mask
+        @payload = payload
+      end
+
+      attr_accessor :payload
+
+      # The 4-byte key that the payload is masked with, or +false+.
+      def mask
+        return defined?(@mask) ? @mask : false if @header <= HEADER_BITS
+
+        @mask = [@header >> 17].pack("N")
+        @header &= HEADER_BITS
+        @mask
+      end
+
+      def mask=(mask)
+        @header &= HEADER_BITS
+        @mask = mask
+      end
+
+      HEADER_BITS = 0xffff
+      private_constant :HEADER_BITS
+
+      def finished
+        @header & 1 == 1
+      end
+      alias finished? finished
+
+      def finished=(finished)
+        @header = (@header & ~1) | (finished ? 1 : 0)
+      end
+
+      def continued?
+        @header & 1 == 0
+      end
+
+      def opcode
+        (@header >> 1) & 0xff
+      end
+
+      def opcode=(opcode)
+        @header = (@header & ~0x1fe) | ((opcode & 0xff) << 1)
+      end
+
+      # The reserved bits: RSV1 | RSV2 | RSV3.
+      def flags
+        (@header >> 9) & 0x7f
+      end
+
+      def flags=(flags)
+        @header = (@header & ~0xfe00) | ((flags & 0x7f) << 9)
+      end
+
+      def flag?(value)
+        flags & value != 0
+      end
+
+      # The payload's length in bytes; +nil+ without a payload.
+      def length
+        @payload&.bytesize
+      end
+
+      def to_ary
+        [finished, flags, opcode, mask, @payload]
+      end
+
+      def <=>(other)
+        to_ary <=> other.to_ary
+      end
+
+      def control?
+        opcode & 0x8 != 0
+      end
+
+      def data?
+        false
+      end
+
+      # Makes +data+ the payload, masked when there is a mask.
+      def pack(data = "")
+        length = data.bytesize
+        raise ProtocolError, "Frame length #{length} bigger than allowed maximum!" if length.bit_length > 63
+
+        mask = self.mask
+        @payload = mask ? mask_xor(data, mask) : data
+        self
+      end
+
+      # The payload without its mask.
+      def unpack
+        mask = self.mask
+        mask && !@payload.empty? ? mask_xor(@payload, mask) : @payload
+      end
+
+      # Hands itself to the method of +connection+ that receives such frames.
+      def apply(connection)
+        connection.receive_frame(self)
+      end
+
+      private
+
+      def mask_xor(data, mask)
+        Wireloom::ProtocolWebSocket.mask(data, mask)
+      end
+    end
+
+    # Text, or the beginning of it.
+    class TextFrame < Frame
+      OPCODE = 0x1
+
+      def data?
+        true
+      end
+
+      # The message of all its payloads.
+      def read_message(buffer)
+        buffer = Wireloom::ProtocolWebSocket.text(buffer) or
+          raise ProtocolError.new("invalid UTF-8 in text frame!", Error::INVALID_PAYLOAD)
+        TextMessage.new(buffer)
+      end
+
+      def apply(connection)
+        connection.receive_text(self)
+      end
+    end
+
+    # Bytes, or the beginning of them.
+    class BinaryFrame < Frame
+      OPCODE = 0x2
+
+      def data?
+        true
+      end
+
+      # The message of all its payloads.
+      def read_message(buffer)
+        BinaryMessage.new(buffer)
+      end
+
+      def apply(connection)
+        connection.receive_binary(self)
+      end
+    end
+
+    # More of the message that another frame began.
+    class ContinuationFrame < Frame
+      OPCODE = 0x0
+
+      def data?
+        true
+      end
+
+      def apply(connection)
+        connection.receive_continuation(self)
+      end
+    end
+
+    # The end, and why (RFC 6455 §5.5.1).
+    class CloseFrame < Frame
+      OPCODE = 0x8
+      FORMAT = "na*"
+
+      # The code and the reason; both +nil+ when the frame has no payload.
+      def unpack
+        data = super
+        return [nil, nil] if data.empty?
+        raise ProtocolError, "Invalid close frame length!" if data.bytesize == 1
+
+        code, reason = data.unpack(FORMAT)
+        case code
+        when 0..999, 1005..1006, 1015, 5000..0xffff
+          raise ProtocolError, "Invalid close code!"
+        when 1004, 1016..2999
+          raise ProtocolError, "Reserved close code!"
+        end
+        reason.force_encoding(Encoding::UTF_8)
+        raise ProtocolError.new("Invalid UTF-8 in close reason!", Error::INVALID_PAYLOAD) unless reason.valid_encoding?
+
+        [code, reason]
+      end
+
+      # Without a code there is no payload, whatever the reason.
+      def pack(code = nil, reason = nil)
+        return super() unless code
+
+        reason = reason.encode(Encoding::UTF_8) if reason && reason.encoding != Encoding::UTF_8
+        super([code, reason].pack(FORMAT))
+      end
+
+      def reply(code = Error::NO_ERROR, reason = "")
+        CloseFrame.new.tap { |frame| frame.pack(code, reason) }
+      end
+
+      def apply(connection)
+        connection.receive_close(self)
+      end
+    end
+
+    # A question that a Pong answers (RFC 6455 §5.5.2).
+    class PingFrame < Frame
+      OPCODE = 0x9
+
+      # The Pong with the same payload.
+      def reply(**options)
+        PongFrame.new(true, **options).pack(unpack || "")
+      end
+
+      def apply(connection)
+        connection.receive_ping(self)
+      end
+    end
+
+    # The answer to a Ping, or a sign of life (RFC 6455 §5.5.3).
+    class PongFrame < Frame
+      OPCODE = 0xA
+
+      def apply(connection)
+        connection.receive_pong(self)
+      end
+    end
+  end
+end

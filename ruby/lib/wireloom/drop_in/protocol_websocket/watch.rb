@@ -1,0 +1,27 @@
+# frozen_string_literal: true
+
+module Wireloom
+  module ProtocolWebSocket
+    # Sees when something that the native short ways jump over is overridden, in a class that is extended with it or in one
+    # that inherits from such a class. What overrides for one object needs no watching: it shows in the object's class.
+    module Watch
+      NAMES = %i[
+        initialize apply unpack read_message mask_xor receive_text receive_binary receive_continuation read_frame
+        unpack_frames closed? accept closing_on_error read_on read_failed flush
+      ].to_h { |name| [name, true] }.freeze
+
+      def method_added(name)
+        ProtocolWebSocket.overridden(self) if NAMES[name]
+        super
+      end
+
+      def include(*)
+        super.tap { ProtocolWebSocket.overridden(nil) }
+      end
+
+      def prepend(*)
+        super.tap { ProtocolWebSocket.overridden(nil) }
+      end
+    end
+  end
+end
