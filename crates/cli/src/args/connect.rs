@@ -8,12 +8,12 @@ use clap::{ArgAction, Args};
 use super::value;
 
 const AFTER: &str = "\
-Lines of the standard input are sent, each as a message; messages go to the standard output, each on a line. At the end of
-the input the connection is closed, and what still arrives is printed. With --send, --expect or --count the input is not
-read.
+Lines of the standard input are sent, each as a message; messages go to the standard output, each
+on a line. At the end of the input the connection is closed, and what still arrives is printed.
+With --send, --expect or --count the input is not read.
 
-On a terminal lines can be edited, and the arrow keys find earlier ones; a line that begins with a space is not kept. What a
-peer sends cannot steer the terminal.
+On a terminal lines can be edited, and the arrow keys find earlier ones; a line that begins with a
+space is not kept. What a peer sends cannot steer the terminal.
 
 Exit codes:
   0  closed with 1000, 1001 or without a code

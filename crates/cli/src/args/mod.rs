@@ -1,6 +1,7 @@
 //! The arguments, and the help that explains them.
 
 mod connect;
+mod http2;
 mod serve;
 mod value;
 
@@ -39,7 +40,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve WebSocket and HTTP/1.1: an echo, rooms, a sink, a source
+    /// Serve WebSocket, HTTP/1.1 and HTTP/2: an echo, rooms, a sink, a source
     Serve(Box<Serve>),
     /// Connect to a WebSocket: lines go out, messages come in
     Connect(Box<Connect>),

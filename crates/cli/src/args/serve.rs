@@ -5,22 +5,30 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::http2::{Http2Limits, bounds};
 use super::value;
 
-const AFTER: &str = "\
+const AFTER: &str = concat!(
+    "\
+Each address speaks HTTP/1.1 and HTTP/2 (by prior knowledge, Upgrade: h2c or ALPN), and WebSocket
+over both.
+
 Routes:
   /             a page that names them
-  /echo         sends back each message, or the body of a request
+  /echo         sends back each message, or the body of a POST
   /rooms/NAME   gives each message to all members of the room
-  /sink         counts and discards
-  /source       sends: ?size=BYTES (1024) &rate=MESSAGES A SECOND (0: as fast as they are taken) &count=MESSAGES (0: endless)
+  /sink         counts and discards messages, or the body of a POST
+  /source       sends messages, or the body of the answer to a GET:
+                ?size=BYTES (1024)
+                &rate=MESSAGES A SECOND (0: as fast as they are taken)
+                &count=MESSAGES (0: endless)
   /healthz      says ok
   /metrics      numbers for Prometheus
 
 Sizes are in bytes, or with K, M, G (64K); times in seconds, or with ms, s, m, h (500ms).
 
-SIGTERM or SIGINT shuts down: no new connections, close code 1001, and what is left is cut after --grace. A second one
-cuts at once.
+SIGTERM or SIGINT shuts down: no new connections, close code 1001 or GOAWAY, and what is left is
+cut after --grace. A second one cuts at once.
 
 Exit codes:
   0  after a shutdown
@@ -32,7 +40,11 @@ Try it:
   wireloom connect ws://127.0.0.1:8080/echo
   curl --data-binary hello http://127.0.0.1:8080/echo
 
-  wireloom serve --tls --cert cert.pem --key key.pem --listen '[::]:80' --tls-listen '[::]:443'";
+  wireloom serve --tls --cert cert.pem --key key.pem --listen '[::]:80' --tls-listen '[::]:443'
+
+",
+    bounds!()
+);
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER)]
@@ -73,6 +85,8 @@ pub(crate) struct Serve {
     pub(crate) compression: Compression,
     #[command(flatten)]
     pub(crate) http: HttpLimits,
+    #[command(flatten)]
+    pub(crate) http2: Http2Limits,
     #[command(flatten)]
     pub(crate) websocket: WebSocketLimits,
 }
@@ -123,21 +137,24 @@ pub(crate) struct HttpLimits {
     /// Connections at once from one client's address; not limited by default
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) max_per_address: Option<usize>,
+    /// Connections at once that are still in the TLS handshake or before their first request; more wait
+    #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = value::count)]
+    pub(crate) max_handshakes: usize,
     /// How long TLS and a request's head may take, each
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = value::time)]
     pub(crate) handshake_timeout: Duration,
     /// How long a connection may be quiet between two requests
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = value::time)]
     pub(crate) keep_alive: Duration,
-    /// How long the body of a request may take
+    /// How long a piece of a request's body may take, or with --max-body the whole
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = value::time)]
     pub(crate) body_timeout: Duration,
-    /// The longest head of a request
+    /// The longest head of a request over HTTP/1.1
     #[arg(long, value_name = "BYTES", default_value = "16K", value_parser = value::memory)]
     pub(crate) max_head: usize,
-    /// The longest body of a request
-    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = value::memory)]
-    pub(crate) max_body: usize,
+    /// The longest body that /echo takes, and holds whole then; without it each goes back as it comes
+    #[arg(long, value_name = "BYTES", value_parser = value::memory)]
+    pub(crate) max_body: Option<usize>,
 }
 
 #[derive(Args, Debug)]

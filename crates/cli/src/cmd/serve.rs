@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Serve) -> Exit {
 
 async fn serve(args: &Serve) -> Result<(), String> {
     let config = args.config();
-    let routes = Arc::new(Routes::new(args.allow_origin.clone(), args.websocket.max_room_lag));
+    let routes = Arc::new(Routes::new(args));
     let mut servers = Vec::new();
     let mut listening = Vec::new();
     let mut add = |server: Server, is_tls: bool| {
@@ -106,7 +106,11 @@ impl Serve {
         config.keep_alive_timeout = http.keep_alive;
         config.body_timeout = http.body_timeout;
         config.head_len_max = http.max_head;
-        config.body_len_max = http.max_body;
+        if let Some(len_max) = http.max_body {
+            config.body_len_max = len_max;
+        }
+        config.handshakes_max = http.max_handshakes;
+        self.http2.apply(&mut config.http2);
         config.shutdown_grace = self.grace;
         let websocket = &self.websocket;
         config.websocket.slow_peer = match websocket.slow_policy {

@@ -41,12 +41,14 @@ pub(super) fn page(routes: &Routes) -> String {
         total(|s| s.connections_refused),
     );
     page.gauge("connections_open", "Connections open.", open(|s| s.connections_open));
+    page.counter("tls_failed_total", "TLS handshakes that failed or took too long.", total(|s| s.tls_failed));
+    page.counter("http2_connections_total", "Connections that spoke HTTP/2.", total(|s| s.http2_connections));
     page.counter("requests_total", "Requests answered, handshakes among them.", total(|s| s.requests));
     page.counter("websockets_opened_total", "WebSockets opened.", total(|s| s.websockets_opened));
     page.gauge("websockets_open", "WebSockets open.", open(|s| s.websockets_open));
     page.gauge("rooms_open", "Rooms that have members.", routes.rooms.len());
-    page.counter("sink_messages_total", "Messages that went into /sink.", routes.sunk.messages());
-    page.counter("sink_bytes_total", "Bytes of the messages that went into /sink.", routes.sunk.bytes());
+    page.counter("sink_messages_total", "Messages and bodies that went into /sink.", routes.sunk.messages());
+    page.counter("sink_bytes_total", "Their bytes.", routes.sunk.bytes());
     page.gauge("start_time_seconds", "When this began, in seconds since 1970.", routes.begun_at as usize);
     page.0
 }

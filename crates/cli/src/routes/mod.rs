@@ -11,12 +11,15 @@ use std::time::{Instant, SystemTime};
 use tracing::debug;
 use wireloom::{CloseCode, Request, Response, ServerHandle, Upgrade, WebSocket};
 
+use crate::args::Serve;
 use rooms::{Member, Rooms};
 use source::Source;
 
 /// The routes, and what they share.
 pub(crate) struct Routes {
     origins: Vec<String>,
+    /// Bodies are limited, and so collected before they are echoed.
+    collects: bool,
     rooms: Arc<Rooms>,
     sunk: Arc<Sunk>,
     servers: OnceLock<Vec<ServerHandle>>,
@@ -47,12 +50,13 @@ impl Sunk {
 }
 
 impl Routes {
-    /// `origins` are those whose pages may connect, `room_lag_max` the messages that a member of a room may lag behind.
-    pub(crate) fn new(origins: Vec<String>, room_lag_max: usize) -> Self {
+    /// The routes as the arguments choose them.
+    pub(crate) fn new(args: &Serve) -> Self {
         let begun_at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
-            origins,
-            rooms: Rooms::new(room_lag_max),
+            origins: args.allow_origin.clone(),
+            collects: args.http.max_body.is_some(),
+            rooms: Rooms::new(args.websocket.max_room_lag),
             sunk: Arc::default(),
             servers: OnceLock::new(),
             begun_at: begun_at.map_or(0, |since| since.as_secs()),
@@ -66,7 +70,7 @@ impl Routes {
 
     /// Answers, and says so in the log.
     pub(crate) async fn answer(&self, mut request: Request) -> Response {
-        let response = self.route(&mut request);
+        let response = self.route(&mut request).await;
         debug!(
             peer = %request.peer(),
             method = request.method(),
@@ -77,7 +81,7 @@ impl Routes {
         response
     }
 
-    fn route(&self, request: &mut Request) -> Response {
+    async fn route(&self, request: &mut Request) -> Response {
         match request.path() {
             "/" => page(request, Response::html(include_str!("../page/start.html"))),
             "/healthz" => page(request, Response::text(200, "ok\n")),
@@ -85,16 +89,13 @@ impl Routes {
                 let kind = "text/plain; version=0.0.4; charset=utf-8";
                 page(request, Response::new(200).with_body(kind, metrics::page(self)))
             }
-            "/echo" if !request.is_websocket() && matches!(request.method(), "POST" | "PUT") => {
-                let body = std::mem::take(request.body_mut());
-                let kind = request.header("content-type").and_then(|kind| std::str::from_utf8(kind).ok());
-                // It goes back as it comes.
-                Response::new(200).with_body(kind.unwrap_or("application/octet-stream"), body)
-            }
+            "/echo" if has_content(request) => self.echo_body(request).await,
             "/echo" => self.open(request, Talk::Echo),
+            "/sink" if has_content(request) => self.sink_body(request).await,
             "/sink" => self.open(request, Talk::Sink(self.sunk.clone())),
             "/source" => match Source::from_query(request) {
-                Some(source) => self.open(request, Talk::Source(source)),
+                Some(source) if request.is_websocket() => self.open(request, Talk::Source(source)),
+                Some(source) => page(request, source.response()),
                 None => Response::text(400, "size, rate and count are numbers; size is at most 16777216\n"),
             },
             path => match path.strip_prefix("/rooms/").and_then(|name| self.rooms.member(name)) {
@@ -102,6 +103,32 @@ impl Routes {
                 None => Response::not_found(),
             },
         }
+    }
+
+    /// The body goes back: as it comes, or whole where its length is limited.
+    async fn echo_body(&self, request: &mut Request) -> Response {
+        let kind = request.header("content-type").and_then(|kind| std::str::from_utf8(kind).ok());
+        let kind = kind.unwrap_or("application/octet-stream").to_owned();
+        if self.collects {
+            return match request.bytes().await {
+                Ok(body) => Response::new(200).with_body(&kind, body),
+                Err(error) => error.into(),
+            };
+        }
+        Response::new(200).with_body(&kind, std::mem::take(request.body_mut()))
+    }
+
+    async fn sink_body(&self, request: &mut Request) -> Response {
+        let mut bytes = 0;
+        loop {
+            match request.body_mut().chunk().await {
+                Ok(Some(chunk)) => bytes += chunk.len(),
+                Ok(None) => break,
+                Err(error) => return error.into(),
+            }
+        }
+        self.sunk.add(bytes);
+        Response::text(200, format!("{bytes} bytes\n"))
     }
 
     /// Accepts a WebSocket if its origin may.
@@ -158,6 +185,10 @@ impl Talk {
             Self::Room(member) => Box::pin(member.run(socket)).await,
         }
     }
+}
+
+fn has_content(request: &Request) -> bool {
+    !request.is_websocket() && matches!(request.method(), "POST" | "PUT")
 }
 
 /// A page, for those who read it.

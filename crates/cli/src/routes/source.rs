@@ -1,9 +1,10 @@
-//! `/source`: messages as they are asked for.
+//! `/source`: messages as they are asked for, over a WebSocket or as the body of a response.
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
-use wireloom::{CloseCode, Error, Request, Sender, WebSocket};
+use wireloom::{Body, BodySender, CloseCode, Error, Request, Response, Sender, WebSocket};
 
 /// The longest message, in bytes.
 const SIZE_MAX: usize = 16 << 20;
@@ -12,6 +13,7 @@ const SIZE_MAX: usize = 16 << 20;
 const BATCH_LEN: usize = 64 << 10;
 
 /// What is asked for.
+#[derive(Clone, Copy)]
 pub(super) struct Source {
     size: usize,
     /// Messages a second; 0 for as fast as they are taken.
@@ -31,6 +33,11 @@ impl Source {
         (size <= SIZE_MAX).then_some(source)
     }
 
+    fn message(self) -> Vec<u8> {
+        (0..self.size).map(|at| at as u8).collect()
+    }
+
+    /// Sends over a WebSocket.
     pub(super) async fn run(self, socket: &mut WebSocket) {
         let (sender, receiver) = socket.halves();
         // What arrives is dropped; pings are answered and a Close frame is heard.
@@ -43,30 +50,69 @@ impl Source {
         let (_, _gone) = tokio::join!(hear, send);
     }
 
-    async fn send(&self, sender: &mut Sender) -> Result<(), Error> {
-        let payload: Vec<u8> = (0..self.size).map(|at| at as u8).collect();
-        let begin = Instant::now();
-        let batch = (BATCH_LEN / self.size.max(1)).max(1) as u64;
-        let mut sent = 0u64;
-        while self.count == 0 || sent < self.count {
-            let left = if self.count == 0 { u64::MAX } else { self.count - sent };
-            let due = if self.rate == 0 {
-                batch
-            } else {
-                let due = (begin.elapsed().as_secs_f64() * f64::from(self.rate)) as u64 + 1;
-                due.saturating_sub(sent).min(batch)
-            };
-            if due == 0 {
-                let next = Duration::from_secs_f64(sent as f64 / f64::from(self.rate));
-                tokio::time::sleep_until(begin + next).await;
-                continue;
-            }
-            for _ in 0..due.min(left) {
-                sender.feed(&payload).await?;
-                sent += 1;
+    async fn send(self, sender: &mut Sender) -> Result<(), Error> {
+        let message = self.message();
+        let mut pace = Pace::new(self);
+        while let Some(due) = pace.due().await {
+            for _ in 0..due {
+                sender.feed(&message).await?;
             }
             sender.flush().await?;
         }
         Ok(())
+    }
+
+    /// The messages one behind the other, as a body.
+    pub(super) fn response(self) -> Response {
+        let (sender, body) = Body::channel();
+        tokio::spawn(async move {
+            // An error here is a client that went before it had all.
+            let _gone = self.fill(sender).await;
+        });
+        Response::new(200).with_body("application/octet-stream", body)
+    }
+
+    async fn fill(self, mut sender: BodySender) -> Result<(), Error> {
+        let mut pace = Pace::new(self);
+        let batch: Bytes = self.message().repeat(pace.batch as usize).into();
+        while let Some(due) = pace.due().await {
+            sender.send(batch.slice(..due as usize * self.size)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// When how many messages are to be sent.
+struct Pace {
+    source: Source,
+    begin: Instant,
+    sent: u64,
+    /// How many at once at most.
+    batch: u64,
+}
+
+impl Pace {
+    fn new(source: Source) -> Self {
+        let batch = (BATCH_LEN / source.size.max(1)).max(1) as u64;
+        Self { source, begin: Instant::now(), sent: 0, batch }
+    }
+
+    /// Waits until some are due, and says how many; `None` when all have been.
+    async fn due(&mut self) -> Option<u64> {
+        let Source { rate, count, .. } = self.source;
+        let left = if count == 0 { u64::MAX } else { count - self.sent };
+        if left == 0 {
+            return None;
+        }
+        let mut due = self.batch;
+        if rate > 0 {
+            let next = Duration::from_secs_f64(self.sent as f64 / f64::from(rate));
+            tokio::time::sleep_until(self.begin + next).await;
+            let by_now = (self.begin.elapsed().as_secs_f64() * f64::from(rate)) as u64 + 1;
+            due = by_now.saturating_sub(self.sent).clamp(1, self.batch);
+        }
+        let due = due.min(left);
+        self.sent += due;
+        Some(due)
     }
 }
