@@ -330,9 +330,7 @@ async fn tells_the_handshake_and_no_secrets() {
     let url = serving.url("/echo?token=secret").replace("ws://", "ws://user:secret@");
     let (code, _, errors) = connect(&[&url, "-v", "--compress", "--send", "a", "--expect", "a"], "").await;
     assert_eq!(code, 0, "{errors}");
-    for expected in
-        [&*format!("connected to {}", serving.addresses[0]), "< 101", "open, compressed"]
-    {
+    for expected in [&*format!("connected to {}", serving.addresses[0]), "< 101", "open, compressed"] {
         assert!(errors.contains(expected), "{errors}");
     }
     let url = serving.url("/nothing?token=secret").replace("ws://", "ws://user:secret@");
