@@ -22,6 +22,14 @@ def original_or_drop_in(name, original)
   end
 end
 
+# Requires what a test stands on, or ends the run, saying what is missing.
+def require_needed(*features)
+  features.each { |feature| require feature }
+rescue LoadError => e
+  puts "skipped: #{e.message}"
+  exit!(0)
+end
+
 module Wireloom
   # What tests share.
   class TestCase < Minitest::Test
