@@ -81,6 +81,14 @@ impl Bench {
         if self.smoke { tiny } else { full }
     }
 
+    /// Keeps what processes came to, if any took part.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn keep(&mut self, heat: Heat) {
+        if !heat.scores.is_empty() {
+            self.heats.push(heat);
+        }
+    }
+
     /// Runs a race and keeps its outcome.
     ///
     /// # Errors

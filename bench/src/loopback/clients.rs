@@ -7,8 +7,10 @@ use http_body_util::Empty;
 use hyper::header::{CONNECTION, HOST, UPGRADE};
 use std::error::Error;
 use std::hint::black_box;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use tokio::net::TcpStream;
+use tokio::runtime::Builder;
 
 /// What was handed out.
 #[derive(Default)]
@@ -30,7 +32,7 @@ type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 /// Is the client of this name until the server closes.
 pub(crate) fn connect(word: &str, url: &str) -> ExitCode {
     let mut count = Count::default();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = Builder::new_current_thread().enable_all().build();
     let outcome = runtime.map_err(Into::into).and_then(|runtime| {
         runtime.block_on(async {
             match word {
@@ -118,4 +120,25 @@ async fn fastwebsockets(url: &str, count: &mut Count) -> Outcome {
             _ => {}
         }
     }
+}
+
+/// Wireloom's own over TLS, each of which has had one message echoed. They stay open as long as what is returned.
+///
+/// # Errors
+/// One could not be opened.
+pub(crate) fn over_tls(address: SocketAddr, count: usize) -> Result<impl Sized, String> {
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let opened: Result<Vec<_>, wireloom::Error> = runtime.block_on(async {
+        let connector = wireloom::Connector::new().tls(wireloom::ClientTls::default().insecure());
+        let mut sockets = Vec::with_capacity(count);
+        for _ in 0..count {
+            let mut socket = connector.connect(&format!("wss://{address}/echo")).await?;
+            socket.send("hello").await?;
+            socket.recv().await?;
+            sockets.push(socket);
+        }
+        Ok(sockets)
+    });
+    // The sockets belong to the runtime, which therefore goes last.
+    opened.map(|sockets| (sockets, runtime)).map_err(|error| error.to_string())
 }

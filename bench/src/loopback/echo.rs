@@ -32,20 +32,20 @@ pub(crate) enum Until {
 }
 
 /// Frames in a row, twice, so that any run of them lies in one piece.
-struct Ring {
+pub(super) struct Ring {
     bytes: Vec<u8>,
     len: u64,
 }
 
 impl Ring {
-    fn new(mut bytes: Vec<u8>) -> Self {
+    pub(super) fn new(mut bytes: Vec<u8>) -> Self {
         let len = bytes.len() as u64;
         bytes.extend_from_within(..);
         Self { bytes, len }
     }
 
     /// What stands at this place of the endless stream, at most up to `end`.
-    fn at(&self, place: u64, end: u64) -> &[u8] {
+    pub(super) fn at(&self, place: u64, end: u64) -> &[u8] {
         let from = (place % self.len) as usize;
         let len = usize::try_from(end - place).unwrap_or(usize::MAX).min(self.bytes.len() - from);
         &self.bytes[from..from + len]
@@ -211,7 +211,7 @@ impl Echo {
 }
 
 /// Whether `data` is what stands at this place of the stream.
-fn matches(ring: &Ring, mut place: u64, mut data: &[u8]) -> bool {
+pub(super) fn matches(ring: &Ring, mut place: u64, mut data: &[u8]) -> bool {
     while !data.is_empty() {
         let expected = ring.at(place, place + data.len() as u64);
         let (head, rest) = data.split_at(expected.len());

@@ -9,3 +9,4 @@ pub(crate) mod opening;
 pub(crate) mod process;
 pub(crate) mod rounds;
 pub(crate) mod servers;
+pub(crate) mod tunnels;

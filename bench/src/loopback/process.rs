@@ -3,10 +3,10 @@
 use super::cores::Cores;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Sub;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a process has used of a CPU since it began.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +22,19 @@ impl Sub for CpuTime {
 
     fn sub(self, earlier: Self) -> Self {
         Self { total: self.total.saturating_sub(earlier.total), user: self.user.saturating_sub(earlier.user) }
+    }
+}
+
+/// How a server is started.
+pub(crate) struct Launch {
+    pub(crate) command: Command,
+    /// Where it listens; `None` if it says so itself.
+    pub(crate) address: Option<SocketAddr>,
+}
+
+impl From<Command> for Launch {
+    fn from(command: Command) -> Self {
+        Self { command, address: None }
     }
 }
 
@@ -42,12 +55,22 @@ impl Process {
         Ok(Self { child })
     }
 
-    /// Starts a server, which says `listening on ADDRESS` as its first line.
+    /// Starts a server, which says `listening on ADDRESS` as its first line, or listens where it was told to.
     ///
     /// # Errors
-    /// It cannot be started, or says something else.
-    pub(crate) fn serve(command: Command, cores: &Cores) -> Result<(Self, SocketAddr), String> {
-        let mut process = Self::start(command, cores)?;
+    /// It cannot be started, or does not listen.
+    pub(crate) fn serve(launch: Launch, cores: &Cores) -> Result<(Self, SocketAddr), String> {
+        let mut process = Self::start(launch.command, cores)?;
+        if let Some(address) = launch.address {
+            let start = Instant::now();
+            while let Err(error) = TcpStream::connect(address) {
+                if start.elapsed() > Duration::from_secs(10) || !process.is_running() {
+                    return Err(format!("does not listen on {address}: {error}"));
+                }
+                std::thread::yield_now();
+            }
+            return Ok((process, address));
+        }
         let mut line = String::new();
         if let Some(output) = &mut process.child.stdout {
             _ = BufReader::new(output).read_line(&mut line);

@@ -2,6 +2,8 @@
 //! and add its line to [`ALL`].
 
 mod deflate;
+#[cfg(target_os = "linux")]
+mod h2load;
 mod hpack;
 mod lanes;
 mod w1;
@@ -41,6 +43,8 @@ pub(crate) const ALL: &[Workload] = &[
     },
     #[cfg(target_os = "linux")]
     Workload { name: "w6", about: "echo over loopback, idle connections, handshakes", run: w6::run },
+    #[cfg(target_os = "linux")]
+    Workload { name: "h2load", about: "HTTP/2 servers under h2load, over one connection", run: h2load::run },
     Workload {
         name: "hpack",
         about: "decode and encode the HPACK stories, a field at a time",

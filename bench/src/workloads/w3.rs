@@ -111,7 +111,7 @@ fn race(bench: &mut Bench, cores: &Cores, title: &str, events: Events) -> Result
     for class in [Class::Wireloom, Class::Ours] {
         judge(&mut heat, class);
     }
-    bench.heats.push(heat);
+    bench.keep(heat);
     Ok(())
 }
 

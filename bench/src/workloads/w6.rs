@@ -2,26 +2,19 @@
 
 use crate::bench::Bench;
 use crate::heat::{BYTES, CPU, Class, Column, Heat, RATE, Score, Spread, USER, Unit};
+use crate::loopback::clients;
 use crate::loopback::cores::Cores;
 use crate::loopback::echo::{Echo, Load, Until};
 use crate::loopback::opening;
-use crate::loopback::process::Process;
 use crate::loopback::rounds::{self, Entry};
-use crate::loopback::servers::{self, Dialect, RAW_TOKIO, Server};
-use std::net::SocketAddr;
+use crate::loopback::servers::{self, Dialect, RAW_TOKIO, Running};
+use crate::loopback::tunnels::Tunnels;
 use std::time::Duration;
-
-/// A server that runs.
-struct Running {
-    server: Server,
-    process: Process,
-    address: SocketAddr,
-}
 
 /// All heats.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
     let cores = Cores::take();
-    let running = start(bench, &cores)?;
+    let running = servers::start(bench, &cores, servers::echoes())?;
     let load = |payload_len, connections, depth| Load { payload_len, connections, depth };
     let small = bench.scale(64, 4);
     echo(bench, &running, "32 B, 64 connections, depth 1", load(32, small, 1), |heat| {
@@ -44,31 +37,12 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
     })?;
     handshakes(bench, &running)?;
     drop(running);
+    tunnels(bench, &cores)?;
     idle(bench, &cores)
 }
 
 fn is_rival(score: &Score) -> bool {
     matches!(score.class, Class::Rival | Class::Batched)
-}
-
-/// Starts all of them; who cannot be had is said to be missing.
-fn start(bench: &mut Bench, cores: &Cores) -> Result<Vec<Running>, String> {
-    let mut running = Vec::new();
-    for server in servers::all() {
-        if !bench.is_wanted(&server.name) {
-            continue;
-        }
-        bench.say(&format!("starting {}", server.name));
-        match (server.command)(!bench.smoke) {
-            Ok(command) => {
-                let (process, address) =
-                    Process::serve(command, cores).map_err(|error| format!("{}: {error}", server.name))?;
-                running.push(Running { server, process, address });
-            }
-            Err(reason) => bench.skip(&server.name, &reason),
-        }
-    }
-    Ok(running)
 }
 
 /// One load on all of them. Rates are of messages, of large ones in bytes.
@@ -81,14 +55,11 @@ fn echo(
 ) -> Result<(), String> {
     let title = format!("echo, {title}");
     let mut entries = Vec::with_capacity(running.len());
-    let until = match bench.smoke {
-        true => Until::Messages(2 * load.depth as u64),
-        false => Until::Time(bench.effort.turn),
-    };
+    let until = round(bench, load);
     for Running { server, process, address } in running {
         let failed = |error| format!("{title}, {}: {error}", server.name);
         bench.say(&format!("{title}: checking {}", server.name));
-        let mut echo = Echo::open(*address, server.dialect, load).map_err(failed)?;
+        let mut echo = Echo::open(*address, server.dialect(), load).map_err(failed)?;
         echo.run(Until::Messages(2 * load.depth as u64), true).map_err(failed)?;
         let work = Box::new(move || echo.run(until, false));
         entries.push(Entry { name: server.name.clone(), class: server.class, process, work });
@@ -103,14 +74,14 @@ fn echo(
             score.values[0] = score.values[0].times(load.payload_len as f64);
         }
     }
-    bench.heats.push(heat);
+    bench.keep(heat);
     Ok(())
 }
 
 /// Connections opened and cut, 32 at once.
 fn handshakes(bench: &mut Bench, running: &[Running]) -> Result<(), String> {
     let (time, least) = if bench.smoke { (Duration::ZERO, 40) } else { (bench.effort.turn / 2, 100) };
-    let speaking = running.iter().filter(|running| running.server.dialect == Dialect::WebSocket);
+    let speaking = running.iter().filter(|running| running.server.dialect() == Dialect::WebSocket);
     let entries = speaking.map(|Running { server, process, address }| Entry {
         name: server.name.clone(),
         class: server.class,
@@ -123,8 +94,47 @@ fn handshakes(bench: &mut Bench, running: &[Running]) -> Result<(), String> {
         Heat { workload: "w6", title, columns: vec![RATE, CPU, USER], scores, verdicts: Vec::new() };
     heat.judge("the best rival", 1.0, is_rival);
     heat.judge_ours("µs of user time each", 2, 1e3, 4.0);
-    bench.heats.push(heat);
+    bench.keep(heat);
     Ok(())
+}
+
+/// WebSockets over one connection of HTTP/2, beside as many connections of HTTP/1.1 to the same server.
+fn tunnels(bench: &mut Bench, cores: &Cores) -> Result<(), String> {
+    let running = servers::start(bench, cores, servers::tunnels())?;
+    for depth in [1, 64] {
+        let load = Load { payload_len: 32, connections: bench.scale(64, 4), depth };
+        let title =
+            format!("echo over HTTP/2, 32 B, {} streams on one connection, depth {depth}", load.connections);
+        let mut entries = Vec::new();
+        let until = round(bench, load);
+        for Running { server, process, address } in &running {
+            let failed = |error| format!("{title}, {}: {error}", server.name);
+            let mut tunnels = Tunnels::open(*address, load).map_err(failed)?;
+            tunnels.run(Until::Messages(2 * depth as u64)).map_err(failed)?;
+            let work = Box::new(move || tunnels.run(until));
+            entries.push(Entry { name: server.name.clone(), class: server.class, process, work });
+            if server.class == Class::Wireloom {
+                let mut echo = Echo::open(*address, server.dialect(), load).map_err(failed)?;
+                let name = format!("{}, as many connections of HTTP/1.1", server.name);
+                let work = Box::new(move || echo.run(until, false));
+                entries.push(Entry { name, class: Class::Ours, process, work });
+            }
+        }
+        let scores = rounds::run(bench, &title, entries)?;
+        let mut heat =
+            Heat { workload: "w6", title, columns: vec![RATE, CPU, USER], scores, verdicts: Vec::new() };
+        heat.judge("its own over HTTP/1.1", 0.6, |score| score.class == Class::Ours);
+        bench.keep(heat);
+    }
+    Ok(())
+}
+
+/// How long each round of an echo is.
+fn round(bench: &Bench, load: Load) -> Until {
+    match bench.smoke {
+        true => Until::Messages(2 * load.depth as u64),
+        false => Until::Time(bench.effort.turn),
+    }
 }
 
 /// What a connection that has echoed once and now rests adds to its process. A fresh process each: what another load has
@@ -133,31 +143,52 @@ fn idle(bench: &mut Bench, cores: &Cores) -> Result<(), String> {
     let (first, count) = (bench.scale(100, 4), bench.scale(5_000, 16));
     let title = format!("memory, {count} idle connections");
     let mut scores = Vec::new();
-    for Running { server, process, address } in start(bench, cores)? {
-        if server.dialect == Dialect::Bytes {
+    for running in servers::start(bench, cores, servers::echoes())? {
+        if running.server.dialect() == Dialect::Bytes {
             continue;
         }
-        let failed = |error: String| format!("{title}, {}: {error}", server.name);
-        bench.say(&format!("{title}: {}", server.name));
-        let load = |connections| Load { payload_len: 32, connections, depth: 1 };
-        let open = |connections| -> Result<Echo, String> {
-            let mut echo = Echo::open(address, server.dialect, load(connections))?;
+        let (address, dialect) = (running.address, running.server.dialect());
+        bench.say(&format!("{title}: {}", running.server.name));
+        scores.extend(memory(bench, &title, running, count, first, |connections| {
+            let mut echo = Echo::open(address, dialect, Load { payload_len: 32, connections, depth: 1 })?;
             echo.run(Until::Messages(1), true)?;
             Ok(echo)
-        };
-        let _warm = open(first).map_err(failed)?;
-        let before = process.memory();
-        let _idle = open(count).map_err(failed)?;
-        let Some((before, after)) = before.zip(process.memory()) else {
-            bench.skip(&title, "the kernel does not say");
-            return Ok(());
-        };
-        let each = Spread::once(after.saturating_sub(before) as f64 / count as f64);
-        scores.push(Score { name: server.name, class: server.class, values: vec![each] });
+        })?);
+    }
+    // Handshakes of TLS take this process long: fewer connections say as much.
+    let (first, count) = (bench.scale(50, 2), bench.scale(1_000, 4));
+    for running in servers::start(bench, cores, servers::over_tls())? {
+        let address = running.address;
+        bench.say(&format!("{title}: {}", running.server.name));
+        scores.extend(memory(bench, &title, running, count, first, |connections| {
+            clients::over_tls(address, connections)
+        })?);
     }
     let columns = vec![Column { name: "each", unit: Unit::Bytes }];
     let mut heat = Heat { workload: "w6", title, columns, scores, verdicts: Vec::new() };
     heat.judge_ours("B each", 0, 1.0, 1024.0);
-    bench.heats.push(heat);
+    bench.keep(heat);
     Ok(())
+}
+
+/// By how much a process grows with each of `count` connections, once `first` have been opened.
+fn memory<T>(
+    bench: &mut Bench,
+    title: &str,
+    running: Running,
+    count: usize,
+    first: usize,
+    open: impl Fn(usize) -> Result<T, String>,
+) -> Result<Option<Score>, String> {
+    let Running { server, process, .. } = running;
+    let failed = |error| format!("{title}, {}: {error}", server.name);
+    let _warm = open(first).map_err(failed)?;
+    let before = process.memory();
+    let _idle = open(count).map_err(failed)?;
+    let Some((before, after)) = before.zip(process.memory()) else {
+        bench.skip(title, "the kernel does not say");
+        return Ok(None);
+    };
+    let each = Spread::once(after.saturating_sub(before) as f64 / count as f64);
+    Ok(Some(Score { name: server.name, class: server.class, values: vec![each] }))
 }

@@ -1,8 +1,9 @@
-//! The servers that echo: what each is called, and how it is started. Those written in Rust are this very program, told to
+//! The servers: what each is called, and how it is started. Those written in Rust are this very program, told to
 //! serve; each has a module that holds the echo as its authors would write it. The others are in `bench/foreign`.
 
 mod fastwebsockets;
-mod foreign;
+pub(crate) mod foreign;
+mod hyper;
 mod messages;
 mod raw;
 mod sockudo_ws;
@@ -11,10 +12,13 @@ mod tungstenite;
 mod wireloom;
 mod yawc;
 
+use super::cores::Cores;
+use super::process::{Launch, Process};
+use crate::bench::Bench;
 use crate::heat::Class;
 use crate::rivals::with_version;
 use std::io::Read;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Command, ExitCode};
 
 /// What the bytes on the connection mean to a server.
@@ -30,27 +34,29 @@ pub(crate) enum Dialect {
 pub(crate) struct Server {
     pub(crate) name: String,
     pub(crate) class: Class,
-    pub(crate) dialect: Dialect,
     /// What starts it; it says where it listens and ends with its standard input. Whether what is missing may be
     /// installed is the argument.
     ///
     /// # Errors
     /// Why it cannot be had here.
-    pub(crate) command: Box<dyn Fn(bool) -> Result<Command, String>>,
+    pub(crate) launch: Box<dyn Fn(bool) -> Result<Launch, String>>,
 }
 
 impl Server {
     /// One of those in this program.
     fn own(word: &'static str, name: impl Into<String>, class: Class) -> Self {
-        let dialect = if class == Class::Floor { Dialect::Bytes } else { Dialect::WebSocket };
-        let command = move |_| own_command(&["--serve", word]);
-        Self { name: name.into(), class, dialect, command: Box::new(command) }
+        let launch = move |_| Ok(own_command(&["--serve", word])?.into());
+        Self { name: name.into(), class, launch: Box::new(launch) }
+    }
+
+    /// What an echo of it expects.
+    pub(crate) fn dialect(&self) -> Dialect {
+        if self.class == Class::Floor { Dialect::Bytes } else { Dialect::WebSocket }
     }
 
     /// One that is not.
-    fn foreign(name: &str, command: fn(bool) -> Result<Command, String>) -> Self {
-        let (class, dialect) = (Class::Rival, Dialect::WebSocket);
-        Self { name: name.into(), class, dialect, command: Box::new(command) }
+    fn foreign(name: &str, launch: fn(bool) -> Result<Launch, String>) -> Self {
+        Self { name: name.into(), class: Class::Rival, launch: Box::new(launch) }
     }
 }
 
@@ -65,25 +71,102 @@ pub(crate) fn own_command(arguments: &[&str]) -> Result<Command, String> {
     Ok(command)
 }
 
-/// All of them.
-pub(crate) fn all() -> Vec<Server> {
-    let batched = |package| format!("{}, batched by hand", with_version(package));
+/// Those that echo.
+pub(crate) fn echoes() -> Vec<Server> {
+    let floor = |word, name| Server::own(word, name, Class::Floor);
+    let rival = |word| Server::own(word, with_version(word), Class::Rival);
+    let batched = |word, package| {
+        let name = format!("{}, batched by hand", with_version(package));
+        Server::own(word, name, Class::Batched)
+    };
     vec![
-        Server::own("raw-epoll", "raw TCP on epoll", Class::Floor),
-        Server::own("raw-tokio", RAW_TOKIO, Class::Floor),
+        floor("raw-epoll", "raw TCP on epoll"),
+        floor("raw-tokio", RAW_TOKIO),
         Server::own("wireloom", "wireloom", Class::Wireloom),
-        Server::own("fastwebsockets", with_version("fastwebsockets"), Class::Rival),
-        Server::own("tokio-websockets", with_version("tokio-websockets"), Class::Rival),
-        Server::own("tokio-websockets-batched", batched("tokio-websockets"), Class::Batched),
-        Server::own("sockudo-ws", with_version("sockudo-ws"), Class::Rival),
-        Server::own("sockudo-ws-batched", batched("sockudo-ws"), Class::Batched),
-        Server::own("yawc", with_version("yawc"), Class::Rival),
-        Server::own("yawc-batched", batched("yawc"), Class::Batched),
-        Server::own("tokio-tungstenite", with_version("tokio-tungstenite"), Class::Rival),
-        Server::own("tokio-tungstenite-batched", batched("tokio-tungstenite"), Class::Batched),
+        rival("fastwebsockets"),
+        rival("tokio-websockets"),
+        batched("tokio-websockets-batched", "tokio-websockets"),
+        rival("sockudo-ws"),
+        batched("sockudo-ws-batched", "sockudo-ws"),
+        rival("yawc"),
+        batched("yawc-batched", "yawc"),
+        rival("tokio-tungstenite"),
+        batched("tokio-tungstenite-batched", "tokio-tungstenite"),
         Server::foreign("gws (Go)", foreign::gws),
         Server::foreign("bun (uWebSockets)", foreign::bun),
     ]
+}
+
+/// Those that answer requests over HTTP/2.
+pub(crate) fn http2() -> Vec<Server> {
+    vec![
+        Server::own("wireloom", "wireloom", Class::Wireloom),
+        Server::own("hyper", with_version("hyper"), Class::Rival),
+        Server::foreign("nghttpd", foreign::nghttpd),
+    ]
+}
+
+/// Those that echo over HTTP/2 too.
+pub(crate) fn tunnels() -> Vec<Server> {
+    vec![
+        Server::own("wireloom", "wireloom", Class::Wireloom),
+        Server::own(
+            "yawc-http2",
+            format!("{} on hyper, batched by hand", with_version("yawc")),
+            Class::Batched,
+        ),
+    ]
+}
+
+/// The one that echoes over TLS.
+pub(crate) fn over_tls() -> Vec<Server> {
+    vec![Server::own("wireloom-tls", "wireloom over TLS", Class::Ours)]
+}
+
+/// A path whose answer is [`SMALL_BODY`], also to what is uploaded there.
+pub(crate) const SMALL: &str = "/small";
+/// What is answered there.
+pub(crate) const SMALL_BODY: &str = "hello\n";
+/// A path whose answer is [`LARGE_LEN`] bytes long.
+pub(crate) const LARGE: &str = "/large";
+/// Bytes.
+pub(crate) const LARGE_LEN: usize = 16 << 20;
+
+/// What is answered at [`LARGE`].
+fn large() -> Vec<u8> {
+    let mut bytes = vec![0; LARGE_LEN];
+    fastrand::Rng::with_seed(9113).fill(&mut bytes);
+    bytes
+}
+
+/// A server that runs.
+pub(crate) struct Running {
+    pub(crate) server: Server,
+    pub(crate) process: Process,
+    pub(crate) address: SocketAddr,
+}
+
+/// Starts those that are wanted; who cannot be had is said to be missing.
+///
+/// # Errors
+/// Who should run and does not.
+pub(crate) fn start(bench: &mut Bench, cores: &Cores, servers: Vec<Server>) -> Result<Vec<Running>, String> {
+    let mut running = Vec::new();
+    for server in servers {
+        if !bench.is_wanted(&server.name) {
+            continue;
+        }
+        bench.say(&format!("starting {}", server.name));
+        match (server.launch)(!bench.smoke) {
+            Ok(launch) => {
+                let (process, address) =
+                    Process::serve(launch, cores).map_err(|error| format!("{}: {error}", server.name))?;
+                running.push(Running { server, process, address });
+            }
+            Err(reason) => bench.skip(&server.name, &reason),
+        }
+    }
+    Ok(running)
 }
 
 /// The floor that the bars are held against.
@@ -117,14 +200,17 @@ fn on_tokio(word: &str, listener: TcpListener) -> std::io::Result<()> {
     runtime.block_on(async {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        if word == "wireloom" {
-            return wireloom::serve(listener).await;
+        match word {
+            "wireloom" => return wireloom::serve(listener).await,
+            "wireloom-tls" => return wireloom::serve_tls(listener).await,
+            _ => {}
         }
         loop {
             // Who was cut while waiting is no matter.
             let Ok((stream, _)) = listener.accept().await else { continue };
             stream.set_nodelay(true)?;
             match word {
+                "hyper" => tokio::spawn(hyper::serve(stream)),
                 "raw-tokio" => tokio::spawn(raw::echo(stream)),
                 "fastwebsockets" => tokio::spawn(fastwebsockets::echo(stream)),
                 "tokio-websockets" => tokio::spawn(tokio_websockets::echo(stream)),
@@ -132,6 +218,7 @@ fn on_tokio(word: &str, listener: TcpListener) -> std::io::Result<()> {
                 "sockudo-ws" => tokio::spawn(sockudo_ws::echo(stream)),
                 "sockudo-ws-batched" => tokio::spawn(sockudo_ws::echo_batched(stream)),
                 "yawc" => tokio::spawn(yawc::echo(stream)),
+                "yawc-http2" => tokio::spawn(yawc::echo_http2(stream)),
                 "yawc-batched" => tokio::spawn(yawc::echo_batched(stream)),
                 "tokio-tungstenite" => tokio::spawn(tungstenite::echo(stream)),
                 "tokio-tungstenite-batched" => tokio::spawn(tungstenite::echo_batched(stream)),

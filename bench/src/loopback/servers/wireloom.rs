@@ -1,10 +1,26 @@
-//! Wireloom: the loop that a user writes first, behind its own server.
+//! Wireloom: the loop that a user writes first, and a handler of requests, behind its own server.
 
+use super::{LARGE, SMALL, SMALL_BODY, large};
+use bytes::Bytes;
 use std::io;
+use std::sync::LazyLock;
 use tokio::net::TcpListener;
-use wireloom::{Request, Response, Server};
+use wireloom::{Request, Response, Server, ServerTls};
 
-async fn handle(request: Request) -> Response {
+static LARGE_BODY: LazyLock<Bytes> = LazyLock::new(|| large().into());
+
+async fn handle(mut request: Request) -> Response {
+    match request.path() {
+        SMALL => {
+            while let Ok(Some(_)) = request.body_mut().chunk().await {}
+            Response::text(200, SMALL_BODY)
+        }
+        LARGE => Response::new(200).with_body("application/octet-stream", LARGE_BODY.clone()),
+        _ => echo(&request),
+    }
+}
+
+fn echo(request: &Request) -> Response {
     match request.websocket() {
         Ok(upgrade) => upgrade.on_open(|socket| async move {
             let (mut sender, mut receiver) = socket.split();
@@ -20,4 +36,10 @@ async fn handle(request: Request) -> Response {
 
 pub(super) async fn serve(listener: TcpListener) -> io::Result<()> {
     Server::new(listener).serve(handle).await
+}
+
+/// Over TLS, with a certificate made up for the run.
+pub(super) async fn serve_tls(listener: TcpListener) -> io::Result<()> {
+    let (tls, _) = ServerTls::self_signed(&["localhost"]).map_err(io::Error::other)?;
+    Server::new(listener).tls(tls).serve(handle).await
 }

@@ -1,14 +1,14 @@
 //! yawc: as it comes, and with the buffers and the batching of its own benchmark. It is upgraded by hyper.
 
 use super::messages::{self, Answer};
+use hyper::Request;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::ops::ControlFlow::Continue;
 use tokio::net::TcpStream;
-use yawc::{Frame, OpCode, Options, UpgradeFut, WebSocket};
+use yawc::{Frame, HttpResponse, OpCode, Options, UpgradeFut, WebSocket};
 
 /// Its stream ends where others have an error.
 fn answer(frame: Frame) -> Answer<Frame> {
@@ -28,28 +28,50 @@ pub(super) async fn echo(stream: TcpStream) {
     .await;
 }
 
+/// With the buffers of its own benchmark.
+fn tuned() -> Options {
+    options().with_read_buffer_capacity(128 << 10).with_backpressure_boundary(64 << 10)
+}
+
+async fn run_batched(upgrade: UpgradeFut) {
+    if let Ok(socket) = upgrade.await {
+        messages::echo_batched(socket, answer).await;
+    }
+}
+
 pub(super) async fn echo_batched(stream: TcpStream) {
-    let options = options().with_read_buffer_capacity(128 << 10).with_backpressure_boundary(64 << 10);
-    serve(stream, options, |upgrade| async move {
-        if let Ok(socket) = upgrade.await {
-            messages::echo_batched(socket, answer).await;
-        }
-    })
-    .await;
+    serve(stream, tuned(), run_batched).await;
+}
+
+/// Over HTTP/2, also tuned.
+pub(super) async fn echo_http2(stream: TcpStream) {
+    let service = service_fn(|request| accept(request, tuned(), run_batched));
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .enable_connect_protocol()
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(16 << 20)
+        .serve_connection(TokioIo::new(stream), service);
+    // How the connection ends is the client's choice.
+    _ = connection.await;
 }
 
 async fn serve<F>(stream: TcpStream, options: Options, run: fn(UpgradeFut) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let service = service_fn(|mut request: Request<Incoming>| {
-        let upgraded = WebSocket::upgrade_with_options(&mut request, options.clone());
-        async move {
-            let (response, upgrade): (Response<_>, _) = upgraded?;
-            tokio::spawn(run(upgrade));
-            Ok::<_, yawc::WebSocketError>(response)
-        }
-    });
-    // How the connection ends is the client's choice.
+    let service = service_fn(|request| accept(request, options.clone(), run));
     _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+}
+
+async fn accept<F>(
+    mut request: Request<Incoming>,
+    options: Options,
+    run: fn(UpgradeFut) -> F,
+) -> Result<HttpResponse, yawc::WebSocketError>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (response, upgrade) = WebSocket::upgrade_with_options(&mut request, options)?;
+    tokio::spawn(run(upgrade));
+    Ok(response)
 }

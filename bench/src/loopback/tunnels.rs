@@ -1,0 +1,296 @@
+//! The generator of echoes over HTTP/2: many WebSockets on one connection, by extended CONNECT (RFC 8441). It writes its frames
+//! by hand and shares no code with any contestant; answers are held against what they must be.
+
+use super::echo::{Load, Ring, Until, matches};
+use super::opening;
+use crate::corpus::{Content, Corpus, End};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
+
+/// RFC 9113 §6: the types of frames that are looked at.
+mod frame {
+    pub(super) const DATA: u8 = 0;
+    pub(super) const HEADERS: u8 = 1;
+    pub(super) const RST_STREAM: u8 = 3;
+    pub(super) const SETTINGS: u8 = 4;
+    pub(super) const PING: u8 = 6;
+    pub(super) const GOAWAY: u8 = 7;
+    pub(super) const WINDOW_UPDATE: u8 = 8;
+}
+
+const HEAD_LEN: usize = 9;
+/// RFC 9113 §6.5.2: what everyone takes.
+const FRAME_LEN_MAX: u64 = 16_384;
+/// RFC 9113 §6.9.1.
+const WINDOW_MAX: u32 = (1 << 31) - 1;
+/// How much of this side's window may be used before it is given back.
+const WINDOW_USED_MAX: u32 = 1 << 29;
+
+/// One WebSocket: places in its two streams of bytes, and what flow control lets it send.
+#[derive(Clone, Copy, Default)]
+struct Tunnel {
+    sent: u64,
+    allowed: u64,
+    received: u64,
+    window: i64,
+    open: bool,
+}
+
+/// WebSockets over one connection to one server.
+pub(crate) struct Tunnels {
+    stream: TcpStream,
+    /// The one with index `n` is stream `2 n + 1`.
+    tunnels: Vec<Tunnel>,
+    load: Load,
+    frames: Ring,
+    answers: Ring,
+    frame_len: u64,
+    answer_len: u64,
+    /// What the connection as a whole may send, and with what streams begin.
+    window: i64,
+    window_initial: i64,
+    window_used: u32,
+    takes_connect: bool,
+    inbox: Vec<u8>,
+    filled: usize,
+    out: Vec<u8>,
+    /// Messages that came back since they were last asked for.
+    back: Vec<u64>,
+}
+
+impl Tunnels {
+    /// Opens one connection, and so many WebSockets over it as `load` has connections.
+    ///
+    /// # Errors
+    /// The server does not take them.
+    pub(crate) fn open(address: SocketAddr, load: Load) -> Result<Self, String> {
+        let count = load.depth.max(16);
+        let corpus = |end| Corpus::new(Content::Binary, load.payload_len, count, end).frames.to_vec();
+        let (frames, answers) = (corpus(End::Server), corpus(End::Client));
+        let mut tunnels = Self {
+            stream: opening::connect(address)?,
+            tunnels: vec![Tunnel::default(); load.connections],
+            load,
+            frame_len: (frames.len() / count) as u64,
+            answer_len: (answers.len() / count) as u64,
+            frames: Ring::new(frames),
+            answers: Ring::new(answers),
+            window: 65_535,
+            window_initial: 65_535,
+            window_used: 0,
+            takes_connect: false,
+            inbox: vec![0; 256 << 10],
+            filled: 0,
+            out: Vec::new(),
+            back: vec![0; load.connections],
+        };
+        tunnels.out.extend_from_slice(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        // ENABLE_PUSH 0, INITIAL_WINDOW_SIZE the largest.
+        let settings = [&[0, 2, 0, 0, 0, 0, 0, 4][..], &WINDOW_MAX.to_be_bytes()].concat();
+        tunnels.put(frame::SETTINGS, 0, 0, &settings);
+        tunnels.put(frame::WINDOW_UPDATE, 0, 0, &(WINDOW_MAX - 65_535).to_be_bytes());
+        while !tunnels.takes_connect {
+            tunnels.turn()?;
+        }
+        let fields = fields(address);
+        for index in 0..tunnels.tunnels.len() {
+            tunnels.tunnels[index].window = tunnels.window_initial;
+            // END_HEADERS.
+            tunnels.put(frame::HEADERS, 4, index, &fields);
+        }
+        while !tunnels.tunnels.iter().all(|tunnel| tunnel.open) {
+            tunnels.turn()?;
+        }
+        Ok(tunnels)
+    }
+
+    /// Sends and receives, and returns how many messages came back once the last one did.
+    ///
+    /// # Errors
+    /// The connection or a stream ended, an answer was not what was sent, or nothing came for 20 s.
+    pub(crate) fn run(&mut self, until: Until) -> Result<u64, String> {
+        let start = Instant::now();
+        let mut left = match until {
+            Until::Messages(each) => each * self.tunnels.len() as u64,
+            Until::Time(_) => u64::MAX,
+        };
+        let (mut messages, mut under_way) = (0, 0);
+        for index in 0..self.tunnels.len() {
+            let begun = left.min(self.load.depth as u64);
+            left -= begun;
+            under_way += begun;
+            self.send(index, begun);
+        }
+        while under_way > 0 {
+            // Asked before: what is read may be the window that they wait for.
+            let stalled = self.tunnels.iter().any(|tunnel| tunnel.sent < tunnel.allowed);
+            self.turn()?;
+            if let Until::Time(time) = until
+                && start.elapsed() >= time
+            {
+                left = 0;
+            }
+            for index in 0..self.tunnels.len() {
+                let back = std::mem::take(&mut self.back[index]);
+                let again = left.min(back);
+                messages += back;
+                left -= again;
+                under_way -= back - again;
+                if again > 0 || stalled {
+                    self.send(index, again);
+                }
+            }
+        }
+        self.flush()?;
+        Ok(messages)
+    }
+
+    /// Queues so many messages more, and what is left of those before, as far as the windows allow.
+    fn send(&mut self, index: usize, more: u64) {
+        self.tunnels[index].allowed += more * self.frame_len;
+        loop {
+            let Tunnel { sent, allowed, window, .. } = self.tunnels[index];
+            let window = window.min(self.window).max(0) as u64;
+            let end = allowed.min(sent + window.min(FRAME_LEN_MAX));
+            let data = self.frames.at(sent, end);
+            if data.is_empty() {
+                return;
+            }
+            let len = data.len();
+            head(&mut self.out, len, frame::DATA, 0, index);
+            self.out.extend_from_slice(data);
+            self.tunnels[index].sent += len as u64;
+            self.tunnels[index].window -= len as i64;
+            self.window -= len as i64;
+        }
+    }
+
+    fn put(&mut self, kind: u8, flags: u8, index: usize, payload: &[u8]) {
+        // Those that are not of a tunnel are of the connection.
+        let of_stream = matches!(kind, frame::HEADERS | frame::DATA);
+        head(&mut self.out, payload.len(), kind, flags, if of_stream { index } else { usize::MAX });
+        self.out.extend_from_slice(payload);
+    }
+
+    fn flush(&mut self) -> Result<(), String> {
+        let written = self.stream.write_all(&self.out).map_err(|error| error.to_string());
+        self.out.clear();
+        written
+    }
+
+    /// Writes what is queued, reads once, and takes in every frame that is whole.
+    fn turn(&mut self) -> Result<(), String> {
+        self.flush()?;
+        let len = self.stream.read(&mut self.inbox[self.filled..]).map_err(|error| error.to_string())?;
+        if len == 0 {
+            return Err("the server closed the connection".into());
+        }
+        self.filled += len;
+        let inbox = std::mem::take(&mut self.inbox);
+        let mut rest = &inbox[..self.filled];
+        let mut outcome = Ok(());
+        while let Some((head, behind)) = rest.split_at_checked(HEAD_LEN) {
+            let len = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+            let Some((payload, behind)) = behind.split_at_checked(len) else { break };
+            let id = u32::from_be_bytes([head[5] & 0x7F, head[6], head[7], head[8]]);
+            outcome = outcome.and_then(|()| self.take(head[3], head[4], id, payload));
+            rest = behind;
+        }
+        let (from, kept) = (self.filled - rest.len(), rest.len());
+        self.inbox = inbox;
+        self.inbox.copy_within(from..self.filled, 0);
+        self.filled = kept;
+        outcome
+    }
+
+    fn take(&mut self, kind: u8, flags: u8, id: u32, payload: &[u8]) -> Result<(), String> {
+        let index = (id as usize).wrapping_sub(1) / 2;
+        let number = |bytes: &[u8]| bytes.iter().fold(0_i64, |number, byte| number << 8 | i64::from(*byte));
+        match kind {
+            frame::DATA => {
+                let tunnel = self.tunnels.get_mut(index).ok_or("DATA on a stream that is not")?;
+                let before = tunnel.received;
+                tunnel.received += payload.len() as u64;
+                let owed = tunnel.allowed / self.frame_len * self.answer_len;
+                if flags != 0 || tunnel.received > owed {
+                    return Err(format!("DATA with flags {flags:#x}, {} bytes of {owed}", tunnel.received));
+                }
+                if !matches(&self.answers, before, payload) {
+                    return Err(format!("a wrong answer within {} bytes", payload.len()));
+                }
+                self.back[index] += tunnel.received / self.answer_len - before / self.answer_len;
+                self.window_used += payload.len() as u32;
+                if self.window_used > WINDOW_USED_MAX {
+                    let used = std::mem::take(&mut self.window_used).to_be_bytes();
+                    self.put(frame::WINDOW_UPDATE, 0, 0, &used);
+                }
+            }
+            frame::HEADERS => {
+                // RFC 7541 §6.3: changes of the table's size may come first; §6.1: 0x88 is `:status: 200`.
+                let status = payload.iter().find(|byte| **byte & 0xE0 != 0x20);
+                if status != Some(&0x88) || flags & 1 != 0 {
+                    return Err(format!("stream {id} was refused: {payload:x?}"));
+                }
+                self.tunnels.get_mut(index).ok_or("HEADERS on a stream that is not")?.open = true;
+            }
+            frame::SETTINGS if flags & 1 == 0 => {
+                for setting in payload.chunks_exact(6) {
+                    let value = number(&setting[2..]);
+                    match setting[1] {
+                        4 => {
+                            for tunnel in &mut self.tunnels {
+                                tunnel.window += value - self.window_initial;
+                            }
+                            self.window_initial = value;
+                        }
+                        8 => self.takes_connect = value == 1,
+                        _ => {}
+                    }
+                }
+                self.put(frame::SETTINGS, 1, 0, &[]);
+            }
+            frame::PING if flags & 1 == 0 => self.put(frame::PING, 1, 0, payload),
+            frame::WINDOW_UPDATE if id == 0 => self.window += number(payload),
+            frame::WINDOW_UPDATE => {
+                self.tunnels.get_mut(index).ok_or("a window of a stream that is not")?.window +=
+                    number(payload);
+            }
+            frame::RST_STREAM | frame::GOAWAY => {
+                return Err(format!("frame {kind} on stream {id}: {}", String::from_utf8_lossy(payload)));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// RFC 9113 §4.1. `usize::MAX` stands for the connection.
+fn head(out: &mut Vec<u8>, len: usize, kind: u8, flags: u8, index: usize) {
+    let id = if index == usize::MAX { 0 } else { 2 * index as u32 + 1 };
+    out.extend_from_slice(&(len as u32).to_be_bytes()[1..]);
+    out.extend_from_slice(&[kind, flags]);
+    out.extend_from_slice(&id.to_be_bytes());
+}
+
+/// RFC 8441 §4: the request, as literals that no table keeps.
+fn fields(address: SocketAddr) -> Vec<u8> {
+    let mut block = Vec::new();
+    let authority = address.to_string();
+    for (name, value) in [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "http"),
+        (":path", "/echo"),
+        (":authority", &authority),
+        ("sec-websocket-version", "13"),
+    ] {
+        block.push(0);
+        for text in [name, value] {
+            // RFC 7541 §5.2: all of them are shorter than 127 bytes.
+            block.push(text.len() as u8);
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    block
+}
