@@ -53,7 +53,8 @@ fn check(input: &Input<'_>) {
 
     let said = whole.say();
     assert_eq!(said, cut.say());
-    assert!(said.len() <= 2, "only the newest ping is answered, then the close");
+    let pings = heard.iter().filter(|heard| matches!(heard, Heard::Ping(_))).count();
+    assert!(said.len() <= pings + 1, "a pong a ping, then the close");
     for (i, frame) in said.iter().enumerate() {
         assert_eq!(frame.key().is_some(), input.client);
         assert!(frame.is_final() && frame.reserved() == 0 && frame.payload().len() <= 125);

@@ -57,6 +57,12 @@ impl Inbound {
         self.receiver.whole_message(input)
     }
 
+    /// Bytes that the data frame under way still lacks.
+    #[inline]
+    pub fn payload_remaining(&self) -> u64 {
+        self.receiver.decoder.payload_remaining()
+    }
+
     /// Where to read the next bytes of a large message to; see
     /// [`Connection::recv_slot`](crate::Connection::recv_slot).
     pub fn recv_slot(&mut self) -> Option<&mut [u8]> {

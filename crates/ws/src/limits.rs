@@ -32,6 +32,10 @@ pub const FRAGMENT_LEN_EXCUSED: u64 = 16;
 /// Messages up to this many inflated bytes are never measured against [`Limits::inflate_ratio_max`].
 pub const INFLATE_RATIO_FREE: u64 = 1 << 20;
 
+/// Pings are answered one by one while fewer bytes than these wait to be transmitted; beyond, the newest alone (RFC 6455
+/// §5.5.3). 64 KiB: more than an honest peer pings at once, and little to hold for one that pings and does not read.
+pub const PONGS_QUEUED_LEN_MAX: usize = 64 << 10;
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

@@ -10,6 +10,7 @@ use crate::error::{Error, Misuse};
 use crate::event::Event;
 use crate::frame::CONTROL_LEN_MAX;
 use crate::keys::MaskKeys;
+use crate::limits::PONGS_QUEUED_LEN_MAX;
 use crate::opcode::{Kind, Opcode};
 use crate::role::Role;
 use crate::send::Sender;
@@ -31,10 +32,8 @@ pub struct Outbound {
     timers: Timers,
     close_timeout: Duration,
     queued_len_high: usize,
-    /// The payload of the newest ping that wants a pong.
+    /// The payload of the newest ping that wants a pong, while too much waits for it to be queued.
     pong: Option<Vec<u8>>,
-    /// Memory of the pong before, for the next.
-    pong_spare: Vec<u8>,
     keepalive_pings: u64,
     /// The peer is still heard: it has sent no Close, and nothing has failed.
     listening: bool,
@@ -66,7 +65,6 @@ impl Outbound {
             close_timeout: config.close_timeout,
             queued_len_high: limits.queued_len_high,
             pong: None,
-            pong_spare: Vec::new(),
             keepalive_pings: 0,
             listening: true,
             close_sent: false,
@@ -391,7 +389,6 @@ impl Outbound {
     /// where forgetting it is allowed.
     pub fn release_buffers(&mut self) {
         self.sender.release();
-        self.pong_spare = Vec::new();
     }
 
     // What goes out.
@@ -454,11 +451,16 @@ impl Outbound {
 
     fn handle_ping(&mut self, payload: &[u8]) {
         if !self.close_sent && !self.mute {
-            // RFC 6455 §5.5.3: only the newest ping needs its pong.
-            let mut pong = self.pong.take().unwrap_or_else(|| core::mem::take(&mut self.pong_spare));
-            pong.clear();
-            pong.extend_from_slice(payload);
-            self.pong = Some(pong);
+            if self.takes_pongs() {
+                // At once, so that it goes before whatever is sent in answer to what follows the ping.
+                self.pong = None;
+                self.sender.control(Opcode::Pong, payload);
+            } else {
+                // RFC 6455 §5.5.3: only the newest ping needs its pong.
+                let pong = self.pong.get_or_insert_default();
+                pong.clear();
+                pong.extend_from_slice(payload);
+            }
         }
     }
 
@@ -523,14 +525,17 @@ impl Outbound {
 
     /// While much waits for a peer that does not read, the pong waits too and only the newest is kept: pings cannot grow
     /// the queue.
+    fn takes_pongs(&self) -> bool {
+        self.queued_len() < PONGS_QUEUED_LEN_MAX.min(self.queued_len_high)
+    }
+
     #[cold]
     fn queue_pong(&mut self) {
-        if self.is_congested() {
+        if !self.takes_pongs() {
             return;
         }
         if let Some(pong) = self.pong.take() {
             self.sender.control(Opcode::Pong, &pong);
-            self.pong_spare = pong;
         }
     }
 

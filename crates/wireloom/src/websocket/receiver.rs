@@ -17,6 +17,10 @@ use super::state::{Half, Shared, State};
 use crate::buffer::{self, Buffer};
 use crate::error::{Error, Stage};
 
+/// From this much of a frame outstanding on, a read goes to the end of the message itself. What is less is copied there from
+/// a buffer that takes what follows it too: a system call costs more than that.
+const SLOT_LEN_MIN: u64 = 64 << 10;
+
 /// The half of a [`WebSocket`](super::WebSocket) that receives.
 ///
 /// It also answers pings, watches deadlines and finishes the closing handshake: keep calling [`recv`](Self::recv).
@@ -284,7 +288,9 @@ impl Reading {
     }
 
     fn poll_read_with(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<Option<Lent>> {
-        if let Some(slot) = self.inbound.recv_slot() {
+        if self.inbound.payload_remaining() >= SLOT_LEN_MIN
+            && let Some(slot) = self.inbound.recv_slot()
+        {
             return match ready!(state.io.poll_read(cx, slot)) {
                 Ok(len) if len > 0 => {
                     self.heard(state);

@@ -1,0 +1,292 @@
+//! Answers gather while a handler runs: their order, and that none stays behind, whatever the handler does next.
+
+#![allow(clippy::unwrap_used)]
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use wireloom::wireloom_ws::Delivery;
+use wireloom::{Connector, DeflateConfig, Message, Server, ServerConfig, WebSocket, WebSocketConfig};
+
+const REQUEST: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+/// A server that gives every WebSocket to `run`, and its address.
+async fn serve<F, Fut>(config: ServerConfig, run: F) -> std::net::SocketAddr
+where
+    F: Fn(WebSocket) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(move |request: wireloom::Request| {
+        let run = run.clone();
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(run),
+                Err(refusal) => refusal,
+            }
+        }
+    }));
+    address
+}
+
+/// A client by hand, and what it has read behind the answer to its handshake.
+struct Client(TcpStream);
+
+impl Client {
+    async fn open(address: std::net::SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(REQUEST.as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101"), "{head:?}");
+        Self(stream)
+    }
+
+    async fn say(&mut self, frames: &[u8]) {
+        self.0.write_all(frames).await.unwrap();
+    }
+
+    async fn hear(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let heard = tokio::time::timeout(Duration::from_secs(20), self.0.read_exact(&mut bytes)).await;
+        heard.expect("nothing stays behind").unwrap();
+        bytes
+    }
+}
+
+/// A frame as a client may mask it.
+fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+    frame(first, 0x80, &[0; 4], payload)
+}
+
+fn frame(first: u8, mask: u8, key: &[u8], payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![first];
+    match payload.len() {
+        len @ 0..126 => frame.push(mask | len as u8),
+        len @ 126..0x1_0000 => {
+            frame.push(mask | 126);
+            frame.extend((len as u16).to_be_bytes());
+        }
+        len => {
+            frame.push(mask | 127);
+            frame.extend((len as u64).to_be_bytes());
+        }
+    }
+    frame.extend(key);
+    frame.extend(payload);
+    frame
+}
+
+async fn echo(socket: WebSocket) {
+    let (mut sender, mut receiver) = socket.split();
+    while let Ok(Some(message)) = receiver.recv().await {
+        if sender.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_pong_goes_before_the_answer_to_what_follows_its_ping() {
+    let mut client = Client::open(serve(ServerConfig::default(), echo).await).await;
+    let frames =
+        [(0x81, "before"), (0x89, "one"), (0x81, "after"), (0x01, "in "), (0x89, "two"), (0x80, "pieces")];
+    client.say(&frames.map(|(first, payload)| masked(first, payload.as_bytes())).concat()).await;
+    let expected = b"\x81\x06before\x8a\x03one\x81\x05after\x8a\x03two\x81\x09in pieces";
+    assert_eq!(client.hear(expected.len()).await, expected);
+}
+
+#[tokio::test]
+async fn answers_leave_although_the_handler_turns_to_something_else() {
+    let address = serve(ServerConfig::default(), |socket| async move {
+        let (mut sender, mut receiver) = socket.split();
+        let message = receiver.recv().await.unwrap().unwrap();
+        sender.send(message).await.unwrap();
+        pending::<()>().await;
+        drop((sender, receiver));
+    })
+    .await;
+    let mut client = Client::open(address).await;
+    client.say(&masked(0x82, b"at once").repeat(10)).await;
+    assert_eq!(client.hear(9).await, b"\x82\x07at once");
+}
+
+#[tokio::test]
+async fn answers_leave_although_later_messages_get_none() {
+    let address = serve(ServerConfig::default(), |socket| async move {
+        let (mut sender, mut receiver) = socket.split();
+        let mut first = true;
+        while let Ok(Some(message)) = receiver.recv().await {
+            if std::mem::take(&mut first) {
+                sender.send(message).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let mut client = Client::open(address).await;
+    client.say(&masked(0x82, b"only this").repeat(10)).await;
+    assert_eq!(client.hear(11).await, b"\x82\x09only this");
+}
+
+#[tokio::test]
+async fn answers_leave_although_the_sender_is_dropped() {
+    let address = serve(ServerConfig::default(), |socket| async move {
+        let (mut sender, mut receiver) = socket.split();
+        let message = receiver.recv().await.unwrap().unwrap();
+        sender.send(message).await.unwrap();
+        drop(sender);
+        while let Ok(Some(_)) = receiver.recv().await {}
+    })
+    .await;
+    let mut client = Client::open(address).await;
+    client.say(&masked(0x82, b"and gone").repeat(10)).await;
+    assert_eq!(client.hear(10).await, b"\x82\x08and gone");
+}
+
+#[tokio::test]
+async fn a_sender_that_moves_to_another_task_keeps_its_order() {
+    let address = serve(ServerConfig::default(), |socket| async move {
+        let (mut sender, mut receiver) = socket.split();
+        let message = receiver.recv().await.unwrap().unwrap();
+        sender.send(message).await.unwrap();
+        // What was sent waits in this task, which goes on for a while without a pause.
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let runtime = tokio::runtime::Handle::current();
+        std::thread::spawn(move || {
+            begun.send(()).unwrap();
+            runtime.block_on(async {
+                for i in 0..100u8 {
+                    sender.send(&[i]).await.unwrap();
+                }
+            });
+        });
+        has_begun.recv().unwrap();
+        // Work that does not await.
+        std::thread::sleep(Duration::from_millis(5));
+        while let Ok(Some(_)) = receiver.recv().await {}
+    })
+    .await;
+    for _ in 0..20 {
+        let mut client = Client::open(address).await;
+        client.say(&masked(0x82, b"first").repeat(3)).await;
+        let expected: Vec<u8> =
+            b"\x82\x05first".iter().copied().chain((0..100).flat_map(|i| [0x82, 1, i])).collect();
+        assert_eq!(client.hear(expected.len()).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn echoes_sizes_of_all_kinds_in_order() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let address = serve(ServerConfig::default(), echo).await;
+    let (mut said, mut expected) = (Vec::new(), Vec::new());
+    for i in 0..600u32 {
+        let len = match random.u32(0..100) {
+            0 => random.usize(60_000..400_000),
+            1..10 => random.usize(4_000..40_000),
+            _ => random.usize(0..200),
+        };
+        let payload = [&i.to_be_bytes()[..], &vec![i as u8; len]].concat();
+        said.extend(masked(0x82, &payload));
+        expected.extend(frame(0x82, 0, &[], &payload));
+    }
+    let (mut from, mut to) = Client::open(address).await.0.into_split();
+    let writer = tokio::spawn(async move {
+        let mut rest = &said[..];
+        while !rest.is_empty() {
+            let len = random.usize(1..=300_000).min(rest.len());
+            to.write_all(&rest[..len]).await.unwrap();
+            rest = &rest[len..];
+            tokio::task::yield_now().await;
+        }
+        to
+    });
+    let mut heard = vec![0; expected.len()];
+    from.read_exact(&mut heard).await.unwrap();
+    assert!(heard == expected);
+    drop(writer.await.unwrap());
+}
+
+/// Messages in pieces, of any size: no more than a piece is held.
+fn in_pieces() -> WebSocketConfig {
+    let mut config = WebSocketConfig::default();
+    config.core.delivery = Delivery::Chunks;
+    config.core.limits.message_len_max = u64::MAX;
+    config.core.limits.frame_len_max = u64::MAX;
+    config
+}
+
+#[tokio::test]
+async fn passes_a_message_on_in_pieces() {
+    let mut config = ServerConfig::default();
+    config.websocket = in_pieces();
+    config.deflate = Some(DeflateConfig::default());
+    let address = serve(config, |socket| async move {
+        let (mut sender, mut receiver) = socket.split();
+        while let Ok(Some(piece)) = receiver.recv().await {
+            let last = piece.is_last();
+            sender.send_piece(piece, last).await.unwrap();
+        }
+    })
+    .await;
+    for deflate in [None, Some(DeflateConfig::default())] {
+        let mut connector = Connector::new().config(in_pieces());
+        if let Some(deflate) = deflate {
+            connector = connector.deflate(deflate);
+        }
+        let (mut sender, mut receiver) =
+            connector.connect(&format!("ws://{address}/")).await.unwrap().split();
+        // 100 MiB, which is over the default limit, and then a short one.
+        const PIECE: usize = 1 << 20;
+        const PIECES: usize = 100;
+        let send = async {
+            for i in 0..PIECES {
+                sender.send_piece(&vec![i as u8; PIECE], i + 1 == PIECES).await.unwrap();
+            }
+            sender.send("häßlich").await.unwrap();
+        };
+        let receive = async {
+            let mut len = 0;
+            loop {
+                let piece: Message<'_> = receiver.recv().await.unwrap().unwrap();
+                assert!(piece.is_binary() && piece.as_bytes().len() <= 1 << 20);
+                assert!(
+                    piece.as_bytes().iter().enumerate().all(|(at, &byte)| byte == ((len + at) / PIECE) as u8)
+                );
+                len += piece.as_bytes().len();
+                if piece.is_last() {
+                    break;
+                }
+            }
+            assert_eq!(len, PIECES * PIECE);
+            assert_eq!(receiver.recv_owned().await.unwrap().unwrap().as_text(), Some("häßlich"));
+        };
+        tokio::join!(send, receive);
+    }
+}
+
+// What is handed out to be kept is whole, whatever the delivery.
+#[tokio::test]
+async fn joins_pieces_for_those_who_keep_messages() {
+    let mut config = ServerConfig::default();
+    config.websocket = in_pieces();
+    let address = serve(config, |mut socket| async move {
+        while let Ok(Some(message)) = socket.recv_owned().await {
+            socket.send(message).await.unwrap();
+        }
+    })
+    .await;
+    let mut client = Client::open(address).await;
+    client.say(&masked(0x01, &"hä".as_bytes()[..2])).await;
+    tokio::task::yield_now().await;
+    client.say(&[masked(0x00, &"hä".as_bytes()[2..]), masked(0x80, b"!")].concat()).await;
+    assert_eq!(client.hear(6).await, [b"\x81\x04", "hä!".as_bytes()].concat());
+}
