@@ -13,7 +13,8 @@ use wireloom_http2::message::RequestKind;
 use wireloom_http2::{Config, Ended, Role, StreamKey};
 
 use super::handles::Requests;
-use super::shared::{Incoming, Shared, State};
+use super::head::Incoming;
+use super::shared::{Shared, State};
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::io::Io;
@@ -48,7 +49,10 @@ pub(crate) struct Driver {
     idle_timeout: Option<Duration>,
     /// Since when it has been.
     idle_since: Option<Instant>,
-    shrunk: bool,
+    /// When to look whether it has been quiet; `None` when it holds nothing that it could give back.
+    look_at: Option<Instant>,
+    /// Something has moved since then.
+    moved: bool,
     /// Whoever is to be woken outside of the lock.
     woken: Vec<Waker>,
     /// How many tasks the last read woke.
@@ -100,7 +104,8 @@ impl Driver {
             sleep: None,
             idle_timeout: None,
             idle_since: None,
-            shrunk: true,
+            look_at: None,
+            moved: false,
             woken: Vec::new(),
             woken_len: 0,
             over: false,
@@ -268,6 +273,7 @@ impl Driver {
             match written {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(len)) => {
+                    self.moved = true;
                     let before = len.min(self.prefix.len());
                     self.prefix = &self.prefix[before..];
                     state.core.transmitted(len - before);
@@ -315,7 +321,8 @@ impl Driver {
         let core = state.core.poll_timeout().into_iter().chain(state.unread_deadline()).min();
         let core = core.map(|at| state.epoch + at);
         let idle = self.idle_deadline(state);
-        let Some(deadline) = core.into_iter().chain(idle).min() else {
+        let look = self.look_deadline();
+        let Some(deadline) = core.into_iter().chain(idle).chain(look).min() else {
             self.sleep = None;
             state.armed = None;
             return Poll::Pending;
@@ -340,28 +347,35 @@ impl Driver {
     fn idle_deadline(&mut self, state: &State) -> Option<Instant> {
         if state.streams() > 0 {
             self.idle_since = None;
-            self.shrunk = false;
             return None;
         }
         let since = *self.idle_since.get_or_insert_with(Instant::now);
-        let shrink = (!self.shrunk).then(|| since + QUIET);
-        let leave = if state.core.is_going_away() {
-            Some(since + FAREWELL)
-        } else {
-            self.idle_timeout.map(|timeout| since + timeout)
-        };
-        shrink.into_iter().chain(leave).min()
+        if state.core.is_going_away() {
+            return Some(since + FAREWELL);
+        }
+        self.idle_timeout.map(|timeout| since + timeout)
+    }
+
+    /// When it is to be seen whether the connection is quiet.
+    fn look_deadline(&mut self) -> Option<Instant> {
+        if self.moved && self.look_at.is_none() {
+            self.moved = false;
+            self.look_at = Some(Instant::now() + QUIET);
+        }
+        self.look_at
     }
 
     /// A deadline has passed: does what is due.
     fn pass(&mut self, state: &mut State) {
         state.tick();
         let now = Instant::now();
-        let Some(since) = self.idle_since else { return };
-        if !self.shrunk && since + QUIET <= now {
-            self.shrunk = true;
-            state.core.shrink();
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.look_at = None;
+            if !self.moved {
+                state.core.shrink();
+            }
         }
+        let Some(since) = self.idle_since else { return };
         if state.core.is_going_away() {
             if since + FAREWELL <= now {
                 state.core.abort(ErrorCode::NO_ERROR, b"");

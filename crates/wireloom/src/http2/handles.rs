@@ -9,7 +9,8 @@ use wireloom_http2::error::{ErrorCode, Misuse};
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::{Role, StreamKey};
 
-use super::shared::{At, Head, Shared, Slot, State, register, to_fields};
+use super::head::{Head, to_fields};
+use super::shared::{At, Shared, Slot, State, register};
 use crate::error::Error;
 use crate::headers::Headers;
 

@@ -25,9 +25,12 @@
 //! - [`tunnel`](crate::tunnel) makes a transport of the two.
 
 mod driver;
+mod events;
 mod handles;
+mod head;
 mod shared;
 
 pub(crate) use driver::{Driver, Moved};
 pub(crate) use handles::{RecvStream, Requests, SendStream};
-pub(crate) use shared::{Head, Incoming, Shared, to_fields};
+pub(crate) use head::{Head, Incoming, to_fields};
+pub(crate) use shared::Shared;

@@ -9,16 +9,15 @@ use bytes::{Bytes, BytesMut};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use wireloom_http2::error::ErrorCode;
-use wireloom_http2::field::{Field, FieldList, Token};
+use wireloom_http2::field::Field;
 use wireloom_http2::message::RequestKind;
-use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
+use wireloom_http2::{Config, Connection, Role, StreamKey};
 
+use super::events::{Seen, Then};
 use super::handles::{RecvStream, SendStream};
+use super::head::{Head, Incoming};
 use crate::error::Error;
-use crate::headers::{Headers, Place};
-
-/// Interim responses that are kept for a client that does not look at them; further ones are dropped.
-const INTERIM_MAX: usize = 16;
+use crate::headers::Headers;
 
 /// How much more of a request is taken once it has been answered in full, in bytes, and how long.
 const UNREAD_LEN_MAX: usize = 64 << 10;
@@ -26,27 +25,6 @@ const UNREAD_TIME_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Shared {
     state: Mutex<State>,
-}
-
-/// The head of a response.
-#[derive(Debug)]
-pub(crate) struct Head {
-    pub(crate) status: u16,
-    pub(crate) headers: Headers,
-}
-
-/// A request that has arrived at a server.
-pub(crate) struct Incoming {
-    pub(crate) key: StreamKey,
-    pub(crate) kind: RequestKind,
-    pub(crate) method: Place,
-    pub(crate) path: Place,
-    pub(crate) scheme: Place,
-    pub(crate) protocol: Option<Place>,
-    /// The fields, with `host` for `:authority`; the places above are of this.
-    pub(crate) headers: Headers,
-    /// It has no content; otherwise [`Shared::receiver`] gives it.
-    pub(crate) ended: bool,
 }
 
 pub(super) struct State {
@@ -471,157 +449,14 @@ impl State {
 }
 
 impl Slot {
+    pub(super) fn is_of(&self, key: StreamKey) -> bool {
+        self.id == key.id()
+    }
+
     /// What has arrived before, and an end that has, can still be read.
-    fn fail(&mut self, error: &Error) {
+    pub(super) fn fail(&mut self, error: &Error) {
         self.failed.get_or_insert_with(|| error.clone());
     }
-}
-
-/// What is left to do once an event is no longer borrowed.
-enum Then {
-    Nothing,
-    /// A request whose content follows, perhaps in the same read.
-    Opened(StreamKey),
-    /// Content that nobody wants.
-    Discarded(StreamKey, usize),
-    /// The task that answered was stopped.
-    Released(StreamKey),
-    SettingsSeen,
-}
-
-/// Where events go.
-struct Seen<'a> {
-    slots: &'a mut [Option<Box<Slot>>],
-    places: &'a [u32],
-    woken: &'a mut Vec<Waker>,
-}
-
-impl Seen<'_> {
-    #[inline]
-    fn slot(&mut self, key: StreamKey) -> Option<&mut Slot> {
-        let place = *self.places.get(key.slot())?;
-        self.slots.get_mut(place as usize)?.as_deref_mut().filter(|slot| slot.id == key.id())
-    }
-
-    fn see(mut self, event: Event<'_>, incoming: &mut Vec<Incoming>) -> Then {
-        match event {
-            Event::Request { stream, kind, fields, end_stream } => {
-                incoming.push(Incoming::new(stream, kind, fields, end_stream));
-                if !end_stream {
-                    return Then::Opened(stream);
-                }
-            }
-            Event::Data { stream, data, end_stream } => {
-                let Some(slot) = self.slot(stream) else { return Then::Discarded(stream, data.len()) };
-                slot.ended |= end_stream;
-                let unwanted = slot.discards;
-                if !unwanted {
-                    slot.data.extend_from_slice(data);
-                }
-                let waker = slot.receiver.take();
-                self.woken.extend(waker);
-                if unwanted {
-                    return Then::Discarded(stream, data.len());
-                }
-            }
-            Event::Response { stream, status, fields, end_stream } => {
-                let Some(slot) = self.slot(stream) else { return Then::Nothing };
-                slot.ended |= end_stream;
-                slot.head = Some(Head { status, headers: to_headers(fields) });
-                let waker = slot.receiver.take();
-                self.woken.extend(waker);
-            }
-            Event::Informational { stream, status, fields } => {
-                let Some(slot) = self.slot(stream) else { return Then::Nothing };
-                if slot.interim.len() < INTERIM_MAX {
-                    slot.interim.push_back(Head { status, headers: to_headers(fields) });
-                }
-                let waker = slot.receiver.take();
-                self.woken.extend(waker);
-            }
-            Event::Trailers { stream, fields } => {
-                let Some(slot) = self.slot(stream) else { return Then::Nothing };
-                slot.ended = true;
-                slot.trailers = Some(to_headers(fields));
-                let waker = slot.receiver.take();
-                self.woken.extend(waker);
-            }
-            Event::Reset { stream, code, .. } => return self.fail(stream, &Error::StreamReset(code)),
-            Event::Refused { stream } => return self.fail(stream, &Error::NotProcessed),
-            Event::Writable { stream } => {
-                let waker = self.slot(stream).and_then(|slot| slot.sender.take());
-                self.woken.extend(waker);
-            }
-            Event::Settings => return Then::SettingsSeen,
-            _ => {}
-        }
-        Then::Nothing
-    }
-
-    fn fail(&mut self, key: StreamKey, error: &Error) -> Then {
-        let Some(slot) = self.slot(key) else { return Then::Nothing };
-        slot.fail(error);
-        let wakers = [slot.receiver.take(), slot.sender.take()];
-        let task = slot.task.take();
-        self.woken.extend(wakers.into_iter().flatten());
-        let Some(task) = task else { return Then::Nothing };
-        task.abort();
-        Then::Released(key)
-    }
-}
-
-impl Incoming {
-    fn new(key: StreamKey, kind: RequestKind, fields: &FieldList, ended: bool) -> Self {
-        let mut headers = Headers::with_capacity(fields.len() + 1, fields.list_size() + 8);
-        let (mut method, mut path, mut scheme) = Default::default();
-        let (mut protocol, mut authority) = (None, None);
-        let (mut cookies, mut has_host) = (0, false);
-        for field in fields {
-            let value = field.value();
-            match field.token() {
-                Token::Method => method = headers.put(value),
-                Token::Path => path = headers.put(value),
-                Token::Scheme => scheme = headers.put(value),
-                Token::Protocol => protocol = Some(headers.put(value)),
-                Token::Authority => authority = Some(value),
-                Token::Cookie => cookies += 1,
-                Token::Host => {
-                    has_host = true;
-                    headers.push_unchecked(b"host", value);
-                }
-                _ => headers.push_unchecked(field.name(), value),
-            }
-        }
-        // RFC 9113 §8.3.1: what HTTP/1.1 calls Host.
-        if let Some(authority) = authority.filter(|_| !has_host) {
-            headers.push_unchecked(b"host", authority);
-        }
-        if cookies > 0
-            && let Some(cookie) = wireloom_http2::message::cookie(fields, &mut Vec::new())
-        {
-            headers.push_unchecked(b"cookie", cookie);
-        }
-        if kind == RequestKind::Connect
-            && let Some(authority) = authority
-        {
-            path = headers.put(authority);
-        }
-        Self { key, kind, method, path, scheme, protocol, headers, ended }
-    }
-}
-
-/// The fields without pseudo-fields.
-fn to_headers(fields: &FieldList) -> Headers {
-    let mut headers = Headers::with_capacity(fields.len(), fields.list_size());
-    for field in fields.iter().filter(|field| !field.is_pseudo()) {
-        headers.push_unchecked(field.name(), field.value());
-    }
-    headers
-}
-
-/// Headers whose names are in lower case, as fields.
-pub(crate) fn to_fields(headers: &Headers) -> impl Iterator<Item = Field<'_>> + Clone {
-    headers.iter().map(|(name, value)| Field::new(name.as_bytes(), value))
 }
 
 /// Registers who waits, in place of who did.

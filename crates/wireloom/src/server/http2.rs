@@ -281,7 +281,8 @@ fn head<'a>(
     date: &'a date::Date,
 ) -> impl Iterator<Item = Field<'a>> + Clone {
     std::iter::once(Field::known(Token::Status, status))
-        .chain(to_fields(headers))
+        // RFC 9113 §8.2.2: what belongs to a connection of HTTP/1.1 stays there.
+        .chain(to_fields(headers).filter(|field| field.name() != b"upgrade"))
         .chain(std::iter::once(Field::known(Token::Date, date)))
 }
 

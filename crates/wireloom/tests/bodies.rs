@@ -1,0 +1,168 @@
+//! Bodies over HTTP/1.1, streamed both ways, with trailers, against clients that follow the rules and such that do not.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use wireloom::{Body, Error, Headers, Request, Response, Server, ServerConfig};
+
+async fn handle(mut request: Request) -> Result<Response, Error> {
+    let kind = "application/octet-stream";
+    Ok(match request.path() {
+        "/echo" => Response::new(200).with_body(kind, request.into_body()),
+        "/whole" => Response::new(200).with_body(kind, request.bytes().await?),
+        "/trailers" => {
+            let mut len = 0;
+            while let Some(chunk) = request.body_mut().chunk().await? {
+                len += chunk.len();
+            }
+            let mut trailers = request.body_mut().trailers().unwrap_or_default();
+            trailers.push("X-Length", len.to_string())?;
+            let (mut sender, body) = Body::channel();
+            tokio::spawn(async move {
+                if sender.send("done").await.is_ok() {
+                    let _ = sender.finish(trailers).await;
+                }
+            });
+            Response::new(200).with_body(kind, body)
+        }
+        "/stream" => {
+            let pieces = ["one ", "two ", "three"].map(|piece| Ok::<_, Error>(piece.into()));
+            Response::new(200).with_body(kind, Body::from_stream(futures_util::stream::iter(pieces)))
+        }
+        "/broken" => {
+            let (mut sender, body) = Body::channel();
+            tokio::spawn(async move {
+                let _ = sender.send("half").await;
+                sender.abort();
+            });
+            Response::new(200).with_body(kind, body)
+        }
+        "/empty" => Response::new(204),
+        // The body is left alone.
+        _ => Response::not_found(),
+    })
+}
+
+async fn serve(config: ServerConfig) -> SocketAddr {
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(handle));
+    address
+}
+
+/// What the server answers to these bytes, until it closes.
+async fn ask(address: SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    let reading = stream.read_to_end(&mut answer);
+    let _ = tokio::time::timeout(Duration::from_secs(20), reading).await.unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+async fn read_until(stream: &mut TcpStream, end: &[u8]) -> Vec<u8> {
+    let mut read = Vec::new();
+    while !read.ends_with(end) {
+        read.push(stream.read_u8().await.unwrap());
+    }
+    read
+}
+
+#[tokio::test]
+async fn sends_chunks_and_trailers() {
+    let address = serve(ServerConfig::default()).await;
+    let answer = ask(
+        address,
+        b"POST /trailers HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTE: trailers\r\n\r\n\
+          5\r\nhello\r\n0\r\nX-Sum: 42\r\n\r\n\
+          GET /stream HTTP/1.1\r\nHost: a\r\n\r\n\
+          GET /trailers HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    )
+    .await;
+    let answers: Vec<_> = answer.split("HTTP/1.1 200 OK\r\n").skip(1).collect();
+    assert_eq!(answers.len(), 3, "{answer}");
+    assert!(answers.iter().all(|answer| answer.contains("Transfer-Encoding: chunked\r\n")), "{answer}");
+    assert!(answers[0].ends_with("\r\n\r\n4\r\ndone\r\n0\r\nX-Sum: 42\r\nX-Length: 5\r\n\r\n"), "{answer}");
+    assert!(answers[1].ends_with("\r\n\r\n4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n"), "{answer}");
+    // RFC 9110 §6.5.1: who did not ask for trailers gets none.
+    assert!(answers[2].ends_with("\r\n\r\n4\r\ndone\r\n0\r\n\r\n"), "{answer}");
+}
+
+// RFC 9112 §6.1: HTTP/1.0 has no chunks, RFC 9110 §9.3.2: HEAD no content, §15.3.5: nor has 204.
+#[tokio::test]
+async fn says_where_a_body_ends() {
+    let address = serve(ServerConfig::default()).await;
+    let old = ask(address, b"GET /stream HTTP/1.0\r\n\r\n").await;
+    assert!(old.contains("Connection: close\r\n") && !old.contains("chunked"), "{old}");
+    assert!(old.ends_with("\r\n\r\none two three"), "{old}");
+    let head = ask(address, b"HEAD /stream HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+    assert!(head.contains("Transfer-Encoding: chunked\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+    let empty = ask(address, b"GET /empty HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+    assert!(empty.starts_with("HTTP/1.1 204 No Content\r\n") && !empty.contains("Content-Length"), "{empty}");
+    // What breaks off is not ended as if it were whole.
+    let broken = ask(address, b"GET /broken HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert!(broken.ends_with("4\r\nhalf\r\n"), "{broken}");
+}
+
+#[tokio::test]
+async fn streams_both_ways_at_once() {
+    let address = serve(ServerConfig::default()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").await.unwrap();
+    let head = read_until(&mut stream, b"\r\n\r\n").await;
+    assert!(head.starts_with(b"HTTP/1.1 200 OK\r\n"), "{}", head.escape_ascii());
+    for round in 0..20 {
+        let chunk = format!("4\r\n{round:04}\r\n");
+        stream.write_all(chunk.as_bytes()).await.unwrap();
+        assert_eq!(read_until(&mut stream, chunk.as_bytes()).await, chunk.as_bytes());
+    }
+    // The connection goes on behind it.
+    stream.write_all(b"0\r\n\r\nGET /empty HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    assert_eq!(read_until(&mut stream, b"0\r\n\r\n").await, b"0\r\n\r\n");
+    assert!(read_until(&mut stream, b"\r\n\r\n").await.starts_with(b"HTTP/1.1 204 "));
+}
+
+// RFC 9110 §10.1.1: asked for when it is wanted, and not when it is not.
+#[tokio::test]
+async fn asks_for_a_body_only_when_it_is_wanted() {
+    let address = serve(ServerConfig::default()).await;
+    let head = "HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n";
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("POST /whole {head}").as_bytes()).await.unwrap();
+    assert_eq!(read_until(&mut stream, b"\r\n\r\n").await, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(b"ok").await.unwrap();
+    assert!(read_until(&mut stream, b"\r\n\r\nok").await.starts_with(b"HTTP/1.1 200 OK\r\n"));
+    let answer = ask(address, format!("POST /nothing {head}").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("Connection: close\r\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn bounds_what_is_collected_and_waited_for() {
+    let mut config = ServerConfig::default();
+    config.body_len_max = 10;
+    config.body_timeout = Duration::from_millis(100);
+    let address = serve(config).await;
+    for (path, body, status) in [
+        ("/whole", "Content-Length: 10\r\n\r\n0123456789", "200"),
+        ("/whole", "Content-Length: 11\r\n\r\n", "413"),
+        ("/whole", "Transfer-Encoding: chunked\r\n\r\nb\r\n0123456789a\r\n0\r\n\r\n", "413"),
+        ("/whole", "Transfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n6\r\n56789a\r\n0\r\n\r\n", "413"),
+        ("/whole", "Content-Length: 5\r\n\r\n012", "408"),
+        ("/whole", "Transfer-Encoding: chunked\r\n\r\n5\r\n01234\r\nx\r\n", "400"),
+        ("/nothing", "Content-Length: 5\r\n\r\n012", "404"),
+    ] {
+        let request = format!("POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{body}");
+        let answer = ask(address, request.as_bytes()).await;
+        assert_eq!(answer.split(' ').nth(1), Some(status), "{body:?}: {answer}");
+    }
+}
+
+#[test]
+fn headers_that_cannot_be_sent_are_refused() {
+    let mut headers = Headers::new();
+    assert_eq!(headers.push("x", "a\nb"), Err(Error::Header));
+}
