@@ -412,3 +412,57 @@ async fn bodies_flow_both_ways_and_are_counted() {
     assert!(begin.elapsed() >= Duration::from_millis(180), "{:?}", begin.elapsed());
     assert_eq!(source.matches('\0').count(), 20);
 }
+
+#[tokio::test]
+async fn opens_websockets_over_http2() {
+    let serving = serve(&["--tls"]).await;
+    let (plain, secure) = (serving.url("/echo"), format!("wss://{}/echo", serving.addresses[1]));
+    for args in [&[&*plain, "--http2"][..], &[&secure, "--http2", "--insecure"]] {
+        let script = ["-v", "--compress", "--send", "a", "--expect", "a"];
+        let (code, _, errors) = connect(&[args, &script].concat(), "").await;
+        assert!(code == 0 && errors.contains("open over HTTP/2, compressed"), "{code} {errors}");
+        let long = "x".repeat(300_000) + "\n";
+        let (code, out, _) = connect(args, &long).await;
+        assert_eq!((code, out), (0, long));
+    }
+    let (code, _, errors) = connect(&[&serving.url("/nothing"), "--http2"], "").await;
+    assert!(code == 1 && errors.contains("404"), "{code} {errors}");
+    let metrics = serving.get("/metrics").await;
+    assert!(metrics.contains("wireloom_http2_connections_total 5\n"), "{metrics}");
+}
+
+#[tokio::test]
+async fn makes_requests_over_http2() {
+    let serving = serve(&["--tls"]).await;
+    let plain = format!("http://{}", serving.addresses[0]);
+    let secure = format!("https://{}", serving.addresses[1]);
+    let (code, out, _) = connect(&[&format!("{plain}/healthz")], "").await;
+    assert_eq!((code, &*out), (0, "ok\n"));
+    let (code, out, errors) = connect(&[&format!("{secure}/healthz"), "--insecure", "-v"], "").await;
+    assert_eq!((code, &*out), (0, "ok\n"));
+    assert!(errors.contains(", h2\n") && errors.contains("< 200\n"), "{errors}");
+    let (code, out, _) = connect(&[&format!("{plain}/echo"), "--data", "hello"], "").await;
+    assert_eq!((code, &*out), (0, "hello"));
+    // More than the windows hold, both ways at once.
+    let long = "wireloom ".repeat(1_000_000);
+    let (code, out, errors) = connect(&[&format!("{plain}/echo"), "--data", "@-"], &long).await;
+    assert_eq!((code, out.len()), (0, long.len()), "{errors}");
+    let file = std::env::temp_dir().join(format!("wireloom-data-{}", std::process::id()));
+    std::fs::write(&file, "from a file").unwrap();
+    let data = format!("@{}", file.display());
+    let (code, out, _) = connect(&[&format!("{plain}/sink"), "-X", "PUT", "--data", &data], "").await;
+    std::fs::remove_file(file).unwrap();
+    assert_eq!((code, &*out), (0, "11 bytes\n"));
+    let (code, out, errors) = connect(&[&format!("{plain}/nothing")], "").await;
+    assert!(code == 3 && out.contains("nothing here") && errors.contains("404"), "{code} {out} {errors}");
+    assert_eq!(connect(&["http://127.0.0.1:1/"], "").await.0, 1);
+    for wrong in [
+        &[&*plain, "--send", "a"][..],
+        &[&plain, "--data", "@/nowhere/at/all"],
+        &[&plain, "-H", "Connection: close"],
+        &[&serving.url("/echo"), "--data", "a"],
+    ] {
+        let (code, _, errors) = connect(wrong, "").await;
+        assert!(code == 2 && errors.starts_with("wireloom: "), "{code} {errors}");
+    }
+}

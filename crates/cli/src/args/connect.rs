@@ -15,23 +15,29 @@ With --send, --expect or --count the input is not read.
 On a terminal lines can be edited, and the arrow keys find earlier ones; a line that begins with a
 space is not kept. What a peer sends cannot steer the terminal.
 
+With an http:// or https:// URL a request is made over HTTP/2, and the content of the response is
+printed as it comes.
+
 Exit codes:
   0  closed with 1000, 1001 or without a code
   1  no connection: not found, refused, timed out, or the handshake failed
   2  wrong arguments
-  3  the peer closed with another code
+  3  the peer closed with another code, or answered a request with 400 or more
   4  --expect or --count was not met
   5  the connection was cut, or the peer broke the protocol
 
 Try it:
   echo hello | wireloom connect ws://127.0.0.1:8080/echo
   wireloom connect ws://127.0.0.1:8080/echo --send hello --expect hello
-  wireloom connect 'ws://127.0.0.1:8080/source?size=5000&count=100000' --count 100000 --quiet";
+  wireloom connect 'ws://127.0.0.1:8080/source?size=5000&count=100000' --count 100000 --quiet
+  wireloom connect wss://127.0.0.1:8443/rooms/lobby --http2 --insecure
+  wireloom connect http://127.0.0.1:8080/echo --data hello
+  tar cz . | wireloom connect https://127.0.0.1:8443/sink --insecure --data @-";
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER)]
 pub(crate) struct Connect {
-    /// ws:// or wss://
+    /// ws:// or wss://, or http:// or https:// to make a request
     #[arg(value_name = "URL")]
     pub(crate) url: String,
     /// Add a header to the handshake; may be repeated
@@ -60,6 +66,8 @@ pub(crate) struct Connect {
     #[command(flatten)]
     pub(crate) script: Script,
     #[command(flatten)]
+    pub(crate) request: Request,
+    #[command(flatten)]
     pub(crate) tls: Tls,
 }
 
@@ -67,6 +75,33 @@ impl Connect {
     /// What is sent and expected was said beforehand: no lines are read.
     pub(crate) fn is_scripted(&self) -> bool {
         !self.script.send.is_empty() || !self.script.expect.is_empty() || self.script.count.is_some()
+    }
+
+    /// Whether the URL asks for a request rather than a WebSocket.
+    pub(crate) fn is_request(&self) -> bool {
+        ["http://", "https://"].iter().any(|scheme| {
+            self.url.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
+        })
+    }
+
+    /// An option that means nothing to this URL.
+    pub(crate) fn misplaced(&self) -> Option<&'static str> {
+        let of_requests =
+            [("--method", self.request.method.is_some()), ("--data", self.request.data.is_some())];
+        let of_websockets = [
+            ("--subprotocol", !self.subprotocol.is_empty()),
+            ("--origin", self.origin.is_some()),
+            ("--redirects", self.route.redirects > 0),
+            ("--reconnect", self.route.reconnect),
+            ("--binary", self.messages.binary),
+            ("--compress", self.messages.compress),
+            ("--ping", self.messages.ping.is_some()),
+            ("--send", !self.script.send.is_empty()),
+            ("--expect", !self.script.expect.is_empty()),
+            ("--count", self.script.count.is_some()),
+        ];
+        let misplaced = if self.is_request() { &of_websockets[..] } else { &of_requests };
+        misplaced.iter().find_map(|(name, is_given)| is_given.then_some(*name))
     }
 }
 
@@ -80,6 +115,9 @@ pub(crate) struct Route {
     /// Connect through the proxy that the environment names (https_proxy, http_proxy, all_proxy, no_proxy)
     #[arg(long, conflicts_with = "proxy")]
     pub(crate) proxy_from_env: bool,
+    /// Open the WebSocket over HTTP/2 (RFC 8441): by ALPN for wss://, by prior knowledge for ws://
+    #[arg(long)]
+    pub(crate) http2: bool,
     /// Follow so many redirects
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) redirects: u8,
@@ -120,6 +158,17 @@ pub(crate) struct Script {
     /// Close after so many messages have come
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Requests")]
+pub(crate) struct Request {
+    /// The method; GET by default, or POST with --data
+    #[arg(long, short = 'X', value_name = "METHOD")]
+    pub(crate) method: Option<String>,
+    /// The content: a text, @FILE, or @- for the standard input, which is sent as it comes
+    #[arg(long, short = 'd', value_name = "DATA")]
+    pub(crate) data: Option<String>,
 }
 
 #[derive(Args, Debug)]

@@ -1,7 +1,10 @@
 //! What is said about how a connection was opened, or why it was not.
 
-use wireloom::Error;
+use std::net::SocketAddr;
+
 use wireloom::client::Opened;
+use wireloom::http::TlsInfo;
+use wireloom::{Error, Version};
 
 use super::output::Notes;
 use crate::terminal;
@@ -12,17 +15,23 @@ const SECRET: [&str; 5] =
 
 /// Says how it was opened.
 pub(super) fn tell(opened: &Opened, notes: &Notes) {
-    if let Some(peer) = opened.peer {
-        notes.say(&format!("connected to {peer}"));
-    }
-    if let Some(tls) = &opened.tls {
-        let alpn = tls.alpn.as_deref().map(|name| format!(", {}", name.escape_ascii())).unwrap_or_default();
-        notes.say(&format!("{}{alpn}", tls.version));
-    }
+    tell_way(opened.peer, opened.tls.as_ref(), notes);
     tell_response(opened.status, "", opened.headers.iter(), notes);
     let compressed = if opened.socket.is_compressed() { ", compressed" } else { "" };
     let subprotocol = terminal::visible(opened.socket.subprotocol().unwrap_or("none"));
-    notes.say(&format!("open{compressed}, subprotocol: {subprotocol}"));
+    let version = if opened.version == Version::Http2 { " over HTTP/2" } else { "" };
+    notes.say(&format!("open{version}{compressed}, subprotocol: {subprotocol}"));
+}
+
+/// Says where a connection leads, and what protects it.
+pub(super) fn tell_way(peer: Option<SocketAddr>, tls: Option<&TlsInfo>, notes: &Notes) {
+    if let Some(peer) = peer {
+        notes.say(&format!("connected to {peer}"));
+    }
+    if let Some(tls) = tls {
+        let alpn = tls.alpn.as_deref().map(|name| format!(", {}", name.escape_ascii())).unwrap_or_default();
+        notes.say(&format!("{}{alpn}", tls.version));
+    }
 }
 
 /// Says what the server answered.
@@ -33,6 +42,11 @@ pub(super) fn tell_response<'a>(
     notes: &Notes,
 ) {
     notes.say(format!("< {status} {}", terminal::visible(reason)).trim_end());
+    tell_headers(headers, notes);
+}
+
+/// Says what came in headers or trailers.
+pub(super) fn tell_headers<'a>(headers: impl Iterator<Item = (&'a str, &'a [u8])>, notes: &Notes) {
     for (name, value) in headers {
         let is_secret = SECRET.iter().any(|secret| name.eq_ignore_ascii_case(secret));
         let value = if is_secret { "…".into() } else { terminal::visible(&String::from_utf8_lossy(value)) };

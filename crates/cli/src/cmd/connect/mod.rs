@@ -1,9 +1,10 @@
-//! `wireloom connect`: lines out, messages in, both at once; or a script of what to send and to expect.
+//! `wireloom connect`: lines out, messages in, both at once; or a script of what to send and to expect; or a request.
 
 mod handshake;
 mod input;
 mod output;
 mod reconnecting;
+mod request;
 mod session;
 
 use wireloom::{ClientTls, Connector, DeflateConfig, Error, Keepalive, Proxy, WebSocketConfig};
@@ -24,8 +25,10 @@ pub(crate) fn run(args: Connect) -> Exit {
 }
 
 async fn connect(args: Connect) -> Exit {
-    if args.url.starts_with("http://") || args.url.starts_with("https://") {
-        eprintln!("wireloom: the URL of a WebSocket begins with ws:// or wss://");
+    let is_request = args.is_request();
+    if let Some(option) = args.misplaced() {
+        let kind = if is_request { "an http:// URL" } else { "the URL of a WebSocket" };
+        eprintln!("wireloom: {option} says nothing to {kind}");
         return Exit::Usage;
     }
     let connector = match connector(&args) {
@@ -36,6 +39,9 @@ async fn connect(args: Connect) -> Exit {
         }
     };
     let notes = Notes::new();
+    if is_request {
+        return request::run(&args, &connector, notes).await;
+    }
     if args.route.reconnect {
         return reconnecting::run(&args, &connector, notes).await;
     }
@@ -66,14 +72,18 @@ fn connector(args: &Connect) -> Result<Connector, String> {
     if let Some(proxy) = &args.route.proxy {
         connector = connector.proxy(Proxy::new(proxy).map_err(|error| format!("--proxy: {error}"))?);
     }
+    connector = connector.http2(args.route.http2);
     if args.route.proxy_from_env {
         connector = connector.proxy_from_env();
     }
     for name in &args.subprotocol {
         connector = connector.subprotocol(name);
     }
-    for (name, value) in &args.header {
-        connector = connector.header(name, value);
+    // A request takes its own.
+    if !args.is_request() {
+        for (name, value) in &args.header {
+            connector = connector.header(name, value);
+        }
     }
     if let Some(origin) = &args.origin {
         connector = connector.origin(origin);

@@ -72,12 +72,20 @@ pub(super) struct Output {
     notes: Notes,
     is_terminal: bool,
     is_dirty: bool,
+    /// The begin of a character that is to be shown.
+    unfinished: Vec<u8>,
 }
 
 impl Output {
     pub(super) fn new(notes: Notes) -> Self {
         let inner = BufWriter::with_capacity(64 << 10, io::stdout());
-        Self { inner, notes, is_terminal: io::stdout().is_terminal(), is_dirty: false }
+        Self {
+            inner,
+            notes,
+            is_terminal: io::stdout().is_terminal(),
+            is_dirty: false,
+            unfinished: Vec::new(),
+        }
     }
 
     /// Prints a message: as it is, unless a person reads it.
@@ -96,6 +104,24 @@ impl Output {
         }
         self.is_dirty = true;
         Ok(())
+    }
+
+    /// Prints what comes in pieces: as it is, unless a person reads it.
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.is_dirty = true;
+        if !self.is_terminal {
+            return self.inner.write_all(bytes);
+        }
+        // A character may be in two pieces.
+        self.unfinished.extend_from_slice(bytes);
+        let whole = match std::str::from_utf8(&self.unfinished) {
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => self.unfinished.len(),
+        };
+        let rest = self.unfinished.split_off(whole);
+        let shown = terminal::visible(&String::from_utf8_lossy(&self.unfinished));
+        self.unfinished = rest;
+        self.inner.write_all(shown.as_bytes())
     }
 
     pub(super) fn flush(&mut self) -> io::Result<()> {

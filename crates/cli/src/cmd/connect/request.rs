@@ -1,0 +1,162 @@
+//! `http` and `https` URLs: a request over HTTP/2. Its content streams from the input, the response's to the output.
+
+use std::fs::File;
+use std::io::{self, Read, Write as _};
+
+use tokio::sync::mpsc;
+use wireloom::client::{Request, Response};
+use wireloom::{Body, Connector, Error, Headers};
+
+use super::handshake;
+use super::output::{Notes, Output};
+use crate::args::Connect;
+use crate::exit::Exit;
+
+/// Bytes that are read at once.
+const CHUNK_LEN: usize = 64 << 10;
+
+/// Makes the request that the arguments say.
+pub(super) async fn run(args: &Connect, connector: &Connector, notes: Notes) -> Exit {
+    let body = match body(args) {
+        Ok(body) => body,
+        Err(error) => {
+            notes.say_error(&error);
+            return Exit::Usage;
+        }
+    };
+    let method = match &args.request.method {
+        Some(method) => method,
+        None if body.is_some() => "POST",
+        None => "GET",
+    };
+    let mut request = Request::new(method, &*args.url).with_body(body.unwrap_or_default());
+    for (name, value) in &args.header {
+        request = request.header(name, value);
+    }
+    let asking = async {
+        let response = ask(args, connector, request, &notes).await?;
+        Ok::<_, Error>(take(args, response, &notes).await)
+    };
+    let asked = match args.timeout {
+        Some(timeout) => tokio::time::timeout(timeout, asking).await,
+        None => Ok(asking.await),
+    };
+    match asked {
+        Ok(Ok(exit)) => exit,
+        Ok(Err(error)) => {
+            handshake::tell_failure(&args.url, &error, args.verbose > 0, &notes);
+            match error {
+                Error::Url(_) | Error::Header => Exit::Usage,
+                _ => Exit::NotBegun,
+            }
+        }
+        Err(_) => {
+            notes.say_error("the response took too long");
+            Exit::Cut
+        }
+    }
+}
+
+/// The response, once its head is there.
+async fn ask(
+    args: &Connect,
+    connector: &Connector,
+    request: Request,
+    notes: &Notes,
+) -> Result<Response, Error> {
+    let http2 = connector.connect_http2(&args.url).await?;
+    let is_verbose = args.verbose > 0;
+    if is_verbose {
+        handshake::tell_way(http2.peer(), http2.tls(), notes);
+    }
+    let mut exchange = http2.send(request)?;
+    while let Some(interim) = exchange.informational().await? {
+        if is_verbose {
+            handshake::tell_response(interim.status, "", interim.headers.iter(), notes);
+        }
+    }
+    let response = exchange.response().await?;
+    if is_verbose {
+        handshake::tell_response(response.status, "", response.headers.iter(), notes);
+    }
+    Ok(response)
+}
+
+/// Prints the content as it comes.
+async fn take(args: &Connect, mut response: Response, notes: &Notes) -> Exit {
+    let mut out = Output::new(notes.clone());
+    let mut len = 0;
+    loop {
+        match response.body.chunk().await {
+            Ok(Some(chunk)) => {
+                len += chunk.len();
+                let printed = if args.quiet { Ok(()) } else { out.bytes(&chunk).and_then(|()| out.flush()) };
+                if printed.is_err() {
+                    // Nobody reads any more.
+                    return Exit::Done;
+                }
+            }
+            Ok(None) => break,
+            Err(error) => {
+                notes.say_error(&error.to_string());
+                return Exit::Cut;
+            }
+        }
+    }
+    if args.verbose > 0 {
+        let trailers: Headers = response.body.trailers().unwrap_or_default();
+        handshake::tell_headers(trailers.iter(), notes);
+        notes.say(&format!("{len} bytes received"));
+    }
+    if response.status < 400 {
+        return Exit::Done;
+    }
+    notes.say_error(&format!("the server answered {}", response.status));
+    Exit::Closed
+}
+
+/// What `--data` names.
+fn body(args: &Connect) -> Result<Option<Body>, String> {
+    let Some(data) = &args.request.data else { return Ok(None) };
+    let source: Box<dyn Read + Send> = match data.strip_prefix('@') {
+        None => return Ok(Some(data.clone().into())),
+        Some("-") => Box::new(io::stdin()),
+        Some(file) => Box::new(File::open(file).map_err(|error| format!("{file}: {error}"))?),
+    };
+    Ok(Some(stream(source)))
+}
+
+/// What is read is sent as the server takes it. A thread reads: neither a file nor a terminal can be without waiting.
+fn stream(mut source: Box<dyn Read + Send>) -> Body {
+    let (read, mut chunks) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        loop {
+            let mut chunk = vec![0; CHUNK_LEN];
+            let len = source.read(&mut chunk);
+            chunk.truncate(*len.as_ref().unwrap_or(&0));
+            let is_over = !matches!(len, Ok(1..));
+            if read.blocking_send(len.map(|_| chunk)).is_err() || is_over {
+                return;
+            }
+        }
+    });
+    let (mut sender, body) = Body::channel();
+    tokio::spawn(async move {
+        while let Some(chunk) = chunks.recv().await {
+            match chunk {
+                Ok(chunk) if chunk.is_empty() => return,
+                Ok(chunk) => {
+                    if sender.send(chunk).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    let _ = writeln!(io::stderr(), "wireloom: the input cannot be read: {error}");
+                    // The server is not to take it for whole.
+                    return sender.abort();
+                }
+            }
+        }
+    });
+    body
+}
