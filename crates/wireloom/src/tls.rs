@@ -141,7 +141,7 @@ pub struct SelfSigned {
 
 #[cfg(feature = "self-signed")]
 impl SelfSigned {
-    /// The certificate, in DER: a client that trusts it takes it by [`ClientTls::with_root`].
+    /// The certificate, in DER: a client that trusts it takes it by [`ClientTls::with_root`](crate::ClientTls::with_root).
     pub fn der(&self) -> &[u8] {
         &self.der
     }
