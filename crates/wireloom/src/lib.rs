@@ -34,3 +34,8 @@ pub use wireloom_http2;
 pub use wireloom_ws;
 pub use wireloom_ws::deflate::DeflateConfig;
 pub use wireloom_ws::{CloseCode, Config, Keepalive, Limits};
+
+/// The README's examples, so that they compile and hold.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

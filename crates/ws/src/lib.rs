@@ -41,8 +41,3 @@ pub use limits::Limits;
 pub use opcode::{Kind, Opcode};
 pub use outbound::Outbound;
 pub use role::Role;
-
-/// The README's example, so that it compiles and holds.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
