@@ -48,14 +48,14 @@ impl Upgrade {
         self
     }
 
-    /// Chooses for this WebSocket alone, instead of [`ServerConfig::websocket`].
+    /// Chooses for this WebSocket alone, instead of [`ServerConfig::websocket`](crate::ServerConfig::websocket).
     #[must_use]
     pub fn config(mut self, config: WebSocketConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// Offers compression to this client, or does not, instead of [`ServerConfig::deflate`].
+    /// Offers compression to this client, or does not, instead of [`ServerConfig::deflate`](crate::ServerConfig::deflate).
     #[must_use]
     pub fn deflate(mut self, deflate: Option<DeflateConfig>) -> Self {
         self.deflate = deflate;
