@@ -129,6 +129,12 @@ impl Token {
         if token.name().as_bytes() == name { token } else { Self::Unknown }
     }
 
+    /// The token at a place in the order of the enumeration, [`Token::Unknown`] at 0.
+    #[inline]
+    pub fn from_index(index: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(index)).copied()
+    }
+
     /// The name, in lower case; empty for [`Token::Unknown`].
     #[inline]
     pub const fn name(self) -> &'static str {

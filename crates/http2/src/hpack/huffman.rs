@@ -18,29 +18,29 @@ use super::huffman_table::{
 
 /// What came out of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Decoded {
+pub struct Decoded {
     /// How many bytes were written.
-    pub(crate) len: usize,
+    pub len: usize,
     flags: Entry,
 }
 
 impl Decoded {
     /// Whether every byte may stand in a field name (a leading colon may not, and needs a second look).
     #[inline]
-    pub(crate) fn is_name(self) -> bool {
+    pub fn is_name(self) -> bool {
         self.flags & FLAG_NAME == 0
     }
 
     /// Whether every byte may stand in a field value.
     #[inline]
-    pub(crate) fn is_value(self) -> bool {
+    pub fn is_value(self) -> bool {
         self.flags & FLAG_VALUE == 0
     }
 }
 
 /// How much room [`decode`] wants for a string of `len` bytes: five bits a symbol at best, and what it may overshoot.
 #[inline]
-pub(crate) fn decoded_len_max(len: usize) -> usize {
+pub fn decoded_len_max(len: usize) -> usize {
     len.saturating_mul(2).saturating_add(LOOKUPS * 2 + 8)
 }
 
@@ -49,7 +49,13 @@ const LOOKUPS: usize = 4;
 const _: () = assert!(LOOKUPS as u32 * DECODE_BITS <= 56);
 
 /// Decodes a string into `out`, which holds at least [`decoded_len_max`] bytes.
-pub(crate) fn decode(src: &[u8], out: &mut [u8]) -> Result<Decoded, DecodeError> {
+///
+/// # Errors
+/// [`DecodeError::HuffmanEos`] and [`DecodeError::HuffmanPadding`].
+///
+/// # Panics
+/// `out` is shorter.
+pub fn decode(src: &[u8], out: &mut [u8]) -> Result<Decoded, DecodeError> {
     let last = last_word(src);
     let mut acc: u64 = 0;
     // 0 <= bits < 64: how many of the accumulator's highest bits stand for input, real or beyond the end.
@@ -152,16 +158,19 @@ fn word_at(src: &[u8], pos: usize, last: u64) -> u64 {
 
 /// The length of a string once encoded.
 #[inline]
-pub(crate) fn encoded_len(src: &[u8]) -> usize {
+pub fn encoded_len(src: &[u8]) -> usize {
     let bits: usize = src.iter().map(|&byte| usize::from(ENCODE_LENGTHS[usize::from(byte)])).sum();
     bits.div_ceil(8)
 }
 
 /// How many bytes behind the encoded string are written to, and mean nothing.
-pub(crate) const ENCODE_SLACK: usize = 8;
+pub const ENCODE_SLACK: usize = 8;
 
 /// Encodes a string into [`encoded_len`] bytes, followed by [`ENCODE_SLACK`] bytes that `out` has to hold as well.
-pub(crate) fn encode(src: &[u8], out: &mut [u8]) {
+///
+/// # Panics
+/// `out` is shorter.
+pub fn encode(src: &[u8], out: &mut [u8]) {
     let mut bits = BitWriter { acc: 0, bits: 0, out, at: 0 };
     let (fours, rest) = src.as_chunks::<4>();
     for four in fours {

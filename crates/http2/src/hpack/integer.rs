@@ -16,11 +16,14 @@
 use super::DecodeError;
 
 /// The most bytes that an integer takes.
-pub(crate) const LEN_MAX: usize = 6;
+pub const LEN_MAX: usize = 6;
 
 /// Decodes the integer whose first byte, already taken from `rest`, is `first`; `prefix` is its mask (2^N - 1).
+///
+/// # Errors
+/// [`DecodeError::Truncated`] and [`DecodeError::IntegerOverflow`].
 #[inline]
-pub(crate) fn decode(first: u8, prefix: u8, rest: &mut &[u8]) -> Result<u32, DecodeError> {
+pub fn decode(first: u8, prefix: u8, rest: &mut &[u8]) -> Result<u32, DecodeError> {
     let value = first & prefix;
     if value < prefix { Ok(u32::from(value)) } else { decode_rest(prefix, rest) }
 }
@@ -41,7 +44,7 @@ fn decode_rest(prefix: u8, rest: &mut &[u8]) -> Result<u32, DecodeError> {
 
 /// Writes an integer with the flags above its prefix and returns its length, at most [`LEN_MAX`].
 #[inline]
-pub(crate) fn encode(flags: u8, prefix: u8, value: u32, out: &mut [u8; LEN_MAX]) -> usize {
+pub fn encode(flags: u8, prefix: u8, value: u32, out: &mut [u8; LEN_MAX]) -> usize {
     if value < u32::from(prefix) {
         out[0] = flags | value as u8;
         return 1;

@@ -1,6 +1,6 @@
 //! The static table (RFC 7541 Appendix A).
 
-use crate::field::Token;
+use crate::field::{Field, Token};
 
 /// An entry that both ends know; the token says its name.
 pub(crate) struct StaticEntry {
@@ -13,7 +13,7 @@ const fn entry(token: Token, value: &'static str) -> StaticEntry {
 }
 
 /// How many entries the table has, which is the index of the last one.
-pub(crate) const LEN: usize = 61;
+pub const LEN: usize = 61;
 
 /// The table; index 1 of the RFC stands at 0.
 pub(crate) static STATIC_TABLE: [StaticEntry; LEN] = [
@@ -80,6 +80,12 @@ pub(crate) static STATIC_TABLE: [StaticEntry; LEN] = [
     entry(Token::WwwAuthenticate, ""),
 ];
 
+/// The field at an index (from 1).
+#[inline]
+pub fn get(index: usize) -> Option<Field<'static>> {
+    STATIC_TABLE.get(index.checked_sub(1)?).map(|entry| Field::known(entry.token, entry.value))
+}
+
 /// The first index (from 1) of each name, by token; 0 for a name that the table does not hold.
 static NAME_INDEX: [u8; Token::ALL.len()] = {
     let mut index = [0; Token::ALL.len()];
@@ -93,13 +99,13 @@ static NAME_INDEX: [u8; Token::ALL.len()] = {
 
 /// The index (from 1) under which the table holds a name, 0 when it does not.
 #[inline]
-pub(crate) fn name_index(token: Token) -> u32 {
+pub fn name_index(token: Token) -> u32 {
     u32::from(NAME_INDEX[token as usize])
 }
 
 /// The index (from 1) of a field that the table holds whole.
 #[inline]
-pub(crate) fn find(token: Token, value: &[u8]) -> Option<u32> {
+pub fn find(token: Token, value: &[u8]) -> Option<u32> {
     let index = match token {
         Token::Method => match value {
             b"GET" => 2,
