@@ -36,6 +36,43 @@ pub(crate) fn utf8_unchecked(bytes: &[u8]) -> RString {
     unsafe { rstring(rb_enc_str_new(start(bytes), bytes.len() as _, rb_utf8_encoding())) }
 }
 
+/// A String in UTF-8, its coderange set when it is ASCII.
+#[inline]
+pub(crate) fn utf8_or_ascii(bytes: &[u8]) -> RString {
+    let string = utf8_unchecked(bytes);
+    if bytes.is_ascii() {
+        // SAFETY: the String was made just now, and its bytes are ASCII.
+        unsafe { set_coderange(string.as_raw(), true) };
+    }
+    string
+}
+
+/// What a String holds at this moment.
+///
+/// # Safety
+/// `string` is a String that outlives `'a` (see [`keep`]), and nothing changes it meanwhile: no Ruby code runs, or it is
+/// frozen.
+#[inline]
+pub(crate) unsafe fn bytes<'a>(string: VALUE) -> &'a [u8] {
+    // SAFETY: the caller vouches for the String; pointer and length are its own.
+    unsafe {
+        std::slice::from_raw_parts(rb_sys::RSTRING_PTR(string).cast(), rb_sys::RSTRING_LEN(string) as usize)
+    }
+}
+
+/// Keeps `string` alive up to here: who holds only its bytes, which may lie within the object, calls this when done with them.
+#[inline]
+pub(crate) fn keep(string: impl Into<Option<RString>>) {
+    std::hint::black_box(string.into());
+}
+
+/// The same bytes as a frozen String: `string` itself when it is frozen.
+#[inline]
+pub(crate) fn frozen(string: RString) -> RString {
+    // SAFETY: a String goes in and comes out; only NoMemoryError is raised.
+    unsafe { rstring(rb_sys::rb_str_new_frozen(string.as_raw())) }
+}
+
 /// Where `bytes` begin. An empty slice's pointer may be dangling, which Ruby 3.1 hands on to `memcpy` and hashes.
 #[inline]
 pub(crate) fn start(bytes: &[u8]) -> *const std::ffi::c_char {

@@ -1,7 +1,9 @@
-//! `Wireloom::HTTP2`: the HTTP/2 core behind Ruby classes.
+//! `Wireloom::HTTP2`: the HTTP/2 core behind Ruby classes, and the drop-in for the gem `http-2`.
+
+mod drop_in;
 
 use magnus::{Error, RModule, Ruby};
 
-pub(crate) fn init(_ruby: &Ruby, _wireloom: RModule) -> Result<(), Error> {
-    Ok(())
+pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
+    drop_in::init(ruby, wireloom)
 }

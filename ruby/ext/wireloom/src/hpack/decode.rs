@@ -1,0 +1,190 @@
+//! Field blocks into Ruby Strings (RFC 7541 §3.2 and §6).
+
+use magnus::{RArray, RString, Ruby};
+use wireloom_http2::field::Token;
+use wireloom_http2::hpack::{DecodeError, huffman, integer};
+
+use super::error::HeaderError;
+use super::statics;
+use super::table::Table;
+use crate::strings;
+
+/// What a block says that those who carry it want to know.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Head {
+    pub(crate) method: Option<RString>,
+    pub(crate) status: Option<i64>,
+    pub(crate) content_length: Option<i64>,
+    pub(crate) trailer: Option<RArray>,
+}
+
+/// Which rules beyond HPACK hold for the fields (RFC 9113 §8).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rules {
+    /// HPACK alone.
+    None,
+    /// Pseudo-fields come first, and fields of a connection are refused.
+    Message,
+}
+
+/// Decodes a whole block into an Array of pairs. The table stays in step with the peer's up to the field that is wrong.
+pub(crate) fn decode(
+    ruby: &Ruby,
+    table: &mut Table,
+    block: &[u8],
+    rules: Rules,
+    head: &mut Head,
+) -> Result<RArray, HeaderError> {
+    let list = ruby.ary_new_capa(8);
+    let mut rest = block;
+    let mut first_field = true;
+    let mut pseudo = true;
+    let mut scratch = Vec::new();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        if first & 0xe0 == 0x20 {
+            size_update(table, integer(first, 0x1f, &mut rest)? as usize, first_field)?;
+            continue;
+        }
+        if first_field && table.update_due().is_some() {
+            return Err(HeaderError::compression("dynamic table size update required"));
+        }
+        first_field = false;
+        let (name, value) = field(table, first, &mut rest, &mut scratch, rules)?;
+        if rules == Rules::Message {
+            // SAFETY: names that `field` gives are frozen.
+            let name = unsafe { name.as_slice() };
+            let is_pseudo = name.first() == Some(&b':');
+            if is_pseudo && !pseudo {
+                return Err(HeaderError::Field(
+                    "one or more pseudo headers encountered after regular headers".into(),
+                ));
+            }
+            pseudo = is_pseudo;
+            note(ruby, name, value, head)?;
+        }
+        // Neither raises but for want of memory: the Array is ours.
+        let _ = list.push(ruby.ary_new_from_values(&[name, value]));
+    }
+    Ok(list)
+}
+
+/// RFC 7541 §4.2 and §6.3.
+fn size_update(table: &mut Table, size: usize, first_field: bool) -> Result<(), HeaderError> {
+    if !first_field {
+        return Err(HeaderError::compression("tried to change table size after adding elements to table"));
+    }
+    if size > table.max_limit() {
+        return Err(HeaderError::compression("dynamic table size update exceed limit"));
+    }
+    if table.update_due().is_none_or(|due| size <= due) {
+        table.settle();
+    }
+    table.set_limit(size);
+    Ok(())
+}
+
+fn field(
+    table: &mut Table,
+    first: u8,
+    rest: &mut &[u8],
+    scratch: &mut Vec<u8>,
+    rules: Rules,
+) -> Result<(RString, RString), HeaderError> {
+    if first & 0x80 != 0 {
+        // RFC 7541 §6.1: indexed.
+        let index = integer(first, 0x7f, rest)?;
+        return entry(table, index);
+    }
+    let index_it = first & 0x40 != 0;
+    let index = integer(first, if index_it { 0x3f } else { 0x0f }, rest)?;
+    let name = if index == 0 {
+        let bytes = string(rest, scratch)?;
+        match statics().name(Token::of(bytes)) {
+            Some(name) => name,
+            None => {
+                if rules == Rules::Message && bytes.iter().any(u8::is_ascii_uppercase) {
+                    return Err(HeaderError::Field(
+                        format!("Invalid uppercase key: {}", bytes.escape_ascii()).into(),
+                    ));
+                }
+                strings::frozen(strings::utf8_or_ascii(bytes))
+            }
+        }
+    } else {
+        entry(table, index)?.0
+    };
+    let value = strings::utf8_or_ascii(string(rest, scratch)?);
+    if index_it {
+        magnus::value::ReprValue::freeze(value);
+        table.insert(name, value);
+    }
+    Ok((name, value))
+}
+
+fn entry(table: &Table, index: u32) -> Result<(RString, RString), HeaderError> {
+    if index == 0 {
+        return Err(HeaderError::Compression(None));
+    }
+    table.get(index).ok_or(HeaderError::compression("Index too large"))
+}
+
+/// RFC 7541 §5.2: a string literal, where it lies or decoded into `scratch`.
+#[inline]
+fn string<'s, 'b: 's>(rest: &mut &'b [u8], scratch: &'s mut Vec<u8>) -> Result<&'s [u8], HeaderError> {
+    let (&first, after) =
+        rest.split_first().ok_or(HeaderError::compression("invalid header block fragment"))?;
+    *rest = after;
+    let len = integer(first, 0x7f, rest)? as usize;
+    let (bytes, after) = rest.split_at_checked(len).ok_or(HeaderError::compression("string too short"))?;
+    *rest = after;
+    if first & 0x80 == 0 {
+        return Ok(bytes);
+    }
+    let room = huffman::decoded_len_max(len);
+    if scratch.len() < room {
+        scratch.resize(room, 0);
+    }
+    let decoded = huffman::decode(bytes, scratch)?;
+    Ok(&scratch[..decoded.len])
+}
+
+fn integer(first: u8, prefix: u8, rest: &mut &[u8]) -> Result<u32, HeaderError> {
+    integer::decode(first, prefix, rest).map_err(|error| match error {
+        DecodeError::Truncated => HeaderError::compression("invalid header block fragment"),
+        _ => HeaderError::compression("integer too large"),
+    })
+}
+
+/// RFC 9113 §8.2.2 and what [`Head`] wants.
+#[inline]
+fn note(ruby: &Ruby, name: &[u8], value: RString, head: &mut Head) -> Result<(), HeaderError> {
+    match name {
+        b":status" => head.status = Some(number(value)?),
+        b":method" => head.method = Some(value),
+        b"content-length" => head.content_length = Some(number(value)?),
+        b"trailer" => {
+            let trailers = *head.trailer.get_or_insert_with(|| ruby.ary_new());
+            let _ = trailers.push(value);
+        }
+        b"connection" => return Err(HeaderError::Field("invalid header received: connection".into())),
+        // SAFETY: no Ruby code runs while the slice is compared.
+        b"te" if unsafe { value.as_slice() } != b"trailers" => {
+            return Err(HeaderError::Field("invalid header received: te".into()));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn number(value: RString) -> Result<i64, HeaderError> {
+    // SAFETY: no Ruby code runs while the slice is read.
+    let digits = unsafe { value.as_slice() };
+    let number = match digits.iter().all(u8::is_ascii_digit) && digits.len() <= 18 {
+        true => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
+        false => None,
+    };
+    number.ok_or_else(|| {
+        HeaderError::Argument(format!("invalid value for Integer(): \"{}\"", digits.escape_ascii()))
+    })
+}

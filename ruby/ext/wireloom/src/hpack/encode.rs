@@ -1,0 +1,201 @@
+//! Ruby Strings into field blocks (RFC 7541 §6).
+
+use magnus::r_hash::ForEach;
+use magnus::rb_sys::AsRawValue;
+use magnus::value::ReprValue;
+use magnus::{Error, RArray, RHash, RString, Ruby, Value};
+use wireloom_http2::field::Token;
+use wireloom_http2::hpack::{STATIC_LEN, huffman, integer, static_find, static_name_index};
+
+use super::error::HeaderError;
+use super::table::{Found, Table};
+use crate::strings;
+
+/// What fields are looked up in, and whether they enter the dynamic table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Index {
+    #[default]
+    All,
+    Static,
+    Never,
+}
+
+/// Which strings are Huffman-coded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Huffman {
+    #[default]
+    Shorter,
+    Always,
+    Never,
+}
+
+/// How an encoder goes about it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Policy {
+    pub(crate) index: Index,
+    pub(crate) huffman: Huffman,
+    /// How large this side lets its table become.
+    pub(crate) table_size: usize,
+    /// An empty `:path` goes out as "/".
+    pub(crate) fill_path: bool,
+}
+
+/// Appends the block of an Array of pairs; pseudo-fields go first. Runs no Ruby code, and changes nothing when it fails.
+pub(crate) fn encode(
+    table: &mut Table,
+    policy: Policy,
+    list: RArray,
+    out: &mut Vec<u8>,
+) -> Result<(), HeaderError> {
+    // All of them are looked at before the first is encoded: the table must not run ahead of the peer's.
+    let (mut pseudo_first, mut regular_seen) = (true, false);
+    for at in 0..list.len() {
+        let (name, _) = pair(list, at)?;
+        // SAFETY: no Ruby code runs while the slice is in use.
+        let is_pseudo = unsafe { name.as_slice() }.first() == Some(&b':');
+        pseudo_first &= !(is_pseudo && regular_seen);
+        regular_seen |= !is_pseudo;
+    }
+    size_updates(table, policy, out);
+    if pseudo_first {
+        for at in 0..list.len() {
+            let (name, value) = pair(list, at)?;
+            field(table, policy, name, value, out);
+        }
+        return Ok(());
+    }
+    for wanted in [true, false] {
+        for at in 0..list.len() {
+            let (name, value) = pair(list, at)?;
+            // SAFETY: as above.
+            if (unsafe { name.as_slice() }.first() == Some(&b':')) == wanted {
+                field(table, policy, name, value, out);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Headers as an Array of pairs: one already, a Hash, or what becomes one by `to_a`, which may run Ruby code.
+pub(crate) fn pairs(ruby: &Ruby, headers: Value) -> Result<RArray, Error> {
+    if let Some(list) = RArray::from_value(headers) {
+        return Ok(list);
+    }
+    if let Some(hash) = RHash::from_value(headers) {
+        let list = ruby.ary_new_capa(hash.len());
+        hash.foreach(|name: Value, value: Value| {
+            list.push(ruby.ary_new_from_values(&[name, value]))?;
+            Ok(ForEach::Continue)
+        })?;
+        return Ok(list);
+    }
+    headers.funcall_public::<_, _, RArray>("to_a", ())
+}
+
+#[inline]
+fn pair(list: RArray, at: usize) -> Result<(RString, RString), HeaderError> {
+    // SAFETY: no Ruby code runs while the slices are in use, and `get` bounds them.
+    let entry = unsafe { list.as_slice() }.get(at).copied().and_then(RArray::from_value);
+    let Some(entry) = entry else { return Err(HeaderError::Type("a header must be a pair of Strings")) };
+    // SAFETY: likewise.
+    let entry = unsafe { entry.as_slice() };
+    let (Some(&name), Some(&value)) = (entry.first(), entry.get(1)) else {
+        return Err(HeaderError::Type("a header must be a pair of Strings"));
+    };
+    match (RString::from_value(name), RString::from_value(value)) {
+        (Some(name), Some(value)) => Ok((name, value)),
+        _ => Err(HeaderError::Type("a header must be a pair of Strings")),
+    }
+}
+
+/// RFC 7541 §4.2: the smallest size since the last block and then the final one.
+fn size_updates(table: &mut Table, policy: Policy, out: &mut Vec<u8>) {
+    if let Some(smallest) = table.update_due() {
+        table.set_limit(smallest);
+        number(0x20, 0x1f, smallest as u32, out);
+    }
+    table.settle();
+    let limit = policy.table_size.min(table.max_limit());
+    if limit != table.limit() {
+        table.set_limit(limit);
+        number(0x20, 0x1f, limit as u32, out);
+    }
+}
+
+/// Where a field is found, static entries before dynamic ones.
+pub(crate) fn find(table: &Table, index: Index, name: &[u8], value: &[u8]) -> Found {
+    let token = if index == Index::Never { Token::Unknown } else { Token::of(name) };
+    let mut found = Found { exact: None, name: None };
+    if token != Token::Unknown {
+        found.exact = static_find(token, value);
+        let of_name = static_name_index(token);
+        found.name = (of_name != 0).then_some(of_name);
+    }
+    if index == Index::All && found.exact.is_none() {
+        let dynamic = table.find(name, value);
+        found = Found { exact: dynamic.exact, name: found.name.or(dynamic.name) };
+    }
+    found
+}
+
+fn field(table: &mut Table, policy: Policy, name: RString, value: RString, out: &mut Vec<u8>) {
+    // SAFETY: no Ruby code runs while the slices are in use.
+    let (name_bytes, value_bytes) =
+        unsafe { (strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) };
+    let lowered;
+    let (name, name_bytes) = if name_bytes.iter().any(u8::is_ascii_uppercase) {
+        lowered = name_bytes.to_ascii_lowercase();
+        (None, &lowered[..])
+    } else {
+        (Some(name), name_bytes)
+    };
+    let empty_path = policy.fill_path && value_bytes.is_empty() && name_bytes == b":path";
+    let (value, value_bytes) = if empty_path { (None, &b"/"[..]) } else { (Some(value), value_bytes) };
+    let found = find(table, policy.index, name_bytes, value_bytes);
+    if let Some(index) = found.exact {
+        return number(0x80, 0x7f, index, out);
+    }
+    let index_it = policy.index == Index::All;
+    let (flags, prefix) = if index_it { (0x40, 0x3f) } else { (0, 0x0f) };
+    number(flags, prefix, found.name.unwrap_or(0), out);
+    if found.name.is_none() {
+        string(policy.huffman, name_bytes, out);
+    }
+    string(policy.huffman, value_bytes, out);
+    if index_it {
+        let known =
+            found.name.filter(|&index| index as usize <= STATIC_LEN).and_then(|index| table.get(index));
+        let name = match (known, name) {
+            (Some((name, _)), _) => name,
+            (None, Some(name)) => strings::frozen(name),
+            (None, None) => strings::frozen(strings::utf8_or_ascii(name_bytes)),
+        };
+        let value =
+            value.map_or_else(|| strings::frozen(strings::utf8_or_ascii(value_bytes)), strings::frozen);
+        table.insert(name, value);
+    }
+}
+
+/// RFC 7541 §5.1.
+pub(crate) fn number(flags: u8, prefix: u8, value: u32, out: &mut Vec<u8>) {
+    let mut room = [0; integer::LEN_MAX];
+    let len = integer::encode(flags, prefix, value, &mut room);
+    out.extend_from_slice(&room[..len]);
+}
+
+/// RFC 7541 §5.2.
+pub(crate) fn string(policy: Huffman, bytes: &[u8], out: &mut Vec<u8>) {
+    if policy != Huffman::Never {
+        let len = huffman::encoded_len(bytes);
+        if len < bytes.len() || policy == Huffman::Always {
+            number(0x80, 0x7f, len as u32, out);
+            let at = out.len();
+            out.resize(at + len + huffman::ENCODE_SLACK, 0);
+            huffman::encode(bytes, &mut out[at..]);
+            out.truncate(at + len);
+            return;
+        }
+    }
+    number(0, 0x7f, bytes.len() as u32, out);
+    out.extend_from_slice(bytes);
+}

@@ -1,0 +1,476 @@
+//! `HTTP2::Framer`: frames to bytes and back, with the original's errors.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use magnus::rb_sys::AsRawValue;
+use magnus::value::ReprValue;
+use magnus::{
+    DataTypeFunctions, Error, RArray, RHash, RString, Ruby, TryConvert, TypedData, Value, method, prelude::*,
+    scan_args,
+};
+use rb_sys::VALUE;
+
+use super::frame::{ACK, Frame, HEADER_LEN, Header, Kind, PADDED, PRIORITY, bytes, joined, value};
+use super::names::{error, sym};
+use crate::panic::guard;
+use crate::strings;
+
+const STREAM_ID_MAX: u32 = 0x7fff_ffff;
+const WINDOW_INCREMENT_MAX: i64 = 0x7fff_ffff;
+const EXCLUSIVE: u32 = 0x8000_0000;
+
+#[derive(TypedData)]
+#[magnus(class = "HTTP2::Framer", free_immediately, size)]
+pub(crate) struct Framer {
+    local_max_frame_size: Cell<usize>,
+    remote_max_frame_size: Cell<usize>,
+}
+
+impl DataTypeFunctions for Framer {}
+
+impl Default for Framer {
+    fn default() -> Self {
+        Self { local_max_frame_size: Cell::new(16_384), remote_max_frame_size: Cell::new(16_384) }
+    }
+}
+
+impl Framer {
+    fn initialize(&self, args: &[Value]) -> Result<(), Error> {
+        let args = scan_args::scan_args::<(), (Option<usize>, Option<usize>), (), (), (), ()>(args)?;
+        self.local_max_frame_size.set(args.optional.0.unwrap_or(16_384));
+        self.remote_max_frame_size.set(args.optional.1.unwrap_or(16_384));
+        Ok(())
+    }
+
+    fn generate(ruby: &Ruby, this: &Self, hash: RHash) -> Result<RString, Error> {
+        guard(ruby, || {
+            let mut frame = Frame::from_hash(ruby, hash)?;
+            generate(ruby, &mut frame, this.remote_max_frame_size.get())
+        })
+    }
+
+    /// Takes one frame from the front of `buffer`; nil when it is not whole.
+    fn parse(ruby: &Ruby, this: &Self, buffer: RString) -> Result<Option<RHash>, Error> {
+        guard(ruby, || {
+            // SAFETY: the slice is not used beyond this expression.
+            let Some(header) = Header::decode(unsafe { bytes(buffer) }) else { return Ok(None) };
+            if buffer.len() < HEADER_LEN + header.len {
+                return Ok(None);
+            }
+            check_len(ruby, &header, this.local_max_frame_size.get())?;
+            let whole = strings::frozen(buffer);
+            buffer.drop_bytes(HEADER_LEN + header.len)?;
+            // SAFETY: the String is frozen, and kept below.
+            let payload = &unsafe { bytes(whole) }[HEADER_LEN..HEADER_LEN + header.len];
+            let parsed = parse(ruby, &header, payload, true);
+            strings::keep(whole);
+            match parsed? {
+                Some((frame, _)) => frame.to_hash(ruby).map(Some),
+                None => {
+                    let hash = ruby.hash_new();
+                    hash.aset(value(sym().length), header.len)?;
+                    Ok(Some(hash))
+                }
+            }
+        })
+    }
+}
+
+/// # Errors
+/// The frame is larger than this side allows.
+pub(crate) fn check_len(ruby: &Ruby, header: &Header, len_max: usize) -> Result<(), Error> {
+    match header.len > len_max {
+        true => Err(error(ruby, sym().protocol_error, Some("payload too large"))),
+        false => Ok(()),
+    }
+}
+
+/// Reads a frame; nothing of a type that nobody knows. Blocks of fields become a String only when asked to be; where they lie
+/// is told in any case.
+pub(crate) fn parse(
+    ruby: &Ruby,
+    header: &Header,
+    payload: &[u8],
+    whole: bool,
+) -> Result<Option<(Frame, Range<usize>)>, Error> {
+    let Some(kind) = header.kind else { return Ok(None) };
+    let sym = sym();
+    let size_error = |name: &str, wanted: usize| {
+        error(
+            ruby,
+            sym.frame_size_error,
+            Some(&format!("Invalid length for {name} ({} != {wanted})", header.len)),
+        )
+    };
+    let mut frame = Frame::new(kind, header.stream);
+    frame.flags = header.flags;
+    frame.length = Some(header.len);
+    let mut range = 0..payload.len();
+    if kind.may_be_padded() && frame.has(PADDED) {
+        // RFC 9113 §6.1: padding as long as the payload or longer is a PROTOCOL_ERROR.
+        let too_long = || error(ruby, sym.protocol_error, Some("padding too long"));
+        let padding = usize::from(*payload.first().ok_or_else(too_long)?);
+        if padding >= payload.len() {
+            return Err(too_long());
+        }
+        range = 1..payload.len() - padding;
+        frame.padding = Some(padding as u32 + 1);
+        frame.length = Some(header.len - padding - 1);
+        frame.flags &= !PADDED;
+    }
+    let body = &payload[range.clone()];
+    match kind {
+        Kind::Data => frame.payload = binary(body),
+        Kind::Ping => {
+            // RFC 9113 §6.7.
+            if body.len() != 8 {
+                return Err(size_error("PING", 8));
+            }
+            frame.payload = binary(body);
+        }
+        Kind::Continuation => {}
+        Kind::Headers => {
+            if frame.has(PRIORITY) {
+                priority(&mut frame, body).ok_or_else(|| size_error("HEADERS", 5))?;
+                range.start += 5;
+            }
+        }
+        Kind::Priority => {
+            if body.len() != 5 {
+                return Err(size_error("PRIORITY_STREAM", 5));
+            }
+            priority(&mut frame, body);
+        }
+        Kind::RstStream => {
+            let code =
+                body.first_chunk().filter(|_| body.len() == 4).ok_or_else(|| size_error("RST_STREAM", 4))?;
+            frame.error = error_name(ruby, u32::from_be_bytes(*code));
+        }
+        Kind::Settings => frame.payload = settings(ruby, header, body)?,
+        Kind::PushPromise => {
+            let promised = body.first_chunk().ok_or_else(|| size_error("PUSH_PROMISE", 4))?;
+            frame.promise_stream = Some(u32::from_be_bytes(*promised) & STREAM_ID_MAX);
+            range.start += 4;
+        }
+        Kind::Goaway => {
+            let (Some(last), Some(code)) = (body.first_chunk(), body.get(4..).and_then(<[u8]>::first_chunk))
+            else {
+                return Err(size_error("GOAWAY", 8));
+            };
+            frame.last_stream = Some(u32::from_be_bytes(*last) & STREAM_ID_MAX);
+            frame.error = error_name(ruby, u32::from_be_bytes(*code));
+            if body.len() > 8 {
+                frame.payload = binary(&body[8..]);
+            }
+        }
+        Kind::WindowUpdate => {
+            let Some(increment) = body.first_chunk().filter(|_| body.len() == 4) else {
+                let message = format!("Invalid length for WINDOW_UPDATE ({} not multiple of 4)", header.len);
+                return Err(error(ruby, sym.frame_size_error, Some(&message)));
+            };
+            frame.increment = Some(i64::from(u32::from_be_bytes(*increment) & STREAM_ID_MAX));
+        }
+        // Extensions are as good as unknown when they cannot be read.
+        Kind::Altsvc => match altsvc(ruby, &frame, body)? {
+            Some(hash) => frame.hash = hash.as_raw(),
+            None => return Ok(None),
+        },
+        Kind::Origin => match origins(ruby, body)? {
+            Some(list) => frame.payload = list.as_raw(),
+            None => return Ok(None),
+        },
+    }
+    if whole && matches!(kind, Kind::Headers | Kind::PushPromise | Kind::Continuation) {
+        frame.payload = binary(&payload[range.clone()]);
+    }
+    Ok(Some((frame, range)))
+}
+
+fn binary(bytes: &[u8]) -> VALUE {
+    strings::binary(bytes).as_raw()
+}
+
+fn priority(frame: &mut Frame, body: &[u8]) -> Option<()> {
+    let &[a, b, c, d, weight] = body.first_chunk::<5>()?;
+    let dependency = u32::from_be_bytes([a, b, c, d]);
+    frame.dependency = Some(dependency & STREAM_ID_MAX);
+    frame.exclusive = Some(dependency & EXCLUSIVE != 0);
+    frame.weight = Some(i64::from(weight) + 1);
+    Some(())
+}
+
+fn error_name(ruby: &Ruby, code: u32) -> VALUE {
+    sym()
+        .errors()
+        .get(code as usize)
+        .copied()
+        .unwrap_or_else(|| ruby.integer_from_u64(u64::from(code)).as_raw())
+}
+
+fn settings(ruby: &Ruby, header: &Header, body: &[u8]) -> Result<VALUE, Error> {
+    let protocol_error = |message: &str| error(ruby, sym().protocol_error, Some(message));
+    if !body.len().is_multiple_of(6) {
+        return Err(protocol_error("Invalid settings payload length"));
+    }
+    if header.stream != 0 {
+        return Err(protocol_error(&format!("Invalid stream ID ({})", header.stream)));
+    }
+    // RFC 9113 §6.5: an acknowledgement with content is a FRAME_SIZE_ERROR.
+    if header.flags & ACK != 0 && !body.is_empty() {
+        return Err(error(ruby, sym().frame_size_error, Some("Invalid settings payload length")));
+    }
+    let known = sym().settings();
+    let list = ruby.ary_new();
+    for &[i, j, a, b, c, d] in body.as_chunks::<6>().0 {
+        let id = u16::from_be_bytes([i, j]);
+        if let Some((_, name)) = known.iter().find(|(known, _)| *known == id) {
+            let number = ruby.integer_from_u64(u64::from(u32::from_be_bytes([a, b, c, d])));
+            list.push(ruby.ary_new_from_values(&[value(*name), number.as_value()]))?;
+        }
+    }
+    Ok(list.as_raw())
+}
+
+/// ```text
+/// max-age (4) | port (2) | length (1) protocol | length (1) host | origin      as drafted; RFC 7838 has another layout
+/// ```
+fn altsvc(ruby: &Ruby, frame: &Frame, body: &[u8]) -> Result<Option<RHash>, Error> {
+    fn part<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+        let (&len, after) = rest.split_first()?;
+        let (part, after) = after.split_at_checked(usize::from(len))?;
+        *rest = after;
+        Some(part)
+    }
+    let Some((&[a, b, c, d, p, q], mut rest)) = body.split_first_chunk::<6>() else { return Ok(None) };
+    let (Some(proto), Some(host)) = (part(&mut rest), part(&mut rest)) else { return Ok(None) };
+    let sym = sym();
+    let hash = frame.to_hash(ruby)?;
+    hash.aset(value(sym.max_age), u32::from_be_bytes([a, b, c, d]))?;
+    hash.aset(value(sym.port), u16::from_be_bytes([p, q]))?;
+    for (key, part) in [(sym.proto, proto), (sym.host, host), (sym.origin, rest)] {
+        if !part.is_empty() {
+            hash.aset(value(key), strings::binary(part))?;
+        }
+    }
+    Ok(Some(hash))
+}
+
+/// RFC 8336 §2.
+fn origins(ruby: &Ruby, body: &[u8]) -> Result<Option<RArray>, Error> {
+    let list = ruby.ary_new();
+    let mut rest = body;
+    while let Some((len, after)) = rest.split_first_chunk() {
+        let Some((origin, after)) = after.split_at_checked(usize::from(u16::from_be_bytes(*len))) else {
+            return Ok(None);
+        };
+        list.push(strings::binary(origin))?;
+        rest = after;
+    }
+    Ok(rest.is_empty().then_some(list))
+}
+
+/// The bytes of a frame. Its Hash, if it has one, is told `:flags` and `:length`.
+pub(crate) fn generate(ruby: &Ruby, frame: &mut Frame, len_max: usize) -> Result<RString, Error> {
+    let mut room = Vec::new();
+    // What goes before, in `room`, and then the payload, when it is a String that goes out as it is: held by `frame`.
+    let string = body(ruby, frame, &mut room)?;
+    // SAFETY: Ruby code that might change the String runs only to raise.
+    let content = string.map_or(&[][..], |string| unsafe { bytes(string) });
+    let content = frame.slice.map_or(content, |(offset, len)| &content[offset..offset + len]);
+    let mut padding = 0;
+    if let Some(given) = frame.padding {
+        let length = room.len() + content.len();
+        if !frame.kind.may_be_padded() {
+            return Err(refused(ruby, format!("Invalid padding flag for {}", value(frame.kind.symbol()))));
+        }
+        padding = given as usize;
+        if padding == 0 || padding > 256 || padding + length > len_max {
+            return Err(refused(ruby, format!("Invalid padding {padding}")));
+        }
+        room.insert(0, (padding - 1) as u8);
+        padding -= 1;
+        frame.flags |= PADDED;
+    }
+    let length = room.len() + content.len() + padding;
+    frame.length = Some(length);
+    let stream = frame.stream.unwrap_or(0);
+    if length > len_max {
+        return Err(refused(ruby, format!("Frame size is too large: {length}")));
+    }
+    if stream > STREAM_ID_MAX {
+        return Err(refused(ruby, format!("Stream ID ({stream}) is too large")));
+    }
+    if let Some(hash) = RHash::from_value(value(frame.hash))
+        && !hash.is_frozen()
+    {
+        hash.aset(value(sym().flags), frame.flags)?;
+        hash.aset(value(sym().length), length)?;
+    }
+    let header = Header::encode(frame.kind, frame.flags, length, stream);
+    if room.is_empty() && padding == 0 {
+        let whole = joined(&header, content);
+        strings::keep(string);
+        return Ok(whole);
+    }
+    room.splice(0..0, header);
+    room.extend_from_slice(content);
+    strings::keep(string);
+    room.resize(room.len() + padding, 0);
+    Ok(strings::binary(&room))
+}
+
+fn refused(ruby: &Ruby, message: String) -> Error {
+    error(ruby, sym().compression_error, Some(&message))
+}
+
+fn body(ruby: &Ruby, frame: &mut Frame, room: &mut Vec<u8>) -> Result<Option<RString>, Error> {
+    let string = |frame: &Frame| RString::try_convert(frame.payload());
+    match frame.kind {
+        Kind::Data | Kind::Continuation => return string(frame).map(Some),
+        Kind::Headers => {
+            if frame.weight.is_some() || frame.dependency.is_some() || frame.exclusive.is_some() {
+                write_priority(ruby, frame, room)?;
+                frame.flags |= PRIORITY;
+            } else if frame.has(PRIORITY) {
+                return Err(refused(ruby, "Must specify all of priority parameters for headers".into()));
+            }
+            return string(frame).map(Some);
+        }
+        Kind::Priority => write_priority(ruby, frame, room)?,
+        Kind::RstStream => room.extend(error_code(ruby, frame.error)?.to_be_bytes()),
+        Kind::Settings => {
+            if let Some(stream) = frame.stream.filter(|stream| *stream != 0) {
+                return Err(refused(ruby, format!("Invalid stream ID ({stream})")));
+            }
+            write_settings(ruby, frame.payload(), room)?;
+        }
+        Kind::PushPromise => {
+            room.extend((frame.promise_stream.unwrap_or(0) & STREAM_ID_MAX).to_be_bytes());
+            return string(frame).map(Some);
+        }
+        Kind::Ping => {
+            let payload = string(frame)?;
+            if payload.len() != 8 {
+                return Err(refused(ruby, format!("Invalid payload size ({} != 8 bytes)", payload.len())));
+            }
+            return Ok(Some(payload));
+        }
+        Kind::Goaway => {
+            room.extend((frame.last_stream.unwrap_or(0) & STREAM_ID_MAX).to_be_bytes());
+            room.extend(error_code(ruby, frame.error)?.to_be_bytes());
+            return Option::<RString>::try_convert(frame.payload());
+        }
+        Kind::WindowUpdate => {
+            let increment = frame.increment.unwrap_or(0);
+            if increment > WINDOW_INCREMENT_MAX {
+                return Err(refused(ruby, format!("Window increment ({increment}) is too large")));
+            }
+            room.extend((increment as u32 & STREAM_ID_MAX).to_be_bytes());
+        }
+        Kind::Altsvc => write_altsvc(ruby, frame, room)?,
+        Kind::Origin => {
+            let origins = RArray::try_convert(frame.payload())?;
+            for at in 0..origins.len() {
+                let origin: RString = origins.entry(at as isize)?;
+                // SAFETY: no Ruby code runs while the slice is in use.
+                let origin = unsafe { bytes(origin) };
+                let len = u16::try_from(origin.len()).map_err(|_| refused(ruby, "Origin too long".into()))?;
+                room.extend(len.to_be_bytes());
+                room.extend_from_slice(origin);
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn write_priority(ruby: &Ruby, frame: &Frame, room: &mut Vec<u8>) -> Result<(), Error> {
+    let (Some(weight), Some(dependency), Some(exclusive)) = (frame.weight, frame.dependency, frame.exclusive)
+    else {
+        let kind = value(frame.kind.symbol());
+        return Err(refused(ruby, format!("Must specify all of priority parameters for {kind}")));
+    };
+    let exclusive = if exclusive { EXCLUSIVE } else { 0 };
+    room.extend((exclusive | dependency & STREAM_ID_MAX).to_be_bytes());
+    room.push((weight - 1) as u8);
+    Ok(())
+}
+
+fn error_code(ruby: &Ruby, given: VALUE) -> Result<u32, Error> {
+    if let Some(code) = sym().errors().iter().position(|name| *name == given) {
+        return Ok(code as u32);
+    }
+    u32::try_convert(value(given))
+        .map_err(|_| refused(ruby, format!("Unknown error ID for {}", value(given).inspect())))
+}
+
+fn write_settings(ruby: &Ruby, payload: Value, room: &mut Vec<u8>) -> Result<(), Error> {
+    let known = sym().settings();
+    for (name, number) in settings_pairs(ruby, payload)? {
+        let found = if let Ok(id) = u16::try_convert(value(name)) {
+            let Some(found) = known.iter().find(|(known, _)| *known == id) else { continue };
+            *found
+        } else {
+            let unknown = || refused(ruby, format!("Unknown settings ID for {}", value(name)));
+            *known.iter().find(|(_, known)| *known == name).ok_or_else(unknown)?
+        };
+        room.extend(found.0.to_be_bytes());
+        room.extend(u32::try_convert(value(number))?.to_be_bytes());
+    }
+    Ok(())
+}
+
+/// Settings as pairs, given as a Hash, a list of pairs, or nil. The caller holds on to `payload`.
+pub(crate) fn settings_pairs(ruby: &Ruby, payload: Value) -> Result<Vec<(VALUE, VALUE)>, Error> {
+    if payload.is_nil() {
+        return Ok(Vec::new());
+    }
+    let mut pairs = Vec::new();
+    let list = crate::hpack::encode::pairs(ruby, payload)?;
+    for at in 0..list.len() {
+        let pair: RArray = list.entry(at as isize)?;
+        // The keys are Symbols, the numbers mostly immediate; both are held by what `payload` holds.
+        pairs.push((pair.entry::<Value>(0)?.as_raw(), pair.entry::<Value>(1)?.as_raw()));
+    }
+    Ok(pairs)
+}
+
+fn write_altsvc(ruby: &Ruby, frame: &Frame, room: &mut Vec<u8>) -> Result<(), Error> {
+    let sym = sym();
+    let hash = RHash::try_convert(value(frame.hash))?;
+    room.extend(hash.lookup::<_, u32>(value(sym.max_age))?.to_be_bytes());
+    room.extend(hash.lookup::<_, u16>(value(sym.port))?.to_be_bytes());
+    for (key, name) in [(sym.proto, "Proto"), (sym.host, "Host")] {
+        let part: Option<RString> = hash.lookup(value(key))?;
+        // SAFETY: no Ruby code runs while the slice is in use.
+        let part = part.map_or(&[][..], |part| unsafe { bytes(part) });
+        room.push(u8::try_from(part.len()).map_err(|_| refused(ruby, format!("{name} too long")))?);
+        room.extend_from_slice(part);
+    }
+    let origin: Option<RString> = hash.lookup(value(sym.origin))?;
+    // SAFETY: likewise.
+    room.extend_from_slice(origin.map_or(&[][..], |origin| unsafe { bytes(origin) }));
+    Ok(())
+}
+
+pub(crate) fn init(ruby: &Ruby, http2: magnus::RModule) -> Result<(), Error> {
+    let framer = http2.define_class("Framer", ruby.class_object())?;
+    framer.define_alloc_func::<Framer>();
+    framer.define_private_method("initialize", method!(Framer::initialize, -1))?;
+    framer.define_method("generate", method!(Framer::generate, 1))?;
+    framer.define_method("parse", method!(Framer::parse, 1))?;
+    framer
+        .define_method("local_max_frame_size", method!(|this: &Framer| this.local_max_frame_size.get(), 0))?;
+    framer.define_method(
+        "remote_max_frame_size",
+        method!(|this: &Framer| this.remote_max_frame_size.get(), 0),
+    )?;
+    framer.define_method(
+        "local_max_frame_size=",
+        method!(|this: &Framer, size: usize| this.local_max_frame_size.set(size), 1),
+    )?;
+    framer.define_method(
+        "remote_max_frame_size=",
+        method!(|this: &Framer, size: usize| this.remote_max_frame_size.set(size), 1),
+    )
+}

@@ -1,0 +1,586 @@
+//! Receiving: bytes become frames, frames go where they belong (RFC 9113 §3.4, §4, §5.1, §6). What comes after a frame whose
+//! listener raised waits in the buffer for the next call.
+
+use magnus::rb_sys::AsRawValue;
+use magnus::typed_data::Obj;
+use magnus::value::ReprValue;
+use magnus::{Error, RArray, RHash, RString, Ruby, TryConvert, Value};
+use rb_sys::VALUE;
+use wireloom_http2::Limits;
+use wireloom_http2::rate_limit::Charge;
+
+use super::MAGIC;
+use super::connection::{
+    self, Connection, Opening, Pending, Stage, Upgrade, activate_stream, each_stream, now,
+};
+use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, value};
+use super::framer::{check_len, parse, settings_pairs};
+use super::listeners::emit;
+use super::names::{is_ours, sym};
+use super::send::{acknowledge_settings, charge, connection_error, send_own};
+use super::stream::{self, State, Stream, WINDOW_MAX};
+use super::{names, pseudo, send};
+use crate::hpack::decode::{Rules, decode};
+
+/// Frames on a connection that was closed are passed over for so long.
+const CLOSED_GRACE_S: u64 = 15;
+
+/// Streams that PRIORITY alone made, at most; more are not worth the memory.
+const IDLE_STREAMS_MAX: u32 = 100;
+
+/// Bytes that came in and are not used up.
+#[derive(Clone, Default)]
+pub(crate) struct Input {
+    bytes: Vec<u8>,
+    /// `0 <= at <= bytes.len()`
+    at: usize,
+}
+
+impl Input {
+    fn append(&mut self, more: &[u8]) {
+        if self.at == self.bytes.len() {
+            self.bytes.clear();
+            self.at = 0;
+        } else if self.at > 1 << 16 {
+            self.bytes.drain(..self.at);
+            self.at = 0;
+        }
+        self.bytes.extend_from_slice(more);
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.at..]
+    }
+
+    fn consume(&mut self, len: usize) {
+        self.at += len;
+        if self.at == self.bytes.len() && self.bytes.capacity() > 1 << 18 {
+            *self = Self::default();
+        }
+    }
+
+    pub(crate) fn heap_size(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
+/// `receive`: takes bytes in and acts on every frame that is whole.
+pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: RString) -> Result<(), Error> {
+    super::settings::preface_own(ruby, this)?;
+    // SAFETY: copied before any Ruby code runs.
+    this.input.borrow_mut().append(unsafe { bytes(data) });
+    match frames(ruby, this) {
+        // What a listener raises ends the connection, whatever it is about.
+        Err(error) if !is_ours(&error) && error.is_kind_of(ruby.exception_standard_error()) => {
+            connection_error(ruby, this, sym().protocol_error, None, Some(error))
+        }
+        done => done,
+    }
+}
+
+fn frames(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
+    if this.stage.get() == Stage::WaitingMagic && !magic(ruby, this)? {
+        return Ok(());
+    }
+    while let Some(header) = next(ruby, this)? {
+        one(ruby, this, header)?;
+    }
+    Ok(())
+}
+
+/// Whether the 24 bytes are there that a client begins with (RFC 9113 §3.4).
+fn magic(ruby: &Ruby, this: Obj<Connection>) -> Result<bool, Error> {
+    let (whole, right) = {
+        let mut input = this.input.borrow_mut();
+        let len = input.rest().len().min(MAGIC.len());
+        let right = input.rest()[..len] == MAGIC[..len];
+        if len == MAGIC.len() {
+            input.consume(len);
+        }
+        (len == MAGIC.len(), right)
+    };
+    if !right {
+        return Err(names::error(ruby, sym().handshake_error, None));
+    }
+    if whole {
+        super::settings::magic_received(ruby, this)?;
+    }
+    Ok(whole)
+}
+
+/// The header of the next frame, once the frame is whole.
+fn next(ruby: &Ruby, this: Obj<Connection>) -> Result<Option<Header>, Error> {
+    let (header, buffered) = {
+        let input = this.input.borrow();
+        let Some(header) = Header::decode(input.rest()) else { return Ok(None) };
+        (header, input.rest().len())
+    };
+    check_len(ruby, &header, this.local_max_frame_size.get())?;
+    Ok((buffered >= HEADER_LEN + header.len).then_some(header))
+}
+
+fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> {
+    let watched = this.listeners.borrow().any(sym().frame_received);
+    let mut block = Vec::new();
+    let parsed = {
+        let mut input = this.input.borrow_mut();
+        let payload = &input.rest()[HEADER_LEN..HEADER_LEN + header.len];
+        let parsed = parse(ruby, &header, payload, watched);
+        if let Ok(Some((frame, range))) = &parsed
+            && matches!(frame.kind, Kind::Headers | Kind::PushPromise | Kind::Continuation)
+        {
+            block.extend_from_slice(&payload[range.clone()]);
+        }
+        input.consume(HEADER_LEN + header.len);
+        parsed?
+    };
+    let mut frame = match parsed {
+        Some((frame, _)) => frame,
+        None => return unknown(ruby, this),
+    };
+    // RFC 9113 §3.4: a server begins with SETTINGS.
+    if this.is_client.get() && !this.received_frame.get() {
+        if frame.kind != Kind::Settings {
+            return protocol_error(ruby, this, "didn't receive settings");
+        }
+        this.received_frame.set(true);
+    }
+    if watched {
+        let hash = frame.to_hash(ruby)?;
+        emit(&this.listeners, sym().frame_received, &[hash.as_raw()], NIL)?;
+    }
+    if this.pending.borrow().is_some() {
+        let Some((first, whole)) = continued(ruby, this, &frame, &block)? else { return Ok(()) };
+        return headers(ruby, this, first, whole);
+    }
+    if matches!(frame.kind, Kind::Settings | Kind::Ping | Kind::Goaway) || header.stream == 0 {
+        if header.stream != 0 {
+            return protocol_error(ruby, this, "protocol error");
+        }
+        return management(ruby, this, &mut frame);
+    }
+    match frame.kind {
+        Kind::Headers | Kind::PushPromise => {
+            // RFC 9113 §5.1.1, §8.4: clients open odd streams, and only servers push.
+            if !this.is_client.get() && (frame.kind == Kind::PushPromise || header.stream.is_multiple_of(2)) {
+                return protocol_error(ruby, this, "protocol error");
+            }
+            if !frame.has(END_HEADERS) {
+                frame.payload = NIL;
+                *this.pending.borrow_mut() = Some(Pending { frame, block, frames: 0 });
+                return Ok(());
+            }
+            headers(ruby, this, frame, block)
+        }
+        _ => on_stream(ruby, this, header.stream, &mut frame),
+    }
+}
+
+#[cold]
+fn protocol_error<T>(ruby: &Ruby, this: Obj<Connection>, message: &str) -> Result<T, Error> {
+    connection_error(ruby, this, sym().protocol_error, Some(message), None)
+}
+
+/// RFC 9113 §5.5: discarded, but not within a block of fields.
+fn unknown(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
+    if this.pending.borrow().is_some() || this.is_client.get() && !this.received_frame.get() {
+        return protocol_error(ruby, this, "protocol error");
+    }
+    charge(ruby, this, Charge::UnknownFrame)
+}
+
+/// RFC 9113 §6.10: nothing comes between the frames of a block. The first frame and all of the block, once it is whole.
+fn continued(
+    ruby: &Ruby,
+    this: Obj<Connection>,
+    frame: &Frame,
+    more: &[u8],
+) -> Result<Option<(Frame, Vec<u8>)>, Error> {
+    let mut pending = this.pending.borrow_mut();
+    let Some(mut begun) = pending.take() else { return Ok(None) };
+    if frame.kind != Kind::Continuation || frame.stream != begun.frame.stream {
+        drop(pending);
+        return protocol_error(ruby, this, "protocol error");
+    }
+    begun.block.extend_from_slice(more);
+    begun.frames += 1;
+    let limits = Limits::DEFAULT;
+    if begun.block.len() > limits.field_block_len_max
+        || begun.frames > limits.continuations_max && begun.block.len() / begun.frames < 1024
+    {
+        drop(pending);
+        return protocol_error(ruby, this, "too many continuations received");
+    }
+    if !frame.has(END_HEADERS) {
+        *pending = Some(begun);
+        return Ok(None);
+    }
+    begun.frame.flags |= END_HEADERS;
+    begun.frame.length = None;
+    Ok(Some((begun.frame, begun.block)))
+}
+
+/// HEADERS and PUSH_PROMISE with their block, whole.
+fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>) -> Result<(), Error> {
+    let decoded = decode(ruby, &mut this.decompressor.borrow_mut(), &block, Rules::Message, &mut frame.head);
+    drop(block);
+    let list = match decoded {
+        Ok(list) => list,
+        Err(error) => {
+            use crate::hpack::error::HeaderError;
+            let kind = match &error {
+                HeaderError::Compression(_) => sym().compression_error,
+                HeaderError::Field(_) => sym().protocol_error,
+                _ => sym().internal_error,
+            };
+            let error = send::header_error(ruby, error);
+            return connection_error(ruby, this, kind, None, Some(error));
+        }
+    };
+    frame.payload = list.as_raw();
+    // RFC 9113 §6.8: what comes after GOAWAY only keeps the tables in step.
+    if this.stage.get() == Stage::Closed {
+        return Ok(());
+    }
+    if frame.kind == Kind::PushPromise {
+        return promised(ruby, this, &mut frame, list);
+    }
+    let id = frame.stream.unwrap_or(0);
+    if frame.payload_len() == 0 && list.is_empty() {
+        charge(ruby, this, Charge::EmptyFrame)?;
+    }
+    let stream = match find(this, id) {
+        Some(stream) => stream,
+        // RFC 9113 §5.1: what the peer sent before it knew of a reset is ignored.
+        None if this.resets.borrow().contains(&id) => return Ok(()),
+        None => {
+            pseudo::verify(ruby, this, list, this.is_client.get())?;
+            verify_order(ruby, this, id)?;
+            let opening = Opening {
+                weight: frame.weight.unwrap_or(16),
+                dependency: frame.dependency.unwrap_or(0),
+                ..Opening::new(id)
+            };
+            let stream = activate_stream(ruby, this, opening)?;
+            emit(&this.listeners, sym().stream, &[stream.as_raw()], NIL)?;
+            stream
+        }
+    };
+    stream::deliver(ruby, stream, &mut frame)
+}
+
+fn find(this: Obj<Connection>, id: u32) -> Option<Obj<Stream>> {
+    let stream = this.streams.borrow().get(&id).copied()?;
+    Obj::try_convert(value(stream)).ok()
+}
+
+/// RFC 9113 §5.1.1: identifiers grow.
+fn verify_order(ruby: &Ruby, this: Obj<Connection>, id: u32) -> Result<(), Error> {
+    if id.is_multiple_of(2) {
+        return Ok(());
+    }
+    if this.last_stream_id.get() >= id {
+        return protocol_error(ruby, this, "Stream ID smaller than previous");
+    }
+    this.last_stream_id.set(id);
+    Ok(())
+}
+
+/// PUSH_PROMISE (RFC 9113 §6.6, §8.4).
+fn promised(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame, list: RArray) -> Result<(), Error> {
+    let sym = sym();
+    let (id, promised) = (frame.stream.unwrap_or(0), frame.promise_stream.unwrap_or(0));
+    let Some(parent) = find(this, id) else {
+        // The parent is gone, but was there: the push is refused.
+        if id < this.stream_id.get() && !id.is_multiple_of(2) {
+            return refuse_push(ruby, this, promised);
+        }
+        return protocol_error(ruby, this, "missing parent ID");
+    };
+    let open = match parent.state.get() {
+        State::Open | State::HalfClosedLocal => true,
+        State::HalfClosing => parent.closed.get() == sym.half_closed_local,
+        _ => false,
+    };
+    if !open {
+        if parent.closed.get() != sym.local_rst {
+            return protocol_error(ruby, this, "protocol error");
+        }
+        return refuse_push(ruby, this, promised);
+    }
+    pseudo::verify(ruby, this, list, false)?;
+    if promised == 0 || !promised.is_multiple_of(2) || promised <= this.last_promise_id.get() {
+        return protocol_error(ruby, this, "Stream ID smaller than previous");
+    }
+    let stream = activate_stream(ruby, this, Opening { parent: parent.as_raw(), ..Opening::new(promised) })?;
+    this.last_promise_id.set(promised);
+    emit(&this.listeners, sym.promise, &[stream.as_raw()], NIL)?;
+    stream::deliver(ruby, stream, frame)
+}
+
+fn refuse_push(ruby: &Ruby, this: Obj<Connection>, promised: u32) -> Result<(), Error> {
+    this.last_promise_id.set(this.last_promise_id.get().max(promised));
+    let mut frame = Frame::new(Kind::RstStream, promised);
+    frame.error = sym().refused_stream;
+    send_own(ruby, this, &mut frame)
+}
+
+/// Everything else that has a stream.
+fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> Result<(), Error> {
+    if let Some(stream) = find(this, id) {
+        charge_on_stream(ruby, this, stream, frame)?;
+        stream::deliver(ruby, stream, frame)?;
+        return if frame.kind == Kind::Data { data_received(ruby, this, frame) } else { Ok(()) };
+    }
+    // RFC 9113 §5.1: idle streams are those beyond the last one of their side.
+    let own = id.is_multiple_of(2) != this.is_client.get();
+    let idle = match (own, this.is_client.get()) {
+        (true, _) => id >= this.stream_id.get(),
+        (false, true) => id > this.last_promise_id.get(),
+        (false, false) => id > this.last_stream_id.get(),
+    };
+    match frame.kind {
+        Kind::Priority => {
+            charge(ruby, this, Charge::Priority)?;
+            if this.idle_streams.get() >= IDLE_STREAMS_MAX {
+                return Ok(());
+            }
+            this.idle_streams.set(this.idle_streams.get() + 1);
+            let opening = Opening {
+                weight: frame.weight.unwrap_or(16),
+                dependency: frame.dependency.unwrap_or(0),
+                ..Opening::new(id)
+            };
+            let stream = activate_stream(ruby, this, opening)?;
+            emit(&this.listeners, sym().stream, &[stream.as_raw()], NIL)?;
+            stream::deliver(ruby, stream, frame)
+        }
+        // RFC 9113 §5.1: of closed streams these are ignored.
+        Kind::WindowUpdate if !idle => {
+            charge(ruby, this, Charge::UnknownFrame)?;
+            match frame.increment {
+                Some(0) => {
+                    Err(names::error(ruby, sym().protocol_error, Some("increment MUST be higher than zero")))
+                }
+                _ => Ok(()),
+            }
+        }
+        Kind::RstStream if !idle => charge(ruby, this, Charge::UnknownFrame),
+        Kind::WindowUpdate | Kind::RstStream => {
+            protocol_error(ruby, this, "sent window update on idle stream")
+        }
+        // RFC 9113 §6.9: DATA that nobody reads counts all the same.
+        Kind::Data if this.resets.borrow().contains(&id) => data_received(ruby, this, frame),
+        Kind::Altsvc | Kind::Origin => charge(ruby, this, Charge::UnknownFrame),
+        _ => protocol_error(ruby, this, "stream does not exist"),
+    }
+}
+
+fn charge_on_stream(
+    ruby: &Ruby,
+    this: Obj<Connection>,
+    stream: Obj<Stream>,
+    frame: &Frame,
+) -> Result<(), Error> {
+    let what = match frame.kind {
+        Kind::RstStream if !this.is_client.get() && stream.closed.get() != sym().local_closed => {
+            Charge::PeerReset
+        }
+        Kind::Priority => Charge::Priority,
+        Kind::WindowUpdate => Charge::WindowUpdate,
+        Kind::Data if !frame.ends_stream() => match frame.payload_len() {
+            0 => Charge::EmptyFrame,
+            1..Limits::TINY_DATA_LEN => Charge::TinyData,
+            _ => return Ok(()),
+        },
+        _ => return Ok(()),
+    };
+    charge(ruby, this, what)
+}
+
+/// The window of the connection: a WINDOW_UPDATE when half of it or less is left.
+fn data_received(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
+    let len = frame.payload_len() as i64 + i64::from(frame.padding.unwrap_or(0));
+    this.local_window.set(this.local_window.get() - len);
+    let (window, max) = (this.local_window.get(), this.local_window_limit.get());
+    // The peer knows of 65,535 bytes, however few were asked for: SETTINGS do not change this window.
+    if window + (65_535 - max).max(0) < 0 {
+        return connection_error(ruby, this, sym().flow_control_error, None, None);
+    }
+    if window > max / 2 {
+        return Ok(());
+    }
+    if connection::is_plain(this) {
+        return send::window_update(ruby, this, max - window);
+    }
+    this.funcall::<_, _, Value>("window_update", (max - window,)).map(|_| ())
+}
+
+/// Frames of the connection itself.
+fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+    match this.stage.get() {
+        Stage::WaitingPreface => {
+            // RFC 9113 §3.4: the first frame MUST be SETTINGS.
+            if frame.kind != Kind::Settings {
+                return protocol_error(ruby, this, "protocol error");
+            }
+            this.stage.set(Stage::Connected);
+            settings(ruby, this, frame)
+        }
+        Stage::Connected | Stage::Closing => match frame.kind {
+            Kind::Settings => settings(ruby, this, frame),
+            Kind::WindowUpdate => window_grown(ruby, this, frame),
+            Kind::Ping => ping(ruby, this, frame),
+            Kind::Goaway => goaway(ruby, this, frame),
+            Kind::Altsvc => {
+                // RFC 7838 §4: on stream 0 an origin is required.
+                let hash = frame.to_hash(ruby)?;
+                let origin: Option<RString> = hash.lookup(value(sym().origin))?;
+                match origin.is_some_and(|origin| !origin.is_empty()) {
+                    true => emit(&this.listeners, sym().altsvc, &[hash.as_raw()], NIL),
+                    false => Ok(()),
+                }
+            }
+            Kind::Origin if this.upgrade.get() != Upgrade::None || frame.flags != 0 => Ok(()),
+            Kind::Origin => {
+                let origins = RArray::try_convert(frame.payload())?;
+                for at in 0..origins.len() {
+                    let origin: Value = origins.entry(at as isize)?;
+                    emit(&this.listeners, sym().origin, &[origin.as_raw()], NIL)?;
+                }
+                Ok(())
+            }
+            _ => protocol_error(ruby, this, "protocol error"),
+        },
+        Stage::Closed => match frame.kind {
+            Kind::Goaway => Ok(()),
+            Kind::Ping => ping(ruby, this, frame),
+            _ => match this.closed_since.get() {
+                Some(since) if (now() - since).as_secs() > CLOSED_GRACE_S => {
+                    protocol_error(ruby, this, "protocol error")
+                }
+                _ => Ok(()),
+            },
+        },
+        Stage::WaitingMagic => protocol_error(ruby, this, "protocol error"),
+    }
+}
+
+fn ping(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
+    if frame.has(ACK) {
+        return emit(&this.listeners, sym().ack, &[frame.payload], NIL);
+    }
+    charge(ruby, this, Charge::Ping)?;
+    send::ping(ruby, this, frame.payload(), ACK)
+}
+
+fn goaway(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
+    // RFC 9113 §6.8: streams under way may still come to their end; no new ones.
+    let more = this.active_stream_count.get() > 0;
+    this.stage.set(if more { Stage::Closing } else { Stage::Closed });
+    this.closed_since.set(Some(now()));
+    let last = ruby.integer_from_u64(u64::from(frame.last_stream.unwrap_or(0)));
+    emit(&this.listeners, sym().goaway, &[last.as_raw(), frame.error, frame.payload], NIL)
+}
+
+fn window_grown(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
+    charge(ruby, this, Charge::WindowUpdate)?;
+    let increment = frame.increment.unwrap_or(0);
+    if increment == 0 {
+        return Err(names::error(ruby, sym().protocol_error, Some("increment MUST be higher than zero")));
+    }
+    this.remote_window.set(this.remote_window.get() + increment);
+    if this.remote_window.get() > WINDOW_MAX {
+        return connection_error(ruby, this, sym().flow_control_error, Some("window size too large"), None);
+    }
+    send::flush(ruby, this)
+}
+
+/// SETTINGS: the peer's hold at once, those of this side when they are acknowledged (RFC 9113 §6.5.3).
+fn settings(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+    let sym = sym();
+    if frame.has(ACK) {
+        let pending = RArray::try_convert(value(this.pending_settings.get()))?;
+        let acknowledged: Value = pending.shift()?;
+        this.settings_unacknowledged.set(this.settings_unacknowledged.get().saturating_sub(1));
+        for (key, number) in settings_pairs(ruby, acknowledged)? {
+            local_setting(ruby, this, key, number)?;
+        }
+        let left = ruby.integer_from_u64(pending.len() as u64);
+        let hash = frame.to_hash(ruby)?;
+        emit(&this.listeners, sym.settings_ack, &[hash.as_raw(), left.as_raw()], NIL)?;
+        if this.origins_due.get() {
+            this.origins_due.set(false);
+            let mut frame = Frame::new(Kind::Origin, 0);
+            frame.payload = this.origin_set.get();
+            send_own(ruby, this, &mut frame)?;
+        }
+        return Ok(());
+    }
+    charge(ruby, this, Charge::Settings)?;
+    let pairs = settings_pairs(ruby, frame.payload())?;
+    super::settings::validate_settings(ruby, this, !this.is_client.get(), &pairs)?;
+    for (key, number) in pairs {
+        remote_setting(ruby, this, key, number)?;
+    }
+    if this.stage.get() == Stage::Closed || this.upgrade.get() == Upgrade::Started {
+        return Ok(());
+    }
+    acknowledge_settings(ruby, this)?;
+    // A larger window may let go what waits.
+    each_stream(this, |stream| stream::flush(ruby, stream))
+}
+
+fn local_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) -> Result<(), Error> {
+    let sym = sym();
+    RHash::try_convert(value(this.local_settings.get()))?.aset(value(key), value(number))?;
+    let Ok(number) = i64::try_convert(value(number)) else { return Ok(()) };
+    if key == sym.settings_initial_window_size {
+        let change = number - this.local_window_limit.get();
+        // RFC 9113 §6.9.2: the window of the connection follows by WINDOW_UPDATE alone.
+        let more = number.max(65_535) - this.local_window_limit.get().max(65_535);
+        this.local_window_limit.set(number);
+        this.local_window.set(this.local_window.get() + change);
+        each_stream(this, |stream| {
+            connection::change_stream_window(
+                stream,
+                sym.local_window,
+                stream.local_window.get() + change,
+                ruby,
+            )
+        })?;
+        if more > 0 {
+            let mut frame = Frame::new(Kind::WindowUpdate, 0);
+            frame.increment = Some(more);
+            send_own(ruby, this, &mut frame)?;
+        }
+    } else if key == sym.settings_header_table_size {
+        this.decompressor.borrow_mut().set_max_limit(number.clamp(0, 1 << 30) as usize);
+    } else if key == sym.settings_max_frame_size {
+        this.local_max_frame_size.set(number.max(16_384) as usize);
+    } else if key == sym.settings_max_concurrent_streams {
+        this.local_max_streams.set(number);
+    }
+    Ok(())
+}
+
+fn remote_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) -> Result<(), Error> {
+    let sym = sym();
+    RHash::try_convert(value(this.remote_settings.get()))?.aset(value(key), value(number))?;
+    let Ok(number) = i64::try_convert(value(number)) else { return Ok(()) };
+    if key == sym.settings_initial_window_size {
+        // RFC 9113 §6.9.2: windows may become negative.
+        let change = number - this.remote_window_limit.get();
+        this.remote_window_limit.set(number);
+        each_stream(this, |stream| {
+            connection::change_stream_window(stream, sym.window, stream.remote_window.get() + change, ruby)
+        })?;
+    } else if key == sym.settings_header_table_size {
+        this.compressor.borrow_mut().set_max_limit(number.clamp(0, 1 << 30) as usize);
+    } else if key == sym.settings_max_frame_size {
+        this.remote_max_frame_size.set(number.max(16_384) as usize);
+    } else if key == sym.settings_max_concurrent_streams {
+        this.remote_max_streams.set(number);
+    }
+    Ok(())
+}

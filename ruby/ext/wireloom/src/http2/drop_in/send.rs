@@ -1,0 +1,239 @@
+//! Sending: what streams and the connection itself put on the wire, and the errors that end a connection.
+
+use magnus::error::ErrorType;
+use magnus::rb_sys::AsRawValue;
+use magnus::typed_data::Obj;
+use magnus::value::ReprValue;
+use magnus::{Class, Error, RHash, Ruby, Value};
+use rb_sys::VALUE;
+use wireloom_http2::Limits;
+use wireloom_http2::rate_limit::Charge;
+
+use super::connection::{Connection, Stage, call_own, is_plain, now};
+use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, joined, value};
+use super::frame_buffer::FrameBuffer;
+use super::framer::generate;
+use super::listeners::emit;
+use super::names::{self, classes, sym};
+use super::settings::preface_own;
+use crate::hpack::encode;
+use crate::hpack::error::HeaderError;
+
+/// A call of `send`, of what stands in its place if someone put something there.
+pub(crate) fn send_own(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+    if is_plain(this) {
+        return send(ruby, this, frame);
+    }
+    call_own(this, "send", &[frame.to_hash(ruby)?.as_value()])
+}
+
+/// Sends a frame; DATA as far as the window reaches.
+pub(crate) fn send(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+    preface_own(ruby, this)?;
+    if this.listeners.borrow().any(sym().frame_sent) {
+        let hash = frame.to_hash(ruby)?;
+        emit(&this.listeners, sym().frame_sent, &[hash.as_raw()], NIL)?;
+    }
+    match frame.kind {
+        Kind::Data => send_data(ruby, this, frame),
+        // A stream that broke the protocol is held against the connection.
+        Kind::RstStream if frame.error == sym().protocol_error => {
+            goaway_own(ruby, this, sym().protocol_error)
+        }
+        Kind::Headers | Kind::PushPromise => send_headers(ruby, this, frame),
+        _ => send_encoded(ruby, this, frame),
+    }
+}
+
+fn send_encoded(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+    let encoded = generate(ruby, frame, this.remote_max_frame_size.get())?;
+    emit(&this.listeners, sym().frame, &[encoded.as_raw()], NIL)
+}
+
+fn send_data(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+    if FrameBuffer::is_empty(&this.buffer) {
+        let len = frame.payload_len() as i64;
+        let window = this.remote_window.get();
+        if len <= window && window > 0 || len == 0 && frame.ends_stream() {
+            return send_data_now(ruby, this, frame);
+        }
+    }
+    FrameBuffer::of(ruby, &this.buffer)?.push(*frame);
+    flush(ruby, this)
+}
+
+/// Sends what waits, as far as the window reaches.
+pub(crate) fn flush(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
+    if FrameBuffer::is_empty(&this.buffer) {
+        return Ok(());
+    }
+    let buffer = FrameBuffer::of(ruby, &this.buffer)?;
+    while let Some(mut frame) = buffer.take(this.remote_window.get()) {
+        send_data_now(ruby, this, &mut frame)?;
+    }
+    Ok(())
+}
+
+fn send_data_now(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+    let len = frame.payload_len();
+    this.rates.borrow_mut().data_sent(len, &Limits::DEFAULT);
+    // Before the frame leaves: a peer in the same process gives window back at once.
+    this.remote_window.set(this.remote_window.get() - len as i64);
+    send_encoded(ruby, this, frame)
+}
+
+/// HEADERS and PUSH_PROMISE, with CONTINUATION when the block is long.
+fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+    let mut room = vec![0; HEADER_LEN];
+    room.reserve(256);
+    if let Some(block) = frame.payload_string() {
+        // SAFETY: no Ruby code runs while the slice is copied.
+        room.extend_from_slice(unsafe { bytes(block) });
+    } else {
+        let encoded = encode::pairs(ruby, frame.payload()).and_then(|list| {
+            encode::encode(&mut this.compressor.borrow_mut(), this.policy.get(), list, &mut room)
+                .map_err(|error| header_error(ruby, error))
+        });
+        if let Err(error) = encoded {
+            return connection_error(ruby, this, sym().compression_error, None, Some(error));
+        }
+    }
+    let len_max = this.remote_max_frame_size.get();
+    let block_len = room.len() - HEADER_LEN;
+    let plain = frame.kind == Kind::Headers
+        && frame.hash == NIL
+        && frame.padding.is_none()
+        && frame.weight.is_none()
+        && frame.dependency.is_none()
+        && frame.exclusive.is_none();
+    if plain && block_len <= len_max {
+        let stream = frame.stream.unwrap_or(0);
+        room[..HEADER_LEN].copy_from_slice(&Header::encode(Kind::Headers, frame.flags, block_len, stream));
+        if !this.listeners.borrow().any(sym().frame) {
+            return Ok(());
+        }
+        let encoded = crate::strings::binary(&room);
+        drop(room);
+        return emit(&this.listeners, sym().frame, &[encoded.as_raw()], NIL);
+    }
+    let block = &room[HEADER_LEN..];
+    // What goes into a PUSH_PROMISE or beside a priority before the block counts too.
+    let overhead = match frame.kind {
+        Kind::PushPromise => 4,
+        _ if frame.weight.is_some() => 5,
+        _ => 0,
+    };
+    let first_len = block_len.min(len_max.saturating_sub(overhead));
+    let whole = first_len == block_len;
+    let ends = frame.has(END_HEADERS);
+    if !whole {
+        frame.flags &= !END_HEADERS;
+    }
+    frame.payload = crate::strings::binary(&block[..first_len]).as_raw();
+    if let Some(hash) = RHash::from_value(value(frame.hash))
+        && !hash.is_frozen()
+    {
+        hash.aset(value(sym().payload), value(frame.payload))?;
+    }
+    send_encoded(ruby, this, frame)?;
+    let mut rest = &block[first_len..];
+    while !rest.is_empty() {
+        let (part, after) = rest.split_at(rest.len().min(len_max));
+        rest = after;
+        let flags = if rest.is_empty() && (ends || !whole) { END_HEADERS } else { 0 };
+        let header = Header::encode(Kind::Continuation, flags, part.len(), frame.stream.unwrap_or(0));
+        emit(&this.listeners, sym().frame, &[joined(&header, part).as_raw()], NIL)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn header_error(ruby: &Ruby, error: HeaderError) -> Error {
+    match error {
+        HeaderError::Compression(message) => names::error(ruby, sym().compression_error, message.as_deref()),
+        HeaderError::Field(message) => names::error(ruby, sym().protocol_error, Some(&message)),
+        HeaderError::Argument(message) => Error::new(ruby.exception_arg_error(), message),
+        HeaderError::Type(message) => Error::new(ruby.exception_type_error(), message),
+    }
+}
+
+/// PING; whoever sent it hears of the answer by `:ack`.
+pub(crate) fn ping(ruby: &Ruby, this: Obj<Connection>, payload: Value, flags: u8) -> Result<(), Error> {
+    let mut frame = Frame::new(Kind::Ping, 0);
+    frame.flags = flags;
+    frame.payload = payload.as_raw();
+    send_own(ruby, this, &mut frame)
+}
+
+/// SETTINGS that acknowledge the peer's.
+pub(crate) fn acknowledge_settings(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
+    let mut frame = Frame::new(Kind::Settings, 0);
+    frame.flags = ACK;
+    frame.payload = ruby.ary_new().as_raw();
+    send_own(ruby, this, &mut frame)
+}
+
+/// Gives the peer more window.
+pub(crate) fn window_update(ruby: &Ruby, this: Obj<Connection>, increment: i64) -> Result<(), Error> {
+    this.local_window.set(this.local_window.get() + increment);
+    let mut frame = Frame::new(Kind::WindowUpdate, 0);
+    frame.increment = Some(increment);
+    send_own(ruby, this, &mut frame)
+}
+
+/// GOAWAY, after which the connection is closed.
+pub(crate) fn goaway(ruby: &Ruby, this: Obj<Connection>, error: VALUE, payload: VALUE) -> Result<(), Error> {
+    let mut frame = Frame::new(Kind::Goaway, 0);
+    frame.last_stream = Some(this.last_stream_id.get());
+    frame.error = error;
+    frame.payload = payload;
+    send_own(ruby, this, &mut frame)?;
+    this.stage.set(Stage::Closed);
+    this.closed_since.set(Some(now()));
+    Ok(())
+}
+
+fn goaway_own(ruby: &Ruby, this: Obj<Connection>, error: VALUE) -> Result<(), Error> {
+    if is_plain(this) { goaway(ruby, this, error, NIL) } else { call_own(this, "goaway", &[value(error)]) }
+}
+
+/// Ends the connection and gives the error that says why.
+#[cold]
+pub(crate) fn connection_error<T>(
+    ruby: &Ruby,
+    this: Obj<Connection>,
+    kind: VALUE,
+    message: Option<&str>,
+    cause: Option<Error>,
+) -> Result<T, Error> {
+    if this.stage.get() != Stage::Closed {
+        goaway_own(ruby, this, kind)?;
+    }
+    this.stage.set(Stage::Closed);
+    let cause = match cause.as_ref().map(Error::error_type) {
+        Some(ErrorType::Exception(exception)) => Some(exception.as_value()),
+        Some(ErrorType::Error(class, message)) => Some(class.new_instance((message.as_ref(),))?.as_value()),
+        _ => None,
+    };
+    let Some(cause) = cause else {
+        return Err(names::error(ruby, kind, Some(message.unwrap_or("protocol error"))));
+    };
+    // In Ruby, which knows how an exception gets its cause.
+    let message: Value = match message {
+        Some(message) => ruby.str_new(message).as_value(),
+        None => cause.funcall_public("message", ())?,
+    };
+    let types: Value = value(classes().error_module);
+    let error: Value = types.funcall("caused", (value(kind), message, cause))?;
+    Err(magnus::Exception::from_value(error).map_or_else(|| names::error(ruby, kind, None), Error::from))
+}
+
+/// Counts what a peer makes too much of (see the core's limits).
+pub(crate) fn charge(ruby: &Ruby, this: Obj<Connection>, charge: Charge) -> Result<(), Error> {
+    let counted = this.rates.borrow_mut().charge(charge, &Limits::DEFAULT, now());
+    match counted {
+        Ok(()) => Ok(()),
+        Err(exceeded) => {
+            connection_error(ruby, this, sym().enhance_your_calm, Some(&exceeded.to_string()), None)
+        }
+    }
+}

@@ -1,0 +1,339 @@
+# frozen_string_literal: true
+
+module HTTP2
+  # HPACK (RFC 7541).
+  module Header
+    # How each representation begins.
+    HEADREP = {
+      indexed: { prefix: 7, pattern: 0x80 },
+      incremental: { prefix: 6, pattern: 0x40 },
+      noindex: { prefix: 4, pattern: 0x00 },
+      neverindexed: { prefix: 4, pattern: 0x10 },
+      changetablesize: { prefix: 5, pattern: 0x20 }
+    }.each_value(&:freeze).freeze
+
+    # Options for compressors.
+    NAIVE = { index: :never, huffman: :never }.freeze
+    LINEAR = { index: :all, huffman: :never }.freeze
+    STATIC = { index: :static, huffman: :never }.freeze
+    SHORTER = { index: :all, huffman: :never }.freeze
+    NAIVEH = { index: :never, huffman: :always }.freeze
+    LINEARH = { index: :all, huffman: :always }.freeze
+    STATICH = { index: :static, huffman: :always }.freeze
+    SHORTERH = { index: :all, huffman: :shorter }.freeze
+
+    # Errors of the native part in this module's words.
+    module NativeErrors
+      private
+
+      def translating_errors
+        yield
+      rescue Wireloom::HPACK::FieldError => e
+        raise Error::ProtocolError, e.message
+      rescue Wireloom::HPACK::Error => e
+        raise Error::CompressionError, e.message
+      end
+    end
+    private_constant :NativeErrors
+
+    # The Huffman code.
+    module Huffman
+      class << self
+        # Appends the code of +string+ to +buffer+.
+        def encode(string, buffer = "".b)
+          buffer << Wireloom::HPACK.huffman_encode(string)
+        end
+
+        # What +string+ is the code of.
+        def decode(string)
+          Wireloom::HPACK.huffman_decode(string)
+        rescue Wireloom::HPACK::Error => e
+          raise Error::CompressionError, e.message
+        end
+      end
+    end
+
+    # A dynamic table, and what commands do to it.
+    class EncodingContext < Wireloom::HPACK::Context
+      include Error
+
+      STATIC_TABLE = begin
+        context = Wireloom::HPACK::Context.new({})
+        Array.new(61) { |index| context.at(index).freeze }.freeze
+      end
+      STATIC_TABLE_BY_FIELD = STATIC_TABLE.each_with_index.with_object({}) do |((field, value), index), by_field|
+        (by_field[field] ||= []) << [index, value].freeze
+      end.each_value(&:freeze).freeze
+      STATIC_TABLE_SIZE = STATIC_TABLE.size
+      STATIC_ALL = %i[all static].freeze
+      STATIC_NEVER = %i[never static].freeze
+      UPPER = /[[:upper:]]/.freeze
+      DEFAULT_OPTIONS = { huffman: :shorter, index: :all, table_size: 4096 }.freeze
+
+      attr_reader :options
+
+      # Only +:huffman+, +:index+ and +:table_size+ of the options matter.
+      def initialize(options = {})
+        @options = DEFAULT_OPTIONS.merge(options)
+        @table_updated = false
+        super(@options.merge(fill_path: true))
+      end
+
+      # The field at +index+, counted from 0.
+      def dereference(index)
+        at(index) or raise CompressionError, "Index too large"
+      end
+
+      # Does what a command says; the field that it stands for, or nil.
+      def process(command)
+        name, value = command.values_at(:name, :value)
+        type = command[:type]
+        raise CompressionError, "dynamic table size update required" if type != :changetablesize && update_due
+
+        case type
+        when :changetablesize
+          change_table_size(value)
+        when :indexed
+          dereference(name)
+        when :incremental, :noindex, :neverindexed
+          literal(type, name, value)
+        else
+          raise CompressionError, "Invalid type: #{type}"
+        end
+      end
+
+      # The commands for +headers+, yielded or returned.
+      def encode(headers, &block)
+        return to_enum(:encode, headers).to_a unless block
+
+        size_updates(&block)
+        noindex = STATIC_NEVER.include?(@options[:index])
+        headers.each do |field, value|
+          field = field.downcase if UPPER.match?(field)
+          value = "/" if field == ":path" && value.empty?
+          command = addcmd(field, value)
+          command[:type] = :noindex if noindex && command[:type] == :incremental
+          process(command)
+          yield command
+        end
+      end
+
+      # The command for a field.
+      def addcmd(field, value)
+        exact, name = find(field, value)
+        return { name: exact, type: :indexed } if exact
+
+        { name: name || field, value: value, type: :incremental }
+      end
+
+      # Changes the size in use; entries that no longer fit go.
+      def table_size=(size)
+        self.limit = size
+      end
+
+      # Changes the size that SETTINGS allow.
+      def max_table_size=(size)
+        self.max_limit = size
+      end
+
+      # Within the block, sizes may change only before the first entry is added.
+      def listen_on_table
+        yield
+      ensure
+        @table_updated = false
+      end
+
+      private
+
+      def add_to_table(*field)
+        insert(*field.flatten)
+      end
+
+      def change_table_size(size)
+        raise CompressionError, "tried to change table size after adding elements to table" if @table_updated
+        raise CompressionError, "dynamic table size update exceed limit" if size > max_limit
+
+        settle if update_due.nil? || size <= update_due
+        self.limit = size
+        nil
+      end
+
+      def literal(type, name, value)
+        if name.is_a?(Integer)
+          name, indexed = dereference(name)
+          value ||= indexed
+        elsif UPPER.match?(name)
+          raise ProtocolError, "Invalid uppercase key: #{name}"
+        end
+        if type == :incremental
+          add_to_table(name, value)
+          @table_updated = true
+        end
+        [name, value]
+      end
+
+      def size_updates
+        if (smallest = update_due)
+          self.limit = smallest
+          yield({ type: :changetablesize, value: smallest })
+        end
+        settle
+        size = [@options[:table_size], max_limit].min
+        return if size == limit
+
+        self.limit = size
+        yield({ type: :changetablesize, value: size })
+      end
+    end
+
+    # Headers into blocks.
+    class Compressor
+      include PackingExtensions
+      include BufferUtils
+
+      def initialize(options = {})
+        @cc = EncodingContext.new(options)
+      end
+
+      # Changes the size of the table.
+      def table_size=(size)
+        @cc.table_size = size
+      end
+
+      # Changes the size that SETTINGS allow; the next block says so.
+      def max_table_size=(size)
+        @cc.max_table_size = size
+      end
+
+      # An integer with a prefix of +bits+ bits, inserted into +buffer+.
+      def integer(number, bits, buffer: "".b, offset: buffer.bytesize)
+        limit = (1 << bits) - 1
+        return pack([number], "C", buffer: buffer, offset: offset) if number < limit
+
+        bytes = bits.zero? ? [] : [limit]
+        number -= limit
+        while number >= 0x80
+          bytes << ((number & 0x7f) | 0x80)
+          number >>= 7
+        end
+        pack(bytes << number, "C*", buffer: buffer, offset: offset)
+      end
+
+      # A string, Huffman-coded or not as the options say, appended to +buffer+.
+      def string(string, buffer = "".b)
+        coded = Huffman.encode(string) unless @cc.options[:huffman] == :never
+        coded = nil if @cc.options[:huffman] == :shorter && coded.bytesize >= string.bytesize
+        offset = buffer.bytesize
+        integer((coded || string).bytesize, 7, buffer: buffer)
+        buffer.setbyte(offset, buffer.getbyte(offset) | 0x80) if coded
+        append_str(buffer, coded || string)
+      end
+
+      # A command, appended to +buffer+.
+      def header(command, buffer = "".b)
+        representation = HEADREP.fetch(command[:type])
+        offset = buffer.bytesize
+        name, value = command.values_at(:name, :value)
+        case command[:type]
+        when :indexed then integer(name + 1, representation[:prefix], buffer: buffer)
+        when :changetablesize then integer(value, representation[:prefix], buffer: buffer)
+        else
+          integer(name.is_a?(Integer) ? name + 1 : 0, representation[:prefix], buffer: buffer)
+          string(name, buffer) unless name.is_a?(Integer)
+          string(value, buffer)
+        end
+        buffer.setbyte(offset, buffer.getbyte(offset) | representation[:pattern])
+        buffer
+      end
+
+      # The block of +headers+, pairs or a Hash.
+      def encode(headers)
+        @cc.compress(headers)
+      end
+    end
+
+    # Blocks into headers.
+    class Decompressor
+      include Error
+      include BufferUtils
+      include NativeErrors
+
+      FORBIDDEN_HEADERS = %w[connection te].freeze
+
+      # Of the options only +:table_size+ matters.
+      def initialize(options = {})
+        @cc = EncodingContext.new(options)
+      end
+
+      # Changes the size of the table.
+      def table_size=(size)
+        @cc.table_size = size
+      end
+
+      # Changes the size that SETTINGS allow; the next block has to follow.
+      def max_table_size=(size)
+        @cc.max_table_size = size
+      end
+
+      # Takes an integer with a prefix of +bits+ bits from the front of +buffer+.
+      def integer(buffer, bits)
+        limit = (1 << bits) - 1
+        number = bits.zero? ? 0 : next_byte(buffer) & limit
+        return number if number < limit
+
+        0.step(28, 7) do |shift|
+          byte = next_byte(buffer)
+          number += (byte & 0x7f) << shift
+          return number if byte < 0x80
+        end
+        raise CompressionError, "integer too large"
+      end
+
+      # Takes a string from the front of +buffer+.
+      def string(buffer)
+        raise CompressionError, "invalid header block fragment" if buffer.empty?
+
+        coded = buffer.getbyte(0).anybits?(0x80)
+        length = integer(buffer, 7)
+        string = read_str(buffer, length)
+        raise CompressionError, "string too short" unless string.bytesize == length
+
+        string = Huffman.decode(string) if coded
+        string.force_encoding(Encoding::UTF_8)
+      end
+
+      # Takes a command from the front of +buffer+.
+      def header(buffer)
+        peek = buffer.getbyte(0)
+        type, representation = HEADREP.find { |_, desc| (peek >> desc[:prefix]) << desc[:prefix] == desc[:pattern] }
+        raise CompressionError unless type
+
+        name = integer(buffer, representation[:prefix])
+        case type
+        when :indexed
+          raise CompressionError if name.zero?
+
+          { type: type, name: name - 1 }
+        when :changetablesize
+          { type: type, name: name, value: name }
+        else
+          name = name.zero? ? string(buffer) : name - 1
+          { type: type, name: name, value: string(buffer) }
+        end
+      end
+
+      # The headers of a whole block. +frame+, a Hash, is told the method, the status, the length and the trailers.
+      def decode(block, frame = nil)
+        translating_errors { @cc.decompress_message(block, frame) }
+      end
+
+      private
+
+      def next_byte(buffer)
+        raise CompressionError, "invalid header block fragment" if buffer.empty?
+
+        shift_byte(buffer)
+      end
+    end
+  end
+end

@@ -1,0 +1,268 @@
+# frozen_string_literal: true
+
+require_relative "../support/http_2"
+
+# What http-2 1.2.1 does not do, and the replacement does.
+class HTTP2GapsTest < HTTP2TestCase
+  def setup
+    gap_of_the_original
+  end
+
+  CONNECT = [[":method", "CONNECT"], [":authority", "example.org:443"]].freeze
+  EXTENDED = [[":method", "CONNECT"], [":protocol", "websocket"], [":scheme", "https"], [":path", "/chat"],
+              [":authority", "example.org"]].freeze
+
+  def accepted(headers, **settings)
+    server, sent = connected_server(**settings)
+    seen = nil
+    server.on(:stream) { |stream| stream.on(:headers) { |list| seen = list } }
+    server << headers_frame(headers)
+    seen
+  rescue HTTP2::Error::ProtocolError => e
+    assert_equal :protocol_error, parsed(sent.last)[:error]
+    e.message
+  end
+
+  def test_connect
+    assert_equal CONNECT, accepted(CONNECT)
+    assert_equal "invalid pseudo-headers", accepted(CONNECT + [[":path", "/"]])
+    assert_equal "invalid pseudo-headers", accepted(CONNECT[0, 1])
+  end
+
+  def test_extended_connect_once_offered
+    assert_equal EXTENDED, accepted(EXTENDED, settings_enable_connect_protocol: 1)
+    assert_equal "invalid pseudo-headers", accepted(EXTENDED)
+    _, server = pair(server_settings: { settings_enable_connect_protocol: 1 })
+    client, = pair(server_settings: { settings_enable_connect_protocol: 1 })
+    assert_equal 1, client.remote_settings[:settings_enable_connect_protocol]
+    assert_equal 1, server.local_settings[:settings_enable_connect_protocol]
+  end
+
+  def test_requests_that_name_their_host_alone
+    headers = [[":method", "GET"], [":scheme", "https"], [":path", "/"], %w[host example.org]]
+    assert_equal headers, accepted(headers)
+    assert_equal "invalid pseudo-headers", accepted(headers[0, 3])
+    assert_equal "invalid pseudo-headers", accepted(REQUEST + [[":status", "200"]])
+    assert_equal "invalid pseudo-headers", accepted(REQUEST + [[":method", "GET"]])
+  end
+
+  def test_header_tables_of_any_size
+    [0, 64, 1000, 65_536].product([0, 64, 65_536]).each do |ours, theirs|
+      client, server = pair(client_settings: { settings_header_table_size: ours },
+                            server_settings: { settings_header_table_size: theirs })
+      seen = []
+      server.on(:stream) do |stream|
+        stream.on(:headers) { |headers| (seen << headers) && nil }
+        stream.on(:half_close) { stream.headers([*RESPONSE, ["x-id", stream.id.to_s * 30]], end_stream: true) }
+      end
+      5.times do |n|
+        stream = client.new_stream
+        stream.on(:headers) { |headers| (seen << headers) && nil }
+        stream.headers([*REQUEST, ["x-n", n.to_s * 40], %w[x-same same]], end_stream: true)
+      end
+      assert_equal 10, seen.size
+      assert_equal [*REQUEST, ["x-n", "4" * 40], %w[x-same same]], seen[-2]
+      assert_equal [*RESPONSE, ["x-id", "9" * 30]], seen[-1]
+    end
+  end
+
+  def test_header_tables_that_shrink_and_grow_on_the_way
+    client, server = pair
+    count = 0
+    server.on(:stream) { |stream| stream.on(:headers) { |headers| count += 1 if headers.last == %w[x-same same] } }
+    [4096, 0, 128, 0, 4096, 8192].each do |size|
+      server.settings({ settings_header_table_size: size })
+      3.times { client.new_stream.headers([*REQUEST, ["x-long", "v" * 50], %w[x-same same]]) }
+    end
+    assert_equal 18, count
+  end
+
+  def test_large_windows_do_not_dry_up
+    payload = "x" * 1_000_000
+    [100, 65_535, 131_071, 200_000, 5_000_000].each do |window|
+      client, server = pair(server_settings: { settings_initial_window_size: window })
+      received = 0
+      server.on(:stream) { |stream| stream.on(:data) { |data| received += data.bytesize } }
+      stream = client.new_stream
+      stream.headers(REQUEST)
+      stream.data(payload)
+      assert_equal payload.bytesize, received, window
+      assert_equal 0, client.buffered_amount + stream.buffered_amount
+    end
+  end
+
+  def test_windows_that_grow_on_the_way
+    client, server = pair
+    received = 0
+    server.on(:stream) { |stream| stream.on(:data) { |data| received += data.bytesize } }
+    server.settings({ settings_initial_window_size: 1_000_000 })
+    stream = client.new_stream
+    stream.headers(REQUEST)
+    stream.data("x" * 3_000_000)
+    assert_equal 3_000_000, received
+  end
+
+  def test_blocks_longer_than_a_frame
+    client, server = pair
+    seen = nil
+    server.on(:stream) { |stream| stream.on(:headers) { |headers| seen = headers } }
+    headers = [*REQUEST, ["x-long", "\u00e9" * 20_000], ["x-longer", "q" * 60_000]]
+    client.new_stream.headers(headers)
+    assert_equal headers, seen
+  end
+
+  def test_blocks_without_end
+    server, sent = connected_server
+    server << frame(:headers, stream: 1, payload: "")
+    error = assert_raises(HTTP2::Error::ProtocolError) { 100.times { server << frame(:continuation, stream: 1, payload: "") } }
+    assert_equal "too many continuations received", error.message
+    assert_equal :goaway, parsed(sent.last)[:type]
+    server, = connected_server
+    server << frame(:headers, stream: 1, payload: "")
+    assert_raises(HTTP2::Error::ProtocolError) { 9.times { server << frame(:continuation, stream: 1, payload: "x" * 16_384) } }
+  end
+
+  def flood(limit, sent, server)
+    error = assert_raises(HTTP2::Error::ProtocolError) { limit.times { |n| yield n } }
+    refute_equal "protocol error", error.message
+    assert_equal [:goaway, :enhance_your_calm], parsed(sent.last).values_at(:type, :error)
+    assert_equal :closed, server.state
+  end
+
+  def test_floods_of_resets
+    server, sent = connected_server
+    compressor = HTTP2::Header::Compressor.new
+    flood(3000, sent, server) do |n|
+      id = (2 * n) + 1
+      server << frame(:headers, [:end_headers], stream: id, payload: compressor.encode(REQUEST))
+      server << frame(:rst_stream, stream: id, error: :cancel)
+    end
+  end
+
+  def test_floods_of_pings_and_settings_and_empty_data
+    server, sent = connected_server
+    flood(3000, sent, server) { server << frame(:ping, stream: 0, payload: "12345678") }
+    server, sent = connected_server
+    flood(500, sent, server) { server << settings_frame }
+    server, sent = connected_server
+    server << headers_frame(REQUEST)
+    flood(20_000, sent, server) { server << frame(:data, stream: 1, payload: "") }
+    server, sent = connected_server
+    flood(5000, sent, server) { |n| server << frame(:priority, stream: n + 1, weight: 1, dependency: 0, exclusive: false) }
+  end
+
+  def test_what_is_under_way_when_this_side_resets
+    client, sent = connected_client
+    stream = client.new_stream
+    stream.headers(REQUEST)
+    stream.cancel
+    sent.clear
+    client << headers_frame(RESPONSE)
+    5.times { client << frame(:data, stream: 1, payload: "x" * 16_000) }
+    client << frame(:window_update, stream: 1, increment: 5)
+    client << frame(:rst_stream, stream: 1, error: :cancel)
+    assert_equal :connected, client.state
+    assert_equal [[:window_update, 0]], parsed_as(sent, :type, :stream).uniq
+  end
+
+  def test_streams_under_way_when_the_peer_goes_away
+    client, = connected_client
+    stream = client.new_stream
+    stream.headers(REQUEST, end_stream: true)
+    seen = []
+    stream.on(:headers) { |headers| (seen << headers) && nil }
+    client << frame(:goaway, stream: 0, last_stream: 1, error: :no_error)
+    assert_equal :closing, client.state
+    assert_predicate client, :closing?
+    assert_raises(HTTP2::Error::ConnectionClosed) { client.new_stream }
+    client << headers_frame(RESPONSE, names: %i[end_headers end_stream])
+    assert_equal [RESPONSE], seen
+    assert_predicate client, :closed?
+  end
+
+  def test_input_that_is_frozen
+    server = HTTP2::Server.new
+    server << HTTP2::CONNECTION_PREFACE_MAGIC
+    server << settings_frame.freeze
+    assert_equal :connected, server.state
+  end
+
+  def test_the_payload_of_a_program_stays_as_it_is
+    client, sent = connected_client
+    client << settings_frame([[:settings_initial_window_size, 3]])
+    stream = client.new_stream
+    stream.headers(REQUEST)
+    payload = +"text"
+    stream.data(payload)
+    assert_equal ["text", Encoding::UTF_8], [payload, payload.encoding]
+    payload.replace("other")
+    client << frame(:window_update, stream: 1, increment: 10)
+    assert_equal %w[tex t], parsed_as(sent, :type, :payload).filter_map { |type, part| part if type == :data }
+  end
+
+  def test_integers_that_overflow
+    client, = connected_client
+    client.new_stream.headers(REQUEST)
+    assert_raises(HTTP2::Error::CompressionError) do
+      client << frame(:headers, [:end_headers], stream: 1, payload: "\xff#{"\xff" * 1000}\x00".b)
+    end
+  end
+
+  def test_many_streams_leave_nothing_behind
+    client, server = pair
+    server.on(:stream) { |stream| stream.on(:half_close) { stream.headers(RESPONSE, end_stream: true) } }
+    objects = Array.new(2) do
+      2000.times { client.new_stream.headers(REQUEST, end_stream: true) }
+      GC.start
+      [HTTP2::Stream, HTTP2::FrameBuffer].sum { |klass| ObjectSpace.each_object(klass).count }
+    end
+    assert_operator objects[1], :<=, objects[0] + 5
+    assert_operator objects[1], :<, 100
+  end
+
+  def test_the_original_finds_its_place_taken
+    assert_equal false, require("http/2")
+    assert_equal false, require("http/2/framer")
+    assert_equal "1.2.1", HTTP2::VERSION
+    refute_respond_to HTTP2::Framer.instance_method(:parse), :no_such_method
+    assert_nil HTTP2::Framer.instance_method(:parse).source_location
+  end
+
+  def test_switched_off_by_the_environment
+    script = 'require "wireloom/drop_in/http_2"; puts HTTP2::Framer.instance_method(:parse).source_location.inspect'
+    command = [RbConfig.ruby, "-W0", "-I#{File.expand_path("../../lib", __dir__)}", "-e", script]
+    said = IO.popen({ "WIRELOOM_DROP_IN_HTTP_2" => "0" }, command, err: %i[child out], &:read)
+    # Where the original is not installed, it is that which is missing.
+    assert_match(%r{http/2}, said)
+    refute_equal "nil", said.strip
+  end
+
+  def test_one_thread_each
+    threads = Array.new(4) do
+      Thread.new do
+        client, server = pair
+        server.on(:stream) { |stream| stream.on(:half_close) { stream.headers(RESPONSE, end_stream: true) } }
+        200.times.count do
+          done = false
+          stream = client.new_stream
+          stream.on(:close) { done = true }
+          stream.headers(REQUEST, end_stream: true)
+          done
+        end
+      end
+    end
+    assert_equal [200] * 4, threads.map(&:value)
+  end
+
+  def test_one_ractor_each
+    ractors = Array.new(2) do
+      Ractor.new(REQUEST.map { |pair| pair.map(&:dup) }) do |request|
+        decoder = Wireloom::HPACK::Decoder.new
+        encoder = Wireloom::HPACK::Encoder.new
+        50.times { decoder.decode(encoder.encode(request)) }
+        decoder.decode(encoder.encode(request))
+      end
+    end
+    ractors.each { |ractor| assert_equal REQUEST, ractor.take }
+  end
+end
