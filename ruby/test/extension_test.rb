@@ -14,6 +14,14 @@ class ExtensionTest < Wireloom::TestCase
     assert_operator Wireloom::InternalError, :<, StandardError
   end
 
+  def test_signatures_are_valid
+    _, _, status = Open3.capture3(RbConfig.ruby, "-e", "gem 'rbs'")
+    skip "rbs is not installed" unless status.success?
+    script = "gem 'rbs'; load Gem.bin_path('rbs', 'rbs')"
+    out, err, status = Open3.capture3(RbConfig.ruby, "-e", script, "--", "-I", File.expand_path("../sig", __dir__), "validate")
+    assert status.success?, out + err
+  end
+
   def test_says_what_is_missing
     Dir.mktmpdir do |folder|
       FileUtils.cp_r(File.join(LIB, "."), folder)

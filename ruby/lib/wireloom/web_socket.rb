@@ -1,7 +1,148 @@
 # frozen_string_literal: true
 
 module Wireloom
-  # WebSocket (RFC 6455) without I/O.
+  # WebSocket (RFC 6455, permessage-deflate RFC 7692) without I/O: bytes go in by Connection#receive, which returns the events
+  # of the whole chunk, and come out by Connection#take_output. Sockets, threads and fibers are the program's.
+  #
+  # Text messages are Strings in UTF-8, binary ones Strings in BINARY; every other event is one of the classes below.
   module WebSocket
+    # This end asked for what cannot be done: a message on a connection that is not open, text that is not UTF-8, …
+    class Error < Wireloom::Error
+    end
+
+    # A client asks for a connection; Server#accept or Server#reject answers.
+    Request = Struct.new(:path, :query, :host, :origin, :subprotocols, :headers)
+    # The handshake is over: messages can be sent.
+    Open = Struct.new(:subprotocol, :compressed)
+    # The server declined, by an HTTP response. The transport is to be closed.
+    Refused = Struct.new(:status, :headers)
+    # A ping; its pong is in the output already.
+    Ping = Struct.new(:data)
+    # A pong, with the seconds since the ping that it answers, if this end sent one.
+    Pong = Struct.new(:data, :round_trip)
+    # The peer's Close frame; +code+ is nil when it had none.
+    Close = Struct.new(:code, :reason)
+    # The peer broke a rule or a limit, which +message+ names. What is to be told to it is in the output already.
+    Failure = Struct.new(:code, :message)
+
+    # One end of a WebSocket.
+    class Connection
+      # Sends a message: text, or binary when its encoding is BINARY.
+      def send(message)
+        message.encoding == Encoding::BINARY ? binary(message) : text(message)
+      end
+
+      # Sends a text message.
+      def text(message)
+        encoding = message.encoding
+        unless encoding == Encoding::UTF_8 || encoding == Encoding::BINARY || encoding == Encoding::US_ASCII
+          message = message.encode(Encoding::UTF_8)
+        end
+        send_text(message)
+      end
+
+      # Sends a ping of up to 125 bytes.
+      def ping(data = "")
+        send_ping(data)
+      end
+
+      # Begins the closing handshake. Messages may still arrive until the Close event.
+      def close(code = 1000, reason = "")
+        send_close(code, reason)
+      end
+
+      # :connecting, :open, :closing or :closed.
+      def state
+        state_name.to_sym
+      end
+
+      # Whether messages can be sent.
+      def open?
+        state_name == "open"
+      end
+
+      # Whether nothing is left to be done but to write the output and to close the transport.
+      def closed?
+        state_name == "closed"
+      end
+
+      # What to do with the transport once the output is written: :open (go on), :shut_down_write or :close.
+      def transport
+        transport_name.to_sym
+      end
+
+      def inspect
+        "#<#{self.class} #{state_name}>"
+      end
+    end
+
+    # The client's end.
+    class Client < Connection
+      # +url+ is a `ws:` or `wss:` URL; connecting, and TLS, are the program's. Limits are in bytes, times in seconds.
+      #
+      # +deflate+ offers permessage-deflate: true, or a Hash of :level, :memory_level, :min_length,
+      # :server_no_context_takeover, :client_no_context_takeover, :server_max_window_bits, :client_max_window_bits.
+      def initialize(url, subprotocols: [], origin: nil, headers: {}, deflate: false, max_message_length: nil,
+                     max_queued_length: nil, max_inflate_ratio: nil, close_timeout: nil, ping_after: nil, dead_after: nil)
+        super()
+        ask(url, { subprotocols: subprotocols, origin: origin, headers: headers, deflate: deflate,
+                   max_message_length: max_message_length, max_queued_length: max_queued_length,
+                   max_inflate_ratio: max_inflate_ratio, close_timeout: close_timeout, ping_after: ping_after,
+                   dead_after: dead_after })
+      end
+    end
+
+    # The server's end.
+    class Server < Connection
+      # The request, once it has arrived.
+      attr_reader :request
+
+      # The server's end for a request that a Rack server has read; the socket comes from `rack.hijack`.
+      def self.rack(env, **options)
+        new(**options).tap { |server| server.__send__(:take_rack, env, options) }
+      end
+
+      # See Client#initialize for the options.
+      def initialize(deflate: false, max_message_length: nil, max_queued_length: nil, max_inflate_ratio: nil,
+                     close_timeout: nil, ping_after: nil, dead_after: nil)
+        super()
+        @request = nil
+        listen({ deflate: deflate, max_message_length: max_message_length, max_queued_length: max_queued_length,
+                 max_inflate_ratio: max_inflate_ratio, close_timeout: close_timeout, ping_after: ping_after,
+                 dead_after: dead_after })
+      end
+
+      # Takes bytes from the client; returns what they bring: messages and events.
+      def receive(bytes)
+        events = super
+        @request ||= events.find { |event| event.is_a?(Request) } unless @request
+        events
+      end
+
+      # Grants the request, with one of the subprotocols that it offers. Returns the events: Open, and what came early.
+      def accept(subprotocol: nil, headers: nil)
+        grant(subprotocol, headers)
+      end
+
+      # Refuses the request by an HTTP status.
+      def reject(status = 403, headers: nil, body: nil)
+        refuse(status, headers, body)
+      end
+
+      private
+
+      def take_rack(env, options)
+        fields = env.filter_map do |name, value|
+          [name.delete_prefix("HTTP_").tr("_", "-").downcase, value] if name.start_with?("HTTP_") && value.is_a?(String)
+        end
+        path = "#{env["SCRIPT_NAME"]}#{env["PATH_INFO"]}"
+        query = env["QUERY_STRING"]
+        target = query.nil? || query.empty? ? path : "#{path}?#{query}"
+        event = listen_to(env["REQUEST_METHOD"], target.empty? ? "/" : target, fields, options)
+        raise Error, event.message if event.is_a?(Failure)
+
+        @request = event
+      end
+    end
   end
 end

@@ -8,7 +8,7 @@ mod hpack;
 mod http2;
 mod panic;
 mod protocol_websocket;
-#[allow(dead_code)] // likewise
+mod scratch;
 mod strings;
 mod web_socket;
 mod websocket_driver;

@@ -4,11 +4,11 @@
 //! Owns where it stands in the stream and the bytes that were not used yet. Payloads are unmasked where they lie and copied
 //! once, into the String that the listener gets.
 
-use crate::strings;
+use crate::{scratch, strings};
 use magnus::prelude::*;
 use magnus::rb_sys::FromRawValue;
 use magnus::{RString, Value};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use wireloom_ws::frame::CONTROL_LEN_MAX;
 use wireloom_ws::mask::{self, MaskKey};
 use wireloom_ws::utf8;
@@ -25,14 +25,6 @@ const PONG: u8 = 10;
 const TRUSTED_LEN: usize = 1 << 20;
 /// From then on it reserves so many times what has arrived.
 const TRUSTED_RATIO: usize = 16;
-/// Input buffers up to this many bytes are kept for the next read of any connection.
-const SCRATCH_LEN_MAX: usize = 256 << 10;
-
-thread_local! {
-    /// The input buffer that connections of this thread share while none of them is parsing, so that an idle one holds none.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
 /// What [`Frames::next`] found.
 pub(crate) enum Found {
     /// The input is used up.
@@ -135,8 +127,7 @@ impl Frames {
             }
         }
         if self.buffer.capacity() < self.buffer.len() + chunk.len() {
-            let mut wider = SCRATCH.with(|scratch| std::mem::take(&mut *scratch.borrow_mut()));
-            wider.clear();
+            let mut wider = scratch::take();
             wider.extend_from_slice(&self.buffer[self.at..]);
             self.buffer = wider;
             self.at = 0;
@@ -150,14 +141,7 @@ impl Frames {
         let rest = self.buffer[self.at..].to_vec();
         let buffer = std::mem::replace(&mut self.buffer, rest);
         self.at = 0;
-        if buffer.capacity() <= SCRATCH_LEN_MAX {
-            SCRATCH.with(|scratch| {
-                let mut scratch = scratch.borrow_mut();
-                if scratch.capacity() < buffer.capacity() {
-                    *scratch = buffer;
-                }
-            });
-        }
+        scratch::give(buffer);
     }
 
     /// The next thing in the input. `assembly` is where the message under way is kept, `nil` between messages.

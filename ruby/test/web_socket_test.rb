@@ -1,0 +1,301 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+require "wireloom"
+
+class WebSocketTest < Wireloom::TestCase
+  include Wireloom::WebSocket
+
+  REQUEST = "GET /chat?room=1 HTTP/1.1\r\nHost: example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" \
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: http://example.com\r\n" \
+            "Sec-WebSocket-Protocol: chat, superchat\r\nX-Twice: a\r\nX-Twice: b\r\n\r\n"
+
+  # The two ends after their handshake.
+  def pair(url: "ws://example.com/chat", **options)
+    client = Client.new(url, **options)
+    server = Server.new(**options.slice(:deflate, :max_message_length, :ping_after, :dead_after))
+    server.receive(client.take_output)
+    server.accept
+    client.receive(server.take_output)
+    [client, server]
+  end
+
+  def test_the_handshake
+    client = Client.new("ws://example.com:8080/chat?a=b", subprotocols: %w[chat x], origin: "http://example.com",
+                                                          headers: { "Cookie" => "a=b" })
+    assert_equal :connecting, client.state
+    assert client.output?
+    request = client.take_output
+    refute client.output?
+    assert request.start_with?("GET /chat?a=b HTTP/1.1\r\nHost: example.com:8080\r\n")
+    assert_includes request, "\r\nCookie: a=b\r\n"
+
+    server = Server.new
+    events = request.each_char.flat_map { |byte| server.receive(byte) }
+    assert_equal 1, events.size
+    event = events[0]
+    assert_same event, server.request
+    assert_equal ["/chat", "a=b", "example.com:8080", "http://example.com", %w[chat x]],
+                 [event.path, event.query, event.host, event.origin, event.subprotocols]
+    assert_equal "a=b", event.headers["cookie"]
+    assert_equal [Open.new("x", false)], server.accept(subprotocol: "x", headers: { "Set-Cookie" => "c=d" })
+    response = server.take_output
+    assert_includes response, "\r\nSet-Cookie: c=d\r\n"
+    assert_equal [Open.new("x", false)], client.receive(response)
+    assert_equal [true, true, "x", "x"], [client.open?, server.open?, client.subprotocol, server.subprotocol]
+  end
+
+  def test_messages
+    client, server = pair
+    client.text("Hello")
+    client.text("gr\u00FC\u00DFe".encode(Encoding::UTF_16LE))
+    client.text("\u20AC".b)
+    client.binary("\xFF\x00".b)
+    client.send("text")
+    client.send("\xFE".b)
+    client.text("\u{10348}" * 50_000)
+    client.text("")
+    wire = client.take_output
+    expected = ["Hello", "gr\u00FC\u00DFe", "\u20AC", "\xFF\x00".b, "text", "\xFE".b, "\u{10348}" * 50_000, ""]
+    events = (0...wire.bytesize).step(1000).flat_map { |at| server.receive(wire.byteslice(at, 1000)) }
+    assert_equal expected, events
+    assert_equal expected.map(&:encoding), events.map(&:encoding)
+    assert_equal expected.map(&:ascii_only?), events.map(&:ascii_only?)
+    server.text("back")
+    assert_equal ["back"], client.receive(server.take_output.freeze)
+  end
+
+  def test_input_stays_as_it_is
+    client, server = pair
+    client.text("Hello")
+    wire = client.take_output.freeze
+    before = wire.dup
+    assert_equal ["Hello"], server.receive(wire)
+    assert_equal before, wire
+  end
+
+  def test_compression
+    client, server = pair(deflate: { level: 9, min_length: 0 })
+    assert client.compressed?
+    client.text("Hello" * 1000)
+    wire = client.take_output
+    assert_operator wire.bytesize, :<, 100
+    assert_equal ["Hello" * 1000], server.receive(wire)
+    client, server = pair(deflate: true, max_message_length: 1000)
+    client.text("x" * 1001) # within what the client may send
+    event, = server.receive(client.take_output)
+    assert_equal 1009, event.code
+  end
+
+  def test_pings
+    client, server = pair
+    client.ping("p")
+    assert_equal [Ping.new("p")], server.receive(client.take_output)
+    pong, = client.receive(server.take_output)
+    assert_equal "p", pong.data
+    assert_operator pong.round_trip, :>=, 0
+    assert_raises(Wireloom::WebSocket::Error) { client.ping("x" * 126) }
+  end
+
+  def test_closing
+    client, server = pair
+    client.close(4000, "done")
+    assert_equal [:closing, :open], [client.state, client.transport]
+    assert_raises(Wireloom::WebSocket::Error) { client.text("late") }
+    assert_equal [Close.new(4000, "done")], server.receive(client.take_output)
+    assert_equal :open, server.transport
+    assert_equal [Close.new(4000, "")], client.receive(server.take_output)
+    assert_equal [:closed, :close, 4000, true], [server.state, server.transport, server.close_code, server.clean?]
+    client.eof
+    assert_equal [:closed, 4000, true], [client.state, client.close_code, client.clean?]
+    assert_empty client.receive("garbage")
+  end
+
+  def test_an_end_without_a_close
+    client, = pair
+    client.eof
+    assert_equal [:closed, 1006, false], [client.state, client.close_code, client.clean?]
+    waiting = Client.new("ws://example.com")
+    waiting.eof
+    assert waiting.closed?
+  end
+
+  def test_broken_rules
+    { "\x83\x00" => [1002, "reserved opcode 3"], "\x81\x80\x00\x00\x00\x00" => [1002, "masked frame from a server"],
+      "\x81\x01\xFF" => [1007, "text is not UTF-8"] }.each do |bytes, (code, message)|
+      client, = pair
+      assert_equal [Failure.new(code, message)], client.receive(bytes.b)
+      assert_equal code, client.close_code
+      assert client.output?
+      refute client.open?
+      assert_empty client.receive("\x81\x00".b)
+    end
+  end
+
+  def test_events_before_a_broken_rule_count
+    client, = pair
+    assert_equal ["a", Failure.new(1002, "reserved opcode 3")], client.receive("\x81\x01a\x83\x00".b)
+  end
+
+  def test_limits
+    client, server = pair(max_message_length: 10)
+    client.text("x" * 10)
+    assert_equal ["x" * 10], server.receive(client.take_output)
+    client.text("x" * 11)
+    assert_equal 1009, server.receive(client.take_output)[0].code
+    client = Client.new("ws://example.com", max_queued_length: 100)
+    server = Server.new
+    server.receive(client.take_output)
+    server.accept
+    client.receive(server.take_output)
+    client.text("x" * 50)
+    assert_raises(Wireloom::WebSocket::Error) { client.text("x" * 100) }
+  end
+
+  def test_refusals
+    server = Server.new
+    server.receive(REQUEST)
+    assert_equal "a, b", server.request.headers["x-twice"]
+    server.reject(401, headers: { "WWW-Authenticate" => "Basic" }, body: "who?")
+    response = server.take_output
+    assert response.start_with?("HTTP/1.1 401 ")
+    assert response.end_with?("\r\n\r\nwho?")
+    assert server.closed?
+    client = Client.new("ws://example.com")
+    assert_equal [[401, "Basic"]], client.receive(response).map { |event| [event.status, event.headers["www-authenticate"]] }
+    assert client.closed?
+  end
+
+  def test_what_is_no_handshake
+    server = Server.new
+    event, = server.receive("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert_instance_of Failure, event
+    assert server.take_output.start_with?("HTTP/1.1 4")
+    assert_equal :close, server.transport
+    client = Client.new("ws://example.com")
+    assert_instance_of Failure, client.receive("nonsense\r\n\r\n")[0]
+    assert client.closed?
+  end
+
+  def test_misuse
+    assert_raises(Wireloom::WebSocket::Error) { Client.new("http://example.com") }
+    assert_raises(Wireloom::WebSocket::Error) { Client.new("ws://example.com", subprotocols: ["a b"]) }
+    assert_raises(ArgumentError) { Client.new("ws://example.com", wat: 1) }
+    assert_raises(ArgumentError) { Client.new("ws://example.com", deflate: { level: 10 }) }
+    assert_raises(Wireloom::WebSocket::Error) { Server.new.accept }
+    assert_raises(Wireloom::WebSocket::Error) { Server.new.text("early") }
+    client, = pair
+    assert_raises(Wireloom::WebSocket::Error) { client.text("\xFF") }
+    assert_raises(Wireloom::WebSocket::Error) { client.close(1005) }
+    assert_raises(TypeError) { client.receive(nil) }
+    assert_raises(Wireloom::WebSocket::Error) { Class.new(Client) { def initialize; end }.new.receive("x") }
+  end
+
+  def test_what_comes_early_is_kept
+    server = Server.new
+    client = Client.new("ws://example.com")
+    assert_equal 1, server.receive(client.take_output).size
+    assert_empty server.receive("\x81\x85\0\0\0\0ear".b)
+    assert_empty server.receive("ly".b)
+    assert_equal [Open.new(nil, false), "early"], server.accept
+    server = Server.new
+    server.receive(REQUEST)
+    assert_equal 1008, server.receive("x" * 70_000)[0].code
+  end
+
+  def test_rack
+    env = { "REQUEST_METHOD" => "GET", "SCRIPT_NAME" => "", "PATH_INFO" => "/chat", "QUERY_STRING" => "a=b",
+            "HTTP_HOST" => "example.com", "HTTP_CONNECTION" => "Upgrade", "HTTP_UPGRADE" => "websocket",
+            "HTTP_SEC_WEBSOCKET_VERSION" => "13", "HTTP_SEC_WEBSOCKET_KEY" => "dGhlIHNhbXBsZSBub25jZQ==" }
+    server = Server.rack(env)
+    assert_equal ["/chat", "a=b"], [server.request.path, server.request.query]
+    server.accept
+    assert_includes server.take_output, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+    error = assert_raises(Wireloom::WebSocket::Error) { Server.rack(env.merge("HTTP_UPGRADE" => "h2c")) }
+    refute_empty error.message
+  end
+
+  def test_timeouts
+    client, = pair(ping_after: 0.001, dead_after: 60)
+    assert_operator client.timeout, :<=, 0.001
+    deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 5
+    client.tick until client.output? || Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
+    assert_equal 0x89, client.take_output.getbyte(0)
+    assert_nil pair[0].timeout
+  end
+
+  def test_in_ractors
+    heard = Array.new(2) do |at|
+      Ractor.new(at) do |number|
+        client = Client.new("ws://example.com")
+        server = Server.new
+        server.receive(client.take_output)
+        server.accept
+        client.receive(server.take_output)
+        1000.times { |count| client.text("#{number} #{count}") }
+        server.receive(client.take_output).size
+      end
+    end.map(&:take)
+    assert_equal [1000, 1000], heard
+  end
+
+  def test_in_threads
+    heard = Array.new(4) do
+      Thread.new do
+        client, server = pair
+        Array.new(200) { |count| client.text("x" * count) && 0 || server.receive(client.take_output)[0].size }
+      end
+    end.map(&:value)
+    assert_equal [(0...200).to_a] * 4, heard
+  end
+
+  # The loops of the guide.
+  def test_over_sockets
+    require "socket"
+    listener = TCPServer.new("127.0.0.1", 0)
+    serving = Thread.new do
+      drive(listener.accept, server = Server.new(deflate: true)) do |event|
+        case event
+        when Request then server.accept
+        when String then server.send(event)
+        end
+      end
+    end
+    heard = []
+    client = Client.new("ws://127.0.0.1:#{listener.local_address.ip_port}/", deflate: true)
+    drive(TCPSocket.new("127.0.0.1", listener.local_address.ip_port), client) do |event|
+      case event
+      when Open then ["Hello", "x" * 300_000, "\xFF".b].each { |message| client.send(message) }
+      when String then (heard << event).size == 3 && client.close
+      when Failure then flunk event.message
+      end
+    end
+    assert_equal ["Hello", "x" * 300_000, "\xFF".b], heard
+    assert serving.value.clean?
+    assert client.clean?
+  ensure
+    listener.close
+  end
+
+  def drive(socket, connection, &handle)
+    socket.write(connection.take_output)
+    until connection.closed?
+      begin
+        connection.receive(socket.readpartial(64 << 10)).each(&handle)
+      rescue EOFError
+        connection.eof
+      end
+      socket.write(connection.take_output) if connection.output?
+    end
+    socket.close
+    connection
+  end
+
+  def test_its_size_is_told
+    require "objspace"
+    client, = pair
+    before = ObjectSpace.memsize_of(client)
+    client.text("x" * 100_000)
+    assert_operator ObjectSpace.memsize_of(client), :>=, before + 100_000
+  end
+end
