@@ -4,12 +4,24 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use wireloom::client::Request;
 use wireloom::{ClientTls, CloseCode, Connector, DeflateConfig, Error, WebSocket};
 use wireloom_testing::Rng;
 
 /// What was done, in the order of the counts.
-pub(crate) const KINDS: [&str; 8] =
-    ["echo", "room", "source", "vanish", "requests", "nonsense", "bad frames", "hang"];
+pub(crate) const KINDS: [&str; 11] = [
+    "echo",
+    "room",
+    "source",
+    "vanish",
+    "requests",
+    "nonsense",
+    "bad frames",
+    "hang",
+    "HTTP/2 requests",
+    "HTTP/2 tunnels",
+    "HTTP/2 nonsense",
+];
 
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,7 +39,10 @@ pub(crate) async fn act(rng: &mut Rng, addresses: &[String; 2]) -> usize {
             4 => requests(rng, plain).await,
             5 => nonsense(rng, plain).await,
             6 => bad_frames(rng, plain).await,
-            _ => hang(rng, plain).await,
+            7 => hang(rng, plain).await,
+            8 => http2_requests(rng, plain, secure).await.expect("requests are answered"),
+            9 => http2_tunnels(rng, plain).await.expect("tunnels are served"),
+            _ => http2_nonsense(rng, plain).await,
         }
     };
     tokio::time::timeout(PATIENCE, acting).await.unwrap_or_else(|_| panic!("{} hangs", KINDS[kind]));
@@ -39,6 +54,7 @@ async fn open(rng: &mut Rng, plain: &str, secure: &str, path: &str) -> Result<We
     if rng.bool() {
         connector = connector.deflate(DeflateConfig::default());
     }
+    connector = connector.http2(rng.bool());
     let is_secure = rng.u8(0..4) == 0;
     let url = if is_secure { format!("wss://{secure}{path}") } else { format!("ws://{plain}{path}") };
     connector.connect(&url).await
@@ -163,4 +179,63 @@ async fn hang(rng: &mut Rng, plain: &str) {
     stream.write_all(part).await.unwrap();
     let mut answer = [0; 1024];
     while let Ok(1..) = stream.read(&mut answer).await {}
+}
+
+/// Many at once on one connection; some are taken back, some answers are left unread.
+async fn http2_requests(rng: &mut Rng, plain: &str, secure: &str) -> Result<(), Error> {
+    let connector = Connector::new().tls(ClientTls::default().insecure());
+    let is_secure = rng.u8(0..4) == 0;
+    let base = if is_secure { format!("https://{secure}") } else { format!("http://{plain}") };
+    let http2 = connector.connect_http2(&base).await?;
+    let mut asked = Vec::new();
+    for _ in 0..rng.usize(1..40) {
+        let len = rng.len(200_000);
+        let body = rng.bytes(len);
+        asked.push((http2.send(Request::post("/echo", body.clone()))?, body));
+    }
+    for (exchange, body) in asked {
+        match rng.u8(0..8) {
+            0 => drop(exchange),
+            1 => drop(exchange.response().await?),
+            _ => assert_eq!(exchange.response().await?.body.bytes().await?, body),
+        }
+    }
+    let mut source = http2.request(Request::get("/source?size=5000")).await?;
+    for _ in 0..rng.usize(0..50) {
+        assert!(source.body.chunk().await?.is_some());
+    }
+    Ok(())
+}
+
+/// Many WebSockets on one connection; some vanish.
+async fn http2_tunnels(rng: &mut Rng, plain: &str) -> Result<(), Error> {
+    let http2 = Connector::new().connect_http2(&format!("http://{plain}")).await?;
+    let mut sockets = Vec::new();
+    for _ in 0..rng.usize(1..10) {
+        sockets.push(http2.websocket("/echo").await?);
+    }
+    for mut socket in sockets {
+        let len = rng.len(200_000);
+        let message = rng.bytes(len);
+        socket.send(&message).await?;
+        if rng.u8(0..4) > 0 {
+            assert_eq!(socket.recv().await?.expect("it is open").as_bytes(), message);
+            socket.close(CloseCode::NORMAL, "").await?;
+        }
+    }
+    Ok(())
+}
+
+/// Frames of any type on any stream.
+async fn http2_nonsense(rng: &mut Rng, plain: &str) {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    for _ in 0..rng.usize(1..200) {
+        let len = rng.len(300);
+        let (kind, flags, stream) = (rng.u8(0..12), rng.u8(..), rng.u32(0..8));
+        bytes.extend_from_slice(&(len as u32).to_be_bytes()[1..]);
+        bytes.extend_from_slice(&[kind, flags]);
+        bytes.extend_from_slice(&stream.to_be_bytes());
+        bytes.extend(rng.bytes(len));
+    }
+    answered(plain, &bytes).await;
 }

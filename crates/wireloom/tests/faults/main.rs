@@ -87,6 +87,7 @@ async fn every_byte_may_come_alone() {
     let url = format!("ws://{}/", link.address);
     talk(&Connector::new(), &url, &messages()).await;
     talk(&Connector::new().deflate(DeflateConfig::default()), &url, &messages()).await;
+    talk(&Connector::new().http2(true), &url, &messages()).await;
     is_let_go(&server).await;
 }
 
@@ -116,7 +117,9 @@ fn delays_and_splits_lose_nothing() {
         runtime.block_on(async {
             let (address, server) = begin(ServerConfig::default()).await;
             let link = Link::to(address, up, down).await;
-            talk(&Connector::new(), &format!("ws://{}/", link.address), &messages).await;
+            let url = format!("ws://{}/", link.address);
+            talk(&Connector::new(), &url, &messages).await;
+            talk(&Connector::new().http2(true), &url, &messages).await;
             is_let_go(&server).await;
         });
     });
@@ -128,10 +131,10 @@ fn random_text(rng: &mut Rng) -> String {
 }
 
 /// What a client hears over a link that fails: as many whole messages as came, and then that it is over.
-async fn hears_until_the_end(url: String) -> usize {
+async fn hears_until_the_end(url: String, is_http2: bool) -> usize {
     // Some come in more than one read.
     const SENT: [usize; 4] = [3, 0, 200, 70];
-    let connector = Connector::new().handshake_timeout(Duration::from_secs(30));
+    let connector = Connector::new().http2(is_http2).handshake_timeout(Duration::from_secs(30));
     let Ok(socket) = connector.connect(&url).await else { return 0 };
     let (mut sender, mut receiver) = socket.split();
     let sending = async {
@@ -158,17 +161,21 @@ async fn hears_until_the_end(url: String) -> usize {
     heard
 }
 
-async fn fails_at_every_byte(end: End, is_up: bool) {
+/// More than a talk takes in either direction.
+const BYTES: usize = 768;
+
+async fn fails_at_every_byte(end: End, is_up: bool, is_http2: bool) {
     let (address, server) = begin(short_of_time()).await;
     let mut heard = Vec::new();
-    for begin in (0..640).step_by(64) {
+    for begin in (0..BYTES).step_by(64) {
         let mut links = Vec::new();
         let mut talks = Vec::new();
         for after in begin..begin + 64 {
             let fault = Fault::ends(after, end);
             let (up, down) = if is_up { (fault, Fault::NONE) } else { (Fault::NONE, fault) };
             let link = Link::to(address, up, down).await;
-            talks.push(tokio::spawn(hears_until_the_end(format!("ws://{}/", link.address))));
+            let url = format!("ws://{}/", link.address);
+            talks.push(tokio::spawn(hears_until_the_end(url, is_http2)));
             links.push(link);
         }
         for talk in talks {
@@ -176,28 +183,32 @@ async fn fails_at_every_byte(end: End, is_up: bool) {
         }
     }
     // The first never opened, the last never failed.
-    assert_eq!((heard[0], heard[639]), (0, 4));
+    assert_eq!((heard[0], heard[BYTES - 1]), (0, 4));
     is_let_go(&server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn may_be_cut_after_every_byte_that_is_sent() {
-    fails_at_every_byte(End::Cut, true).await;
+    fails_at_every_byte(End::Cut, true, false).await;
+    fails_at_every_byte(End::Cut, true, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn may_be_cut_after_every_byte_that_is_received() {
-    fails_at_every_byte(End::Cut, false).await;
+    fails_at_every_byte(End::Cut, false, false).await;
+    fails_at_every_byte(End::Cut, false, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn may_be_reset_after_every_byte_that_is_sent() {
-    fails_at_every_byte(End::Reset, true).await;
+    fails_at_every_byte(End::Reset, true, false).await;
+    fails_at_every_byte(End::Reset, true, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn may_be_reset_after_every_byte_that_is_received() {
-    fails_at_every_byte(End::Reset, false).await;
+    fails_at_every_byte(End::Reset, false, false).await;
+    fails_at_every_byte(End::Reset, false, true).await;
 }
 
 #[tokio::test]
@@ -233,23 +244,27 @@ async fn a_peer_that_falls_silent_is_noticed() {
     let mut config = WebSocketConfig::default();
     config.core.keepalive =
         Some(Keepalive { ping_after: Duration::from_millis(100), dead_after: Duration::from_millis(400) });
-    let connector = Connector::new().config(config);
-    let mut socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();
-    // Pongs come until the 300 bytes are full.
-    let heard = timeout(PATIENCE, socket.recv()).await.unwrap();
-    assert_eq!(heard.unwrap_err(), Error::Timeout(Stage::Silence));
+    for is_http2 in [false, true] {
+        let connector = Connector::new().config(config.clone()).http2(is_http2);
+        let mut socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();
+        // Pongs come until the 300 bytes are full.
+        let heard = timeout(PATIENCE, socket.recv()).await.unwrap();
+        assert_eq!(heard.unwrap_err(), Error::Timeout(Stage::Silence));
+    }
 }
 
 #[tokio::test]
 async fn closing_over_a_stalled_link_ends() {
     let (address, _) = begin(ServerConfig::default()).await;
-    let link = Link::to(address, Fault::ends(300, End::Stall), Fault::NONE).await;
+    let link = Link::to(address, Fault::ends(1_000, End::Stall), Fault::NONE).await;
     let mut config = WebSocketConfig::default();
     config.core.close_timeout = Duration::from_millis(300);
-    let connector = Connector::new().config(config);
-    let mut socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();
-    socket.send(&[0; 1_000]).await.unwrap();
-    let _ = timeout(PATIENCE, socket.close(CloseCode::NORMAL, "")).await.expect("it ended");
+    for is_http2 in [false, true] {
+        let connector = Connector::new().config(config.clone()).http2(is_http2);
+        let mut socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();
+        socket.send(&[0; 1_000]).await.unwrap();
+        let _ = timeout(PATIENCE, socket.close(CloseCode::NORMAL, "")).await.expect("it ended");
+    }
 }
 
 #[tokio::test]
@@ -261,22 +276,24 @@ async fn who_does_not_read_is_cut_in_time_and_holds_little() {
     let mut config = WebSocketConfig::default();
     config.core.limits.queued_len_high = QUEUE;
     config.slow_peer = SlowPeer::Wait { cut_after: Duration::from_millis(300) };
-    let connector = Connector::new().config(config);
-    let socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();
-    let (mut sender, mut receiver) = socket.split();
-    let message = vec![0; 64 << 10];
-    let sending = async {
-        loop {
-            if let Err(error) = sender.send(&message).await {
-                return error;
+    for is_http2 in [false, true] {
+        let connector = Connector::new().config(config.clone()).http2(is_http2);
+        let socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();
+        let (mut sender, mut receiver) = socket.split();
+        let message = vec![0; 64 << 10];
+        let sending = async {
+            loop {
+                if let Err(error) = sender.send(&message).await {
+                    return error;
+                }
+                assert!(sender.queued_len() <= QUEUE + message.len() + 16);
             }
-            assert!(sender.queued_len() <= QUEUE + message.len() + 16);
-        }
-    };
-    let error = timeout(PATIENCE, sending).await.expect("it is cut");
-    assert_eq!(error, Error::SlowPeer);
-    let heard = timeout(PATIENCE, receiver.recv()).await.expect("the receiver hears of it");
-    assert!(!matches!(heard, Ok(Some(_))), "{heard:?}");
+        };
+        let error = timeout(PATIENCE, sending).await.expect("it is cut");
+        assert_eq!(error, Error::SlowPeer);
+        let heard = timeout(PATIENCE, receiver.recv()).await.expect("the receiver hears of it");
+        assert!(!matches!(heard, Ok(Some(_))), "{heard:?}");
+    }
 }
 
 // A reader never waits for a writer that waits.
@@ -300,19 +317,22 @@ async fn what_comes_is_heard_while_sending_is_stuck() {
         )
     }));
     let link = Link::to(address, Fault::ends(1_000, End::Stall), Fault::NONE).await;
-    let socket = wireloom::connect(&format!("ws://{}/", link.address)).await.unwrap();
-    let (mut sender, mut receiver) = socket.split();
-    let stuck = tokio::spawn(async move {
-        let message = vec![0; 1 << 20];
-        while sender.send(&message).await.is_ok() {}
-    });
-    let hearing = async {
-        for number in 0..100u32 {
-            let message = receiver.recv().await.unwrap().unwrap();
-            assert_eq!(message.as_text(), Some(&*number.to_string()));
-        }
-    };
-    timeout(PATIENCE, hearing).await.expect("all of it is heard");
-    assert!(!stuck.is_finished(), "sending is stuck");
-    stuck.abort();
+    for is_http2 in [false, true] {
+        let connector = Connector::new().http2(is_http2);
+        let socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();
+        let (mut sender, mut receiver) = socket.split();
+        let stuck = tokio::spawn(async move {
+            let message = vec![0; 1 << 20];
+            while sender.send(&message).await.is_ok() {}
+        });
+        let hearing = async {
+            for number in 0..100u32 {
+                let message = receiver.recv().await.unwrap().unwrap();
+                assert_eq!(message.as_text(), Some(&*number.to_string()));
+            }
+        };
+        timeout(PATIENCE, hearing).await.expect("all of it is heard");
+        assert!(!stuck.is_finished(), "sending is stuck");
+        stuck.abort();
+    }
 }
