@@ -6,6 +6,32 @@
 //!          ^                                                                        | 3xx
 //!          '------------------------------------------------------------------------'
 //! ```
+//!
+//! What is not said is left out: no proxy, no redirects, no compression, HTTP/1.1. A client behind a company's proxy, with its
+//! own authority and a certificate to show:
+//!
+//! ```no_run
+//! use wireloom::{ClientTls, Connector, DeflateConfig, Proxy};
+//!
+//! # async fn example() -> Result<(), wireloom::Error> {
+//! let tls = ClientTls::default()
+//!     .with_platform_roots()
+//!     .with_root_file("company.pem")?
+//!     .with_identity("client.pem", "client.key")?;
+//! let connector = Connector::new()
+//!     .tls(tls)
+//!     .proxy(Proxy::new("http://proxy.example:3128")?.credentials("anna", "secret"))
+//!     .subprotocol("chat")
+//!     .deflate(DeflateConfig::default())
+//!     .redirects_max(3);
+//! let mut socket = connector.connect("wss://example.com/chat").await?;
+//! socket.send("hello").await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Connector::connect_http2`] opens a connection for many requests and many WebSockets at once, and
+//! [`Connector::reconnecting`] a WebSocket that comes back.
 
 mod credentials;
 mod dial;

@@ -185,6 +185,34 @@ async fn opens_many_websockets_over_one_connection() {
 }
 
 #[tokio::test]
+async fn negotiates_as_over_http1() {
+    let mut config = wireloom::ServerConfig::default();
+    config.deflate = Some(DeflateConfig::default());
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(|request: wireloom::Request| async move {
+        match request.websocket() {
+            Ok(upgrade) => upgrade.subprotocols(&["chat"]).on_open(|mut socket| async move {
+                while let Ok(Some(message)) = socket.recv_owned().await {
+                    let _ = socket.send(message).await;
+                }
+            }),
+            Err(refusal) => refusal,
+        }
+    }));
+    let connector =
+        Connector::new().subprotocol("other").subprotocol("chat").deflate(DeflateConfig::default());
+    let http2 = connector.connect_http2(&format!("ws://{address}")).await.unwrap();
+    let mut socket = http2.websocket("/").await.unwrap();
+    assert_eq!((socket.subprotocol(), socket.is_compressed()), (Some("chat"), true));
+    let text = "the same again, ".repeat(10_000);
+    for _ in 0..3 {
+        socket.send(&text).await.unwrap();
+        assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some(&*text));
+    }
+}
+
+#[tokio::test]
 async fn the_easy_door_goes_over_http2_too() {
     let address = serve().await;
     let connector = Connector::new().http2(true).redirects_max(1).header("Authorization", "x");

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use wireloom::client::{Loss, ReconnectPolicy, Reconnecting, Step, Trouble};
-use wireloom::{CloseCode, Connector, Error, Request, Response, Server};
+use wireloom::{CloseCode, Connector, Error, OwnedMessage, Request, Response, Server};
 
 use super::serve;
 
@@ -198,4 +198,96 @@ async fn counts_attempts_until_a_connection_is_stable() {
             assert_eq!(more, stable_after.is_zero() || count < losses, "{count}");
         }
     }
+}
+
+/// A server that notes every message it gets.
+async fn noting(notes: mpsc::UnboundedSender<u32>) -> SocketAddr {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(move |request: Request| {
+        let notes = notes.clone();
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(move |mut socket| async move {
+                    while let Ok(Some(message)) = socket.recv().await {
+                        let _ = notes.send(message.as_text().unwrap().parse().unwrap());
+                    }
+                }),
+                Err(refusal) => refusal,
+            }
+        }
+    }));
+    address
+}
+
+// Who sends again what may have been lost loses nothing, wherever the connections break.
+#[tokio::test]
+async fn what_is_said_to_be_in_doubt_is_all_that_can_be_lost() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let (notes, mut noted) = mpsc::unbounded_channel();
+    let server = noting(notes).await;
+    let mut policy = quick();
+    policy.delay_max = Duration::from_millis(1);
+    policy.confirm_after = Duration::ZERO;
+    policy.keep_len_max = 1 << 20;
+    let (mode, watched) = watch::channel(Mode::Pass);
+    let at = relay(server, watched).await;
+    let mut socket = Connector::new().reconnecting(format!("ws://{at}/"), policy);
+    let (mut next, mut again) = (0u32, Vec::new());
+    let mut losses = 0;
+    while losses < 20 {
+        if socket.is_connected() {
+            for _ in 0..rng.u32(..20) {
+                again.push(next.to_string().into());
+                next += 1;
+            }
+            send_all(&mut socket, &mut again).await;
+        }
+        if socket.is_connected() && rng.u8(..10) == 0 {
+            mode.send(if rng.bool() { Mode::Swallow } else { Mode::Cut }).unwrap();
+        }
+        match tokio::time::timeout(Duration::from_millis(rng.u64(1..4)), socket.next()).await {
+            Err(_) if *mode.borrow() == Mode::Swallow => drop(mode.send(Mode::Cut)),
+            Err(_) => {}
+            Ok(step) => match step.unwrap().unwrap() {
+                Step::Lost(loss) => {
+                    assert_eq!(loss.unconfirmed, loss.kept.len() as u64);
+                    again.extend(loss.kept);
+                    losses += 1;
+                    mode.send(Mode::Pass).unwrap();
+                }
+                Step::Connected(_) | Step::NotOpened { .. } => {}
+                other => panic!("{other:?}"),
+            },
+        }
+    }
+    mode.send(Mode::Pass).unwrap();
+    while !again.is_empty() || socket.unconfirmed() > 0 {
+        send_all(&mut socket, &mut again).await;
+        match tokio::time::timeout(Duration::from_millis(5), socket.next()).await {
+            Ok(Ok(Some(Step::Lost(loss)))) => again.extend(loss.kept),
+            Ok(Ok(Some(_))) | Err(_) => {}
+            Ok(other) => panic!("{other:?}"),
+        }
+    }
+    let mut missing: std::collections::BTreeSet<u32> = (0..next).collect();
+    while !missing.is_empty() {
+        let noted = tokio::time::timeout(Duration::from_secs(10), noted.recv()).await;
+        let Ok(Some(number)) = noted else { panic!("of {next} are missing {missing:?}") };
+        missing.remove(&number);
+    }
+}
+
+/// Sends what can be sent, and leaves the rest.
+async fn send_all(socket: &mut Reconnecting, messages: &mut Vec<OwnedMessage>) {
+    let mut left = Vec::new();
+    for message in messages.drain(..) {
+        // After another error it is in doubt, and comes back with the loss of the connection.
+        if socket.send(&message).await == Err(Error::Closed) {
+            left.push(message);
+        }
+    }
+    *messages = left;
 }
