@@ -330,9 +330,22 @@ async fn tells_the_handshake_and_no_secrets() {
     let url = serving.url("/echo?token=secret").replace("ws://", "ws://user:secret@");
     let (code, _, errors) = connect(&[&url, "-v", "--compress", "--send", "a", "--expect", "a"], "").await;
     assert_eq!(code, 0, "{errors}");
-    for expected in [&*format!("connected to {}", serving.addresses[0]), "< 101", "open, compressed"] {
+    for expected in [
+        &*format!("connected to {}\n", serving.addresses[0]),
+        "> GET /echo?… HTTP/1.1\n",
+        "> Authorization: …\n",
+        "> Sec-WebSocket-Key: ",
+        "< 101\n",
+        "< Sec-WebSocket-Accept: ",
+        "open, compressed",
+    ] {
         assert!(errors.contains(expected), "{errors}");
     }
+    let (_, _, errors) = connect(&[&url, "-v", "--http2", "--send", "a", "--expect", "a"], "").await;
+    for expected in ["> :protocol: websocket\n", "> :path: /echo?…\n", "< 200\n"] {
+        assert!(errors.contains(expected), "{errors}");
+    }
+    assert!(!errors.contains("secret"), "{errors}");
     let url = serving.url("/nothing?token=secret").replace("ws://", "ws://user:secret@");
     let (code, _, errors) = connect(&[&url, "-v"], "").await;
     assert!(code == 1 && errors.contains("< 404 Not Found"), "{errors}");

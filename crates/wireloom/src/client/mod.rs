@@ -36,6 +36,7 @@
 mod credentials;
 mod dial;
 mod http2;
+mod opened;
 mod proxy;
 mod reconnect;
 mod target;
@@ -55,6 +56,7 @@ use wireloom_ws::handshake::uri::UriError;
 use wireloom_ws::handshake::{self, HandshakeLimits};
 
 pub use http2::{Exchange, Http2, Informational, Request, Response};
+pub use opened::Opened;
 pub use proxy::{Proxy, ProxyError};
 pub use reconnect::{Connected, Loss, ReconnectPolicy, Reconnecting, Step, Trouble};
 
@@ -65,6 +67,7 @@ use crate::io::Io;
 use crate::server::{read, write};
 use crate::websocket::{WebSocket, WebSocketConfig};
 use dial::Known;
+use opened::Sent;
 use proxy::Environment;
 use target::Target;
 #[cfg(feature = "tls")]
@@ -316,12 +319,14 @@ impl Connector {
             .map_err(|_| Error::Timeout(Stage::Connect))??;
         let shaking = async {
             let (io, tls) = self.secure(target, io, Protocols::Http1).await?;
-            let (socket, response) = self.shake_hands(io, handshake).await?;
+            let (socket, response, request) = self.shake_hands(io, handshake).await?;
             let mut headers = Headers::new();
             for (name, value) in response.headers() {
                 headers.push_unchecked(name.as_bytes(), value);
             }
-            Ok(Opened { socket, version: Version::Http11, status: response.status(), headers, peer, tls })
+            let request = Sent::Http1(request);
+            let (version, status) = (Version::Http11, response.status());
+            Ok(Opened { socket, version, status, headers, peer, tls, request })
         };
         tokio::time::timeout(self.handshake_timeout, shaking)
             .await
@@ -393,7 +398,7 @@ impl Connector {
         &self,
         mut io: Io,
         mut handshake: ClientHandshake,
-    ) -> Result<(WebSocket, handshake::Response), Error> {
+    ) -> Result<(WebSocket, handshake::Response, Vec<u8>), Error> {
         // When this fails, the server has hung up early; why (an alert of TLS, a refusal) may still be there to be read.
         let _ = write(&mut io, &[handshake.request()]).await;
         let mut bytes = BytesMut::new();
@@ -409,30 +414,12 @@ impl Connector {
                     let (deflate, config) = (self.deflate.as_ref(), self.config.clone());
                     let arrived = &bytes[consumed..];
                     let socket = WebSocket::open(io, Role::Client, negotiated, deflate, config, arrived);
-                    return Ok((socket, response));
+                    return Ok((socket, response, handshake.into_request()));
                 }
                 Progress::Refused { response, .. } => return Err(Error::Refused(Box::new(response))),
             }
         }
     }
-}
-
-/// A WebSocket that has been opened, and what became known on the way.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Opened {
-    /// The WebSocket.
-    pub socket: WebSocket,
-    /// The version of HTTP that it was opened over.
-    pub version: Version,
-    /// The status of the response that opened it: 101, or 200 over HTTP/2.
-    pub status: u16,
-    /// The headers of that response.
-    pub headers: Headers,
-    /// Where the connection leads: to the server, or to the proxy before it.
-    pub peer: Option<SocketAddr>,
-    /// What TLS agreed upon, if it is spoken to the server.
-    pub tls: Option<TlsInfo>,
 }
 
 /// Why the transport failed while the connection was being opened.

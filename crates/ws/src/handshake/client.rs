@@ -289,6 +289,11 @@ impl ClientHandshake {
         &self.request
     }
 
+    /// The bytes that were sent, to keep: there are secrets in them.
+    pub fn into_request(self) -> Vec<u8> {
+        self.request
+    }
+
     /// The header fields of the request, for a client that leaves HTTP to another library: the request is
     /// `GET resource HTTP/1.1` with these, and [`judge`](Self::judge) takes what comes back.
     pub fn fields(&self) -> Vec<(String, String)> {

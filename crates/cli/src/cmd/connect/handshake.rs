@@ -16,6 +16,16 @@ const SECRET: [&str; 5] =
 /// Says how it was opened.
 pub(super) fn tell(opened: &Opened, notes: &Notes) {
     tell_way(opened.peer, opened.tls.as_ref(), notes);
+    for (place, (name, value)) in opened.request().iter().enumerate() {
+        let line = match &**name {
+            method if place == 0 && opened.version == Version::Http11 => {
+                format!("> {method} {}", without_query(value))
+            }
+            ":path" => format!("> :path: {}", without_query(value)),
+            name => format!("> {name}: {}", shown(name, value.as_bytes())),
+        };
+        notes.say(&line);
+    }
     tell_response(opened.status, "", opened.headers.iter(), notes);
     let compressed = if opened.socket.is_compressed() { ", compressed" } else { "" };
     let subprotocol = terminal::visible(opened.socket.subprotocol().unwrap_or("none"));
@@ -48,10 +58,24 @@ pub(super) fn tell_response<'a>(
 /// Says what came in headers or trailers.
 pub(super) fn tell_headers<'a>(headers: impl Iterator<Item = (&'a str, &'a [u8])>, notes: &Notes) {
     for (name, value) in headers {
-        let is_secret = SECRET.iter().any(|secret| name.eq_ignore_ascii_case(secret));
-        let value = if is_secret { "…".into() } else { terminal::visible(&String::from_utf8_lossy(value)) };
+        let value = shown(name, value);
         notes.say(&format!("< {name}: {value}"));
     }
+}
+
+/// A target as far as everybody may see it, and what follows it.
+fn without_query(target: &str) -> String {
+    match (target.split_once('?'), target.rsplit_once(' ')) {
+        (Some((path, _)), Some((_, version))) => format!("{path}?… {version}"),
+        (Some((path, _)), None) => format!("{path}?…"),
+        (None, _) => target.to_owned(),
+    }
+}
+
+/// The value of a header as far as everybody may see it.
+fn shown(name: &str, value: &[u8]) -> String {
+    let is_secret = SECRET.iter().any(|secret| name.eq_ignore_ascii_case(secret));
+    if is_secret { "…".into() } else { terminal::visible(&String::from_utf8_lossy(value)) }
 }
 
 /// Says why it was not opened.

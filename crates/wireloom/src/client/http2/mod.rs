@@ -23,6 +23,7 @@ use wireloom_ws::handshake::uri::UriError;
 pub use exchange::{Exchange, Informational, Response};
 pub use request::Request;
 
+use super::opened::Sent;
 use super::target::Target;
 use super::{Connector, Opened, Protocols};
 use crate::error::{Error, Stage};
@@ -204,9 +205,9 @@ impl Http2 {
         let connector = &self.about.connector;
         let options = connector.options(target, &self.about.headers);
         let fields = request_fields(&options, target.secure)?;
-        let fields = fields.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
-        let (send, recv) = self.requests.open(fields, false).map_err(unsent)?;
-        let answered = self.answered(&options, send, recv);
+        let sent = fields.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+        let (send, recv) = self.requests.open(sent, false).map_err(unsent)?;
+        let answered = self.answered(&options, fields, send, recv);
         tokio::time::timeout(connector.handshake_timeout, answered)
             .await
             .map_err(|_| Error::Timeout(Stage::Handshake))?
@@ -215,6 +216,7 @@ impl Http2 {
     async fn answered(
         &self,
         options: &wireloom_ws::handshake::ClientOptions,
+        fields: Vec<(String, String)>,
         send: SendStream,
         mut recv: RecvStream,
     ) -> Result<Opened, Error> {
@@ -244,6 +246,7 @@ impl Http2 {
                         headers: head.headers,
                         peer: self.about.peer,
                         tls: self.about.tls.clone(),
+                        request: Sent::Http2(fields),
                     });
                 }
             }

@@ -1,0 +1,63 @@
+//! A WebSocket that has been opened, and what became known on the way.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::headers::Headers;
+use crate::http::{TlsInfo, Version};
+use crate::websocket::WebSocket;
+
+/// A WebSocket that has been opened, and what became known on the way.
+#[non_exhaustive]
+pub struct Opened {
+    /// The WebSocket.
+    pub socket: WebSocket,
+    /// The version of HTTP that it was opened over.
+    pub version: Version,
+    /// The status of the response that opened it: 101, or 200 over HTTP/2.
+    pub status: u16,
+    /// The headers of that response.
+    pub headers: Headers,
+    /// Where the connection leads: to the server, or to the proxy before it.
+    pub peer: Option<SocketAddr>,
+    /// What TLS agreed upon, if it is spoken to the server.
+    pub tls: Option<TlsInfo>,
+    pub(super) request: Sent,
+}
+
+/// The head of a request as it was sent.
+pub(super) enum Sent {
+    /// The bytes.
+    Http1(Vec<u8>),
+    /// The fields.
+    Http2(Vec<(String, String)>),
+}
+
+impl Opened {
+    /// The request that opened it, as it was sent: method and target over HTTP/1.1 (the pseudo-header fields over HTTP/2), then the
+    /// headers, credentials among them.
+    pub fn request(&self) -> Vec<(String, String)> {
+        let text = match &self.request {
+            Sent::Http2(fields) => return fields.clone(),
+            Sent::Http1(bytes) => String::from_utf8_lossy(bytes),
+        };
+        let mut lines = text.split("\r\n");
+        let first = lines.next().unwrap_or_default().split_once(' ');
+        let fields = lines.filter_map(|line| line.split_once(": "));
+        first.into_iter().chain(fields).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+}
+
+/// Without the request: there are secrets in it.
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened")
+            .field("socket", &self.socket)
+            .field("version", &self.version)
+            .field("status", &self.status)
+            .field("headers", &self.headers)
+            .field("peer", &self.peer)
+            .field("tls", &self.tls)
+            .finish_non_exhaustive()
+    }
+}
