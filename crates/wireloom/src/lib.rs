@@ -14,6 +14,8 @@ mod io;
 pub mod server;
 #[cfg(feature = "tls")]
 pub mod tls;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod tunnel;
 pub mod websocket;
 

@@ -74,10 +74,11 @@ enum Source {
     Http1(PipeReader),
     Http2(RecvStream),
     Channel(mpsc::Receiver<Piece>, Arc<AtomicBool>),
-    Stream(Pin<Box<dyn Stream<Item = Result<Bytes, Error>> + Send>>),
+    Stream(Pin<Box<dyn Stream<Item = Result<Piece, Error>> + Send>>),
 }
 
-enum Piece {
+/// What content is made of.
+pub(crate) enum Piece {
     Data(Bytes),
     Trailers(Headers),
 }
@@ -101,7 +102,16 @@ impl Body {
         S: Stream<Item = Result<Bytes, E>> + Send + 'static,
         E: Into<Error> + 'static,
     {
-        Source::Stream(Box::pin(Errors(Box::pin(stream)))).into()
+        Self::from_pieces(Pieces(Box::pin(stream)), None)
+    }
+
+    /// Content and trailers that a stream makes, `len` bytes of content if that is known.
+    pub(crate) fn from_pieces<S>(stream: S, len: Option<u64>) -> Self
+    where
+        S: Stream<Item = Result<Piece, Error>> + Send + 'static,
+    {
+        let body = Self::from(Source::Stream(Box::pin(stream)));
+        if len.is_some() { body.terms(|terms| terms.len = len) } else { body }
     }
 
     /// The content of an HTTP/1.1 message, which says that it is so long.
@@ -129,6 +139,13 @@ impl Body {
     #[must_use]
     pub fn with_len_max(self, len_max: usize) -> Self {
         self.terms(|terms| terms.len_max = Some(len_max))
+    }
+
+    /// Whether there is nothing left of it.
+    #[cfg(feature = "tower")]
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self.source, Source::Empty)
+            && self.terms.as_ref().is_none_or(|terms| terms.trailers.is_none())
     }
 
     /// Whether the whole content is there already.
@@ -209,14 +226,14 @@ impl Body {
                 chunk
             }
             Source::Channel(receiver, aborted) => match ready!(receiver.poll_recv(cx)) {
-                Some(Piece::Data(data)) => Some(Ok(data)),
-                Some(Piece::Trailers(sent)) => {
-                    trailers = Some(sent);
-                    None
-                }
+                Some(piece) => piece.data(&mut trailers).map(Ok),
                 None => aborted.load(Ordering::Acquire).then_some(Err(Error::Cut)),
             },
-            Source::Stream(stream) => ready!(stream.as_mut().poll_next(cx)),
+            Source::Stream(stream) => match ready!(stream.as_mut().poll_next(cx)) {
+                Some(Ok(piece)) => piece.data(&mut trailers).map(Ok),
+                Some(Err(error)) => Some(Err(error)),
+                None => None,
+            },
         };
         if !matches!(&chunk, Some(Ok(_))) || matches!(self.source, Source::Whole(_)) {
             self.source = Source::Empty;
@@ -317,18 +334,32 @@ impl fmt::Debug for Body {
     }
 }
 
-/// A stream whose errors are this crate's.
-struct Errors<S>(Pin<Box<S>>);
+impl Piece {
+    /// The data; trailers, which end the content, are put aside.
+    fn data(self, trailers: &mut Option<Headers>) -> Option<Bytes> {
+        match self {
+            Self::Data(data) => Some(data),
+            Self::Trailers(sent) => {
+                *trailers = Some(sent);
+                None
+            }
+        }
+    }
+}
 
-impl<S, E> Stream for Errors<S>
+/// A stream of bytes, and this crate's errors.
+struct Pieces<S>(Pin<Box<S>>);
+
+impl<S, E> Stream for Pieces<S>
 where
     S: Stream<Item = Result<Bytes, E>>,
     E: Into<Error>,
 {
-    type Item = Result<Bytes, Error>;
+    type Item = Result<Piece, Error>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.get_mut().0.as_mut().poll_next(cx).map(|next| next.map(|item| item.map_err(Into::into)))
+        let next = ready!(self.get_mut().0.as_mut().poll_next(cx));
+        Poll::Ready(next.map(|item| item.map(Piece::Data).map_err(Into::into)))
     }
 }
 

@@ -6,12 +6,14 @@ mod request;
 mod response;
 mod upgrade;
 
+#[cfg(feature = "tower")]
+pub(crate) use body::Piece;
 pub use body::{Body, BodySender};
 pub(crate) use request::Origin;
 pub use request::Request;
 pub use response::{IntoResponse, Response};
 pub use upgrade::Upgrade;
-pub(crate) use upgrade::{Opening, Running};
+pub(crate) use upgrade::{Carrier, Opening, Running};
 
 /// A version of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

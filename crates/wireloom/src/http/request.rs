@@ -9,7 +9,7 @@ use wireloom_http2::message::RequestKind;
 use wireloom_ws::handshake::error::RequestError;
 use wireloom_ws::handshake::{self, HandshakeError};
 
-use super::{Body, Response, TlsInfo, Upgrade, Version};
+use super::{Body, Carrier, Response, TlsInfo, Upgrade, Version};
 use crate::error::Error;
 use crate::headers::{Headers, Place};
 use crate::http2::Incoming;
@@ -24,9 +24,8 @@ pub struct Request {
     protocol: Option<Place>,
     version: Version,
     body: Body,
-    peer: SocketAddr,
-    tls: Option<Arc<TlsInfo>>,
-    config: Arc<ServerConfig>,
+    origin: Origin,
+    carrier: Carrier,
 }
 
 /// Whom a connection is with, and what holds for it.
@@ -37,6 +36,15 @@ pub(crate) struct Origin {
     pub(crate) config: Arc<ServerConfig>,
 }
 
+#[cfg(feature = "tower")]
+impl Origin {
+    /// For a request of which nothing is known.
+    pub(crate) fn nowhere() -> Self {
+        let peer = SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, 0));
+        Self { peer, tls: None, config: Arc::default() }
+    }
+}
+
 impl Request {
     pub(crate) fn http1(
         head: Headers,
@@ -45,32 +53,58 @@ impl Request {
         version: Version,
         origin: &Origin,
     ) -> Self {
-        let Origin { peer, tls, config } = origin.clone();
-        let (scheme, protocol, body) = (None, None, Body::empty());
-        Self { head, method, target, scheme, protocol, version, body, peer, tls, config }
+        Self {
+            head,
+            method,
+            target,
+            scheme: None,
+            protocol: None,
+            version,
+            body: Body::empty(),
+            origin: origin.clone(),
+            carrier: Carrier::Own,
+        }
     }
 
     pub(crate) fn http2(incoming: Incoming, origin: &Origin) -> Self {
-        let Origin { peer, tls, config } = origin.clone();
-        Self {
-            head: incoming.headers,
-            method: incoming.method,
-            target: incoming.path,
-            scheme: Some(incoming.scheme),
-            protocol: incoming.protocol,
-            version: Version::Http2,
-            body: Body::empty(),
-            peer,
-            tls,
-            config,
-        }
+        let Incoming { headers, method, path, .. } = incoming;
+        let request = Self::http1(headers, method, path, Version::Http2, origin);
+        Self { scheme: Some(incoming.scheme), protocol: incoming.protocol, ..request }
+    }
+
+    /// A request of another server; `extended` are scheme and protocol of an extended CONNECT.
+    #[cfg(feature = "tower")]
+    pub(crate) fn foreign(
+        head: Headers,
+        method: Place,
+        target: Place,
+        extended: Option<(Place, Place)>,
+        version: Version,
+        origin: &Origin,
+        carrier: Carrier,
+    ) -> Self {
+        let request = Self::http1(head, method, target, version, origin);
+        let (scheme, protocol) = extended.unzip();
+        Self { scheme, protocol, carrier, ..request }
+    }
+
+    /// The scheme, over HTTP/2.
+    #[cfg(feature = "tower")]
+    pub(crate) fn scheme(&self) -> Option<&str> {
+        self.scheme.map(|scheme| self.head.text(scheme))
+    }
+
+    #[cfg(feature = "tower")]
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     pub(crate) fn set_body(&mut self, body: Body) {
         self.body = if body.is_whole() {
             body
         } else {
-            body.with_len_max(self.config.body_len_max).with_timeout(Some(self.config.body_timeout))
+            body.with_len_max(self.origin.config.body_len_max)
+                .with_timeout(Some(self.origin.config.body_timeout))
         };
     }
 
@@ -166,12 +200,12 @@ impl Request {
 
     /// Where it came from.
     pub fn peer(&self) -> SocketAddr {
-        self.peer
+        self.origin.peer
     }
 
     /// What TLS agreed upon, if it came over TLS.
     pub fn tls(&self) -> Option<&TlsInfo> {
-        self.tls.as_deref()
+        self.origin.tls.as_deref()
     }
 
     /// Whether the client wants a WebSocket.
@@ -187,6 +221,14 @@ impl Request {
     /// # Errors
     /// The response to refuse it with, when it is none or not a valid one.
     pub fn websocket(&self) -> Result<Upgrade, Response> {
+        let judged = self.judge()?;
+        match self.carrier {
+            Carrier::None => Err(Response::text(501, "no connection can be handed over here\n")),
+            _ => Ok(judged),
+        }
+    }
+
+    fn judge(&self) -> Result<Upgrade, Response> {
         let judged = match self.version {
             Version::Http10 => self.judge_http1(handshake::Version::Http10),
             Version::Http11 => self.judge_http1(handshake::Version::Http11),
@@ -203,7 +245,8 @@ impl Request {
     }
 
     fn upgrade(&self, request: handshake::Request) -> Upgrade {
-        Upgrade::new(request, self.config.websocket.clone(), self.config.deflate.clone())
+        let config = &self.origin.config;
+        Upgrade::new(request, config.websocket.clone(), config.deflate.clone(), self.carrier.clone())
     }
 
     fn judge_http1(&self, version: handshake::Version) -> Result<handshake::Request, HandshakeError> {
@@ -248,7 +291,7 @@ impl fmt::Debug for Request {
             .field("path", &self.path())
             .field("headers", &self.head)
             .field("body", &self.body)
-            .field("peer", &self.peer)
+            .field("peer", &self.origin.peer)
             .finish_non_exhaustive()
     }
 }

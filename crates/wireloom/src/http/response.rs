@@ -77,6 +77,23 @@ impl Response {
         !matches!(self.status, 204 | 304)
     }
 
+    /// From parts that a library has checked. Their framing is this crate's, but for what opens a WebSocket.
+    #[cfg(feature = "tower")]
+    pub(crate) fn from_parts(
+        status: u16,
+        mut headers: Headers,
+        body: Body,
+        opening: Option<Box<Opening>>,
+    ) -> Self {
+        if opening.is_some() {
+            return Self { status, headers, body, opening };
+        }
+        for name in FRAMING {
+            headers.remove(name);
+        }
+        Self { headers, body, ..Self::new(status) }
+    }
+
     pub(crate) fn into_parts(self) -> (u16, Headers, Body) {
         (self.status, self.headers, self.body)
     }

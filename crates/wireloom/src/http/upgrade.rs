@@ -10,6 +10,19 @@ use super::Response;
 use crate::io::Io;
 use crate::websocket::{Driven, WebSocket, WebSocketConfig};
 
+/// Who hands over the connection behind a response.
+#[derive(Clone, Debug)]
+pub(crate) enum Carrier {
+    /// This crate's server.
+    Own,
+    /// hyper's.
+    #[cfg(feature = "hyper")]
+    Hyper(crate::tower::PendingUpgrade),
+    /// A server that cannot.
+    #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "every other server is behind `tower`"))]
+    None,
+}
+
 /// A valid opening handshake that waits for an answer: [`on_open`](Self::on_open) accepts it, any other response refuses.
 #[derive(Debug)]
 pub struct Upgrade {
@@ -18,6 +31,8 @@ pub struct Upgrade {
     deflate: Option<DeflateConfig>,
     subprotocol: Option<String>,
     headers: Vec<(String, String)>,
+    #[cfg_attr(not(feature = "hyper"), expect(dead_code, reason = "there is one carrier alone"))]
+    carrier: Carrier,
 }
 
 impl Upgrade {
@@ -25,8 +40,9 @@ impl Upgrade {
         request: handshake::Request,
         config: WebSocketConfig,
         deflate: Option<DeflateConfig>,
+        carrier: Carrier,
     ) -> Self {
-        Self { request, config, deflate, subprotocol: None, headers: Vec::new() }
+        Self { request, config, deflate, subprotocol: None, headers: Vec::new(), carrier }
     }
 
     /// The handshake: origin, subprotocols, extensions.
@@ -83,6 +99,8 @@ impl Upgrade {
             negotiated,
             deflate: self.deflate,
             config: self.config,
+            #[cfg(feature = "hyper")]
+            carrier: self.carrier,
             run: Box::new(move |socket| {
                 let shared = socket.shared().clone();
                 Driven::new(&shared, Box::pin(run(socket)))
@@ -103,6 +121,8 @@ pub(crate) struct Opening {
     negotiated: Negotiated,
     deflate: Option<DeflateConfig>,
     config: WebSocketConfig,
+    #[cfg(feature = "hyper")]
+    carrier: Carrier,
     run: Run,
 }
 
@@ -113,5 +133,19 @@ impl Opening {
         let deflate = self.deflate.as_ref();
         let socket = WebSocket::open(io, role, self.negotiated, deflate, self.config, arrived);
         (socket, self.run)
+    }
+
+    /// On hyper's server: a task of its own that waits for the connection. Given back when it is another's.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<Self>> {
+        let Carrier::Hyper(pending) = self.carrier.clone() else { return Some(self) };
+        tokio::spawn(async move {
+            // The client may have gone before it was answered.
+            if let Ok(io) = pending.wait().await {
+                let (socket, run) = self.open(io, Role::Server, &[]);
+                run(socket).await;
+            }
+        });
+        None
     }
 }

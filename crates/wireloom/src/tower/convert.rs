@@ -1,0 +1,219 @@
+//! From the types of this crate to those of `http` and `http_body`, and back.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use http_body::{Frame, SizeHint};
+
+use super::Peer;
+use crate::error::Error;
+use crate::headers::Headers;
+use crate::http::{Body, Carrier, Opening, Origin, Piece, Request, Response, Upgrade, Version};
+
+/// Among the extensions of a request of Wireloom's own server: a response to it may carry an [`Openable`].
+#[derive(Clone)]
+struct Own(Origin);
+
+/// Among the extensions of a response: what becomes of the connection behind it.
+#[derive(Clone)]
+struct Openable(Arc<Mutex<Option<Box<Opening>>>>);
+
+/// A request of this crate's server, for a service.
+pub(super) fn request_out(request: Request) -> Result<http::Request<Body>, Response> {
+    let refusal = || Response::text(400, "invalid request target\n");
+    let mut builder = http::Request::builder().version(match request.version() {
+        Version::Http10 => http::Version::HTTP_10,
+        Version::Http11 => http::Version::HTTP_11,
+        Version::Http2 => http::Version::HTTP_2,
+    });
+    builder = builder.method(Method::from_bytes(request.method().as_bytes()).map_err(|_| refusal())?);
+    let target = request.target();
+    builder = match (request.scheme(), request.header("host")) {
+        (Some(scheme), Some(authority)) if !target.starts_with('*') => {
+            let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(target).build();
+            builder.uri(uri.map_err(|_| refusal())?)
+        }
+        _ => builder.uri(Uri::try_from(target).map_err(|_| refusal())?),
+    };
+    let mut out = builder.body(Body::empty()).map_err(|_| refusal())?;
+    copy_out(request.head(), out.headers_mut());
+    let origin = request.origin().clone();
+    out.extensions_mut().insert(Peer { address: origin.peer, tls: origin.tls.clone() });
+    if request.is_websocket() {
+        out.extensions_mut().insert(Own(origin));
+    }
+    *out.body_mut() = request.into_body();
+    Ok(out)
+}
+
+/// A response of a service, for this crate's server.
+pub(super) fn response_in<B>(response: http::Response<B>) -> Response
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+{
+    let (mut parts, body) = response.into_parts();
+    let openable = parts.extensions.remove::<Openable>();
+    let opening =
+        openable.and_then(|Openable(opening)| opening.lock().unwrap_or_else(PoisonError::into_inner).take());
+    let body = if opening.is_some() { Body::empty() } else { body_in(body) };
+    Response::from_parts(parts.status.as_u16(), copy_in(&parts.headers), body, opening)
+}
+
+/// A request of another server, for a handler of this crate.
+pub(super) fn request_in<B>(mut request: http::Request<B>, origin: &Origin) -> Request
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+{
+    let carrier = carrier(&mut request);
+    let mut head = head_in(&request, origin, carrier);
+    head.set_body(body_in(request.into_body()));
+    head
+}
+
+pub(super) fn upgrade<B>(request: &mut http::Request<B>) -> Result<Upgrade, Response> {
+    if let Some(Own(origin)) = request.extensions_mut().remove::<Own>() {
+        return head_in(request, &origin, Carrier::Own).websocket();
+    }
+    let carrier = carrier(request);
+    head_in(request, &Origin::nowhere(), carrier).websocket()
+}
+
+/// How the server of a request hands over its connection.
+fn carrier<B>(request: &mut http::Request<B>) -> Carrier {
+    if request.extensions_mut().remove::<Own>().is_some() {
+        return Carrier::Own;
+    }
+    #[cfg(feature = "hyper")]
+    if let Some(pending) = super::PendingUpgrade::of(request) {
+        return Carrier::Hyper(pending);
+    }
+    Carrier::None
+}
+
+fn head_in<B>(request: &http::Request<B>, origin: &Origin, carrier: Carrier) -> Request {
+    let uri = request.uri();
+    let mut headers = copy_in(request.headers());
+    if let Some(authority) = uri.authority().filter(|_| headers.get("host").is_none()) {
+        headers.push_unchecked(b"host", authority.as_str().as_bytes());
+    }
+    let method = headers.put(request.method().as_str().as_bytes());
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let target = headers.put(path.as_bytes());
+    // hyper hands out no other extended CONNECT by default, and says which it is in a type of its feature `http2` alone:
+    // the fields of the handshake tell.
+    let extended = request.version() == http::Version::HTTP_2 && request.method() == Method::CONNECT;
+    let extended = extended.then(|| {
+        let scheme = headers.put(uri.scheme_str().unwrap_or("http").as_bytes());
+        (scheme, headers.put(b"websocket"))
+    });
+    Request::foreign(headers, method, target, extended, version_in(request.version()), origin, carrier)
+}
+
+fn version_in(version: http::Version) -> Version {
+    match version {
+        http::Version::HTTP_10 | http::Version::HTTP_09 => Version::Http10,
+        http::Version::HTTP_2 => Version::Http2,
+        _ => Version::Http11,
+    }
+}
+
+fn copy_out(headers: &Headers, out: &mut HeaderMap) {
+    for (name, value) in headers.iter() {
+        // What a parser has accepted is accepted here as well, or it is nothing that a service could use.
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))
+        {
+            out.append(name, value);
+        }
+    }
+}
+
+fn copy_in(headers: &HeaderMap) -> Headers {
+    let len = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    let mut copied = Headers::with_capacity(headers.len(), len);
+    for (name, value) in headers {
+        copied.push_unchecked(name.as_str().as_bytes(), value.as_bytes());
+    }
+    copied
+}
+
+impl From<Response> for http::Response<Body> {
+    /// A status, headers and a body. A response that opens a WebSocket is to be returned to the server as it is.
+    fn from(response: Response) -> Self {
+        let mut response = response;
+        let opening = response.opening.take();
+        let (status, headers, body) = response.into_parts();
+        let mut out = http::Response::new(body);
+        // A status is 101, or 200 to 599.
+        *out.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        copy_out(&headers, out.headers_mut());
+        let Some(opening) = opening else { return out };
+        #[cfg(feature = "hyper")]
+        let Some(opening) = opening.spawn_when_upgraded() else { return out };
+        out.extensions_mut().insert(Openable(Arc::new(Mutex::new(Some(opening)))));
+        out
+    }
+}
+
+fn body_in<B>(body: B) -> Body
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+{
+    if body.is_end_stream() {
+        return Body::empty();
+    }
+    let len = body.size_hint().exact();
+    Body::from_pieces(Frames(Box::pin(body)), len)
+}
+
+/// The frames of a body.
+struct Frames<B>(Pin<Box<B>>);
+
+impl<B: http_body::Body<Data = Bytes>> Stream for Frames<B> {
+    type Item = Result<Piece, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let body = &mut self.get_mut().0;
+        loop {
+            let Some(frame) = ready!(body.as_mut().poll_frame(cx)) else { return Poll::Ready(None) };
+            // Why a foreign body broke off is for its own log.
+            let Ok(frame) = frame else { return Poll::Ready(Some(Err(Error::Cut))) };
+            match frame.into_data().map_err(Frame::into_trailers) {
+                Ok(data) if data.is_empty() => {}
+                Ok(data) => return Poll::Ready(Some(Ok(Piece::Data(data)))),
+                Err(Ok(trailers)) => return Poll::Ready(Some(Ok(Piece::Trailers(copy_in(&trailers))))),
+                // Frames of a kind that is not known are passed over.
+                Err(Err(_)) => {}
+            }
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let body = self.get_mut();
+        if let Some(chunk) = ready!(body.poll_chunk(cx)) {
+            return Poll::Ready(Some(chunk.map(Frame::data)));
+        }
+        Poll::Ready(body.trailers().map(|trailers| {
+            let mut map = HeaderMap::new();
+            copy_out(&trailers, &mut map);
+            Ok(Frame::trailers(map))
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.len_hint().map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}

@@ -1,0 +1,115 @@
+//! Among others: an axum application on Wireloom's server and on its own, and a handler within an axum application.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::routing::{any, get, post};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use wireloom::{Body, CloseCode, Connector, DeflateConfig, Error, Request, Response, Server, ServerConfig};
+
+fn application() -> Router {
+    Router::new()
+        .route("/hello", get(|| async { ([("x-from", "axum")], "hello\n") }))
+        .route("/length", post(|body: bytes::Bytes| async move { body.len().to_string() }))
+        .route("/stream", post(|body: axum::body::Body| async move { body }))
+        .route("/echo", any(echo))
+        .fallback_service(wireloom::tower::service(within, ServerConfig::default()))
+}
+
+/// A handler of axum.
+async fn echo(mut request: axum::extract::Request) -> http::Response<Body> {
+    let answer = match wireloom::tower::upgrade(&mut request) {
+        Ok(upgrade) => upgrade.deflate(Some(DeflateConfig::default())).subprotocols(&["chat"]).on_open(talk),
+        Err(refusal) => refusal,
+    };
+    answer.into()
+}
+
+/// A handler of this crate.
+async fn within(mut request: Request) -> Result<Response, Error> {
+    Ok(match request.path() {
+        "/within" if request.is_websocket() => match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(talk),
+            Err(refusal) => refusal,
+        },
+        "/within" => Response::new(200).with_body("text/plain", request.bytes().await?),
+        _ => Response::not_found(),
+    })
+}
+
+async fn talk(mut socket: wireloom::WebSocket) {
+    while let Ok(Some(message)) = socket.recv_owned().await {
+        if socket.send(message).await.is_err() {
+            break;
+        }
+    }
+}
+
+async fn servers() -> [(&'static str, SocketAddr); 2] {
+    let hyper = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addresses = [("hyper", hyper.local_addr().unwrap()), ("wireloom", own.local_addr().unwrap())];
+    tokio::spawn(async move { axum::serve(hyper, application()).await });
+    tokio::spawn(Server::new(own).serve(wireloom::tower::handler(application())));
+    addresses
+}
+
+async fn ask(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn serves_requests_of_an_application() {
+    for (server, address) in servers().await {
+        let hello = ask(address, "GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+        let lower = hello.to_ascii_lowercase();
+        assert!(
+            hello.starts_with("HTTP/1.1 200 OK\r\n") && lower.contains("x-from: axum\r\n"),
+            "{server}: {hello}"
+        );
+        assert!(
+            lower.contains("content-length: 6\r\n") && hello.ends_with("\r\n\r\nhello\n"),
+            "{server}: {hello}"
+        );
+        for (path, answer) in [("/length", "5"), ("/within", "01234"), ("/stream", "01234")] {
+            let request = format!(
+                "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n\r\n01234"
+            );
+            let answered = ask(address, &request).await;
+            let whole = answered.ends_with(&format!("\r\n\r\n{answer}"));
+            assert!(
+                whole || answered.ends_with(&format!("\r\n{answer}\r\n0\r\n\r\n")),
+                "{server}: {answered}"
+            );
+        }
+        let nothing = ask(address, "GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+        assert!(nothing.starts_with("HTTP/1.1 404 "), "{server}: {nothing}");
+    }
+}
+
+#[tokio::test]
+async fn opens_websockets_within_an_application() {
+    for (server, address) in servers().await {
+        let connector = Connector::new().subprotocol("chat").deflate(DeflateConfig::default());
+        let mut socket = connector.connect(&format!("ws://{address}/echo")).await.unwrap();
+        assert_eq!((socket.subprotocol(), socket.is_compressed()), (Some("chat"), true), "{server}");
+        for len in [0, 5, 70_000, 1_000_000] {
+            let text = "x".repeat(len);
+            socket.send(&text).await.unwrap();
+            assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some(&*text), "{server}");
+        }
+        socket.close(CloseCode::NORMAL, "").await.unwrap();
+        let mut socket = wireloom::connect(&format!("ws://{address}/within")).await.unwrap();
+        socket.send("hi").await.unwrap();
+        assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("hi"), "{server}");
+        let refused = ask(address, "GET /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+        assert!(refused.starts_with("HTTP/1.1 426 "), "{server}: {refused}");
+    }
+}
