@@ -184,6 +184,62 @@ async fn opens_many_websockets_over_one_connection() {
     }
 }
 
+// RFC 9113 §5.2: a tunnel that nobody reads holds up its own sender, and nothing else.
+#[tokio::test]
+async fn a_websocket_that_is_not_read_does_not_hold_up_others() {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(|request: wireloom::Request| async move {
+        let floods = request.path() == "/flood";
+        match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(move |mut socket| async move {
+                while floods && socket.send(vec![1; 10_000]).await.is_ok() {}
+                while let Ok(Some(message)) = socket.recv_owned().await {
+                    let _ = socket.send(message).await;
+                }
+            }),
+            Err(refusal) => refusal,
+        }
+    }));
+    let http2 = connect(address).await;
+    let mut floods = Vec::new();
+    for _ in 0..5 {
+        floods.push(http2.websocket("/flood").await.unwrap());
+    }
+    let mut socket = http2.websocket("/echo").await.unwrap();
+    for len in [1, 1000, 1_000_000] {
+        let message = vec![2; len];
+        socket.send(&message).await.unwrap();
+        assert!(socket.recv().await.unwrap().unwrap().as_bytes() == message);
+    }
+    for flood in &mut floods {
+        for _ in 0..100 {
+            assert_eq!(flood.recv().await.unwrap().unwrap().as_bytes().len(), 10_000);
+        }
+    }
+}
+
+// A reverse proxy in a line.
+#[tokio::test]
+async fn a_response_can_be_passed_on() {
+    let behind = connect(serve().await).await;
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(move |request: wireloom::Request| {
+        let behind = behind.clone();
+        async move {
+            let asked = Request::new(request.method(), request.target()).with_body(request.into_body());
+            behind.request(asked).await.map(Response::from)
+        }
+    }));
+    let http2 = connect(address).await;
+    let much = vec![7; 3_000_000];
+    let mut response = http2.request(Request::post("/echo", much.clone())).await.unwrap();
+    assert_eq!(response.headers.get("content-type"), Some(&b"application/octet-stream"[..]));
+    assert!(response.body.bytes().await.unwrap() == much);
+    assert_eq!(http2.request(Request::get("/nothing")).await.unwrap().status, 404);
+}
+
 #[tokio::test]
 async fn negotiates_as_over_http1() {
     let mut config = wireloom::ServerConfig::default();

@@ -135,6 +135,18 @@ impl Exchange {
     }
 }
 
+/// For a server that asks another one: what that answers, content and trailers as they come.
+impl From<Response> for crate::http::Response {
+    fn from(response: Response) -> Self {
+        let mut relayed = Self::new(response.status);
+        relayed.headers = response.headers;
+        // It is said again where the content is sent.
+        relayed.headers.remove("content-length");
+        *relayed.body_mut() = response.body;
+        relayed
+    }
+}
+
 impl fmt::Debug for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exchange").field("head", &self.head).finish_non_exhaustive()

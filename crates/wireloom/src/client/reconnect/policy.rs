@@ -84,7 +84,9 @@ impl Trouble {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::NotOpened(error) => match error {
-                Error::Host | Error::Timeout(_) | Error::Io(_) | Error::Cut => true,
+                Error::Host | Error::Timeout(_) | Error::Io(_) | Error::Cut | Error::Closed => true,
+                // Over HTTP/2: the server goes away, or has no room, or failed.
+                Error::NotProcessed | Error::StreamReset(_) => true,
                 Error::Refused(response) => is_passing_status(response.status()),
                 Error::Proxy(ProxyError::Refused(status)) => is_passing_status(*status),
                 // RFC 1928 §6: failures of the network.
@@ -183,6 +185,8 @@ mod tests {
             (Error::Proxy(ProxyError::Refused(407)), false),
             (Error::Proxy(ProxyError::Socks(5)), true),
             (Error::Proxy(ProxyError::Socks(2)), false),
+            (Error::NotProcessed, true),
+            (Error::NoExtendedConnect, false),
             (Error::Redirect, false),
         ] {
             assert_eq!(Trouble::NotOpened(error.clone()).is_passing(), passes, "{error:?}");
