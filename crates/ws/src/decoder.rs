@@ -10,12 +10,13 @@
 
 use crate::close::CloseFrame;
 use crate::error::{Error, LimitExceeded, PeerMisbehaved};
-use crate::frame::{FIN, HEADER_LEN_MAX, Header, MASK};
+use crate::frame::{FIN, HEADER_LEN_MAX, Header, MASK, Seen};
 use crate::limits::{FRAGMENT_LEN_EXCUSED, Limits};
 use crate::mask::{self, MaskKey};
 use crate::opcode::{Kind, Opcode};
 use crate::role::Role;
 use crate::utf8;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// First bytes of messages that need no more than one frame.
@@ -107,6 +108,8 @@ pub struct Decoder {
     message_len_max: u64,
     fragments_spare: u64,
     failed: Option<Error>,
+    /// Headers of frames that have begun, when somebody wants to see them.
+    seen: Option<Box<Seen>>,
 }
 
 /// The frame whose payload is arriving.
@@ -154,6 +157,7 @@ impl Decoder {
             message_len_max: limits.message_len_max,
             fragments_spare: limits.fragments_spare,
             failed: None,
+            seen: None,
         }
     }
 
@@ -164,6 +168,17 @@ impl Decoder {
             Some(frame) if !frame.opcode.is_control() => frame.remaining,
             _ => 0,
         }
+    }
+
+    /// Notes the headers of frames from now on, for [`Decoder::take_seen`]. The short way notes none, and is not taken then.
+    pub(crate) fn watch(&mut self) {
+        self.idle = false;
+        self.seen.get_or_insert_default();
+    }
+
+    /// The headers that were noted since this was called last.
+    pub(crate) fn take_seen(&mut self) -> Vec<Header> {
+        self.seen.as_mut().map(|seen| core::mem::take(&mut seen.headers)).unwrap_or_default()
     }
 
     /// No further byte is looked at on the short way.
@@ -309,7 +324,7 @@ impl Decoder {
             };
             used += len;
             if !matches!(item, Item::Nothing) || used == bytes.len() {
-                self.idle = self.frame.is_none() && self.message.is_none();
+                self.idle = self.frame.is_none() && self.message.is_none() && self.seen.is_none();
                 return Ok((used, item));
             }
         }
@@ -341,6 +356,9 @@ impl Decoder {
 
     /// Judges a header against the message under way and the limits.
     fn begin_frame(&mut self, header: &Header) -> Result<(), Error> {
+        if let Some(seen) = &mut self.seen {
+            seen.headers.push(*header);
+        }
         if header.opcode.is_control() {
             self.control.clear();
         } else {

@@ -14,6 +14,7 @@ use crate::error::PeerMisbehaved;
 use crate::mask::MaskKey;
 use crate::opcode::Opcode;
 use crate::role::Role;
+use alloc::vec::Vec;
 
 /// The longest header: 2 bytes, 8 of length, 4 of masking key.
 pub const HEADER_LEN_MAX: usize = 14;
@@ -160,6 +161,12 @@ impl Header {
         };
         Ok(Some((Self { fin, rsv, opcode, mask, payload_len }, len)))
     }
+}
+
+/// Headers that are kept for somebody who wants to see them.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) headers: Vec<Header>,
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use crate::decoder::Decoder;
 use crate::deflate::Decompressor;
 use crate::error::Error;
 use crate::event::{Binary, Chunk, Event, Payload, Pong, Text};
+use crate::frame::Header;
 use crate::opcode::{Kind, Opcode};
 use crate::receive::{Arrival, Receiver};
 use crate::role::Role;
@@ -32,6 +33,16 @@ impl Inbound {
         let decoder = Decoder::new(peer, decompressor.is_some(), &config.limits);
         let receiver = Receiver::new(decoder, config.delivery, decompressor, &config.limits);
         Self { receiver, over: false }
+    }
+
+    /// Notes the headers of frames that arrive from now on, for [`frames_seen`](Self::frames_seen).
+    pub fn watch_frames(&mut self) {
+        self.receiver.decoder.watch();
+    }
+
+    /// The headers that were noted since this was asked last.
+    pub fn frames_seen(&mut self) -> Vec<Header> {
+        self.receiver.decoder.take_seen()
     }
 
     /// Takes bytes from the front of `input`, as [`Connection::handle_input`](crate::Connection::handle_input) does. Control

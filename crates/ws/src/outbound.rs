@@ -8,7 +8,7 @@ use crate::deflate::{Compressor, DeflateConfig, DeflateParams};
 use crate::end::{Cause, End, Initiator};
 use crate::error::{Error, Misuse};
 use crate::event::Event;
-use crate::frame::CONTROL_LEN_MAX;
+use crate::frame::{CONTROL_LEN_MAX, Header};
 use crate::keys::MaskKeys;
 use crate::limits::PONGS_QUEUED_LEN_MAX;
 use crate::opcode::{Kind, Opcode};
@@ -114,6 +114,17 @@ impl Outbound {
     #[inline]
     pub fn queued_len(&self) -> usize {
         self.sender.outgoing.len()
+    }
+
+    /// Notes the headers of frames that are queued from now on, for [`frames_seen`](Self::frames_seen). Those of
+    /// [`send_frames`](Self::send_frames) are not looked at.
+    pub fn watch_frames(&mut self) {
+        self.sender.watch();
+    }
+
+    /// The headers that were noted since this was asked last.
+    pub fn frames_seen(&mut self) -> Vec<Header> {
+        self.sender.take_seen()
     }
 
     /// Whether a message is being sent in pieces.

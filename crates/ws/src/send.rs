@@ -4,7 +4,7 @@
 use crate::close::CloseFrame;
 use crate::deflate::Compressor;
 use crate::error::Misuse;
-use crate::frame::{HEADER_LEN_MAX, Header};
+use crate::frame::{HEADER_LEN_MAX, Header, Seen};
 use crate::keys::MaskKeys;
 use crate::mask;
 use crate::opcode::{Kind, Opcode};
@@ -30,6 +30,8 @@ pub(crate) struct Sender {
     compressed: Vec<u8>,
     /// The message that is being sent in pieces, and whether it is compressed.
     under_way: Option<(Kind, bool)>,
+    /// Headers of frames that were queued, when somebody wants to see them.
+    seen: Option<Box<Seen>>,
 }
 
 impl Sender {
@@ -39,7 +41,15 @@ impl Sender {
         queued_len_max: usize,
     ) -> Self {
         let outgoing = Outgoing::default();
-        Self { keys, outgoing, queued_len_max, compressor, compressed: Vec::new(), under_way: None }
+        Self {
+            keys,
+            outgoing,
+            queued_len_max,
+            compressor,
+            compressed: Vec::new(),
+            under_way: None,
+            seen: None,
+        }
     }
 
     /// Sends a message in one frame.
@@ -70,7 +80,7 @@ impl Sender {
         if self.under_way.is_some() {
             return Err(Misuse::MessageUnderWay);
         }
-        let (head, len) = unmasked_head(kind, payload.len());
+        let (head, len) = self.unmasked_head(kind, payload.len());
         self.outgoing.inline().extend_from_slice(&head[..len]);
         self.outgoing.push_shared(payload);
         Ok(())
@@ -100,12 +110,29 @@ impl Sender {
         {
             return self.message(kind, payload, true);
         }
-        let (head, len) = unmasked_head(kind, payload.len());
+        let (head, len) = self.unmasked_head(kind, payload.len());
         let written = write(&head[..len], payload);
         let out = self.outgoing.inline();
         out.extend_from_slice(head[..len].get(written..).unwrap_or_default());
         out.extend_from_slice(payload.get(written.saturating_sub(len)..).unwrap_or_default());
         Ok(())
+    }
+
+    /// Notes the headers of frames from now on.
+    pub(crate) fn watch(&mut self) {
+        self.seen.get_or_insert_default();
+    }
+
+    /// The headers that were noted since this was called last.
+    pub(crate) fn take_seen(&mut self) -> Vec<Header> {
+        self.seen.as_mut().map(|seen| core::mem::take(&mut seen.headers)).unwrap_or_default()
+    }
+
+    #[inline]
+    fn note(&mut self, header: Header) {
+        if let Some(seen) = &mut self.seen {
+            seen.headers.push(header);
+        }
     }
 
     pub(crate) fn is_under_way(&self) -> bool {
@@ -192,6 +219,7 @@ impl Sender {
     fn frame(&mut self, fin: bool, rsv: u8, opcode: Opcode, payload: &[u8]) {
         let mask = self.keys.as_mut().map(|keys| keys.next_key());
         let header = Header { fin, rsv, opcode, mask, payload_len: payload.len() as u64 };
+        self.note(header);
         let out = self.outgoing.inline();
         out.reserve(HEADER_LEN_MAX + payload.len());
         let begin = out.len();
@@ -207,13 +235,14 @@ impl Sender {
             None => out.extend_from_slice(payload),
         }
     }
-}
 
-/// The header of a message in one frame that goes as it is.
-fn unmasked_head(kind: Kind, payload_len: usize) -> ([u8; HEADER_LEN_MAX], usize) {
-    let header =
-        Header { fin: true, rsv: 0, opcode: kind.opcode(), mask: None, payload_len: payload_len as u64 };
-    let mut head = [0; HEADER_LEN_MAX];
-    let len = header.encode(&mut head);
-    (head, len)
+    /// The header of a message in one frame that goes as it is.
+    fn unmasked_head(&mut self, kind: Kind, payload_len: usize) -> ([u8; HEADER_LEN_MAX], usize) {
+        let header =
+            Header { fin: true, rsv: 0, opcode: kind.opcode(), mask: None, payload_len: payload_len as u64 };
+        self.note(header);
+        let mut head = [0; HEADER_LEN_MAX];
+        let len = header.encode(&mut head);
+        (head, len)
+    }
 }

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use super::observer::Watch;
+
 /// Choices for one WebSocket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WebSocketConfig {
-    /// The core's choices: limits, keepalive, how long the closing handshake may take. Messages are always handed out whole,
-    /// whatever its `delivery` says.
+    /// The core's choices: limits, keepalive, how long the closing handshake may take, whether messages come whole or in
+    /// pieces.
     pub core: wireloom_ws::Config,
     /// What to do when the peer reads more slowly than this end sends.
     pub slow_peer: SlowPeer,
+    /// Who watches; nobody by default.
+    pub observer: Watch,
 }
 
 /// What happens to a message that is sent while

@@ -13,6 +13,7 @@
 
 mod config;
 mod message;
+mod observer;
 mod receiver;
 mod sender;
 mod stage;
@@ -22,14 +23,13 @@ mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::Negotiated;
 use wireloom_ws::{CloseCode, Connection, End, Role};
 
 pub use config::{SlowPeer, WebSocketConfig};
 pub use message::{Message, OwnedMessage, Payload, Utf8Bytes};
+pub use observer::{Observed, Observer, Watch};
 pub use receiver::Receiver;
 pub use sender::{Sender, Sending};
 
@@ -87,9 +87,13 @@ impl WebSocket {
             Role::Server => Connection::server(config.core, deflate, Duration::ZERO),
             Role::Client => Connection::client(config.core, deflate, seed(), Duration::ZERO),
         };
-        let (inbound, outbound) = core.split();
-        let epoch = Instant::now();
-        let shared = Shared::new(outbound, io, epoch, config.slow_peer, negotiated.subprotocol, compressed);
+        let (mut inbound, mut outbound) = core.split();
+        if config.observer.0.is_some() {
+            inbound.watch_frames();
+            outbound.watch_frames();
+        }
+        let shared =
+            Shared::new(outbound, io, config.slow_peer, config.observer, negotiated.subprotocol, compressed);
         let receiver = Receiver::new(shared.clone(), inbound, arrived);
         Self { sender: Sender::new(shared, role), receiver }
     }

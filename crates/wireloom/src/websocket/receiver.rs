@@ -13,6 +13,7 @@ use tokio::time::Sleep;
 use wireloom_ws::{Cause, End, Event, Inbound, Kind};
 
 use super::message::{Message, OwnedMessage, Part};
+use super::observer::Observed;
 use super::state::{Half, Shared, State};
 use crate::buffer::{self, Buffer};
 use crate::error::{Error, Stage};
@@ -45,6 +46,8 @@ pub(super) struct Reading {
     sleep: Option<Pin<Box<Sleep>>>,
     /// The pieces so far of a message that is to be handed out whole although pieces are lent.
     joined: Option<Box<BytesMut>>,
+    /// How much of a message in pieces whoever watches has not been told yet.
+    told_len: u64,
 }
 
 /// Where a message lies that has been found.
@@ -72,6 +75,7 @@ impl Receiver {
             failed: None,
             sleep: None,
             joined: None,
+            told_len: 0,
         };
         Self { shared, reading: Box::new(reading) }
     }
@@ -203,11 +207,16 @@ impl Reading {
             // An error is kept, and is told when all that has arrived was handed out.
             let _ = state.poll_flush(Some((Half::Receiver, &*cx)));
             if state.settle(cx) {
-                self.finish(state);
+                self.finish(shared, state);
                 return Poll::Ready(None);
             }
             match self.poll_read(cx, state) {
-                Poll::Ready(Some(lent)) => return Poll::Ready(Some(lent)),
+                Poll::Ready(Some(lent)) => {
+                    if shared.is_watched() {
+                        self.tell_read(shared, Some(lent));
+                    }
+                    return Poll::Ready(Some(lent));
+                }
                 Poll::Ready(None) => {}
                 Poll::Pending => {
                     self.rest(shared);
@@ -272,10 +281,29 @@ impl Reading {
                 }
             }
         }
+        if shared.is_watched() {
+            self.tell_read(shared, found);
+        }
         let at_hand = found.is_some() && self.has_more();
         self.at_hand = at_hand;
         shared.set_at_hand(at_hand);
         found
+    }
+
+    /// Tells whoever watches what frames have come, and what message.
+    fn tell_read(&mut self, shared: &Shared, found: Option<Lent>) {
+        for frame in self.inbound.frames_seen() {
+            shared.tell(&Observed::FrameRead(frame));
+        }
+        let Some(lent) = found else { return };
+        self.told_len += match lent.place {
+            Place::Buffer { len, .. } => len as u64,
+            Place::Assembly => self.inbound.assembled().len() as u64,
+        };
+        if lent.part.is_last() {
+            let len = std::mem::take(&mut self.told_len);
+            shared.tell(&Observed::MessageRead { kind: lent.kind, len });
+        }
     }
 
     /// Ready when something has changed, with a message perhaps.
@@ -366,7 +394,7 @@ impl Reading {
     }
 
     /// The transport is done with: says why, once.
-    fn finish(&mut self, state: &mut State) {
+    fn finish(&mut self, shared: &Shared, state: &mut State) {
         self.over = true;
         self.buffer = None;
         self.sleep = None;
@@ -379,6 +407,12 @@ impl Reading {
                 _ => Some(state.broken.clone().unwrap_or(Error::Cut)),
             }
             .map(Box::new);
+        }
+        if let Some(error) = &self.failed {
+            shared.tell(&Observed::Error(error));
+        }
+        if let Some(end) = state.core.end() {
+            shared.tell(&Observed::CloseDone(end));
         }
         state.broken.get_or_insert(Error::Closed);
         state.wake();

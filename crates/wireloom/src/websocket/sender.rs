@@ -10,6 +10,7 @@ use wireloom_ws::{CloseCode, Misuse, Outbound, Role};
 
 use super::config::SlowPeer;
 use super::message::Payload;
+use super::observer::Observed;
 use super::stage;
 use super::state::{Half, Locked, Shared, State};
 use crate::error::Error;
@@ -38,7 +39,7 @@ pub struct Sender {
 
 impl Sender {
     pub(super) fn new(shared: Arc<Shared>, role: Role) -> Self {
-        let plain = role == Role::Server && !shared.compressed;
+        let plain = role == Role::Server && !shared.compressed && !shared.is_watched();
         Self { shared, plain, staged: None }
     }
 
@@ -99,11 +100,13 @@ impl Sender {
             // It goes from where it lies, if nothing waits before it.
             if state.poll_flush(None).is_ready() && state.broken.is_none() {
                 state.send_through(kind, payload)?;
+                tell_written(shared, message);
                 return written(state);
             }
         }
         let Poll::Ready(queued) = queue(state, |core| put(core, message)) else { return Ok(Tried::Full) };
         queued?;
+        tell_written(shared, message);
         if shared.is_at_hand() && state.core.queued_len() < BATCH_LEN_MAX && is_watched(shared, state) {
             return Ok(Tried::Done);
         }
@@ -119,7 +122,9 @@ impl Sender {
     /// As for [`send`](Self::send).
     pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
         let message = message.into();
-        self.queue_when_possible(|core| put(core, &message)).await
+        self.queue_when_possible(|core| put(core, &message)).await?;
+        tell_written(&self.shared, &message);
+        Ok(())
     }
 
     /// Sends a piece of a message that is too large to hold, in a frame of its own (RFC 6455 §5.4): the first begins the
@@ -134,6 +139,9 @@ impl Sender {
     pub async fn send_piece(&mut self, piece: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
         let piece = piece.into();
         self.queue_when_possible(|core| put_piece(core, &piece, last)).await?;
+        if last {
+            tell_written(&self.shared, &piece);
+        }
         self.flush().await
     }
 
@@ -250,7 +258,9 @@ impl Sender {
     }
 
     pub(super) fn start_send(&mut self, message: &Payload<'_>) -> Result<(), Error> {
-        Ok(put(&mut self.shared.lock().core, message)?)
+        put(&mut self.shared.lock().core, message)?;
+        tell_written(&self.shared, message);
+        Ok(())
     }
 
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -336,6 +346,14 @@ fn lock<'a>(shared: &'a Arc<Shared>, staged: &mut Option<u32>) -> Option<Locked<
     }
     *staged = None;
     Some(locked)
+}
+
+/// A message has been queued.
+fn tell_written(shared: &Shared, message: &Payload<'_>) {
+    if shared.is_watched() {
+        let (kind, payload) = message.parts();
+        shared.tell(&Observed::MessageWritten { kind, len: payload.len() as u64 });
+    }
 }
 
 /// To be polled again, after others have been.

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use wireloom_ws::{CloseCode, Kind, Outbound, Role, Transport};
 
 use super::config::SlowPeer;
+use super::observer::{Observed, Watch};
 use super::stage;
 use crate::error::Error;
 use crate::io::Io;
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     unloads: AtomicU32,
     /// The receiver is to give back what memory it can.
     pub(super) release: AtomicBool,
+    observer: Watch,
     pub(super) subprotocol: Option<Box<str>>,
     pub(super) compressed: bool,
 }
@@ -38,15 +40,15 @@ impl Shared {
     pub(super) fn new(
         core: Outbound,
         io: Io,
-        epoch: Instant,
         slow_peer: SlowPeer,
+        observer: Watch,
         subprotocol: Option<String>,
         compressed: bool,
     ) -> Arc<Self> {
         let state = State {
             core,
             io,
-            epoch,
+            epoch: Instant::now(),
             moves: 0,
             moves_seen: 0,
             released: false,
@@ -57,6 +59,7 @@ impl Shared {
             waiting: None,
             receiver: None,
             shut: false,
+            ending: false,
             over: false,
             broken: None,
             on_drop: CloseCode::GOING_AWAY,
@@ -67,6 +70,7 @@ impl Shared {
             clear: AtomicBool::new(true),
             unloads: AtomicU32::new(0),
             release: AtomicBool::new(false),
+            observer,
             subprotocol: subprotocol.map(String::into_boxed_str),
             compressed,
         })
@@ -125,6 +129,17 @@ impl Shared {
     #[inline]
     pub(super) fn set_at_hand(&self, at_hand: bool) {
         self.at_hand.store(at_hand, Ordering::Relaxed);
+    }
+
+    /// Whether frames and messages are watched.
+    #[inline]
+    pub(super) fn is_watched(&self) -> bool {
+        self.observer.0.is_some()
+    }
+
+    /// Tells whoever watches.
+    pub(super) fn tell(&self, event: &Observed<'_>) {
+        self.observer.tell(event);
     }
 
     #[inline]
@@ -208,7 +223,18 @@ impl DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        let state = &*self.state;
+        let state = &mut *self.state;
+        if self.shared.is_watched() {
+            for frame in state.core.frames_seen() {
+                self.shared.tell(&Observed::FrameWritten(frame));
+            }
+        }
+        if !state.ending
+            && let Some(end) = state.core.end()
+        {
+            state.ending = true;
+            self.shared.tell(&Observed::CloseBegun(end));
+        }
         let core = &state.core;
         let clear =
             core.queued_len() == 0 && core.is_open() && !core.is_under_way() && state.broken.is_none();
@@ -239,6 +265,8 @@ pub(super) struct State {
     pub(super) receiver: Option<Waker>,
     /// The writing side has been ended.
     shut: bool,
+    /// That the connection ends has been told.
+    ending: bool,
     /// Nothing is to be read or written any more.
     over: bool,
     /// Why nothing can be written any more.

@@ -1,0 +1,115 @@
+//! What whoever watches a WebSocket is told.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::AsyncWriteExt;
+use wireloom::wireloom_ws::handshake::Negotiated;
+use wireloom::wireloom_ws::{Delivery, Opcode, Role};
+use wireloom::{CloseCode, Observed, Watch, WebSocket, WebSocketConfig};
+
+type Told = Arc<Mutex<Vec<String>>>;
+
+fn watched(delivery: Delivery) -> (WebSocketConfig, Told) {
+    let told = Told::default();
+    let mut config = WebSocketConfig::default();
+    config.core.delivery = delivery;
+    let tell = told.clone();
+    config.observer = Watch::with(move |event: &Observed<'_>| {
+        tell.lock().unwrap().push(match event {
+            Observed::FrameRead(frame) => {
+                let fin = if frame.fin { "" } else { "+" };
+                format!("< {:?}{fin} {}", frame.opcode, frame.payload_len)
+            }
+            Observed::FrameWritten(frame) => format!("> {:?} {}", frame.opcode, frame.payload_len),
+            Observed::MessageRead { kind, len } => format!("<< {kind:?} {len}"),
+            Observed::MessageWritten { kind, len } => format!(">> {kind:?} {len}"),
+            Observed::CloseBegun(end) => format!("closing {} by {:?}", end.code().value(), end.by),
+            Observed::CloseDone(end) => format!("closed {} by {:?}", end.code().value(), end.by),
+            other => format!("{other:?}"),
+        });
+    });
+    (config, told)
+}
+
+fn open(transport: impl wireloom::Transport, role: Role, config: WebSocketConfig) -> WebSocket {
+    WebSocket::from_transport(transport, role, Negotiated::default(), None, config, &[])
+}
+
+#[tokio::test]
+async fn is_told_frames_messages_and_the_end() {
+    for delivery in [Delivery::Messages, Delivery::Chunks] {
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let (config, told) = watched(delivery);
+        assert_eq!(config, config.clone());
+        let (mut sender, mut receiver) = open(server, Role::Server, config).split();
+        client
+            .write_all(b"\x81\x85\0\0\0\0Hello\x89\x82\0\0\0\0hi\x02\x83\0\0\0\0abc\x80\x82\0\0\0\0de")
+            .await
+            .unwrap();
+        client.write_all(b"\x88\x82\0\0\0\0\x03\xe9").await.unwrap();
+        while let Some(message) = receiver.recv().await.unwrap() {
+            if message.is_text() {
+                sender.send(message).await.unwrap();
+            }
+        }
+        let expected = [
+            "< Text 5",
+            "<< Text 5",
+            ">> Text 5",
+            "> Text 5",
+            "< Ping 2",
+            "> Pong 2",
+            "< Binary+ 3",
+            "< Continuation 2",
+            "<< Binary 5",
+            "< Close 2",
+            "> Close 2",
+            "closing 1001 by Peer",
+            "closed 1001 by Peer",
+        ];
+        // Only the order of each direction is a promise.
+        let told = told.lock().unwrap();
+        for mark in ["<", ">", "clos"] {
+            let of = |all: &mut dyn Iterator<Item = &str>| -> Vec<String> {
+                all.filter(|told| told.starts_with(mark)).map(String::from).collect()
+            };
+            assert_eq!(
+                of(&mut told.iter().map(String::as_str)),
+                of(&mut expected.into_iter()),
+                "{delivery:?}"
+            );
+        }
+        assert_eq!(told.len(), expected.len());
+    }
+}
+
+#[tokio::test]
+async fn is_told_of_faults() {
+    let (mut client, server) = tokio::io::duplex(1 << 20);
+    let (config, told) = watched(Delivery::Messages);
+    let mut server = open(server, Role::Server, config);
+    client.write_all(b"\x81\x01x").await.unwrap();
+    client.shutdown().await.unwrap();
+    assert!(server.recv().await.is_err());
+    let told = told.lock().unwrap();
+    assert!(told.iter().any(|told| told.starts_with("Error(")), "{told:?}");
+    assert!(told.iter().any(|told| told == "closing 1002 by Local"), "{told:?}");
+    assert!(told.iter().any(|told| told == "closed 1002 by Local"), "{told:?}");
+}
+
+#[tokio::test]
+async fn watches_the_client_too() {
+    let (client, server) = tokio::io::duplex(1 << 20);
+    let (config, told) = watched(Delivery::Messages);
+    let mut client = open(client, Role::Client, config);
+    let mut server = open(server, Role::Server, WebSocketConfig::default());
+    let peer = tokio::spawn(async move { while let Some(_message) = server.recv().await.unwrap() {} });
+    client.send(&vec![7; 70_000]).await.unwrap();
+    client.close(CloseCode::NORMAL, "").await.unwrap();
+    peer.await.unwrap();
+    let told = told.lock().unwrap();
+    let frames: Vec<_> = told.iter().filter(|told| told.starts_with("> ")).collect();
+    assert_eq!(frames, [&format!("> {:?} 70000", Opcode::Binary), &format!("> {:?} 2", Opcode::Close)]);
+}
