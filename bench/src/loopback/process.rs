@@ -1,6 +1,7 @@
 //! A process that is measured: started on its core, asked for its address, read from `/proc`, and ended when dropped.
 
 use super::cores::Cores;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -23,6 +24,19 @@ impl Sub for CpuTime {
     fn sub(self, earlier: Self) -> Self {
         Self { total: self.total.saturating_sub(earlier.total), user: self.user.saturating_sub(earlier.user) }
     }
+}
+
+/// How many files may be open at once, here and in each process that is started, once the soft limit is raised to the hard one.
+pub(crate) fn files_max() -> usize {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        // Where that is not allowed, what there is has to do.
+        if setrlimit(Resource::Nofile, raised).is_ok() {
+            limit = raised;
+        }
+    }
+    limit.current.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
 /// How a server is started.

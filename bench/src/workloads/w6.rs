@@ -6,6 +6,7 @@ use crate::loopback::clients;
 use crate::loopback::cores::Cores;
 use crate::loopback::echo::{Echo, Load, Until};
 use crate::loopback::opening;
+use crate::loopback::process::files_max;
 use crate::loopback::rounds::{self, Entry};
 use crate::loopback::servers::{self, Dialect, RAW_TOKIO, Running};
 use crate::loopback::tunnels::Tunnels;
@@ -14,6 +15,7 @@ use std::time::Duration;
 /// All heats.
 pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
     let cores = Cores::take();
+    let files_max = files_max();
     let running = servers::start(bench, &cores, servers::echoes())?;
     let load = |payload_len, connections, depth| Load { payload_len, connections, depth };
     let small = bench.scale(64, 4);
@@ -38,7 +40,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
     handshakes(bench, &running)?;
     drop(running);
     tunnels(bench, &cores)?;
-    idle(bench, &cores)
+    idle(bench, &cores, files_max)
 }
 
 fn is_rival(score: &Score) -> bool {
@@ -139,8 +141,9 @@ fn round(bench: &Bench, load: Load) -> Until {
 
 /// What a connection that has echoed once and now rests adds to its process. A fresh process each: what another load has
 /// left to the allocator would hide it.
-fn idle(bench: &mut Bench, cores: &Cores) -> Result<(), String> {
-    let (first, count) = (bench.scale(100, 4), bench.scale(5_000, 16));
+fn idle(bench: &mut Bench, cores: &Cores, files_max: usize) -> Result<(), String> {
+    let (first, most) = (bench.scale(100, 4), bench.scale(5_000, 16));
+    let count = most.min(files_max.saturating_sub(300)).max(1);
     let title = format!("memory, {count} idle connections");
     let mut scores = Vec::new();
     for running in servers::start(bench, cores, servers::echoes())? {
