@@ -280,7 +280,7 @@ fn completions_and_manual_pages_are_generated() {
         assert!(code == 0 && script.contains("tls-listen"), "{shell}");
     }
     let (code, page, _) = run(&["man", "serve"]);
-    assert!(code == 0 && page.contains(".TH") && page.contains("Exit codes:"), "{page}");
+    assert!(code == 0 && page.contains(".TH") && page.contains(".SH \"EXIT STATUS\""), "{page}");
     let dir = std::env::temp_dir().join(format!("wireloom-man-{}", std::process::id()));
     assert_eq!(run(&["man", "--dir", dir.to_str().unwrap()]).0, 0);
     for page in ["wireloom.1", "wireloom-serve.1", "wireloom-connect.1"] {

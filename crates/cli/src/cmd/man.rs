@@ -3,6 +3,8 @@
 use std::io::{self, Write as _};
 
 use clap::CommandFactory as _;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
 
 use crate::args::{self, Args};
 use crate::exit::Exit;
@@ -11,22 +13,69 @@ pub(crate) fn man(args: &args::Man) -> Exit {
     let mut command = Args::command();
     command.build();
     if let Some(dir) = &args.dir {
-        let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(command, dir));
-        return done(
-            written.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()))),
-        );
+        let write = |command: &clap::Command| {
+            let name = format!("{}.1", command.get_display_name().unwrap_or(command.get_name()));
+            std::fs::write(dir.join(name), page(command)?)
+        };
+        let written = std::fs::create_dir_all(dir)
+            .and_then(|()| write(&command))
+            .and_then(|()| command.get_subcommands().try_for_each(write));
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));
+        return done(written.map_err(named));
     }
-    let page = match &args.subcommand {
+    let shown = match &args.subcommand {
         None => Some(&command),
         Some(name) => command.find_subcommand(name),
     };
-    let Some(page) = page else {
+    let Some(shown) = shown else {
         eprintln!("wireloom: there is no such subcommand; `wireloom --help` names them");
         return Exit::Usage;
     };
+    done(page(shown).and_then(|page| io::stdout().lock().write_all(&page)))
+}
+
+/// A manual page. What stands below the help is cut into sections; clap_mangen would fill it into one.
+fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
+    let version = env!("CARGO_PKG_VERSION");
+    let man = Man::new(command.clone()).source(format!("wireloom {version}"));
     let mut out = Vec::new();
-    let rendered = clap_mangen::Man::new(page.clone()).render(&mut out);
-    done(rendered.and_then(|()| io::stdout().lock().write_all(&out)))
+    man.render_title(&mut out)?;
+    man.render_name_section(&mut out)?;
+    man.render_synopsis_section(&mut out)?;
+    man.render_description_section(&mut out)?;
+    let below = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let (listed, told): (Vec<&str>, Vec<&str>) =
+        below.split("\n\n").partition(|paragraph| paragraph.contains(":\n  ") || paragraph.starts_with("  "));
+    let mut roff = Roff::new();
+    for paragraph in told {
+        roff.control("PP", []).text([roman(paragraph)]);
+    }
+    roff.to_writer(&mut out)?;
+    man.render_options_section(&mut out)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut out)?;
+    }
+    let mut roff = Roff::new();
+    for paragraph in listed {
+        let mut lines = paragraph;
+        if let Some((title, rest)) = paragraph.split_once(":\n") {
+            let title = match title {
+                "Exit codes" => "EXIT STATUS".into(),
+                "Try it" => "EXAMPLES".into(),
+                title => title.to_uppercase(),
+            };
+            roff.control("SH", [title.as_str()]);
+            lines = rest;
+        }
+        // As it stands.
+        roff.control("nf", []);
+        for line in lines.lines() {
+            roff.text([roman(line.strip_prefix("  ").unwrap_or(line))]);
+        }
+        roff.control("fi", []);
+    }
+    roff.to_writer(&mut out)?;
+    Ok(out)
 }
 
 pub(crate) fn completions(args: &args::Completions) -> Exit {

@@ -96,7 +96,7 @@ mod soak {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        let released = tokio::time::timeout(Duration::from_secs(20), released).await;
+        let released = tokio::time::timeout(Duration::from_secs(40), released).await;
         assert!(released.is_ok(), "{} descriptors, {descriptors} at first", serving.descriptors());
         assert_eq!(serving.metric("websockets_open").await, 0);
         assert_eq!(serving.metric("rooms_open").await, 0);

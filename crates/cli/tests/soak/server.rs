@@ -20,7 +20,8 @@ impl Serving {
             .args(["serve", "--listen", "127.0.0.1:0", "--tls", "--tls-listen", "127.0.0.1:0"])
             // What hangs is to be let go within the time of a short run.
             .args(["--handshake-timeout", "1s", "--keep-alive", "1s", "--body-timeout", "1s"])
-            .args(["--close-timeout", "1s", "--slow-timeout", "1s", "--ping", "1s"])
+            // Honest clients get little of a busy machine.
+            .args(["--close-timeout", "1s", "--slow-timeout", "5s", "--ping", "5s"])
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
