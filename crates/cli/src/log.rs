@@ -17,7 +17,11 @@ pub(crate) fn begin(format: LogFormat, level: LogLevel) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(level);
+    let log = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_max_level(level)
+        // Nobody may listen to it any more.
+        .log_internal_errors(false);
     match format {
         LogFormat::Text => log.with_ansi(terminal::has_colours(&io::stderr())).with_target(false).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),

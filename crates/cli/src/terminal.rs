@@ -1,12 +1,17 @@
 //! What is shown to a person: colours only where they are wanted, and nothing that steers the terminal.
 
-use std::fmt::Write as _;
-use std::io::IsTerminal;
+use std::fmt::{Display, Write as _};
+use std::io::{self, IsTerminal, Write as _};
 
 /// Whether to use colours on this stream: it is a terminal, and <https://no-color.org> does not forbid them.
 pub(crate) fn has_colours(stream: &impl IsTerminal) -> bool {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     stream.is_terminal() && !forbidden
+}
+
+/// Says what went wrong. Unlike `eprintln!` it does not mind that nobody listens any more.
+pub(crate) fn say_error(text: impl Display) {
+    let _ = writeln!(io::stderr(), "wireloom: {text}");
 }
 
 /// What a peer sent, with its control characters made visible.

@@ -155,6 +155,11 @@ async fn answers_that_are_none_end_with_1_and_a_reason() {
         let shown = &answer[..answer.len().min(100)];
         assert!(code == 1 && errors.lines().count() == 1, "{shown:?}: {code} {errors}");
         assert!(!errors.contains('\x1b'), "{errors:?}");
+        let args = ["--timeout", "10", "--count", "1", "--http2"];
+        let (code, errors) = connect(&url, &args).await;
+        assert!(code == 1 && errors.lines().count() == 1, "{shown:?} over HTTP/2: {code} {errors}");
+        let (code, errors) = connect(&url.replace("ws:", "http:"), &["--timeout", "10"]).await;
+        assert!(code == 1 && errors.lines().count() == 1, "{shown:?} to a request: {code} {errors}");
     }
 }
 
@@ -220,4 +225,36 @@ async fn frames_that_break_the_rules_end_with_5_and_a_reason() {
         let (code, errors) = connect(&url, &["--timeout", "10"]).await;
         assert_eq!(code, expected, "{frames:?}: {errors}");
     }
+}
+
+#[tokio::test]
+async fn a_line_without_end_is_refused() {
+    let (_serving, address) = serve(&[]).await;
+    let running = Command::new(WIRELOOM)
+        .args(["connect", &format!("ws://{address}/sink")])
+        .stdin(std::fs::File::open("/dev/zero").unwrap())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let output = timeout(PATIENCE, running.wait_with_output()).await.expect("it ends").unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && errors.contains("longer than"), "{errors}");
+}
+
+// Whoever reads the output or the errors may go at any time.
+#[tokio::test]
+async fn does_not_mind_that_nobody_listens() {
+    let (mut serving, address) = serve(&["--log", "text", "--log-level", "trace"]).await;
+    for redirection in ["| head -n 1", "2>&1 | head -n 1", ">&- 2>&-"] {
+        let script = format!(
+            "'{WIRELOOM}' connect -vv 'ws://{address}/source?size=10&count=100000' </dev/null {redirection}; \
+             '{WIRELOOM}' connect ws://127.0.0.1:1/ {redirection}"
+        );
+        let ran = Command::new("bash").args(["-c", &script]).kill_on_drop(true).output();
+        let ran = timeout(PATIENCE, ran).await.expect("it ends").unwrap();
+        let errors = String::from_utf8_lossy(&ran.stderr);
+        assert!(!errors.contains("panicked"), "{redirection}: {errors}");
+    }
+    assert!(serving.try_wait().unwrap().is_none());
 }

@@ -8,6 +8,7 @@ use clap_mangen::roff::{Roff, roman};
 
 use crate::args::{self, Args};
 use crate::exit::Exit;
+use crate::terminal;
 
 pub(crate) fn man(args: &args::Man) -> Exit {
     let mut command = Args::command();
@@ -28,7 +29,7 @@ pub(crate) fn man(args: &args::Man) -> Exit {
         Some(name) => command.find_subcommand(name),
     };
     let Some(shown) = shown else {
-        eprintln!("wireloom: there is no such subcommand; `wireloom --help` names them");
+        terminal::say_error("there is no such subcommand; `wireloom --help` names them");
         return Exit::Usage;
     };
     done(page(shown).and_then(|page| io::stdout().lock().write_all(&page)))
@@ -90,7 +91,7 @@ fn done(written: io::Result<()>) -> Exit {
         // `wireloom man | head` is no failure.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
         Err(error) => {
-            eprintln!("wireloom: {error}");
+            terminal::say_error(error);
             Exit::NotBegun
         }
     }

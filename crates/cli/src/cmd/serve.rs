@@ -10,6 +10,7 @@ use wireloom::{DeflateConfig, Keepalive, Server, ServerConfig, ServerHandle, Ser
 use crate::args::{LogFormat, Serve, SlowPolicy};
 use crate::exit::Exit;
 use crate::routes::Routes;
+use crate::terminal;
 use crate::{descriptors, log};
 
 pub(crate) fn run(args: &Serve) -> Exit {
@@ -24,7 +25,7 @@ pub(crate) fn run(args: &Serve) -> Exit {
         Ok(()) => Exit::Done,
         Err(reason) => {
             match args.log {
-                LogFormat::Text => eprintln!("wireloom: {reason}"),
+                LogFormat::Text => terminal::say_error(reason),
                 LogFormat::Json => error!("{reason}"),
             }
             Exit::NotBegun

@@ -2,7 +2,7 @@
 //! neither can be read without waiting.
 
 use std::fs;
-use std::io::{self, BufRead as _, IsTerminal as _};
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 use std::path::PathBuf;
 
 use rustyline::error::ReadlineError;
@@ -14,6 +14,9 @@ use super::output::Notes;
 
 /// Lines that are kept in the history.
 const HISTORY_LEN: usize = 1_000;
+
+/// Bytes of a line: what is longer would not fit into the queue of what is to be sent.
+const LINE_LEN_MAX: u64 = 64 << 20;
 
 /// Lines that wait to be sent.
 const WAITING_MAX: usize = 64;
@@ -61,8 +64,11 @@ fn read(lines: &mpsc::Sender<Input>) {
     let mut input = io::stdin().lock();
     loop {
         let mut line = Vec::new();
-        let next = match input.read_until(b'\n', &mut line) {
+        let next = match input.by_ref().take(LINE_LEN_MAX).read_until(b'\n', &mut line) {
             Ok(0) => return,
+            Ok(len) if len as u64 == LINE_LEN_MAX => {
+                Input::Failed(io::Error::other(format!("a line is longer than {LINE_LEN_MAX} bytes")))
+            }
             Ok(_) => {
                 if line.last() == Some(&b'\n') {
                     line.pop();

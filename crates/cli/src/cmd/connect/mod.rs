@@ -11,13 +11,14 @@ use wireloom::{ClientTls, Connector, DeflateConfig, Error, Keepalive, Proxy, Web
 
 use crate::args::Connect;
 use crate::exit::Exit;
+use crate::terminal;
 use output::Notes;
 
 pub(crate) fn run(args: Connect) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("wireloom: {error}");
+            terminal::say_error(error);
             return Exit::NotBegun;
         }
     };
@@ -28,13 +29,13 @@ async fn connect(args: Connect) -> Exit {
     let is_request = args.is_request();
     if let Some(option) = args.misplaced() {
         let kind = if is_request { "an http:// URL" } else { "the URL of a WebSocket" };
-        eprintln!("wireloom: {option} says nothing to {kind}");
+        terminal::say_error(format_args!("{option} says nothing to {kind}"));
         return Exit::Usage;
     }
     let connector = match connector(&args) {
         Ok(connector) => connector,
         Err(error) => {
-            eprintln!("wireloom: {error}");
+            terminal::say_error(error);
             return Exit::Usage;
         }
     };

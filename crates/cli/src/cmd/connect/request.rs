@@ -1,7 +1,7 @@
 //! `http` and `https` URLs: a request over HTTP/2. Its content streams from the input, the response's to the output.
 
 use std::fs::File;
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
 
 use tokio::sync::mpsc;
 use wireloom::client::{Request, Response};
@@ -11,6 +11,7 @@ use super::handshake;
 use super::output::{Notes, Output};
 use crate::args::Connect;
 use crate::exit::Exit;
+use crate::terminal;
 
 /// Bytes that are read at once.
 const CHUNK_LEN: usize = 64 << 10;
@@ -151,7 +152,7 @@ fn stream(mut source: Box<dyn Read + Send>) -> Body {
                     }
                 }
                 Err(error) => {
-                    let _ = writeln!(io::stderr(), "wireloom: the input cannot be read: {error}");
+                    terminal::say_error(format_args!("the input cannot be read: {error}"));
                     // The server is not to take it for whole.
                     return sender.abort();
                 }
