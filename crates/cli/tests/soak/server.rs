@@ -19,9 +19,9 @@ impl Serving {
         let mut child = Command::new(env!("CARGO_BIN_EXE_wireloom"))
             .args(["serve", "--listen", "127.0.0.1:0", "--tls", "--tls-listen", "127.0.0.1:0"])
             // What hangs is to be let go within the time of a short run.
-            .args(["--handshake-timeout", "1s", "--keep-alive", "1s", "--body-timeout", "1s"])
+            .args(["--handshake-timeout", "1s", "--body-timeout", "1s", "--close-timeout", "1s"])
             // Honest clients get little of a busy machine.
-            .args(["--close-timeout", "1s", "--slow-timeout", "5s", "--ping", "5s"])
+            .args(["--keep-alive", "5s", "--slow-timeout", "5s", "--ping", "5s"])
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
