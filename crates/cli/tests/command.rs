@@ -240,7 +240,7 @@ async fn sigterm_closes_with_1001_and_ends() {
 #[tokio::test]
 async fn the_log_is_json_and_tells_no_secrets() {
     let mut child = Command::new(WIRELOOM)
-        .args(["serve", "--listen", "127.0.0.1:0", "--log", "json", "--log-level", "debug"])
+        .args(["serve", "--listen", "127.0.0.1:0", "--log", "json", "--log-level", "trace"])
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
@@ -261,7 +261,8 @@ async fn the_log_is_json_and_tells_no_secrets() {
         log += &line;
     }
     assert!(child.wait().await.unwrap().success());
-    for expected in [r#""path":"/echo""#, r#""status":101"#, r#""code":1000"#, "shutting down"] {
+    for expected in [r#""path":"/echo""#, r#""status":101"#, r#""code":1000"#, "frame read", "shutting down"]
+    {
         assert!(log.contains(expected), "{expected}: {log}");
     }
     assert!(!log.contains("secret"), "{log}");
@@ -478,4 +479,19 @@ async fn makes_requests_over_http2() {
         let (code, _, errors) = connect(wrong, "").await;
         assert!(code == 2 && errors.starts_with("wireloom: "), "{code} {errors}");
     }
+}
+
+#[tokio::test]
+async fn tells_each_frame() {
+    let serving = serve(&["--log-level", "trace"]).await;
+    let long = "x".repeat(1_000);
+    let args = [&*serving.url("/echo"), "-vv", "--compress", "--send", &long, "--send", "a", "--count", "2"];
+    let (code, _, errors) = connect(&args, "").await;
+    assert_eq!(code, 0, "{errors}");
+    for expected in
+        ["\n> text, 1 bytes\n", "\n< text, 1 bytes\n", "\n> close, 2 bytes\n", "\n< close, 2 bytes\n"]
+    {
+        assert!(errors.contains(expected), "{errors}");
+    }
+    assert_eq!(errors.matches(" bytes, compressed\n").count(), 2, "{errors}");
 }

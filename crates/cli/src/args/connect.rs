@@ -55,7 +55,7 @@ pub(crate) struct Connect {
     /// Print no messages
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    /// Say what happens: -v the connection and its end, -vv each message
+    /// Say what happens: -v the handshake and the end, -vv each frame too
     #[arg(long, short, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 

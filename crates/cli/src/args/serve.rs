@@ -77,7 +77,7 @@ pub(crate) struct Serve {
     /// How to write the log, which goes to the standard error
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log: LogFormat,
-    /// What to log: info is beginning and end, debug each request and WebSocket. Never queries, headers or messages
+    /// What to log: info is beginning and end, debug each request and WebSocket, trace each frame. Never queries, headers or messages
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = LogLevel::Info)]
     pub(crate) log_level: LogLevel,
 

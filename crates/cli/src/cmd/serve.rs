@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tracing::{error, info, warn};
-use wireloom::{DeflateConfig, Keepalive, Server, ServerConfig, ServerHandle, ServerTls, SlowPeer};
+use wireloom::{
+    DeflateConfig, Keepalive, Observed, Server, ServerConfig, ServerHandle, ServerTls, SlowPeer, Watch,
+};
 
-use crate::args::{LogFormat, Serve, SlowPolicy};
+use crate::args::{LogFormat, LogLevel, Serve, SlowPolicy};
 use crate::exit::Exit;
 use crate::routes::Routes;
 use crate::terminal;
@@ -119,6 +121,10 @@ impl Serve {
             SlowPolicy::Drop => SlowPeer::DropNewest,
             SlowPolicy::Disconnect => SlowPeer::Disconnect,
         };
+        if self.log_level == LogLevel::Trace {
+            // Frames are noted only while somebody watches; the log is told of all that is.
+            config.websocket.observer = Watch::with(|_: &Observed<'_>| {});
+        }
         let core = &mut config.websocket.core;
         core.limits.message_len_max = websocket.max_message;
         core.limits.frame_len_max = websocket.max_frame.unwrap_or(websocket.max_message);

@@ -1,5 +1,6 @@
 //! `wireloom connect`: lines out, messages in, both at once; or a script of what to send and to expect; or a request.
 
+mod frames;
 mod handshake;
 mod input;
 mod output;
@@ -32,14 +33,14 @@ async fn connect(args: Connect) -> Exit {
         terminal::say_error(format_args!("{option} says nothing to {kind}"));
         return Exit::Usage;
     }
-    let connector = match connector(&args) {
+    let notes = Notes::new();
+    let connector = match connector(&args, &notes) {
         Ok(connector) => connector,
         Err(error) => {
             terminal::say_error(error);
             return Exit::Usage;
         }
     };
-    let notes = Notes::new();
     if is_request {
         return request::run(&args, &connector, notes).await;
     }
@@ -60,10 +61,13 @@ async fn connect(args: Connect) -> Exit {
     }
 }
 
-fn connector(args: &Connect) -> Result<Connector, String> {
+fn connector(args: &Connect, notes: &Notes) -> Result<Connector, String> {
     let mut config = WebSocketConfig::default();
     config.core.limits.message_len_max = args.messages.max_message;
     config.core.limits.frame_len_max = args.messages.max_message;
+    if args.verbose > 1 {
+        config.observer = frames::tell(notes);
+    }
     if args.route.reconnect
         && let Some(ping_after) = args.messages.ping
     {

@@ -188,7 +188,7 @@ impl<'a> Inbox<'a> {
 
     fn tell_end(&self, receiver: &Receiver, begin: Instant) {
         if let Some(end) = receiver.end() {
-            let by = if end.by == Initiator::Local { "here" } else { "the peer" };
+            let by = if end.by == Initiator::Local { "this end" } else { "the peer" };
             let reason = match &end.cause {
                 Cause::Close { reason, .. } if !reason.is_empty() => {
                     format!(": {}", terminal::visible(reason))
