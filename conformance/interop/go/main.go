@@ -1,10 +1,12 @@
 // Go's gorilla/websocket and coder/websocket, as clients against `wireloom serve` and as servers for `wireloom connect`;
 // and net/http over HTTP/2.
 //
-// usage: interop LIBRARY client BASE | interop LIBRARY server
+// usage: interop LIBRARY client BASE | interop LIBRARY server [CERTIFICATE]
+// With a file to leave its certificate in, a server speaks TLS.
 package main
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -33,7 +35,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 {
-		return fmt.Errorf("usage: interop LIBRARY client BASE | interop LIBRARY server")
+		return fmt.Errorf("usage: interop LIBRARY client BASE | interop LIBRARY server [CERTIFICATE]")
 	}
 	library, known := libraries[args[0]]
 	if !known {
@@ -51,10 +53,21 @@ func run(args []string) error {
 		http.Error(w, "no", http.StatusForbidden)
 	})
 	mux.HandleFunc("/", library.handler)
-	fmt.Printf("on %s\n", listener.Addr())
 	server := http.Server{Handler: mux, Protocols: new(http.Protocols)}
+	if len(args) > 2 {
+		certificate, err := certificate(args[2])
+		if err != nil {
+			return err
+		}
+		server.Protocols.SetHTTP1(true)
+		server.Protocols.SetHTTP2(true)
+		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certificate}}
+		fmt.Printf("on %s\n", listener.Addr())
+		return server.ServeTLS(listener, "", "")
+	}
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetUnencryptedHTTP2(true)
+	fmt.Printf("on %s\n", listener.Addr())
 	return server.Serve(listener)
 }
 

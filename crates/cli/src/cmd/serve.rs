@@ -50,10 +50,14 @@ async fn serve(args: &Serve) -> Result<(), String> {
     }
     if args.tls {
         let tls = match (&args.cert, &args.key) {
-            (Some(cert), Some(key)) => ServerTls::from_pem_files(cert, key),
-            _ => ServerTls::self_signed(&["localhost", "127.0.0.1", "::1"]).map(|(tls, _)| tls),
+            (Some(cert), Some(key)) => ServerTls::from_pem_files(cert, key).map_err(|error| {
+                let (cert, key) = (cert.display(), key.display());
+                format!("the certificate {cert} with the key {key} cannot be used: {error}")
+            })?,
+            _ => ServerTls::self_signed(&["localhost", "127.0.0.1", "::1"])
+                .map(|(tls, _)| tls)
+                .map_err(|error| format!("no certificate can be made: {error}"))?,
         };
-        let tls = tls.map_err(|error| format!("the certificate cannot be used: {error}"))?;
         for address in &args.tls_listen {
             add(bind(address, &config).await?.tls(tls.clone()), true)?;
         }
