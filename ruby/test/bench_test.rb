@@ -1,0 +1,19 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+require "open3"
+require "rbconfig"
+
+# Every benchmark once, with little input, so that none of them rots.
+class BenchTest < Wireloom::TestCase
+  def test_every_row_runs
+    skip "once is enough" if ENV["GC_COMPACT"] == "1"
+
+    run = File.expand_path("../bench/run.rb", __dir__)
+    out, err, status = Open3.capture3(RbConfig.ruby, "-w", run, "--smoke", "--markdown")
+    assert status.success?, err
+    rows = out.lines.drop(2)
+    assert_operator rows.size, :>=, 20
+    rows.each { |row| assert_match(/\A\| \S+: .* \| [\d.]+ .* \|\n\z/, row) }
+  end
+end
