@@ -62,3 +62,4 @@ end
 
 require_relative "rows/websocket_driver"
 require_relative "rows/protocol_websocket"
+require_relative "rows/http_2"

@@ -21,10 +21,14 @@ module Bench
       original = result.original ? "#{amount(row, result.original)} (#{result.source})" : "–"
       ratio = result.ratio ? format("%.1f×", result.ratio) : "–"
       objects = [result.original_objects, result.objects].map { |count| count ? format("%.1f", count) : "–" }.join(" / ")
-      line([row.label, original, "#{amount(row, result.replacement)} a #{row.per}", ratio, bar(result), objects])
+      line([row.label, original, replacement(result), ratio, bar(result), objects])
     end
 
     private
+
+    def replacement(result)
+      amount(result.row, result.replacement) + (result.row.measure == :memory ? "" : " per #{result.row.per}")
+    end
 
     def bar(result)
       return "–" unless result.row.bar
