@@ -1,9 +1,12 @@
 //! `Wireloom::HTTP2`: the HTTP/2 core behind Ruby classes, and the drop-in for the gem `http-2`.
 
 mod drop_in;
+mod endpoint;
+mod events;
 
 use magnus::{Error, RModule, Ruby};
 
 pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
+    endpoint::init(ruby, wireloom)?;
     drop_in::init(ruby, wireloom)
 }
