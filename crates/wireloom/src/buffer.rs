@@ -26,7 +26,19 @@ const POOLED_MAX: usize = 4;
 static LARGE: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static POOL: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { kept: Vec::new() }) };
+}
+
+/// The large buffers that a thread keeps.
+struct Pool {
+    kept: Vec<Box<[u8]>>,
+}
+
+impl Drop for Pool {
+    /// With its thread.
+    fn drop(&mut self) {
+        LARGE.fetch_sub(self.kept.len(), Ordering::Relaxed);
+    }
 }
 
 /// Bytes that have arrived and were not taken yet.
@@ -43,7 +55,7 @@ pub(crate) struct Buffer {
 impl Buffer {
     /// An empty buffer of this thread's pool, or a new one.
     pub(crate) fn take() -> Self {
-        let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
+        let pooled = POOL.try_with(|pool| pool.borrow_mut().kept.pop()).ok().flatten();
         let bytes = pooled.unwrap_or_else(|| {
             if LARGE.fetch_add(1, Ordering::Relaxed) < LARGE_MAX {
                 vec![0; LEN + ALIGN].into()
@@ -123,9 +135,9 @@ impl Drop for Buffer {
         let bytes = std::mem::take(&mut self.bytes);
         let kept = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
-            let keep = pool.len() < POOLED_MAX;
+            let keep = pool.kept.len() < POOLED_MAX;
             if keep {
-                pool.push(bytes);
+                pool.kept.push(bytes);
             }
             keep
         });
@@ -135,32 +147,46 @@ impl Drop for Buffer {
     }
 }
 
-/// Memory in which messages are assembled that a thread keeps, for whichever connection needs it next.
-const MEMORIES_MAX: usize = 4;
+/// Memory in which messages are assembled that a thread keeps, in bytes, for whichever connection needs it next.
+const MEMORY_LEN_MAX: usize = 16 << 20;
 
-/// The most that is kept of it in one piece.
-const MEMORY_LEN_MAX: usize = 4 << 20;
+/// In so many pieces at most.
+const MEMORIES_MAX: usize = 64;
 
 thread_local! {
-    static MEMORIES: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static MEMORIES: RefCell<Memories> = const { RefCell::new(Memories { kept: Vec::new(), len: 0 }) };
+}
+
+struct Memories {
+    kept: Vec<Vec<u8>>,
+    /// Capacities in `kept`, in bytes.
+    len: usize,
 }
 
 /// Keeps memory that a connection does not need now.
 pub(crate) fn keep_memory(memory: Vec<u8>) {
-    if memory.capacity() == 0 || memory.capacity() > MEMORY_LEN_MAX {
+    let len = memory.capacity();
+    if len == 0 {
         return;
     }
     let _ = MEMORIES.try_with(|memories| {
         let mut memories = memories.borrow_mut();
-        if memories.len() < MEMORIES_MAX {
-            memories.push(memory);
+        if memories.kept.len() < MEMORIES_MAX && memories.len + len <= MEMORY_LEN_MAX {
+            memories.len += len;
+            memories.kept.push(memory);
         }
     });
 }
 
 /// Lends memory that has been kept, if there is some, to `take`.
 pub(crate) fn lend_memory(take: impl FnOnce(Vec<u8>)) {
-    if let Some(memory) = MEMORIES.try_with(|memories| memories.borrow_mut().pop()).ok().flatten() {
+    let kept = MEMORIES.try_with(|memories| {
+        let mut memories = memories.borrow_mut();
+        let memory = memories.kept.pop()?;
+        memories.len -= memory.capacity();
+        Some(memory)
+    });
+    if let Some(memory) = kept.ok().flatten() {
         take(memory);
     }
 }
@@ -192,5 +218,22 @@ mod tests {
     fn holds_more_than_a_pooled_buffer() {
         let much = vec![7; 40_000];
         assert_eq!(Buffer::holding(&much).waiting(), much);
+    }
+
+    #[test]
+    fn keeps_memory_within_a_bound() {
+        for _ in 0..40 {
+            keep_memory(Vec::with_capacity(1 << 20));
+        }
+        keep_memory(Vec::new());
+        let mut lent = 0;
+        loop {
+            let before = lent;
+            lend_memory(|memory| lent += memory.capacity());
+            if lent == before {
+                break;
+            }
+        }
+        assert!((1 << 20..=MEMORY_LEN_MAX).contains(&lent), "{lent}");
     }
 }

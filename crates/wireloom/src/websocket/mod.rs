@@ -30,7 +30,7 @@ use wireloom_ws::{CloseCode, Connection, End, Role};
 pub use config::{SlowPeer, WebSocketConfig};
 pub use message::{Message, OwnedMessage, Payload, Utf8Bytes};
 pub use observer::{Observed, Observer, Watch};
-pub use receiver::Receiver;
+pub use receiver::{Receiver, Receiving};
 pub use sender::{Sender, Sending};
 
 use crate::error::Error;
@@ -126,8 +126,8 @@ impl WebSocket {
     /// # Errors
     /// As there.
     #[inline]
-    pub async fn recv(&mut self) -> Result<Option<Message<'_>>, Error> {
-        self.receiver.recv().await
+    pub fn recv(&mut self) -> Receiving<'_> {
+        self.receiver.recv()
     }
 
     /// The next message, to keep; see [`Receiver::recv_owned`].

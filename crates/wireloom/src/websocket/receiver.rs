@@ -1,6 +1,6 @@
 //! The half that receives. It drives the connection: reading, pongs, deadlines, the closing handshake.
 
-use std::future::{Future as _, poll_fn};
+use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::Pin;
 use std::ptr;
@@ -95,9 +95,8 @@ impl Receiver {
     /// The peer broke a rule or a limit, which it has been told; the transport failed or ended without a closing handshake.
     /// After an error there is `None`.
     #[inline]
-    pub async fn recv(&mut self) -> Result<Option<Message<'_>>, Error> {
-        let found = self.next_at_hand() || poll_fn(|cx| self.poll_found(cx)).await?;
-        Ok(found.then(|| Message::new(&self.reading)))
+    pub fn recv(&mut self) -> Receiving<'_> {
+        Receiving { receiver: Some(self) }
     }
 
     /// As [`recv`](Self::recv), with a message to keep, always whole. One that came in pieces is not copied.
@@ -129,7 +128,7 @@ impl Receiver {
     }
 
     /// Finds the next message, if it lies whole in what has been read: most do.
-    #[inline]
+    #[inline(always)]
     fn next_at_hand(&mut self) -> bool {
         let reading = &mut *self.reading;
         let Some(buffer) = &mut reading.buffer else { return false };
@@ -146,6 +145,7 @@ impl Receiver {
     }
 
     /// Ready when a message has been found, or, with `false`, when all is over.
+    #[inline(never)]
     fn poll_found(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
         let Self { shared, reading } = self;
         if !reading.over
@@ -416,6 +416,35 @@ impl Reading {
         }
         state.broken.get_or_insert(Error::Closed);
         state.wake();
+    }
+}
+
+/// The future of [`Receiver::recv`]. Dropping it loses nothing.
+#[must_use = "nothing is received before this is awaited"]
+pub struct Receiving<'a> {
+    /// Until it is ready.
+    receiver: Option<&'a mut Receiver>,
+}
+
+impl<'a> Future for Receiving<'a> {
+    type Output = Result<Option<Message<'a>>, Error>;
+
+    // What is found at hand is to stay in registers on its way to whoever awaits it.
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(receiver) = self.receiver.take() else { return Poll::Ready(Ok(None)) };
+        if !receiver.next_at_hand() {
+            match receiver.poll_found(cx) {
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Ok(false)) => return Poll::Ready(Ok(None)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    self.receiver = Some(receiver);
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(Ok(Some(Message::new(&receiver.reading))))
     }
 }
 

@@ -61,7 +61,7 @@ impl Sender {
     }
 
     /// Puts a message beside those that this wake-up has sent, if that is possible.
-    #[inline]
+    #[inline(always)]
     fn stage(&mut self, message: &Payload<'_>) -> bool {
         let (kind, payload) = message.parts();
         let staged = self.plain && self.shared.is_clear() && stage::push(self.shared.id(), kind, payload);
@@ -297,7 +297,8 @@ impl<M> Unpin for Sending<'_, M> {}
 impl<'a, M: Into<Payload<'a>>> Future for Sending<'a, M> {
     type Output = Result<(), Error>;
 
-    #[inline]
+    // What is sent is to stay in registers on its way to where it gathers.
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         if let (Some(sender), Some(message)) = (this.sender.take(), this.message.take()) {

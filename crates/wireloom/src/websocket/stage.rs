@@ -55,7 +55,7 @@ impl Frames {
     }
 
     /// Adds a frame, unless there are so many already that they should leave.
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, kind: Kind, payload: &[u8]) -> bool {
         if self.len >= FULL || payload.len() > PAYLOAD_LEN_MAX {
             return false;
@@ -81,7 +81,7 @@ impl Frames {
 }
 
 /// Copies between slices of one length: short ones in two moves that overlap, where a call would cost more than they do.
-#[inline]
+#[inline(always)]
 fn copy(to: &mut [u8], from: &[u8]) {
     fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<()> {
         let (first, last) = (*from.first_chunk::<N>()?, *from.last_chunk::<N>()?);
@@ -110,7 +110,7 @@ pub(super) fn note_queued() {
 }
 
 /// Adds a message, unless the stage is not this connection's, or it holds enough.
-#[inline]
+#[inline(always)]
 pub(super) fn push(id: usize, kind: Kind, payload: &[u8]) -> bool {
     STAGE.with(|stage| {
         stage.owner.get() == id
