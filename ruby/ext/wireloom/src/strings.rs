@@ -113,11 +113,38 @@ unsafe fn rstring(value: VALUE) -> RString {
     unsafe { RString::from_value(Value::from_raw(value)).unwrap_unchecked() }
 }
 
-/// A String in UTF-8 of bytes that `wireloom_ws` has found valid; `ascii` when they are ASCII.
+/// A String in `ASCII-8BIT` of `len` bytes, which `write` writes in full.
 #[inline]
-pub(crate) fn utf8_validated(bytes: &[u8], ascii: bool) -> RString {
-    // SAFETY: the caller vouches for both.
-    utf8(unsafe { std::str::from_utf8_unchecked(bytes) }, ascii)
+pub(crate) fn binary_with<T>(len: usize, write: impl FnOnce(&mut [u8]) -> T) -> RString {
+    // SAFETY: without a source Ruby makes room and leaves it as it is; only NoMemoryError is raised.
+    let string = unsafe { rstring(rb_str_new(std::ptr::null(), len as _)) };
+    write_all(string, write);
+    string
+}
+
+/// A String in UTF-8 of `len` bytes, which `write` writes in full and nobody has judged.
+#[inline]
+pub(crate) fn utf8_with<T>(len: usize, write: impl FnOnce(&mut [u8]) -> T) -> RString {
+    // SAFETY: as for `binary_with`.
+    let string = unsafe { rstring(rb_enc_str_new(std::ptr::null(), len as _, rb_utf8_encoding())) };
+    write_all(string, write);
+    string
+}
+
+#[inline]
+fn write_all<T>(string: RString, write: impl FnOnce(&mut [u8]) -> T) {
+    // SAFETY: nobody else has the String yet; what `write` is lent may be garbage but is the String's memory.
+    unsafe {
+        let bytes = string.as_slice();
+        write(std::slice::from_raw_parts_mut(bytes.as_ptr().cast_mut(), bytes.len()));
+    }
+}
+
+/// Tells Ruby that a String in UTF-8 that is this extension's own is valid; `ascii` when it is ASCII.
+#[inline]
+pub(crate) fn declare_valid(string: RString, ascii: bool) {
+    // SAFETY: the caller vouches for it; the String is not frozen.
+    unsafe { set_coderange(string.as_raw(), ascii) };
 }
 
 /// An empty String in `ASCII-8BIT` with room for `len` bytes.

@@ -34,6 +34,8 @@ pub(crate) struct Codec {
     assembly: Cell<Value>,
     /// What goes with what `parse` returned.
     payload: Cell<Value>,
+    /// The chunk that is being parsed while listeners are called, or nil, and how much of it was used.
+    chunk: Cell<(Value, usize)>,
     keys: RefCell<Keys>,
 }
 
@@ -45,6 +47,7 @@ impl DataTypeFunctions for Codec {
     fn mark(&self, marker: &gc::Marker) {
         marker.mark(self.assembly.get());
         marker.mark(self.payload.get());
+        marker.mark(self.chunk.get().0);
         self.delivery.mark(marker);
     }
 
@@ -76,6 +79,7 @@ impl Codec {
                 delivery: Delivery::new(event),
                 assembly: Cell::new(nil()),
                 payload: Cell::new(nil()),
+                chunk: Cell::new((nil(), 0)),
                 keys: RefCell::new(Keys { bytes: [0; 4 * KEYS], left: 0 }),
             })
         })
@@ -92,6 +96,7 @@ impl Codec {
     fn stop(&self) {
         self.frames.borrow_mut().stop();
         self.assembly.set(nil());
+        self.chunk.set((nil(), 0));
     }
 
     /// `codec.parse(chunk, driver)`: takes the chunk, or nil for none, and hands messages to the driver's listeners, unless
@@ -100,64 +105,96 @@ impl Codec {
     fn parse(ruby: &Ruby, rb_self: Obj<Self>, chunk: Value, driver: Value) -> Result<Option<u8>, Error> {
         guard(ruby, || {
             let this = &*rb_self;
-            let mut pushed = None;
+            // Of a call that this one is made from within: its rest comes first.
+            this.keep_chunk();
             if !chunk.is_nil() {
                 let chunk = RString::from_value(chunk).ok_or_else(|| {
                     Error::new(ruby.exception_type_error(), "a chunk of input has to be a String")
                 })?;
-                // SAFETY: no code of Ruby runs while the slice is borrowed; what is allocated meanwhile cannot free it.
-                let chunk = unsafe { chunk.as_slice() };
-                pushed = match this.frames.borrow_mut().push(chunk, &this.assembly, nil()) {
-                    Found::Nothing => None,
-                    found => Some(found),
-                };
+                this.chunk.set((chunk.as_value(), 0));
+                if this.frames.borrow().has_kept() {
+                    this.keep_chunk();
+                }
             }
-            let mut listeners = None;
-            loop {
-                let found = match pushed.take() {
-                    Some(found) => found,
-                    None => this.frames.borrow_mut().next(&this.assembly, nil()),
-                };
-                let (kind, payload) = match found {
-                    Found::Nothing => return Ok(None),
-                    Found::Message(data, text) => {
-                        let data = if this.arrays && !text {
-                            bytes_to_array(ruby, data).as_value()
-                        } else {
-                            data.as_value()
-                        };
-                        let listeners = match listeners {
-                            Some(listeners) => listeners,
-                            None => *listeners.insert(this.delivery.listeners(driver)?),
-                        };
-                        match listeners {
-                            Some(listeners) => {
-                                this.delivery.deliver(ruby, listeners, data)?;
-                                continue;
-                            }
-                            None => (MESSAGE, data),
-                        }
-                    }
-                    Found::Raw(data, opcode, rsv) => {
-                        let parts = ruby.ary_new_from_values(&[
-                            data.as_value(),
-                            ruby.integer_from_i64(i64::from(opcode)).as_value(),
-                            ruby.integer_from_i64(i64::from(rsv)).as_value(),
-                        ]);
-                        (RAW, parts.as_value())
-                    }
-                    Found::Control(opcode, data) => (opcode, data.as_value()),
-                    Found::Broken(error, said) => {
-                        let parts = ruby.ary_new_capa(2);
-                        parts.push(ruby.to_symbol(error))?;
-                        parts.push(said)?;
-                        (BROKEN, parts.as_value())
-                    }
-                };
-                this.payload.set(payload);
-                return Ok(Some(kind));
-            }
+            let found = this.deliver_messages(ruby, driver);
+            // Before the application gets to change it.
+            this.keep_chunk();
+            let Some((kind, payload)) = found? else { return Ok(None) };
+            this.payload.set(payload);
+            Ok(Some(kind))
         })
+    }
+
+    /// What is left of the chunk that is being parsed is copied: it stays the application's.
+    fn keep_chunk(&self) {
+        let (chunk, at) = self.chunk.replace((nil(), 0));
+        if let Some(chunk) = RString::from_value(chunk) {
+            // SAFETY: no code of Ruby runs while the slice is borrowed.
+            let rest = unsafe { chunk.as_slice() }.get(at..).unwrap_or_default();
+            self.frames.borrow_mut().keep(rest);
+        }
+    }
+
+    fn next(&self) -> Found {
+        let mut frames = self.frames.borrow_mut();
+        let (chunk, at) = self.chunk.get();
+        let Some(chunk) = RString::from_value(chunk) else {
+            return frames.next_kept(&self.assembly, nil());
+        };
+        // SAFETY: no code of Ruby runs while the slice is borrowed; what is allocated meanwhile cannot free it. A listener
+        // may have changed the chunk, so that its length is asked for again each time.
+        let input = unsafe { chunk.as_slice() }.get(at..).unwrap_or_default();
+        let (used, found) = frames.next(input, &self.assembly, nil());
+        if matches!(found, Found::Nothing) {
+            frames.keep(&input[used..]);
+            self.chunk.set((nil(), 0));
+        } else {
+            self.chunk.set((chunk.as_value(), at + used));
+        }
+        found
+    }
+
+    /// Until something else than a message turns up.
+    fn deliver_messages(&self, ruby: &Ruby, driver: Value) -> Result<Option<(u8, Value)>, Error> {
+        let mut listeners = None;
+        loop {
+            return Ok(Some(match self.next() {
+                Found::Nothing => return Ok(None),
+                Found::Message(data, text) => {
+                    let data = if self.arrays && !text {
+                        bytes_to_array(ruby, data).as_value()
+                    } else {
+                        data.as_value()
+                    };
+                    let listeners = match listeners {
+                        Some(listeners) => listeners,
+                        None => *listeners.insert(self.delivery.listeners(driver)?),
+                    };
+                    match listeners {
+                        Some(listeners) => {
+                            self.delivery.deliver(ruby, listeners, data)?;
+                            continue;
+                        }
+                        None => (MESSAGE, data),
+                    }
+                }
+                Found::Raw(data, opcode, rsv) => {
+                    let parts = ruby.ary_new_from_values(&[
+                        data.as_value(),
+                        ruby.integer_from_i64(i64::from(opcode)).as_value(),
+                        ruby.integer_from_i64(i64::from(rsv)).as_value(),
+                    ]);
+                    (RAW, parts.as_value())
+                }
+                Found::Control(opcode, data) => (opcode, data.as_value()),
+                Found::Broken(error, said) => {
+                    let parts = ruby.ary_new_capa(2);
+                    parts.push(ruby.to_symbol(error))?;
+                    parts.push(said)?;
+                    (BROKEN, parts.as_value())
+                }
+            }));
+        }
     }
 
     /// `codec.payload`: a String; of a raw message `[data, opcode, reserved bits]`; of a broken rule `[error, message]`.

@@ -1,8 +1,8 @@
 //! Frames of one direction into messages, judged in the order and the words of `websocket-driver`, which differ from the
 //! core's [`wireloom_ws::Decoder`]: a peer may mask or not unless told, and each broken rule has a sentence of its own.
 //!
-//! Owns where it stands in the stream and the bytes that were not used yet. Payloads are unmasked where they lie and copied
-//! once, into the String that the listener gets.
+//! Owns where it stands in the stream and the bytes that were not used yet. Payloads are read once, from what the application
+//! handed in, and unmasked on their way into the String that the listener gets.
 
 use crate::{scratch, strings};
 use magnus::prelude::*;
@@ -72,8 +72,9 @@ struct Message {
 
 pub(crate) struct Frames {
     pub(crate) rules: Rules,
-    buffer: Vec<u8>,
-    /// `at <= buffer.len()`; what lies before has been used.
+    /// Input that was not used yet.
+    kept: Vec<u8>,
+    /// `at <= kept.len()`; what lies before has been used.
     at: usize,
     frame: Option<Frame>,
     message: Option<Message>,
@@ -85,7 +86,7 @@ impl Frames {
     pub(crate) fn new(rules: Rules) -> Self {
         Self {
             rules,
-            buffer: Vec::new(),
+            kept: Vec::new(),
             at: 0,
             frame: None,
             message: None,
@@ -96,7 +97,7 @@ impl Frames {
 
     /// Bytes held beyond the struct's own, without the message under way, which is a String.
     pub(crate) fn held_len(&self) -> usize {
-        self.buffer.capacity()
+        self.kept.capacity()
     }
 
     /// Forgets everything and takes no further input.
@@ -104,125 +105,109 @@ impl Frames {
         self.stopped = true;
         self.frame = None;
         self.message = None;
-        self.buffer = Vec::new();
+        self.kept = Vec::new();
         self.at = 0;
     }
 
-    /// Adds input. What belongs to a message under way goes straight into its String; if that ends something, it is returned,
-    /// and the rest of the input is there for [`next`](Self::next).
-    pub(crate) fn push(&mut self, mut chunk: &[u8], assembly: &Cell<Value>, nil: Value) -> Found {
-        if self.stopped {
-            return Found::Nothing;
+    /// Whether input waits that [`next_kept`](Self::next_kept) has to see before any other.
+    pub(crate) fn has_kept(&self) -> bool {
+        self.at < self.kept.len()
+    }
+
+    /// Keeps input for [`next_kept`](Self::next_kept).
+    pub(crate) fn keep(&mut self, input: &[u8]) {
+        if self.stopped || input.is_empty() {
+            return;
         }
-        let mut found = Found::Nothing;
-        if self.at == self.buffer.len()
-            && let Some(frame) = self.frame.take_if(|frame| frame.opcode < CLOSE)
-        {
-            let len = usize::try_from(frame.remaining).map_or(chunk.len(), |left| left.min(chunk.len()));
-            let (piece, rest) = chunk.split_at(len);
-            chunk = rest;
-            found = self.assemble(frame, piece, assembly, nil);
-            if chunk.is_empty() {
-                return found;
-            }
-        }
-        if self.buffer.capacity() < self.buffer.len() + chunk.len() {
+        if self.kept.capacity() < self.kept.len() + input.len() {
             let mut wider = scratch::take();
-            wider.extend_from_slice(&self.buffer[self.at..]);
-            self.buffer = wider;
+            wider.extend_from_slice(&self.kept[self.at..]);
+            self.kept = wider;
             self.at = 0;
         }
-        self.buffer.extend_from_slice(chunk);
+        self.kept.extend_from_slice(input);
+    }
+
+    /// The next thing in the input that was kept.
+    pub(crate) fn next_kept(&mut self, assembly: &Cell<Value>, nil: Value) -> Found {
+        let kept = std::mem::take(&mut self.kept);
+        let (used, found) = self.next(&kept[self.at..], assembly, nil);
+        let at = self.at + used;
+        self.at = 0;
+        if !matches!(found, Found::Nothing) {
+            self.kept = kept;
+            self.at = at;
+        } else {
+            // Little is left, if anything.
+            self.kept = kept[at..].to_vec();
+            scratch::give(kept);
+        }
         found
     }
 
-    /// Gives the buffer back when nothing is left in it, or little.
-    fn settle(&mut self) {
-        let rest = self.buffer[self.at..].to_vec();
-        let buffer = std::mem::replace(&mut self.buffer, rest);
-        self.at = 0;
-        scratch::give(buffer);
-    }
-
-    /// The next thing in the input. `assembly` is where the message under way is kept, `nil` between messages.
+    /// The next thing in `input`, and how many bytes of it were used. `assembly` is where the message under way is kept, `nil`
+    /// between messages. When nothing is found, what was not used has to be kept: up to 138 bytes.
     #[inline]
-    pub(crate) fn next(&mut self, assembly: &Cell<Value>, nil: Value) -> Found {
+    pub(crate) fn next(&mut self, input: &[u8], assembly: &Cell<Value>, nil: Value) -> (usize, Found) {
+        let mut at = 0;
         if self.stopped {
-            return Found::Nothing;
+            return (input.len(), Found::Nothing);
         }
         loop {
             let frame = match self.frame.take() {
                 Some(frame) => frame,
-                None => match self.header() {
-                    Ok(Some(frame)) => frame,
-                    Ok(None) => {
-                        self.settle();
-                        return Found::Nothing;
+                None => match self.header(&input[at..]) {
+                    Ok(Some((frame, len))) => {
+                        at += len;
+                        frame
                     }
-                    Err((kind, said)) => return Found::Broken(kind, said),
+                    Ok(None) => return (at, Found::Nothing),
+                    Err((kind, said)) => return (at, Found::Broken(kind, said)),
                 },
             };
-            let here = self.buffer.len() - self.at;
+            let here = input.len() - at;
             let len = usize::try_from(frame.remaining).map_or(here, |remaining| remaining.min(here));
+            let piece = &input[at..at + len];
+            let whole = len as u64 == frame.remaining;
             if frame.opcode >= CLOSE {
-                if (len as u64) < frame.remaining {
+                if !whole {
                     self.frame = Some(frame);
-                    self.settle();
-                    return Found::Nothing;
+                    return (at, Found::Nothing);
                 }
-                let payload = &mut self.buffer[self.at..self.at + len];
-                if let Some(key) = frame.key {
-                    mask::apply(payload, key);
-                }
-                let payload = strings::binary(payload);
-                self.at += len;
-                return Found::Control(frame.opcode, payload);
+                let payload = strings::binary_with(len, |room| fill(room, piece, frame.key));
+                return (at + len, Found::Control(frame.opcode, payload));
             }
-            match self.data(frame, len, assembly, nil) {
-                Found::Nothing if self.at < self.buffer.len() => {}
-                Found::Nothing => {
-                    self.settle();
-                    return Found::Nothing;
-                }
-                found => return found,
+            at += len;
+            let found = if whole && frame.fin && assembly.get().is_nil() {
+                self.whole(&frame, piece)
+            } else {
+                self.assemble(frame, piece, assembly, nil)
+            };
+            if !matches!(found, Found::Nothing) || at == input.len() {
+                return (at, found);
             }
         }
     }
 
-    /// The payload that is here of a data frame: `len` bytes of the buffer.
+    /// A message that is here whole in one frame.
     #[inline]
-    fn data(&mut self, frame: Frame, len: usize, assembly: &Cell<Value>, nil: Value) -> Found {
-        let at = self.at;
-        self.at += len;
-        if frame.fin && len as u64 == frame.remaining && assembly.get().is_nil() {
-            return self.whole(frame, at, len);
-        }
-        // Borrowed beside the rest of `self`, and put back.
-        let buffer = std::mem::take(&mut self.buffer);
-        let found = self.assemble(frame, &buffer[at..at + len], assembly, nil);
-        if !self.stopped {
-            self.buffer = buffer;
-        }
-        found
-    }
-
-    /// A message that is here whole in one frame: unmasked where it lies and copied once.
-    #[inline]
-    fn whole(&mut self, frame: Frame, at: usize, len: usize) -> Found {
+    fn whole(&mut self, frame: &Frame, piece: &[u8]) -> Found {
         let Some(message) = self.message.take() else { return Found::Nothing };
-        let payload = &mut self.buffer[at..at + len];
-        if let Some(key) = frame.key {
-            mask::apply(payload, key);
+        if message.opcode != TEXT || self.rules.raw {
+            let data = strings::binary_with(piece.len(), |room| fill(room, piece, frame.key));
+            return self.found(&message, data);
         }
-        if message.opcode == TEXT && !self.rules.raw {
-            let ascii = payload.is_ascii();
-            if !ascii && utf8::validate(payload).is_err() {
-                return not_utf8();
-            }
-            return Found::Message(strings::utf8_validated(payload, ascii), true);
+        let (mut ascii, mut valid) = (true, true);
+        let data = strings::utf8_with(piece.len(), |room| {
+            fill(room, piece, frame.key);
+            ascii = room.is_ascii();
+            valid = ascii || utf8::validate(room).is_ok();
+        });
+        if !valid {
+            return not_utf8();
         }
-        let data = strings::binary(payload);
-        self.found(&message, data)
+        strings::declare_valid(data, ascii);
+        Found::Message(data, true)
     }
 
     /// A piece of a message that does not come whole: unmasked on its way into the message's String.
@@ -238,10 +223,7 @@ impl Frames {
         let mut valid = true;
         let utf8 = &mut self.utf8;
         strings::append_with(data, piece.len(), |room| {
-            match frame.key {
-                Some(key) => frame.key = Some(mask::copy(room, piece, key)),
-                None => room.copy_from_slice(piece),
-            }
+            frame.key = fill(room, piece, frame.key);
             if validate {
                 message.ascii = message.ascii && room.is_ascii();
                 // RFC 6455 §8.1: refused at the first impossible byte, not at the end of the message.
@@ -278,10 +260,9 @@ impl Frames {
         }
     }
 
-    /// The next header, if all of it is here. Rules are judged as soon as the bytes they need have arrived.
+    /// The next header and its length, if all of it is here. Rules are judged as soon as the bytes they need have arrived.
     #[inline]
-    fn header(&mut self) -> Result<Option<Frame>, (&'static str, String)> {
-        let bytes = &self.buffer[self.at..];
+    fn header(&mut self, bytes: &[u8]) -> Result<Option<(Frame, usize)>, (&'static str, String)> {
         let Some(&first) = bytes.first() else { return Ok(None) };
         let (fin, rsv, opcode) = (first & FIN != 0, first >> 4 & 7, first & 0xF);
         let opens = opcode == TEXT || opcode == BINARY;
@@ -359,8 +340,7 @@ impl Frames {
                 }
             }
         }
-        self.at += end;
-        Ok(Some(Frame { opcode, fin, key, remaining: len }))
+        Ok(Some((Frame { opcode, fin, key, remaining: len }, end)))
     }
 
     fn check_len(&self, control: bool, len: u64) -> Result<(), (&'static str, String)> {
@@ -369,6 +349,18 @@ impl Frames {
             return Err(("too_large", "WebSocket frame length too large".to_owned()));
         }
         Ok(())
+    }
+}
+
+/// Copies `piece` into `room`, unmasked; returns the key for the byte behind it.
+#[inline]
+fn fill(room: &mut [u8], piece: &[u8], key: Option<MaskKey>) -> Option<MaskKey> {
+    match key {
+        Some(key) => Some(mask::copy(room, piece, key)),
+        None => {
+            room.copy_from_slice(piece);
+            None
+        }
     }
 }
 
