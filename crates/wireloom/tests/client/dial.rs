@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use wireloom::error::Stage;
-use wireloom::wireloom_ws::handshake::{HandshakeError, HandshakeLimits};
+use wireloom::wireloom_ws::handshake::server::ServerHandshake;
+use wireloom::wireloom_ws::handshake::{Acceptance, HandshakeError, HandshakeLimits};
 use wireloom::{Connector, Error};
 
-use super::{serve, told};
+use super::{polled, serve, told};
 
 /// A listener whose queue is full: what wants to connect waits for ever.
 async fn black_hole() -> (TcpListener, Vec<TcpStream>) {
@@ -106,6 +107,54 @@ async fn tells_answers_that_are_none() {
     assert!(matches!(error, Error::Handshake(_)), "{error:?}");
     let error = wireloom::connect(&saying(Vec::new()).await).await.unwrap_err();
     assert_eq!(error, Error::Cut);
+}
+
+// What a server sends in the packet of its answer is not lost.
+#[tokio::test]
+async fn keeps_frames_that_came_with_the_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut handshake = ServerHandshake::new(HandshakeLimits::default());
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"\r\n\r\n") {
+            bytes.push(stream.read_u8().await.unwrap());
+        }
+        handshake.handle_input(&bytes).unwrap();
+        let mut answer = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n".to_vec();
+        handshake.accept(&Acceptance::default(), &mut answer).unwrap();
+        answer.extend_from_slice(b"\x81\x02hi\x82\x01\x00\x88\x02\x03\xe8");
+        stream.write_all(&answer).await.unwrap();
+        // RFC 6455 §7.1.1: once both have said Close, the server ends the connection.
+        stream.read_exact(&mut [0; 8]).await.unwrap();
+    });
+    let mut socket = wireloom::connect(&format!("ws://{address}/")).await.unwrap();
+    assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("hi"));
+    assert_eq!(socket.recv().await.unwrap().unwrap().as_bytes(), [0]);
+    assert!(socket.recv().await.unwrap().is_none());
+    assert_eq!(socket.end().unwrap().code(), wireloom::CloseCode::NORMAL);
+}
+
+// Wherever connecting is given up, nothing stays behind.
+#[tokio::test]
+async fn connecting_may_be_dropped_at_any_moment() {
+    let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    let (handle, address) = (server.handle(), server.local_addr().unwrap());
+    tokio::spawn(server.serve(super::handle));
+    for is_http2 in [false, true] {
+        let connector = Connector::new().http2(is_http2).redirects_max(1);
+        let mut opened = 0;
+        for times in 0..40 {
+            opened += usize::from(
+                polled(connector.connect(&format!("ws://{address}/?to=/x")), times).await.is_some(),
+            );
+        }
+        assert!(opened > 0 && opened < 40, "{opened}");
+    }
+    while handle.stats().connections_open > 0 || handle.stats().websockets_open > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test]

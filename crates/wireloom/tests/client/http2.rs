@@ -13,7 +13,7 @@ use wireloom::wireloom_http2::{Config, Connection, Role, StreamKey};
 use wireloom::{Body, Connector, DeflateConfig, Error, Headers, Response, Server, Version};
 
 use super::scripted::{self, Happened};
-use super::told;
+use super::{polled, told};
 
 /// A server that also answers requests.
 async fn serve() -> SocketAddr {
@@ -470,19 +470,6 @@ async fn ends_when_nobody_needs_it() {
     drop(http2);
     // The response keeps what it needs.
     assert_eq!(response.body.bytes().await.unwrap().len(), 1_000_000);
-}
-
-/// Polls a future so often at most, and drops it.
-async fn polled<F: Future>(future: F, mut times: usize) -> Option<F::Output> {
-    let mut future = std::pin::pin!(future);
-    std::future::poll_fn(|cx| {
-        if times == 0 {
-            return std::task::Poll::Ready(None);
-        }
-        times -= 1;
-        future.as_mut().poll(cx).map(Some)
-    })
-    .await
 }
 
 // Whatever is dropped at whatever moment, the connection goes on, and what goes on is whole.

@@ -59,3 +59,16 @@ async fn serve() -> SocketAddr {
 async fn told(socket: &mut WebSocket) -> String {
     socket.recv().await.unwrap().unwrap().as_text().unwrap().to_owned()
 }
+
+/// Polls a future so often at most, and drops it.
+async fn polled<F: Future>(future: F, mut times: usize) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        if times == 0 {
+            return std::task::Poll::Ready(None);
+        }
+        times -= 1;
+        future.as_mut().poll(cx).map(Some)
+    })
+    .await
+}
