@@ -291,6 +291,8 @@ impl Connector {
             if !next.is_same_origin(&target) {
                 headers.clear();
             }
+            #[cfg(feature = "tracing")]
+            tracing::debug!(from = ?target, to = ?next, "redirected");
             target = next;
         }
     }
@@ -308,6 +310,8 @@ impl Connector {
     }
 
     async fn attempt(&self, target: &Target, headers: &[(String, String)]) -> Result<Opened, Error> {
+        #[cfg(feature = "tracing")]
+        tracing::debug!(?target, http2 = self.is_http2, "opening a WebSocket");
         if self.is_http2 {
             return self.http2_to(target.clone(), headers.to_vec()).await?.open_at(target).await;
         }

@@ -87,6 +87,9 @@ async fn asks_what_it_is_told_to() {
         let bad = http2.request(Request::get("/").header(name, value)).await.unwrap_err();
         assert_eq!(bad, Error::Header, "{name}");
     }
+    let all =
+        Connector::new().header("Upgrade", "h2c").connect_http2(&format!("http://{address}")).await.unwrap();
+    assert_eq!(all.request(Request::get("/")).await.unwrap_err(), Error::Header);
     // In one go.
     let request = Request::get(format!("http://{address}/nothing"));
     assert_eq!(Connector::new().request(request).await.unwrap().status, 404);
@@ -266,6 +269,9 @@ async fn negotiates_as_over_http1() {
         socket.send(&text).await.unwrap();
         assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some(&*text));
     }
+    // The next one is another matter.
+    let plain = http2.with_connector(&Connector::new()).unwrap().websocket("/").await.unwrap();
+    assert_eq!((plain.subprotocol(), plain.is_compressed()), (None, false));
 }
 
 #[tokio::test]

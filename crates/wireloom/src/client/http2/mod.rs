@@ -22,6 +22,7 @@ use wireloom_ws::handshake::uri::UriError;
 
 pub use exchange::{Exchange, Informational, Response};
 pub use request::Request;
+use request::is_of_connection;
 
 use super::opened::Sent;
 use super::target::Target;
@@ -55,6 +56,9 @@ use crate::websocket::WebSocket;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// How long an answer may take is the caller's to say, by `tokio::time::timeout`: there is nothing that dropping a future leaves
+/// behind.
 ///
 /// # What is safe to retry
 /// [`Error::NotProcessed`] says that the server has not looked at a request: it was refused, or the connection was going away
@@ -151,6 +155,9 @@ impl Http2 {
         let target = self.target_of(request.url())?;
         let mut headers = Headers::new();
         for (name, value) in &self.about.headers {
+            if is_of_connection(name, value.as_bytes()) {
+                return Err(Error::Header);
+            }
             if !request.has(name) {
                 headers.push(name, value)?;
             }
@@ -261,6 +268,19 @@ impl Http2 {
         }
         let target = Target::http(url)?;
         if target.is_same_origin(own) { Ok(target) } else { Err(Error::Url(UriError::Authority)) }
+    }
+
+    /// A handle of the same connection with what another [`Connector`] says about headers, subprotocols, compression and the like,
+    /// for requests and WebSockets that are begun by it.
+    ///
+    /// # Errors
+    /// The credentials of the URL cannot be sent.
+    pub fn with_connector(&self, connector: &Connector) -> Result<Self, Error> {
+        let target = self.about.target.clone();
+        let headers = connector.headers_for(&target)?;
+        let (connector, peer, tls) = (connector.clone(), self.about.peer, self.about.tls.clone());
+        let about = Arc::new(About { connector, target, headers, peer, tls });
+        Ok(Self { requests: self.requests.clone(), about })
     }
 
     /// Whether requests can still be begun: not when either end has said that it goes away.

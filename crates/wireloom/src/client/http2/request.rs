@@ -87,7 +87,7 @@ impl Request {
 }
 
 /// What HTTP/2 says otherwise, or not at all (RFC 9113 §8.2.2, §8.3.1).
-fn is_of_connection(name: &str, value: &[u8]) -> bool {
+pub(super) fn is_of_connection(name: &str, value: &[u8]) -> bool {
     ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "host"]
         .iter()
         .any(|own| name.eq_ignore_ascii_case(own))

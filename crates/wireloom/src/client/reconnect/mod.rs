@@ -255,6 +255,8 @@ impl Reconnecting {
         let chance = getrandom::getrandom(&mut chance).map_or(u64::MAX, |()| u64::from_ne_bytes(chance));
         let delay = self.policy.delay(trouble, self.failed, chance);
         self.failed = self.failed.saturating_add(1);
+        #[cfg(feature = "tracing")]
+        tracing::debug!(?delay, failed = self.failed, "the WebSocket is not open");
         self.state = match delay {
             Some(delay) => State::Waiting(Instant::now() + delay),
             None => State::Over,
