@@ -12,6 +12,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::LocalModes;
+
+/// Longer than any of this takes.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 
@@ -75,7 +79,9 @@ impl Person {
         Self { child, keys, shown, seen: String::new() }
     }
 
+    /// Types, once there is a line to edit.
     fn types(&mut self, keys: &str) {
+        self.is_asked();
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
@@ -85,13 +91,17 @@ impl Person {
         self.waits_for(&[&format!("\x1b[K{message}\r\n"), &format!("\n{message}\r\n")]);
     }
 
-    /// Waits until there is a line to edit.
-    fn is_asked(&mut self) {
-        self.waits_for(&["> "]);
+    /// Waits until keys reach the editor: before that the terminal itself would heed some of them.
+    fn is_asked(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while rustix::termios::tcgetattr(&self.keys).unwrap().local_modes.contains(LocalModes::ICANON) {
+            assert!(Instant::now() < deadline, "nothing is asked");
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     fn waits_for(&mut self, texts: &[&str]) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(end) = texts.iter().find_map(|text| Some(self.seen.find(text)? + text.len())) {
                 self.seen.drain(..end);
@@ -121,7 +131,6 @@ fn lines_are_edited_and_kept() {
     let (_served, url) = serve();
     let home = home("edited");
     let mut person = Person::sits_down(&url, &home);
-    person.is_asked();
     // Backspace, then what is missing.
     person.types("hellx\x7fo\r");
     person.sees("hello");
@@ -140,7 +149,6 @@ fn lines_are_edited_and_kept() {
 
     // Another day.
     let mut person = Person::sits_down(&url, &home);
-    person.is_asked();
     person.types("\x1b[A\r");
     person.sees("hello");
     // Ctrl-C.
@@ -154,17 +162,13 @@ fn the_terminal_is_given_back_when_the_peer_closes() {
     let (served, url) = serve();
     let home = home("closed");
     let mut person = Person::sits_down(&url, &home);
-    person.is_asked();
     person.types("unfinished");
     person.waits_for(&["unfinished"]);
-    let modes = || rustix::termios::tcgetattr(&person.keys).unwrap().local_modes;
-    let canonical = rustix::termios::LocalModes::ICANON;
-    assert!(!modes().contains(canonical));
     let pid = rustix::process::Pid::from_child(&served.0);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     let status = person.child.wait().unwrap();
     assert_eq!(status.code(), Some(0));
     let modes = rustix::termios::tcgetattr(&person.keys).unwrap().local_modes;
-    assert!(modes.contains(canonical | rustix::termios::LocalModes::ECHO));
+    assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO));
     std::fs::remove_dir_all(home).unwrap();
 }
