@@ -12,8 +12,10 @@ use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use wireloom::wireloom_ws::handshake::Negotiated;
-use wireloom::wireloom_ws::{Cause, Initiator, Role};
-use wireloom::{CloseCode, Error, OwnedMessage, SlowPeer, Transport, WebSocket, WebSocketConfig};
+use wireloom::wireloom_ws::{Cause, End, Initiator, Role};
+use wireloom::{
+    CloseCode, Error, Message, OwnedMessage, Sender, Session, SlowPeer, Transport, WebSocket, WebSocketConfig,
+};
 
 fn open(transport: impl Transport, role: Role, config: WebSocketConfig) -> WebSocket {
     WebSocket::from_transport(transport, role, Negotiated::default(), None, config, &[])
@@ -241,6 +243,154 @@ async fn nothing_is_lost_when_futures_are_dropped() {
     }
     client.close(CloseCode::NORMAL, "").await.unwrap();
     server.await.unwrap().unwrap();
+}
+
+// Whatever is dropped half-way, messages arrive whole, in order, once; and those that were done with have arrived.
+#[tokio::test]
+async fn every_future_may_be_dropped_at_any_point() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for _ in 0..20 {
+        let (client, server) = tokio::io::duplex(random.usize(1..300));
+        let mut config = WebSocketConfig::default();
+        config.core.limits.queued_len_high = random.usize(1..2000);
+        let mut client = open(client, Role::Client, config);
+        let server = tokio::spawn(echo(open(server, Role::Server, WebSocketConfig::default())));
+        let (mut next, mut heard) = (0u32, Vec::new());
+        let mut done = Vec::new();
+        while next < 60 {
+            let polls = random.u32(0..5);
+            let (sender, receiver) = client.halves();
+            match random.u32(0..6) {
+                0 | 1 => {
+                    let payload = [&next.to_be_bytes()[..], &vec![next as u8; random.usize(0..400)]].concat();
+                    let sent = match random.bool() {
+                        true => give_up(sender.send(&payload), polls).await,
+                        false => give_up(sender.feed(&payload), polls).await,
+                    };
+                    if sent.is_some_and(|sent| sent.is_ok()) {
+                        done.push(next);
+                    }
+                    next += 1;
+                }
+                2 => drop(give_up(sender.ping(b"?"), polls).await),
+                3 => drop(give_up(sender.flush(), polls).await),
+                _ => heard.extend(give_up(hear_id(receiver), polls).await),
+            }
+            tokio::task::yield_now().await;
+        }
+        let (sender, receiver) = client.halves();
+        let last = async {
+            sender.send(&u32::MAX.to_be_bytes()).await.unwrap();
+        };
+        let rest = async {
+            while heard.last() != Some(&u32::MAX) {
+                heard.push(hear_id(receiver).await);
+            }
+        };
+        tokio::join!(last, rest);
+        assert!(heard.is_sorted_by(|one, two| one < two), "{heard:?}");
+        assert!(done.iter().all(|id| heard.contains(id)), "{done:?} {heard:?}");
+        client.close(CloseCode::NORMAL, "").await.unwrap();
+        server.await.unwrap().unwrap();
+    }
+}
+
+/// The number in front of the next message, all of which must be there.
+async fn hear_id(receiver: &mut wireloom::Receiver) -> u32 {
+    let message = receiver.recv().await.unwrap().unwrap();
+    let (id, rest) = message.as_bytes().split_first_chunk().unwrap();
+    let id = u32::from_be_bytes(*id);
+    assert!(rest.iter().all(|&byte| byte == id as u8));
+    id
+}
+
+#[tokio::test(start_paused = true)]
+async fn closes_at_a_deadline_with_its_code() {
+    let (mut client, mut server) = pair(1024);
+    let minute = Duration::from_secs(60);
+    assert!(server.close_after((minute, CloseCode::ABNORMAL)).is_err());
+    server.close_after((minute, CloseCode::TRY_AGAIN_LATER)).unwrap();
+    server.close_after(None).unwrap();
+    server.close_after((2 * minute, CloseCode::POLICY_VIOLATION)).unwrap();
+    let begin = tokio::time::Instant::now();
+    let (server_heard, client_heard) = tokio::join!(server.recv(), client.recv());
+    assert!(server_heard.unwrap().is_none() && client_heard.unwrap().is_none());
+    assert!(begin.elapsed() >= 2 * minute && begin.elapsed() < 3 * minute);
+    assert_eq!(client.end().unwrap().code(), CloseCode::POLICY_VIOLATION);
+}
+
+/// Answers what it is told, until it is told too much.
+struct Answers<'a>(&'a mut Vec<String>);
+
+impl Session for Answers<'_> {
+    async fn on_open(&mut self, sender: &mut Sender) -> Result<(), Error> {
+        sender.send("welcome").await
+    }
+
+    async fn on_message(&mut self, sender: &mut Sender, message: Message<'_>) -> Result<(), Error> {
+        self.0.push(message.as_text().unwrap_or("binary").to_owned());
+        if message.is_binary() {
+            return Err(Error::Io(std::io::ErrorKind::InvalidData));
+        }
+        sender.send(message).await
+    }
+
+    async fn on_close(&mut self, end: Option<&End>) {
+        self.0.push(format!("closed {}", end.unwrap().code().value()));
+    }
+}
+
+#[tokio::test]
+async fn pumps_messages_into_a_session() {
+    let (mut client, server) = pair(1024);
+    let server = tokio::spawn(async move {
+        let mut heard = Vec::new();
+        let end = server.pump(Answers(&mut heard)).await;
+        (heard, end)
+    });
+    assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some("welcome"));
+    for text in ["one", "two"] {
+        client.send(text).await.unwrap();
+        assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some(text));
+    }
+    client.close(CloseCode::NORMAL, "").await.unwrap();
+    let (heard, end) = server.await.unwrap();
+    assert_eq!(heard, ["one", "two", "closed 1000"]);
+    assert_eq!(end.unwrap().unwrap().by, Initiator::Peer);
+}
+
+#[tokio::test]
+async fn tells_the_peer_when_a_session_fails() {
+    let (mut client, server) = pair(1024);
+    let server = tokio::spawn(async move {
+        let mut heard = Vec::new();
+        let end = server.pump(Answers(&mut heard)).await;
+        (heard, end)
+    });
+    client.send(b"?").await.unwrap();
+    assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some("welcome"));
+    assert!(client.recv().await.unwrap().is_none());
+    assert_eq!(client.end().unwrap().code(), CloseCode::INTERNAL_ERROR);
+    let (heard, end) = server.await.unwrap();
+    assert_eq!(heard, ["binary", "closed 1011"]);
+    assert_eq!(end.unwrap_err(), Error::Io(std::io::ErrorKind::InvalidData));
+}
+
+// A message without its middle would be another.
+#[tokio::test]
+async fn drops_no_piece_of_a_message() {
+    let (client, server) = tokio::io::duplex(1024);
+    let mut server = open(server, Role::Server, slow(SlowPeer::DropNewest));
+    let mut client = open(client, Role::Client, WebSocketConfig::default());
+    let receiving = tokio::spawn(async move { client.recv_owned().await.unwrap().unwrap() });
+    for i in 0..20u8 {
+        server.send_piece(&[i; 5000], i == 19).await.unwrap();
+    }
+    assert_eq!(receiving.await.unwrap().as_bytes().len(), 20 * 5000);
+    let (sender, _) = server.halves();
+    assert_eq!(sender.dropped(), 0);
 }
 
 /// Polls a future so many times and drops it.

@@ -56,7 +56,7 @@ impl Outbound {
         keys: Option<Box<MaskKeys>>,
         now: Duration,
     ) -> Self {
-        let compressor = deflate.map(|(params, config)| Box::new(Compressor::new(role, &params, config)));
+        let compressor = deflate.map(|(params, config)| Compressor::new(role, &params, config));
         let limits = &config.limits;
         Self {
             role,

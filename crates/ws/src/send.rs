@@ -25,19 +25,24 @@ pub(crate) struct Sender {
     keys: Option<Box<MaskKeys>>,
     pub(crate) outgoing: Outgoing,
     queued_len_max: usize,
-    compressor: Option<Box<Compressor>>,
-    /// Where a message is compressed before its length is known; empty between messages.
-    compressed: Vec<u8>,
+    deflate: Option<Box<Deflate>>,
     /// The message that is being sent in pieces, and whether it is compressed.
     under_way: Option<(Kind, bool)>,
     /// Headers of frames that were queued, when somebody wants to see them.
     seen: Option<Box<Seen>>,
 }
 
+/// The state of compressed messages.
+struct Deflate {
+    compressor: Compressor,
+    /// Where a message is compressed before its length is known; empty between messages.
+    compressed: Vec<u8>,
+}
+
 impl Sender {
     pub(crate) fn new(
         keys: Option<Box<MaskKeys>>,
-        compressor: Option<Box<Compressor>>,
+        compressor: Option<Compressor>,
         queued_len_max: usize,
     ) -> Self {
         let outgoing = Outgoing::default();
@@ -45,8 +50,7 @@ impl Sender {
             keys,
             outgoing,
             queued_len_max,
-            compressor,
-            compressed: Vec::new(),
+            deflate: compressor.map(|compressor| Box::new(Deflate { compressor, compressed: Vec::new() })),
             under_way: None,
             seen: None,
         }
@@ -59,9 +63,7 @@ impl Sender {
         if self.under_way.is_some() {
             return Err(Misuse::MessageUnderWay);
         }
-        if compress
-            && self.compressor.as_ref().is_some_and(|compressor| compressor.is_worthwhile(payload.len()))
-        {
+        if compress && self.is_worthwhile(payload.len()) {
             self.compressed(kind.opcode(), payload, true, true);
         } else {
             self.frame(true, 0, kind.opcode(), payload);
@@ -71,8 +73,7 @@ impl Sender {
 
     /// Sends a message in one frame, its payload by reference where that is cheaper.
     pub(crate) fn message_shared(&mut self, kind: Kind, payload: Bytes) -> Result<(), Misuse> {
-        let compress =
-            self.compressor.as_ref().is_some_and(|compressor| compressor.is_worthwhile(payload.len()));
+        let compress = self.is_worthwhile(payload.len());
         if self.keys.is_some() || compress || payload.len() < SHARED_LEN_MIN {
             return self.message(kind, &payload, true);
         }
@@ -106,7 +107,7 @@ impl Sender {
         if self.keys.is_some()
             || self.outgoing.len() > 0
             || self.under_way.is_some()
-            || self.compressor.as_ref().is_some_and(|compressor| compressor.is_worthwhile(payload.len()))
+            || self.is_worthwhile(payload.len())
         {
             return self.message(kind, payload, true);
         }
@@ -149,7 +150,7 @@ impl Sender {
     pub(crate) fn chunk(&mut self, kind: Kind, piece: &[u8], fin: bool) -> Result<(), Misuse> {
         self.admit(piece.len())?;
         let (opcode, compress) = match self.under_way {
-            None => (kind.opcode(), self.compressor.is_some()),
+            None => (kind.opcode(), self.deflate.is_some()),
             Some((under_way, compress)) if under_way == kind => (Opcode::Continuation, compress),
             Some(_) => return Err(Misuse::MessageUnderWay),
         };
@@ -183,9 +184,9 @@ impl Sender {
     /// Gives back what memory an idle connection can do without.
     pub(crate) fn release(&mut self) {
         self.outgoing.release();
-        self.compressed = Vec::new();
-        if let Some(compressor) = &mut self.compressor {
-            compressor.shrink();
+        if let Some(deflate) = &mut self.deflate {
+            deflate.compressed = Vec::new();
+            deflate.compressor.shrink();
         }
     }
 
@@ -201,17 +202,24 @@ impl Sender {
 
     /// RFC 7692 §6.1: RSV1 is set on the first frame of a compressed message alone.
     fn compressed(&mut self, opcode: Opcode, piece: &[u8], first: bool, fin: bool) {
-        let mut compressed = core::mem::take(&mut self.compressed);
-        if let Some(compressor) = &mut self.compressor {
-            if first && fin {
-                compressor.compress(piece, &mut compressed);
-            } else {
-                compressor.compress_chunk(piece, fin, &mut compressed);
-            }
+        let Some(Deflate { compressor, compressed }) = self.deflate.as_deref_mut() else { return };
+        let mut compressed = core::mem::take(compressed);
+        if first && fin {
+            compressor.compress(piece, &mut compressed);
+        } else {
+            compressor.compress_chunk(piece, fin, &mut compressed);
         }
         self.frame(fin, if first { COMPRESSED } else { 0 }, opcode, &compressed);
         compressed.clear();
-        self.compressed = compressed;
+        if let Some(deflate) = &mut self.deflate {
+            deflate.compressed = compressed;
+        }
+    }
+
+    /// Whether a message of this length is to be compressed.
+    #[inline]
+    fn is_worthwhile(&self, len: usize) -> bool {
+        self.deflate.as_ref().is_some_and(|deflate| deflate.compressor.is_worthwhile(len))
     }
 
     /// Appends one frame to the queue.

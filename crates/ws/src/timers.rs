@@ -1,6 +1,7 @@
 //! Deadlines, and the pings that measure round trips. Time is the caller's: durations since an epoch of its choosing.
 
 use crate::config::Keepalive;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -11,19 +12,28 @@ const AWAITED_MAX: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Timers {
-    keepalive: Option<Keepalive>,
-    /// When the peer was last heard.
-    heard: Duration,
-    /// When the last keepalive ping was queued, if the peer has not been heard since.
-    asked: Option<Duration>,
+    watchdog: Option<Box<Watchdog>>,
     /// When the closing handshake must be over.
     pub(crate) close_by: Option<Duration>,
     /// Oldest first: the last of all that were sent.
-    awaited: VecDeque<(Vec<u8>, Duration)>,
+    awaited: Option<Box<Awaited>>,
     pub(crate) pings_sent: u32,
     /// `pings_answered <= pings_sent`, but for their wrapping.
     pub(crate) pings_answered: u32,
 }
+
+/// What keepalive needs to know.
+#[derive(Debug)]
+struct Watchdog {
+    keepalive: Keepalive,
+    /// When the peer was last heard.
+    heard: Duration,
+    /// When the last keepalive ping was queued, if the peer has not been heard since.
+    asked: Option<Duration>,
+}
+
+/// Payloads of pings, and when these were sent.
+type Awaited = VecDeque<(Vec<u8>, Duration)>;
 
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,41 +47,43 @@ pub(crate) enum Due {
 impl Timers {
     pub(crate) fn new(keepalive: Option<Keepalive>, now: Duration) -> Self {
         Self {
-            keepalive,
-            heard: now,
-            asked: None,
+            watchdog: keepalive.map(|keepalive| Box::new(Watchdog { keepalive, heard: now, asked: None })),
             close_by: None,
-            awaited: VecDeque::new(),
+            awaited: None,
             pings_sent: 0,
             pings_answered: 0,
         }
     }
 
     pub(crate) fn keeps_alive(&self) -> bool {
-        self.keepalive.is_some()
+        self.watchdog.is_some()
     }
 
     /// Bytes have arrived.
     #[inline]
     pub(crate) fn hear(&mut self, now: Duration) {
-        self.heard = now;
-        self.asked = None;
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.heard = now;
+            watchdog.asked = None;
+        }
     }
 
     /// A ping was queued.
     pub(crate) fn ping_sent(&mut self, payload: &[u8], now: Duration) {
-        if self.awaited.len() == AWAITED_MAX {
-            self.awaited.pop_front();
+        let awaited = self.awaited.get_or_insert_default();
+        if awaited.len() == AWAITED_MAX {
+            awaited.pop_front();
         }
-        self.awaited.push_back((payload.to_vec(), now));
+        awaited.push_back((payload.to_vec(), now));
         self.pings_sent = self.pings_sent.wrapping_add(1);
     }
 
     /// The round trip that a pong ends. Pings before the one that it answers will get none (RFC 6455 §5.5.3).
     pub(crate) fn pong_arrived(&mut self, payload: &[u8], now: Duration) -> Option<Duration> {
-        let at = self.awaited.iter().rposition(|(sent, _)| sent == payload)?;
-        let (_, sent_at) = self.awaited.drain(..=at).next_back()?;
-        self.pings_answered = self.pings_sent.wrapping_sub(self.awaited.len() as u32);
+        let awaited = self.awaited.as_mut()?;
+        let at = awaited.iter().rposition(|(sent, _)| sent == payload)?;
+        let (_, sent_at) = awaited.drain(..=at).next_back()?;
+        self.pings_answered = self.pings_sent.wrapping_sub(awaited.len() as u32);
         Some(now.saturating_sub(sent_at))
     }
 
@@ -80,13 +92,8 @@ impl Timers {
         if self.close_by.is_some() {
             return self.close_by;
         }
-        let keepalive = self.keepalive?;
-        let dead = self.heard.saturating_add(keepalive.dead_after);
-        Some(dead.min(self.ping_due(keepalive)))
-    }
-
-    fn ping_due(&self, keepalive: Keepalive) -> Duration {
-        self.asked.unwrap_or(self.heard).saturating_add(keepalive.ping_after)
+        let watchdog = self.watchdog.as_deref()?;
+        Some(watchdog.dead_at().min(watchdog.ping_at()))
     }
 
     /// What the time is up for.
@@ -94,15 +101,25 @@ impl Timers {
         if let Some(close_by) = self.close_by {
             return if now >= close_by { Due::Close } else { Due::Nothing };
         }
-        let Some(keepalive) = self.keepalive else { return Due::Nothing };
-        if now >= self.heard.saturating_add(keepalive.dead_after) {
+        let Some(watchdog) = &mut self.watchdog else { return Due::Nothing };
+        if now >= watchdog.dead_at() {
             return Due::Silence;
         }
-        if now >= self.ping_due(keepalive) {
-            self.asked = Some(now);
+        if now >= watchdog.ping_at() {
+            watchdog.asked = Some(now);
             return Due::Ping;
         }
         Due::Nothing
+    }
+}
+
+impl Watchdog {
+    fn ping_at(&self) -> Duration {
+        self.asked.unwrap_or(self.heard).saturating_add(self.keepalive.ping_after)
+    }
+
+    fn dead_at(&self) -> Duration {
+        self.heard.saturating_add(self.keepalive.dead_after)
     }
 }
 
@@ -143,7 +160,7 @@ mod tests {
         assert_eq!(timers.pings_answered, 11);
         assert_eq!(timers.pong_arrived(&[9], s(30)), None);
         assert_eq!(timers.pong_arrived(&[19], s(30)), Some(s(11)));
-        assert!(timers.awaited.is_empty());
+        assert!(timers.awaited.as_ref().is_none_or(|awaited| awaited.is_empty()));
         assert_eq!(timers.pings_answered, 20);
         assert_eq!(timers.next(), None);
     }

@@ -203,26 +203,26 @@ impl Server {
             let handshakes = handshakes.clone();
             #[cfg(feature = "tls")]
             let tls = self.tls.clone();
+            // What HTTP needs is let go before a WebSocket begins, and is no part of the task that serves it.
+            let http = Box::pin(async move {
+                let stopping = registry.watch();
+                // Beyond the limit, handshakes wait for their turn.
+                let handshaking = handshakes.acquire_owned();
+                let handshaking =
+                    tokio::time::timeout(config.handshake_timeout, handshaking).await.ok()?.ok()?;
+                #[cfg(feature = "tls")]
+                let (io, tls) = accept(stream, tls.as_ref(), &config, &registry).await?;
+                #[cfg(not(feature = "tls"))]
+                let (io, tls) = (Io::Tcp(stream), None);
+                let origin = Origin { peer, tls, config };
+                Connection::new(io, origin, registry, stopping).run(&handler, handshaking).await
+            });
+            let held = (permit, admitted);
             tasks.spawn(async move {
-                let _held = (permit, admitted);
-                // What HTTP needs is let go before a WebSocket begins.
-                let opened = Box::pin(async move {
-                    let stopping = registry.watch();
-                    // Beyond the limit, handshakes wait for their turn.
-                    let handshaking = handshakes.acquire_owned();
-                    let handshaking =
-                        tokio::time::timeout(config.handshake_timeout, handshaking).await.ok()?.ok()?;
-                    #[cfg(feature = "tls")]
-                    let (io, tls) = accept(stream, tls.as_ref(), &config, &registry).await?;
-                    #[cfg(not(feature = "tls"))]
-                    let (io, tls) = (Io::Tcp(stream), None);
-                    let origin = Origin { peer, tls, config };
-                    Connection::new(io, origin, registry, stopping).run(&handler, handshaking).await
-                })
-                .await;
-                if let Some((running, _registered)) = opened {
+                if let Some((running, _registered)) = http.await {
                     running.await;
                 }
+                drop(held);
             });
         }
         sweeper.abort();

@@ -14,6 +14,7 @@
 mod config;
 mod message;
 mod observer;
+mod pump;
 mod receiver;
 mod sender;
 mod stage;
@@ -30,6 +31,7 @@ use wireloom_ws::{CloseCode, Connection, End, Role};
 pub use config::{SlowPeer, WebSocketConfig};
 pub use message::{Message, OwnedMessage, Payload, Utf8Bytes};
 pub use observer::{Observed, Observer, Watch};
+pub use pump::Session;
 pub use receiver::{Receiver, Receiving};
 pub use sender::{Sender, Sending};
 
@@ -188,6 +190,35 @@ impl WebSocket {
     /// The close code for when this is dropped while open; see [`Sender::close_on_drop`].
     pub fn close_on_drop(&mut self, code: CloseCode) {
         self.sender.close_on_drop(code);
+    }
+
+    /// Begins the closing handshake with this code when so much time has passed; see [`Sender::close_after`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn close_after(&mut self, deadline: impl Into<Option<(Duration, CloseCode)>>) -> Result<(), Error> {
+        self.sender.close_after(deadline)
+    }
+
+    /// Sends a piece of a message that is too large to hold; see [`Sender::send_piece`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn send_piece(&mut self, piece: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
+        self.sender.send_piece(piece, last).await
+    }
+
+    /// Gives every message to `session` until the end, which is told to it too; for those who want one place for what arrives,
+    /// instead of a loop over [`recv`](Self::recv).
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the WebSocket; see [`close_on_drop`](Self::close_on_drop).
+    ///
+    /// # Errors
+    /// As for `recv`, and what the session returns: then the peer is told 1011.
+    pub async fn pump(self, session: impl Session) -> Result<Option<End>, Error> {
+        let shared = self.sender.shared.clone();
+        Driven::new(&shared, Box::pin(pump::run(self, session))).await
     }
 
     /// Why the connection ended, and who began it; `None` while it is open.

@@ -372,11 +372,10 @@ impl Reading {
 
     /// Ready when a deadline of the core has passed.
     fn poll_deadline(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<()> {
-        let Some(deadline) = state.core.poll_timeout() else {
+        let Some(deadline) = state.poll_timeout() else {
             self.sleep = None;
             return Poll::Pending;
         };
-        let deadline = state.instant(deadline);
         let sleep = match &mut self.sleep {
             Some(sleep) => {
                 // Activity moves most deadlines back; the timer is moved when it goes off.
@@ -388,8 +387,7 @@ impl Reading {
             none => none.insert(Box::pin(tokio::time::sleep_until(deadline))),
         };
         ready!(sleep.as_mut().poll(cx));
-        let now = state.now();
-        state.core.handle_timeout(now);
+        state.handle_timeout();
         Poll::Ready(())
     }
 
@@ -404,7 +402,7 @@ impl Reading {
                 Some(Cause::Close { .. } | Cause::CloseTimeout) => None,
                 Some(Cause::Error(error)) => Some((*error).into()),
                 Some(Cause::Silence) => Some(Error::Timeout(Stage::Silence)),
-                _ => Some(state.broken.clone().unwrap_or(Error::Cut)),
+                _ => Some(state.broken().cloned().unwrap_or(Error::Cut)),
             }
             .map(Box::new);
         }
@@ -414,7 +412,7 @@ impl Reading {
         if let Some(end) = state.core.end() {
             shared.tell(&Observed::CloseDone(end));
         }
-        state.broken.get_or_insert(Error::Closed);
+        state.set_broken(Error::Closed);
         state.wake();
     }
 }

@@ -98,13 +98,15 @@ impl Sender {
         let (kind, payload) = message.parts();
         if payload.len() > COPIED_LEN_MAX && !matches!(message, Payload::Shared(_)) {
             // It goes from where it lies, if nothing waits before it.
-            if state.poll_flush(None).is_ready() && state.broken.is_none() {
+            if state.poll_flush(None).is_ready() && state.broken().is_none() {
                 state.send_through(kind, payload)?;
                 tell_written(shared, message);
                 return written(state);
             }
         }
-        let Poll::Ready(queued) = queue(state, |core| put(core, message)) else { return Ok(Tried::Full) };
+        let Poll::Ready(queued) = queue(state, true, |core| put(core, message)) else {
+            return Ok(Tried::Full);
+        };
         queued?;
         tell_written(shared, message);
         if shared.is_at_hand() && state.core.queued_len() < BATCH_LEN_MAX && is_watched(shared, state) {
@@ -122,7 +124,7 @@ impl Sender {
     /// As for [`send`](Self::send).
     pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
         let message = message.into();
-        self.queue_when_possible(|core| put(core, &message)).await?;
+        self.queue_when_possible(true, |core| put(core, &message)).await?;
         tell_written(&self.shared, &message);
         Ok(())
     }
@@ -138,7 +140,7 @@ impl Sender {
     /// As for [`send`](Self::send), and when the message under way is of the other kind.
     pub async fn send_piece(&mut self, piece: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
         let piece = piece.into();
-        self.queue_when_possible(|core| put_piece(core, &piece, last)).await?;
+        self.queue_when_possible(false, |core| put_piece(core, &piece, last)).await?;
         if last {
             tell_written(&self.shared, &piece);
         }
@@ -147,17 +149,18 @@ impl Sender {
 
     async fn queue_when_possible(
         &mut self,
+        is_whole: bool,
         put: impl Fn(&mut Outbound) -> Result<(), wireloom_ws::Error>,
     ) -> Result<(), Error> {
         let Self { shared, staged, .. } = self;
         let queued = poll_fn(|cx| {
             let Some(mut state) = lock(shared, staged) else { return come_back(cx) };
-            match queue(&mut state, &put) {
+            match queue(&mut state, is_whole, &put) {
                 Poll::Ready(queued) => Poll::Ready(queued),
                 Poll::Pending => match state.poll_flush(Some((Half::Sender, &*cx))) {
                     Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
                     // All of it may have left, or a part, and made room.
-                    _ => queue(&mut state, &put),
+                    _ => queue(&mut state, is_whole, &put),
                 },
             }
         });
@@ -231,6 +234,26 @@ impl Sender {
         }
     }
 
+    /// Begins the closing handshake with this code when so much time has passed, unless it has begun by then; `None` takes that
+    /// back. Whoever receives sees to it.
+    ///
+    /// # Errors
+    /// A code that may not be sent.
+    pub fn close_after(&mut self, deadline: impl Into<Option<(Duration, CloseCode)>>) -> Result<(), Error> {
+        let deadline = deadline.into();
+        if let Some((_, code)) = deadline
+            && !code.is_sendable()
+        {
+            return Err(wireloom_ws::Error::Misuse(Misuse::UnsendableCloseCode(code)).into());
+        }
+        let mut state = self.shared.lock();
+        let now = state.now();
+        state.close_at = deadline.map(|(after, code)| (now.saturating_add(after), code));
+        // There is another deadline now.
+        state.wake();
+        Ok(())
+    }
+
     /// Bytes that wait to be written.
     pub fn queued_len(&self) -> usize {
         self.shared.lock().core.queued_len()
@@ -245,7 +268,7 @@ impl Sender {
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let Self { shared, staged, .. } = self;
         let Some(mut state) = lock(shared, staged) else { return come_back(cx) };
-        if let Some(error) = &state.broken {
+        if let Some(error) = state.broken() {
             return Poll::Ready(Err(error.clone()));
         }
         if !state.core.is_congested() {
@@ -392,12 +415,13 @@ fn written(state: &mut State) -> Result<Tried, Error> {
     })
 }
 
-/// Pending when there is no room.
+/// Pending when there is no room. What is not whole waits, whatever the policy: a message without its middle is another.
 fn queue(
     state: &mut State,
+    is_whole: bool,
     put: impl Fn(&mut Outbound) -> Result<(), wireloom_ws::Error>,
 ) -> Poll<Result<(), Error>> {
-    if let Some(error) = &state.broken {
+    if let Some(error) = state.broken() {
         return Poll::Ready(Err(error.clone()));
     }
     if state.core.is_congested() {
@@ -410,6 +434,7 @@ fn queue(
     if state.core.is_congested() {
         match state.slow_peer {
             SlowPeer::Wait { .. } => return Poll::Pending,
+            SlowPeer::DropNewest if !is_whole => return Poll::Pending,
             SlowPeer::DropNewest => {
                 state.dropped += 1;
                 return Poll::Ready(Ok(()));

@@ -63,6 +63,7 @@ impl Shared {
             over: false,
             broken: None,
             on_drop: CloseCode::GOING_AWAY,
+            close_at: None,
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -270,8 +271,10 @@ pub(super) struct State {
     /// Nothing is to be read or written any more.
     over: bool,
     /// Why nothing can be written any more.
-    pub(super) broken: Option<Error>,
+    broken: Option<Box<Error>>,
     pub(super) on_drop: CloseCode,
+    /// When the closing handshake is to begin on its own, and with what code.
+    pub(super) close_at: Option<(Duration, CloseCode)>,
 }
 
 /// Who waits.
@@ -288,19 +291,25 @@ impl State {
         self.epoch.elapsed()
     }
 
+    /// Why nothing can be written any more.
+    pub(super) fn broken(&self) -> Option<&Error> {
+        self.broken.as_deref()
+    }
+
+    /// Nothing can be written any more, for this reason unless there is one already.
+    pub(super) fn set_broken(&mut self, error: Error) -> &Error {
+        self.broken.get_or_insert_with(|| Box::new(error))
+    }
+
     /// Bytes have come or gone.
     pub(super) fn count_move(&mut self) {
         self.moves = self.moves.wrapping_add(1);
         self.released = false;
     }
 
-    pub(super) fn instant(&self, time: Duration) -> Instant {
-        self.epoch + time
-    }
-
     /// Writes what waits. `who` is woken when more can be written; nobody is when there is no one.
     pub(super) fn poll_flush(&mut self, who: Option<(Half, &Context<'_>)>) -> Poll<Result<(), Error>> {
-        if let Some(error) = &self.broken {
+        if let Some(error) = self.broken() {
             return Poll::Ready(Err(error.clone()));
         }
         // Most writes are taken at once; a waker is made when one is not.
@@ -410,6 +419,22 @@ impl State {
         }
     }
 
+    /// The next time to call [`State::handle_timeout`].
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let close_at = self.close_at.map(|(at, _)| at);
+        let next = self.core.poll_timeout().into_iter().chain(close_at).min()?;
+        Some(self.epoch + next)
+    }
+
+    pub(super) fn handle_timeout(&mut self) {
+        let now = self.now();
+        if let Some((_, code)) = self.close_at.take_if(|(at, _)| *at <= now) {
+            // The code was judged when it was chosen.
+            let _ = self.core.close(now, code, "");
+        }
+        self.core.handle_timeout(now);
+    }
+
     /// A waker that wakes everyone who waits, this one among them: the transport remembers one alone.
     pub(super) fn waker_for(&mut self, who: Option<(Half, &Context<'_>)>) -> Waker {
         let (waiting, waker) = self.waiting.get_or_insert_with(|| {
@@ -426,7 +451,7 @@ impl State {
     /// Nothing can be written any more. What the peer has sent before is still read: its Close frame may be among it.
     fn fail_write(&mut self, error: &io::Error) -> Error {
         let error = failure(error);
-        let error = self.broken.get_or_insert(error).clone();
+        let error = self.set_broken(error).clone();
         let now = self.now();
         self.core.handle_write_failed(now);
         self.wake();
@@ -441,7 +466,7 @@ impl State {
     /// Nothing is to be read or written any more.
     pub(super) fn cut(&mut self, error: Error) {
         self.core.handle_eof();
-        self.broken.get_or_insert(error);
+        self.set_broken(error);
         self.over = true;
         self.wake();
     }
