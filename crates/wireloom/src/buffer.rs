@@ -127,6 +127,13 @@ impl Buffer {
     }
 }
 
+/// What waits.
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         if self.bytes.len() != LEN + ALIGN {

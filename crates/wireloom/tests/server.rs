@@ -256,3 +256,42 @@ async fn bounds_the_connections_of_one_address() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(wireloom::connect(&server.url("/echo")).await.is_ok());
 }
+
+// Connections that say nothing hold up handshakes no longer than a handshake may take, and no more of them than the limit.
+#[tokio::test]
+async fn bounds_handshakes_in_flight() {
+    let mut config = ServerConfig::default();
+    config.handshakes_max = 2;
+    config.handshake_timeout = Duration::from_millis(300);
+    let server = serve(config).await;
+    let silent = [
+        TcpStream::connect(server.address).await.unwrap(),
+        TcpStream::connect(server.address).await.unwrap(),
+    ];
+    while server.handle.stats().connections_open < 2 {
+        tokio::task::yield_now().await;
+    }
+    let began = std::time::Instant::now();
+    let answer = server.ask(b"GET /forbidden HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+    assert!(answer.is_empty() || began.elapsed() >= Duration::from_millis(200), "{answer}");
+    drop(silent);
+    // An open connection holds nobody up.
+    let _open = wireloom::connect(&server.url("/echo")).await.unwrap();
+    let _other = wireloom::connect(&server.url("/echo")).await.unwrap();
+    assert!(wireloom::connect(&server.url("/echo")).await.is_ok());
+}
+
+#[tokio::test]
+async fn limits_heads_at_their_bound() {
+    let mut config = ServerConfig::default();
+    config.head_len_max = 200;
+    let server = serve(config).await;
+    for (len, expected) in [(199, "403"), (200, "403"), (201, "431")] {
+        let base = "GET /forbidden HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX: \r\n\r\n".len();
+        let filler = "x".repeat(len - base);
+        let request =
+            format!("GET /forbidden HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX: {filler}\r\n\r\n");
+        assert_eq!(request.len(), len);
+        assert_eq!(status(&server.ask(request.as_bytes()).await), expected, "{len}");
+    }
+}

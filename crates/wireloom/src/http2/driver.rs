@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use bytes::{Buf as _, Bytes};
 use tokio::time::{Instant, Sleep};
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::message::RequestKind;
@@ -19,8 +20,11 @@ use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::io::Io;
 
-/// The most slices that are written at once.
-const SLICES_MAX: usize = 32;
+/// The most slices that are written at once: a header and a payload for each of the frames that the core prepares.
+const SLICES_MAX: usize = 64;
+
+/// A read that brought so much may be lent from: it is bulk.
+const LENT_READ_MIN: usize = 32 << 10;
 
 /// A connection that has been quiet for so long gives back what it can.
 const QUIET: Duration = Duration::from_secs(5);
@@ -40,6 +44,8 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     /// Held while bytes are in flight.
     buffer: Option<Buffer>,
+    /// What is left of a large read, parts of which may have been lent.
+    lender: Bytes,
     /// What is left to write before the output of the core.
     prefix: &'static [u8],
     /// The last write was not taken in full.
@@ -99,6 +105,7 @@ impl Driver {
             io,
             shared,
             buffer: None,
+            lender: Bytes::new(),
             prefix: &[],
             blocked: false,
             sleep: None,
@@ -182,8 +189,7 @@ impl Driver {
                 return Poll::Ready(Moved::Ended);
             }
             state.reset_unread();
-            let left =
-                self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) && state.core.wants_read();
+            let left = self.has_left() && state.core.wants_read();
             let again = read == Read::Some
                 || left
                 || !incoming.is_empty()
@@ -211,7 +217,7 @@ impl Driver {
         if !state.core.wants_read() {
             return Read::Nothing;
         }
-        if self.buffer.as_ref().is_none_or(Buffer::is_empty) {
+        if !self.has_left() {
             match self.fill(cx) {
                 Poll::Ready(Ok(1..)) => {}
                 Poll::Ready(Ok(0)) => {
@@ -229,17 +235,39 @@ impl Driver {
                     return Read::Nothing;
                 }
             }
-        }
-        let Some(buffer) = &mut self.buffer else { return Read::Nothing };
-        match state.receive(buffer.waiting(), incoming, &mut self.woken) {
-            Ok(taken) => buffer.taken(taken),
-            // What is left is passed over; GOAWAY is in the output.
-            Err(error) => {
-                self.buffer = None;
-                state.fail(error);
+            // Large content is handed on where it lies.
+            if self.buffer.as_mut().is_some_and(|buffer| buffer.waiting().len() >= LENT_READ_MIN)
+                && let Some(buffer) = self.buffer.take()
+            {
+                self.lender = Bytes::from_owner(buffer);
             }
         }
+        let received = if !self.lender.is_empty() {
+            let received = state.receive(&self.lender, Some(&self.lender), incoming, &mut self.woken);
+            received.map(|taken| {
+                self.lender.advance(taken);
+                if self.lender.is_empty() {
+                    self.lender = Bytes::new();
+                }
+            })
+        } else if let Some(buffer) = &mut self.buffer {
+            let received = state.receive(buffer.waiting(), None, incoming, &mut self.woken);
+            received.map(|taken| buffer.taken(taken))
+        } else {
+            Ok(())
+        };
+        if let Err(error) = received {
+            // What is left is passed over; GOAWAY is in the output.
+            self.buffer = None;
+            self.lender = Bytes::new();
+            state.fail(error);
+        }
         Read::Some
+    }
+
+    /// Whether something was read and not taken.
+    fn has_left(&self) -> bool {
+        !self.lender.is_empty() || self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty())
     }
 
     fn fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -305,6 +333,7 @@ impl Driver {
     fn end(&mut self, mut state: std::sync::MutexGuard<'_, State>) {
         self.over = true;
         self.buffer = None;
+        self.lender = Bytes::new();
         self.sleep = None;
         let error = match state.core.ended() {
             Some(Ended::Failed(error)) => Error::Http2(error),

@@ -2,6 +2,7 @@
 
 use std::task::Waker;
 
+use bytes::Bytes;
 use wireloom_http2::{Event, StreamKey};
 
 use super::head::{Head, Incoming, to_headers};
@@ -28,6 +29,8 @@ pub(super) struct Seen<'a> {
     pub(super) slots: &'a mut [Option<Box<Slot>>],
     /// By the core's slot.
     pub(super) places: &'a [u32],
+    /// The input, if parts of it may be kept.
+    pub(super) lender: Option<&'a Bytes>,
     /// Whom to wake.
     pub(super) woken: &'a mut Vec<Waker>,
 }
@@ -48,11 +51,12 @@ impl Seen<'_> {
                 }
             }
             Event::Data { stream, data, end_stream } => {
+                let lender = self.lender;
                 let Some(slot) = self.slot(stream) else { return Then::Discarded(stream, data.len()) };
                 slot.ended |= end_stream;
                 let unwanted = slot.discards;
                 if !unwanted {
-                    slot.data.extend_from_slice(data);
+                    slot.data.push(data, lender);
                 }
                 let waker = slot.receiver.take();
                 self.woken.extend(waker);

@@ -4,11 +4,12 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use wireloom_http2::error::{ErrorCode, Misuse};
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::{Role, StreamKey};
 
+use super::content::Content;
 use super::head::{Head, to_fields};
 use super::shared::{At, Shared, Slot, State, register};
 use crate::error::Error;
@@ -67,7 +68,7 @@ impl RecvStream {
         self.shared.command(|state| {
             let Some(slot) = state.slot(at) else { return Poll::Ready(Some(Err(Error::Closed))) };
             if !slot.data.is_empty() {
-                let data = slot.data.split().freeze();
+                let data = slot.data.take();
                 // Misuse is not possible: it is what arrived.
                 let _ = state.core.release_capacity(at.key, data.len());
                 return Poll::Ready(Some(Ok(data)));
@@ -98,13 +99,7 @@ impl RecvStream {
         self.shared.command(|state| {
             let Some(slot) = state.slot(at) else { return Poll::Ready(Err(Error::Closed)) };
             if !slot.data.is_empty() {
-                let len = into.len().min(slot.data.len());
-                into[..len].copy_from_slice(&slot.data[..len]);
-                slot.data.advance(len);
-                if slot.data.is_empty() {
-                    // A stream at rest holds no buffer.
-                    slot.data = bytes::BytesMut::new();
-                }
+                let len = slot.data.read(into);
                 let _ = state.core.release_capacity(at.key, len);
                 return Poll::Ready(Ok(len));
             }
@@ -143,7 +138,7 @@ impl Drop for RecvStream {
             let Some(slot) = state.slot(at) else { return };
             let (held, ended, finished) = (slot.data.len(), slot.ended, slot.finished);
             slot.discards = true;
-            slot.data = bytes::BytesMut::new();
+            slot.data = Content::default();
             if held > 0 {
                 let _ = state.core.release_capacity(at.key, held);
             }

@@ -24,6 +24,7 @@
 //!   that has answered in full resets with NO_ERROR, RFC 9113 §8.1).
 //! - [`tunnel`](crate::tunnel) makes a transport of the two.
 
+mod content;
 mod driver;
 mod events;
 mod handles;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use wireloom_http2::error::ErrorCode;
@@ -13,6 +13,7 @@ use wireloom_http2::field::Field;
 use wireloom_http2::message::RequestKind;
 use wireloom_http2::{Config, Connection, Role, StreamKey};
 
+use super::content::Content;
 use super::events::{Seen, Then};
 use super::handles::{RecvStream, SendStream};
 use super::head::{Head, Incoming};
@@ -66,7 +67,7 @@ pub(super) struct Slot {
     /// Handles and tasks that hold it.
     holders: u8,
     /// Content that has arrived and was not taken.
-    pub(super) data: BytesMut,
+    pub(super) data: Content,
     /// Nothing more arrives.
     pub(super) ended: bool,
     /// Nobody wants what arrives.
@@ -391,13 +392,15 @@ impl State {
         self.waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// Takes what has arrived, as far as it can; says how much that was. `woken` are for the caller to wake.
+    /// Takes what has arrived, as far as it can; says how much that was. `lender` is the input, if parts of it may be kept;
+    /// `woken` are for the caller to wake.
     ///
     /// # Errors
     /// The connection has failed: what is in the output is still to be written.
     pub(super) fn receive(
         &mut self,
         mut input: &[u8],
+        lender: Option<&Bytes>,
         incoming: &mut Vec<Incoming>,
         woken: &mut Vec<Waker>,
     ) -> Result<usize, Error> {
@@ -406,7 +409,7 @@ impl State {
             let (taken, event) = self.core.handle_input(now, input)?;
             input = &input[taken..];
             let Some(event) = event else { return Ok(len - input.len()) };
-            let seen = Seen { slots: &mut self.slots, places: &self.places, woken };
+            let seen = Seen { slots: &mut self.slots, places: &self.places, lender, woken };
             let then = seen.see(event, incoming);
             self.act(then);
         }
@@ -415,7 +418,7 @@ impl State {
     /// Takes what happened without input.
     pub(super) fn collect(&mut self, incoming: &mut Vec<Incoming>, woken: &mut Vec<Waker>) {
         while let Some(event) = self.core.poll_event() {
-            let seen = Seen { slots: &mut self.slots, places: &self.places, woken };
+            let seen = Seen { slots: &mut self.slots, places: &self.places, lender: None, woken };
             let then = seen.see(event, incoming);
             self.act(then);
         }
