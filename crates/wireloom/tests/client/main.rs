@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod dial;
+mod hostile;
 mod http2;
 mod proxy;
 mod reconnect;
