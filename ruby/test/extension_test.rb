@@ -14,6 +14,16 @@ class ExtensionTest < Wireloom::TestCase
     assert_operator Wireloom::InternalError, :<, StandardError
   end
 
+  def test_a_panic_can_be_rescued
+    require "wireloom"
+    capture_subprocess_io do
+      2.times do
+        error = assert_raises(Wireloom::InternalError) { Wireloom::InternalError.provoke }
+        assert_equal "a bug in wireloom: provoked", error.message
+      end
+    end
+  end
+
   def test_signatures_are_valid
     _, _, status = Open3.capture3(RbConfig.ruby, "-e", "gem 'rbs'")
     skip "rbs is not installed" unless status.success?

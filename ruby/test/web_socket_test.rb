@@ -249,6 +249,32 @@ class WebSocketTest < Wireloom::TestCase
     assert_equal [(0...200).to_a] * 4, heard
   end
 
+  # As a fiber scheduler has them: in turns, on one thread.
+  def test_in_fibers
+    fibers = Array.new(3) do |at|
+      Fiber.new do
+        client, server = pair
+        Array.new(50) do |count|
+          client.text("#{at} #{count}")
+          Fiber.yield
+          server.receive(client.take_output)[0]
+        end
+      end
+    end
+    results = nil
+    51.times { results = fibers.map(&:resume) }
+    assert_equal(Array.new(3) { |at| Array.new(50) { |count| "#{at} #{count}" } }, results)
+  end
+
+  def test_what_is_converted_may_use_the_connection
+    server = Server.new
+    server.receive(REQUEST)
+    headers = Object.new
+    headers.define_singleton_method(:to_ary) { server.take_output && [%w[Retry-After 1]] }
+    server.reject(503, headers: headers)
+    assert_includes server.take_output, "\r\nRetry-After: 1\r\n"
+  end
+
   # The loops of the guide.
   def test_over_sockets
     require "socket"

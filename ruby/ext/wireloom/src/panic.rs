@@ -3,7 +3,7 @@
 
 use magnus::prelude::*;
 use magnus::value::Lazy;
-use magnus::{Error, ExceptionClass, RModule, Ruby};
+use magnus::{Error, ExceptionClass, RModule, Ruby, function};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -16,9 +16,15 @@ static INTERNAL_ERROR: Lazy<ExceptionClass> = Lazy::new(|ruby| {
 
 pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     let error = wireloom.define_error("Error", ruby.exception_standard_error())?;
-    wireloom.define_error("InternalError", error)?;
+    let internal = wireloom.define_error("InternalError", error)?;
+    internal.define_singleton_method("provoke", function!(provoke, 0))?;
     Lazy::force(&INTERNAL_ERROR, ruby);
     Ok(())
+}
+
+/// `Wireloom::InternalError.provoke`: panics, for the test that it can be rescued.
+fn provoke(ruby: &Ruby) -> Result<(), Error> {
+    guard(ruby, || panic!("provoked"))
 }
 
 /// Runs `work`; a panic in it becomes `Wireloom::InternalError`. Every function that Ruby calls runs in one.

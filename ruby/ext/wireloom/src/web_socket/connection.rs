@@ -242,14 +242,16 @@ impl Connection {
         body: Option<String>,
     ) -> Result<(), Error> {
         guard(ruby, || {
+            // What Ruby converts runs its code, so before anything is borrowed.
+            let headers = options::pairs(headers)?;
             let inner = &mut *rb_self.0.borrow_mut();
             if !matches!(inner.state, State::Judging(..)) {
                 return Err(misuse(ruby, "no request waits for an answer"));
             }
             let says = |error| misuse(ruby, HandshakeError::from(error));
             let mut response = Response::refusal(status).map_err(says)?;
-            for (name, value) in options::pairs(headers)? {
-                response = response.with_header(&name, &value).map_err(says)?;
+            for (name, value) in &headers {
+                response = response.with_header(name, value).map_err(says)?;
             }
             if let Some(body) = body {
                 response = response.with_body("text/plain; charset=utf-8", body).map_err(says)?;
