@@ -67,6 +67,7 @@ async fn malformed_requests_are_answered_with_a_status_and_a_reason() {
         ),
         ("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nz\r\n".into(), "400"),
         ("POST / HTTP/1.1\r\nHost: a\r\n\r\n".into(), "405"),
+        ("DELETE /echo HTTP/1.1\r\nHost: a\r\n\r\n".into(), "405"),
         ("GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n".into(), "404"),
         ("GET /rooms/ HTTP/1.1\r\nHost: a\r\n\r\n".into(), "404"),
         ("GET /echo HTTP/1.1\r\nHost: a\r\n\r\n".into(), "426"),

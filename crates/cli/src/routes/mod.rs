@@ -90,8 +90,12 @@ impl Routes {
                 page(request, Response::new(200).with_body(kind, metrics::page(self)))
             }
             "/echo" if has_content(request) => self.echo_body(request).await,
-            "/echo" => self.open(request, Talk::Echo),
             "/sink" if has_content(request) => self.sink_body(request).await,
+            "/echo" | "/sink" if !request.is_websocket() && !matches!(request.method(), "GET" | "HEAD") => {
+                // RFC 9110 §15.5.6.
+                Response::text(405, "content comes by POST or PUT\n").with_header("Allow", "GET, POST, PUT")
+            }
+            "/echo" => self.open(request, Talk::Echo),
             "/sink" => self.open(request, Talk::Sink(self.sunk.clone())),
             "/source" => match Source::from_query(request) {
                 Some(source) if request.is_websocket() => self.open(request, Talk::Source(source)),
