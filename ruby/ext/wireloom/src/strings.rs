@@ -9,6 +9,7 @@ use rb_sys::ruby_coderange_type::{
 use rb_sys::{
     RBasic, VALUE, rb_ary_new_from_values, rb_enc_associate_index, rb_enc_str_new, rb_str_buf_new,
     rb_str_capacity, rb_str_modify_expand, rb_str_new, rb_str_set_len, rb_utf8_encindex, rb_utf8_encoding,
+    rb_utf8_str_new, ruby_fl_type::RUBY_FL_FREEZE,
 };
 
 /// A String in `ASCII-8BIT`.
@@ -39,11 +40,21 @@ pub(crate) fn utf8_unchecked(bytes: &[u8]) -> RString {
 /// A String in UTF-8, its coderange set when it is ASCII.
 #[inline]
 pub(crate) fn utf8_or_ascii(bytes: &[u8]) -> RString {
-    let string = utf8_unchecked(bytes);
+    // SAFETY: as for `binary`.
+    let string = unsafe { rstring(rb_utf8_str_new(start(bytes), bytes.len() as _)) };
     if bytes.is_ascii() {
         // SAFETY: the String was made just now, and its bytes are ASCII.
         unsafe { set_coderange(string.as_raw(), true) };
     }
+    string
+}
+
+/// The same, frozen.
+#[inline]
+pub(crate) fn utf8_or_ascii_frozen(bytes: &[u8]) -> RString {
+    let string = utf8_or_ascii(bytes);
+    // SAFETY: a String begins with an RBasic; one that nobody has seen yet needs no more than the flag.
+    unsafe { (*(string.as_raw() as *mut RBasic)).flags |= RUBY_FL_FREEZE as VALUE };
     string
 }
 

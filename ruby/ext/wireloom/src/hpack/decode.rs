@@ -1,6 +1,8 @@
 //! Field blocks into Ruby Strings (RFC 7541 §3.2 and §6).
 
-use magnus::{RArray, RString, Ruby};
+use magnus::rb_sys::{AsRawValue, FromRawValue};
+use magnus::{RArray, RString, Ruby, Value};
+use rb_sys::{VALUE, rb_ary_cat, rb_ary_new_from_values, rb_assoc_new};
 use wireloom_http2::field::Token;
 use wireloom_http2::hpack::{DecodeError, huffman, integer};
 
@@ -35,11 +37,29 @@ pub(crate) fn decode(
     rules: Rules,
     head: &mut Head,
 ) -> Result<RArray, HeaderError> {
-    let list = ruby.ary_new_capa(8);
+    let mut scratch = std::mem::take(&mut table.scratch);
+    let decoded = fields(ruby, table, block, rules, head, &mut scratch);
+    if scratch.capacity() <= SCRATCH_KEPT {
+        table.scratch = scratch;
+    }
+    decoded
+}
+
+/// More room than this is given back after the block that wanted it.
+const SCRATCH_KEPT: usize = 16 << 10;
+
+fn fields(
+    ruby: &Ruby,
+    table: &mut Table,
+    block: &[u8],
+    rules: Rules,
+    head: &mut Head,
+    scratch: &mut Vec<u8>,
+) -> Result<RArray, HeaderError> {
+    let mut list = List::new();
     let mut rest = block;
     let mut first_field = true;
     let mut pseudo = true;
-    let mut scratch = Vec::new();
     while let Some((&first, after)) = rest.split_first() {
         rest = after;
         if first & 0xe0 == 0x20 {
@@ -50,23 +70,63 @@ pub(crate) fn decode(
             return Err(HeaderError::compression("dynamic table size update required"));
         }
         first_field = false;
-        let (name, value) = field(table, first, &mut rest, &mut scratch, rules)?;
+        let (name, value) = field(table, first, &mut rest, scratch, rules)?;
         if rules == Rules::Message {
             // SAFETY: names that `field` gives are frozen.
-            let name = unsafe { name.as_slice() };
+            let name = unsafe { strings::bytes(name.as_raw()) };
             let is_pseudo = name.first() == Some(&b':');
             if is_pseudo && !pseudo {
-                return Err(HeaderError::Field(
-                    "one or more pseudo headers encountered after regular headers".into(),
-                ));
+                let message = "one or more pseudo headers encountered after regular headers";
+                return Err(HeaderError::Field(message.into()));
             }
             pseudo = is_pseudo;
             note(ruby, name, value, head)?;
         }
-        // Neither raises but for want of memory: the Array is ours.
-        let _ = list.push(ruby.ary_new_from_values(&[name, value]));
+        list.push(name, value);
     }
-    Ok(list)
+    Ok(list.finish())
+}
+
+/// Pairs on their way into an Array, on the stack, where Ruby finds them.
+struct List {
+    pairs: [VALUE; 32],
+    len: usize,
+    /// What did not fit, before these.
+    full: Option<VALUE>,
+}
+
+impl List {
+    fn new() -> Self {
+        Self { pairs: [0; 32], len: 0, full: None }
+    }
+
+    #[inline]
+    fn push(&mut self, name: RString, value: RString) {
+        if self.len == self.pairs.len() {
+            self.full = Some(self.flush());
+        }
+        // SAFETY: two live Strings; only NoMemoryError is raised.
+        self.pairs[self.len] = unsafe { rb_assoc_new(name.as_raw(), value.as_raw()) };
+        self.len += 1;
+    }
+
+    fn flush(&mut self) -> VALUE {
+        let len = std::mem::take(&mut self.len);
+        // SAFETY: `pairs[..len]` are live Arrays, and `full` is an Array that nobody else has seen; only NoMemoryError is
+        // raised.
+        unsafe {
+            match self.full {
+                None => rb_ary_new_from_values(len as _, self.pairs.as_ptr()),
+                Some(full) => rb_ary_cat(full, self.pairs.as_ptr(), len as _),
+            }
+        }
+    }
+
+    fn finish(mut self) -> RArray {
+        let list = self.flush();
+        // SAFETY: an Array, made by `flush`.
+        unsafe { RArray::from_value(Value::from_raw(list)).unwrap_unchecked() }
+    }
 }
 
 /// RFC 7541 §4.2 and §6.3.
@@ -108,17 +168,18 @@ fn field(
                         format!("Invalid uppercase key: {}", bytes.escape_ascii()).into(),
                     ));
                 }
-                strings::frozen(strings::utf8_or_ascii(bytes))
+                strings::utf8_or_ascii_frozen(bytes)
             }
         }
     } else {
         entry(table, index)?.0
     };
-    let value = strings::utf8_or_ascii(string(rest, scratch)?);
-    if index_it {
-        magnus::value::ReprValue::freeze(value);
-        table.insert(name, value);
+    let bytes = string(rest, scratch)?;
+    if !index_it {
+        return Ok((name, strings::utf8_or_ascii(bytes)));
     }
+    let value = strings::utf8_or_ascii_frozen(bytes);
+    table.insert(name, value);
     Ok((name, value))
 }
 
@@ -159,17 +220,18 @@ fn integer(first: u8, prefix: u8, rest: &mut &[u8]) -> Result<u32, HeaderError> 
 /// RFC 9113 §8.2.2 and what [`Head`] wants.
 #[inline]
 fn note(ruby: &Ruby, name: &[u8], value: RString, head: &mut Head) -> Result<(), HeaderError> {
-    match name {
-        b":status" => head.status = Some(number(value)?),
-        b":method" => head.method = Some(value),
-        b"content-length" => head.content_length = Some(number(value)?),
-        b"trailer" => {
+    // By length first: hardly any other name has one of these.
+    match (name.len(), name) {
+        (7, b":status") => head.status = Some(number(value)?),
+        (7, b":method") => head.method = Some(value),
+        (14, b"content-length") => head.content_length = Some(number(value)?),
+        (7, b"trailer") => {
             let trailers = *head.trailer.get_or_insert_with(|| ruby.ary_new());
             let _ = trailers.push(value);
         }
-        b"connection" => return Err(HeaderError::Field("invalid header received: connection".into())),
+        (10, b"connection") => return Err(HeaderError::Field("invalid header received: connection".into())),
         // SAFETY: no Ruby code runs while the slice is compared.
-        b"te" if unsafe { value.as_slice() } != b"trailers" => {
+        (2, b"te") if unsafe { value.as_slice() } != b"trailers" => {
             return Err(HeaderError::Field("invalid header received: te".into()));
         }
         _ => {}

@@ -123,7 +123,7 @@ fn size_updates(table: &mut Table, policy: Policy, out: &mut Vec<u8>) {
 }
 
 /// Where a field is found, static entries before dynamic ones.
-pub(crate) fn find(table: &Table, index: Index, name: &[u8], value: &[u8]) -> Found {
+pub(crate) fn find(table: &mut Table, index: Index, name: &[u8], value: &[u8]) -> Found {
     let token = if index == Index::Never { Token::Unknown } else { Token::of(name) };
     let mut found = Found { exact: None, name: None };
     if token != Token::Unknown {

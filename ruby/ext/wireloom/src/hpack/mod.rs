@@ -50,7 +50,7 @@ struct Context {
 impl Default for Context {
     fn default() -> Self {
         let policy = Policy { table_size: 4096, ..Policy::default() };
-        Self { table: RefCell::new(Table::new(4096, true)), policy: RefCell::new(policy) }
+        Self { table: RefCell::new(Table::new(4096)), policy: RefCell::new(policy) }
     }
 }
 
@@ -106,7 +106,7 @@ fn symbol(ruby: &Ruby, options: RHash, key: &str) -> Result<Option<String>, Erro
 impl Context {
     fn initialize(ruby: &Ruby, this: Obj<Self>, options: RHash) -> Result<(), Error> {
         let policy = policy(ruby, options)?;
-        *this.table.borrow_mut() = Table::new(policy.table_size, policy.index == Index::All);
+        *this.table.borrow_mut() = Table::new(policy.table_size);
         *this.policy.borrow_mut() = policy;
         Ok(())
     }
@@ -150,9 +150,8 @@ impl Context {
 
     fn decode(ruby: &Ruby, this: Obj<Self>, block: RString, rules: Rules) -> Result<(RArray, Head), Error> {
         guard(ruby, || {
-            let block = strings::frozen(block);
             let mut head = Head::default();
-            // SAFETY: the String is frozen, and kept below.
+            // SAFETY: no Ruby code runs while the slice is in use, and the String is kept below.
             let bytes = unsafe { strings::bytes(block.as_raw()) };
             let list = decode::decode(ruby, &mut this.table.borrow_mut(), bytes, rules, &mut head);
             strings::keep(block);
@@ -216,7 +215,7 @@ impl Context {
     fn find(&self, name: RString, value: RString) -> (Option<u32>, Option<u32>) {
         // SAFETY: no Ruby code runs while the slices are in use.
         let (name, value) = unsafe { (strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) };
-        let found = encode::find(&self.table.borrow(), self.policy.borrow().index, name, value);
+        let found = encode::find(&mut self.table.borrow_mut(), self.policy.borrow().index, name, value);
         (found.exact.map(|index| index - 1), found.name.map(|index| index - 1))
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! entries  |newest|...|oldest|   index 62 is the front; entry number n stands at inserted - 1 - n
-//! by_field   hash of name and value -> number of the newest such entry        (encoders only)
+//! by_field   hash of name and value -> number of the newest such entry        (from the first look-up on)
 //! by_name    hash of name           -> number of the newest such entry
 //! ```
 //!
@@ -45,14 +45,25 @@ pub(crate) struct Table {
     /// What SETTINGS allow, and the least that they allowed since the last block.
     max_limit: usize,
     lowest_max_limit: usize,
-    /// None in a table that nobody looks fields up in.
+    /// None until someone looks a field up: decoders never do.
     lookup: Option<Lookup>,
+    /// Room to decode strings in.
+    pub(super) scratch: Vec<u8>,
 }
 
 #[derive(Clone, Default)]
 struct Lookup {
     by_field: Numbers,
     by_name: Numbers,
+}
+
+impl Lookup {
+    fn add(&mut self, entry: &mut Entry, number: u64) {
+        entry.name_hash = hash(0, bytes(entry.name));
+        entry.field_hash = hash(entry.name_hash, bytes(entry.value));
+        self.by_name.insert(entry.name_hash, number);
+        self.by_field.insert(entry.field_hash, number);
+    }
 }
 
 type Numbers = HashMap<u64, u64, BuildHasherDefault<Hashed>>;
@@ -83,7 +94,7 @@ pub(crate) struct Found {
 }
 
 impl Table {
-    pub(crate) fn new(limit: usize, lookup: bool) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
             entries: VecDeque::new(),
             inserted: 0,
@@ -91,7 +102,8 @@ impl Table {
             limit,
             max_limit: limit,
             lowest_max_limit: limit,
-            lookup: lookup.then(Lookup::default),
+            lookup: None,
+            scratch: Vec::new(),
         }
     }
 
@@ -106,7 +118,7 @@ impl Table {
     pub(crate) fn heap_size(&self) -> usize {
         let numbers =
             self.lookup.as_ref().map_or(0, |lookup| lookup.by_field.capacity() + lookup.by_name.capacity());
-        self.entries.capacity() * size_of::<Entry>() + numbers * 17
+        self.entries.capacity() * size_of::<Entry>() + numbers * 17 + self.scratch.capacity()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -169,12 +181,7 @@ impl Table {
         self.evict_to(self.limit - size);
         let mut entry = Entry { name: raw(name), value: raw(value), size, name_hash: 0, field_hash: 0 };
         if let Some(lookup) = &mut self.lookup {
-            // SAFETY: no Ruby code runs while the slices are in use.
-            let (name, value) = unsafe { (name.as_slice(), value.as_slice()) };
-            entry.name_hash = hash(0, name);
-            entry.field_hash = hash(entry.name_hash, value);
-            lookup.by_name.insert(entry.name_hash, self.inserted);
-            lookup.by_field.insert(entry.field_hash, self.inserted);
+            lookup.add(&mut entry, self.inserted);
         }
         self.entries.push_front(entry);
         self.inserted += 1;
@@ -182,7 +189,10 @@ impl Table {
     }
 
     /// Looks a field up among the entries, newest first.
-    pub(crate) fn find(&self, name: &[u8], value: &[u8]) -> Found {
+    pub(crate) fn find(&mut self, name: &[u8], value: &[u8]) -> Found {
+        if self.lookup.is_none() {
+            self.index_entries();
+        }
         let Some(lookup) = &self.lookup else { return Found::default() };
         if self.entries.is_empty() {
             return Found::default();
@@ -194,6 +204,16 @@ impl Table {
             bytes(entry.value) == value && bytes(entry.name) == name
         });
         Found { exact, name: of_name }
+    }
+
+    #[cold]
+    fn index_entries(&mut self) {
+        let mut lookup = Lookup::default();
+        let oldest = self.inserted - self.entries.len() as u64;
+        for (number, entry) in (oldest..).zip(self.entries.iter_mut().rev()) {
+            lookup.add(entry, number);
+        }
+        self.lookup = Some(lookup);
     }
 
     fn index_of(&self, numbers: &Numbers, hash: u64, same: impl FnOnce(&Entry) -> bool) -> Option<u32> {

@@ -22,20 +22,6 @@ module HTTP2
     STATICH = { index: :static, huffman: :always }.freeze
     SHORTERH = { index: :all, huffman: :shorter }.freeze
 
-    # Errors of the native part in this module's words.
-    module NativeErrors
-      private
-
-      def translating_errors
-        yield
-      rescue Wireloom::HPACK::FieldError => e
-        raise Error::ProtocolError, e.message
-      rescue Wireloom::HPACK::Error => e
-        raise Error::CompressionError, e.message
-      end
-    end
-    private_constant :NativeErrors
-
     # The Huffman code.
     module Huffman
       class << self
@@ -256,7 +242,6 @@ module HTTP2
     class Decompressor
       include Error
       include BufferUtils
-      include NativeErrors
 
       FORBIDDEN_HEADERS = %w[connection te].freeze
 
@@ -324,7 +309,11 @@ module HTTP2
 
       # The headers of a whole block. +frame+, a Hash, is told the method, the status, the length and the trailers.
       def decode(block, frame = nil)
-        translating_errors { @cc.decompress_message(block, frame) }
+        @cc.decompress_message(block, frame)
+      rescue Wireloom::HPACK::FieldError => e
+        raise ProtocolError, e.message
+      rescue Wireloom::HPACK::Error => e
+        raise CompressionError, e.message
       end
 
       private

@@ -173,9 +173,9 @@ impl Default for Connection {
             resets: RefCell::default(),
             input: RefCell::default(),
             pending: RefCell::default(),
-            compressor: RefCell::new(Table::new(4096, true)),
+            compressor: RefCell::new(Table::new(TABLE_SIZE_DEFAULT)),
             policy: Cell::new(Policy { table_size: 4096, ..Policy::default() }),
-            decompressor: RefCell::new(Table::new(4096, false)),
+            decompressor: RefCell::new(Table::new(TABLE_SIZE_DEFAULT)),
             rates: RefCell::default(),
         }
     }

@@ -41,8 +41,8 @@ pub(crate) fn set_up(
     this.local_max_streams.set(number(sym.settings_max_concurrent_streams)?);
     // Until SETTINGS are acknowledged, both ends have to do with the default (RFC 9113 §4.3.1). An encoder that is to use
     // less says so in its first block.
-    *this.compressor.borrow_mut() = Table::new(TABLE_SIZE_DEFAULT, policy.index == encode::Index::All);
-    *this.decompressor.borrow_mut() = Table::new(TABLE_SIZE_DEFAULT, false);
+    *this.compressor.borrow_mut() = Table::new(TABLE_SIZE_DEFAULT);
+    *this.decompressor.borrow_mut() = Table::new(TABLE_SIZE_DEFAULT);
     this.policy.set(policy);
     Ok(())
 }
