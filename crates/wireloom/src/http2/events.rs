@@ -45,7 +45,7 @@ impl Seen<'_> {
     pub(super) fn see(mut self, event: Event<'_>, incoming: &mut Vec<Incoming>) -> Then {
         match event {
             Event::Request { stream, kind, fields, end_stream } => {
-                incoming.push(Incoming::new(stream, kind, fields, end_stream));
+                incoming.push(Incoming::new(stream, kind, fields));
                 if !end_stream {
                     return Then::Opened(stream);
                 }

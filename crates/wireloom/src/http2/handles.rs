@@ -338,7 +338,7 @@ impl Requests {
         let at = self.shared.command(|state| {
             state.alive()?;
             let key = state.core.send_request(fields, end_stream)?;
-            let at = state.hold(key, 2, false);
+            let at = state.hold(key, 2);
             if let Some(slot) = state.slot(at) {
                 slot.finished = end_stream;
             }

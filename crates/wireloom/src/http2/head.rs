@@ -4,6 +4,7 @@ use wireloom_http2::StreamKey;
 use wireloom_http2::field::{Field, FieldList, Token};
 use wireloom_http2::message::RequestKind;
 
+use super::shared::At;
 use crate::headers::{Headers, Place};
 
 /// The head of a response.
@@ -23,12 +24,12 @@ pub(crate) struct Incoming {
     pub(crate) protocol: Option<Place>,
     /// The fields, with `host` for `:authority`; the places above are of this.
     pub(crate) headers: Headers,
-    /// It has no content; otherwise [`Shared::receiver`] gives it.
-    pub(crate) ended: bool,
+    /// Its content, if it has some, which [`Shared::receiver`](super::Shared::receiver) gives.
+    pub(crate) content: Option<At>,
 }
 
 impl Incoming {
-    pub(super) fn new(key: StreamKey, kind: RequestKind, fields: &FieldList, ended: bool) -> Self {
+    pub(super) fn new(key: StreamKey, kind: RequestKind, fields: &FieldList) -> Self {
         let mut headers = Headers::with_capacity(fields.len() + 1, fields.list_size() + 8);
         let (mut method, mut path, mut scheme) = Default::default();
         let (mut protocol, mut authority) = (None, None);
@@ -63,7 +64,7 @@ impl Incoming {
         {
             path = headers.put(authority);
         }
-        Self { key, kind, method, path, scheme, protocol, headers, ended }
+        Self { key, kind, method, path, scheme, protocol, headers, content: None }
     }
 }
 

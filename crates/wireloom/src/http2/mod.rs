@@ -34,4 +34,4 @@ mod shared;
 pub(crate) use driver::{Driver, Moved};
 pub(crate) use handles::{RecvStream, Requests, SendStream};
 pub(crate) use head::{Head, Incoming, to_fields};
-pub(crate) use shared::Shared;
+pub(crate) use shared::{At, Shared};

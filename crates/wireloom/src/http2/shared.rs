@@ -86,7 +86,7 @@ pub(super) struct Slot {
 
 /// Where a handle finds its slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct At {
+pub(crate) struct At {
     pub(super) key: StreamKey,
     place: u32,
 }
@@ -151,15 +151,14 @@ impl Shared {
         result
     }
 
-    /// The content of an [`Incoming`] that has some. To be taken once, and dropped if it is not wanted.
-    pub(crate) fn receiver(self: &Arc<Self>, key: StreamKey) -> RecvStream {
-        let at = self.lock().hold(key, 0, true);
-        RecvStream::new(self.clone(), at)
+    /// The content of an [`Incoming`]. To be taken once, and dropped if it is not wanted.
+    pub(crate) fn receiver(self: &Arc<Self>, content: At) -> RecvStream {
+        RecvStream::new(self.clone(), content)
     }
 
     /// What is sent on a stream.
     pub(crate) fn sender(self: &Arc<Self>, key: StreamKey) -> SendStream {
-        let at = self.lock().hold(key, 1, false);
+        let at = self.lock().hold(key, 1);
         SendStream::new(self.clone(), at)
     }
 
@@ -197,15 +196,15 @@ impl Shared {
         &self,
         key: StreamKey,
         task: T,
-        spawn: impl FnOnce(T) -> AbortHandle,
+        spawn: impl FnOnce(T, At) -> AbortHandle,
     ) -> Option<T> {
         let mut state = self.lock();
         if !state.core.contains(key) {
             return Some(task);
         }
-        let at = state.hold(key, 1, false);
+        let at = state.hold(key, 1);
         // Under the lock, so that it is not done before it is known.
-        let handle = spawn(task);
+        let handle = spawn(task, at);
         if let Some(slot) = state.slot(at) {
             slot.task = Some(handle);
         }
@@ -213,9 +212,8 @@ impl Shared {
     }
 
     /// Whoever answered a stream is done.
-    pub(crate) fn detach(&self, key: StreamKey) {
+    pub(crate) fn detach(&self, at: At) {
         let mut state = self.lock();
-        let Some(at) = state.find(key) else { return };
         if state.slot(at).is_some_and(|slot| slot.task.take().is_some()) {
             state.release(at);
         }
@@ -307,14 +305,17 @@ impl State {
     }
 
     /// The slot of a stream with `holders` more, made if there is none.
-    pub(super) fn hold(&mut self, key: StreamKey, holders: u8, ended: bool) -> At {
+    pub(super) fn hold(&mut self, key: StreamKey, holders: u8) -> At {
         if let Some(at) = self.find(key) {
             if let Some(slot) = self.slot(at) {
                 slot.holders += holders;
             }
             return at;
         }
-        let slot = Box::new(Slot { id: key.id(), holders, ended, ..Slot::default() });
+        let mut slot = Box::new(Slot { id: key.id(), holders, ..Slot::default() });
+        // The slot of a stream that is gone may be another's in the core by now: nothing leads to it but its handles.
+        let is_there = self.core.contains(key);
+        slot.failed = (!is_there).then_some(Error::Closed);
         let place = match self.free.pop() {
             Some(place) => place,
             None => {
@@ -323,10 +324,12 @@ impl State {
             }
         };
         self.slots[place as usize] = Some(slot);
-        if self.places.len() <= key.slot() {
-            self.places.resize(key.slot() + 1, u32::MAX);
+        if is_there {
+            if self.places.len() <= key.slot() {
+                self.places.resize(key.slot() + 1, u32::MAX);
+            }
+            self.places[key.slot()] = place;
         }
-        self.places[key.slot()] = place;
         At { key, place }
     }
 
@@ -338,7 +341,7 @@ impl State {
 
     #[inline]
     pub(super) fn slot(&mut self, at: At) -> Option<&mut Slot> {
-        self.slots.get_mut(at.place as usize)?.as_deref_mut()
+        self.slots.get_mut(at.place as usize)?.as_deref_mut().filter(|slot| slot.id == at.key.id())
     }
 
     pub(super) fn slot_of(&mut self, key: StreamKey) -> Option<&mut Slot> {
@@ -411,7 +414,7 @@ impl State {
             let Some(event) = event else { return Ok(len - input.len()) };
             let seen = Seen { slots: &mut self.slots, places: &self.places, lender, woken };
             let then = seen.see(event, incoming);
-            self.act(then);
+            self.act(then, incoming);
         }
     }
 
@@ -420,16 +423,19 @@ impl State {
         while let Some(event) = self.core.poll_event() {
             let seen = Seen { slots: &mut self.slots, places: &self.places, lender: None, woken };
             let then = seen.see(event, incoming);
-            self.act(then);
+            self.act(then, incoming);
         }
     }
 
     #[inline]
-    fn act(&mut self, then: Then) {
+    fn act(&mut self, then: Then, incoming: &mut [Incoming]) {
         match then {
             Then::Nothing => {}
             Then::Opened(key) => {
-                self.hold(key, 1, false);
+                let content = self.hold(key, 1);
+                if let Some(incoming) = incoming.last_mut() {
+                    incoming.content = Some(content);
+                }
             }
             Then::Discarded(key, len) => {
                 // Misuse is not possible: it is what arrived.

@@ -26,7 +26,7 @@ use super::{Handler, date};
 use crate::error::Error;
 use crate::headers::Headers;
 use crate::http::{Body, Origin, Request, Response, Running};
-use crate::http2::{Driver, Incoming, Moved, RecvStream, Shared, to_fields};
+use crate::http2::{At, Driver, Incoming, Moved, RecvStream, Shared, to_fields};
 use crate::io::Io;
 use crate::tunnel::Tunnel;
 
@@ -96,9 +96,9 @@ type Opened = (Running, Registered);
 
 impl<H: Handler> Serving<H> {
     fn take(&self, cx: &mut Context<'_>, incoming: Incoming, tasks: &mut JoinSet<()>) {
-        let (key, kind, ended) = (incoming.key, incoming.kind, incoming.ended);
+        let (key, kind, content) = (incoming.key, incoming.kind, incoming.content);
         let mut request = Request::http2(incoming, &self.origin);
-        let content = (!ended).then(|| self.shared.receiver(key));
+        let content = content.map(|content| self.shared.receiver(content));
         let mut tunnel = None;
         match kind {
             RequestKind::ExtendedConnect if request.is_websocket() => tunnel = content,
@@ -144,8 +144,8 @@ impl<H: Handler> Serving<H> {
                 });
             }
             Ok(Poll::Pending) => {
-                let left = self.shared.attach(key, answering, |answering| {
-                    tasks.spawn(finish(self.shared.clone(), key, answering))
+                let left = self.shared.attach(key, answering, |answering, at| {
+                    tasks.spawn(finish(self.shared.clone(), at, answering))
                 });
                 // Outside of the lock.
                 drop(left);
@@ -155,14 +155,14 @@ impl<H: Handler> Serving<H> {
 }
 
 /// Answers in a task of its own.
-async fn finish<F>(shared: Arc<Shared>, key: StreamKey, mut answering: Pin<Box<F>>)
+async fn finish<F>(shared: Arc<Shared>, at: At, mut answering: Pin<Box<F>>)
 where
     F: Future<Output = Option<Opened>>,
 {
     let opened = answering.as_mut().await;
     drop(answering);
     // A WebSocket learns of a reset by itself.
-    shared.detach(key);
+    shared.detach(at);
     drop(shared);
     if let Some((running, _registered)) = opened {
         running.await;

@@ -4,6 +4,7 @@
 
 mod peer;
 mod requests;
+mod stress;
 mod tunnels;
 
 use wireloom::{Body, Error, Request, Response, Server, ServerConfig, ServerHandle};
