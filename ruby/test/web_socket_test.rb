@@ -235,7 +235,7 @@ class WebSocketTest < Wireloom::TestCase
         1000.times { |count| client.text("#{number} #{count}") }
         server.receive(client.take_output).size
       end
-    end.map(&:take)
+    end.map { |ractor| ractor.respond_to?(:value) ? ractor.value : ractor.take }
     assert_equal [1000, 1000], heard
   end
 

@@ -146,11 +146,20 @@ class WebSocketDriverDraftsTest < Wireloom::TestCase
     assert_equal :closed, driver.state
   end
 
-  def test_an_endless_length_is_no_work
+  def test_lengths_have_a_bound
     gap_of_the_original
-    driver = draft75
+    ["\x80\xFF\xFF\xFF\x7F", "\x80".b + ("\xFF".b * 100_000)].each do |input|
+      driver = draft75
+      driver.start
+      driver.parse(input.b)
+      assert_equal :closed, driver.state
+    end
+    @socket = Socket.new(env: ENVIRONMENT, url: "ws://x/")
+    driver = watch(Driver::Draft75.new(@socket, max_length: 200))
     driver.start
-    driver.parse("\x80".b + ("\xFF".b * 100_000))
-    assert_equal :open, driver.state
+    driver.parse("\x80\x81\x48".b + ("x" * 200) + "\x00ok\xFF".b)
+    assert_equal ["ok"], messages
+    driver.parse("\x80\x81\x49".b)
+    assert_equal :closed, driver.state
   end
 end

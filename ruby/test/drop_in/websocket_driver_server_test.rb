@@ -88,6 +88,17 @@ class WebSocketDriverServerTest < Wireloom::TestCase
     assert_equal 2, @events.size
   end
 
+  # By the square of their number these would take minutes.
+  def test_blanks_cost_no_more_than_other_bytes
+    gap_of_the_original
+    begun = Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID)
+    blanks = "b#{" " * 1_000_000}x"
+    refute Driver.websocket?(ENVIRONMENT.merge("HTTP_CONNECTION" => blanks))
+    hybi({ "HTTP_SEC_WEBSOCKET_PROTOCOL" => blanks }, protocols: ["x"]).start
+    15.times { server.parse("GET / HTTP/1.1\r\nHost: x\r\n#{"X: y#{" " * 4080}z\r\n" * 15}\r\n") }
+    assert_operator Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) - begun, :<, 1
+  end
+
   def test_listeners_that_raise_lose_nothing
     driver = open_server
     heard = []

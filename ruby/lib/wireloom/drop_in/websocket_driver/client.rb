@@ -107,7 +107,7 @@ module WebSocket
           "'Upgrade' header value is not 'WebSocket'"
         elsif connection == ""
           "'Connection' header is missing"
-        elsif !connection.downcase.split(/ *, */).include?("upgrade")
+        elsif !Driver.list(connection.downcase).include?("upgrade")
           "'Connection' header value is not 'Upgrade'"
         end
       end

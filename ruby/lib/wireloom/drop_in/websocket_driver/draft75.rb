@@ -83,8 +83,10 @@ module WebSocket
       end
 
       def read_length(octet)
-        # A length beyond every bound skips for ever all the same.
-        @length = [(octet & 0x7F) + (128 * @length), 1 << 62].min
+        @length = (octet & 0x7F) + (128 * @length)
+        # However many bytes a length has, it stays a small number: what is longer than any message is refused.
+        return close if @length > @max_length
+
         if @closing && @length.zero?
           close
         elsif octet.nobits?(0x80)

@@ -88,8 +88,13 @@ module WebSocket
         upgrade = env["HTTP_UPGRADE"] || ""
 
         env["REQUEST_METHOD"] == "GET" &&
-          connection.downcase.split(/ *, */).include?("upgrade") &&
+          list(connection.downcase).include?("upgrade") &&
           upgrade.downcase == "websocket"
+      end
+
+      # The members of a list in a header field. Without a regular expression, as those are the peer's blanks and commas.
+      def list(value)
+        value.split(",").map(&:strip)
       end
 
       # What subclasses do to their methods may concern how messages are emitted.

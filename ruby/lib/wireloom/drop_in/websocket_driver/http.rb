@@ -15,8 +15,9 @@ module WebSocket
       CR = 0x0D
       LF = 0x0A
 
-      # RFC 9110 §5.6.2: a name is a token.
-      HEADER_LINE = /\A([!#$%&'*+\-.^_`|~0-9a-z]+):\s*([\x20-\x7e]*?)\s*\z/i
+      # RFC 9110 §5.6.2: a name is a token. Blanks around the value are stripped, not matched: a regular expression that looks
+      # for their end at each of them takes the square of their number.
+      HEADER_LINE = /\A([!#$%&'*+\-.^_`|~0-9a-z]+):([\t\x20-\x7e]*)\z/i
 
       attr_reader :headers
 

@@ -78,14 +78,14 @@ module WebSocket
         @masking = options[:masking]
         @require_masking = options[:require_masking]
         @protocols = options[:protocols] || []
-        @protocols = @protocols.strip.split(/ *, */) if @protocols.is_a?(String)
+        @protocols = Driver.list(@protocols) if @protocols.is_a?(String)
         @ping_callbacks = {}
         @codec = Codec.new(MessageEvent, @max_length, @require_masking ? true : false, refuse_masking?,
                            @binary_data_format == :array)
         return unless @socket.respond_to?(:env)
 
         offered = @socket.env["HTTP_SEC_WEBSOCKET_PROTOCOL"]
-        offered = offered.split(/ *, */) if offered.is_a?(String)
+        offered = Driver.list(offered) if offered.is_a?(String)
         @protocol = offered.find { |name| @protocols.include?(name) } if offered
       end
 
