@@ -30,6 +30,11 @@ impl Io {
         !matches!(self, Self::Tcp(_) | Self::Tunnel(_))
     }
 
+    /// Whether something that was written may still be in here, so that [`Io::poll_flush`] has something to do.
+    pub(crate) fn holds_back(&self) -> bool {
+        !matches!(self, Self::Tcp(_))
+    }
+
     /// Reads what is there; 0 at the end.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut into = ReadBuf::new(into);

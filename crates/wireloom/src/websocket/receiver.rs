@@ -22,6 +22,13 @@ use crate::error::{Error, Stage};
 /// a buffer that takes what follows it too: a system call costs more than that.
 const SLOT_LEN_MIN: u64 = 64 << 10;
 
+/// After a message of this length another is expected: then the read that brings its head brings little of it, and the rest
+/// goes where it belongs without being copied.
+const LARGE_LEN_MIN: usize = 256 << 10;
+
+/// What that read brings.
+const HEAD_READ_LEN: usize = 16 << 10;
+
 /// The half of a [`WebSocket`](super::WebSocket) that receives.
 ///
 /// It also answers pings, watches deadlines and finishes the closing handshake: keep calling [`recv`](Self::recv).
@@ -38,6 +45,8 @@ pub(super) struct Reading {
     buffer: Option<Buffer>,
     /// What [`Shared`] knows of it.
     at_hand: bool,
+    /// The message before was so large that the next is read in another way.
+    expects_large: bool,
     over: bool,
     /// What was found last, for as long as a [`Message`] borrows this.
     lent: Lent,
@@ -70,6 +79,7 @@ impl Receiver {
             inbound,
             buffer: (!arrived.is_empty()).then(|| Buffer::holding(arrived)),
             at_hand: false,
+            expects_large: false,
             over: false,
             lent: Lent { kind: Kind::Binary, part: Part::Whole, place: Place::Buffer { at: 0, len: 0 } },
             failed: None,
@@ -284,6 +294,7 @@ impl Reading {
         if shared.is_watched() {
             self.tell_read(shared, found);
         }
+        self.expects_large &= found.is_none();
         let at_hand = found.is_some() && self.has_more();
         self.at_hand = at_hand;
         shared.set_at_hand(at_hand);
@@ -328,7 +339,12 @@ impl Reading {
             };
         }
         let buffer = self.buffer.get_or_insert_with(Buffer::take);
-        match ready!(state.io.poll_read(cx, buffer.space())) {
+        let mut space = buffer.space();
+        if self.expects_large {
+            let len = space.len().min(HEAD_READ_LEN);
+            space = &mut space[..len];
+        }
+        match ready!(state.io.poll_read(cx, space)) {
             Ok(len) if len > 0 => {
                 buffer.filled(len);
                 if !self.inbound.has_memory() {
@@ -352,7 +368,11 @@ impl Reading {
     /// `len` bytes were read to the end of a large message.
     fn receive_slot(&mut self, state: &mut State, len: usize) -> Option<Lent> {
         match self.inbound.received(len) {
-            Ok(event) => heed(event?, state, &(ptr::null()..ptr::null()), 0),
+            Ok(event) => {
+                let lent = heed(event?, state, &(ptr::null()..ptr::null()), 0);
+                self.expects_large = self.inbound.assembled().len() >= LARGE_LEN_MIN;
+                lent
+            }
             Err(error) => {
                 let now = state.now();
                 state.core.handle_error(now, error);
@@ -408,6 +428,9 @@ impl Reading {
         }
         if let Some(error) = &self.failed {
             shared.tell(&Observed::Error(error));
+        }
+        if let Some(end) = state.news_of_end() {
+            shared.tell(&Observed::CloseBegun(end));
         }
         if let Some(end) = state.core.end() {
             shared.tell(&Observed::CloseDone(end));

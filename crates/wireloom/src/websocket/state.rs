@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use wireloom_ws::{CloseCode, Kind, Outbound, Role, Transport};
+use wireloom_ws::{CloseCode, End, Kind, Outbound, Role, Transport};
 
 use super::config::SlowPeer;
 use super::observer::{Observed, Watch};
@@ -230,10 +230,7 @@ impl Drop for Locked<'_> {
                 self.shared.tell(&Observed::FrameWritten(frame));
             }
         }
-        if !state.ending
-            && let Some(end) = state.core.end()
-        {
-            state.ending = true;
+        if let Some(end) = state.news_of_end() {
             self.shared.tell(&Observed::CloseBegun(end));
         }
         let core = &state.core;
@@ -311,6 +308,9 @@ impl State {
     pub(super) fn poll_flush(&mut self, who: Option<(Half, &Context<'_>)>) -> Poll<Result<(), Error>> {
         if let Some(error) = self.broken() {
             return Poll::Ready(Err(error.clone()));
+        }
+        if !self.core.wants_write() && !self.io.holds_back() {
+            return Poll::Ready(Ok(()));
         }
         // Most writes are taken at once; a waker is made when one is not.
         match self.poll_write_all(&mut Context::from_waker(Waker::noop())) {
@@ -496,6 +496,12 @@ impl State {
                 true
             }
         }
+    }
+
+    /// That the connection is to end, if that is news.
+    pub(super) fn news_of_end(&mut self) -> Option<&End> {
+        let end = self.core.end()?;
+        (!std::mem::replace(&mut self.ending, true)).then_some(end)
     }
 
     fn shut_down(&mut self, cx: &mut Context<'_>) {
