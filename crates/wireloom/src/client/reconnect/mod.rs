@@ -277,7 +277,8 @@ impl Reconnecting {
     }
 
     /// Sends a message over the connection that there is; see [`Sender::send`](crate::Sender::send). It is counted as lost with
-    /// that connection until a pong proves that it has arrived.
+    /// that connection until a pong proves that it has arrived. Nothing is received while this waits for a slow peer, which
+    /// [`SlowPeer`](crate::SlowPeer) bounds.
     ///
     /// # Cancel safety
     /// As there. A message whose sending was cancelled is counted as one that may have arrived.
