@@ -3,7 +3,7 @@
 require_relative "lib/wireloom/version"
 
 # As it stands in the repository the extension finds the Rust crates two folders up; `rake gem` packs them beside it, and
-# `rake gem:native` packs the compiled extension instead.
+# `rake native` packs the compiled extension instead.
 Gem::Specification.new do |spec|
   spec.name = "wireloom"
   spec.version = Wireloom::VERSION

@@ -7,8 +7,19 @@ def give_up(message)
   abort "wireloom: #{message}"
 end
 
+NEEDS = "building it needs Rust 1.89 or later (https://rustup.rs), a C compiler, the headers of Ruby and libclang " \
+        "(Debian: ruby-dev libclang-dev); a gem for your platform needs none of them"
+
 cargo = ENV["CARGO"] || find_executable("cargo")
-give_up "cargo is missing, which builds the extension: install Rust 1.89 or later from https://rustup.rs" unless cargo
+give_up "cargo is missing; #{NEEDS}" unless cargo
+version =
+  begin
+    IO.popen([cargo, "--version"], err: File::NULL, &:read)[/\d+\.\d+/]
+  rescue SystemCallError
+    nil
+  end
+give_up "#{cargo} does not run; #{NEEDS}" unless version
+give_up "cargo #{version} is too old; #{NEEDS}" if Gem::Version.new(version) < Gem::Version.new("1.89")
 
 begin
   raise LoadError if ENV["WIRELOOM_PLAIN_CARGO"]
@@ -35,7 +46,7 @@ rescue LoadError
     # cargo knows best whether there is something to do.
     $(DLLIB): FORCE
     \tRUBY="#{RbConfig.ruby}" $(CARGO) rustc --locked --release --lib --manifest-path "$(srcdir)/Cargo.toml" \\
-    \t\t--target-dir "$(CARGO_TARGET)" -- #{link_args}
+    \t\t--target-dir "$(CARGO_TARGET)" -- #{link_args} || { echo "wireloom: #{NEEDS}"; exit 1; }
     \tcp "$(CARGO_TARGET)/release/#{built}" "$(DLLIB).new" && mv -f "$(DLLIB).new" "$(DLLIB)"
 
     install: install-so

@@ -1,0 +1,96 @@
+# frozen_string_literal: true
+
+require "fileutils"
+require "rubygems/package"
+
+# Packs the gem into pkg/: as source with the crates that it is built from beside it, or with the extension compiled.
+module Package
+  ROOT = File.expand_path("../..", __dir__)
+  GEM = File.join(ROOT, "ruby")
+  OUT = File.join(GEM, "pkg")
+  LICENCES = %w[LICENSE-MIT LICENSE-APACHE].freeze
+  CRATES = %w[ws http2].freeze
+  VENDOR = "ext/wireloom/vendor"
+
+  module_function
+
+  def source
+    pack("source") do |stage, spec|
+      spec.files += vendor(stage)
+    end
+  end
+
+  # +extensions+: the compiled extension for each version of Ruby, such as "3.1".
+  def native(extensions)
+    abort "wireloom: no compiled extension to pack" if extensions.empty?
+
+    pack("native") do |stage, spec|
+      spec.files.reject! { |path| path.start_with?("ext/") }
+      spec.extensions.clear
+      spec.platform = Gem::Platform.local
+      oldest, newest = extensions.keys.minmax_by { |version| Gem::Version.new(version) }
+      spec.required_ruby_version = [">= #{oldest}", "< #{Gem::Version.new("#{newest}.0").bump}.dev"]
+      extensions.each do |version, path|
+        to = "lib/wireloom/#{version}/#{File.basename(path)}"
+        copy(path, File.join(stage, to))
+        spec.files << to
+      end
+    end
+  end
+
+  # Copies the gem's files into a folder, lets the block add to them and to the specification, and packs them.
+  def pack(name)
+    stage = File.join(OUT, name)
+    FileUtils.rm_rf(stage)
+    spec = Gem::Specification.load(File.join(GEM, "wireloom.gemspec")).dup
+    spec.files.each { |path| copy(File.join(GEM, path), File.join(stage, path)) }
+    LICENCES.each { |licence| copy(File.join(ROOT, licence), File.join(stage, licence)) }
+    spec.files += LICENCES
+    yield stage, spec
+    packed = File.join(OUT, spec.file_name)
+    Dir.chdir(stage) { Gem::Package.build(spec, false, false, packed) }
+    FileUtils.rm_rf(stage)
+    puts packed
+  end
+
+  # The crates as they stand in the repository, without their tests, under a workspace that says what they inherit.
+  def vendor(stage)
+    files = CRATES.flat_map do |crate|
+      folder = File.join(ROOT, "crates", crate)
+      sources = Dir[File.join(folder, "src/**/*.rs")]
+      sources.each { |path| copy(path, File.join(stage, VENDOR, crate, path.delete_prefix("#{folder}/"))) }
+      manifest = sections(File.join(folder, "Cargo.toml")) { |title| !title.end_with?("dev-dependencies") }
+      write(File.join(stage, VENDOR, crate, "Cargo.toml"), manifest)
+      [*sources.map { |path| "#{crate}/#{path.delete_prefix("#{folder}/")}" }, "#{crate}/Cargo.toml"]
+    end
+    inherited = sections(File.join(ROOT, "Cargo.toml")) { |title| title.start_with?("workspace.") }
+    write(File.join(stage, VENDOR, "Cargo.toml"), "[workspace]\nresolver = \"3\"\nmembers = #{CRATES}\n\n#{inherited}")
+    build = File.join(stage, "ext/wireloom/Cargo.toml")
+    write(build, File.read(build).gsub("../../../crates/", "vendor/"))
+    ["Cargo.toml", *files].map { |path| File.join(VENDOR, path) }
+  end
+
+  # The sections of a manifest whose titles the block wants.
+  def sections(path)
+    File.read(path).split(/^(?=\[)/).select { |section| yield section[/\A\[(.*)\]$/, 1].to_s }.join
+  end
+
+  def copy(from, to)
+    write(to, File.binread(from))
+  end
+
+  def write(path, text)
+    FileUtils.mkdir_p(File.dirname(path))
+    File.binwrite(path, text)
+  end
+end
+
+desc "Pack the gem as source into pkg/, with the Rust crates in it: building it needs cargo, libclang and crates.io"
+task(:gem) { Package.source }
+
+desc "Pack a gem for this platform into pkg/, compiled (EXTENSIONS=folder with 3.1/wireloom.so and so on for several Rubies)"
+task native: ENV["EXTENSIONS"] ? [] : [:compile] do
+  folder = ENV["EXTENSIONS"]
+  found = Dir[File.join(folder, "*", File.basename(EXTENSION))].to_h { |path| [File.basename(File.dirname(path)), path] } if folder
+  Package.native(found || { RUBY_VERSION[/\d+\.\d+/] => EXTENSION })
+end

@@ -1,0 +1,73 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+require "fileutils"
+require "open3"
+require "rbconfig"
+require "tmpdir"
+
+# The gems that `rake gem` and `rake native` pack, installed where no other gem is.
+class PackageTest < Wireloom::TestCase
+  GEM = File.expand_path("..", __dir__)
+  USE = <<~RUBY
+    require "wireloom"
+    decoder = Wireloom::HPACK::Decoder.new
+    p decoder.decode(Wireloom::HPACK::Encoder.new.encode([["a", "b"]]))
+    p Wireloom::WebSocket::Client.new("ws://localhost/").take_output.lines.first
+    require "wireloom/drop_in/websocket_driver"
+    require "wireloom/drop_in/protocol_websocket"
+    require "wireloom/drop_in/http_2"
+    p WebSocket::Driver::Hybi, Protocol::WebSocket::Framer, HTTP2::Client
+    puts $LOADED_FEATURES.grep(/wireloom\\.(so|bundle)\\z/), Gem.loaded_specs.keys.grep_v("wireloom") - ENV["OTHERS"].split
+  RUBY
+
+  def setup
+    skip "rake is not installed" unless system("rake", "--version", out: File::NULL, err: File::NULL)
+    @home = Dir.mktmpdir
+  end
+
+  def teardown
+    FileUtils.rm_rf(@home) if @home
+  end
+
+  def run_command(*command, env: {}, folder: GEM)
+    out, status = Open3.capture2e({ "RUBYLIB" => nil, "RUBYOPT" => nil }.merge(env), *command, chdir: folder)
+    assert status.success?, "#{command.join(" ")}\n#{out.lines.last(40).join}"
+    out
+  end
+
+  # Installs the gem into an empty GEM_HOME and uses it there.
+  def install_and_use(path, env = {})
+    env = env.merge("GEM_HOME" => @home, "GEM_PATH" => @home)
+    run_command("gem", "install", "--local", "--no-document", path, env:, folder: @home)
+    others = Gem::Specification.select(&:default_gem?).map(&:name).join(" ")
+    out = run_command(RbConfig.ruby, "-W0", "-e", USE, env: env.merge("OTHERS" => others), folder: @home).lines(chomp: true)
+    assert_equal ['[["a", "b"]]', '"GET / HTTP/1.1\r\n"', "WebSocket::Driver::Hybi", "Protocol::WebSocket::Framer", "HTTP2::Client"], out[0, 5]
+    assert out[5].start_with?(@home), out[5]
+    assert_nil out[6], "another gem is needed"
+    installed = File.join(@home, "gems", File.basename(path, ".gem"))
+    %w[README.md LICENSE-MIT LICENSE-APACHE sig/web_socket.rbs].each do |name|
+      assert_path_exists File.join(installed, name)
+    end
+  end
+
+  def pack(task)
+    path = run_command("rake", task).lines(chomp: true).last
+    assert_path_exists path
+    path
+  end
+
+  def test_the_gem_for_this_platform_installs_without_a_compiler
+    # Whatever cargo, make and cc there are, they are not used.
+    blind = File.join(@home, "bin")
+    FileUtils.mkdir_p(blind)
+    %w[cargo make cc].each { |name| File.write(File.join(blind, name), "#!/bin/sh\nexit 1\n", perm: 0o755) }
+    install_and_use(pack("native"), "PATH" => "#{blind}:#{ENV["PATH"]}")
+  end
+
+  def test_the_gem_as_source_builds_and_installs
+    # The dependencies are built already where TARGET points to, which RubyGems would clean first.
+    target = File.expand_path(ENV["TARGET"] || "tmp/target", GEM)
+    install_and_use(pack("gem"), "MAKE" => "make --old-file=clean CARGO_TARGET=#{target}")
+  end
+end
