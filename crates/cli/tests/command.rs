@@ -452,8 +452,11 @@ async fn makes_requests_over_http2() {
     let secure = format!("https://{}", serving.addresses[1]);
     let (code, out, _) = connect(&[&format!("{plain}/healthz")], "").await;
     assert_eq!((code, &*out), (0, "ok\n"));
-    let (code, out, errors) = connect(&[&format!("{secure}/healthz"), "--insecure", "-v"], "").await;
+    let args = [&*format!("{secure}/healthz?secret"), "--insecure", "-v", "-H", "Cookie: secret"];
+    let (code, out, errors) = connect(&args, "").await;
     assert_eq!((code, &*out), (0, "ok\n"));
+    assert!(errors.contains(&format!("> GET {secure}/healthz\n> Cookie: …\n")), "{errors}");
+    assert!(!errors.contains("secret"), "{errors}");
     assert!(errors.contains(", h2\n") && errors.contains("< 200\n"), "{errors}");
     let (code, out, _) = connect(&[&format!("{plain}/echo"), "--data", "hello"], "").await;
     assert_eq!((code, &*out), (0, "hello"));

@@ -44,6 +44,14 @@ pub(super) fn tell_way(peer: Option<SocketAddr>, tls: Option<&TlsInfo>, notes: &
     }
 }
 
+/// Says what is asked for.
+pub(super) fn tell_request(method: &str, url: &str, headers: &[(String, String)], notes: &Notes) {
+    notes.say(&format!("> {method} {}", without_secrets(url)));
+    for (name, value) in headers {
+        notes.say(&format!("> {name}: {}", shown(name, value.as_bytes())));
+    }
+}
+
 /// Says what the server answered.
 pub(super) fn tell_response<'a>(
     status: u16,

@@ -35,7 +35,7 @@ pub(super) async fn run(args: &Connect, connector: &Connector, notes: Notes) -> 
         request = request.header(name, value);
     }
     let asking = async {
-        let response = ask(args, connector, request, &notes).await?;
+        let response = ask(args, connector, method, request, &notes).await?;
         Ok::<_, Error>(take(args, response, &notes).await)
     };
     let asked = match args.timeout {
@@ -62,6 +62,7 @@ pub(super) async fn run(args: &Connect, connector: &Connector, notes: Notes) -> 
 async fn ask(
     args: &Connect,
     connector: &Connector,
+    method: &str,
     request: Request,
     notes: &Notes,
 ) -> Result<Response, Error> {
@@ -69,6 +70,7 @@ async fn ask(
     let is_verbose = args.verbose > 0;
     if is_verbose {
         handshake::tell_way(http2.peer(), http2.tls(), notes);
+        handshake::tell_request(method, &args.url, &args.header, notes);
     }
     let mut exchange = http2.send(request)?;
     while let Some(interim) = exchange.informational().await? {
