@@ -146,6 +146,20 @@ class WebSocketDriverServerTest < Wireloom::TestCase
     assert_equal "h\u00E9", Driver.encode("h\u00E9".encode("UTF-16LE"))
   end
 
+  def test_the_stream_reader
+    reader = Driver::StreamReader.new
+    reader.put(+"abc")
+    reader.put(nil)
+    assert_nil reader.read(4)
+    assert_equal "ab", reader.read(2)
+    reader.put(+"d" * 300)
+    assert_equal "c#{"d" * 199}", reader.read(200)
+    seen = []
+    reader.each_byte { |octet| seen << octet }
+    assert_equal [100] * 101, seen
+    assert_nil reader.read(1)
+  end
+
   # The two ends together.
 
   def test_a_client_and_a_server

@@ -2,10 +2,10 @@
 //! `emit` is the emitter's own, neither overridden nor stubbed, what it would do is done here.
 
 use magnus::prelude::*;
-use magnus::rb_sys::{AsRawId, AsRawValue, FromRawValue, protect};
+use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
 use magnus::value::{LazyId, Opaque};
 use magnus::{Error, RArray, RClass, RObject, Ruby, Value, gc};
-use rb_sys::{RBasic, VALUE, rb_funcallv, rb_obj_is_proc, rb_proc_call_with_block, rb_struct_new};
+use rb_sys::{RBasic, VALUE, rb_obj_is_proc, rb_proc_call_with_block, rb_struct_new};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -92,17 +92,14 @@ impl Delivery {
 /// `listener.call(event)`. What it raises or throws comes back as an error; nothing is borrowed meanwhile.
 #[inline]
 fn call(listener: Value, event: VALUE) -> Result<(), Error> {
-    let id = Ruby::get_with(listener).intern("call").as_raw();
     let listener = listener.as_raw();
-    protect(|| {
-        // SAFETY: both are live values; the closure owns nothing that a raise would leak.
-        unsafe {
-            if rb_obj_is_proc(listener) == rb_sys::Qtrue as VALUE {
-                rb_proc_call_with_block(listener, 1, &event, rb_sys::Qnil as VALUE)
-            } else {
-                rb_funcallv(listener, id, 1, &event)
-            }
-        }
-    })
-    .map(drop)
+    // SAFETY: it is a live value.
+    if unsafe { rb_obj_is_proc(listener) } == rb_sys::Qtrue as VALUE {
+        // SAFETY: all are live values; the closure owns nothing that a raise would leak.
+        return protect(|| unsafe { rb_proc_call_with_block(listener, 1, &event, rb_sys::Qnil as VALUE) })
+            .map(drop);
+    }
+    // SAFETY: both are live values.
+    let (listener, event) = unsafe { (Value::from_raw(listener), Value::from_raw(event)) };
+    listener.funcall::<_, _, Value>("call", (event,)).map(drop)
 }
