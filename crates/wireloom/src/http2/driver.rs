@@ -55,6 +55,8 @@ pub(crate) struct Driver {
     idle_timeout: Option<Duration>,
     /// Since when it has been.
     idle_since: Option<Instant>,
+    /// Since when it has nothing to do but to end.
+    leaving_since: Option<Instant>,
     /// When to look whether it has been quiet; `None` when it holds nothing that it could give back.
     look_at: Option<Instant>,
     /// Something has moved since then.
@@ -111,6 +113,7 @@ impl Driver {
             sleep: None,
             idle_timeout: None,
             idle_since: None,
+            leaving_since: None,
             look_at: None,
             moved: false,
             woken: Vec::new(),
@@ -376,11 +379,12 @@ impl Driver {
     fn idle_deadline(&mut self, state: &State) -> Option<Instant> {
         if state.streams() > 0 {
             self.idle_since = None;
+            self.leaving_since = None;
             return None;
         }
         let since = *self.idle_since.get_or_insert_with(Instant::now);
         if state.core.is_going_away() {
-            return Some(since + FAREWELL);
+            return Some(*self.leaving_since.get_or_insert_with(Instant::now) + FAREWELL);
         }
         self.idle_timeout.map(|timeout| since + timeout)
     }
@@ -405,13 +409,11 @@ impl Driver {
             }
         }
         let Some(since) = self.idle_since else { return };
-        if state.core.is_going_away() {
-            if since + FAREWELL <= now {
-                state.core.abort(ErrorCode::NO_ERROR, b"");
-            }
+        if self.leaving_since.is_some_and(|since| since + FAREWELL <= now) {
+            state.core.abort(ErrorCode::NO_ERROR, b"");
         } else if self.idle_timeout.is_some_and(|timeout| since + timeout <= now) {
+            // Once is enough: it does nothing when it has been said.
             state.core.shutdown();
-            self.idle_since = Some(now);
         }
     }
 
