@@ -498,3 +498,31 @@ async fn tells_each_frame() {
     }
     assert_eq!(errors.matches(" bytes, compressed\n").count(), 2, "{errors}");
 }
+
+// More than may wait at once, said by one who hears it too, while another does not listen.
+#[tokio::test]
+async fn a_room_holds_no_more_than_it_may() {
+    let serving = serve(&["--max-room-queue", "100K", "--slow-timeout", "1s"]).await;
+    let url = serving.url("/rooms/loud");
+    let deaf = wireloom::connect(&url).await.unwrap();
+    let (mut sender, mut receiver) = wireloom::connect(&url).await.unwrap().split();
+    let saying = async {
+        for number in 0..300u32 {
+            // Some are larger than all that may wait.
+            let len = if number % 50 == 0 { 300_000 } else { 60_000 };
+            let mut message = vec![0; len];
+            message[..4].copy_from_slice(&number.to_be_bytes());
+            sender.send(message).await.unwrap();
+        }
+    };
+    let hearing = async {
+        for number in 0..300u32 {
+            let message = receiver.recv().await.unwrap().unwrap();
+            assert_eq!(message.as_bytes()[..4], number.to_be_bytes());
+        }
+    };
+    // The deaf one is sent away, and then it goes on.
+    let both = async { tokio::join!(saying, hearing) };
+    tokio::time::timeout(Duration::from_secs(60), both).await.unwrap();
+    drop(deaf);
+}

@@ -196,6 +196,9 @@ pub(crate) struct WebSocketLimits {
     /// How many messages a member of a room may lag behind before it is sent away
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = value::count)]
     pub(crate) max_room_lag: usize,
+    /// What may wait for the members of a room together; beyond it whoever speaks there waits
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = value::memory)]
+    pub(crate) max_room_queue: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -56,7 +56,7 @@ impl Routes {
         Self {
             origins: args.allow_origin.clone(),
             collects: args.http.max_body.is_some(),
-            rooms: Rooms::new(args.websocket.max_room_lag),
+            rooms: Rooms::new(args.websocket.max_room_lag, args.websocket.max_room_queue),
             sunk: Arc::default(),
             servers: OnceLock::new(),
             begun_at: begun_at.map_or(0, |since| since.as_secs()),
