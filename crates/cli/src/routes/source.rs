@@ -1,5 +1,6 @@
 //! `/source`: messages as they are asked for, over a WebSocket or as the body of a response.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,8 +34,14 @@ impl Source {
         (size <= SIZE_MAX).then_some(source)
     }
 
-    fn message(self) -> Vec<u8> {
-        (0..self.size).map(|at| at as u8).collect()
+    /// Long ones are all cut from one: each client must not cost one of its own.
+    fn message(self) -> Bytes {
+        static LONGEST: OnceLock<Bytes> = OnceLock::new();
+        let make = |size| (0..size).map(|at| at as u8).collect();
+        if self.size <= BATCH_LEN {
+            return make(self.size);
+        }
+        LONGEST.get_or_init(|| make(SIZE_MAX)).slice(..self.size)
     }
 
     /// Sends over a WebSocket.
@@ -55,7 +62,7 @@ impl Source {
         let mut pace = Pace::new(self);
         while let Some(due) = pace.due().await {
             for _ in 0..due {
-                sender.feed(&message).await?;
+                sender.feed(message.clone()).await?;
             }
             sender.flush().await?;
         }
@@ -74,7 +81,8 @@ impl Source {
 
     async fn fill(self, mut sender: BodySender) -> Result<(), Error> {
         let mut pace = Pace::new(self);
-        let batch: Bytes = self.message().repeat(pace.batch as usize).into();
+        let message = self.message();
+        let batch = if pace.batch == 1 { message } else { message.repeat(pace.batch as usize).into() };
         while let Some(due) = pace.due().await {
             sender.send(batch.slice(..due as usize * self.size)).await?;
         }
