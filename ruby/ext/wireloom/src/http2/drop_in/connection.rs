@@ -138,6 +138,9 @@ pub(crate) struct Connection {
     pub(crate) policy: Cell<Policy>,
     pub(crate) decompressor: RefCell<Table>,
     pub(crate) rates: RefCell<RateLimit>,
+    /// Room for a block on its way out, and for one on its way in.
+    pub(crate) room_out: RefCell<Vec<u8>>,
+    pub(crate) room_in: RefCell<Vec<u8>>,
 }
 
 impl Default for Connection {
@@ -177,6 +180,8 @@ impl Default for Connection {
             policy: Cell::new(Policy { table_size: 4096, ..Policy::default() }),
             decompressor: RefCell::new(Table::new(TABLE_SIZE_DEFAULT)),
             rates: RefCell::default(),
+            room_out: RefCell::default(),
+            room_in: RefCell::default(),
         }
     }
 }
@@ -266,6 +271,21 @@ impl Connection {
         *self.decompressor.borrow_mut() = other.decompressor.borrow().clone();
         *self.rates.borrow_mut() = other.rates.borrow().clone();
         Ok(())
+    }
+}
+
+/// More room than this is given back after use.
+const ROOM_KEPT: usize = 16 << 10;
+
+/// Takes the room out of its place; a listener that comes back here meanwhile finds none and makes its own.
+pub(super) fn take_room(place: &RefCell<Vec<u8>>) -> Vec<u8> {
+    std::mem::take(&mut *place.borrow_mut())
+}
+
+pub(super) fn put_room(place: &RefCell<Vec<u8>>, mut room: Vec<u8>) {
+    if room.capacity() <= ROOM_KEPT {
+        room.clear();
+        *place.borrow_mut() = room;
     }
 }
 

@@ -47,7 +47,7 @@ impl Listeners {
     pub(crate) fn add(&mut self, event: VALUE, callable: VALUE, once: bool) {
         self.tokens = self.tokens.wrapping_add(1);
         if self.list.capacity() == self.list.len() {
-            self.list.reserve_exact(self.list.len().clamp(2, 64));
+            self.list.reserve_exact(self.list.len().clamp(4, 64));
         }
         self.list.push(Listener { event, callable, token: self.tokens, once });
     }

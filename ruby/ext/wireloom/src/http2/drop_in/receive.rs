@@ -11,7 +11,8 @@ use wireloom_http2::rate_limit::Charge;
 
 use super::MAGIC;
 use super::connection::{
-    self, Connection, Opening, Pending, Stage, Upgrade, activate_stream, each_stream, now,
+    self, Connection, Opening, Pending, Stage, Upgrade, activate_stream, each_stream, now, put_room,
+    take_room,
 };
 use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, value};
 use super::framer::{check_len, parse, settings_pairs};
@@ -121,13 +122,14 @@ fn next(ruby: &Ruby, this: Obj<Connection>) -> Result<Option<Header>, Error> {
 
 fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> {
     let watched = this.listeners.borrow().any(sym().frame_received);
-    let mut block = Vec::new();
+    let has_block = matches!(header.kind, Some(Kind::Headers | Kind::PushPromise | Kind::Continuation));
+    let mut block = if has_block { take_room(&this.room_in) } else { Vec::new() };
     let parsed = {
         let mut input = this.input.borrow_mut();
         let payload = &input.rest()[HEADER_LEN..HEADER_LEN + header.len];
         let parsed = parse(ruby, &header, payload, watched);
-        if let Ok(Some((frame, range))) = &parsed
-            && matches!(frame.kind, Kind::Headers | Kind::PushPromise | Kind::Continuation)
+        if let Ok(Some((_, range))) = &parsed
+            && has_block
         {
             block.extend_from_slice(&payload[range.clone()]);
         }
@@ -223,7 +225,7 @@ fn continued(
 /// HEADERS and PUSH_PROMISE with their block, whole.
 fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>) -> Result<(), Error> {
     let decoded = decode(ruby, &mut this.decompressor.borrow_mut(), &block, Rules::Message, &mut frame.head);
-    drop(block);
+    put_room(&this.room_in, block);
     let list = match decoded {
         Ok(list) => list,
         Err(error) => {

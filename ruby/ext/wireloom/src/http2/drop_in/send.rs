@@ -9,7 +9,7 @@ use rb_sys::VALUE;
 use wireloom_http2::Limits;
 use wireloom_http2::rate_limit::Charge;
 
-use super::connection::{Connection, Stage, call_own, is_plain, now};
+use super::connection::{Connection, Stage, call_own, is_plain, now, put_room, take_room};
 use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, joined, value};
 use super::frame_buffer::FrameBuffer;
 use super::framer::generate;
@@ -84,8 +84,8 @@ fn send_data_now(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Resul
 
 /// HEADERS and PUSH_PROMISE, with CONTINUATION when the block is long.
 fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
-    let mut room = vec![0; HEADER_LEN];
-    room.reserve(256);
+    let mut room = take_room(&this.room_out);
+    room.resize(HEADER_LEN, 0);
     if let Some(block) = frame.payload_string() {
         // SAFETY: no Ruby code runs while the slice is copied.
         room.extend_from_slice(unsafe { bytes(block) });
@@ -109,11 +109,8 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
     if plain && block_len <= len_max {
         let stream = frame.stream.unwrap_or(0);
         room[..HEADER_LEN].copy_from_slice(&Header::encode(Kind::Headers, frame.flags, block_len, stream));
-        if !this.listeners.borrow().any(sym().frame) {
-            return Ok(());
-        }
         let encoded = crate::strings::binary(&room);
-        drop(room);
+        put_room(&this.room_out, room);
         return emit(&this.listeners, sym().frame, &[encoded.as_raw()], NIL);
     }
     let block = &room[HEADER_LEN..];
