@@ -60,7 +60,7 @@ module Bench
         factor = original.newest? ? 1 : row.factor || 1
         result.original = median(figures.map(&:first)) / factor
         result.original_objects ||= median(figures.map(&:last))
-        result.source = factor == 1 ? original.installed.to_s : "#{original.installed}, #{factor} times as fast"
+        result.source = factor == 1 ? original.installed.to_s : "#{original.installed} ÷ #{factor}"
       elsif loops.any?
         result.original = row.published * 1e-9 * median(loops) / CALIBRATION
         result.source = "published"
