@@ -137,8 +137,8 @@ pub(crate) struct HttpLimits {
     /// Connections at once from one client's address; not limited by default
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) max_per_address: Option<usize>,
-    /// Connections at once that are still in the TLS handshake or before their first request; more wait
-    #[arg(long, value_name = "N", default_value_t = 4_096, value_parser = value::count)]
+    /// Connections at once that have begun to speak and are in the TLS handshake or their first head; more wait
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value::count)]
     pub(crate) max_handshakes: usize,
     /// How long TLS and a request's head may take, each
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = value::time)]

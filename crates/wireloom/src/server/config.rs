@@ -16,9 +16,9 @@ pub struct ServerConfig {
     /// Connections at once from one address; further ones are closed at once. Not limited by default, because all clients
     /// come from one address behind a proxy.
     pub connections_per_address_max: Option<usize>,
-    /// Connections at once of which it is not known yet what they speak: in the TLS handshake, or before their first
-    /// request. Further ones wait for their turn, as long as a handshake may take. 4,096: a TLS handshake costs up to 40
-    /// KiB, and a fresh connection sends at once.
+    /// Connections at once that have begun to speak and of which it is not known yet what: in the TLS handshake, or within
+    /// their first head. Further ones wait for their turn, as long as a handshake may take. 10,000: a TLS handshake costs up
+    /// to 40 KiB, and whoever is slow on purpose must keep up a thousand a second to be in the way.
     pub handshakes_max: usize,
     /// How long TLS and the head of a request may take, each. 10 s.
     pub handshake_timeout: Duration,
@@ -53,7 +53,7 @@ impl Default for ServerConfig {
         Self {
             connections_max: 100_000,
             connections_per_address_max: None,
-            handshakes_max: 4_096,
+            handshakes_max: 10_000,
             handshake_timeout: Duration::from_secs(10),
             keep_alive_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),

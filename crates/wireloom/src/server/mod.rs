@@ -210,11 +210,15 @@ impl Server {
             let tls = self.tls.clone();
             // What HTTP needs is let go before a WebSocket begins, and is no part of the task that serves it.
             let http = Box::pin(async move {
-                let stopping = registry.watch();
-                // Beyond the limit, handshakes wait for their turn.
-                let handshaking = handshakes.acquire_owned();
-                let handshaking =
-                    tokio::time::timeout(config.handshake_timeout, handshaking).await.ok()?.ok()?;
+                let mut stopping = registry.watch();
+                // A client that says nothing costs nothing. Beyond the limit, handshakes wait for their turn.
+                let begun = async {
+                    // That a socket is readable is no more than a guess at first.
+                    stream.peek(&mut [0]).await.ok().filter(|&len| len > 0)?;
+                    handshakes.acquire_owned().await.ok()
+                };
+                let begun = tokio::time::timeout(config.handshake_timeout, begun);
+                let handshaking = until(&mut stopping, Phase::Draining, begun).await?.ok()??;
                 #[cfg(feature = "tls")]
                 let (io, tls) = accept(stream, tls.as_ref(), &config, &registry).await?;
                 #[cfg(not(feature = "tls"))]
