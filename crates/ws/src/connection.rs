@@ -553,4 +553,23 @@ mod tests {
         assert_eq!(hear(&mut server(), &client.take_transmit(), 100, false), ["text 6"]);
         assert!(client.send_frames(&[0x82, 0]).is_err());
     }
+
+    #[test]
+    fn what_is_idle_can_be_made_again() {
+        let mut config = Config::default();
+        config.limits.message_len_max = 7;
+        let (mut inbound, _) = Connection::server(config, None, NOW).split();
+        let idle = inbound.idle().unwrap();
+        // Within a header, a frame, a message it is not.
+        for piece in [&[0x02][..], &[0x82, 0, 0, 0, 0, 1], &[2]] {
+            assert!(inbound.handle_input(&mut piece.to_vec()).unwrap().1.is_none());
+            assert_eq!(inbound.idle(), None);
+        }
+        assert!(inbound.handle_input(&mut [0x80, 0x80, 0, 0, 0, 0]).unwrap().1.is_some());
+        assert_eq!(inbound.idle(), Some(idle));
+        let mut again = Inbound::from(idle);
+        assert!(again.handle_input(&mut [0x82, 0x81, 0, 0, 0, 0, 1]).unwrap().1.is_some());
+        assert!(again.handle_input(&mut [0x82, 0x88, 0, 0, 0, 0]).is_err());
+        assert_eq!(again.idle(), None);
+    }
 }

@@ -170,6 +170,17 @@ impl Decoder {
         }
     }
 
+    /// Whose frames these are, and the limits of frames, messages and fragments: all there is to know when nothing is under
+    /// way.
+    pub(crate) fn idle(&self) -> Option<(Role, u64, u64, u64)> {
+        (self.idle && self.rsv_allowed == 0).then_some((
+            self.sender,
+            self.frame_len_max,
+            self.message_len_max,
+            self.fragments_spare,
+        ))
+    }
+
     /// Notes the headers of frames from now on, for [`Decoder::take_seen`]. The short way notes none, and is not taken then.
     pub(crate) fn watch(&mut self) {
         self.idle = false;

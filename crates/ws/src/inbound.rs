@@ -3,12 +3,13 @@
 //! says.
 
 use crate::close::CloseFrame;
-use crate::config::Config;
+use crate::config::{Config, Delivery};
 use crate::decoder::Decoder;
 use crate::deflate::Decompressor;
 use crate::error::Error;
 use crate::event::{Binary, Chunk, Event, Payload, Pong, Text};
 use crate::frame::Header;
+use crate::limits::Limits;
 use crate::opcode::{Kind, Opcode};
 use crate::receive::{Arrival, Receiver};
 use crate::role::Role;
@@ -24,7 +25,39 @@ pub struct Inbound {
     over: bool,
 }
 
+/// What an [`Inbound`] with nothing under way amounts to: enough to make it again, in a tenth of its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleInbound {
+    sender: Role,
+    delivery: Delivery,
+    frame_len_max: u64,
+    message_len_max: u64,
+    fragments_spare: u64,
+}
+
+impl IdleInbound {
+    pub(crate) fn new(decoder: &Decoder, delivery: Delivery) -> Option<Self> {
+        let (sender, frame_len_max, message_len_max, fragments_spare) = decoder.idle()?;
+        Some(Self { sender, delivery, frame_len_max, message_len_max, fragments_spare })
+    }
+}
+
+impl From<IdleInbound> for Inbound {
+    fn from(idle: IdleInbound) -> Self {
+        let IdleInbound { sender, delivery, frame_len_max, message_len_max, fragments_spare } = idle;
+        let limits = Limits { frame_len_max, message_len_max, fragments_spare, ..Limits::default() };
+        let decoder = Decoder::new(sender, false, &limits);
+        Self { receiver: Receiver::new(decoder, delivery, None, &limits), over: false }
+    }
+}
+
 impl Inbound {
+    /// What is to be known to make this again later; `None` while something is under way, after the end, and where there is
+    /// more to know (compression, frames that are watched).
+    pub fn idle(&self) -> Option<IdleInbound> {
+        if self.over { None } else { self.receiver.idle() }
+    }
+
     pub(crate) fn new(role: Role, config: &Config, decompressor: Option<Decompressor>) -> Self {
         let peer = match role {
             Role::Client => Role::Server,

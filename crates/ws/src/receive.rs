@@ -6,6 +6,7 @@ use crate::config::Delivery;
 use crate::decoder::{Decoder, Item};
 use crate::deflate::{Decompressor, InflateError, InflateLimit};
 use crate::error::{Error, LimitExceeded, PeerMisbehaved};
+use crate::inbound::IdleInbound;
 use crate::limits::{INFLATE_RATIO_FREE, Limits};
 use crate::opcode::{Kind, Opcode};
 use crate::utf8;
@@ -250,6 +251,12 @@ impl Receiver {
             }
             _ => Ok(Arrival::Nothing),
         }
+    }
+
+    /// See [`Inbound::idle`](crate::Inbound::idle).
+    pub(crate) fn idle(&self) -> Option<IdleInbound> {
+        let delivery = if self.lend { Delivery::Chunks } else { Delivery::Messages };
+        if self.inflate.is_some() { None } else { IdleInbound::new(&self.decoder, delivery) }
     }
 
     pub(crate) fn has_more(&self) -> bool {

@@ -94,8 +94,15 @@ impl WebSocket {
             inbound.watch_frames();
             outbound.watch_frames();
         }
-        let shared =
-            Shared::new(outbound, io, config.slow_peer, config.observer, negotiated.subprotocol, compressed);
+        let shared = Shared::new(
+            outbound,
+            io,
+            config.slow_peer,
+            config.observer,
+            inbound.idle(),
+            negotiated.subprotocol,
+            compressed,
+        );
         let receiver = Receiver::new(shared.clone(), inbound, arrived);
         Self { sender: Sender::new(shared, role), receiver }
     }

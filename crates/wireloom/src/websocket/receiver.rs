@@ -1,5 +1,6 @@
 //! The half that receives. It drives the connection: reading, pongs, deadlines, the closing handshake.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::Pin;
@@ -10,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use tokio::time::Sleep;
-use wireloom_ws::{Cause, End, Event, Inbound, Kind};
+use wireloom_ws::{Cause, End, Event, IdleInbound, Inbound, Kind};
 
 use super::message::{Message, OwnedMessage, Part};
 use super::observer::Observed;
@@ -34,9 +35,21 @@ const HEAD_READ_LEN: usize = 16 << 10;
 /// It also answers pings, watches deadlines and finishes the closing handshake: keep calling [`recv`](Self::recv).
 pub struct Receiver {
     pub(super) shared: Arc<Shared>,
-    /// In a box, so that futures that hold a receiver are small, however often it moves within them.
-    reading: Box<Reading>,
+    /// In a box, so that futures that hold a receiver are small, however often it moves within them. None while nothing is
+    /// under way and `idle` says all that there is to know.
+    reading: Option<Box<Reading>>,
+    /// The message before was so large that the next is read in another way.
+    expects_large: bool,
 }
+
+thread_local! {
+    /// Boxes for those who need one again: moving what they hold would cost more.
+    #[allow(clippy::vec_box)]
+    static SPARE: RefCell<Vec<Box<Reading>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// So many boxes are kept by a thread.
+const SPARE_MAX: usize = 8;
 
 /// What has arrived, and what is waited for.
 pub(super) struct Reading {
@@ -75,19 +88,9 @@ enum Place {
 
 impl Receiver {
     pub(super) fn new(shared: Arc<Shared>, inbound: Inbound, arrived: &[u8]) -> Self {
-        let reading = Reading {
-            inbound,
-            buffer: (!arrived.is_empty()).then(|| Buffer::holding(arrived)),
-            at_hand: false,
-            expects_large: false,
-            over: false,
-            lent: Lent { kind: Kind::Binary, part: Part::Whole, place: Place::Buffer { at: 0, len: 0 } },
-            failed: None,
-            sleep: None,
-            joined: None,
-            told_len: 0,
-        };
-        Self { shared, reading: Box::new(reading) }
+        let mut reading = Reading::new(inbound);
+        reading.buffer = (!arrived.is_empty()).then(|| Buffer::holding(arrived));
+        Self { shared, reading: Some(Box::new(reading)), expects_large: false }
     }
 
     /// The next message, borrowed until the one after it is asked for; `None` when the connection has been closed.
@@ -126,7 +129,7 @@ impl Receiver {
             if !self.next_at_hand() && !ready!(self.poll_found(cx))? {
                 return Poll::Ready(Ok(None));
             }
-            if let Some(message) = self.reading.keep() {
+            if let Some(message) = self.reading.as_mut().and_then(|reading| reading.keep()) {
                 return Poll::Ready(Ok(Some(message)));
             }
         }
@@ -140,7 +143,7 @@ impl Receiver {
     /// Finds the next message, if it lies whole in what has been read: most do.
     #[inline(always)]
     fn next_at_hand(&mut self) -> bool {
-        let reading = &mut *self.reading;
+        let Some(reading) = &mut self.reading else { return false };
         let Some(buffer) = &mut reading.buffer else { return false };
         let start = buffer.start();
         let Some((kind, at, len)) = reading.inbound.whole_message(buffer.waiting()) else { return false };
@@ -157,21 +160,87 @@ impl Receiver {
     /// Ready when a message has been found, or, with `false`, when all is over.
     #[inline(never)]
     fn poll_found(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
-        let Self { shared, reading } = self;
-        if !reading.over
-            && let Some(lent) = ready!(reading.poll_next(shared, cx))
+        let Self { shared, reading, expects_large } = self;
+        if reading.is_none()
+            && let Some(idle) = shared.idle
         {
-            reading.lent = lent;
-            return Poll::Ready(Ok(true));
+            *reading = Some(Reading::again(idle, *expects_large));
+        }
+        // What cannot be made again is never put away.
+        let Some(reading) = reading else { return Poll::Ready(Ok(false)) };
+        if !reading.over {
+            match reading.poll_next(shared, cx) {
+                Poll::Ready(Some(lent)) => {
+                    reading.lent = lent;
+                    return Poll::Ready(Ok(true));
+                }
+                Poll::Ready(None) => {}
+                Poll::Pending => {
+                    if reading.is_idle(shared.idle) {
+                        *expects_large = reading.expects_large;
+                        self.put_away();
+                    }
+                    return Poll::Pending;
+                }
+            }
         }
         match reading.failed.take() {
             Some(error) => Poll::Ready(Err(*error)),
             None => Poll::Ready(Ok(false)),
         }
     }
+
+    /// Nothing is under way: the box is for others.
+    fn put_away(&mut self) {
+        let Some(reading) = self.reading.take() else { return };
+        // A thread that ends keeps none.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARE_MAX {
+                spare.push(reading);
+            }
+        });
+    }
 }
 
 impl Reading {
+    fn new(inbound: Inbound) -> Self {
+        Self {
+            inbound,
+            buffer: None,
+            at_hand: false,
+            expects_large: false,
+            over: false,
+            lent: Lent { kind: Kind::Binary, part: Part::Whole, place: Place::Buffer { at: 0, len: 0 } },
+            failed: None,
+            sleep: None,
+            joined: None,
+            told_len: 0,
+        }
+    }
+
+    /// What was put away because it was idle.
+    fn again(idle: IdleInbound, expects_large: bool) -> Box<Self> {
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+        let mut reading = spare.unwrap_or_else(|| Box::new(Self::new(idle.into())));
+        // It was put away idle, so that nothing but the limits can differ.
+        if reading.inbound.idle() != Some(idle) {
+            reading.inbound = idle.into();
+        }
+        reading.expects_large = expects_large;
+        reading
+    }
+
+    /// Whether this can be made again from `idle`.
+    fn is_idle(&self, idle: Option<IdleInbound>) -> bool {
+        idle.is_some()
+            && self.inbound.idle() == idle
+            && self.buffer.is_none()
+            && self.failed.is_none()
+            && self.sleep.is_none()
+            && self.joined.is_none()
+    }
+
     #[inline]
     pub(super) fn lent(&self) -> &Lent {
         &self.lent
@@ -465,7 +534,7 @@ impl<'a> Future for Receiving<'a> {
                 }
             }
         }
-        Poll::Ready(Ok(Some(Message::new(&receiver.reading))))
+        Poll::Ready(Ok(receiver.reading.as_deref().map(Message::new)))
     }
 }
 

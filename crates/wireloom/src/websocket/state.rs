@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use wireloom_ws::{CloseCode, End, Kind, Outbound, Role, Transport};
+use wireloom_ws::{CloseCode, End, IdleInbound, Kind, Outbound, Role, Transport};
 
 use super::config::SlowPeer;
 use super::observer::{Observed, Watch};
@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     /// The receiver is to give back what memory it can.
     pub(super) release: AtomicBool,
     observer: Watch,
+    /// What the receiving half is made of again, where that can be.
+    pub(super) idle: Option<IdleInbound>,
     pub(super) subprotocol: Option<Box<str>>,
     pub(super) compressed: bool,
 }
@@ -42,6 +44,7 @@ impl Shared {
         io: Io,
         slow_peer: SlowPeer,
         observer: Watch,
+        idle: Option<IdleInbound>,
         subprotocol: Option<String>,
         compressed: bool,
     ) -> Arc<Self> {
@@ -72,6 +75,7 @@ impl Shared {
             unloads: AtomicU32::new(0),
             release: AtomicBool::new(false),
             observer,
+            idle,
             subprotocol: subprotocol.map(String::into_boxed_str),
             compressed,
         })
