@@ -85,7 +85,7 @@ module Package
   end
 end
 
-desc "Pack the gem as source into pkg/, with the Rust crates in it: building it needs cargo, libclang and crates.io"
+desc "Pack the gem as source into pkg/, with the Rust crates in it: building it needs cargo, libclang and the network"
 task(:gem) { Package.source }
 
 desc "Pack a gem for this platform into pkg/, compiled (EXTENSIONS=folder with 3.1/wireloom.so and so on for several Rubies)"

@@ -30,8 +30,8 @@ pub use server::{Handler, Server, ServerConfig, ServerHandle};
 #[cfg(feature = "tls")]
 pub use tls::ServerTls;
 pub use websocket::{
-    Message, Observed, Observer, OwnedMessage, Payload, Receiver, Sender, Session, SlowPeer, Utf8Bytes,
-    Watch, WebSocket, WebSocketConfig,
+    Message, Observed, Observer, OwnedMessage, Payload, Receiver, Sender, Session, SlowPeer, Traffic,
+    Utf8Bytes, Watch, WebSocket, WebSocketConfig,
 };
 pub use wireloom_http2;
 pub use wireloom_ws;

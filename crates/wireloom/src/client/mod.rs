@@ -49,6 +49,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::BytesMut;
+#[cfg(feature = "tracing")]
+use tracing::Instrument as _;
 use wireloom_ws::Role;
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::client::{ClientHandshake, ClientOptions, Progress};
@@ -277,7 +279,10 @@ impl Connector {
         let mut headers = self.headers_for(&target)?;
         let mut redirects = self.redirects_max;
         loop {
-            let response = match self.attempt(&target, &headers).await {
+            let attempt = self.attempt(&target, &headers);
+            #[cfg(feature = "tracing")]
+            let attempt = attempt.instrument(tracing::debug_span!("connect", ?target));
+            let response = match attempt.await {
                 Err(Error::Refused(response))
                     if self.redirects_max > 0 && matches!(response.status(), 301 | 302 | 303 | 307 | 308) =>
                 {

@@ -15,6 +15,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+#[cfg(feature = "tracing")]
+use tracing::Instrument as _;
 use wireloom_http2::StreamKey;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::{Field, Token};
@@ -138,14 +140,20 @@ impl<H: Handler> Serving<H> {
         match polled {
             Ok(Poll::Ready(None)) | Err(_) => {}
             Ok(Poll::Ready(Some((running, registered)))) => {
-                tasks.spawn(async move {
+                let serving = async move {
                     let _registered = registered;
                     running.await;
-                });
+                };
+                #[cfg(feature = "tracing")]
+                let serving = serving.in_current_span();
+                tasks.spawn(serving);
             }
             Ok(Poll::Pending) => {
                 let left = self.shared.attach(key, answering, |answering, at| {
-                    tasks.spawn(finish(self.shared.clone(), at, answering))
+                    let finishing = finish(self.shared.clone(), at, answering);
+                    #[cfg(feature = "tracing")]
+                    let finishing = finishing.in_current_span();
+                    tasks.spawn(finishing)
                 });
                 // Outside of the lock.
                 drop(left);

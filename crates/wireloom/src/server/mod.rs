@@ -34,6 +34,8 @@ use tokio::net::TcpStream;
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+#[cfg(feature = "tracing")]
+use tracing::Instrument as _;
 
 pub use config::ServerConfig;
 
@@ -227,12 +229,15 @@ impl Server {
                 Connection::new(io, origin, registry, stopping).run(&handler, handshaking).await
             });
             let held = (permit, admitted);
-            tasks.spawn(async move {
+            let serving = async move {
                 if let Some((running, _registered)) = http.await {
                     running.await;
                 }
                 drop(held);
-            });
+            };
+            #[cfg(feature = "tracing")]
+            let serving = serving.instrument(tracing::debug_span!("connection", %peer));
+            tasks.spawn(serving);
         }
         sweeper.abort();
         let drained = async { while tasks.join_next().await.is_some() {} };

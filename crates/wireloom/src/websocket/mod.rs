@@ -34,6 +34,7 @@ pub use observer::{Observed, Observer, Watch};
 pub use pump::Session;
 pub use receiver::{Receiver, Receiving};
 pub use sender::{Sender, Sending};
+pub use state::Traffic;
 
 use crate::error::Error;
 use crate::io::{Io, Transport};
@@ -231,6 +232,11 @@ impl WebSocket {
     /// Why the connection ended, and who began it; `None` while it is open.
     pub fn end(&self) -> Option<End> {
         self.receiver.end()
+    }
+
+    /// What has moved so far, both ways; the handshake is not in it.
+    pub fn traffic(&self) -> Traffic {
+        self.receiver.traffic()
     }
 
     /// Both halves, to be used side by side, in one task or in two.

@@ -15,7 +15,7 @@ use wireloom_ws::{Cause, End, Event, IdleInbound, Inbound, Kind};
 
 use super::message::{Message, OwnedMessage, Part};
 use super::observer::Observed;
-use super::state::{Half, Shared, State};
+use super::state::{Half, Shared, State, Traffic};
 use crate::buffer::{self, Buffer};
 use crate::error::{Error, Stage};
 
@@ -138,6 +138,11 @@ impl Receiver {
     /// Why the connection ended, and who began it; `None` while it is open.
     pub fn end(&self) -> Option<End> {
         self.shared.lock().core.end().cloned()
+    }
+
+    /// What has moved so far, both ways.
+    pub fn traffic(&self) -> Traffic {
+        self.shared.lock().traffic
     }
 
     /// Finds the next message, if it lies whole in what has been read: most do.
@@ -401,7 +406,7 @@ impl Reading {
         {
             return match ready!(state.io.poll_read(cx, slot)) {
                 Ok(len) if len > 0 => {
-                    self.heard(state);
+                    self.heard(state, len);
                     Poll::Ready(self.receive_slot(state, len))
                 }
                 end => Self::ended(state, end.map(drop)),
@@ -419,14 +424,15 @@ impl Reading {
                 if !self.inbound.has_memory() {
                     buffer::lend_memory(|memory| self.inbound.give_memory(memory));
                 }
-                self.heard(state);
+                self.heard(state, len);
                 Poll::Ready(None)
             }
             end => Self::ended(state, end.map(drop)),
         }
     }
 
-    fn heard(&mut self, state: &mut State) {
+    fn heard(&mut self, state: &mut State, len: usize) {
+        state.traffic.bytes_received += len as u64;
         state.count_move();
         if state.core.keeps_alive() {
             let now = state.now();

@@ -12,7 +12,7 @@ use super::config::SlowPeer;
 use super::message::Payload;
 use super::observer::Observed;
 use super::stage;
-use super::state::{Half, Locked, Shared, State};
+use super::state::{Half, Locked, Shared, State, Traffic};
 use crate::error::Error;
 
 /// From so many bytes on a batch is written although more may come.
@@ -257,6 +257,11 @@ impl Sender {
     /// Bytes that wait to be written.
     pub fn queued_len(&self) -> usize {
         self.shared.lock().core.queued_len()
+    }
+
+    /// What has moved so far, both ways.
+    pub fn traffic(&self) -> Traffic {
+        self.shared.lock().traffic
     }
 
     /// Messages that [`SlowPeer::DropNewest`] did not send.

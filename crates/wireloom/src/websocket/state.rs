@@ -21,6 +21,16 @@ use crate::io::Io;
 /// The most slices that are written at once.
 const SLICES_MAX: usize = 32;
 
+/// What one WebSocket has moved through its transport, in bytes: frame headers and control frames too, before TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Traffic {
+    /// Bytes read.
+    pub bytes_received: u64,
+    /// Bytes written.
+    pub bytes_sent: u64,
+}
+
 pub(crate) struct Shared {
     state: Mutex<State>,
     /// More has arrived than was handed out, so that what is being sent can wait for its answer.
@@ -58,6 +68,7 @@ impl Shared {
             deferred: 0,
             watched: false,
             dropped: 0,
+            traffic: Traffic::default(),
             slow_peer,
             waiting: None,
             receiver: None,
@@ -260,6 +271,7 @@ pub(super) struct State {
     /// A task looks after what is deferred; see [`Shared::flush_soon`].
     pub(super) watched: bool,
     pub(super) dropped: u64,
+    pub(super) traffic: Traffic,
     pub(super) slow_peer: SlowPeer,
     /// Made when a write first has to wait.
     waiting: Option<(Arc<Waiting>, Waker)>,
@@ -350,6 +362,7 @@ impl State {
                 }
                 Poll::Ready(Ok(len)) => {
                     wrote = true;
+                    self.traffic.bytes_sent += len as u64;
                     self.core.transmitted(len);
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(self.fail_write(&error))),
