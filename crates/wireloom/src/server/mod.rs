@@ -70,8 +70,8 @@ where
 /// A listener that serves.
 ///
 /// One runtime with a thread for each core is how it is meant to run: connections move to whichever thread is free. A
-/// listener and a runtime for each core, sharing the port by SO_REUSEPORT, echoed small messages at 0.8 to 1.1 times that rate
-/// on two cores, and leaves connections on the core that the kernel's hash chose for them, however busy it is. Who wants that
+/// listener and a runtime for each core, sharing the port by SO_REUSEPORT, were no clear gain in trials on two cores, and leave
+/// connections on the core that the kernel's hash chose for them, however busy it is. Who wants that
 /// all the same gives each runtime a [`Server::new`] over a listener of `tokio::net::TcpSocket` with `set_reuseport`.
 ///
 /// ```no_run
