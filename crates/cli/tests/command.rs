@@ -499,6 +499,17 @@ async fn tells_each_frame() {
     assert_eq!(errors.matches(" bytes, compressed\n").count(), 2, "{errors}");
 }
 
+// Bounded by time as by bytes: nothing here is near the limits of what may wait.
+#[tokio::test]
+async fn a_client_that_does_not_read_is_slow_after_a_while() {
+    let limits = ["--slow-policy", "disconnect", "--slow-after", "300ms", "--slow-queue", "64M"];
+    let serving = serve(&limits).await;
+    let _deaf = wireloom::connect(&serving.url("/source?size=60000")).await.unwrap();
+    let cut =
+        async { while !serving.get("/metrics").await.contains("\nwireloom_slow_clients_cut_total 1\n") {} };
+    tokio::time::timeout(Duration::from_secs(60), cut).await.unwrap();
+}
+
 // More than may wait at once, said by one who hears it too, while another does not listen.
 #[tokio::test]
 async fn a_room_holds_no_more_than_it_may() {

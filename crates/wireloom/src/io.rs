@@ -82,6 +82,19 @@ impl Io {
         }
     }
 
+    /// What was written and is not with the peer yet need not get there: once this is dropped the peer is told of a reset,
+    /// and nothing is kept for it. A stream of HTTP/2 does so by itself.
+    pub(crate) fn abandon(&self) {
+        let tcp = match self {
+            Self::Tcp(io) => io,
+            #[cfg(feature = "tls")]
+            Self::Tls(io) => io.get_ref().0,
+            Self::Tunnel(_) | Self::Other(_) => return,
+        };
+        // It is a kindness to this end's memory, no more.
+        let _ = tcp.set_zero_linger();
+    }
+
     /// Ends the writing side.
     pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {

@@ -382,7 +382,7 @@ async fn tells_the_peer_when_a_session_fails() {
 #[tokio::test]
 async fn drops_no_piece_of_a_message() {
     let (client, server) = tokio::io::duplex(1024);
-    let mut server = open(server, Role::Server, slow(SlowPeer::DropNewest));
+    let mut server = open(server, Role::Server, slow(DROP));
     let mut client = open(client, Role::Client, WebSocketConfig::default());
     let receiving = tokio::spawn(async move { client.recv_owned().await.unwrap().unwrap() });
     for i in 0..20u8 {
@@ -469,6 +469,10 @@ async fn gives_up_a_closing_handshake_that_is_not_answered() {
     assert!(begin.elapsed() >= Duration::from_secs(9), "{:?}", begin.elapsed());
 }
 
+const LONG: Duration = Duration::from_secs(600);
+
+const DROP: SlowPeer = SlowPeer::DropNewest { late_after: LONG, cut_after: LONG };
+
 fn slow(slow_peer: SlowPeer) -> WebSocketConfig {
     let mut config = WebSocketConfig::default();
     config.core.limits.queued_len_high = 10_000;
@@ -488,7 +492,7 @@ async fn cuts_a_peer_that_takes_nothing_for_too_long() {
 #[tokio::test]
 async fn drops_the_newest_or_disconnects_when_told_to() {
     let (_client, server) = tokio::io::duplex(1024);
-    let mut server = open(server, Role::Server, slow(SlowPeer::DropNewest));
+    let mut server = open(server, Role::Server, slow(DROP));
     for _ in 0..10 {
         server.send(&[0; 5000]).await.unwrap();
     }
@@ -496,11 +500,47 @@ async fn drops_the_newest_or_disconnects_when_told_to() {
     assert_eq!(sender.dropped(), 7);
 
     let (_client, server) = tokio::io::duplex(1024);
-    let mut server = open(server, Role::Server, slow(SlowPeer::Disconnect));
+    let mut server = open(server, Role::Server, slow(SlowPeer::Disconnect { late_after: LONG }));
     for _ in 0..3 {
         server.send(&[0; 5000]).await.unwrap();
     }
     assert_eq!(server.send(&[0; 5000]).await, Err(Error::SlowPeer));
+}
+
+// Sinks know the policies too: who waits in one for a peer that takes nothing is told, and messages are dropped.
+#[tokio::test(start_paused = true)]
+async fn a_sink_heeds_the_policy() {
+    let message = || OwnedMessage::from(vec![0; 5000]);
+    let (_client, server) = tokio::io::duplex(1024);
+    let cut_after = Duration::from_secs(5);
+    let mut server = open(server, Role::Server, slow(SlowPeer::Wait { cut_after }));
+    assert_eq!(SinkExt::send(&mut server, message()).await, Err(Error::SlowPeer));
+
+    let (_client, server) = tokio::io::duplex(1024);
+    let mut server = open(server, Role::Server, slow(DROP));
+    for _ in 0..10 {
+        SinkExt::feed(&mut server, message()).await.unwrap();
+    }
+    assert_eq!(server.halves().0.dropped(), 7);
+
+    let (_client, server) = tokio::io::duplex(1024);
+    let mut server = open(server, Role::Server, slow(SlowPeer::Disconnect { late_after: LONG }));
+    for _ in 0..3 {
+        SinkExt::feed(&mut server, message()).await.unwrap();
+    }
+    assert_eq!(SinkExt::feed(&mut server, message()).await, Err(Error::SlowPeer));
+}
+
+// A message that cannot fit is one too many, as any other.
+#[tokio::test]
+async fn the_policy_holds_for_a_message_larger_than_the_queue() {
+    let (_client, server) = tokio::io::duplex(1024);
+    let mut config = slow(DROP);
+    config.core.limits.queued_len_max = 20_000;
+    let mut server = open(server, Role::Server, config);
+    server.send(&[0; 5000]).await.unwrap();
+    server.send(&[0; 30_000]).await.unwrap();
+    assert_eq!(server.halves().0.dropped(), 1);
 }
 
 #[tokio::test]

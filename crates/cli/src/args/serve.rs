@@ -178,10 +178,13 @@ pub(crate) struct WebSocketLimits {
     /// From how much waiting on a client is slow
     #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = value::memory)]
     pub(crate) slow_queue: usize,
+    /// With the policies drop and disconnect: after so long of waiting for it a client is slow, too
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = value::time)]
+    pub(crate) slow_after: Duration,
     /// What becomes of a message for a client that is slow
     #[arg(long, value_name = "POLICY", value_enum, default_value_t = SlowPolicy::Wait)]
     pub(crate) slow_policy: SlowPolicy,
-    /// With the policy wait: cut a client that has taken nothing for so long
+    /// With the policies wait and drop: cut a client that has taken nothing for so long
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = value::time)]
     pub(crate) slow_timeout: Duration,
     /// How long a client may take to answer a Close frame
@@ -207,6 +210,6 @@ pub(crate) enum SlowPolicy {
     Wait,
     /// It is dropped
     Drop,
-    /// The client is cut
+    /// The client is cut, with or without a message
     Disconnect,
 }

@@ -120,10 +120,11 @@ impl Serve {
         self.http2.apply(&mut config.http2);
         config.shutdown_grace = self.grace;
         let websocket = &self.websocket;
+        let (late_after, cut_after) = (websocket.slow_after, websocket.slow_timeout);
         config.websocket.slow_peer = match websocket.slow_policy {
-            SlowPolicy::Wait => SlowPeer::Wait { cut_after: websocket.slow_timeout },
-            SlowPolicy::Drop => SlowPeer::DropNewest,
-            SlowPolicy::Disconnect => SlowPeer::Disconnect,
+            SlowPolicy::Wait => SlowPeer::Wait { cut_after },
+            SlowPolicy::Drop => SlowPeer::DropNewest { late_after, cut_after },
+            SlowPolicy::Disconnect => SlowPeer::Disconnect { late_after },
         };
         if self.log_level == LogLevel::Trace {
             // Frames are noted only while somebody watches; the log is told of all that is.

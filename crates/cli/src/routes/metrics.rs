@@ -46,6 +46,16 @@ pub(super) fn page(routes: &Routes) -> String {
     page.counter("requests_total", "Requests answered, handshakes among them.", total(|s| s.requests));
     page.counter("websockets_opened_total", "WebSockets opened.", total(|s| s.websockets_opened));
     page.gauge("websockets_open", "WebSockets open.", open(|s| s.websockets_open));
+    page.counter(
+        "slow_messages_dropped_total",
+        "Messages not sent to clients that are slow.",
+        total(|s| s.slow_messages_dropped),
+    );
+    page.counter(
+        "slow_clients_cut_total",
+        "WebSockets cut: the client is slow.",
+        total(|s| s.slow_peers_cut),
+    );
     page.gauge("rooms_open", "Rooms that have members.", routes.rooms.len());
     page.counter("sink_messages_total", "Messages and bodies that went into /sink.", routes.sunk.messages());
     page.counter("sink_bytes_total", "Their bytes.", routes.sunk.bytes());

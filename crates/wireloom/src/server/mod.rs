@@ -318,6 +318,8 @@ impl ServerHandle {
             requests: counters.requests.load(Ordering::Relaxed),
             websockets_opened: counters.opened.load(Ordering::Relaxed),
             websockets_open: self.registry.open_len(),
+            slow_messages_dropped: counters.slow.dropped.load(Ordering::Relaxed),
+            slow_peers_cut: counters.slow.cut.load(Ordering::Relaxed),
         }
     }
 }
@@ -342,4 +344,8 @@ pub struct ServerStats {
     pub websockets_opened: u64,
     /// WebSockets that are open.
     pub websockets_open: usize,
+    /// Messages that were not sent because their peer is slow, since it began ([`SlowPeer::DropNewest`](crate::SlowPeer)).
+    pub slow_messages_dropped: u64,
+    /// WebSockets cut because their peer is slow, since it began.
+    pub slow_peers_cut: u64,
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use wireloom_ws::CloseCode;
 
-use crate::websocket::Shared;
+use crate::websocket::{Shared, SlowTally};
 
 /// A connection on which nothing moves for so long gives back what it can.
 pub(super) const QUIET: Duration = Duration::from_secs(5);
@@ -35,6 +35,7 @@ pub(super) struct Counters {
     pub(super) http2: AtomicU64,
     pub(super) requests: AtomicU64,
     pub(super) opened: AtomicU64,
+    pub(super) slow: Arc<SlowTally>,
 }
 
 #[derive(Debug)]
@@ -91,6 +92,7 @@ impl Registry {
     /// Adds an open WebSocket, for as long as the guard lives.
     pub(super) fn add(self: &Arc<Self>, socket: &Arc<Shared>) -> Registered {
         self.counters.opened.fetch_add(1, Ordering::Relaxed);
+        socket.count_slow_in(self.counters.slow.clone());
         let id = {
             let mut sockets = lock(&self.sockets);
             sockets.next += 1;

@@ -17,20 +17,47 @@ pub struct WebSocketConfig {
     pub observer: Watch,
 }
 
-/// What happens to a message that is sent while
-/// [`queued_len_high`](wireloom_ws::Limits::queued_len_high) bytes wait for the peer already.
+/// What happens to a message that is sent while the peer is slow: while
+/// [`queued_len_high`](wireloom_ws::Limits::queued_len_high) bytes wait for it already, or something has waited for too long.
+///
+/// A message has left when the transport has taken it: the kernel, or the window of a stream over HTTP/2. What has been
+/// queued is never taken back. Its first bytes may have left, and with compression the messages behind it refer to it; so it
+/// is always the newest that is dropped, and a peer that comes back gets what it had missed before what is new.
+///
+/// Whoever receives or sends sees to the times; without either, nothing happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SlowPeer {
-    /// Sending waits; when the peer takes nothing for so long, the connection is cut.
+    /// Sending waits; a peer that takes nothing is cut.
     Wait {
-        /// Longer than any pause of an honest peer: 60 s by default.
+        /// How long it may take nothing (less than 1 KiB of what waits), although something waits. Longer than any pause of
+        /// an honest peer: 60 s by default.
         cut_after: Duration,
     },
-    /// The message is not sent; [`Sender::dropped`](super::Sender::dropped) counts it.
-    DropNewest,
-    /// The connection is cut.
-    Disconnect,
+    /// The message is not sent; [`Sender::dropped`](super::Sender::dropped) counts it. A peer that takes nothing at all is cut
+    /// all the same: what it holds here is no use to it.
+    DropNewest {
+        /// Nothing new is queued behind what has waited for so long.
+        late_after: Duration,
+        /// As for [`Wait`](Self::Wait).
+        cut_after: Duration,
+    },
+    /// The connection is cut, also when something has waited for too long and nothing is sent.
+    Disconnect {
+        /// How long what was sent may wait.
+        late_after: Duration,
+    },
+}
+
+impl SlowPeer {
+    /// After what time something that waits is late, and a peer that takes nothing is cut.
+    pub(super) fn bounds(self) -> (Duration, Duration) {
+        match self {
+            Self::Wait { cut_after } => (Duration::MAX, cut_after),
+            Self::DropNewest { late_after, cut_after } => (late_after, cut_after),
+            Self::Disconnect { late_after } => (late_after, late_after),
+        }
+    }
 }
 
 impl Default for SlowPeer {

@@ -17,6 +17,7 @@ mod observer;
 mod pump;
 mod receiver;
 mod sender;
+mod slow;
 mod stage;
 mod state;
 mod stream;
@@ -38,6 +39,7 @@ pub use state::Traffic;
 
 use crate::error::Error;
 use crate::io::{Io, Transport};
+pub(crate) use slow::SlowTally;
 pub(crate) use stage::Driven;
 pub(crate) use state::Shared;
 

@@ -107,8 +107,9 @@ impl Sender {
         let Poll::Ready(queued) = queue(state, true, |core| put(core, message)) else {
             return Ok(Tried::Full);
         };
-        queued?;
-        tell_written(shared, message);
+        if queued? {
+            tell_written(shared, message);
+        }
         if shared.is_at_hand() && state.core.queued_len() < BATCH_LEN_MAX && is_watched(shared, state) {
             return Ok(Tried::Done);
         }
@@ -124,8 +125,9 @@ impl Sender {
     /// As for [`send`](Self::send).
     pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
         let message = message.into();
-        self.queue_when_possible(true, |core| put(core, &message)).await?;
-        tell_written(&self.shared, &message);
+        if self.queue_when_possible(true, |core| put(core, &message)).await? {
+            tell_written(&self.shared, &message);
+        }
         Ok(())
     }
 
@@ -151,9 +153,9 @@ impl Sender {
         &mut self,
         is_whole: bool,
         put: impl Fn(&mut Outbound) -> Result<(), wireloom_ws::Error>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let Self { shared, staged, .. } = self;
-        let queued = poll_fn(|cx| {
+        poll_fn(|cx| {
             let Some(mut state) = lock(shared, staged) else { return come_back(cx) };
             match queue(&mut state, is_whole, &put) {
                 Poll::Ready(queued) => Poll::Ready(queued),
@@ -163,8 +165,8 @@ impl Sender {
                     _ => queue(&mut state, is_whole, &put),
                 },
             }
-        });
-        within_patience(shared, queued).await
+        })
+        .await
     }
 
     /// Writes everything that was queued.
@@ -176,11 +178,11 @@ impl Sender {
     /// As for [`send`](Self::send).
     pub async fn flush(&mut self) -> Result<(), Error> {
         let Self { shared, staged, .. } = self;
-        let flushed = poll_fn(|cx| match lock(shared, staged) {
+        poll_fn(|cx| match lock(shared, staged) {
             Some(mut state) => state.poll_flush(Some((Half::Sender, &*cx))),
             None => come_back(cx),
-        });
-        within_patience(shared, flushed).await
+        })
+        .await
     }
 
     /// Sends a ping of up to 125 bytes. Its pong is not handed out; keepalive is the core's, by
@@ -264,7 +266,7 @@ impl Sender {
         self.shared.lock().traffic
     }
 
-    /// Messages that [`SlowPeer::DropNewest`] did not send.
+    /// Messages that were not sent, as [`SlowPeer::DropNewest`] wants it.
     pub fn dropped(&self) -> u64 {
         self.shared.lock().dropped
     }
@@ -276,7 +278,8 @@ impl Sender {
         if let Some(error) = state.broken() {
             return Poll::Ready(Err(error.clone()));
         }
-        if !state.core.is_congested() {
+        // The other policies wait for nothing.
+        if !matches!(state.slow.policy(), SlowPeer::Wait { .. }) || !state.core.is_congested() {
             return Poll::Ready(Ok(()));
         }
         match state.poll_flush(Some((Half::Sender, &*cx))) {
@@ -286,8 +289,16 @@ impl Sender {
     }
 
     pub(super) fn start_send(&mut self, message: &Payload<'_>) -> Result<(), Error> {
-        put(&mut self.shared.lock().core, message)?;
-        tell_written(&self.shared, message);
+        let mut state = self.shared.lock();
+        let queued = match queue(&mut state, true, |core| put(core, message)) {
+            Poll::Ready(queued) => queued?,
+            // It was not asked whether there is room.
+            Poll::Pending => put(&mut state.core, message).map(|()| true)?,
+        };
+        drop(state);
+        if queued {
+            tell_written(&self.shared, message);
+        }
         Ok(())
     }
 
@@ -412,49 +423,50 @@ fn written(state: &mut State) -> Result<Tried, Error> {
     if let Poll::Ready(written) = state.poll_flush(None) {
         return written.map(|()| Tried::Done);
     }
-    // Whoever receives goes on writing, also when the future that sends is dropped.
-    state.wake();
-    Ok(match state.slow_peer {
+    Ok(match state.slow.policy() {
         SlowPeer::Wait { .. } => Tried::Queued,
         _ => Tried::Done,
     })
 }
 
-/// Pending when there is no room. What is not whole waits, whatever the policy: a message without its middle is another.
+/// Ready with whether it was queued; pending when there is no room. What is not whole waits, unless the policy is to
+/// disconnect: a message without its middle is another.
 fn queue(
     state: &mut State,
     is_whole: bool,
     put: impl Fn(&mut Outbound) -> Result<(), wireloom_ws::Error>,
-) -> Poll<Result<(), Error>> {
-    if let Some(error) = state.broken() {
-        return Poll::Ready(Err(error.clone()));
-    }
-    if state.core.is_congested() {
-        if matches!(state.slow_peer, SlowPeer::Wait { .. }) {
-            return Poll::Pending;
-        }
+) -> Poll<Result<bool, Error>> {
+    let policy = state.slow.policy();
+    let waits = match policy {
+        SlowPeer::Wait { .. } => true,
+        SlowPeer::DropNewest { .. } => !is_whole,
+        SlowPeer::Disconnect { .. } => false,
+    };
+    if !waits && state.is_slow() {
         // What the transport takes at once is not waited for.
         let _ = state.poll_flush(None);
     }
-    if state.core.is_congested() {
-        match state.slow_peer {
-            SlowPeer::Wait { .. } => return Poll::Pending,
-            SlowPeer::DropNewest if !is_whole => return Poll::Pending,
-            SlowPeer::DropNewest => {
-                state.dropped += 1;
-                return Poll::Ready(Ok(()));
-            }
-            SlowPeer::Disconnect => {
-                state.cut(Error::SlowPeer);
-                return Poll::Ready(Err(Error::SlowPeer));
-            }
+    if let Some(error) = state.broken() {
+        return Poll::Ready(Err(error.clone()));
+    }
+    let is_slow = if waits { state.core.is_congested() } else { state.is_slow() };
+    if !is_slow {
+        match put(&mut state.core) {
+            Err(wireloom_ws::Error::Misuse(Misuse::QueueFull { .. })) => {}
+            Err(error) => return Poll::Ready(Err(error.into())),
+            Ok(()) => return Poll::Ready(Ok(true)),
         }
     }
-    match put(&mut state.core) {
-        Err(wireloom_ws::Error::Misuse(Misuse::QueueFull { .. })) => Poll::Pending,
-        Err(error) => Poll::Ready(Err(error.into())),
-        Ok(()) => Poll::Ready(Ok(())),
+    if waits {
+        return Poll::Pending;
     }
+    if let SlowPeer::DropNewest { .. } = policy {
+        state.dropped += 1;
+        state.slow.count_dropped();
+        return Poll::Ready(Ok(false));
+    }
+    state.cut_slow();
+    Poll::Ready(Err(Error::SlowPeer))
 }
 
 fn put(core: &mut Outbound, message: &Payload<'_>) -> Result<(), wireloom_ws::Error> {
@@ -483,26 +495,4 @@ fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(),
         receiver.wake();
     }
     Ok(())
-}
-
-/// Waits as long as the policy for slow peers allows, counted from the last byte that left.
-async fn within_patience(
-    shared: &Arc<Shared>,
-    work: impl Future<Output = Result<(), Error>>,
-) -> Result<(), Error> {
-    let SlowPeer::Wait { cut_after } = shared.lock().slow_peer else { return work.await };
-    tokio::pin!(work);
-    let mut queued = shared.lock().core.queued_len();
-    loop {
-        if let Ok(done) = tokio::time::timeout(cut_after, &mut work).await {
-            return done;
-        }
-        let mut state = shared.lock();
-        let left = state.core.queued_len();
-        if left >= queued {
-            state.cut(Error::SlowPeer);
-            return Err(Error::SlowPeer);
-        }
-        queued = left;
-    }
 }

@@ -14,6 +14,7 @@ use wireloom_ws::{CloseCode, End, IdleInbound, Kind, Outbound, Role, Transport};
 
 use super::config::SlowPeer;
 use super::observer::{Observed, Watch};
+use super::slow::{Slow, SlowTally};
 use super::stage;
 use crate::error::Error;
 use crate::io::Io;
@@ -69,7 +70,7 @@ impl Shared {
             watched: false,
             dropped: 0,
             traffic: Traffic::default(),
-            slow_peer,
+            slow: Slow::new(slow_peer),
             waiting: None,
             receiver: None,
             shut: false,
@@ -201,6 +202,11 @@ impl Shared {
         }
     }
 
+    /// Counts what its peer's slowness comes to there too.
+    pub(crate) fn count_slow_in(self: &Arc<Self>, tally: Arc<SlowTally>) {
+        self.lock().slow.count_in(tally);
+    }
+
     /// Gives back what a connection can do without on which nothing has moved since this was asked before.
     pub(crate) fn release_if_quiet(self: &Arc<Self>) {
         let mut state = self.lock();
@@ -272,7 +278,7 @@ pub(super) struct State {
     pub(super) watched: bool,
     pub(super) dropped: u64,
     pub(super) traffic: Traffic,
-    pub(super) slow_peer: SlowPeer,
+    pub(super) slow: Slow,
     /// Made when a write first has to wait.
     waiting: Option<(Arc<Waiting>, Waker)>,
     /// Whoever waits for a message.
@@ -339,7 +345,33 @@ impl State {
             }
         }
         let waker = self.waker_for(who);
-        self.poll_write_all(&mut Context::from_waker(&waker))
+        let mut cx = Context::from_waker(&waker);
+        match self.poll_write_all(&mut cx) {
+            // Without a task there is no timer: the receiver has been called for it.
+            Poll::Pending => self.poll_patience(who.is_some().then_some(&mut cx)),
+            ready => ready,
+        }
+    }
+
+    /// Something has to wait for the peer: ready when that has been slow for too long.
+    fn poll_patience(&mut self, cx: Option<&mut Context<'_>>) -> Poll<Result<(), Error>> {
+        let now = self.now();
+        if self.slow.wait(now, self.core.queued_len())
+            && let Some(receiver) = self.receiver.take()
+        {
+            // It goes on writing and minds the time, also when the future that sends is dropped.
+            receiver.wake();
+        }
+        if self.slow.poll_cut(cx, self.epoch).is_pending() {
+            return Poll::Pending;
+        }
+        self.cut_slow();
+        Poll::Ready(Err(Error::SlowPeer))
+    }
+
+    /// Whether what is sent now would wait too long.
+    pub(super) fn is_slow(&self) -> bool {
+        self.core.is_congested() || self.slow.is_late(|| self.now())
     }
 
     fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -362,7 +394,7 @@ impl State {
                 }
                 Poll::Ready(Ok(len)) => {
                     wrote = true;
-                    self.traffic.bytes_sent += len as u64;
+                    self.count_sent(len);
                     self.core.transmitted(len);
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(self.fail_write(&error))),
@@ -379,10 +411,19 @@ impl State {
             self.count_move();
         }
         match self.io.poll_flush(cx) {
-            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            Poll::Ready(Ok(())) => {
+                self.slow.clear();
+                Poll::Ready(Ok(()))
+            }
             Poll::Ready(Err(error)) => Poll::Ready(Err(self.fail_write(&error))),
             Poll::Pending => Poll::Pending,
         }
+    }
+
+    /// The transport has taken so many bytes.
+    fn count_sent(&mut self, len: usize) {
+        self.traffic.bytes_sent += len as u64;
+        self.slow.taken(len);
     }
 
     /// Writes whole frames past the queue, if it is empty; what the transport does not take at once is queued.
@@ -401,12 +442,15 @@ impl State {
 
     /// Sends a message of which the transport takes as much as it does from where it lies.
     pub(super) fn send_through(&mut self, kind: Kind, payload: &[u8]) -> Result<(), wireloom_ws::Error> {
-        let mut failed = None;
+        let (mut failed, mut taken) = (None, 0);
         let Self { core, io, .. } = self;
         core.send_through(kind, payload, |header, payload| {
             let slices = [IoSlice::new(header), IoSlice::new(payload)];
             match io.poll_write(&mut Context::from_waker(Waker::noop()), &slices) {
-                Poll::Ready(Ok(written)) => written,
+                Poll::Ready(Ok(written)) => {
+                    taken = written;
+                    written
+                }
                 Poll::Ready(Err(error)) => {
                     failed = Some(error);
                     0
@@ -414,6 +458,7 @@ impl State {
                 Poll::Pending => 0,
             }
         })?;
+        self.count_sent(taken);
         if let Some(error) = failed {
             self.fail_write(&error);
         }
@@ -425,6 +470,7 @@ impl State {
     fn write_past(&mut self, slices: &[IoSlice<'_>]) -> usize {
         match self.io.poll_write(&mut Context::from_waker(Waker::noop()), slices) {
             Poll::Ready(Ok(written)) => {
+                self.count_sent(written);
                 self.count_move();
                 written
             }
@@ -486,6 +532,13 @@ impl State {
         self.set_broken(error);
         self.over = true;
         self.wake();
+    }
+
+    /// Ends a connection whose peer is too slow. It is reset, so that neither is what the kernel holds kept for that.
+    pub(super) fn cut_slow(&mut self) {
+        self.slow.count_cut();
+        self.io.abandon();
+        self.cut(Error::SlowPeer);
     }
 
     pub(super) fn wake(&mut self) {
