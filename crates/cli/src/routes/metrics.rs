@@ -46,6 +46,7 @@ pub(super) fn page(routes: &Routes) -> String {
     page.counter("requests_total", "Requests answered, handshakes among them.", total(|s| s.requests));
     page.counter("websockets_opened_total", "WebSockets opened.", total(|s| s.websockets_opened));
     page.gauge("websockets_open", "WebSockets open.", open(|s| s.websockets_open));
+    page.counter("handler_panics_total", "Handlers that panicked.", total(|s| s.handlers_panicked));
     page.counter(
         "slow_messages_dropped_total",
         "Messages not sent to clients that are slow.",

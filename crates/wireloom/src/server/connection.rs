@@ -18,9 +18,11 @@ use wireloom_ws::Role;
 use super::body::Framing;
 use super::head::{self, Refusal};
 use super::intake::{Intake, Over, poll_read};
+use super::panic;
 use super::registry::{Handshaking, Phase, Registered, Registry};
 use super::write::{self, Ending};
 use super::{Handler, http2, until};
+use crate::error::Error;
 use crate::http::{Body, Opening, Origin, Request, Response, Running, Version};
 use crate::http2::Driver;
 use crate::io::Io;
@@ -206,15 +208,15 @@ impl Connection {
     /// Has a request answered.
     async fn serve(&mut self, request: Request, mut intake: Intake, handler: &impl Handler) -> Next {
         self.registry.counters.requests.fetch_add(1, Ordering::Relaxed);
-        let asked = Asked {
+        let mut asked = Asked {
             version: request.version(),
             is_head: request.method() == "HEAD",
             keep_alive: request.version() == Version::Http11 && !request.names("connection", "close"),
             trailers: request.names("te", "trailers"),
         };
-        let mut response = {
-            let mut handling = pin!(handler.handle(request));
-            let Self { io, bytes, .. } = self;
+        let (mut response, panicked) = {
+            let Self { io, bytes, registry, .. } = self;
+            let mut handling = pin!(panic::answer(registry, handler, request));
             poll_fn(|cx| {
                 // Whoever reads the body is answered by what there is of it.
                 let _ = intake.poll(cx, io, bytes);
@@ -222,6 +224,8 @@ impl Connection {
             })
             .await
         };
+        // Whatever it has left undone is no beginning for another request.
+        asked.keep_alive &= !panicked;
         if let Some(opening) = response.opening.take() {
             if intake.over() != Some(Over::Complete) {
                 self.refuse(400, "a WebSocket does not begin with a body").await;
@@ -295,11 +299,12 @@ impl Connection {
             _ => u64::MAX,
         };
         loop {
-            let Self { io, bytes, phase, .. } = self;
+            let Self { io, bytes, phase, registry, .. } = self;
             let mut flushing = !out.is_empty();
             let next = poll_fn(|cx| {
                 let _ = intake.poll(cx, io, bytes);
-                match body.poll_chunk(cx) {
+                let polled = panic::catch(registry, || body.poll_chunk(cx));
+                match polled.unwrap_or(Poll::Ready(Some(Err(Error::Cut)))) {
                     // The head does not wait for the body.
                     Poll::Pending if std::mem::take(&mut flushing) => Poll::Ready(None),
                     next => next.map(Some),
@@ -312,8 +317,13 @@ impl Connection {
                 continue;
             };
             let Some(chunk) = next else { break };
-            // RFC 9112 §8: what ends too early is known by that.
-            let chunk = chunk.map_err(|_| io::ErrorKind::Interrupted)?;
+            let Ok(chunk) = chunk else {
+                // RFC 9112 §8: what ends too early is known by that, unless it has no other end.
+                if ending == Ending::Close {
+                    self.io.abandon();
+                }
+                return Err(io::ErrorKind::Interrupted.into());
+            };
             left = left.checked_sub(chunk.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
             if ending == Ending::Chunked {
                 write::chunk_size(&mut out, chunk.len());
@@ -352,7 +362,11 @@ impl Connection {
         let work = tokio::time::timeout(patience, write(io, parts));
         match until(phase, Phase::Cut, work).await {
             Some(Ok(written)) => written,
-            _ => Err(io::ErrorKind::TimedOut.into()),
+            _ => {
+                // What it does not take is not kept for it.
+                self.io.abandon();
+                Err(io::ErrorKind::TimedOut.into())
+            }
         }
     }
 

@@ -6,7 +6,6 @@
 //! stopped when the client resets the stream.
 
 use std::future::{Future as _, poll_fn};
-use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +23,7 @@ use wireloom_http2::message::RequestKind;
 use wireloom_ws::Role;
 
 use super::registry::{Phase, Registered, Registry};
-use super::{Handler, date};
+use super::{Handler, date, panic};
 use crate::error::Error;
 use crate::headers::Headers;
 use crate::http::{Body, Origin, Request, Response, Running};
@@ -135,11 +134,11 @@ impl<H: Handler> Serving<H> {
         self.registry.counters.requests.fetch_add(1, Ordering::Relaxed);
         let (shared, registry, handler) = (self.shared.clone(), self.registry.clone(), self.handler.clone());
         let mut answering = Box::pin(answer(shared, registry, handler, key, request, tunnel));
-        // One request that panics is not to end the others; it is reset as it unwinds.
-        let polled = std::panic::catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(cx)));
-        match polled {
-            Ok(Poll::Ready(None)) | Err(_) => {}
-            Ok(Poll::Ready(Some((running, registered)))) => {
+        // A body that panics is not to end the other requests; its stream is reset as it unwinds.
+        let polled = panic::catch(&self.registry, || answering.as_mut().poll(cx));
+        match polled.unwrap_or(Poll::Ready(None)) {
+            Poll::Ready(None) => {}
+            Poll::Ready(Some((running, registered))) => {
                 let serving = async move {
                     let _registered = registered;
                     running.await;
@@ -148,9 +147,9 @@ impl<H: Handler> Serving<H> {
                 let serving = serving.in_current_span();
                 tasks.spawn(serving);
             }
-            Ok(Poll::Pending) => {
+            Poll::Pending => {
                 let left = self.shared.attach(key, answering, |answering, at| {
-                    let finishing = finish(self.shared.clone(), at, answering);
+                    let finishing = finish(self.shared.clone(), self.registry.clone(), at, answering);
                     #[cfg(feature = "tracing")]
                     let finishing = finishing.in_current_span();
                     tasks.spawn(finishing)
@@ -163,11 +162,14 @@ impl<H: Handler> Serving<H> {
 }
 
 /// Answers in a task of its own.
-async fn finish<F>(shared: Arc<Shared>, at: At, mut answering: Pin<Box<F>>)
+async fn finish<F>(shared: Arc<Shared>, registry: Arc<Registry>, at: At, mut answering: Pin<Box<F>>)
 where
     F: Future<Output = Option<Opened>>,
 {
-    let opened = answering.as_mut().await;
+    let answered =
+        poll_fn(|cx| panic::catch(&registry, || answering.as_mut().poll(cx)).unwrap_or(Poll::Ready(None)));
+    let opened = answered.await;
+    drop(registry);
     drop(answering);
     // A WebSocket learns of a reset by itself.
     shared.detach(at);
@@ -187,7 +189,7 @@ async fn answer(
 ) -> Option<Opened> {
     let mut unanswered = Unanswered { shared: &shared, key, answered: false };
     let is_head = request.method() == "HEAD";
-    let mut response = handler.handle(request).await;
+    let (mut response, _) = panic::answer(&registry, &*handler, request).await;
     unanswered.answered = true;
     let opening = response.opening.take();
     if let (Some(opening), Some(recv)) = (opening, tunnel) {
@@ -211,7 +213,7 @@ async fn answer(
     None
 }
 
-/// Resets a stream whose handler was stopped, or panicked.
+/// Resets a stream whose handler was stopped.
 struct Unanswered<'a> {
     shared: &'a Arc<Shared>,
     key: StreamKey,

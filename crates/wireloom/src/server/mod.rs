@@ -16,6 +16,7 @@ mod date;
 mod head;
 mod http2;
 mod intake;
+mod panic;
 mod pipe;
 mod registry;
 mod write;
@@ -51,6 +52,9 @@ use registry::{Phase, Registry};
 /// What answers requests: any `Fn(Request) -> impl Future<Output = Response>`, or another [`IntoResponse`].
 ///
 /// A handler whose client goes away over HTTP/2 is dropped where it waits.
+///
+/// When a handler panics its request alone is lost: the client is answered 500, over HTTP/1.1 as the last on its connection; a
+/// body breaks off, and a WebSocket is closed with 1011. [`ServerStats::handlers_panicked`] counts them.
 pub trait Handler: Send + Sync + 'static {
     /// Answers one request. [`Request::websocket`] makes a WebSocket of it.
     fn handle(&self, request: Request) -> impl Future<Output = Response> + Send;
@@ -318,6 +322,7 @@ impl ServerHandle {
             requests: counters.requests.load(Ordering::Relaxed),
             websockets_opened: counters.opened.load(Ordering::Relaxed),
             websockets_open: self.registry.open_len(),
+            handlers_panicked: counters.panicked.load(Ordering::Relaxed),
             slow_messages_dropped: counters.slow.dropped.load(Ordering::Relaxed),
             slow_peers_cut: counters.slow.cut.load(Ordering::Relaxed),
         }
@@ -344,6 +349,8 @@ pub struct ServerStats {
     pub websockets_opened: u64,
     /// WebSockets that are open.
     pub websockets_open: usize,
+    /// Handlers, and what served WebSockets or made bodies, that panicked since it began.
+    pub handlers_panicked: u64,
     /// Messages that were not sent because their peer is slow, since it began ([`SlowPeer::DropNewest`](crate::SlowPeer)).
     pub slow_messages_dropped: u64,
     /// WebSockets cut because their peer is slow, since it began.

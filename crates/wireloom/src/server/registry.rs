@@ -36,6 +36,7 @@ pub(super) struct Counters {
     pub(super) requests: AtomicU64,
     pub(super) opened: AtomicU64,
     pub(super) slow: Arc<SlowTally>,
+    pub(super) panicked: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -106,6 +107,13 @@ impl Registry {
         Registered { registry: self.clone(), id }
     }
 
+    /// What a panic says may be a secret: it is for whoever has set the hook.
+    pub(super) fn count_panic(&self) {
+        self.counters.panicked.fetch_add(1, Ordering::Relaxed);
+        #[cfg(feature = "tracing")]
+        tracing::error!("a handler panicked");
+    }
+
     pub(super) fn open_len(&self) -> usize {
         lock(&self.sockets).open.len()
     }
@@ -139,6 +147,10 @@ pub(super) struct Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        // It goes with what serves the WebSocket.
+        if std::thread::panicking() {
+            self.registry.count_panic();
+        }
         lock(&self.registry.sockets).open.remove(&self.id);
     }
 }

@@ -229,7 +229,7 @@ impl Sender {
     }
 
     /// The close code that the peer is told when both halves are dropped while the connection is open: 1001 by default. That
-    /// is how a task that is cancelled says why.
+    /// is how a task that is cancelled says why. One that panics says 1011.
     pub fn close_on_drop(&mut self, code: CloseCode) {
         if code.is_sendable() {
             self.shared.lock().on_drop = code;

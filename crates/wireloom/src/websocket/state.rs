@@ -589,7 +589,9 @@ impl Drop for State {
         }
         if self.core.is_open() {
             let now = self.now();
-            let _ = self.core.close(now, self.on_drop, "");
+            // RFC 6455 §7.4.1: an end that nobody expected.
+            let code = if std::thread::panicking() { CloseCode::INTERNAL_ERROR } else { self.on_drop };
+            let _ = self.core.close(now, code, "");
         }
         let cx = &mut Context::from_waker(Waker::noop());
         if self.poll_write_all(cx).is_ready() && self.core.role() == Role::Server {

@@ -51,6 +51,17 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
             tokio::task::yield_now().await;
             panic!("as asked")
         }
+        "/panic-in-body" => {
+            let pieces = (0..2).map(|at| {
+                assert!(at == 0, "as asked");
+                Ok::<_, Error>("one".into())
+            });
+            Response::new(200).with_body(kind, Body::from_stream(futures_util::stream::iter(pieces)))
+        }
+        "/panic-open" => match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(|socket| async move { panic!("as asked, by {socket:?}") }),
+            Err(refusal) => refusal,
+        },
         "/slow" => {
             tokio::time::sleep(std::time::Duration::from_millis(200)).await;
             Response::text(200, "at last\n")

@@ -146,14 +146,32 @@ async fn waits_for_a_client_that_does_not_read() {
 async fn says_when_a_response_is_not_whole() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
-    for path in ["/broken", "/panic", "/panic-later"] {
+    for path in ["/broken", "/panic-in-body"] {
         let key = peer.ask("GET", path, &[], true).await;
         let mut seen = peer.next(key.id()).await;
-        if matches!(seen, Seen::Head(..)) {
+        while matches!(seen, Seen::Head(..) | Seen::Data(_)) {
             seen = peer.next(key.id()).await;
         }
         assert_eq!(seen, Seen::Reset(ErrorCode::INTERNAL_ERROR), "{path}");
     }
+    let key = peer.ask("GET", "/hello", &[], true).await;
+    assert_eq!(peer.whole(key).await.0, 200);
+}
+
+#[tokio::test]
+async fn answers_for_a_handler_that_panics() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    for (count, path) in ["/panic", "/panic-later"].iter().enumerate() {
+        let key = peer.ask("POST", path, &[], false).await;
+        assert_eq!(peer.whole(key).await.0, 500, "{path}");
+        assert_eq!(server.handle.stats().handlers_panicked, count as u64 + 1);
+    }
+    // RFC 6455 §7.4.1.
+    let key = peer.tunnel("/panic-open").await;
+    assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
+    assert_eq!(peer.content(key, 4).await, [0x88, 2, 0x03, 0xF3]);
+    assert_eq!(server.handle.stats().handlers_panicked, 3);
     let key = peer.ask("GET", "/hello", &[], true).await;
     assert_eq!(peer.whole(key).await.0, 200);
 }
