@@ -181,8 +181,8 @@ fn field_blocks() {
     };
     let bound = LIMITS.field_block_len_max;
     client_sends(vec![
-        case(bound - 1).stream_error(3, code::ENHANCE_YOUR_CALM),
-        case(bound).stream_error(3, code::ENHANCE_YOUR_CALM),
+        case(bound - 1).answer(3, 431),
+        case(bound).answer(3, 431),
         case(bound + 1).connection_error(code::ENHANCE_YOUR_CALM),
     ]);
 }
@@ -200,7 +200,7 @@ fn bombs() {
     };
     client_sends(vec![
         case(10).request(3),
-        case(25).stream_error(3, code::ENHANCE_YOUR_CALM),
+        case(25).answer(3, 431),
         case(10_000).connection_error(code::ENHANCE_YOUR_CALM),
     ]);
 }
@@ -216,11 +216,57 @@ fn many_fields() {
         )
     };
     let bound = LIMITS.fields_max;
+    client_sends(vec![case(bound - 1).request(3), case(bound).request(3), case(bound + 1).answer(3, 431)]);
+}
+
+// RFC 9113 §10.5.1: the stream alone is lost; the table goes on from all that was in the list.
+#[test]
+fn a_list_that_is_too_large_is_answered_431() {
+    let large = vec![b'v'; Config::new(Role::Server).settings.max_header_list_size as usize];
+    // A field that goes into the table, behind what is too large, and a request that takes it from there.
+    let first = [block(GET), literal(b"a", &large), [b"\x40", &literal(b"b", b"c")[1..]].concat()].concat();
+    let chunks = |end: bool| {
+        let mut frames: Vec<Frame> =
+            first.chunks(16_384).map(|chunk| Frame::continuation(3, chunk)).collect();
+        frames[0].kind = kind::HEADERS;
+        frames[0].flags |= if end { flag::END_STREAM } else { 0 };
+        if let Some(last) = frames.last_mut() {
+            last.flags |= flag::END_HEADERS;
+        }
+        frames
+    };
+    let second = Frame::new(kind::HEADERS, 5, [block(GET), vec![0xbe]].concat());
+    let second = second.flag(flag::END_HEADERS).end_stream();
+    let what = "RFC 9113 §10.5.1";
+    let late = [Frame::data(3, "under way").end_stream(), Frame::window_update(3, 1)];
     client_sends(vec![
-        case(bound - 1).request(3),
-        case(bound).request(3),
-        case(bound + 1).stream_error(3, code::ENHANCE_YOUR_CALM),
+        Case::frames(what, &[chunks(true), vec![second.clone()]].concat()).answer(3, 431).request(5),
+        // The rest of the request is not wanted, and what is under way of it is no fault.
+        Case::frames(what, &[chunks(false), late.to_vec(), vec![second.clone()]].concat())
+            .answer(3, 431)
+            .stream_error(3, code::NO_ERROR)
+            .request(5),
+        // A peer that takes no answer is told by a reset.
+        Case::frames(what, &[vec![Frame::settings(&[(6, 41)])], chunks(true), vec![second]].concat())
+            .stream_error(3, code::ENHANCE_YOUR_CALM)
+            .request(5),
     ]);
+}
+
+// CVE-2025-8671: what makes this side answer is counted.
+#[test]
+fn lists_that_are_too_large() {
+    let list = [block(GET), literal(b"a", b"").repeat(LIMITS.fields_max)].concat();
+    let once = |n: u32| {
+        let frame = Frame::new(kind::HEADERS, 2 * n + 3, list.clone());
+        vec![frame.flag(flag::END_HEADERS).end_stream()]
+    };
+    let bound = LIMITS.stream_errors.burst();
+    let case =
+        |count: u32| Case::new("CVE-2025-8671", (0..count).flat_map(&once).map(Send).collect()).whole();
+    let answered = (0..bound).fold(case(bound), |case, n| case.answer(2 * n + 3, 431));
+    let failed = (0..bound).fold(case(bound + 1), |case, n| case.answer(2 * n + 3, 431));
+    client_sends(vec![answered, failed.connection_error(code::ENHANCE_YOUR_CALM)]);
 }
 
 #[test]

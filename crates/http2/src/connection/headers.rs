@@ -6,10 +6,10 @@
 use super::Connection;
 use super::receive::Collecting;
 use crate::Role;
-use crate::error::{Error, Exceeded, Violation};
+use crate::error::{Error, ErrorCode, Exceeded, Violation};
 use crate::event::Step;
-use crate::field::{FieldLimits, Token};
-use crate::frame::{Continuation, Headers, PushPromise, StreamId};
+use crate::field::{Field, FieldLimits, Token};
+use crate::frame::{Continuation, Headers, PushPromise, RstStream, StreamId};
 use crate::message::{self, RequestKind};
 use crate::priority::Priority;
 use crate::rate_limit::Charge;
@@ -189,6 +189,9 @@ impl Connection {
         if self.closing.ignores(id) {
             return Ok(None);
         }
+        if self.fields.too_large() && !block.self_dependent {
+            return self.refuse_fields(block);
+        }
         self.check_block(block)?;
         // RFC 9113 §5.1.2: REFUSED_STREAM tells the client that it may try again.
         if self.open_peer >= self.config.settings.max_concurrent_streams {
@@ -225,6 +228,29 @@ impl Connection {
             self.pending.push_back(Step::Priority { stream: self.slab.key(slot), priority });
         }
         Ok(Some(Step::Request { stream: self.slab.key(slot), kind: request.kind, end_stream }))
+    }
+
+    /// RFC 9113 §10.5.1, RFC 6585 §5: a request with more fields than this side takes is answered 431. The caller does not
+    /// hear of it, and nothing is kept of it but that the stream was there.
+    #[cold]
+    fn refuse_fields(&mut self, block: &Collecting) -> Result<Option<Step>, Error> {
+        let (id, status) = (block.stream_id, Field::known(Token::Status, b"431"));
+        if status.list_size() > self.exchange.peer.max_header_list_size as usize {
+            return Err(Error::limit(Exceeded::Fields, id));
+        }
+        // CVE-2025-8671: it costs an answer, as a reset does.
+        self.charge(Charge::StreamError)?;
+        let before = self.out.bytes.len();
+        self.write_headers(id, core::iter::once(status), true);
+        let mut ended = Ended::Finished;
+        if !block.end_stream {
+            // RFC 9113 §8.1: the answer is complete, and the rest of the request is not wanted.
+            RstStream { stream_id: id, code: ErrorCode::NO_ERROR }.encode(&mut self.out.bytes);
+            ended = Ended::ResetHere;
+        }
+        self.recent.remember(id.get(), ended, self.now_ms());
+        self.out.answers_len += self.out.bytes.len() - before;
+        Ok(None)
     }
 
     fn receive_promise(&mut self, parent: StreamId, promised: StreamId) -> Result<Option<Step>, Error> {

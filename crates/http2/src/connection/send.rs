@@ -518,7 +518,7 @@ impl Connection {
     }
 
     #[inline]
-    fn write_headers<'f>(
+    pub(super) fn write_headers<'f>(
         &mut self,
         stream_id: StreamId,
         fields: impl Iterator<Item = Field<'f>>,

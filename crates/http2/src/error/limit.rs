@@ -59,7 +59,8 @@ exceeded! {
     FieldBlock => ENHANCE_YOUR_CALM, Connection, "field block is too large";
     /// A field list several times larger than announced (CVE-2016-6581, header bomb; CVE-2019-9516).
     FieldList => ENHANCE_YOUR_CALM, Connection, "field list is far too large";
-    /// A field list larger than announced, or of too many fields: a server may answer 431 (RFC 9113 §10.5.1).
+    /// A field list larger than announced, or of too many fields. (A request with one is answered 431 instead, if the peer
+    /// takes that: RFC 9113 §10.5.1.)
     Fields => ENHANCE_YOUR_CALM, Stream, "field list is too large";
     /// Interim responses before the final one.
     InterimResponses => ENHANCE_YOUR_CALM, Connection, "too many interim responses";

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 pub use end::End;
 use wireloom_http2::Role;
+use wireloom_http2::field::{FieldLimits, FieldList, Token};
+use wireloom_http2::hpack::Decoder;
 use wireloom_testing::http2::{Frame, PREFACE, code, flag, join, kind};
 use wireloom_testing::split::Split;
 use wireloom_testing::{Rng, rounds};
@@ -51,6 +53,7 @@ pub struct Case {
     unfinished: bool,
     connection_error: Option<u32>,
     stream_errors: BTreeMap<u32, u32>,
+    answers: BTreeMap<u32, u16>,
     requests: Vec<u32>,
 }
 
@@ -65,6 +68,7 @@ impl Case {
             unfinished: false,
             connection_error: None,
             stream_errors: BTreeMap::new(),
+            answers: BTreeMap::new(),
             requests: Vec::new(),
         }
     }
@@ -88,6 +92,12 @@ impl Case {
     /// This stream must be reset with this code.
     pub fn stream_error(mut self, stream: u32, code: u32) -> Self {
         self.stream_errors.insert(stream, code);
+        self
+    }
+
+    /// The request on this stream must have been answered so by the tested server itself, and not handed out.
+    pub fn answer(mut self, stream: u32, status: u16) -> Self {
+        self.answers.insert(stream, status);
         self
     }
 
@@ -190,6 +200,19 @@ impl Case {
             assert_eq!(resets.insert(reset.stream, reset.word(0)), None, "{context}: twice {reset:?}");
         }
         assert_eq!(resets, self.stream_errors, "{context}: streams that were reset, and should have been");
+        let (mut decoder, mut fields, mut answers) = (Decoder::new(4096), FieldList::new(), BTreeMap::new());
+        for headers in frames.iter().filter(|frame| frame.kind == kind::HEADERS) {
+            decoder.decode(&headers.payload, &FieldLimits::default(), &mut fields).unwrap();
+            let status =
+                fields.find(Token::Status).map(|field| String::from_utf8_lossy(field.value()).into_owned());
+            if !end.requests().contains(&headers.stream)
+                && let Some(status) = status
+            {
+                assert!(headers.flags & flag::END_STREAM != 0, "{context}: {headers:?}");
+                assert_eq!(answers.insert(headers.stream, status.parse().unwrap()), None, "{context}");
+            }
+        }
+        assert_eq!(answers, self.answers, "{context}: what was answered unasked");
         for stream in &self.requests {
             assert!(end.requests().contains(stream), "{context}: the request on {stream} was not handed out");
         }
