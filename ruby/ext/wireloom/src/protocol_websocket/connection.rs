@@ -1,5 +1,5 @@
 //! `Connection#read`: the short way for a message in one frame, which makes no frame object and calls no method but the
-//! stream's; everything else goes on in Ruby, at `read_on`.
+//! stream's; everything else goes on in Ruby, at `wireloom_read_on`.
 
 use magnus::error::ErrorType;
 use magnus::prelude::*;
@@ -76,14 +76,14 @@ fn is_plain(names: &Names, connection: Value, framer: Value) -> Result<bool, Err
     if !plain.is_nil() && u32::try_convert(plain)? == epoch() {
         return Ok(true);
     }
-    connection.funcall("plain?", ())
+    connection.funcall("wireloom_plain?", ())
 }
 
 /// Goes on in Ruby, with a frame that was read, if any. `args` are the options of `read`, as a Hash when there are any.
 fn read_on(connection: Value, frame: Value, args: &[Value]) -> Result<Value, Error> {
     match args {
-        [] => connection.funcall("read_on", (frame,)),
-        [options, ..] => connection.funcall("read_on", (frame, *options)),
+        [] => connection.funcall("wireloom_read_on", (frame,)),
+        [options, ..] => connection.funcall("wireloom_read_on", (frame, *options)),
     }
 }
 
@@ -98,7 +98,7 @@ fn read_failed(connection: Value, error: Error) -> Result<Value, Error> {
     if !exception.is_kind_of(ruby.exception_standard_error()) {
         return Err(error);
     }
-    connection.funcall("read_failed", (exception,))
+    connection.funcall("wireloom_read_failed", (exception,))
 }
 
 /// A message of `class` without `initialize`, which would do nothing else.

@@ -94,7 +94,7 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
         state: id("@state"),
         pending: id("@frames"),
         reader: id("@reader"),
-        plain: id("@plain"),
+        plain: id("@wireloom_plain"),
         maximum_message_size: id("@maximum_message_size"),
         // SAFETY: the symbol of an interned name, which stays.
         closed: unsafe { rb_sys::rb_id2sym(id("closed")) },

@@ -1,5 +1,6 @@
 //! Payloads as Ruby Strings: masking, and text.
 
+use magnus::encoding::EncodingCapable;
 use magnus::prelude::*;
 use magnus::{Error, RString, Ruby, Value};
 use wireloom_ws::mask::{self as kernel, MaskKey};
@@ -8,7 +9,7 @@ use wireloom_ws::utf8;
 use crate::panic::guard;
 use crate::strings;
 
-/// `mask(data, mask)`: `data` in a new String, each byte XORed with that of the 4-byte `mask` (RFC 6455 §5.3).
+/// `mask(data, mask)`: `data` in a new String of its encoding, each byte XORed with that of the 4-byte `mask` (RFC 6455 §5.3).
 pub(super) fn mask(ruby: &Ruby, data: RString, mask: RString) -> Result<RString, Error> {
     guard(ruby, || {
         let key = key(ruby, mask)?;
@@ -17,6 +18,9 @@ pub(super) fn mask(ruby: &Ruby, data: RString, mask: RString) -> Result<RString,
         std::hint::black_box(data);
         // SAFETY: the String was made here, and nobody else has seen it.
         kernel::apply(unsafe { bytes_mut(masked) }, key);
+        if data.enc_get() != masked.enc_get() {
+            masked.enc_set(data.enc_get())?;
+        }
         Ok(masked)
     })
 }

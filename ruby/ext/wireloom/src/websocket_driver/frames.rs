@@ -35,7 +35,7 @@ pub(crate) enum Found {
     Raw(RString, u8, u8),
     /// A control frame with its payload.
     Control(u8, RString),
-    /// The peer broke a rule: the name of the error in `Hybi::ERRORS`, and what to say.
+    /// The peer broke a rule: the name of the error in `Hybi::ERRORS`, and what to say. Who asks for more passes over that frame.
     Broken(&'static str, String),
 }
 
@@ -79,6 +79,10 @@ pub(crate) struct Frames {
     frame: Option<Frame>,
     message: Option<Message>,
     utf8: utf8::Validator,
+    /// The next header is of the frame that broke a rule.
+    broken: bool,
+    /// What is to come of that frame's payload, in bytes.
+    passing: u64,
     stopped: bool,
 }
 
@@ -91,6 +95,8 @@ impl Frames {
             frame: None,
             message: None,
             utf8: utf8::Validator::new(),
+            broken: false,
+            passing: 0,
             stopped: false,
         }
     }
@@ -153,6 +159,12 @@ impl Frames {
         if self.stopped {
             return (input.len(), Found::Nothing);
         }
+        if self.broken || self.passing > 0 {
+            at = self.pass_over(input);
+            if self.broken || self.passing > 0 {
+                return (at, Found::Nothing);
+            }
+        }
         loop {
             let frame = match self.frame.take() {
                 Some(frame) => frame,
@@ -162,7 +174,11 @@ impl Frames {
                         frame
                     }
                     Ok(None) => return (at, Found::Nothing),
-                    Err((kind, said)) => return (at, Found::Broken(kind, said)),
+                    Err((kind, said)) => {
+                        self.broken = true;
+                        self.give_up(assembly, nil);
+                        return (at, Found::Broken(kind, said));
+                    }
                 },
             };
             let here = input.len() - at;
@@ -187,6 +203,28 @@ impl Frames {
                 return (at, found);
             }
         }
+    }
+
+    /// Passes over what is here of a frame that broke a rule; returns how many bytes that was.
+    #[cold]
+    fn pass_over(&mut self, input: &[u8]) -> usize {
+        let mut at = 0;
+        if self.broken {
+            let Some((len, end)) = extent(input) else { return 0 };
+            (self.broken, self.passing, at) = (false, len, end);
+        }
+        let here = (input.len() - at) as u64;
+        let passed = self.passing.min(here);
+        self.passing -= passed;
+        at + passed as usize
+    }
+
+    /// Forgets the message under way.
+    #[cold]
+    fn give_up(&mut self, assembly: &Cell<Value>, nil: Value) {
+        assembly.set(nil);
+        self.message = None;
+        self.utf8 = utf8::Validator::new();
     }
 
     /// A message that is here whole in one frame.
@@ -233,6 +271,8 @@ impl Frames {
         frame.remaining -= piece.len() as u64;
         let done = frame.fin && frame.remaining == 0;
         if !valid || (done && validate && self.utf8.finish().is_err()) {
+            self.passing = frame.remaining;
+            self.give_up(assembly, nil);
             return not_utf8();
         }
         if !done {
@@ -350,6 +390,18 @@ impl Frames {
         }
         Ok(())
     }
+}
+
+/// How long a frame's payload and its header are, whatever else is wrong with it, once all of the header is here.
+fn extent(bytes: &[u8]) -> Option<(u64, usize)> {
+    let &second = bytes.get(1)?;
+    let (len, end) = match second & 0x7F {
+        126 => (u64::from(u16::from_be_bytes(*bytes.get(2..4)?.first_chunk()?)), 4),
+        127 => (u64::from_be_bytes(*bytes.get(2..10)?.first_chunk()?), 10),
+        len => (u64::from(len), 2),
+    };
+    let end = end + if second & MASK != 0 { 4 } else { 0 };
+    (bytes.len() >= end).then_some((len, end))
 }
 
 /// Copies `piece` into `room`, unmasked; returns the key for the byte behind it.

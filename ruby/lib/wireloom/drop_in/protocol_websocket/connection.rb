@@ -18,9 +18,9 @@ module Protocol
         @maximum_message_size = maximum_message_size
         @state = :open
         @frames = []
-        @size = 0
-        @utf8 = nil
-        @plain = nil
+        @wireloom_size = 0
+        @wireloom_utf8 = nil
+        @wireloom_plain = nil
         @reserved = Frame::RESERVED
         @reader = self
         @writer = self
@@ -91,7 +91,7 @@ module Protocol
       def read_frame(&block)
         return nil if closed?
 
-        closing_on_error { accept(@framer.read_frame, &block) }
+        wireloom_closing_on_error { wireloom_accept(@framer.read_frame, &block) }
       end
 
       def write_frame(frame)
@@ -102,21 +102,21 @@ module Protocol
       def receive_text(frame)
         raise ProtocolError, "Received text, but expecting continuation!" unless @frames.empty?
 
-        begin_message(frame)
+        wireloom_begin_message(frame)
       end
 
       def receive_binary(frame)
         raise ProtocolError, "Received binary, but expecting continuation!" unless @frames.empty?
 
-        begin_message(frame)
+        wireloom_begin_message(frame)
       end
 
       def receive_continuation(frame)
         raise ProtocolError, "Received unexpected continuation!" if @frames.empty?
 
         @frames << frame
-        measure(frame)
-        validate(frame) if @utf8
+        wireloom_measure(frame)
+        wireloom_validate(frame) if @wireloom_utf8
       end
 
       # Answers with the same code and reason.
@@ -188,27 +188,27 @@ module Protocol
       end
 
       # `read(**options)` is native: flushes, then reads one message; +nil+ once closed. It takes the short way for a message in
-      # one frame while nothing that it would call has been overridden, and otherwise goes on with `read_on`.
+      # one frame while nothing that it would call has been overridden, and otherwise goes on with `wireloom_read_on`.
 
       private
 
+      # Subclasses have names of their own: what the original does not have bears a name that none of them takes.
+
       # Whether a message in one frame may be read without the methods that would otherwise be called, remembered for as long
       # as nothing is overridden anew.
-      def plain?
+      def wireloom_plain?
         epoch = Wireloom::ProtocolWebSocket.epoch
         plain = SHORTCUT.all? { |name| self.class.instance_method(name).owner == Connection } &&
                 @framer.is_a?(Framer) && %i[read_frame flush].all? { |name| @framer.class.instance_method(name).owner == Framer }
-        @plain = plain ? epoch : nil
+        @wireloom_plain = plain ? epoch : nil
         plain
       end
 
-      SHORTCUT = %i[
-        read_frame accept closing_on_error read_on read_failed receive_text receive_binary unpack_frames closed?
-      ].freeze
+      SHORTCUT = %i[read_frame receive_text receive_binary unpack_frames closed?].freeze
       private_constant :SHORTCUT
 
       # Applies a frame that was read.
-      def accept(frame)
+      def wireloom_accept(frame)
         flags = frame.flags
         # RFC 7692 §6: RSV1 marks the first frame of a message, whoever reserved it.
         late = flags & Frame::RSV1 != 0 && (frame.control? || frame.opcode.zero?)
@@ -220,7 +220,7 @@ module Protocol
       end
 
       # Runs the block; what it raises closes the connection.
-      def closing_on_error
+      def wireloom_closing_on_error
         yield
       rescue StandardError => error
         close(error.is_a?(ProtocolError) ? error.code : Error::PROTOCOL_ERROR, error.message)
@@ -228,45 +228,45 @@ module Protocol
       end
 
       # What is left of `read` when the short way ends: at +frame+, which was read and not applied, or, without one, anywhere.
-      def read_on(frame, **options)
-        closing_on_error { accept(frame) } if frame
+      def wireloom_read_on(frame, **options)
+        wireloom_closing_on_error { wireloom_accept(frame) } if frame
         while frame || read_frame
           frame = nil
           next unless @frames.last&.finished?
 
           frames = @frames
           @frames = []
-          return closing_on_error { frames.first.read_message(@reader.unpack_frames(frames, **options)) }
+          return wireloom_closing_on_error { frames.first.read_message(@reader.unpack_frames(frames, **options)) }
         end
       end
 
       # The same when reading the frame raised.
-      def read_failed(error)
-        closing_on_error { raise error }
+      def wireloom_read_failed(error)
+        wireloom_closing_on_error { raise error }
       end
 
       # The first frame of a message.
-      def begin_message(frame)
+      def wireloom_begin_message(frame)
         @frames << frame
-        @size = 0
-        @utf8 = nil
-        measure(frame)
+        @wireloom_size = 0
+        @wireloom_utf8 = nil
+        wireloom_measure(frame)
         return unless frame.is_a?(TextFrame) && frame.continued? && @reader.equal?(self)
 
-        @utf8 = Wireloom::ProtocolWebSocket::Utf8.new
-        validate(frame)
+        @wireloom_utf8 = Wireloom::ProtocolWebSocket::Utf8.new
+        wireloom_validate(frame)
       end
 
-      def measure(frame)
-        @size += frame.length || 0
-        return unless @maximum_message_size && @size > @maximum_message_size
+      def wireloom_measure(frame)
+        @wireloom_size += frame.length || 0
+        return unless @maximum_message_size && @wireloom_size > @maximum_message_size
 
         raise ProtocolError.new("Message is longer than #{@maximum_message_size} bytes!", Error::MESSAGE_TOO_LARGE)
       end
 
       # Text in pieces fails in the piece that is wrong, not at its end.
-      def validate(frame)
-        return if @utf8.push(frame.payload || "", frame.mask)
+      def wireloom_validate(frame)
+        return if @wireloom_utf8.push(frame.payload || "", frame.mask)
 
         raise ProtocolError.new("invalid UTF-8 in text frame!", Error::INVALID_PAYLOAD)
       end

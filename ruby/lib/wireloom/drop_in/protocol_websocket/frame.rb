@@ -170,10 +170,6 @@ module Protocol
     class ContinuationFrame < Frame
       OPCODE = 0x0
 
-      def data?
-        true
-      end
-
       def apply(connection)
         connection.receive_continuation(self)
       end

@@ -7,7 +7,7 @@ module Wireloom
     module Watch
       NAMES = %i[
         initialize apply unpack read_message mask_xor receive_text receive_binary receive_continuation read_frame
-        unpack_frames closed? accept closing_on_error read_on read_failed flush
+        unpack_frames closed? flush
       ].to_h { |name| [name, true] }.freeze
 
       def method_added(name)

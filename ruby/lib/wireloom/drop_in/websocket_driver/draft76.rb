@@ -37,10 +37,11 @@ module WebSocket
       private
 
       def handshake_response
-        @key_values = %w[Key1 Key2].map do |name|
-          key = @socket.env["HTTP_SEC_WEBSOCKET_#{name.upcase}"]
-          raise ProtocolError, "Missing required header: Sec-WebSocket-#{name}" unless key
-
+        keys = %w[Key1 Key2].map do |name|
+          @socket.env["HTTP_SEC_WEBSOCKET_#{name.upcase}"] or
+            raise ProtocolError, "Missing required header: Sec-WebSocket-#{name}"
+        end
+        @key_values = keys.map do |key|
           number = key.scan(/[0-9]/).join
           spaces = key.count(" ")
           if number == "" || spaces.zero? || number.to_i % spaces != 0

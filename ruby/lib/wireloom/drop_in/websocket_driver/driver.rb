@@ -5,7 +5,7 @@ require_relative "event_emitter"
 
 module WebSocket
   # Masks payloads (RFC 6455 §5.3).
-  class Mask
+  module Mask
     # A masked copy of +payload+, or itself where +mask+ is not a String of four bytes.
     def self.mask(payload, mask)
       Wireloom::DriverCodec.mask(payload, mask)
@@ -55,15 +55,14 @@ module WebSocket
         end
       end
 
-      # Bytes or text as a String in +encoding+: UTF-8, or BINARY for an Array of bytes. The caller's String stays as it is.
+      # A String in +encoding+, or as it is without one. An Array of bytes becomes BINARY unless told otherwise; the caller's
+      # String stays as it is.
       def encode(data, encoding = nil)
         if data.is_a?(Array)
           data = data.pack("C*")
           encoding ||= Encoding::BINARY
         end
-        encoding = { utf8: Encoding::UTF_8, binary: Encoding::BINARY }.fetch(encoding) { encoding || Encoding::UTF_8 }
-        encoding = Encoding.find(encoding)
-        return data if data.encoding == encoding
+        return data if encoding.nil? || data.encoding == encoding
         return data.encode(encoding) unless data.encoding == Encoding::BINARY || encoding == Encoding::BINARY
 
         data.dup.force_encoding(encoding)
@@ -77,10 +76,10 @@ module WebSocket
         options.each_key do |key|
           raise ConfigurationError, "Unrecognized option: #{key.inspect}" unless valid_keys.include?(key)
         end
-      end
+        format = options[:binary_data_format]
+        return if !format || BINARY_DATA_FORMATS.include?(format)
 
-      def valid_utf8?(string)
-        encode(string, Encoding::UTF_8).valid_encoding?
+        raise ConfigurationError, "Invalid :binary_data_format: #{format.inspect}"
       end
 
       def websocket?(env)
@@ -115,13 +114,9 @@ module WebSocket
     def initialize(socket, options = {})
       super()
       Driver.validate_options(options, OPTIONS)
-      @binary_data_format = options[:binary_data_format] || :string
-      unless BINARY_DATA_FORMATS.include?(@binary_data_format)
-        raise ConfigurationError, "Invalid :binary_data_format: #{@binary_data_format.inspect}"
-      end
-
       @socket = socket
       @options = options
+      @binary_data_format = options[:binary_data_format] || :string
       @max_length = options[:max_length] || MAX_LENGTH
       @headers = Headers.new
       @queue = []

@@ -65,11 +65,7 @@ module WebSocket
       end
 
       def emit(event, *args)
-        list = @listeners[event] || listeners(event)
-        return if list.empty?
-        return list[0].call(*args) if list.size == 1
-
-        list.dup.each { |listener| listener.call(*args) }
+        listeners(event).dup.each { |listener| listener.call(*args) }
       end
 
       def listener_count(event)

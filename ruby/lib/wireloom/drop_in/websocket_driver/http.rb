@@ -9,9 +9,8 @@ module WebSocket
 
     # Parses a start line and header lines, which may arrive in pieces. What follows them is the body.
     module Headers
-      MAX_LINE_LENGTH = 4096
-      # All lines together, in bytes: a peer may not send headers for ever.
-      MAX_LENGTH = 1 << 16
+      # The most bytes that the lines may have together.
+      MAX_REQUEST_SIZE = 32_768
       CR = 0x0D
       LF = 0x0A
 
@@ -23,6 +22,7 @@ module WebSocket
 
       def initialize
         @buffer = String.new(encoding: Encoding::BINARY)
+        @env = {}
         @headers = {}
         @length = 0
         @stage = 0
@@ -41,18 +41,19 @@ module WebSocket
 
         @buffer << chunk.b
         while @stage.between?(0, 1) && (eol = @buffer.index("\n"))
-          take_line(@buffer.slice!(0..eol).chomp)
+          take_line(@buffer.slice!(0..eol))
         end
-        error if @stage.between?(0, 1) && @buffer.bytesize > MAX_LINE_LENGTH
-        @env["rack.input"] = StringIO.new(@buffer.dup) if @env
+        error if @stage.between?(0, 1) && @length + @buffer.bytesize > MAX_REQUEST_SIZE
+        @env["rack.input"] = StringIO.new(@buffer.dup)
       end
 
       private
 
       def take_line(line)
         @length += line.bytesize
-        return error if line.bytesize > MAX_LINE_LENGTH || @length > MAX_LENGTH
+        return error if @length > MAX_REQUEST_SIZE
 
+        line.chomp!
         if line.empty?
           complete if @stage == 1
         elsif @stage.zero? ? start_line(line) : header_line(line)

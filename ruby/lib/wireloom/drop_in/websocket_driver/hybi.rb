@@ -143,9 +143,9 @@ module WebSocket
         return queue([buffer, type, code]) if @ready_state <= 0
         return false unless @ready_state == 1
 
-        binary = !buffer.is_a?(String)
-        buffer = buffer.pack("C*") if binary
-        opcode = OPCODES.fetch(type || (binary || buffer.encoding == Encoding::BINARY ? :binary : :text))
+        binary = buffer.is_a?(Array) || buffer.encoding == Encoding::BINARY
+        buffer = Driver.encode(buffer, binary ? nil : Encoding::UTF_8)
+        opcode = OPCODES.fetch(type || (binary ? :binary : :text))
         if @extended && opcode < OPCODES[:close]
           send_extended(opcode, buffer, code)
         else
@@ -198,7 +198,7 @@ module WebSocket
         valid = payload.empty? || ERROR_CODES.include?(code) ||
                 (code && code.between?(MIN_RESERVED_ERROR, MAX_RESERVED_ERROR))
         code = ERRORS[:protocol_error] unless valid && reason.valid_encoding?
-        shutdown(code || DEFAULT_ERROR_CODE, reason.valid_encoding? ? reason : "")
+        shutdown(code || DEFAULT_ERROR_CODE, reason)
       end
 
       # A message goes through the extensions that were negotiated.
@@ -270,7 +270,7 @@ module WebSocket
         env = @socket.env
         version = env["HTTP_SEC_WEBSOCKET_VERSION"]
         key = env["HTTP_SEC_WEBSOCKET_KEY"]
-        raise ProtocolError, "Unsupported WebSocket version: #{version}" unless version == VERSION
+        raise ProtocolError, "Unsupported WebSocket version: #{VERSION}" unless version == VERSION
         raise ProtocolError, "Missing handshake request header: Sec-WebSocket-Key" unless key
 
         @headers["Upgrade"] = "websocket"
@@ -284,19 +284,17 @@ module WebSocket
       def shutdown(code, reason, error = false)
         @codec.stop
         @extensions.close
-        frame(reason, :close, code) if @ready_state == 1
+        # What is not text is not sent back (RFC 6455 §5.5.1).
+        frame(reason.valid_encoding? ? reason : "", :close, code) if @ready_state == 1
         @ready_state = 3
 
         emit(:error, ProtocolError.new(reason)) if error
         emit(:close, CloseEvent.new(code, reason))
       end
 
+      # While the closing handshake is under way, what is wrong is passed over: the peer's Close may be behind it.
       def fail(type, message)
-        if @ready_state > 1
-          @codec.stop
-        else
-          shutdown(ERRORS[type], message, true)
-        end
+        shutdown(ERRORS[type], message, true) unless @ready_state > 1
         nil
       end
     end

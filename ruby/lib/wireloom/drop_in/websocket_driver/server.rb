@@ -41,7 +41,7 @@ module WebSocket
 
       def parse(chunk)
         return @delegate.parse(chunk) if @delegate
-        return if @ready_state == 3
+        return if @http.error?
 
         @http.parse(chunk)
         return fail_request("Invalid HTTP request") if @http.error?
@@ -60,7 +60,6 @@ module WebSocket
       private
 
       def fail_request(message)
-        @ready_state = 3
         emit(:error, ProtocolError.new(message))
         emit(:close, CloseEvent.new(Hybi::ERRORS[:protocol_error], message))
       end
