@@ -394,6 +394,14 @@ impl BodySender {
         self.sender.send(Piece::Trailers(trailers)).await.map_err(|_| Error::Closed)
     }
 
+    /// Waits until nobody takes any more: the peer has left, or wants no more.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn closed(&self) {
+        self.sender.closed().await;
+    }
+
     /// Cuts the content off, so that the peer knows that it is not whole.
     pub fn abort(self) {
         self.aborted.store(true, Ordering::Release);

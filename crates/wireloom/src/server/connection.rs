@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
@@ -217,12 +217,19 @@ impl Connection {
         let (mut response, panicked) = {
             let Self { io, bytes, registry, .. } = self;
             let mut handling = pin!(panic::answer(registry, handler, request));
-            poll_fn(|cx| {
+            let handled = poll_fn(|cx| {
                 // Whoever reads the body is answered by what there is of it.
-                let _ = intake.poll(cx, io, bytes);
-                handling.as_mut().poll(cx)
-            })
-            .await
+                let taken = intake.poll(cx, io, bytes);
+                match handling.as_mut().poll(cx) {
+                    Poll::Pending if taken.is_ready() => poll_gone(cx, io, bytes).map(|()| None),
+                    handled => handled.map(Some),
+                }
+            });
+            match handled.await {
+                Some(handled) => handled,
+                // There is nobody to answer.
+                None => return Next::End,
+            }
         };
         // Whatever it has left undone is no beginning for another request.
         asked.keep_alive &= !panicked;
@@ -302,11 +309,14 @@ impl Connection {
             let Self { io, bytes, phase, registry, .. } = self;
             let mut flushing = !out.is_empty();
             let next = poll_fn(|cx| {
-                let _ = intake.poll(cx, io, bytes);
+                let taken = intake.poll(cx, io, bytes);
                 let polled = panic::catch(registry, || body.poll_chunk(cx));
                 match polled.unwrap_or(Poll::Ready(Some(Err(Error::Cut)))) {
                     // The head does not wait for the body.
                     Poll::Pending if std::mem::take(&mut flushing) => Poll::Ready(None),
+                    Poll::Pending if taken.is_ready() => {
+                        poll_gone(cx, io, bytes).map(|()| Some(Some(Err(Error::Cut))))
+                    }
                     next => next.map(Some),
                 }
             });
@@ -410,6 +420,18 @@ fn http2_settings(request: &Request) -> Option<Vec<u8>> {
     let mut settings = head.get_all("http2-settings");
     let first = settings.next().filter(|_| asked)?;
     settings.next().is_none().then(|| first.to_vec())
+}
+
+/// Ready when the client has gone, or says that it sends no more, which is the same to whoever looks. What is there of another
+/// request is kept; behind it nothing is looked at.
+fn poll_gone(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<()> {
+    if !bytes.is_empty() {
+        return Poll::Pending;
+    }
+    match ready!(poll_read(cx, io, bytes)) {
+        Ok(1..) => Poll::Pending,
+        _ => Poll::Ready(()),
+    }
 }
 
 /// Reads what is there behind what was read; 0 at the end. No buffer is held while waiting.

@@ -51,7 +51,9 @@ use registry::{Phase, Registry};
 
 /// What answers requests: any `Fn(Request) -> impl Future<Output = Response>`, or another [`IntoResponse`].
 ///
-/// A handler whose client goes away over HTTP/2 is dropped where it waits.
+/// A handler whose client goes away is dropped where it waits, and so is a body that it has returned: what must be done all the
+/// same belongs into a task of its own. Over HTTP/1.1 a client that ends its side of the connection has gone, as for most
+/// servers, unless there is more of the request's body or another request to be read before that.
 ///
 /// When a handler panics its request alone is lost: the client is answered 500, over HTTP/1.1 as the last on its connection; a
 /// body breaks off, and a WebSocket is closed with 1011. [`ServerStats::handlers_panicked`] counts them.
