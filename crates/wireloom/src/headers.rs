@@ -8,8 +8,6 @@
 
 use std::fmt;
 
-use bytes::BytesMut;
-
 use crate::error::Error;
 
 /// Fields in their order. A name may come more than once, and is found in any case.
@@ -22,7 +20,7 @@ use crate::error::Error;
 /// ```
 #[derive(Clone, Default)]
 pub struct Headers {
-    arena: BytesMut,
+    arena: Vec<u8>,
     spans: Vec<Span>,
 }
 
@@ -44,11 +42,11 @@ impl Headers {
 
     /// Room for so many fields with so many bytes.
     pub(crate) fn with_capacity(fields: usize, bytes: usize) -> Self {
-        Self { arena: BytesMut::with_capacity(bytes), spans: Vec::with_capacity(fields) }
+        Self { arena: Vec::with_capacity(bytes), spans: Vec::with_capacity(fields) }
     }
 
     /// Fields that lie in bytes that were read.
-    pub(crate) fn from_arena(arena: BytesMut, fields: Vec<(Place, Place)>) -> Self {
+    pub(crate) fn from_arena(arena: Vec<u8>, fields: Vec<(Place, Place)>) -> Self {
         Self { arena, spans: fields }
     }
 
@@ -106,17 +104,31 @@ impl Headers {
 
     /// The value of the first field with this name, in any case.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.iter().find(|(candidate, _)| candidate.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        self.values(name).next()
     }
 
     /// The values of all fields with this name, in any case.
     pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        self.iter().filter(move |(candidate, _)| candidate.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        self.values(name)
+    }
+
+    fn values<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        // Most names are told apart by their length, before a byte of them is looked at.
+        let len = name.len() as u32;
+        let named = move |(place, _): &&Span| {
+            place.len == len && self.at(*place).eq_ignore_ascii_case(name.as_bytes())
+        };
+        self.spans.iter().filter(named).map(|(_, value)| self.at(*value))
+    }
+
+    /// As [`iter`](Self::iter), for those who need no text.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+        self.spans.iter().map(|&(name, value)| (self.at(name), self.at(value)))
     }
 
     /// Whether one of the comma-separated values of a field is this token, in any case.
     pub(crate) fn names(&self, name: &str, token: &str) -> bool {
-        self.get_all(name)
+        self.values(name)
             .flat_map(|value| value.split(|&byte| byte == b','))
             .any(|item| item.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
     }

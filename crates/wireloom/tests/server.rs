@@ -156,6 +156,37 @@ async fn does_not_wait_for_a_slow_head_forever() {
     assert!(answer.ends_with("\r\n\r\nno\n"), "{answer}");
 }
 
+// How long a connection was quiet before a request does not count against the time that its head may take.
+#[tokio::test]
+async fn counts_the_time_of_a_head_from_its_first_byte() {
+    let mut config = ServerConfig::default();
+    config.handshake_timeout = Duration::from_millis(300);
+    let server = serve(config).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let mut answer = [0; 500];
+    for _ in 0..2 {
+        stream.write_all(b"GET /forbidden HTTP/1.1\r\n").await.unwrap();
+        tokio::task::yield_now().await;
+        stream.write_all(b"Host: a\r\n\r\n").await.unwrap();
+        let len = stream.read(&mut answer).await.unwrap();
+        assert_eq!(status(&String::from_utf8_lossy(&answer[..len])), "403");
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+}
+
+#[tokio::test]
+async fn ends_with_its_future() {
+    let server = serve(ServerConfig::default()).await;
+    let mut socket = wireloom::connect(&server.url("/echo")).await.unwrap();
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    server.task.abort();
+    assert!(server.task.await.unwrap_err().is_cancelled());
+    assert!(socket.recv().await.is_ok_and(|message| message.is_none()));
+    assert_eq!(socket.end().unwrap().code(), CloseCode::GOING_AWAY);
+    assert!(!idle.read(&mut [0; 1]).await.is_ok_and(|len| len > 0));
+    assert_eq!(server.handle.stats().connections_open, 0);
+}
+
 // A client may send frames in the same packet as its handshake (many libraries lose them).
 #[tokio::test]
 async fn keeps_frames_that_came_with_the_handshake() {
@@ -220,6 +251,7 @@ async fn shuts_down_gracefully() {
     server.handle.shut_down();
     assert!(socket.recv().await.unwrap().is_none());
     assert_eq!(socket.end().unwrap().code(), CloseCode::GOING_AWAY);
+    assert!(TcpStream::connect(server.address).await.is_err(), "nobody is let in who would not be served");
     let mut answer = String::new();
     busy.read_to_string(&mut answer).await.unwrap();
     assert!(answer.contains("Connection: close\r\n") && answer.ends_with("at last\n"), "{answer}");

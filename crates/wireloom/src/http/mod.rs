@@ -13,7 +13,7 @@ pub(crate) use request::Origin;
 pub use request::Request;
 pub use response::{IntoResponse, Response};
 pub use upgrade::Upgrade;
-pub(crate) use upgrade::{Carrier, Opening, Running};
+pub(crate) use upgrade::{Carrier, Open, Running};
 
 /// A version of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -250,7 +250,7 @@ impl Request {
     }
 
     fn judge_http1(&self, version: handshake::Version) -> Result<handshake::Request, HandshakeError> {
-        handshake::Request::from_parts(self.method(), self.target(), version, self.headers())
+        handshake::Request::from_parts(self.method(), self.target(), version, self.head.fields())
     }
 
     fn judge_http2(&self) -> Result<Upgrade, Response> {
@@ -264,7 +264,7 @@ impl Request {
             (b":scheme", self.head.at(scheme)),
             (b":path", self.target().as_bytes()),
         ];
-        let fields = self.head.iter().map(|(name, value)| (name.as_bytes(), value));
+        let fields = self.head.fields();
         match handshake::http2::judge_request(pseudo.into_iter().chain(fields)) {
             Ok(request) => Ok(self.upgrade(request)),
             Err(error) => Err(Response::from(&handshake::http2::refusal(error))),

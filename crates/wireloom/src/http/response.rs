@@ -6,7 +6,7 @@ use bytes::Bytes;
 use wireloom_ws::handshake;
 
 use super::body::Body;
-use super::upgrade::Opening;
+use super::upgrade::Open;
 use crate::error::{Error, Stage};
 use crate::headers::Headers;
 
@@ -15,7 +15,7 @@ pub struct Response {
     status: u16,
     pub(crate) headers: Headers,
     body: Body,
-    pub(crate) opening: Option<Box<Opening>>,
+    pub(crate) opening: Option<Box<dyn Open>>,
 }
 
 impl Response {
@@ -83,7 +83,7 @@ impl Response {
         status: u16,
         mut headers: Headers,
         body: Body,
-        opening: Option<Box<Opening>>,
+        opening: Option<Box<dyn Open>>,
     ) -> Self {
         if opening.is_some() {
             return Self { status, headers, body, opening };
@@ -119,7 +119,8 @@ impl fmt::Debug for Response {
 
 impl From<&handshake::Response> for Response {
     fn from(response: &handshake::Response) -> Self {
-        let mut headers = Headers::new();
+        let len = response.headers().map(|(name, value)| name.len() + value.len()).sum();
+        let mut headers = Headers::with_capacity(response.headers().count(), len);
         for (name, value) in response.headers() {
             headers.push_unchecked(name.as_bytes(), value);
         }

@@ -1,13 +1,16 @@
 //! What makes a WebSocket of a request, over HTTP/1.1 and HTTP/2 alike.
 
 use std::pin::Pin;
+use std::task::{Context, Poll};
 
+use pin_project_lite::pin_project;
 use wireloom_ws::Role;
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::{self, Acceptance, Negotiated};
 
 use super::Response;
 use crate::io::Io;
+use crate::server::Seat;
 use crate::websocket::{Driven, WebSocket, WebSocketConfig};
 
 /// Who hands over the connection behind a response.
@@ -31,7 +34,6 @@ pub struct Upgrade {
     deflate: Option<DeflateConfig>,
     subprotocol: Option<String>,
     headers: Vec<(String, String)>,
-    #[cfg_attr(not(feature = "hyper"), expect(dead_code, reason = "there is one carrier alone"))]
     carrier: Carrier,
 }
 
@@ -99,53 +101,77 @@ impl Upgrade {
             negotiated,
             deflate: self.deflate,
             config: self.config,
-            #[cfg(feature = "hyper")]
             carrier: self.carrier,
-            run: Box::new(move |socket| {
-                let shared = socket.shared().clone();
-                Driven::new(&shared, Box::pin(run(socket)))
-            }),
+            run,
         }));
         response
     }
 }
 
 /// What serves an open WebSocket.
-pub(crate) type Running = Driven<Pin<Box<dyn Future<Output = ()> + Send>>>;
-
-/// What is given a WebSocket, once.
-pub(crate) type Run = Box<dyn FnOnce(WebSocket) -> Running + Send>;
+pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What becomes of the connection once a handshake has been answered.
-pub(crate) struct Opening {
-    negotiated: Negotiated,
-    deflate: Option<DeflateConfig>,
-    config: WebSocketConfig,
-    #[cfg(feature = "hyper")]
-    carrier: Carrier,
-    run: Run,
-}
-
-impl Opening {
+pub(crate) trait Open: Send {
     /// The WebSocket over a transport on which the answer has been sent, and what serves it. `arrived` came behind the
-    /// request.
-    pub(crate) fn open(self, io: Io, role: Role, arrived: &[u8]) -> (WebSocket, Run) {
-        let deflate = self.deflate.as_ref();
-        let socket = WebSocket::open(io, role, self.negotiated, deflate, self.config, arrived);
-        (socket, self.run)
-    }
+    /// request; the seat is held as long as it is served.
+    fn open(self: Box<Self>, io: Io, arrived: &[u8], seat: Option<Seat>) -> Running;
 
     /// On hyper's server: a task of its own that waits for the connection. Given back when it is another's.
     #[cfg(feature = "hyper")]
-    pub(crate) fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<Self>> {
+    fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<dyn Open>>;
+}
+
+struct Opening<F> {
+    negotiated: Negotiated,
+    deflate: Option<DeflateConfig>,
+    config: WebSocketConfig,
+    #[cfg_attr(not(feature = "hyper"), expect(dead_code, reason = "there is one carrier alone"))]
+    carrier: Carrier,
+    run: F,
+}
+
+impl<F, Fut> Open for Opening<F>
+where
+    F: FnOnce(WebSocket) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    fn open(self: Box<Self>, io: Io, arrived: &[u8], seat: Option<Seat>) -> Running {
+        let Self { negotiated, deflate, config, run, .. } = *self;
+        let socket = WebSocket::open(io, Role::Server, negotiated, deflate.as_ref(), config, arrived);
+        let shared = socket.shared().clone();
+        if let Some(seat) = &seat {
+            seat.open(&shared);
+        }
+        Box::pin(Seated { driven: Driven::new(&shared, run(socket)), seat })
+    }
+
+    #[cfg(feature = "hyper")]
+    fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<dyn Open>> {
         let Carrier::Hyper(pending) = self.carrier.clone() else { return Some(self) };
         tokio::spawn(async move {
             // The client may have gone before it was answered.
             if let Ok(io) = pending.wait().await {
-                let (socket, run) = self.open(io, Role::Server, &[]);
-                run(socket).await;
+                self.open(io, &[], None).await;
             }
         });
         None
+    }
+}
+
+pin_project! {
+    /// What serves a WebSocket, with its place among all of the server.
+    struct Seated<F> {
+        #[pin]
+        driven: Driven<F>,
+        seat: Option<Seat>,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Seated<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.project().driven.poll(cx)
     }
 }

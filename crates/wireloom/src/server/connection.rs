@@ -3,27 +3,26 @@
 
 use std::future::{Future as _, poll_fn};
 use std::io::{self, IoSlice};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
-use tokio::sync::watch;
 use wireloom_http2::Role as Http2Role;
 use wireloom_http2::upgrade::PREFACE;
-use wireloom_ws::Role;
 
 use super::body::Framing;
 use super::head::{self, Refusal};
 use super::intake::{Intake, Over, poll_read};
 use super::panic;
-use super::registry::{Handshaking, Phase, Registered, Registry};
+use super::patience::{Deadline, Patience, Stopped, until};
+use super::registry::{Handshaking, Phase, Registry, Seat};
 use super::write::{self, Ending};
-use super::{Handler, http2, until};
+use super::{Handler, http2};
 use crate::error::Error;
-use crate::http::{Body, Opening, Origin, Request, Response, Running, Version};
+use crate::http::{Body, Open, Origin, Request, Response, Running, Version};
 use crate::http2::Driver;
 use crate::io::Io;
 
@@ -38,10 +37,11 @@ const SWITCHING_TO_HTTP2: &[u8] =
     b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
 
 pub(super) struct Connection {
-    pub(super) io: Io,
-    pub(super) origin: Origin,
-    pub(super) registry: Arc<Registry>,
-    pub(super) phase: watch::Receiver<Phase>,
+    io: Io,
+    origin: Origin,
+    registry: Arc<Registry>,
+    seat: Seat,
+    patience: Patience,
     /// What has arrived and was not taken.
     bytes: BytesMut,
 }
@@ -59,17 +59,19 @@ enum Arrived {
 enum Next {
     Request,
     End,
-    WebSocket(Box<Opening>),
+    WebSocket(Box<dyn Open>),
 }
 
 impl Connection {
     pub(super) fn new(
         io: Io,
+        bytes: BytesMut,
         origin: Origin,
         registry: Arc<Registry>,
-        phase: watch::Receiver<Phase>,
+        seat: Seat,
+        patience: Patience,
     ) -> Self {
-        Self { io, origin, registry, phase, bytes: BytesMut::new() }
+        Self { io, origin, registry, seat, patience, bytes }
     }
 
     /// Serves until the end, or until a request becomes a WebSocket: then what serves that is handed back, so that nothing
@@ -78,28 +80,25 @@ impl Connection {
         mut self,
         handler: &Arc<impl Handler>,
         handshaking: Handshaking,
-    ) -> Option<(Running, Registered)> {
+    ) -> Option<Running> {
         let mut handshaking = Some(handshaking);
-        let config = self.origin.config.clone();
         if self.origin.tls.as_ref().and_then(|tls| tls.alpn.as_deref()) == Some(b"h2") {
             drop(handshaking);
-            return self.speak_http2(handler).await;
+            self.speak_http2(handler).await;
+            return None;
         }
         loop {
             let arrived = self.read_head(handshaking.is_some()).await;
             drop(handshaking.take());
-            let request = match arrived {
+            let taken = match arrived {
                 Arrived::Head(len) => self.take_request(len),
-                Arrived::Http2 => return self.speak_http2(handler).await,
+                Arrived::Http2 => {
+                    self.speak_http2(handler).await;
+                    return None;
+                }
                 Arrived::End => return None,
                 Arrived::Refused(refusal) => Err(refusal),
             };
-            let taken = request.and_then(|mut request| {
-                let framing = Framing::of(request.head(), request.version())?;
-                let expects = request.version() == Version::Http11 && request.names("expect", "100-continue");
-                let intake = Intake::new(framing, &mut self.bytes, &mut request, expects)?;
-                Ok((request, intake))
-            });
             let (request, intake) = match taken {
                 Ok(taken) => taken,
                 Err((status, why)) => {
@@ -110,13 +109,13 @@ impl Connection {
             if intake.over() == Some(Over::Complete)
                 && let Some(settings) = http2_settings(&request)
             {
-                let kind = request.kind();
-                match Driver::upgraded(self.io, config.http2, &settings, kind) {
+                let config = self.origin.config.http2;
+                match Driver::upgraded(self.io, config, &settings, request.kind()) {
                     Ok((driver, key)) => {
-                        let Self { origin, registry, phase, bytes, .. } = self;
+                        let Self { origin, registry, bytes, .. } = self;
                         let driver = driver.preceded_by(SWITCHING_TO_HTTP2).arrived(&bytes);
                         let first = Some((key, request));
-                        http2::serve(driver, first, origin, registry, phase, handler).await;
+                        Box::pin(http2::serve(driver, first, origin, registry, handler)).await;
                         return None;
                     }
                     // RFC 7540 §3.2.1: then it is answered as if nothing had been asked.
@@ -127,11 +126,8 @@ impl Connection {
                 Next::Request => {}
                 Next::End => return None,
                 Next::WebSocket(opening) => {
-                    let Self { io, registry, bytes, .. } = self;
-                    let (socket, run) = opening.open(io, Role::Server, &bytes);
-                    drop(bytes);
-                    let registered = registry.add(socket.shared());
-                    return Some((run(socket), registered));
+                    let Self { io, seat, bytes, .. } = self;
+                    return Some(opening.open(io, &bytes, Some(seat)));
                 }
             }
             if self.bytes.is_empty() {
@@ -141,68 +137,59 @@ impl Connection {
         }
     }
 
-    async fn speak_http2(self, handler: &Arc<impl Handler>) -> Option<(Running, Registered)> {
-        let Self { io, origin, registry, phase, bytes } = self;
-        // The configuration is judged when the server begins.
-        let driver = Driver::new(io, Http2Role::Server, origin.config.http2).ok()?.arrived(&bytes);
-        drop(bytes);
-        http2::serve(driver, None, origin, registry, phase, handler).await;
-        None
+    /// In a box: what serves HTTP/1.1 is smaller without it.
+    fn speak_http2(self, handler: &Arc<impl Handler>) -> Pin<Box<impl Future<Output = ()>>> {
+        let Self { io, origin, registry, seat, bytes, .. } = self;
+        Box::pin(async move {
+            let _seat = seat;
+            // The configuration is judged when the server begins.
+            let Ok(driver) = Driver::new(io, Http2Role::Server, origin.config.http2) else { return };
+            let driver = driver.arrived(&bytes);
+            drop(bytes);
+            http2::serve(driver, None, origin, registry, handler).await;
+        })
     }
 
     async fn read_head(&mut self, first: bool) -> Arrived {
-        let config = self.origin.config.clone();
+        let Self { io, origin, patience, bytes, .. } = self;
+        let config = &origin.config;
         let mut scanned = 0;
-        let began = tokio::time::Instant::now();
+        let mut deadline =
+            Deadline::after(if first { config.handshake_timeout } else { config.keep_alive_timeout });
+        let mut begun = first;
         loop {
-            // RFC 9112 §2.2: empty lines before a request are ignored.
-            if scanned == 0 {
-                let empty = self.bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-                self.bytes.advance(empty);
+            if let Some(arrived) = look(bytes, &mut scanned, first, config.head_len_max) {
+                return arrived;
             }
-            if first && self.bytes.starts_with(PREFACE) {
-                return Arrived::Http2;
+            let quiet = bytes.is_empty();
+            if !quiet && !std::mem::replace(&mut begun, true) {
+                deadline = Deadline::after(config.handshake_timeout);
             }
-            match self.bytes.first() {
-                // RFC 8446 §5.1: a record of a TLS handshake.
-                Some(0x16) => return Arrived::Refused((400, "TLS is not spoken here")),
-                Some(&byte) if !head::is_method_byte(byte) => {
-                    return Arrived::Refused((400, "this is not HTTP"));
-                }
-                _ => {}
-            }
-            let preface = first && self.bytes.len() < PREFACE.len() && PREFACE.starts_with(&self.bytes);
-            if !preface && let Some(len) = head::end(&self.bytes, &mut scanned) {
-                if len > config.head_len_max {
-                    return Arrived::Refused((431, "the head of the request is too long"));
-                }
-                return Arrived::Head(len);
-            }
-            if self.bytes.len() >= config.head_len_max {
-                return Arrived::Refused((431, "the head of the request is too long"));
-            }
-            let quiet = self.bytes.is_empty();
-            let patience = if quiet && !first { config.keep_alive_timeout } else { config.handshake_timeout };
-            let Self { io, bytes, phase, .. } = self;
             // A request that has begun is answered, also while the server shuts down.
             let end = if quiet { Phase::Draining } else { Phase::Cut };
-            let read = until(phase, end, tokio::time::timeout_at(began + patience, read(io, bytes))).await;
-            match read {
-                Some(Ok(Ok(len))) if len > 0 => {}
-                Some(Err(_)) if !quiet => return Arrived::Refused((408, "the request took too long")),
+            match patience.within(&mut deadline, end, |cx| poll_read(cx, io, bytes)).await {
+                Ok(Ok(1..)) => {}
+                Err(Stopped::Late) if !quiet => return Arrived::Refused((408, "the request took too long")),
                 _ => return Arrived::End,
             }
         }
     }
 
-    fn take_request(&mut self, len: usize) -> Result<Request, Refusal> {
-        let head = head::parse(self.bytes.split_to(len))?;
-        let request = Request::http1(head.headers, head.method, head.target, head.version, &self.origin);
+    fn take_request(&mut self, len: usize) -> Result<(Request, Intake), Refusal> {
+        let head = match self.bytes.len() == len {
+            true => std::mem::take(&mut self.bytes).into(),
+            false => self.bytes.split_to(len).to_vec(),
+        };
+        let head = head::parse(head)?;
+        let mut request = Request::http1(head.headers, head.method, head.target, head.version, &self.origin);
         // RFC 9110 §9.3.6: who wants to be led elsewhere is not at the right place.
         if request.method() == "CONNECT" {
             return Err((501, "CONNECT leads nowhere from here"));
         }
-        Ok(request)
+        let framing = Framing::of(request.head(), request.version())?;
+        let expects = request.version() == Version::Http11 && request.names("expect", "100-continue");
+        let intake = Intake::new(framing, &mut self.bytes, &mut request, expects)?;
+        Ok((request, intake))
     }
 
     /// Has a request answered.
@@ -281,15 +268,16 @@ impl Connection {
             // RFC 9110 §9.3.2: the answer to HEAD has no body.
             _ if asked.is_head || !allows_body => self.write(&[&out]).await?,
             Some(whole) => self.write(&[&out, &whole]).await?,
-            None => self.stream(out, body, ending, asked.trailers, intake).await?,
+            // In a box: most bodies are whole.
+            None => Box::pin(self.stream(out, body, ending, asked.trailers, intake)).await?,
         }
         if !keep_alive {
             return Ok(false);
         }
-        let Self { io, bytes, phase, origin, .. } = self;
-        let reading = poll_fn(|cx| intake.poll(cx, io, bytes));
-        let reading = tokio::time::timeout(origin.config.body_timeout, reading);
-        Ok(matches!(until(phase, Phase::Cut, reading).await, Some(Ok(Over::Complete))))
+        let Self { io, bytes, patience, origin, .. } = self;
+        let mut deadline = Deadline::after(origin.config.body_timeout);
+        let read = patience.within(&mut deadline, Phase::Cut, |cx| intake.poll(cx, io, bytes)).await;
+        Ok(read == Ok(Over::Complete))
     }
 
     /// Sends a body as it comes into being; the head with what comes first.
@@ -306,7 +294,7 @@ impl Connection {
             _ => u64::MAX,
         };
         loop {
-            let Self { io, bytes, phase, registry, .. } = self;
+            let Self { io, bytes, registry, .. } = self;
             let mut flushing = !out.is_empty();
             let next = poll_fn(|cx| {
                 let taken = intake.poll(cx, io, bytes);
@@ -320,7 +308,7 @@ impl Connection {
                     next => next.map(Some),
                 }
             });
-            let next = until(phase, Phase::Cut, next).await.ok_or(io::ErrorKind::TimedOut)?;
+            let next = until(registry, Phase::Cut, next).await.ok_or(io::ErrorKind::TimedOut)?;
             let Some(next) = next else {
                 self.write(&[&out]).await?;
                 out.clear();
@@ -353,26 +341,31 @@ impl Connection {
         self.write(&[&out]).await
     }
 
-    async fn refuse(&mut self, status: u16, why: &str) {
+    /// In a box: most requests are not refused.
+    fn refuse(&mut self, status: u16, why: &str) -> Pin<Box<impl Future<Output = ()>>> {
         let (_, headers, mut body) = Response::text(status, format!("{why}\n")).into_parts();
         let body = body.whole().unwrap_or_default();
         let mut out = Vec::with_capacity(256);
         write::head(&mut out, status, &headers, Ending::Length(body.len() as u64), Some(false));
-        if self.write(&[&out, &body]).await.is_ok() {
-            self.linger().await;
-        }
+        Box::pin(async move {
+            if self.write(&[&out, &body]).await.is_ok() {
+                self.linger().await;
+            }
+        })
     }
 
     /// Writes all of this, within the time that a head may take.
     async fn write(&mut self, parts: &[&[u8]]) -> io::Result<()> {
-        let Self { io, phase, origin, .. } = self;
+        let Self { io, patience, origin, .. } = self;
         let total: usize = parts.iter().map(|part| part.len()).sum();
         // A slow line gets the time for what it is sent: 16 KiB a second at least.
-        let patience = origin.config.handshake_timeout + Duration::from_secs((total >> 14) as u64);
-        let work = tokio::time::timeout(patience, write(io, parts));
-        match until(phase, Phase::Cut, work).await {
-            Some(Ok(written)) => written,
-            _ => {
+        let slowness = Duration::from_secs((total >> 14) as u64);
+        let mut deadline = Deadline::after(origin.config.handshake_timeout + slowness);
+        let mut written = 0;
+        let work = patience.within(&mut deadline, Phase::Cut, |cx| poll_write(cx, io, parts, &mut written));
+        match work.await {
+            Ok(written) => written,
+            Err(_) => {
                 // What it does not take is not kept for it.
                 self.io.abandon();
                 Err(io::ErrorKind::TimedOut.into())
@@ -382,21 +375,51 @@ impl Connection {
 
     /// Ends the writing side and reads on for a while, so that the client gets to read the answer instead of a reset.
     async fn linger(&mut self) {
-        let Self { io, bytes, phase, .. } = self;
-        let work = async {
-            poll_fn(|cx| io.poll_shutdown(cx)).await?;
-            let mut total = 0;
+        let Self { io, bytes, patience, .. } = self;
+        let mut deadline = Deadline::after(LINGER);
+        let (mut shut, mut total) = (false, 0);
+        let work = patience.within(&mut deadline, Phase::Cut, |cx| {
+            if !shut {
+                ready!(io.poll_shutdown(cx))?;
+                shut = true;
+            }
             while total < LINGER_LEN_MAX {
                 bytes.clear();
-                match read(io, bytes).await? {
+                match ready!(poll_read(cx, io, bytes))? {
                     0 => break,
                     len => total += len,
                 }
             }
-            io::Result::Ok(())
-        };
-        let _ = until(phase, Phase::Cut, tokio::time::timeout(LINGER, work)).await;
+            Poll::Ready(io::Result::Ok(()))
+        });
+        let _ = work.await;
     }
+}
+
+/// What has arrived so far, if that is known. `first` says that nothing came before it on this connection.
+fn look(bytes: &mut BytesMut, scanned: &mut usize, first: bool, len_max: usize) -> Option<Arrived> {
+    // RFC 9112 §2.2: empty lines before a request are ignored.
+    if *scanned == 0 {
+        let empty = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        bytes.advance(empty);
+    }
+    if first && bytes.starts_with(PREFACE) {
+        return Some(Arrived::Http2);
+    }
+    match bytes.first() {
+        // RFC 8446 §5.1: a record of a TLS handshake.
+        Some(0x16) => return Some(Arrived::Refused((400, "TLS is not spoken here"))),
+        Some(&byte) if !head::is_method_byte(byte) => {
+            return Some(Arrived::Refused((400, "this is not HTTP")));
+        }
+        _ => {}
+    }
+    let too_long = Some(Arrived::Refused((431, "the head of the request is too long")));
+    let preface = first && bytes.len() < PREFACE.len() && PREFACE.starts_with(bytes);
+    if !preface && let Some(len) = head::end(bytes, scanned) {
+        return if len > len_max { too_long } else { Some(Arrived::Head(len)) };
+    }
+    if bytes.len() >= len_max { too_long } else { None }
 }
 
 /// What a request says about its response.
@@ -441,21 +464,34 @@ pub(crate) async fn read(io: &mut Io, into: &mut BytesMut) -> io::Result<usize> 
 
 /// Writes all of this.
 pub(crate) async fn write(io: &mut Io, parts: &[&[u8]]) -> io::Result<()> {
-    let mut left: Vec<&[u8]> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
-    while !left.is_empty() {
-        let slices: Vec<IoSlice<'_>> = left.iter().map(|part| IoSlice::new(part)).collect();
-        let mut written = poll_fn(|cx| io.poll_write(cx, &slices)).await?;
-        if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        while let Some(part) = left.first_mut().filter(|_| written > 0) {
-            let len = written.min(part.len());
-            *part = &part[len..];
-            written -= len;
-            if part.is_empty() {
-                left.remove(0);
+    let mut written = 0;
+    poll_fn(|cx| poll_write(cx, io, parts, &mut written)).await
+}
+
+/// Writes all of this but the first bytes, which were written before; counts on.
+fn poll_write(
+    cx: &mut Context<'_>,
+    io: &mut Io,
+    parts: &[&[u8]],
+    written: &mut usize,
+) -> Poll<io::Result<()>> {
+    loop {
+        let mut slices = [IoSlice::new(&[]); 4];
+        let (mut count, mut passed) = (0, *written);
+        for part in parts {
+            let rest = &part[passed.min(part.len())..];
+            passed = passed.saturating_sub(part.len());
+            if !rest.is_empty() && count < slices.len() {
+                slices[count] = IoSlice::new(rest);
+                count += 1;
             }
         }
+        if count == 0 {
+            return io.poll_flush(cx);
+        }
+        match ready!(io.poll_write(cx, &slices[..count]))? {
+            0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            len => *written += len,
+        }
     }
-    poll_fn(|cx| io.poll_flush(cx)).await
 }

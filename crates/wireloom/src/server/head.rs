@@ -1,7 +1,5 @@
 //! The head of an HTTP/1.1 request (RFC 9112 §2 to §5): found, parsed by httparse, judged.
 
-use bytes::BytesMut;
-
 use crate::headers::{Headers, Place};
 use crate::http::Version;
 
@@ -38,7 +36,7 @@ pub(super) fn end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
 }
 
 /// Reads a whole head.
-pub(super) fn parse(bytes: BytesMut) -> Result<Head, Refusal> {
+pub(super) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(&bytes) {

@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 #[cfg(feature = "tracing")]
 use tracing::Instrument as _;
@@ -20,9 +19,9 @@ use wireloom_http2::StreamKey;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::message::RequestKind;
-use wireloom_ws::Role;
 
-use super::registry::{Phase, Registered, Registry};
+use super::registry::{Phase, Registry};
+use super::write::digits;
 use super::{Handler, date, panic};
 use crate::error::Error;
 use crate::headers::Headers;
@@ -37,7 +36,6 @@ pub(super) async fn serve(
     first: Option<(StreamKey, Request)>,
     origin: Origin,
     registry: Arc<Registry>,
-    mut phase: watch::Receiver<Phase>,
     handler: &Arc<impl Handler>,
 ) {
     registry.counters.http2.fetch_add(1, Ordering::Relaxed);
@@ -70,9 +68,9 @@ pub(super) async fn serve(
         while tasks.join_next().await.is_some() {}
     };
     let drain = async {
-        let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
+        serving.registry.reached(Phase::Draining).await;
         shared.shut_down();
-        let _ = phase.wait_for(|phase| *phase >= Phase::Cut).await;
+        serving.registry.reached(Phase::Cut).await;
     };
     let (mut work, mut drain) = (pin!(work), pin!(drain));
     poll_fn(|cx| {
@@ -91,9 +89,6 @@ struct Serving<H> {
     origin: Origin,
     handler: Arc<H>,
 }
-
-/// A WebSocket that was opened, and what serves it.
-type Opened = (Running, Registered);
 
 impl<H: Handler> Serving<H> {
     fn take(&self, cx: &mut Context<'_>, incoming: Incoming, tasks: &mut JoinSet<()>) {
@@ -138,14 +133,10 @@ impl<H: Handler> Serving<H> {
         let polled = panic::catch(&self.registry, || answering.as_mut().poll(cx));
         match polled.unwrap_or(Poll::Ready(None)) {
             Poll::Ready(None) => {}
-            Poll::Ready(Some((running, registered))) => {
-                let serving = async move {
-                    let _registered = registered;
-                    running.await;
-                };
+            Poll::Ready(Some(running)) => {
                 #[cfg(feature = "tracing")]
-                let serving = serving.in_current_span();
-                tasks.spawn(serving);
+                let running = running.in_current_span();
+                tasks.spawn(running);
             }
             Poll::Pending => {
                 let left = self.shared.attach(key, answering, |answering, at| {
@@ -164,7 +155,7 @@ impl<H: Handler> Serving<H> {
 /// Answers in a task of its own.
 async fn finish<F>(shared: Arc<Shared>, registry: Arc<Registry>, at: At, mut answering: Pin<Box<F>>)
 where
-    F: Future<Output = Option<Opened>>,
+    F: Future<Output = Option<Running>>,
 {
     let answered =
         poll_fn(|cx| panic::catch(&registry, || answering.as_mut().poll(cx)).unwrap_or(Poll::Ready(None)));
@@ -174,7 +165,7 @@ where
     // A WebSocket learns of a reset by itself.
     shared.detach(at);
     drop(shared);
-    if let Some((running, _registered)) = opened {
+    if let Some(running) = opened {
         running.await;
     }
 }
@@ -186,7 +177,7 @@ async fn answer(
     key: StreamKey,
     request: Request,
     tunnel: Option<RecvStream>,
-) -> Option<Opened> {
+) -> Option<Running> {
     let mut unanswered = Unanswered { shared: &shared, key, answered: false };
     let is_head = request.method() == "HEAD";
     let (mut response, _) = panic::answer(&registry, &*handler, request).await;
@@ -196,11 +187,9 @@ async fn answer(
         let (status, mut headers, _) = response.into_parts();
         headers.make_names_lowercase();
         let mut send = shared.sender(key);
-        send.respond(head(&status_text(status), &headers, &date::now()), false).ok()?;
+        send.respond(head(&digits(status), &headers, &date::now()), false).ok()?;
         let io = Io::Tunnel(Box::new(Tunnel::new(send, recv)));
-        let (socket, run) = opening.open(io, Role::Server, &[]);
-        let registered = registry.add(socket.shared());
-        return Some((run(socket), registered));
+        return Some(opening.open(io, &[], Some(registry.seat())));
     }
     let answered = match response.body_mut().is_whole() {
         true => send_whole(&shared, key, response, is_head),
@@ -233,9 +222,9 @@ fn send_whole(shared: &Arc<Shared>, key: StreamKey, response: Response, is_head:
     let (status, mut headers, mut body) = response.into_parts();
     headers.make_names_lowercase();
     let mut body = body.whole().filter(|_| allows_body).unwrap_or_default();
-    let (status, date, mut digits) = (status_text(status), date::now(), [0; 20]);
+    let (status, date, mut decimals) = (digits(status), date::now(), [0; 20]);
     let len =
-        allows_body.then(|| Field::known(Token::ContentLength, decimal(body.len() as u64, &mut digits)));
+        allows_body.then(|| Field::known(Token::ContentLength, decimal(body.len() as u64, &mut decimals)));
     if is_head {
         // RFC 9110 §9.3.2: the answer to HEAD has no body.
         body = Bytes::new();
@@ -256,9 +245,9 @@ async fn send_stream(
     let none = is_head || !allows_body;
     let mut send = shared.sender(key);
     {
-        let (status, date, mut digits) = (status_text(status), date::now(), [0; 20]);
+        let (status, date, mut decimals) = (digits(status), date::now(), [0; 20]);
         let len = body.len_hint().filter(|_| allows_body);
-        let len = len.map(|len| Field::known(Token::ContentLength, decimal(len, &mut digits)));
+        let len = len.map(|len| Field::known(Token::ContentLength, decimal(len, &mut decimals)));
         send.respond(head(&status, &headers, &date).chain(len), none)?;
     }
     drop(headers);
@@ -296,11 +285,6 @@ fn head<'a>(
         .chain(std::iter::once(Field::known(Token::Date, date)))
 }
 
-/// A status is 200 to 599.
-fn status_text(status: u16) -> [u8; 3] {
-    [status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8)
-}
-
 fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     let mut at = digits.len();
     loop {
@@ -322,6 +306,6 @@ mod tests {
         for number in [0, 7, 10, 1234, u64::MAX] {
             assert_eq!(decimal(number, &mut [0; 20]), number.to_string().as_bytes());
         }
-        assert_eq!(&status_text(404), b"404");
+        assert_eq!(&digits(404), b"404");
     }
 }

@@ -9,6 +9,7 @@
 //!              '-> ALPN: h2 -> HTTP/2                          '-> Upgrade::on_open -> 200 -> tunnel -> WebSocket
 //! ```
 
+mod beginning;
 mod body;
 mod config;
 mod connection;
@@ -17,36 +18,38 @@ mod head;
 mod http2;
 mod intake;
 mod panic;
+mod patience;
 mod pipe;
 mod registry;
 mod write;
 
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-#[cfg(feature = "tls")]
-use tokio::net::TcpStream;
-use tokio::net::{TcpListener, ToSocketAddrs};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use bytes::BytesMut;
+use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 #[cfg(feature = "tracing")]
 use tracing::Instrument as _;
 
 pub use config::ServerConfig;
 
-use crate::http::{IntoResponse, Origin, Request, Response};
+use crate::http::{IntoResponse, Origin, Request, Response, Running};
 use crate::io::Io;
 #[cfg(feature = "tls")]
 use crate::tls::ServerTls;
+use beginning::begin;
 use connection::Connection;
 pub(crate) use connection::{read, write};
+use patience::{Patience, until};
 pub(crate) use pipe::PipeReader;
+pub(crate) use registry::Seat;
 use registry::{Phase, Registry};
 
 /// What answers requests: any `Fn(Request) -> impl Future<Output = Response>`, or another [`IntoResponse`].
@@ -166,132 +169,159 @@ impl Server {
     /// # Errors
     /// The listener failed for good; a setting of [`ServerConfig::http2`] is out of range.
     pub async fn serve(self, handler: impl Handler) -> io::Result<()> {
-        let Self { listener, config, registry, .. } = &self;
-        let handler = Arc::new(handler);
+        let Self { listener, config, registry, .. } = self;
         if wireloom_http2::Connection::new(wireloom_http2::Role::Server, config.http2).is_err() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a setting of HTTP/2 is out of range"));
         }
-        let permits = Arc::new(Semaphore::new(config.connections_max));
-        let handshakes = Arc::new(Semaphore::new(config.handshakes_max));
-        let mut phase = registry.watch();
-        let mut tasks = JoinSet::new();
-        let sweeper = {
-            let registry = Arc::downgrade(registry);
+        #[cfg(feature = "tls")]
+        let tls = self.tls;
+        let sweeping = sweep(
+            Arc::downgrade(&registry),
             #[cfg(feature = "tls")]
-            let tls = self.tls.clone();
-            tasks.spawn(async move {
-                loop {
-                    tokio::time::sleep(registry::QUIET).await;
-                    let Some(registry) = registry.upgrade() else { return };
-                    registry.sweep();
-                    #[cfg(feature = "tls")]
-                    if let Some(tls) = &tls {
-                        // The certificate in use stays when the new one cannot be read.
-                        let _ = tls.reload_if_changed();
-                    }
-                }
-            })
-        };
+            tls.clone(),
+        );
+        let _all = All { registry: registry.clone(), sweeper: tokio::spawn(sweeping).abort_handle() };
+        let serving = Arc::new(Serving {
+            handler: Arc::new(handler),
+            handshakes: Arc::new(Semaphore::new(config.handshakes_max)),
+            config,
+            registry: registry.clone(),
+            #[cfg(feature = "tls")]
+            tls,
+        });
+        let config = &serving.config;
+        let inherited = nodelay_for_all(&listener);
         loop {
             // Beyond the limit, connections wait in the kernel's queue.
-            let permit = until(&mut phase, Phase::Draining, permits.clone().acquire_owned()).await;
-            let Some(Ok(permit)) = permit else { break };
-            let Some(accepted) = until(&mut phase, Phase::Draining, listener.accept()).await else { break };
-            while tasks.try_join_next().is_some() {}
-            let (stream, peer) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) if is_passing(&error) => {
+            let accepting = async {
+                registry.below(config.connections_max).await;
+                listener.accept().await
+            };
+            let (stream, peer) = match until(&registry, Phase::Draining, accepting).await {
+                Some(Ok(accepted)) => accepted,
+                Some(Err(error)) if is_passing(&error) => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     continue;
                 }
-                Err(error) => return Err(error),
+                Some(Err(error)) => return Err(error),
+                None => break,
             };
             registry.counters.accepted.fetch_add(1, Ordering::Relaxed);
-            let Some(admitted) = registry.admit(peer.ip(), config.connections_per_address_max) else {
-                continue;
-            };
-            // What is written is meant to leave; nothing is gained by waiting for more.
-            let _ = stream.set_nodelay(true);
-            let (handler, config, registry) = (handler.clone(), config.clone(), registry.clone());
-            let handshakes = handshakes.clone();
-            #[cfg(feature = "tls")]
-            let tls = self.tls.clone();
-            // What HTTP needs is let go before a WebSocket begins, and is no part of the task that serves it.
-            let http = Box::pin(async move {
-                let mut stopping = registry.watch();
-                // A client that says nothing costs nothing. Beyond the limit, handshakes wait for their turn.
-                let begun = async {
-                    // That a socket is readable is no more than a guess at first.
-                    stream.peek(&mut [0]).await.ok().filter(|&len| len > 0)?;
-                    handshakes.acquire_owned().await.ok()
-                };
-                let begun = tokio::time::timeout(config.handshake_timeout, begun);
-                let handshaking = until(&mut stopping, Phase::Draining, begun).await?.ok()??;
-                #[cfg(feature = "tls")]
-                let (io, tls) = accept(stream, tls.as_ref(), &config, &registry).await?;
-                #[cfg(not(feature = "tls"))]
-                let (io, tls) = (Io::Tcp(stream), None);
-                let origin = Origin { peer, tls, config };
-                Connection::new(io, origin, registry, stopping).run(&handler, handshaking).await
-            });
-            let held = (permit, admitted);
-            let serving = async move {
-                if let Some((running, _registered)) = http.await {
-                    running.await;
-                }
-                drop(held);
-            };
+            let Some(seat) = registry.admit(peer.ip(), config.connections_per_address_max) else { continue };
+            if !inherited {
+                let _ = stream.set_nodelay(true);
+            }
+            let key = seat.key();
+            let task = Task::Http(Box::pin(serving.clone().serve(stream, peer, seat)));
             #[cfg(feature = "tracing")]
-            let serving = serving.instrument(tracing::debug_span!("connection", %peer));
-            tasks.spawn(serving);
+            let task = task.instrument(tracing::debug_span!("connection", %peer));
+            registry.serves(key, tokio::spawn(task).abort_handle());
         }
-        sweeper.abort();
-        let drained = async { while tasks.join_next().await.is_some() {} };
-        let limited = tokio::time::timeout(config.shutdown_grace, drained);
-        let _ = until(&mut phase, Phase::Cut, limited).await;
-        tasks.shutdown().await;
+        // Who comes now is told at once that nobody is here.
+        drop(listener);
+        let drained = tokio::time::timeout(config.shutdown_grace, registry.below(1));
+        let _ = until(&registry, Phase::Cut, drained).await;
+        registry.abort();
+        registry.below(1).await;
         Ok(())
     }
 }
 
-/// TLS, if it is spoken here.
-#[cfg(feature = "tls")]
-async fn accept(
-    stream: TcpStream,
-    tls: Option<&ServerTls>,
-    config: &ServerConfig,
-    registry: &Registry,
-) -> Option<(Io, Option<Arc<crate::http::TlsInfo>>)> {
-    let Some(tls) = tls else { return Some((Io::Tcp(stream), None)) };
-    let accepting = tls.accept(stream);
-    let Ok(Ok(stream)) = tokio::time::timeout(config.handshake_timeout, accepting).await else {
-        registry.counters.tls_failed.fetch_add(1, Ordering::Relaxed);
-        return None;
-    };
-    let info = crate::tls::info(stream.get_ref().1);
-    Some((Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream))), Some(Arc::new(info))))
+/// What all connections of a server have in common.
+struct Serving<H> {
+    handler: Arc<H>,
+    config: Arc<ServerConfig>,
+    registry: Arc<Registry>,
+    handshakes: Arc<Semaphore>,
+    #[cfg(feature = "tls")]
+    tls: Option<ServerTls>,
+}
+
+impl<H: Handler> Serving<H> {
+    /// Serves a connection until it ends or is a WebSocket.
+    async fn serve(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, seat: Seat) -> Option<Running> {
+        let Self { handler, config, registry, handshakes, .. } = &*self;
+        let (mut io, mut bytes) = (Io::Tcp(stream), BytesMut::new());
+        let mut patience = Patience::new(registry.clone());
+        #[cfg(feature = "tls")]
+        let secured = self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let secured = false;
+        let begun = begin(&mut io, &mut bytes, secured, handshakes, config, &mut patience);
+        let handshaking = begun.await?;
+        #[cfg_attr(not(feature = "tls"), expect(unused_mut, reason = "there is none"))]
+        let mut origin = Origin { peer, tls: None, config: config.clone() };
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            let secure = Box::pin(beginning::secure(io, tls, config, registry, &mut patience));
+            let (secured, info) = secure.await?;
+            (io, origin.tls) = (secured, Some(info));
+        }
+        let connection = Connection::new(io, bytes, origin, registry.clone(), seat, patience);
+        connection.run(handler, handshaking).await
+    }
+}
+
+/// A connection: what HTTP needs is let go before a WebSocket begins, and is no part of the task that serves it.
+enum Task<F> {
+    Http(Pin<Box<F>>),
+    WebSocket(Running),
+}
+
+impl<F: Future<Output = Option<Running>>> Future for Task<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if let Self::Http(serving) = &mut *self {
+            match ready!(serving.as_mut().poll(cx)) {
+                Some(running) => *self = Self::WebSocket(running),
+                None => return Poll::Ready(()),
+            }
+        }
+        match &mut *self {
+            Self::Http(_) => Poll::Ready(()),
+            Self::WebSocket(running) => running.as_mut().poll(cx),
+        }
+    }
+}
+
+/// All connections of a server: they end when it does, be it that its future is dropped.
+struct All {
+    registry: Arc<Registry>,
+    sweeper: AbortHandle,
+}
+
+impl Drop for All {
+    fn drop(&mut self) {
+        self.sweeper.abort();
+        self.registry.abort();
+    }
+}
+
+/// Looks after connections that are quiet, and after the files of certificates.
+async fn sweep(registry: Weak<Registry>, #[cfg(feature = "tls")] tls: Option<ServerTls>) {
+    loop {
+        tokio::time::sleep(registry::QUIET).await;
+        let Some(registry) = registry.upgrade() else { return };
+        registry.sweep();
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &tls {
+            // The certificate in use stays when the new one cannot be read.
+            let _ = tls.reload_if_changed();
+        }
+    }
+}
+
+/// What is written is meant to leave; nothing is gained by waiting for more. Where connections have that from their listener,
+/// it costs each of them no call of its own.
+fn nodelay_for_all(listener: &TcpListener) -> bool {
+    cfg!(any(target_os = "linux", target_os = "android"))
+        && socket2::SockRef::from(listener).set_tcp_nodelay(true).is_ok()
 }
 
 /// Whether accepting can go on: a client that went away, or no descriptors just now.
 fn is_passing(error: &io::Error) -> bool {
     !matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::NotConnected)
-}
-
-/// The result of `work`, unless the server enters this phase first.
-async fn until<T>(
-    phase: &mut watch::Receiver<Phase>,
-    end: Phase,
-    work: impl Future<Output = T>,
-) -> Option<T> {
-    let mut ended = pin!(phase.wait_for(|phase| *phase >= end));
-    let mut work = pin!(work);
-    poll_fn(|cx| {
-        if ended.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(None);
-        }
-        work.as_mut().poll(cx).map(Some)
-    })
-    .await
 }
 
 /// Ends a server, and tells how it does.
@@ -323,7 +353,7 @@ impl ServerHandle {
             http2_connections: counters.http2.load(Ordering::Relaxed),
             requests: counters.requests.load(Ordering::Relaxed),
             websockets_opened: counters.opened.load(Ordering::Relaxed),
-            websockets_open: self.registry.open_len(),
+            websockets_open: self.registry.sockets_len(),
             handlers_panicked: counters.panicked.load(Ordering::Relaxed),
             slow_messages_dropped: counters.slow.dropped.load(Ordering::Relaxed),
             slow_peers_cut: counters.slow.cut.load(Ordering::Relaxed),

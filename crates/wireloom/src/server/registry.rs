@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use slab::Slab;
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+use tokio::task::AbortHandle;
 use wireloom_ws::CloseCode;
 
 use crate::websocket::{Shared, SlowTally};
@@ -19,6 +22,7 @@ pub(super) type Handshaking = tokio::sync::OwnedSemaphorePermit;
 
 /// How far the end of a server has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
 pub(super) enum Phase {
     Serving,
     Draining,
@@ -42,20 +46,36 @@ pub(super) struct Counters {
 #[derive(Debug)]
 pub(super) struct Registry {
     pub(super) counters: Counters,
-    phase: watch::Sender<Phase>,
-    sockets: Mutex<Sockets>,
-    addresses: Mutex<HashMap<IpAddr, usize>>,
+    phase: AtomicU8,
+    /// All who wait are told when the phase has changed.
+    turned: Arc<Notify>,
+    /// One is told when a connection has ended.
+    vacated: Notify,
+    members: Mutex<Members>,
 }
 
 #[derive(Default)]
-struct Sockets {
-    next: u64,
-    open: HashMap<u64, Weak<Shared>>,
+struct Members {
+    all: Slab<Member>,
+    /// Those of them that have a WebSocket.
+    sockets: usize,
+    /// Connections from each address, where that is bounded.
+    addresses: HashMap<IpAddr, usize>,
 }
 
-impl std::fmt::Debug for Sockets {
+/// A connection, or a WebSocket over a stream of one.
+struct Member {
+    is_connection: bool,
+    /// What serves the connection, once it is known.
+    task: Option<AbortHandle>,
+    socket: Option<Weak<Shared>>,
+    /// Where it came from, where connections from there are counted.
+    address: Option<Box<IpAddr>>,
+}
+
+impl std::fmt::Debug for Members {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sockets").field("open", &self.open.len()).finish()
+        f.debug_struct("Members").field("all", &self.all.len()).field("sockets", &self.sockets).finish()
     }
 }
 
@@ -63,48 +83,46 @@ impl Registry {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             counters: Counters::default(),
-            phase: watch::Sender::new(Phase::Serving),
-            sockets: Mutex::default(),
-            addresses: Mutex::default(),
+            phase: AtomicU8::new(Phase::Serving as u8),
+            turned: Arc::default(),
+            vacated: Notify::new(),
+            members: Mutex::default(),
         })
     }
 
-    pub(super) fn watch(&self) -> watch::Receiver<Phase> {
-        self.phase.subscribe()
+    pub(super) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Serving,
+            1 => Phase::Draining,
+            _ => Phase::Cut,
+        }
     }
 
-    pub(super) fn phase(&self) -> Phase {
-        *self.phase.borrow()
+    /// Ready when the phase changes from what it is now.
+    pub(super) fn turned(&self) -> OwnedNotified {
+        self.turned.clone().notified_owned()
+    }
+
+    /// Waits for this phase, or a later one.
+    pub(super) async fn reached(&self, phase: Phase) {
+        loop {
+            // In this order nothing is missed.
+            let turned = self.turned.notified();
+            if self.phase() >= phase {
+                return;
+            }
+            turned.await;
+        }
     }
 
     /// Goes on to a later phase; never back.
     pub(super) fn enter(&self, phase: Phase) {
-        self.phase.send_if_modified(|current| {
-            let later = phase > *current;
-            *current = phase.max(*current);
-            later
-        });
-        let open: Vec<_> = lock(&self.sockets).open.values().cloned().collect();
-        for socket in open.iter().filter_map(Weak::upgrade) {
+        if self.phase.fetch_max(phase as u8, Ordering::AcqRel) < phase as u8 {
+            self.turned.notify_waiters();
+        }
+        for socket in self.sockets() {
             socket.go_away(CloseCode::GOING_AWAY, "the server is shutting down");
         }
-    }
-
-    /// Adds an open WebSocket, for as long as the guard lives.
-    pub(super) fn add(self: &Arc<Self>, socket: &Arc<Shared>) -> Registered {
-        self.counters.opened.fetch_add(1, Ordering::Relaxed);
-        socket.count_slow_in(self.counters.slow.clone());
-        let id = {
-            let mut sockets = lock(&self.sockets);
-            sockets.next += 1;
-            let id = sockets.next;
-            sockets.open.insert(id, Arc::downgrade(socket));
-            id
-        };
-        if self.phase() > Phase::Serving {
-            socket.go_away(CloseCode::GOING_AWAY, "the server is shutting down");
-        }
-        Registered { registry: self.clone(), id }
     }
 
     /// What a panic says may be a secret: it is for whoever has set the hook.
@@ -114,62 +132,115 @@ impl Registry {
         tracing::error!("a handler panicked");
     }
 
-    pub(super) fn open_len(&self) -> usize {
-        lock(&self.sockets).open.len()
-    }
-
-    /// Counts a connection from an address; `None` when there are `max` already.
-    pub(super) fn admit(self: &Arc<Self>, address: IpAddr, max: Option<usize>) -> Option<Admitted> {
+    /// A seat for a connection from an address; `None` when there are `max` already.
+    pub(super) fn admit(self: &Arc<Self>, address: IpAddr, max: Option<usize>) -> Option<Seat> {
+        let mut members = lock(&self.members);
         if let Some(max) = max {
-            let mut addresses = lock(&self.addresses);
-            let count = addresses.entry(address).or_default();
+            let count = members.addresses.entry(address).or_default();
             if *count >= max {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
                 return None;
             }
             *count += 1;
         }
+        let address = max.map(|_| Box::new(address));
+        let key = members.all.insert(Member { is_connection: true, task: None, socket: None, address });
         self.counters.open.fetch_add(1, Ordering::Relaxed);
-        Some(Admitted { registry: self.clone(), address: max.map(|_| address) })
+        Some(Seat { registry: self.clone(), key })
+    }
+
+    /// Waits until there are fewer connections than this. One task may wait.
+    pub(super) async fn below(&self, max: usize) {
+        while self.counters.open.load(Ordering::Relaxed) >= max {
+            self.vacated.notified().await;
+        }
+    }
+
+    /// What serves the connection with this seat, unless it is done already.
+    pub(super) fn serves(&self, key: usize, task: AbortHandle) {
+        if let Some(member) = lock(&self.members).all.get_mut(key) {
+            member.task = Some(task);
+        }
+    }
+
+    /// Stops whatever serves.
+    pub(super) fn abort(&self) {
+        let tasks: Vec<_> =
+            lock(&self.members).all.iter().filter_map(|(_, member)| member.task.clone()).collect();
+        tasks.iter().for_each(AbortHandle::abort);
+    }
+
+    /// A seat for a WebSocket over a stream of a connection.
+    pub(super) fn seat(self: &Arc<Self>) -> Seat {
+        let member = Member { is_connection: false, task: None, socket: None, address: None };
+        let key = lock(&self.members).all.insert(member);
+        Seat { registry: self.clone(), key }
+    }
+
+    pub(super) fn sockets_len(&self) -> usize {
+        lock(&self.members).sockets
+    }
+
+    fn sockets(&self) -> Vec<Arc<Shared>> {
+        let members = lock(&self.members);
+        members.all.iter().filter_map(|(_, member)| member.socket.as_ref()?.upgrade()).collect()
     }
 
     /// Lets connections that are quiet give back what they hold.
     pub(super) fn sweep(&self) {
-        let open: Vec<_> = lock(&self.sockets).open.values().cloned().collect();
-        open.iter().filter_map(Weak::upgrade).for_each(|socket| socket.release_if_quiet());
+        self.sockets().iter().for_each(|socket| socket.release_if_quiet());
     }
 }
 
-pub(super) struct Registered {
+/// The place of a connection, or of a WebSocket over a stream of one, among all of a server. Held as long as it lives.
+pub(crate) struct Seat {
     registry: Arc<Registry>,
-    id: u64,
+    key: usize,
 }
 
-impl Drop for Registered {
-    fn drop(&mut self) {
-        // It goes with what serves the WebSocket.
-        if std::thread::panicking() {
-            self.registry.count_panic();
+impl Seat {
+    pub(super) fn key(&self) -> usize {
+        self.key
+    }
+
+    /// It is a WebSocket from now on.
+    pub(crate) fn open(&self, socket: &Arc<Shared>) {
+        self.registry.counters.opened.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut members = lock(&self.registry.members);
+            members.sockets += 1;
+            if let Some(member) = members.all.get_mut(self.key) {
+                member.socket = Some(Arc::downgrade(socket));
+            }
         }
-        lock(&self.registry.sockets).open.remove(&self.id);
+        socket.count_slow_in(self.registry.counters.slow.clone());
+        if self.registry.phase() > Phase::Serving {
+            socket.go_away(CloseCode::GOING_AWAY, "the server is shutting down");
+        }
     }
 }
 
-pub(super) struct Admitted {
-    registry: Arc<Registry>,
-    address: Option<IpAddr>,
-}
-
-impl Drop for Admitted {
+impl Drop for Seat {
     fn drop(&mut self) {
-        self.registry.counters.open.fetch_sub(1, Ordering::Relaxed);
-        let Some(address) = self.address else { return };
-        let mut addresses = lock(&self.registry.addresses);
-        if let Some(count) = addresses.get_mut(&address) {
+        let mut members = lock(&self.registry.members);
+        let Some(member) = members.all.try_remove(self.key) else { return };
+        members.sockets -= usize::from(member.socket.is_some());
+        if let Some(address) = &member.address
+            && let Some(count) = members.addresses.get_mut(&**address)
+        {
             *count -= 1;
             if *count == 0 {
-                addresses.remove(&address);
+                members.addresses.remove(&**address);
             }
+        }
+        drop(members);
+        // It goes with what serves the WebSocket.
+        if member.socket.is_some() && std::thread::panicking() {
+            self.registry.count_panic();
+        }
+        if member.is_connection {
+            self.registry.counters.open.fetch_sub(1, Ordering::Relaxed);
+            self.registry.vacated.notify_one();
         }
     }
 }

@@ -25,8 +25,11 @@ pub(super) fn head(
     ending: Ending,
     keep_alive: Option<bool>,
 ) {
-    // Writing to memory does not fail.
-    let _ = write!(out, "HTTP/1.1 {status} {}\r\n", reason(status));
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(&digits(status));
+    out.extend_from_slice(b" ");
+    out.extend_from_slice(reason(status).as_bytes());
+    out.extend_from_slice(b"\r\n");
     fields(out, headers);
     out.extend_from_slice(b"Date: ");
     out.extend_from_slice(&date::now());
@@ -44,11 +47,17 @@ pub(super) fn head(
     match ending {
         Ending::None | Ending::Close => {}
         Ending::Length(len) => {
+            // Writing to memory does not fail.
             let _ = write!(out, "Content-Length: {len}\r\n");
         }
         Ending::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// A status is 100 to 599.
+pub(super) fn digits(status: u16) -> [u8; 3] {
+    [status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8)
 }
 
 /// What goes before a chunk.
@@ -66,8 +75,8 @@ pub(super) fn last_chunk(out: &mut Vec<u8>, trailers: Option<&Headers>) {
 }
 
 fn fields(out: &mut Vec<u8>, headers: &Headers) {
-    for (name, value) in headers.iter() {
-        out.extend_from_slice(name.as_bytes());
+    for (name, value) in headers.fields() {
+        out.extend_from_slice(name);
         out.extend_from_slice(b": ");
         out.extend_from_slice(value);
         out.extend_from_slice(b"\r\n");

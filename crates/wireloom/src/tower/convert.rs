@@ -12,7 +12,7 @@ use http_body::{Frame, SizeHint};
 use super::Peer;
 use crate::error::Error;
 use crate::headers::Headers;
-use crate::http::{Body, Carrier, Opening, Origin, Piece, Request, Response, Upgrade, Version};
+use crate::http::{Body, Carrier, Open, Origin, Piece, Request, Response, Upgrade, Version};
 
 /// Among the extensions of a request of Wireloom's own server: a response to it may carry an [`Openable`].
 #[derive(Clone)]
@@ -20,7 +20,7 @@ struct Own(Origin);
 
 /// Among the extensions of a response: what becomes of the connection behind it.
 #[derive(Clone)]
-struct Openable(Arc<Mutex<Option<Box<Opening>>>>);
+struct Openable(Arc<Mutex<Option<Box<dyn Open>>>>);
 
 /// A request of this crate's server, for a service.
 pub(super) fn request_out(request: Request) -> Result<http::Request<Body>, Response> {

@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
+use pin_project_lite::pin_project;
 use wireloom_ws::Kind;
 use wireloom_ws::frame::{HEADER_LEN_MAX, Header};
 
@@ -138,13 +139,16 @@ pub(super) fn put_back(memory: Frames) {
     });
 }
 
-/// The future of a task that serves a WebSocket. What a poll of it sends has been written at the end of that poll at the
-/// latest, as far as the transport takes it.
-pub(crate) struct Driven<F> {
-    shared: Weak<Shared>,
-    /// What was sent could not all be written.
-    owes: bool,
-    future: F,
+pin_project! {
+    /// The future of a task that serves a WebSocket. What a poll of it sends has been written at the end of that poll at the
+    /// latest, as far as the transport takes it.
+    pub(crate) struct Driven<F> {
+        shared: Weak<Shared>,
+        // What was sent could not all be written.
+        owes: bool,
+        #[pin]
+        future: F,
+    }
 }
 
 impl<F> Driven<F> {
@@ -153,14 +157,14 @@ impl<F> Driven<F> {
     }
 }
 
-impl<F: Future + Unpin> Future for Driven<F> {
+impl<F: Future> Future for Driven<F> {
     type Output = F::Output;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let this = &mut *self;
-        let entered = Entered::new(&this.shared, this.owes);
-        let polled = Pin::new(&mut this.future).poll(cx);
-        this.owes = entered.leave(cx);
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let entered = Entered::new(this.shared, *this.owes);
+        let polled = this.future.poll(cx);
+        *this.owes = entered.leave(cx);
         polled
     }
 }

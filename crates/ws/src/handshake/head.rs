@@ -263,11 +263,13 @@ struct Field {
 
 impl Head {
     /// A head from fields that somebody else has parsed; they are checked, because that somebody may be lenient.
-    pub(super) fn from_fields<'a>(
-        fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    pub(super) fn from_fields<'a, N: AsRef<[u8]>>(
+        fields: impl IntoIterator<Item = (N, &'a [u8])>,
     ) -> Result<Self, Malformed> {
-        let mut head = Self { bytes: Vec::new(), fields: Vec::new() };
+        // As much as most handshakes take.
+        let mut head = Self { bytes: Vec::with_capacity(512), fields: Vec::with_capacity(16) };
         for (name, value) in fields {
+            let name = name.as_ref();
             if !is_token(name) {
                 return Err(Malformed::HeaderName);
             }

@@ -82,14 +82,13 @@ impl Request {
     ///
     /// # Errors
     /// When it is no valid opening handshake; [`HandshakeError::refusal`] is the answer to send.
-    pub fn from_parts<'a>(
+    pub fn from_parts<'a, N: AsRef<[u8]>>(
         method: &str,
         target: &str,
         version: Version,
-        headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+        headers: impl IntoIterator<Item = (N, &'a [u8])>,
     ) -> Result<Self, HandshakeError> {
-        let fields = headers.into_iter().map(|(name, value)| (name.as_bytes(), value));
-        let head = Head::from_fields(fields).map_err(RequestError::Malformed)?;
+        let head = Head::from_fields(headers).map_err(RequestError::Malformed)?;
         let (resource, host) = judge_line(method, target, version, &head)?;
         Ok(Self::judge(head, resource, host)?)
     }

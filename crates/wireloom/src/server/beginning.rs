@@ -1,0 +1,84 @@
+//! How a connection begins: its client says something, it gets its turn, TLS is spoken where that is asked for. It owns nothing
+//! that is left behind when it is known what is spoken.
+
+use std::future::poll_fn;
+#[cfg(feature = "tls")]
+use std::pin::Pin;
+use std::sync::Arc;
+#[cfg(feature = "tls")]
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use tokio::io::ReadBuf;
+use tokio::sync::Semaphore;
+
+use super::config::ServerConfig;
+use super::intake::poll_read;
+use super::patience::{Deadline, Patience};
+#[cfg(feature = "tls")]
+use super::registry::Registry;
+use super::registry::{Handshaking, Phase};
+use crate::io::Io;
+#[cfg(feature = "tls")]
+use crate::{http::TlsInfo, tls::ServerTls};
+
+/// Waits until the client says something, and then for a turn: one that says nothing costs nothing, and one that waits holds
+/// nothing. What it has said is left where it is if it is `secured`. `None` when there is nobody to serve.
+pub(super) async fn begin(
+    io: &mut Io,
+    bytes: &mut BytesMut,
+    secured: bool,
+    handshakes: &Arc<Semaphore>,
+    config: &ServerConfig,
+    patience: &mut Patience,
+) -> Option<Handshaking> {
+    let mut deadline = Deadline::after(config.handshake_timeout);
+    loop {
+        let readable = patience.within(&mut deadline, Phase::Draining, |cx| io.poll_read_ready(cx));
+        readable.await.ok()?.ok()?;
+        let turn = match handshakes.clone().try_acquire_owned() {
+            Ok(turn) => turn,
+            Err(_) => {
+                let mut turn = Box::pin(handshakes.clone().acquire_owned());
+                let turn = patience.within(&mut deadline, Phase::Draining, |cx| turn.as_mut().poll(cx));
+                turn.await.ok()?.ok()?
+            }
+        };
+        let said =
+            poll_fn(|cx| Poll::Ready(if secured { poll_peek(cx, io) } else { poll_read(cx, io, bytes) }));
+        match said.await {
+            Poll::Ready(Ok(1..)) => return Some(turn),
+            Poll::Ready(_) => return None,
+            // That there is something to read was no more than a guess.
+            Poll::Pending => {}
+        }
+    }
+}
+
+fn poll_peek(cx: &mut Context<'_>, io: &Io) -> Poll<std::io::Result<usize>> {
+    let Io::Tcp(stream) = io else { return Poll::Ready(Ok(1)) };
+    let mut byte = [0];
+    stream.poll_peek(cx, &mut ReadBuf::new(&mut byte))
+}
+
+/// Speaks TLS. `None` when that fails or takes too long.
+#[cfg(feature = "tls")]
+pub(super) async fn secure(
+    io: Io,
+    tls: &ServerTls,
+    config: &ServerConfig,
+    registry: &Registry,
+    patience: &mut Patience,
+) -> Option<(Io, Arc<TlsInfo>)> {
+    let Io::Tcp(stream) = io else { return None };
+    let mut accepting = tls.accept(stream);
+    let mut deadline = Deadline::after(config.handshake_timeout);
+    let accepted = patience.within(&mut deadline, Phase::Cut, |cx| Pin::new(&mut accepting).poll(cx));
+    let Ok(Ok(stream)) = accepted.await else {
+        registry.counters.tls_failed.fetch_add(1, Ordering::Relaxed);
+        return None;
+    };
+    let info = crate::tls::info(stream.get_ref().1);
+    Some((Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream))), Arc::new(info)))
+}

@@ -1,0 +1,160 @@
+//! How long a connection waits for its client, and until which phase of its server. Nothing is armed before something has to
+//! be waited for.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use tokio::sync::futures::OwnedNotified;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::registry::{Phase, Registry};
+
+/// A time that begins with the first wait for it.
+pub(super) struct Deadline {
+    patience: Duration,
+    at: Option<Instant>,
+}
+
+impl Deadline {
+    pub(super) fn after(patience: Duration) -> Self {
+        Self { patience, at: None }
+    }
+
+    fn at(&mut self) -> Instant {
+        // As far away as a clock goes is far enough.
+        let now = Instant::now();
+        *self.at.get_or_insert_with(|| now.checked_add(self.patience).unwrap_or(now + FAR))
+    }
+}
+
+/// Thirty years.
+const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+/// Why something was not waited for any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stopped {
+    Late,
+    Phase,
+}
+
+/// What a connection looks at while it waits.
+pub(super) struct Patience {
+    registry: Arc<Registry>,
+    /// Kept from one wait to the next.
+    armed: Option<Pin<Box<Armed>>>,
+}
+
+pin_project! {
+    struct Armed {
+        #[pin]
+        sleep: Sleep,
+        #[pin]
+        turned: OwnedNotified,
+    }
+}
+
+impl Patience {
+    pub(super) fn new(registry: Arc<Registry>) -> Self {
+        Self { registry, armed: None }
+    }
+
+    /// What `work` comes to, unless the deadline or the phase comes first.
+    pub(super) fn within<'a, T>(
+        &'a mut self,
+        deadline: &'a mut Deadline,
+        end: Phase,
+        mut work: impl FnMut(&mut Context<'_>) -> Poll<T> + 'a,
+    ) -> impl Future<Output = Result<T, Stopped>> + 'a {
+        let mut is_armed = false;
+        poll_fn(move |cx| {
+            if self.registry.phase() >= end {
+                return Poll::Ready(Err(Stopped::Phase));
+            }
+            if let Poll::Ready(done) = work(cx) {
+                return Poll::Ready(Ok(done));
+            }
+            if !is_armed {
+                is_armed = true;
+                self.arm(deadline.at());
+            }
+            self.poll_stopped(cx, end).map(Err)
+        })
+    }
+
+    fn arm(&mut self, at: Instant) {
+        match &mut self.armed {
+            Some(armed) => armed.as_mut().project().sleep.reset(at),
+            None => {
+                let armed = Armed { sleep: sleep_until(at), turned: self.registry.turned() };
+                self.armed = Some(Box::pin(armed));
+            }
+        }
+    }
+
+    fn poll_stopped(&mut self, cx: &mut Context<'_>, end: Phase) -> Poll<Stopped> {
+        let Some(armed) = &mut self.armed else { return Poll::Pending };
+        let mut armed = armed.as_mut().project();
+        if armed.sleep.poll(cx).is_ready() {
+            return Poll::Ready(Stopped::Late);
+        }
+        while armed.turned.as_mut().poll(cx).is_ready() {
+            armed.turned.set(self.registry.turned());
+        }
+        // A phase that came before this was asked has told nobody here.
+        if self.registry.phase() >= end { Poll::Ready(Stopped::Phase) } else { Poll::Pending }
+    }
+}
+
+/// What `work` comes to, unless the server comes to this phase first.
+pub(super) async fn until<T>(registry: &Registry, end: Phase, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut reached) = (std::pin::pin!(work), std::pin::pin!(registry.reached(end)));
+    poll_fn(|cx| {
+        if registry.phase() >= end {
+            return Poll::Ready(None);
+        }
+        // Most work needs no waiting, and then nobody has to be told of phases.
+        if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            return Poll::Ready(Some(done));
+        }
+        reached.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Time is the test's: a wait that is too long ends at once, and one that is missed never does.
+    #[tokio::test(start_paused = true)]
+    async fn waits_as_long_as_it_is_told() {
+        let registry = Registry::new();
+        let mut patience = Patience::new(registry.clone());
+        let mut deadline = Deadline::after(Duration::from_secs(10));
+        let at_once = patience.within(&mut deadline, Phase::Cut, |_| Poll::Ready(7)).await;
+        assert_eq!((at_once, deadline.at), (Ok(7), None), "nothing was armed");
+        let start = Instant::now();
+        for _ in 0..2 {
+            // The second time the deadline is over already.
+            let late = patience.within(&mut deadline, Phase::Cut, |_| Poll::<()>::Pending).await;
+            assert_eq!((late, start.elapsed().as_secs()), (Err(Stopped::Late), 10));
+        }
+        let mut deadline = Deadline::after(Duration::MAX);
+        let turning = registry.clone();
+        tokio::spawn(async move {
+            for (after, phase) in [(5, Phase::Draining), (5, Phase::Cut)] {
+                tokio::time::sleep(Duration::from_secs(after)).await;
+                turning.enter(phase);
+            }
+        });
+        let cut = patience.within(&mut deadline, Phase::Cut, |_| Poll::<()>::Pending).await;
+        assert_eq!((cut, start.elapsed().as_secs()), (Err(Stopped::Phase), 20));
+        let over = patience.within(&mut deadline, Phase::Draining, |_| Poll::Ready(())).await;
+        assert_eq!(over, Err(Stopped::Phase));
+        assert_eq!(until(&registry, Phase::Cut, async {}).await, None);
+    }
+}
