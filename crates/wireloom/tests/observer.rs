@@ -65,11 +65,11 @@ async fn is_told_frames_messages_and_the_end() {
             "< Continuation 2",
             "<< Binary 5",
             "< Close 2",
-            "> Close 2",
             "closing 1001 by Peer",
+            "> Close 2",
             "closed 1001 by Peer",
         ];
-        // Only the order of each direction is a promise.
+        // Before the end, only the order of each direction is a promise.
         let told = told.lock().unwrap();
         for mark in ["<", ">", "clos"] {
             let of = |all: &mut dyn Iterator<Item = &str>| -> Vec<String> {
@@ -82,6 +82,7 @@ async fn is_told_frames_messages_and_the_end() {
             );
         }
         assert_eq!(told.len(), expected.len());
+        assert_eq!(told[told.len() - 4..], expected[expected.len() - 4..]);
     }
 }
 
@@ -112,4 +113,6 @@ async fn watches_the_client_too() {
     let told = told.lock().unwrap();
     let frames: Vec<_> = told.iter().filter(|told| told.starts_with("> ")).collect();
     assert_eq!(frames, [&format!("> {:?} 70000", Opcode::Binary), &format!("> {:?} 2", Opcode::Close)]);
+    let end = ["> Close 2", "closing 1000 by Local", "< Close 2", "closed 1000 by Local"];
+    assert_eq!(told[told.len() - 4..], end);
 }

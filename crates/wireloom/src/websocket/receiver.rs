@@ -504,9 +504,7 @@ impl Reading {
         if let Some(error) = &self.failed {
             shared.tell(&Observed::Error(error));
         }
-        if let Some(end) = state.news_of_end() {
-            shared.tell(&Observed::CloseBegun(end));
-        }
+        shared.tell_news(state);
         if let Some(end) = state.core.end() {
             shared.tell(&Observed::CloseDone(end));
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use wireloom_ws::{CloseCode, End, IdleInbound, Kind, Outbound, Role, Transport};
+use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Transport};
 
 use super::config::SlowPeer;
 use super::observer::{Observed, Watch};
@@ -159,6 +159,36 @@ impl Shared {
         self.observer.tell(event);
     }
 
+    /// Tells whoever watches what has been queued, and that the connection is to end, if that is news.
+    #[inline]
+    pub(super) fn tell_news(&self, state: &mut State) {
+        let ends = !state.ending && state.core.end().is_some();
+        if ends || self.is_watched() {
+            self.tell_written(state, ends);
+        }
+    }
+
+    #[cold]
+    fn tell_written(&self, state: &mut State, ends: bool) {
+        state.ending |= ends;
+        // The peer's Close frame has come before this end's went.
+        let by_peer = state.core.end().is_some_and(|end| end.by == Initiator::Peer);
+        let tell_end = |state: &State| {
+            if let Some(end) = state.core.end().filter(|_| ends) {
+                self.tell(&Observed::CloseBegun(end));
+            }
+        };
+        if by_peer {
+            tell_end(state);
+        }
+        for frame in state.core.frames_seen() {
+            self.tell(&Observed::FrameWritten(frame));
+        }
+        if !by_peer {
+            tell_end(state);
+        }
+    }
+
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         self.clear.load(Ordering::Relaxed)
@@ -246,14 +276,7 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let state = &mut *self.state;
-        if self.shared.is_watched() {
-            for frame in state.core.frames_seen() {
-                self.shared.tell(&Observed::FrameWritten(frame));
-            }
-        }
-        if let Some(end) = state.news_of_end() {
-            self.shared.tell(&Observed::CloseBegun(end));
-        }
+        self.shared.tell_news(state);
         let core = &state.core;
         let clear =
             core.queued_len() == 0 && core.is_open() && !core.is_under_way() && state.broken.is_none();
@@ -566,12 +589,6 @@ impl State {
                 true
             }
         }
-    }
-
-    /// That the connection is to end, if that is news.
-    pub(super) fn news_of_end(&mut self) -> Option<&End> {
-        let end = self.core.end()?;
-        (!std::mem::replace(&mut self.ending, true)).then_some(end)
     }
 
     fn shut_down(&mut self, cx: &mut Context<'_>) {
