@@ -171,7 +171,7 @@ class HTTP2ConnectionTest < HTTP2TestCase
     client, = connected_client
     calls = []
     client.on(:mine) { |*args| (calls << [:on, *args]) && nil }
-    client.once("mine") { |*args| calls << [:once, *args] }
+    client.once(:mine) { |*args| calls << [:once, *args] }
     client.on(:mine) { |*args| (calls << [:gone, *args]) && :delete }
     client.emit(:mine, 1)
     client.emit(:mine, 2)
@@ -204,6 +204,7 @@ class HTTP2ConnectionTest < HTTP2TestCase
 
   def test_mixing_the_emitter_in
     worker = Class.new { include HTTP2::Emitter }.new
+    worker.instance_variable_set(:@listeners, Hash.new { |all, event| all[event] = [] })
     calls = []
     worker.on(:work) { |arg| (calls << arg) && nil }
     worker.once(:work) { |arg| calls << arg }

@@ -34,6 +34,8 @@ class HTTP2FramerTest < HTTP2TestCase
       bytes = framer.generate(frame)
       assert_equal numbers.pack(template), bytes.to_str, frame.inspect
       assert_equal bytes.bytesize - 9, frame[:length]
+      # The original writes the header into the String of the payload.
+      frame[:payload] = bytes.byteslice(9..-1) if frame[:payload].equal?(bytes)
       assert_equal frame, parsed(bytes)
     end
   end
@@ -125,11 +127,11 @@ class HTTP2FramerTest < HTTP2TestCase
   def test_frames_that_cannot_be_sent
     {
       { type: :bogus, stream: 1, payload: "x" } => /Invalid frame type/,
-      { type: :data, stream: 1 << 31, payload: "x" } => /Stream ID .* is too large/,
+      { type: :data, stream: 1 << 31, payload: "x" } => /Stream ID .* is (too large|outside the valid range)/,
       { type: :data, stream: 1, payload: "x" * 16_385 } => /too large/,
       { type: :ping, stream: 0, payload: "1234" } => "Invalid payload size (4 != 8 bytes)",
       { type: :settings, stream: 1, payload: [] } => "Invalid stream ID (1)",
-      { type: :window_update, stream: 1, increment: 1 << 31 } => /Window increment .* is too large/
+      { type: :window_update, stream: 1, increment: 1 << 31 } => /Window increment .* is (too large|outside the valid range)/
     }.each do |bad, message|
       error = assert_raises(HTTP2::Error::CompressionError, bad.inspect[0, 80]) { framer.generate({ flags: flags }.merge(bad)) }
       assert_operator message, :===, error.message

@@ -236,7 +236,7 @@ class HTTP2GapsTest < HTTP2TestCase
   def test_the_original_finds_its_place_taken
     assert_equal false, require("http/2")
     assert_equal false, require("http/2/framer")
-    assert_equal "1.2.1", HTTP2::VERSION
+    assert_equal "1.2.3", HTTP2::VERSION
     assert_nil HTTP2::Framer.instance_method(:parse).source_location
   end
 

@@ -33,13 +33,19 @@ class HTTP2HeaderTest < HTTP2TestCase
     ]]
   ].freeze
 
+  # Releases before 1.2.2 take options, later ones Settings, the replacement either.
+  def coder(name, **options)
+    made = Header.const_get(name)
+    ORIGINAL && defined?(HTTP2::Settings) ? made.new(HTTP2::Settings.new(**options)) : made.new(**options)
+  end
+
   def context_of(coder)
     coder.instance_variable_get(:@cc)
   end
 
   def test_examples_of_the_rfc_are_decoded
     EXAMPLES.each do |options, blocks|
-      decompressor = Header::Decompressor.new(**options)
+      decompressor = coder(:Decompressor, **options)
       blocks.each do |wire, headers, table, size|
         assert_equal headers, decompressor.decode(buffer([wire].pack("H*")))
         assert_equal [table, size], [context_of(decompressor).table, context_of(decompressor).current_table_size]
@@ -49,7 +55,7 @@ class HTTP2HeaderTest < HTTP2TestCase
 
   def test_examples_of_the_rfc_are_encoded
     EXAMPLES.each do |options, blocks|
-      compressor = Header::Compressor.new(**options)
+      compressor = coder(:Compressor, **options)
       blocks.each do |wire, headers, table, size|
         assert_equal wire, compressor.encode(headers).to_str.unpack1("H*")
         assert_equal [table, size], [context_of(compressor).table, context_of(compressor).current_table_size]
@@ -66,7 +72,7 @@ class HTTP2HeaderTest < HTTP2TestCase
   def test_every_option_is_understood_by_a_decompressor
     headers = [[":status", "200"], %w[x-a b], %w[x-a b], ["date", "today" * 40], ["x-utf", "éáűőúöüó€"], ["empty", ""]]
     %i[NAIVE LINEAR STATIC SHORTER NAIVEH LINEARH STATICH SHORTERH].each do |name|
-      compressor = Header::Compressor.new(**Header.const_get(name))
+      compressor = coder(:Compressor, **Header.const_get(name))
       decompressor = Header::Decompressor.new
       3.times { assert_equal headers, decompressor.decode(buffer(compressor.encode(headers).to_str.dup)), name }
     end
@@ -86,7 +92,7 @@ class HTTP2HeaderTest < HTTP2TestCase
 
   def test_strings
     { always: 0x80, never: 0, shorter: 0x80 }.each do |huffman, bit|
-      compressor = Header::Compressor.new(huffman: huffman)
+      compressor = coder(:Compressor, huffman: huffman)
       ["abcdefghij", "éáűőúöüó€" * 100].each do |string|
         bytes = compressor.string(string).to_str
         assert_equal bit, bytes.getbyte(0) & 0x80 if string.ascii_only?
@@ -126,15 +132,25 @@ class HTTP2HeaderTest < HTTP2TestCase
     assert_equal({ name: 62, type: :indexed }, context.addcmd("x-custom", "one"))
     assert_equal({ name: 62, value: "two", type: :incremental }, context.addcmd("x-custom", "two"))
     assert_raises(HTTP2::Error::CompressionError) { context.dereference(63) }
-    return if OLD
+    return if ORIGINAL # copies of the newest have no place for new names
 
     copy = context.dup
     copy.process({ name: "x-new", value: "v", type: :incremental })
     assert_equal 2, context.table.size
   end
 
+  def test_settings_are_taken_as_an_object_too
+    skip "takes a Hash" unless defined?(HTTP2::Settings)
+    context = Header::EncodingContext.new(HTTP2::Settings.new(table_size: 64, huffman: :never, index: :static))
+    assert_equal [64, :never, :static], [context.settings.table_size, context.settings.huffman, context.settings.index]
+    context.process({ name: "test1", value: "1" * 1024, type: :incremental })
+    assert_empty context.table
+    plain = Header::Compressor.new(HTTP2::Settings.new(huffman: :never))
+    assert_equal "\x03www".b, plain.string("www")
+  end
+
   def test_contexts_evict
-    context = Header::EncodingContext.new(table_size: 2048)
+    context = coder(:EncodingContext, table_size: 2048)
     context.process({ name: "test1", value: "1" * 1024, type: :incremental })
     context.process({ name: "test2", value: "2" * 500, type: :incremental })
     context.process({ name: "x-custom", value: "a" * 500, type: :incremental })
@@ -145,9 +161,12 @@ class HTTP2HeaderTest < HTTP2TestCase
   end
 
   def test_table_sizes_on_the_wire
-    context = Header::EncodingContext.new(table_size: 4096)
+    context = coder(:EncodingContext, table_size: 4096)
     assert_nil context.process({ type: :changetablesize, value: 1500 })
-    assert_raises(HTTP2::Error::CompressionError) { context.process({ type: :changetablesize, value: 150_000_000 }) }
+    # The newest original lets a table that was made smaller grow without end.
+    unless ORIGINAL
+      assert_raises(HTTP2::Error::CompressionError) { context.process({ type: :changetablesize, value: 150_000_000 }) }
+    end
     decompressor = Header::Decompressor.new
     assert_equal [[":status", "200"], ["server", "nginx/1.15.2"]],
                  decompressor.decode(buffer(["20887689aa6355e580ae16d717"].pack("H*")))
@@ -171,10 +190,12 @@ class HTTP2HeaderTest < HTTP2TestCase
   def test_blocks_that_are_wrong
     skip "raises NameError" if OLD
     {
-      "80" => nil, "be" => "Index too large", "ff8080808080808001" => "integer too large", "400a6375" => "string too short",
+      "80" => nil, "be" => "Index too large", "ff8080808080808001" => (ORIGINAL ? "Index too large" : "integer too large"), "400a6375" => "string too short",
       "40" => "invalid header block fragment", "8220" => "tried to change table size after adding elements to table",
       "3fe2ff03" => "dynamic table size update exceed limit", "4082ffff00" => "Huffman decode error (EOS invalid)"
     }.each do |wire, message|
+      next if ORIGINAL && wire == "8220" # looks for additions to the table only
+
       error = assert_raises(HTTP2::Error::CompressionError, wire) { Header::Decompressor.new.decode([wire].pack("H*")) }
       assert_equal message, error.message if message
     end
@@ -182,7 +203,7 @@ class HTTP2HeaderTest < HTTP2TestCase
 
   def test_fields_that_http_refuses
     skip "does not look" if OLD
-    naive = Header::Compressor.new(Header::NAIVE)
+    naive = coder(:Compressor, **Header::NAIVE)
     wire = ->(*fields) { fields.map { |name, value| naive.header({ name: name, value: value, type: :noindex }) }.join }
     [
       wire.call(%w[x-a b], [":path", "/"]), wire.call(%w[connection close]), wire.call(%w[te gzip]), wire.call(%w[X-Upper b])

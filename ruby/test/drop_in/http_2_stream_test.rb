@@ -335,7 +335,9 @@ class HTTP2StreamTest < HTTP2TestCase
     client << frame(:priority, stream: 9, weight: 20, dependency: 0, exclusive: false)
     assert_equal [9, :idle, 20], [idle.id, idle.state, idle.weight]
     assert_raises(HTTP2::Error::InternalError) { HTTP2::Server.new.new_stream.reprioritize(weight: 1) }
-    assert_raises(HTTP2::Error::ProtocolError) { client.new_stream(dependency: client.new_stream.id + 2) }
+    # The newest original stumbles over itself there.
+    broken = [HTTP2::Error::ProtocolError, *(NoMethodError if ORIGINAL)]
+    assert_raises(*broken) { client.new_stream(dependency: client.new_stream.id + 2) }
   end
 
   def test_copies_go_their_own_way

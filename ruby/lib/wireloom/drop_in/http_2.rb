@@ -11,11 +11,12 @@ Wireloom::DropIn.replace(
   "http_2",
   gem: "http-2",
   features: %w[http/2] + %w[
-    version base64 extensions error emitter framer flow_buffer connection client server stream header
+    version base64 extensions error emitter framer settings flow_buffer connection client server stream header
     header/huffman header/huffman_statemachine header/encoding_context header/compressor header/decompressor
   ].map { |name| "http/2/#{name}" }
 ) do
   require "wireloom/drop_in/http_2/base"
+  require "wireloom/drop_in/http_2/settings"
   require "wireloom/drop_in/http_2/header"
   require "wireloom/drop_in/http_2/connection"
   require "wireloom/drop_in/http_2/stream"

@@ -3,7 +3,7 @@
 # Constants, errors and mixins of HTTP2, and the native classes.
 module HTTP2
   # The release whose interface this is.
-  VERSION = "1.2.1"
+  VERSION = "1.2.3"
 
   DEFAULT_FLOW_WINDOW = 65_535
   DEFAULT_HEADER_SIZE = 4096
@@ -218,11 +218,11 @@ module HTTP2
       raise CompressionError, "Invalid frame type (#{type})" unless FRAME_TYPES[type]
       raise CompressionError, "Frame size is too large: #{length}" if length > remote_max_frame_size
       raise CompressionError, "Frame size is invalid: #{length}" if length.negative?
-      raise CompressionError, "Stream ID (#{stream}) is too large" if stream > MAX_STREAM_ID
+      raise CompressionError, "Stream ID (#{stream}) is outside the valid range" unless stream.between?(0, MAX_STREAM_ID)
 
       increment = frame[:increment]
-      if type == :window_update && increment > MAX_WINDOWINC
-        raise CompressionError, "Window increment (#{increment}) is too large"
+      if type == :window_update && !increment.between?(1, MAX_WINDOWINC)
+        raise CompressionError, "Window increment (#{increment}) is outside the valid range"
       end
       unless flags.is_a?(Integer) && flags.between?(0, 255)
         raise CompressionError, "Invalid frame flag (#{flags}) for #{type}"

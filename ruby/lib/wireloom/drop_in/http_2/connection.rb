@@ -10,8 +10,8 @@ module HTTP2
 
     # +settings+ may hold options of HPACK too: +:huffman+, +:index+ and +:table_size+.
     def initialize(settings = {})
-      local = DEFAULT_CONNECTION_SETTINGS.merge(settings)
-      set_up(is_a?(Client), settings, local, SPEC_DEFAULT_CONNECTION_SETTINGS.dup)
+      local = Settings.new(**settings)
+      set_up(is_a?(Client), local.to_h, local, Settings.new(**SPEC_DEFAULT_CONNECTION_SETTINGS))
     end
 
     # Opens a stream.

@@ -54,13 +54,15 @@ module HTTP2
       STATIC_ALL = %i[all static].freeze
       STATIC_NEVER = %i[never static].freeze
       UPPER = /[[:upper:]]/.freeze
-      DEFAULT_OPTIONS = { huffman: :shorter, index: :all, table_size: 4096 }.freeze
 
-      attr_reader :options
+      # The settings, and those of them that matter here, as a Hash.
+      attr_reader :settings, :options
 
-      # Only +:huffman+, +:index+ and +:table_size+ of the options matter.
-      def initialize(options = {})
-        @options = DEFAULT_OPTIONS.merge(options)
+      # Only +:huffman+, +:index+ and +:table_size+ of the settings matter, which may be a Hash.
+      def initialize(settings = Settings.new)
+        settings = Settings.new(**settings.slice(*Settings.members)) if settings.is_a?(Hash)
+        @settings = settings
+        @options = settings.to_h.slice(*ENCODING_CONTEXT_SETTINGS)
         @table_updated = false
         super(@options.merge(fill_path: true))
       end
@@ -177,8 +179,8 @@ module HTTP2
       include PackingExtensions
       include BufferUtils
 
-      def initialize(options = {})
-        @cc = EncodingContext.new(options)
+      def initialize(settings = Settings.new)
+        @cc = EncodingContext.new(settings)
       end
 
       # Changes the size of the table.
@@ -245,9 +247,9 @@ module HTTP2
 
       FORBIDDEN_HEADERS = %w[connection te].freeze
 
-      # Of the options only +:table_size+ matters.
-      def initialize(options = {})
-        @cc = EncodingContext.new(options)
+      # Of the settings only +:table_size+ matters.
+      def initialize(settings = Settings.new)
+        @cc = EncodingContext.new(settings)
       end
 
       # Changes the size of the table.

@@ -299,7 +299,7 @@ pub(crate) fn generate(ruby: &Ruby, frame: &mut Frame, len_max: usize) -> Result
         return Err(refused(ruby, format!("Frame size is too large: {length}")));
     }
     if stream > STREAM_ID_MAX {
-        return Err(refused(ruby, format!("Stream ID ({stream}) is too large")));
+        return Err(refused(ruby, format!("Stream ID ({stream}) is outside the valid range")));
     }
     if let Some(hash) = RHash::from_value(value(frame.hash))
         && !hash.is_frozen()
@@ -363,8 +363,11 @@ fn body(ruby: &Ruby, frame: &mut Frame, room: &mut Vec<u8>) -> Result<Option<RSt
         }
         Kind::WindowUpdate => {
             let increment = frame.increment.unwrap_or(0);
-            if increment > WINDOW_INCREMENT_MAX {
-                return Err(refused(ruby, format!("Window increment ({increment}) is too large")));
+            if !(1..=WINDOW_INCREMENT_MAX).contains(&increment) {
+                return Err(refused(
+                    ruby,
+                    format!("Window increment ({increment}) is outside the valid range"),
+                ));
             }
             room.extend((increment as u32 & STREAM_ID_MAX).to_be_bytes());
         }

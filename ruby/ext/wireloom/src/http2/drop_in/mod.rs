@@ -44,11 +44,11 @@ impl Connection {
         ruby: &Ruby,
         this: Obj<Self>,
         is_client: bool,
-        given: RHash,
-        local: RHash,
-        remote: RHash,
+        encoding: RHash,
+        local: Value,
+        remote: Value,
     ) -> Nothing {
-        guard(ruby, || settings::set_up(ruby, this, is_client, given, local, remote))
+        guard(ruby, || settings::set_up(ruby, this, is_client, encoding, local, remote))
     }
 
     fn rb_initialize_copy(ruby: &Ruby, this: Obj<Self>, other: Value) -> Result<Obj<Self>, Error> {
@@ -308,7 +308,10 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
         method!(|this: &Connection| FrameBuffer::bytesize_of(&this.buffer), 0),
     )?;
     class.define_method("state", method!(|this: &Connection| value(this.stage.get().symbol()), 0))?;
-    class.define_method("closed?", method!(|this: &Connection| this.stage.get() == Stage::Closed, 0))?;
+    class.define_method(
+        "closed?",
+        method!(|this: &Connection| matches!(this.stage.get(), Stage::Closed | Stage::Closing), 0),
+    )?;
     class.define_method("closing?", method!(|this: &Connection| this.stage.get() == Stage::Closing, 0))?;
     for name in ["local_window", "window"] {
         class.define_method(name, method!(|this: &Connection| this.local_window.get(), 0))?;

@@ -1,13 +1,13 @@
 //! Which pseudo-fields a message needs (RFC 9113 §8.3, RFC 8441 §4).
 
-use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
-use magnus::{Error, RArray, RHash, RString, Ruby, TryConvert};
+use magnus::{Error, RArray, RString, Ruby, TryConvert};
 
 use super::connection::Connection;
-use super::frame::{bytes, value};
+use super::frame::bytes;
 use super::names::sym;
 use super::send::connection_error;
+use super::settings;
 
 #[derive(Default)]
 struct Seen {
@@ -74,10 +74,6 @@ pub(crate) fn verify(ruby: &Ruby, this: Obj<Connection>, list: RArray, response:
 }
 
 fn offers_connect_protocol(this: Obj<Connection>) -> bool {
-    RHash::try_convert(value(this.local_settings.get()))
-        .ok()
-        .and_then(|settings| settings.get(value(sym().settings_enable_connect_protocol)))
-        .is_some_and(|offered| {
-            offered.as_raw() == 3 || i64::try_convert(offered).is_ok_and(|offered| offered == 1)
-        })
+    settings::get(this.local_settings.get(), sym().settings_enable_connect_protocol)
+        .is_ok_and(|offered| i64::try_convert(offered).is_ok_and(|offered| offered == 1))
 }

@@ -4,7 +4,7 @@
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
-use magnus::{Error, RArray, RHash, RString, Ruby, TryConvert, Value};
+use magnus::{Error, RArray, RString, Ruby, TryConvert, Value};
 use rb_sys::VALUE;
 use wireloom_http2::Limits;
 use wireloom_http2::rate_limit::Charge;
@@ -20,7 +20,7 @@ use super::listeners::emit;
 use super::names::{is_ours, sym};
 use super::send::{acknowledge_settings, charge, connection_error, send_own};
 use super::stream::{self, State, Stream, WINDOW_MAX};
-use super::{names, pseudo, send};
+use super::{names, pseudo, send, settings};
 use crate::hpack::decode::{Rules, decode};
 
 /// Frames on a connection that was closed are passed over for so long.
@@ -67,7 +67,7 @@ impl Input {
 
 /// `receive`: takes bytes in and acts on every frame that is whole.
 pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: RString) -> Result<(), Error> {
-    super::settings::preface_own(ruby, this)?;
+    settings::preface_own(ruby, this)?;
     // SAFETY: copied before any Ruby code runs.
     this.input.borrow_mut().append(unsafe { bytes(data) });
     match frames(ruby, this) {
@@ -104,7 +104,7 @@ fn magic(ruby: &Ruby, this: Obj<Connection>) -> Result<bool, Error> {
         return Err(names::error(ruby, sym().handshake_error, None));
     }
     if whole {
-        super::settings::magic_received(ruby, this)?;
+        settings::magic_received(ruby, this)?;
     }
     Ok(whole)
 }
@@ -427,10 +427,10 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
                 return protocol_error(ruby, this, "protocol error");
             }
             this.stage.set(Stage::Connected);
-            settings(ruby, this, frame)
+            settings_frame(ruby, this, frame)
         }
         Stage::Connected | Stage::Closing => match frame.kind {
-            Kind::Settings => settings(ruby, this, frame),
+            Kind::Settings => settings_frame(ruby, this, frame),
             Kind::WindowUpdate => window_grown(ruby, this, frame),
             Kind::Ping => ping(ruby, this, frame),
             Kind::Goaway => goaway(ruby, this, frame),
@@ -499,7 +499,7 @@ fn window_grown(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(),
 }
 
 /// SETTINGS: the peer's hold at once, those of this side when they are acknowledged (RFC 9113 §6.5.3).
-fn settings(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+fn settings_frame(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
     let sym = sym();
     if frame.has(ACK) {
         let pending = RArray::try_convert(value(this.pending_settings.get()))?;
@@ -521,7 +521,7 @@ fn settings(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(),
     }
     charge(ruby, this, Charge::Settings)?;
     let pairs = settings_pairs(ruby, frame.payload())?;
-    super::settings::validate_settings(ruby, this, !this.is_client.get(), &pairs)?;
+    settings::validate_settings(ruby, this, !this.is_client.get(), &pairs)?;
     for (key, number) in pairs {
         remote_setting(ruby, this, key, number)?;
     }
@@ -535,7 +535,7 @@ fn settings(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(),
 
 fn local_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) -> Result<(), Error> {
     let sym = sym();
-    RHash::try_convert(value(this.local_settings.get()))?.aset(value(key), value(number))?;
+    settings::set(this.local_settings.get(), key, number)?;
     let Ok(number) = i64::try_convert(value(number)) else { return Ok(()) };
     if key == sym.settings_initial_window_size {
         let change = number - this.local_window_limit.get();
@@ -568,7 +568,7 @@ fn local_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) 
 
 fn remote_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) -> Result<(), Error> {
     let sym = sym();
-    RHash::try_convert(value(this.remote_settings.get()))?.aset(value(key), value(number))?;
+    settings::set(this.remote_settings.get(), key, number)?;
     let Ok(number) = i64::try_convert(value(number)) else { return Ok(()) };
     if key == sym.settings_initial_window_size {
         // RFC 9113 §6.9.2: windows may become negative.

@@ -16,18 +16,28 @@ use super::stream::WINDOW_MAX;
 use crate::hpack::encode;
 use crate::hpack::table::Table;
 
-/// Makes a connection of these settings: a Hash that may hold `:huffman`, `:index` and `:table_size` too.
+/// One of the settings, an `HTTP2::Settings`.
+pub(crate) fn get(settings: VALUE, key: VALUE) -> Result<Value, Error> {
+    value(settings).funcall_public("[]", (value(key),))
+}
+
+/// Changes one of the settings.
+pub(crate) fn set(settings: VALUE, key: VALUE, number: VALUE) -> Result<(), Error> {
+    value(settings).funcall_public::<_, _, Value>("[]=", (value(key), value(number))).map(|_| ())
+}
+
+/// Makes a connection of these settings; `encoding` holds `:huffman`, `:index` and `:table_size`.
 pub(crate) fn set_up(
     ruby: &Ruby,
     this: Obj<Connection>,
     is_client: bool,
-    given: RHash,
-    local: RHash,
-    remote: RHash,
+    encoding: RHash,
+    local: Value,
+    remote: Value,
 ) -> Result<(), Error> {
-    let number = |key: VALUE| local.lookup::<_, i64>(value(key));
+    let number = |key: VALUE| i64::try_convert(get(local.as_raw(), key)?);
     let sym = sym();
-    let policy = encode::Policy { fill_path: true, ..crate::hpack::policy(ruby, given)? };
+    let policy = encode::Policy { fill_path: true, ..crate::hpack::policy(ruby, encoding)? };
     this.is_client.set(is_client);
     this.stage.set(if is_client { Stage::WaitingPreface } else { Stage::WaitingMagic });
     this.stream_id.set(if is_client { 1 } else { 2 });
@@ -90,15 +100,11 @@ pub(crate) fn settings(ruby: &Ruby, this: Obj<Connection>, payload: Value) -> Re
 
 /// The settings that differ from what every peer assumes, and the window of the connection, which SETTINGS cannot change.
 fn send_first_settings(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
-    let local = RHash::try_convert(value(this.local_settings.get()))?;
+    let local: RHash = value(this.local_settings.get()).funcall_public("to_h", ())?;
     let payload = ruby.hash_new();
-    let defaults = RHash::try_convert(value(this.remote_settings.get()))?;
     local.foreach(|key: Value, number: Value| {
         let known = sym().settings().iter().any(|(_, name)| *name == key.as_raw());
-        // The peer has said nothing yet, so that its settings are the defaults.
-        let default = default_setting(key.as_raw())
-            .or(defaults.get(key).and_then(|number| i64::try_convert(number).ok()));
-        if known && i64::try_convert(number).ok() != default {
+        if known && !number.is_nil() && i64::try_convert(number).ok() != default_setting(key.as_raw()) {
             payload.aset(key, number)?;
         }
         Ok(magnus::r_hash::ForEach::Continue)
