@@ -5,33 +5,42 @@ require "json"
 require "open3"
 require "rbconfig"
 
-# The replacement of websocket-driver and the original, at the same random things. WIRELOOM_SEED=random explores.
+# The replacements and their originals, at the same random things. WIRELOOM_SEED=random explores, WIRELOOM_SEED=n begins there.
 class AlikeTest < Wireloom::TestCase
   COUNT = 800
 
-  def outcomes(seed, original)
-    file = File.expand_path("drop_in/websocket_driver_alike.rb", __dir__)
-    env = { "ORIGINAL" => original, "OLD" => version < Gem::Version.new("0.8") ? "1" : "0" }
-    out, err, status = Open3.capture3(env, RbConfig.ruby, file, seed.to_s, COUNT.to_s)
-    assert status.success?, err
-    out.lines.map { |line| JSON.parse(line) }
-  end
-
-  def version
-    @version ||= Gem::Specification.find_by_name("websocket-driver").version
+  # What came of +COUNT+ seeds, of the original of +gem+ and of what replaces it, seed by seed.
+  def each_outcome(gem, newest)
+    version = Gem::Specification.find_by_name(gem).version
+    seed = ENV["WIRELOOM_SEED"] == "random" ? Random.new_seed % 1_000_000 : (ENV["WIRELOOM_SEED"] || 1).to_i
+    file = File.expand_path("drop_in/#{gem.tr("-", "_")}_alike.rb", __dir__)
+    outcomes = %w[1 0].map do |original|
+      env = { "ORIGINAL" => original, "OLD" => version < Gem::Version.new(newest) ? "1" : "0" }
+      out, err, status = Open3.capture3(env, RbConfig.ruby, file, seed.to_s, COUNT.to_s)
+      assert status.success?, err
+      out.lines.map { |line| JSON.parse(line) }
+    end
+    assert_equal [COUNT, COUNT], outcomes.map(&:size)
+    outcomes.transpose.each { |original, replacement| yield original, replacement }
   rescue Gem::MissingSpecError
     skip "the original is not installed"
   end
 
-  def test_what_comes_of_them
-    seed = ENV["WIRELOOM_SEED"] == "random" ? Random.new_seed % 1_000_000 : (ENV["WIRELOOM_SEED"] || 1).to_i
-    originals = outcomes(seed, "1")
-    own = outcomes(seed, "0")
-    assert_equal COUNT, own.size
-    originals.zip(own) do |original, replacement|
-      # Text that is not UTF-8 is refused earlier than the original does, whatever it finds behind that, and such reasons for
-      # closing are not sent back.
+  # Text that is not UTF-8 is refused earlier than the original does, whatever it finds behind that, and such reasons for
+  # closing are not sent back.
+  def test_websocket_driver
+    each_outcome("websocket-driver", "0.8") do |original, replacement|
       next if replacement.inspect.match?(/Could not decode a text frame|close.*(?:"ff"|\[255\])/)
+
+      assert_equal original, replacement, "seed #{original[0]}"
+    end
+  end
+
+  # Text that is not UTF-8 is refused earlier, and with its own code; what ends within a mask or a length says so; messages have
+  # a bound.
+  def test_protocol_websocket
+    each_outcome("protocol-websocket", "0.21") do |original, replacement|
+      next if replacement.inspect.match?(/[iI]nvalid UTF-8|Could not read (?:mask|length)|Message is longer/)
 
       assert_equal original, replacement, "seed #{original[0]}"
     end

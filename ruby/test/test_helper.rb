@@ -16,9 +16,7 @@ def original_or_drop_in(name, original)
   begin
     require original
   rescue LoadError
-    puts "skipped: #{original} is not installed"
-    Minitest.seed = 0
-    exit!(0)
+    leave("#{original} is not installed")
   end
 end
 
@@ -26,7 +24,13 @@ end
 def require_needed(*features)
   features.each { |feature| require feature }
 rescue LoadError => e
-  puts "skipped: #{e.message}"
+  leave(e.message.lines.first.chomp)
+end
+
+# Ends the process before a test runs.
+def leave(reason)
+  puts "skipped: #{reason}"
+  $stdout.flush
   exit!(0)
 end
 

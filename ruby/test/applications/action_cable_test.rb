@@ -2,12 +2,13 @@
 
 require_relative "../test_helper"
 original_or_drop_in "websocket_driver", "websocket/driver"
-require_needed "action_cable", "puma", "puma/server"
+require_needed "concurrent", "action_cable", "puma", "puma/server"
 require "action_cable/engine" if defined?(Rails::Engine)
 require "json"
 require "logger"
 require "socket"
 require "timeout"
+require_relative "../support/puma"
 
 # Action Cable as it is, on top: its server in Puma, and a client made of the driver itself.
 class ActionCableTest < Wireloom::TestCase
@@ -36,11 +37,7 @@ class ActionCableTest < Wireloom::TestCase
       config.connection_class = -> { Connection }
       config.logger = Logger.new(IO::NULL)
       config.disable_request_forgery_protection = true
-      server = Puma::Server.new(ActionCable.server, Puma::Events.null)
-      port = server.add_tcp_listener("127.0.0.1", 0).addr[1]
-      server.run
-      Minitest.after_run { server.stop(true) }
-      port
+      Wireloom::QuietPuma.serve(ActionCable.server)
     end
   end
 

@@ -3,6 +3,7 @@
 require_relative "../test_helper"
 original_or_drop_in "websocket_driver", "websocket/driver"
 require_needed "faye/websocket", "puma", "puma/server", "timeout"
+require_relative "../support/puma"
 
 # faye-websocket as it is, on top: its server in Puma, its client, and both in EventMachine's loop.
 class FayeWebSocketTest < Wireloom::TestCase
@@ -11,14 +12,8 @@ class FayeWebSocketTest < Wireloom::TestCase
       Thread.new { EM.run }
       sleep 0.01 until EM.reactor_running?
       Faye::WebSocket.load_adapter("puma") if Faye::WebSocket.const_defined?(:ADAPTERS)
-      server = Puma::Server.new(method(:serve), Puma::Events.null)
-      port = server.add_tcp_listener("127.0.0.1", 0).addr[1]
-      server.run
-      Minitest.after_run do
-        server.stop(true)
-        EM.stop
-      end
-      port
+      Minitest.after_run { EM.stop }
+      Wireloom::QuietPuma.serve(method(:serve))
     end
   end
 

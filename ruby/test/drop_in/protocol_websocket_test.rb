@@ -252,6 +252,41 @@ class FrameTest < Wireloom::TestCase
   end
 end
 
+# What an application makes of a connection.
+class SubclassTest < Wireloom::TestCase
+  include Streams
+
+  # It may have names and variables of its own for what the native side does too.
+  class Busy < WS::Connection
+    def initialize(framer, **options)
+      super
+      @size = @utf8 = @plain = @message = "mine"
+    end
+
+    %i[accept validate measure plain? read_on read_failed begin_message closing_on_error].each do |name|
+      define_method(name) { |*| raise "not to be called" }
+    end
+  end
+
+  def test_its_names_are_its_own
+    each_stream("\x81\x01a\x01\x01b\x80\x01c\x82\x00\x83\x00".b) do |stream|
+      connection = Busy.new(WS::Framer.new(stream))
+      assert_equal ["a", "bc", "".b], Array.new(3) { connection.read.buffer }
+      assert_raises(WS::ProtocolError) { connection.read }
+      assert_equal %w[mine mine mine], %i[@size @utf8 @plain].map { |name| connection.instance_variable_get(name) }
+    end
+  end
+
+  def test_its_frames_make_its_messages
+    note = Class.new(WS::TextFrame) { define_method(:read_message) { |buffer| [:note, buffer] } }
+    each_stream("\x81\x01a\x82\x01b".b) do |stream|
+      connection = WS::Connection.new(WS::Framer.new(stream, WS::FRAMES.merge(1 => note)))
+      assert_equal [:note, "a"], connection.read
+      assert_instance_of WS::BinaryMessage, connection.read
+    end
+  end
+end
+
 class ConnectionTest < Wireloom::TestCase
   include Streams
 
@@ -540,6 +575,16 @@ class CompressionTest < Wireloom::TestCase
         assert_equal "plain", client.read
       end
       teardown
+    end
+  end
+
+  # The original raises Zlib::BufError at an empty one that is not the first.
+  def test_empty_messages
+    gap_of_the_original
+    *, client, server = pair
+    ["", "a", "", "", "b"].each do |text|
+      assert_equal 4, client.write(text).flags
+      assert_equal text, server.read
     end
   end
 

@@ -44,10 +44,12 @@ fn read(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error> {
         let limit = Limit::Message(if limit.is_nil() { u64::MAX } else { u64::try_convert(limit)? });
         let frame = match framer::read(ruby, names, stream, limit) {
             Ok(frame) => frame,
-            Err(error) => return read_failed(rb_self, error),
+            Err(error) => return read_failed(rb_self, error, false),
         };
-        if frame.flags != 0 || !frame.finished || !matches!(frame.opcode, 1 | 2) {
-            let frame = frame.into_object(ruby, names, ivar(framer, names.frames_by_opcode).as_raw())?;
+        let frames = ivar(framer, names.frames_by_opcode).as_raw();
+        let is_whole = frame.flags == 0 && frame.finished && matches!(frame.opcode, 1 | 2);
+        if !is_whole || !names.is_default(ruby, frames) {
+            let frame = frame.into_object(ruby, names, frames)?;
             return read_on(rb_self, frame, args);
         }
         let is_text = frame.opcode == 1;
@@ -58,7 +60,7 @@ fn read(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error> {
             }
             None => {
                 let message = "invalid UTF-8 in text frame!".to_owned();
-                read_failed(rb_self, names.protocol_error(ruby, message, INVALID_PAYLOAD))
+                read_failed(rb_self, names.protocol_error(ruby, message, INVALID_PAYLOAD), true)
             }
         }
     })
@@ -87,8 +89,8 @@ fn read_on(connection: Value, frame: Value, args: &[Value]) -> Result<Value, Err
     }
 }
 
-/// Lets the connection end for what was raised while a frame was read, and raises it again.
-fn read_failed(connection: Value, error: Error) -> Result<Value, Error> {
+/// Lets the connection end for what was raised while a frame was read or, `whole`, its text, and raises it again.
+fn read_failed(connection: Value, error: Error, whole: bool) -> Result<Value, Error> {
     let ruby = Ruby::get_with(connection);
     let exception = match error.error_type() {
         ErrorType::Error(class, message) => class.new_instance((message.to_string(),))?,
@@ -98,7 +100,7 @@ fn read_failed(connection: Value, error: Error) -> Result<Value, Error> {
     if !exception.is_kind_of(ruby.exception_standard_error()) {
         return Err(error);
     }
-    connection.funcall("wireloom_read_failed", (exception,))
+    connection.funcall("wireloom_read_failed", (exception, whole))
 }
 
 /// A message of `class` without `initialize`, which would do nothing else.

@@ -128,8 +128,14 @@ module Protocol
             frame
           end
 
+          # An empty message (RFC 7692 §7.2.3.6): zlib has nothing to flush where nothing was given.
+          EMPTY = "\x00".b.freeze
+          private_constant :EMPTY
+
           # Without the empty block that ends a flush (RFC 7692 §7.2.1).
           def deflate(buffer)
+            return EMPTY.dup if buffer.empty?
+
             deflate = @deflate || Zlib::Deflate.new(@level, -@window_bits, @memory_level, @strategy)
             @deflate = deflate if @context_takeover
             result = deflate.deflate(buffer, Zlib::SYNC_FLUSH)

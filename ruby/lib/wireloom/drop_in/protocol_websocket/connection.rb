@@ -236,13 +236,20 @@ module Protocol
 
           frames = @frames
           @frames = []
-          return wireloom_closing_on_error { frames.first.read_message(@reader.unpack_frames(frames, **options)) }
+          return frames.first.read_message(@reader.unpack_frames(frames, **options))
         end
+      rescue ProtocolError => error
+        close(error.code, error.message)
+        raise
       end
 
-      # The same when reading the frame raised.
-      def wireloom_read_failed(error)
-        wireloom_closing_on_error { raise error }
+      # The same when reading the frame raised, or, +whole+, what was made of it.
+      def wireloom_read_failed(error, whole)
+        wireloom_closing_on_error { raise error } unless whole
+        raise error
+      rescue ProtocolError
+        close(error.code, error.message)
+        raise
       end
 
       # The first frame of a message.

@@ -16,7 +16,7 @@ end
 module Protocol
   module WebSocket
     # The release whose public surface this is.
-    VERSION = "0.21.2"
+    VERSION = "0.21.3"
 
     # The base of all errors, and the close codes of RFC 6455 §7.4.1.
     class Error < HTTP::Error
