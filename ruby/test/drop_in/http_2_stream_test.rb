@@ -326,14 +326,17 @@ class HTTP2StreamTest < HTTP2TestCase
     stream.headers(REQUEST)
     stream.reprioritize(weight: 30, dependency: 5, exclusive: true)
     assert_equal [:priority, 30, 5, true], parsed(sent.last).values_at(:type, :weight, :dependency, :exclusive)
-    seen = nil
-    stream.on(:priority) { |priority| seen = priority }
+    seen = []
+    stream.on(:priority) { |priority| (seen << priority) && nil }
     client << frame(:priority, stream: 1, weight: 12, dependency: 9, exclusive: false)
-    assert_equal({ weight: 12, dependency: 9, exclusive: false }, seen)
+    assert_equal [{ weight: 12, dependency: 9, exclusive: false }], seen
     idle = nil
-    client.on(:stream) { |made| idle = made }
+    client.on(:stream) do |made|
+      idle = made
+      idle.on(:priority) { |priority| (seen << priority) && nil }
+    end
     client << frame(:priority, stream: 9, weight: 20, dependency: 0, exclusive: false)
-    assert_equal [9, :idle, 20], [idle.id, idle.state, idle.weight]
+    assert_equal [9, :idle, 20, 2], [idle.id, idle.state, idle.weight, seen.size]
     assert_raises(HTTP2::Error::InternalError) { HTTP2::Server.new.new_stream.reprioritize(weight: 1) }
     # The newest original stumbles over itself there.
     broken = [HTTP2::Error::ProtocolError, *(NoMethodError if ORIGINAL)]

@@ -370,7 +370,9 @@ pub(crate) fn activate_stream(
     if this.streams.borrow().contains_key(&opening.id) {
         return connection_error(ruby, this, sym().protocol_error, Some("Stream ID already exists"), None);
     }
-    if this.active_stream_count.get() >= this.local_max_streams.get() {
+    // RFC 9113 §5.1.2: each side limits what the other opens.
+    let own = opening.id.is_multiple_of(2) != this.is_client.get();
+    if !own && this.active_stream_count.get() >= this.local_max_streams.get() {
         return Err(names::error(ruby, sym().stream_limit_exceeded, None));
     }
     let stream = Stream::default();
@@ -423,7 +425,7 @@ pub(crate) fn stream_closed(this: Obj<Connection>, stream: Obj<Stream>) {
         }
         resets.push_back(id);
     }
-    if this.stage.get() == Stage::Closing && this.active_stream_count.get() <= 0 {
+    if this.stage.get() == Stage::Closing && this.streams.borrow().is_empty() {
         this.stage.set(Stage::Closed);
         this.closed_since.set(Some(now()));
     }

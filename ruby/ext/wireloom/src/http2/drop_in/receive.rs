@@ -240,14 +240,18 @@ fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>)
         }
     };
     frame.payload = list.as_raw();
-    // RFC 9113 §6.8: what comes after GOAWAY only keeps the tables in step.
-    if this.stage.get() == Stage::Closed {
+    let id = frame.stream.unwrap_or(0);
+    // RFC 9113 §6.8: after GOAWAY, streams that are there come to their end; what would open others only keeps the tables in
+    // step.
+    let leaving = matches!(this.stage.get(), Stage::Closed | Stage::Closing);
+    if leaving
+        && (frame.kind == Kind::PushPromise || id > this.last_stream_id.get() || find(this, id).is_none())
+    {
         return Ok(());
     }
     if frame.kind == Kind::PushPromise {
         return promised(ruby, this, &mut frame, list);
     }
-    let id = frame.stream.unwrap_or(0);
     if frame.payload_len() == 0 && list.is_empty() {
         charge(ruby, this, Charge::EmptyFrame)?;
     }
@@ -294,7 +298,7 @@ fn promised(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame, list: RArray)
     let (id, promised) = (frame.stream.unwrap_or(0), frame.promise_stream.unwrap_or(0));
     let Some(parent) = find(this, id) else {
         // The parent is gone, but was there: the push is refused.
-        if id < this.stream_id.get() && !id.is_multiple_of(2) {
+        if id < this.stream_id.get() && !id.is_multiple_of(2) || this.resets.borrow().contains(&id) {
             return refuse_push(ruby, this, promised);
         }
         return protocol_error(ruby, this, "missing parent ID");
@@ -341,10 +345,11 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
         (false, true) => id > this.last_promise_id.get(),
         (false, false) => id > this.last_stream_id.get(),
     };
+    let idle = idle && !this.resets.borrow().contains(&id);
     match frame.kind {
         Kind::Priority => {
             charge(ruby, this, Charge::Priority)?;
-            if this.idle_streams.get() >= IDLE_STREAMS_MAX {
+            if !idle || this.idle_streams.get() >= IDLE_STREAMS_MAX {
                 return Ok(());
             }
             this.idle_streams.set(this.idle_streams.get() + 1);
@@ -477,8 +482,8 @@ fn ping(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> 
 }
 
 fn goaway(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
-    // RFC 9113 §6.8: streams under way may still come to their end; no new ones.
-    let more = this.active_stream_count.get() > 0;
+    // RFC 9113 §6.8: a peer that leaves without an error lets the streams under way come to their end; no new ones.
+    let more = frame.error == sym().no_error && !this.streams.borrow().is_empty();
     this.stage.set(if more { Stage::Closing } else { Stage::Closed });
     this.closed_since.set(Some(now()));
     let last = ruby.integer_from_u64(u64::from(frame.last_stream.unwrap_or(0)));
@@ -504,6 +509,9 @@ fn settings_frame(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Resu
     if frame.has(ACK) {
         let pending = RArray::try_convert(value(this.pending_settings.get()))?;
         let acknowledged: Value = pending.shift()?;
+        if acknowledged.is_nil() {
+            return protocol_error(ruby, this, "SETTINGS acknowledged that were not sent");
+        }
         this.settings_unacknowledged.set(this.settings_unacknowledged.get().saturating_sub(1));
         for (key, number) in settings_pairs(ruby, acknowledged)? {
             local_setting(ruby, this, key, number)?;

@@ -38,7 +38,8 @@ pub(crate) fn send(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Res
         Kind::Data => send_data(ruby, this, frame),
         // A stream that broke the protocol is held against the connection.
         Kind::RstStream if frame.error == sym().protocol_error => {
-            goaway_own(ruby, this, sym().protocol_error)
+            goaway_own(ruby, this, sym().protocol_error)?;
+            send_encoded(ruby, this, frame)
         }
         Kind::Headers | Kind::PushPromise => send_headers(ruby, this, frame),
         _ => send_encoded(ruby, this, frame),

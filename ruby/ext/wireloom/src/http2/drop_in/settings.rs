@@ -101,11 +101,11 @@ pub(crate) fn settings(ruby: &Ruby, this: Obj<Connection>, payload: Value) -> Re
 /// The settings that differ from what every peer assumes, and the window of the connection, which SETTINGS cannot change.
 fn send_first_settings(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
     let local: RHash = value(this.local_settings.get()).funcall_public("to_h", ())?;
-    let payload = ruby.hash_new();
+    let payload = ruby.ary_new();
     local.foreach(|key: Value, number: Value| {
         let known = sym().settings().iter().any(|(_, name)| *name == key.as_raw());
         if known && !number.is_nil() && i64::try_convert(number).ok() != default_setting(key.as_raw()) {
-            payload.aset(key, number)?;
+            payload.push(ruby.ary_new_from_values(&[key, number]))?;
         }
         Ok(magnus::r_hash::ForEach::Continue)
     })?;

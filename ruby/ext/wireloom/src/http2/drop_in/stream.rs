@@ -537,7 +537,8 @@ fn transition(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame, sending: bool) 
             activate(this)
         }
         (State::Idle, Kind::RstStream) if sending => closing(this, reset),
-        (State::Idle, Kind::Priority) => process_priority(ruby, this, frame),
+        (State::Idle, Kind::Priority) if sending => process_priority(ruby, this, frame),
+        (State::Idle, Kind::Priority) => Ok(()),
         (State::Idle, _) if sending => refuse(ruby, this),
         (State::Idle, _) => stream_error(ruby, this, sym.protocol_error, None),
 
@@ -545,17 +546,17 @@ fn transition(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame, sending: bool) 
             closing(this, reset)
         }
         (State::ReservedLocal, Kind::Headers) if sending => half_close(this, sym.half_closed_remote),
-        (State::ReservedLocal, Kind::Priority | Kind::WindowUpdate) if !sending => Ok(()),
+        (State::ReservedLocal | State::ReservedRemote, Kind::Priority) => Ok(()),
+        (State::ReservedLocal, Kind::WindowUpdate) if !sending => Ok(()),
         (State::ReservedRemote, Kind::Headers) if !sending => half_close(this, sym.half_closed_local),
-        (State::ReservedRemote, Kind::Priority | Kind::WindowUpdate) if sending => Ok(()),
+        (State::ReservedRemote, Kind::WindowUpdate) if sending => Ok(()),
         (State::ReservedLocal | State::ReservedRemote, _) => refuse(ruby, this),
 
         (State::Open, Kind::Data | Kind::Headers | Kind::Continuation) if ends => half_close(this, half),
         (State::Open, Kind::RstStream) => closing(this, reset),
 
         (State::HalfClosedLocal, Kind::RstStream) => closing(this, reset),
-        (State::HalfClosedLocal, Kind::Priority) => process_priority(ruby, this, frame),
-        (State::HalfClosedLocal, Kind::WindowUpdate) => Ok(()),
+        (State::HalfClosedLocal, Kind::Priority | Kind::WindowUpdate) => Ok(()),
         (State::HalfClosedLocal, _) if sending => refuse(ruby, this),
         (State::HalfClosedLocal, Kind::Data | Kind::Headers | Kind::Continuation) if ends => {
             closing(this, sym.remote_closed)
@@ -566,8 +567,7 @@ fn transition(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame, sending: bool) 
             closing(this, sym.local_closed)
         }
         (State::HalfClosedRemote, _) if sending => Ok(()),
-        (State::HalfClosedRemote, Kind::Priority) => process_priority(ruby, this, frame),
-        (State::HalfClosedRemote, Kind::WindowUpdate) => Ok(()),
+        (State::HalfClosedRemote, Kind::Priority | Kind::WindowUpdate) => Ok(()),
         (State::HalfClosedRemote, _) => stream_error(ruby, this, sym.stream_closed, None),
 
         // A peer in the same process answers while the frame that ended this side's part is still on its way.
@@ -578,7 +578,7 @@ fn transition(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame, sending: bool) 
             closing(this, if sending { sym.local_closed } else { sym.remote_closed })
         }
 
-        (State::Closed, Kind::Priority) => process_priority(ruby, this, frame),
+        (State::Closed, Kind::Priority) => Ok(()),
         (State::Closed, Kind::RstStream) if sending => Ok(()),
         (State::Closed, _) if sending => stream_error(ruby, this, sym.stream_closed, None),
         (State::Closed, kind) => {
