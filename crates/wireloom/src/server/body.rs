@@ -163,6 +163,10 @@ impl BodyReader {
 
 /// RFC 9112 §7.1: hexadecimal digits, then perhaps an extension, which is ignored.
 fn chunk_size(line: &[u8]) -> Result<u64, Refusal> {
+    // RFC 9112 §2.2: a CR alone may be the end of a line to another reader.
+    if line.iter().any(|&byte| byte.is_ascii_control() && byte != b'\t') {
+        return Err((400, "invalid chunk"));
+    }
     let digits = line.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii_end();
     let valid = (1..=16).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
     let size = std::str::from_utf8(digits).ok().filter(|_| valid);
@@ -203,6 +207,14 @@ mod tests {
             (&b"5\nhello\r\n"[..], 400),
             (b"+5\r\nhello\r\n", 400),
             (b"0x5\r\nhello\r\n", 400),
+            (b"5;a\rb\r\nhello\r\n", 400),
+            (b"5;\0\r\nhello\r\n", 400),
+            (b" 5\r\nhello\r\n", 400),
+            (b"5 5\r\nhello\r\n", 400),
+            (b"-5\r\nhello\r\n", 400),
+            (b";a\r\nhello\r\n", 400),
+            (b"0\r\na: b\r\n c\r\n\r\n", 400),
+            (b"0\r\na: b\n\r\n", 400),
             (b"\r\n", 400),
             (b"5\r\nhelloX\r\n", 400),
             (b"11111111111111111\r\n", 400),

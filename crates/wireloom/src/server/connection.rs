@@ -414,12 +414,16 @@ fn look(bytes: &mut BytesMut, scanned: &mut usize, first: bool, len_max: usize) 
         }
         _ => {}
     }
-    let too_long = Some(Arrived::Refused((431, "the head of the request is too long")));
     let preface = first && bytes.len() < PREFACE.len() && PREFACE.starts_with(bytes);
-    if !preface && let Some(len) = head::end(bytes, scanned) {
-        return if len > len_max { too_long } else { Some(Arrived::Head(len)) };
+    match if preface { None } else { head::end(bytes, scanned) } {
+        Some(len) if len <= len_max => Some(Arrived::Head(len)),
+        None if bytes.len() < len_max => None,
+        // RFC 9110 §15.5.15, RFC 6585 §5.
+        _ if bytes.iter().take(len_max).any(|&byte| byte == b'\n') => {
+            Some(Arrived::Refused((431, "the head of the request is too long")))
+        }
+        _ => Some(Arrived::Refused((414, "the target of the request is too long"))),
     }
-    if bytes.len() >= len_max { too_long } else { None }
 }
 
 /// What a request says about its response.

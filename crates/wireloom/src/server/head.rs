@@ -40,33 +40,89 @@ pub(super) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(&bytes) {
-        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Complete(len)) if len == bytes.len() => {}
+        // Whoever finds another end than this one would take the rest for something else.
+        Ok(httparse::Status::Complete(_)) => return Err((400, "the request has two ends")),
         Ok(httparse::Status::Partial) => return Err((400, "the request is cut off")),
         // RFC 6585 §5.
         Err(httparse::Error::TooManyHeaders) => return Err((431, "too many headers")),
         // RFC 9110 §15.6.6.
-        Err(httparse::Error::Version) => return Err((505, "unknown HTTP version")),
+        Err(httparse::Error::Version) if names_version(&bytes) => return Err((505, "unknown HTTP version")),
+        Err(httparse::Error::HeaderName) => return Err((400, "invalid header name")),
+        Err(httparse::Error::HeaderValue) => return Err((400, "invalid header value")),
         Err(_) => return Err((400, "this is not HTTP")),
     }
     let place = |part: &[u8]| Headers::place_of(&bytes, part);
+    let method = request.method.unwrap_or_default();
     let target = request.path.unwrap_or_default();
-    if !target.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err((400, "invalid request target"));
-    }
+    let authority = judge_target(method, target).ok_or((400, "invalid request target"))?;
     let version = if request.version == Some(0) { Version::Http10 } else { Version::Http11 };
     let mut hosts = 0;
     let mut fields = Vec::with_capacity(request.headers.len());
     for header in request.headers.iter() {
-        hosts += usize::from(header.name.eq_ignore_ascii_case("host"));
-        fields.push((place(header.name.as_bytes()), place(header.value)));
+        let mut value = place(header.value);
+        if header.name.eq_ignore_ascii_case("host") {
+            hosts += 1;
+            // RFC 9112 §3.2: a 400 for a value that is none.
+            if !header.value.iter().copied().all(is_authority_byte) {
+                return Err((400, "invalid Host"));
+            }
+            // RFC 9112 §3.2.2: what a whole URI says takes its place.
+            if let Some(authority) = authority {
+                value = place(authority.as_bytes());
+            }
+        }
+        fields.push((place(header.name.as_bytes()), value));
     }
     // RFC 9112 §3.2: a 400 for a request without Host, or with more than one.
     if hosts > 1 || (hosts == 0 && version == Version::Http11) {
         return Err((400, "a request has one Host"));
     }
-    let method = place(request.method.unwrap_or_default().as_bytes());
+    let method = place(method.as_bytes());
     let target = place(target.as_bytes());
     Ok(Head { method, target, version, headers: Headers::from_arena(bytes, fields) })
+}
+
+/// Judges a target (RFC 9112 §3.2): `None` for one that is none. One that is a whole URI gives its authority.
+fn judge_target<'t>(method: &str, target: &'t str) -> Option<Option<&'t str>> {
+    // RFC 3986 §3.5: a fragment stays with the client.
+    if target.bytes().any(|byte| !byte.is_ascii_graphic() || byte == b'#') {
+        return None;
+    }
+    if target.starts_with('/') || (target == "*" && method == "OPTIONS") {
+        return Some(None);
+    }
+    if method == "CONNECT" {
+        return target.bytes().all(is_authority_byte).then_some(None);
+    }
+    let (scheme, rest) = target.split_once("://")?;
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    // RFC 3986 §3.1; RFC 9110 §4.2.1, §4.2.4: neither without a host nor with a user.
+    let valid = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+        && !authority.is_empty()
+        && !authority.starts_with(':')
+        && authority.bytes().all(is_authority_byte);
+    valid.then_some(Some(authority))
+}
+
+/// RFC 3986 §3.2: host and port, without a user.
+fn is_authority_byte(byte: u8) -> bool {
+    byte.is_ascii_graphic()
+        && !matches!(
+            byte,
+            b'"' | b'#' | b'/' | b'<' | b'>' | b'?' | b'@' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}'
+        )
+}
+
+/// Whether a request line ends with a version of HTTP, whichever (RFC 9112 §2.3).
+fn names_version(head: &[u8]) -> bool {
+    let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let mut words = line.trim_ascii_end().split(|&byte| byte == b' ').skip(2);
+    let version = words.next().unwrap_or_default();
+    words.next().is_none()
+        && matches!(version, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+            if major.is_ascii_digit() && minor.is_ascii_digit())
 }
 
 /// Whether a request can begin with this byte (RFC 9110 §5.6.2: a method is a token).
@@ -98,8 +154,78 @@ mod tests {
         assert_eq!(parse("GET / HTTP/1.0\r\n\r\n"), Ok(()));
         assert_eq!(parse("GET / HTTP/1.1\r\n\r\n"), Err(400));
         assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"), Err(400));
-        assert_eq!(parse("GET / HTTP/3.1\r\n\r\n"), Err(505));
+        assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), Err(400));
+        for host in ["a b", "a/b", "u@a", "a, b", "a\x7f", "\"a\"", "a?b"] {
+            assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")), Err(400), "{host}");
+        }
+        for host in ["", "a", "a:80", "[::1]:80", "a%20b", "a_b"] {
+            assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")), Ok(()), "{host}");
+        }
+    }
+
+    #[test]
+    fn judges_lines() {
+        let parse = |head: &str| parse(head.as_bytes().into()).map(drop).map_err(|(status, _)| status);
+        for (line, verdict) in [
+            ("GET / HTTP/3.1", Err(505)),
+            ("GET / HTTP/1.2", Err(505)),
+            ("GET / HTP/1.1", Err(400)),
+            ("GET / http/1.1", Err(400)),
+            ("GET / HTTP/1.10", Err(400)),
+            ("GET  / HTTP/1.1", Err(400)),
+            ("GET / / HTTP/1.1", Err(400)),
+            ("GET / HTTP/1.1 ", Err(400)),
+            ("GET /", Err(400)),
+            ("GET\t/\tHTTP/1.1", Err(400)),
+            ("G\u{e9}T / HTTP/1.1", Err(400)),
+            ("GET /\u{e9} HTTP/1.1", Err(400)),
+            ("GET /#a HTTP/1.1", Err(400)),
+            ("GET a HTTP/1.1", Err(400)),
+            ("GET * HTTP/1.1", Err(400)),
+            ("OPTIONS * HTTP/1.1", Ok(())),
+            ("GET http://a/b?c HTTP/1.1", Ok(())),
+            ("GET http://a?c HTTP/1.1", Ok(())),
+            ("GET http:///b HTTP/1.1", Err(400)),
+            ("GET http://u@a/b HTTP/1.1", Err(400)),
+            ("GET 1http://a/b HTTP/1.1", Err(400)),
+            ("GET a:80 HTTP/1.1", Err(400)),
+            ("CONNECT a:80 HTTP/1.1", Ok(())),
+            ("CONNECT a:80/b HTTP/1.1", Err(400)),
+        ] {
+            assert_eq!(parse(&format!("{line}\r\nHost: a\r\n\r\n")), verdict, "{line}");
+        }
         let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "a: b\r\n".repeat(HEADERS_MAX));
         assert_eq!(parse(&many), Err(431));
+    }
+
+    // RFC 9112 §2.2, §5.1, §5.2: what two readers could read in two ways.
+    #[test]
+    fn judges_header_lines() {
+        for line in [
+            "X : a",
+            " X: a",
+            "X: a\r\n b",
+            "X: a\r\n\tb",
+            "X",
+            ": a",
+            "X: a\0",
+            "X: a\rb",
+            "X\0: a",
+            "X(: a",
+            "X: a\x0bb",
+        ] {
+            let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n");
+            let verdict = parse(head.as_bytes().into());
+            assert!(matches!(verdict, Err((400, _))), "{line:?}: {verdict:?}");
+        }
+    }
+
+    // RFC 9112 §3.2.2.
+    #[test]
+    fn a_whole_uri_says_which_host_is_meant() {
+        let head = b"GET http://b:81/c HTTP/1.1\r\nX: y\r\nHost: a\r\n\r\n";
+        let head = parse(head[..].into()).unwrap();
+        assert_eq!(head.headers.get("host"), Some(&b"b:81"[..]));
+        assert_eq!(head.headers.text(head.target), "http://b:81/c");
     }
 }

@@ -1,7 +1,7 @@
 //! The connections of a server: how many there are, from where, and how all of them are told to end.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -134,6 +134,7 @@ impl Registry {
 
     /// A seat for a connection from an address; `None` when there are `max` already.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr, max: Option<usize>) -> Option<Seat> {
+        let address = client_of(address);
         let mut members = lock(&self.members);
         if let Some(max) = max {
             let count = members.addresses.entry(address).or_default();
@@ -245,6 +246,28 @@ impl Drop for Seat {
     }
 }
 
+/// What one client has as its own: an IPv4 address, or the 64 bits of an IPv6 address that its network was given (RFC 6177).
+fn client_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        v4 => v4,
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_a_network_of_ipv6() {
+        let client = |address: &str| client_of(address.parse().unwrap());
+        assert_eq!(client("2001:db8::1"), client("2001:db8::ffff:0:0:2"));
+        assert_ne!(client("2001:db8::1"), client("2001:db8:0:1::1"));
+        assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));
+        assert_ne!(client("192.0.2.1"), client("192.0.2.2"));
+    }
 }

@@ -1,0 +1,475 @@
+//! Clients of HTTP/1.1 that mean harm, or do not know what they mean, over raw sockets: each is answered with the right status
+//! and a short reason, no two readers can be played against each other, and nothing hangs.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use wireloom::{Request, Response, Server, ServerConfig, ServerHandle};
+use wireloom_testing::{Rng, rounds};
+
+/// Nothing here takes nearly as long, unless somebody waits for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Serving {
+    address: SocketAddr,
+    handle: ServerHandle,
+    /// What the handler was asked: method, path, host and body.
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+/// A server that says what it was asked.
+async fn serve(config: ServerConfig) -> Serving {
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let (address, handle) = (server.local_addr().unwrap(), server.handle());
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = asked.clone();
+    tokio::spawn(server.serve(move |mut request: Request| {
+        let log = log.clone();
+        async move {
+            if request.path() == "/socket" {
+                return match request.websocket() {
+                    Ok(upgrade) => upgrade
+                        .on_open(|mut socket| async move { while let Ok(Some(_)) = socket.recv().await {} }),
+                    Err(refusal) => refusal,
+                };
+            }
+            if request.path() == "/unread" {
+                return Response::text(200, "unread\n");
+            }
+            let body = match request.bytes().await {
+                Ok(body) => String::from_utf8_lossy(&body).into_owned(),
+                Err(error) => return error.into(),
+            };
+            let host = String::from_utf8_lossy(request.header("host").unwrap_or(b"-")).into_owned();
+            let said = format!("{} {} {host} {body}", request.method(), request.path());
+            log.lock().unwrap().push(said.clone());
+            Response::text(200, said)
+        }
+    }));
+    Serving { address, handle, asked }
+}
+
+impl Serving {
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
+    }
+
+    /// What the server answers to these bytes, which come in pieces, until it closes.
+    async fn ask(&self, bytes: &[u8], mut piece_len: impl FnMut() -> usize) -> String {
+        let (mut reader, mut writer) = TcpStream::connect(self.address).await.unwrap().into_split();
+        let write = async {
+            let mut left = bytes;
+            while !left.is_empty() {
+                let (piece, rest) = left.split_at(piece_len().clamp(1, left.len()));
+                // One that was refused may have been closed.
+                if writer.write_all(piece).await.is_err() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+                left = rest;
+            }
+            let _ = writer.shutdown().await;
+        };
+        let mut answer = Vec::new();
+        // A reset after the answer does not take it back.
+        let read = async { while let Ok(1..) = reader.read_buf(&mut answer).await {} };
+        timeout(PATIENCE, async { tokio::join!(write, read) }).await.expect("it is answered or closed");
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    async fn ask_whole(&self, request: &str) -> String {
+        self.ask(request.as_bytes(), || usize::MAX).await
+    }
+}
+
+fn statuses(answer: &str) -> Vec<&str> {
+    answer.match_indices("HTTP/1.1 ").map(|(at, _)| &answer[at + 9..at + 12]).collect()
+}
+
+/// Requests that are refused, without their last lines.
+const REFUSED: [(&str, &str); 42] = [
+    // Lines (RFC 9112 §2, §3).
+    ("nonsense\r\n", "400"),
+    ("GET /\r\n", "400"),
+    ("GET / HTTP/1.1 \r\nHost: a\r\n", "400"),
+    ("GET  / HTTP/1.1\r\nHost: a\r\n", "400"),
+    ("GET / HTTP/2.0\r\nHost: a\r\n", "505"),
+    ("GET / HTTP/1.9\r\nHost: a\r\n", "505"),
+    ("GET / ICAP/1.0\r\nHost: a\r\n", "400"),
+    ("get\x01 / HTTP/1.1\r\nHost: a\r\n", "400"),
+    ("(GET / HTTP/1.1\r\nHost: a\r\n", "400"),
+    ("GET a HTTP/1.1\r\nHost: a\r\n", "400"),
+    ("GET /#b HTTP/1.1\r\nHost: a\r\n", "400"),
+    ("GET http://u:p@a/ HTTP/1.1\r\nHost: a\r\n", "400"),
+    ("CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n", "501"),
+    // Host (§3.2).
+    ("GET / HTTP/1.1\r\n", "400"),
+    ("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n", "400"),
+    ("GET / HTTP/1.1\r\nHost: a b\r\n", "400"),
+    ("GET / HTTP/1.1\r\nHost: a/b\r\n", "400"),
+    ("GET / HTTP/1.1\r\nHost: u@a\r\n", "400"),
+    ("GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n", "400"),
+    // Header lines (§5.1, §5.2).
+    ("GET / HTTP/1.1\r\nHost: a\r\nX : b\r\n", "400"),
+    ("GET / HTTP/1.1\r\n Host: a\r\n", "400"),
+    ("GET / HTTP/1.1\r\nHost: a\r\nX: b\r\n c\r\n", "400"),
+    ("GET / HTTP/1.1\r\nHost: a\r\nX: b\r\n\tc\r\n", "400"),
+    ("GET / HTTP/1.1\r\nHost: a\r\nX\r\n", "400"),
+    ("GET / HTTP/1.1\r\nHost: a\r\n: b\r\n", "400"),
+    ("GET / HTTP/1.1\r\nHost: a\r\nX: b\0\r\n", "400"),
+    ("GET / HTTP/1.1\r\nHost: a\r\nX: b\rY: c\r\n", "400"),
+    // Where a body ends (§6).
+    ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 1\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x1\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 18446744073709551616\r\n", "400"),
+    ("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n", "400"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n", "501"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n", "501"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "501"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n", "501"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding:\r\n", "501"),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n", "400"),
+];
+
+/// What would be a request of its own, were it not behind one that is refused.
+const BEHIND: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+
+#[tokio::test]
+async fn refuses_with_a_status_and_a_reason_and_hears_no_more() {
+    let server = serve(ServerConfig::default()).await;
+    for (head, status) in REFUSED {
+        let answer = server.ask_whole(&format!("{head}\r\n{BEHIND}")).await;
+        assert_eq!(statuses(&answer), [status], "{head:?}: {answer}");
+        let (head_, reason) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head_.contains("\r\nConnection: close"), "{head:?}: {answer}");
+        assert!((5..80).contains(&reason.len()) && reason.ends_with('\n'), "{head:?}: {answer}");
+        assert_eq!(server.asked(), [""; 0], "{head:?}");
+    }
+}
+
+#[tokio::test]
+async fn refuses_a_head_that_is_too_long() {
+    let server = serve(ServerConfig::default()).await;
+    let long = "x".repeat(1 << 20);
+    for (request, status) in [
+        (format!("GET /{long}"), "414"),
+        (format!("{long} / HTTP/1.1\r\n"), "414"),
+        (format!("GET / HTTP/1.1\r\nHost: a\r\nX: {long}"), "431"),
+        (format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "a: b\r\n".repeat(101)), "431"),
+        (format!("GET / HTTP/1.1\r\nHost: a\r\n{}", "a: b\r\n".repeat(100_000)), "431"),
+    ] {
+        let answer = server.ask_whole(&request).await;
+        assert_eq!(statuses(&answer), [status], "{}: {answer}", &request[..20]);
+    }
+}
+
+// RFC 9112 §7.1: what a chunked body is, and what is behind it.
+#[tokio::test]
+async fn judges_chunked_bodies() {
+    let server = serve(ServerConfig::default()).await;
+    let chunked = "POST /in HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for (body, content) in [
+        ("0\r\n\r\n", ""),
+        ("3\r\nabc\r\n0\r\n\r\n", "abc"),
+        ("0003\r\nabc\r\n000\r\n\r\n", "abc"),
+        ("3;a=b;c=\"d\"\r\nabc\r\n0;e\r\n\r\n", "abc"),
+        ("1\r\na\r\n1\r\nb\r\n0\r\nX: y\r\nContent-Length: 5\r\n\r\n", "ab"),
+        ("A\r\n0123456789\r\n0\r\n\r\n", "0123456789"),
+    ] {
+        let answer = server.ask_whole(&format!("{chunked}{body}{BEHIND}")).await;
+        assert_eq!(statuses(&answer), ["200", "200"], "{body:?}: {answer}");
+        assert_eq!(server.asked(), [format!("POST /in a {content}"), "GET /smuggled a ".into()], "{body:?}");
+    }
+    for body in [
+        "3\nabc\n0\n\n",
+        "3\r\nabcd\r\n0\r\n\r\n",
+        "3\r\nabc0\r\n\r\n",
+        "3\r\nab\r\n0\r\n\r\n",
+        "-3\r\nabc\r\n0\r\n\r\n",
+        "0x3\r\nabc\r\n0\r\n\r\n",
+        " 3\r\nabc\r\n0\r\n\r\n",
+        "3 3\r\nabc\r\n0\r\n\r\n",
+        "\r\n3\r\nabc\r\n0\r\n\r\n",
+        "10000000000000003\r\nabc\r\n0\r\n\r\n",
+        "3;\rx\r\nabc\r\n0\r\n\r\n",
+        "3\r\r\nabc\r\n0\r\n\r\n",
+        "0\r\nno colon\r\n\r\n",
+        "0\r\nX : y\r\n\r\n",
+        "0\r\nX: y\r\n z\r\n\r\n",
+        "0\r\nX: \0\r\n\r\n",
+    ] {
+        let answer = server.ask_whole(&format!("{chunked}{body}{BEHIND}")).await;
+        assert_eq!(statuses(&answer), ["400"], "{body:?}: {answer}");
+        assert_eq!(server.asked(), [""; 0], "{body:?}");
+    }
+    // As large as a number gets: nothing is set aside for it.
+    let answer = server.ask_whole(&format!("{chunked}ffffffffffffffff\r\n{}", "x".repeat(2 << 20))).await;
+    assert_eq!(statuses(&answer), ["413"], "{answer}");
+    let overlong = format!("{chunked}3;{}\r\nabc\r\n0\r\n\r\n", "x".repeat(5_000));
+    assert_eq!(statuses(&server.ask_whole(&overlong).await), ["400"]);
+    let trailers = format!("{chunked}0\r\n{}\r\n", "x: y\r\n".repeat(101));
+    assert_eq!(statuses(&server.ask_whole(&trailers).await), ["400"]);
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_reads_is_no_request() {
+    let server = serve(ServerConfig::default()).await;
+    let len = BEHIND.len();
+    // All of it is there: it is passed over. Some is not: nothing follows it.
+    for (announced, expected) in
+        [(len, vec!["200", "200"]), (len + 5, vec!["200", "200"]), (1 << 30, vec!["200"])]
+    {
+        let rest = "GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
+        let filler = "x".repeat(announced.min(len + 5) - len);
+        let request = format!(
+            "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: {announced}\r\n\r\n{BEHIND}{filler}{rest}"
+        );
+        let answer = server.ask_whole(&request).await;
+        assert_eq!(statuses(&answer), expected, "{answer}");
+        let asked = server.asked();
+        assert!(!asked.iter().any(|asked| asked.contains("smuggled")), "{asked:?}");
+    }
+}
+
+#[tokio::test]
+async fn answers_what_is_unusual_and_allowed() {
+    let server = serve(ServerConfig::default()).await;
+    for (request, expected, said) in [
+        // RFC 9112 §2.2: a LF alone may end a line of a head; empty lines before it are passed over.
+        ("\r\n\n\r\nGET / HTTP/1.1\nHost: a\n\n", vec!["200"], "GET / a "),
+        // RFC 9112 §3.2.2, §3.2.4.
+        ("GET http://b:81/c?d HTTP/1.1\r\nHost: a\r\n\r\n", vec!["200"], "GET /c b:81 "),
+        ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", vec!["200"], "OPTIONS * a "),
+        ("GET / HTTP/1.1\r\nHost:\r\n\r\n", vec!["200"], "GET /  "),
+        ("PROPFIND / HTTP/1.1\r\nHost: a\r\n\r\n", vec!["200"], "PROPFIND / a "),
+        // RFC 9112 §6.3: the same length twice is one.
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nb",
+            vec!["200"],
+            "POST / a b",
+        ),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0001\r\n\r\nb", vec!["200"], "POST / a b"),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\n\r\n1\r\nb\r\n0\r\n\r\n",
+            vec!["200"],
+            "POST / a b",
+        ),
+        // RFC 9112 §9.3: HTTP/1.0 ends with its first answer, whatever is behind it.
+        ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.0\r\n\r\n", vec!["200"], "GET / - "),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: Close\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            vec!["200"],
+            "GET / a ",
+        ),
+        // RFC 9110 §7.8: what is not known is passed over.
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: TLS/1.0, foo\r\n\r\n",
+            vec!["200"],
+            "GET / a ",
+        ),
+        // RFC 9110 §10.1.1: HTTP/1.0 has no interim answers, and a body that is there needs none.
+        ("POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nb", vec!["200"], "POST / - b"),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nb",
+            vec!["200"],
+            "POST / a b",
+        ),
+    ] {
+        let answer = server.ask_whole(request).await;
+        assert_eq!(statuses(&answer), expected, "{request:?}: {answer}");
+        assert_eq!(server.asked(), [said], "{request:?}");
+    }
+}
+
+#[tokio::test]
+async fn answers_to_head_have_no_body_and_requests_in_line_their_order() {
+    let server = serve(ServerConfig::default()).await;
+    let mut request = String::new();
+    for number in 0..200 {
+        let method = if number % 3 == 0 { "HEAD" } else { "GET" };
+        request += &format!("{method} /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    let mut random = Rng::with_seed(1);
+    let answer = server.ask(request.as_bytes(), || 1 + random.len(300)).await;
+    let mut left = &*answer;
+    for number in 0..200 {
+        let method = if number % 3 == 0 { "HEAD" } else { "GET" };
+        let said = format!("{method} /{number} a ");
+        let (head, rest) = left.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(head.contains(&format!("Content-Length: {}", said.len())), "{head}");
+        left = if method == "HEAD" { rest } else { rest.strip_prefix(&*said).unwrap() };
+    }
+    assert_eq!(left, "");
+}
+
+// RFC 6455 §4.2.1: frames begin behind the head, and a body would lie in their way.
+#[tokio::test]
+async fn a_websocket_does_not_begin_with_a_body() {
+    let server = serve(ServerConfig::default()).await;
+    let handshake = |more: &str| {
+        format!(
+            "GET /socket HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{more}"
+        )
+    };
+    for (more, status) in [
+        ("\r\n\u{88}\u{80}", "101"),
+        ("Content-Length: 0\r\n\r\n", "101"),
+        ("Content-Length: 2\r\n\r\nhi", "400"),
+        ("Content-Length: 2\r\n\r\n", "400"),
+        ("Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"),
+    ] {
+        let answer = server.ask_whole(&handshake(more)).await;
+        assert_eq!(statuses(&answer)[0], status, "{more:?}: {answer}");
+    }
+}
+
+// Slow on purpose: each stage has its time, and a byte now and then buys no more of it.
+#[tokio::test]
+async fn gives_up_those_that_are_slow_on_purpose() {
+    let mut config = ServerConfig::default();
+    config.handshake_timeout = Duration::from_millis(400);
+    config.keep_alive_timeout = Duration::from_millis(400);
+    config.body_timeout = Duration::from_millis(400);
+    let server = serve(config).await;
+    let head = "POST /in HTTP/1.1\r\nHost: a\r\n";
+    for (at_once, drip, expected) in [
+        ("", "GET / HTTP/1.1\r\nX-Long-Header-Name: and-its-value", vec!["408"]),
+        // Empty lines are no beginning.
+        ("", "\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n", vec![]),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n",
+            vec!["200"],
+        ),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nX-Long-Header: and-its-value",
+            vec!["200", "408"],
+        ),
+        (&*format!("{head}Content-Length: 99\r\n\r\n"), "abcdefghijklmnopqrstuvwxyzabcdefghij", vec!["408"]),
+        (
+            &*format!("{head}Transfer-Encoding: chunked\r\n\r\n"),
+            "1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n",
+            vec!["408"],
+        ),
+        (
+            &*format!("{head}Transfer-Encoding: chunked\r\n\r\n5;"),
+            "an-extension-that-comes-to-no-end-at-all",
+            vec!["408"],
+        ),
+    ] {
+        let (mut reader, mut writer) = TcpStream::connect(server.address).await.unwrap().into_split();
+        let begin = Instant::now();
+        writer.write_all(at_once.as_bytes()).await.unwrap();
+        let write = async {
+            for byte in drip.bytes().cycle() {
+                tokio::time::sleep(Duration::from_millis(40)).await;
+                if writer.write_all(&[byte]).await.is_err() || begin.elapsed() > PATIENCE / 2 {
+                    break;
+                }
+            }
+        };
+        let mut answer = Vec::new();
+        let read = async { while let Ok(1..) = reader.read_buf(&mut answer).await {} };
+        tokio::select! {
+            () = write => {}
+            () = read => {}
+        }
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(begin.elapsed() < PATIENCE / 2, "{drip:?}: {answer}");
+        assert_eq!(statuses(&answer), expected, "{drip:?}: {answer}");
+    }
+}
+
+// A connection that was kept for long has all the time for its next request.
+#[tokio::test]
+async fn the_time_for_a_head_begins_with_it() {
+    let mut config = ServerConfig::default();
+    config.handshake_timeout = Duration::from_millis(300);
+    let server = serve(config).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let mut answer = [0; 512];
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    assert!(stream.read(&mut answer).await.unwrap() > 0);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    stream.write_all(b"GET /later HTTP/1.1\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    stream.write_all(b"Host: a\r\n\r\n").await.unwrap();
+    let len = stream.read(&mut answer).await.unwrap();
+    assert!(answer[..len].starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer[..len]));
+}
+
+/// What is mixed into requests to spoil them.
+const SPOILS: [&[u8]; 14] = [
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b"\0",
+    b" ",
+    b"\t",
+    b":",
+    b"0\r\n\r\n",
+    b"Content-Length: 3\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Host: b\r\n",
+    b"Expect: 100-continue\r\n",
+    b"\xff\xfe",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+];
+
+// Whatever comes, and however it is cut: one verdict, and the server serves on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_bytes_have_one_verdict_however_they_are_cut() {
+    let mut config = ServerConfig::default();
+    config.handshake_timeout = Duration::from_secs(5);
+    let server = serve(config).await;
+    let mut cases = Vec::new();
+    rounds(150, |rng| {
+        let mut bytes = Vec::new();
+        for _ in 0..=rng.len(3) {
+            let (head, _) = REFUSED[rng.len(REFUSED.len() - 1)];
+            match rng.len(3) {
+                0 => bytes.extend_from_slice(format!("{head}\r\nabc\r\n").as_bytes()),
+                1 => bytes.extend_from_slice(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"),
+                2 => bytes.extend_from_slice(
+                    b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+                ),
+                _ => bytes.extend_from_slice(BEHIND.as_bytes()),
+            }
+        }
+        for _ in 0..rng.len(3) {
+            let at = rng.len(bytes.len());
+            let spoil = SPOILS[rng.len(SPOILS.len() - 1)];
+            bytes.splice(at..at, spoil.iter().copied());
+        }
+        cases.push((bytes, rng.u64(..)));
+    });
+    for (bytes, seed) in cases {
+        let whole = server.ask(&bytes, || usize::MAX).await;
+        let asked = server.asked();
+        let mut random = Rng::with_seed(seed);
+        let cut = server.ask(&bytes, || 1 + random.len(9)).await;
+        let context = format!("{}: {whole}", bytes.escape_ascii());
+        // An interim answer depends on what has come by then.
+        let final_ = |answer: &str| -> Vec<String> {
+            statuses(answer).into_iter().filter(|status| *status != "100").map(String::from).collect()
+        };
+        assert_eq!(final_(&cut), final_(&whole), "{context}");
+        assert_eq!(server.asked(), asked, "{context}");
+    }
+    assert!(server.ask_whole(BEHIND).await.starts_with("HTTP/1.1 200 OK\r\n"));
+    assert_eq!(server.handle.stats().handlers_panicked, 0);
+}
