@@ -3,7 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use wireloom::{ClientTls, CloseCode, Connector, Error, Request, Response, Server, ServerTls};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use wireloom::{ClientTls, CloseCode, Connector, Error, Request, Response, Server, ServerConfig, ServerTls};
 
 async fn handle(request: Request) -> Response {
     let tls = request.tls().cloned().unwrap_or_default();
@@ -80,4 +84,38 @@ async fn takes_a_new_certificate_while_it_serves() {
     std::fs::write(&key, "nothing").unwrap();
     assert!(tls.reload_if_changed().is_err());
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+// Whoever does not speak TLS is told so, or given up.
+#[tokio::test]
+async fn tells_who_speaks_no_tls() {
+    let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
+    let mut config = ServerConfig::default();
+    config.handshake_timeout = Duration::from_millis(300);
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config).tls(tls);
+    let (address, stats) = (server.local_addr().unwrap(), server.handle());
+    tokio::spawn(server.serve(handle));
+    let ask = async |bytes: &[u8]| {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        let mut answer = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await;
+        // A reset after the answer does not take it back.
+        let _ = read.expect("it is closed");
+        answer
+    };
+    for plain in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let answer = String::from_utf8(ask(plain.as_bytes()).await).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n") && answer.contains("https"), "{answer}");
+    }
+    // Records that are none get an alert, if anything; one that does not come to its end, nothing.
+    for record in
+        [&b"\x16\x03\x01\0\x05hello"[..], b"\x16\x09\x09\xff\xff", b"\x16\x03\x01\x02\0\x01", b"\x16"]
+    {
+        let answer = ask(record).await;
+        assert!(answer.is_empty() || answer[0] == 0x15, "{answer:?}");
+    }
+    assert_eq!(stats.stats().tls_failed, 6);
+    let trusting = Connector::new().tls(ClientTls::default().with_root(certificate.der()));
+    assert!(trusting.connect(&format!("wss://localhost:{}/", address.port())).await.is_ok());
 }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 #[cfg(feature = "tls")]
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use tokio::io::ReadBuf;
@@ -23,8 +23,11 @@ use crate::io::Io;
 #[cfg(feature = "tls")]
 use crate::{http::TlsInfo, tls::ServerTls};
 
+/// What a TLS connection begins with.
+pub(super) const TLS_HANDSHAKE: u8 = 0x16;
+
 /// Waits until the client says something, and then for a turn: one that says nothing costs nothing, and one that waits holds
-/// nothing. What it has said is left where it is if it is `secured`. `None` when there is nobody to serve.
+/// nothing. What it has said is left where it is if it is `secured` and may be TLS. `None` when there is nobody to serve.
 pub(super) async fn begin(
     io: &mut Io,
     bytes: &mut BytesMut,
@@ -45,8 +48,9 @@ pub(super) async fn begin(
                 turn.await.ok()?.ok()?
             }
         };
-        let said =
-            poll_fn(|cx| Poll::Ready(if secured { poll_peek(cx, io) } else { poll_read(cx, io, bytes) }));
+        let said = poll_fn(|cx| {
+            Poll::Ready(if secured { poll_tls(cx, io, bytes) } else { poll_read(cx, io, bytes) })
+        });
         match said.await {
             Poll::Ready(Ok(1..)) => return Some(turn),
             Poll::Ready(_) => return None,
@@ -56,10 +60,13 @@ pub(super) async fn begin(
     }
 }
 
-fn poll_peek(cx: &mut Context<'_>, io: &Io) -> Poll<std::io::Result<usize>> {
-    let Io::Tcp(stream) = io else { return Poll::Ready(Ok(1)) };
+/// Looks at what is there, and reads it when it is not TLS.
+fn poll_tls(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<std::io::Result<usize>> {
+    let Io::Tcp(stream) = &*io else { return Poll::Ready(Ok(1)) };
     let mut byte = [0];
-    stream.poll_peek(cx, &mut ReadBuf::new(&mut byte))
+    let len = ready!(stream.poll_peek(cx, &mut ReadBuf::new(&mut byte)))?;
+    // RFC 8446 §5.1: a handshake is in records of type 22.
+    if len == 0 || byte == [TLS_HANDSHAKE] { Poll::Ready(Ok(len)) } else { poll_read(cx, io, bytes) }
 }
 
 /// Speaks TLS. `None` when that fails or takes too long.

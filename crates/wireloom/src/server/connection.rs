@@ -13,6 +13,7 @@ use bytes::{Buf as _, BytesMut};
 use wireloom_http2::Role as Http2Role;
 use wireloom_http2::upgrade::PREFACE;
 
+use super::beginning::TLS_HANDSHAKE;
 use super::body::Framing;
 use super::head::{self, Refusal};
 use super::intake::{Intake, Over, poll_read};
@@ -341,6 +342,13 @@ impl Connection {
         self.write(&[&out]).await
     }
 
+    /// Tells a client that would have had to speak TLS.
+    #[cfg(feature = "tls")]
+    pub(super) async fn refuse_plain(mut self) {
+        self.registry.counters.tls_failed.fetch_add(1, Ordering::Relaxed);
+        self.refuse(400, "TLS is spoken here: the URL begins with https or wss").await;
+    }
+
     /// In a box: most requests are not refused.
     fn refuse(&mut self, status: u16, why: &str) -> Pin<Box<impl Future<Output = ()>>> {
         let (_, headers, mut body) = Response::text(status, format!("{why}\n")).into_parts();
@@ -408,7 +416,7 @@ fn look(bytes: &mut BytesMut, scanned: &mut usize, first: bool, len_max: usize) 
     }
     match bytes.first() {
         // RFC 8446 §5.1: a record of a TLS handshake.
-        Some(0x16) => return Some(Arrived::Refused((400, "TLS is not spoken here"))),
+        Some(&TLS_HANDSHAKE) => return Some(Arrived::Refused((400, "TLS is not spoken here"))),
         Some(&byte) if !head::is_method_byte(byte) => {
             return Some(Arrived::Refused((400, "this is not HTTP")));
         }

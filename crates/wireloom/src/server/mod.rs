@@ -253,6 +253,11 @@ impl<H: Handler> Serving<H> {
         let mut origin = Origin { peer, tls: None, config: config.clone() };
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
+            if !bytes.is_empty() {
+                let connection = Connection::new(io, bytes, origin, registry.clone(), seat, patience);
+                connection.refuse_plain().await;
+                return None;
+            }
             let secure = Box::pin(beginning::secure(io, tls, config, registry, &mut patience));
             let (secured, info) = secure.await?;
             (io, origin.tls) = (secured, Some(info));
