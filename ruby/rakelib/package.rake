@@ -27,7 +27,7 @@ module Package
     pack("native") do |stage, spec|
       spec.files.reject! { |path| path.start_with?("ext/") }
       spec.extensions.clear
-      spec.platform = Gem::Platform.local
+      spec.platform = platform
       oldest, newest = extensions.keys.minmax_by { |version| Gem::Version.new(version) }
       spec.required_ruby_version = [">= #{oldest}", "< #{Gem::Version.new("#{newest}.0").bump}.dev"]
       extensions.each do |version, path|
@@ -36,6 +36,12 @@ module Package
         spec.files << to
       end
     end
+  end
+
+  # This machine's, by the name that gems carry: the version counts where it is the C library's, not that of the system.
+  def platform
+    local = Gem::Platform.local
+    Gem::Platform.new([local.cpu, local.os, local.version&.slice(/musl|ucrt/)])
   end
 
   # Copies the gem's files into a folder, lets the block add to them and to the specification, and packs them.

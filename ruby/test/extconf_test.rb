@@ -47,14 +47,22 @@ class ExtconfTest < Wireloom::TestCase
     assert_match(/^wireloom: .*cargo does not run; building it needs Rust/, out)
   end
 
+  # How a Makefile is written: by plain cargo, and by rb_sys where it is installed.
+  def each_way
+    yield "WIRELOOM_PLAIN_CARGO" => "1"
+    yield "WIRELOOM_PLAIN_CARGO" => nil if Gem::Specification.find_all_by_name("rb_sys").any?
+  end
+
   def test_says_what_is_needed_when_cargo_fails
     cargo = program("cargo", "cargo 1.90.0", "$([ $# = 1 ] && echo 0 || echo 1)")
-    _, status = extconf("CARGO" => cargo, "WIRELOOM_PLAIN_CARGO" => "1")
-    assert status.success?
-    out, status = Open3.capture2e("make", chdir: @folder)
-    refute status.success?
-    assert_match(/^wireloom: building it needs Rust .*libclang/, out)
-    refute_path_exists File.join(@folder, "wireloom.#{RbConfig::CONFIG["DLEXT"]}")
+    each_way do |env|
+      _, status = extconf(env.merge("CARGO" => cargo))
+      assert status.success?
+      out, status = Open3.capture2e({ "CARGO" => cargo }, "make", chdir: @folder)
+      refute status.success?
+      assert_match(/^wireloom: building it needs Rust .*libclang/, out)
+      refute_path_exists File.join(@folder, "wireloom.#{RbConfig::CONFIG["DLEXT"]}")
+    end
   end
 
   # Installs by a cargo that only leaves a file where the real one does.
@@ -64,19 +72,25 @@ class ExtconfTest < Wireloom::TestCase
     File.write(cargo, <<~SHELL, perm: 0o755)
       #!/bin/sh
       [ "$1" != --version ] || { echo cargo 1.90.0; exit; }
-      case "$*" in *--locked*--release*) ;; *) exit 1 ;; esac
+      case "$*" in *--locked*) ;; *) exit 1 ;; esac
+      case "$*" in *--release* | *"--profile release"*) ;; *) exit 1 ;; esac
       mkdir -p '#{@folder}/target/release'
       echo compiled > '#{@folder}/target/release/libwireloom.#{soext}'
     SHELL
-    _, status = extconf("CARGO" => cargo, "WIRELOOM_PLAIN_CARGO" => "1")
+    each_way { |env| install_and_clean(env.merge("CARGO" => cargo)) }
+  end
+
+  def install_and_clean(env)
+    _, status = extconf(env)
     assert status.success?
     root = File.join(@folder, "root")
-    out, status = Open3.capture2e("make", "install", "DESTDIR=#{root}", chdir: @folder)
+    out, status = Open3.capture2e(env, "make", "install", "DESTDIR=#{root}", chdir: @folder)
     assert status.success?, out
     installed = File.join(root, RbConfig::CONFIG["sitearchdir"], "wireloom/wireloom.#{RbConfig::CONFIG["DLEXT"]}")
     assert_equal "compiled\n", File.read(installed)
+    FileUtils.rm_rf(root)
     assert system("make", "clean", chdir: @folder, out: File::NULL)
-    assert_equal %w[Makefile cargo root], Dir.children(@folder).sort - ["mkmf.log"]
+    assert_empty Dir[File.join(@folder, "**/*wireloom.*")]
     assert system("make", "distclean", chdir: @folder, out: File::NULL)
     refute_path_exists File.join(@folder, "Makefile")
   end

@@ -36,12 +36,12 @@ class PackageTest < Wireloom::TestCase
     out
   end
 
-  # Installs the gem into an empty GEM_HOME and uses it there.
+  # Installs the gem into an empty GEM_HOME, by means of what +env+ says, and uses it there.
   def install_and_use(path, env = {})
-    env = env.merge("GEM_HOME" => @home, "GEM_PATH" => @home)
-    run_command("gem", "install", "--local", "--no-document", path, env:, folder: @home)
+    alone = { "GEM_HOME" => @home, "GEM_PATH" => @home }
+    run_command("gem", "install", "--local", "--no-document", path, env: alone.merge(env), folder: @home)
     others = Gem::Specification.select(&:default_gem?).map(&:name).join(" ")
-    out = run_command(RbConfig.ruby, "-W0", "-e", USE, env: env.merge("OTHERS" => others), folder: @home).lines(chomp: true)
+    out = run_command(RbConfig.ruby, "-W0", "-e", USE, env: alone.merge("OTHERS" => others), folder: @home).lines(chomp: true)
     assert_equal ['[["a", "b"]]', '"GET / HTTP/1.1\r\n"', "WebSocket::Driver::Hybi", "Protocol::WebSocket::Framer", "HTTP2::Client"], out[0, 5]
     assert out[5].start_with?(@home), out[5]
     assert_nil out[6], "another gem is needed"
@@ -66,8 +66,19 @@ class PackageTest < Wireloom::TestCase
   end
 
   def test_the_gem_as_source_builds_and_installs
-    # The dependencies are built already where TARGET points to, which RubyGems would clean first.
-    target = File.expand_path(ENV["TARGET"] || "tmp/target", GEM)
-    install_and_use(pack("gem"), "MAKE" => "make --old-file=clean CARGO_TARGET=#{target}")
+    install_source("WIRELOOM_PLAIN_CARGO" => "1")
+  end
+
+  def test_the_gem_as_source_builds_by_rb_sys
+    rb_sys = Gem::Specification.find_all_by_name("rb_sys").first || skip("the gem rb_sys is not installed")
+    assert_includes install_source("GEM_PATH" => "#{@home}:#{rb_sys.base_dir}"), "generating"
+  end
+
+  # Builds with what is built already, which RubyGems and rb_sys would clean. Returns what make said.
+  def install_source(env)
+    target = File.expand_path(ENV["CARGO_TARGET_DIR"] || "tmp/target", GEM)
+    make = "make --old-file=clean RB_SYS_CARGO_TARGET_DIR=#{target} RUBYGEMS_CLEAN_DIRS="
+    install_and_use(pack("gem"), { "MAKE" => make }.merge(env))
+    File.read(Dir[File.join(@home, "extensions/**/gem_make.out")].fetch(0))
   end
 end

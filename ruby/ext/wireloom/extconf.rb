@@ -10,6 +10,8 @@ end
 NEEDS = "building it needs Rust 1.89 or later (https://rustup.rs), a C compiler, the headers of Ruby and libclang " \
         "(Debian: ruby-dev libclang-dev); a gem for your platform needs none of them"
 
+SAY_NEEDS = "echo 'wireloom: #{NEEDS}'"
+
 cargo = ENV["CARGO"] || find_executable("cargo")
 give_up "cargo is missing; #{NEEDS}" unless cargo
 version =
@@ -29,6 +31,9 @@ begin
     config.profile = ENV.fetch("RB_SYS_CARGO_PROFILE", :release).to_sym
     config.extra_cargo_args = ["--locked"]
   end
+  # A build that fails says what it needs here as well.
+  makefile = File.read("Makefile")
+  File.write("Makefile", makefile.sub(/^\t\$\(CARGO\) .*$/) { |cargo| "#{cargo} || { #{SAY_NEEDS}; exit 1; }" })
 rescue LoadError
   # Undefined symbols are the interpreter's, which loads the extension; the linker of macOS wants to be told.
   link_args = RbConfig::CONFIG["host_os"].match?(/darwin/) ? "-C link-arg=-Wl,-undefined,dynamic_lookup" : ""
@@ -36,7 +41,8 @@ rescue LoadError
   lines = configuration($srcdir)
   lines << <<~MAKEFILE
     CARGO = #{cargo}
-    CARGO_TARGET = $(CURDIR)/target
+    # The name that rb_sys has for it.
+    RB_SYS_CARGO_TARGET_DIR = $(CURDIR)/target
     DLLIB = wireloom.#{RbConfig::CONFIG["DLEXT"]}
     target_prefix = /wireloom
     RUBYARCHDIR = $(sitearchdir)$(target_prefix)
@@ -46,8 +52,8 @@ rescue LoadError
     # cargo knows best whether there is something to do.
     $(DLLIB): FORCE
     \tRUBY="#{RbConfig.ruby}" $(CARGO) rustc --locked --release --lib --manifest-path "$(srcdir)/Cargo.toml" \\
-    \t\t--target-dir "$(CARGO_TARGET)" -- #{link_args} || { echo "wireloom: #{NEEDS}"; exit 1; }
-    \tcp "$(CARGO_TARGET)/release/#{built}" "$(DLLIB).new" && mv -f "$(DLLIB).new" "$(DLLIB)"
+    \t\t--target-dir "$(RB_SYS_CARGO_TARGET_DIR)" -- #{link_args} || { #{SAY_NEEDS}; exit 1; }
+    \tcp "$(RB_SYS_CARGO_TARGET_DIR)/release/#{built}" "$(DLLIB).new" && mv -f "$(DLLIB).new" "$(DLLIB)"
 
     install: install-so
     install-so: $(DLLIB)
@@ -55,7 +61,7 @@ rescue LoadError
     \t$(INSTALL_PROG) "$(DLLIB)" "$(RUBYARCHDIR)/$(DLLIB)"
 
     clean:
-    \trm -rf "$(CARGO_TARGET)" "$(DLLIB)" "$(DLLIB).new"
+    \trm -rf "$(RB_SYS_CARGO_TARGET_DIR)" "$(DLLIB)" "$(DLLIB).new"
 
     distclean realclean: clean
     \trm -f Makefile mkmf.log
