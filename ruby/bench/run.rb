@@ -11,20 +11,25 @@ module Bench
   class Report
     def initialize(markdown)
       @markdown = markdown
-      @heads = ["workload", "original", "wireloom", "ratio", "bar", "objects, original / wireloom"]
+      @heads = ["workload", "original", "wireloom", "ratio", "wanted", "objects, original / wireloom"]
       line(@heads)
       line(@heads.map { "---" }) if markdown
     end
 
     def add(result)
       row = result.row
-      original = result.original ? "#{amount(row, result.original)} (#{result.source})" : "–"
+      original = result.original ? "#{amount(row, result.original)} (#{result.version})" : "–"
       ratio = result.ratio ? format("%.1f×", result.ratio) : "–"
       objects = [result.original_objects, result.objects].map { |count| count ? format("%.1f", count) : "–" }.join(" / ")
-      line([row.label, original, replacement(result), ratio, bar(result), objects])
+      line([label(row), original, replacement(result), ratio, bar(result), objects])
     end
 
     private
+
+    # As the README has it, or by the name that selects it.
+    def label(row)
+      @markdown ? "#{row.gem.tr("_", "-")}: #{row.what}" : row.label
+    end
 
     def replacement(result)
       amount(result.row, result.replacement) + (result.row.measure == :memory ? "" : " per #{result.row.per}")
@@ -34,7 +39,7 @@ module Bench
       return "–" unless result.row.bar
 
       wanted = result.row.measure == :memory ? "≤ #{amount(result.row, result.row.bar)}" : "≥ #{result.row.bar}×"
-      "#{wanted} #{{ true => "met", false => "missed", nil => "not measured" }[result.met?]}"
+      "#{wanted} #{{ true => "met", false => "missed", nil => "not judged" }[result.met?]}"
     end
 
     def amount(row, figure)

@@ -87,7 +87,7 @@ module Bench
   end
 
   row "http-2/streams", "5,000 streams over one connection, both ends, a listener for every event",
-      gem: "http_2", per: "stream", bar: 8, published: 115_800, factor: 2.83, objects: 333 do |c|
+      gem: "http_2", per: "stream", bar: 8 do |c|
     -> { Requests.new(c).run(c.size(5_000, 5)) }
   end
 
@@ -104,7 +104,7 @@ module Bench
   end
 
   row "http-2/hpack-decode", "HPACK decoding of the stories",
-      gem: "http_2", per: "field", bar: 30, published: 4_800 do |c|
+      gem: "http_2", per: "field", bar: 30 do |c|
     stories = Stories.read(c.size(31, 1))
     blocks = stories.map { |lists| encode(lists) }
     lambda do
@@ -120,7 +120,7 @@ module Bench
   end
 
   row "http-2/hpack-encode", "HPACK encoding of the stories",
-      gem: "http_2", per: "field", bar: 20, published: 4_900 do |c|
+      gem: "http_2", per: "field", bar: 20 do |c|
     stories = Stories.read(c.size(31, 1))
     fields = stories.flatten(1).sum(&:size)
     bytes = nil
@@ -132,7 +132,7 @@ module Bench
   end
 
   row "http-2/upload", "16 MiB of DATA up one stream, both ends",
-      gem: "http_2", per: "upload", published: 19_020_000 do |c|
+      gem: "http_2", per: "upload" do |c|
     client = HTTP2::Client.new
     server = HTTP2::Server.new
     client.on(:frame) { |bytes| server << bytes }

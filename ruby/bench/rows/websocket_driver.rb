@@ -70,46 +70,40 @@ module Bench
       wire = events.map { |event| Traffic.frame(:binary, event, mask:) }.join
       deliver(contestant, driver, Traffic.chunks(wire, 16_384), events.size, events.sum(&:bytesize))
     end
-
-    # Options that an old original does not know.
-    def format(contestant, format)
-      contestant.newest? ? { binary_data_format: format } : {}
-    end
   end
 
   row "ws-driver/client", "5 KB binary events in 16 KiB chunks, client, :string",
-      gem: "websocket_driver", per: "message", bar: 5, published: 6_667, factor: 14.9 do |c|
-    Drivers.firehose(c, Drivers.client(**Drivers.format(c, :string)), mask: false)
+      gem: "websocket_driver", per: "message", bar: 5 do |c|
+    Drivers.firehose(c, Drivers.client(binary_data_format: :string), mask: false)
   end
 
   row "ws-driver/server", "5 KB binary events in 16 KiB chunks, server, masked, :string",
-      gem: "websocket_driver", per: "message", bar: 5, published: 9_346, factor: 10.9 do |c|
-    Drivers.firehose(c, Drivers.server(**Drivers.format(c, :string)), mask: true)
+      gem: "websocket_driver", per: "message", bar: 5 do |c|
+    Drivers.firehose(c, Drivers.server(binary_data_format: :string), mask: true)
   end
 
   row "ws-driver/array", "5 KB binary events in 16 KiB chunks, client, :array",
-      gem: "websocket_driver", per: "message", bar: 3, published: 52_600, factor: 1.9 do |c|
-    Drivers.firehose(c, Drivers.client(**Drivers.format(c, :array)), mask: false)
+      gem: "websocket_driver", per: "message", bar: 3 do |c|
+    Drivers.firehose(c, Drivers.client(binary_data_format: :array), mask: false)
   end
 
   row "ws-driver/200B", "200 B masked text in 64 KiB chunks, server",
-      gem: "websocket_driver", per: "message", bar: 12, published: 4_990 do |c|
+      gem: "websocket_driver", per: "message", bar: 12 do |c|
     count = c.size(3_000, 10)
     wire = Traffic.frame(:text, "0123456789" * 20, mask: true) * count
     Drivers.deliver(c, Drivers.server, Traffic.chunks(wire, 65_536), count, count * 200)
   end
 
   row "ws-driver/one", "20 B masked text, a read each, server",
-      gem: "websocket_driver", per: "message", bar: 6, published: 4_219, objects: 20 do |c|
+      gem: "websocket_driver", per: "message", bar: 6 do |c|
     count = c.size(3_000, 10)
     chunks = Array.new(count) { Traffic.frame(:text, "0123456789" * 2, mask: true) }
     Drivers.deliver(c, Drivers.server, chunks, count, count * 20)
   end
 
-  { "ascii" => ["0123456789abcdef", 8, 14_300_000], "multi-byte" => ["aé€😀ééé", 30, 78_800_000] }
-    .each do |kind, (unit, bar, published)|
+  { "ascii" => ["0123456789abcdef", 8], "multi-byte" => ["aé€😀ééé", 30] }.each do |kind, (unit, bar)|
     row "ws-driver/16MiB-#{kind}", "16 MiB masked text, #{kind}, in 64 KiB chunks, server",
-        gem: "websocket_driver", per: "message", bar:, published: do |c|
+        gem: "websocket_driver", per: "message", bar: bar do |c|
       bytes = c.size(16 << 20, 1 << 16)
       Drivers.deliver(c, Drivers.server, Traffic.chunks(Traffic.text(bytes, unit), 65_536), 1, bytes)
     end
