@@ -22,7 +22,7 @@ class PackageTest < Wireloom::TestCase
   RUBY
 
   def setup
-    skip "rake is not installed" unless system("rake", "--version", out: File::NULL, err: File::NULL)
+    skip "rake is not installed" unless system(RbConfig.ruby, "-S", "rake", "--version", out: File::NULL, err: File::NULL)
     @home = Dir.mktmpdir
   end
 
@@ -39,7 +39,7 @@ class PackageTest < Wireloom::TestCase
   # Installs the gem into an empty GEM_HOME, by means of what +env+ says, and uses it there.
   def install_and_use(path, env = {})
     alone = { "GEM_HOME" => @home, "GEM_PATH" => @home }
-    run_command("gem", "install", "--local", "--no-document", path, env: alone.merge(env), folder: @home)
+    run_command(RbConfig.ruby, "-S", "gem", "install", "--local", "--no-document", path, env: alone.merge(env), folder: @home)
     others = Gem::Specification.select(&:default_gem?).map(&:name).join(" ")
     out = run_command(RbConfig.ruby, "-W0", "-e", USE, env: alone.merge("OTHERS" => others), folder: @home).lines(chomp: true)
     assert_equal ['[["a", "b"]]', '"GET / HTTP/1.1\r\n"', "WebSocket::Driver::Hybi", "Protocol::WebSocket::Framer", "HTTP2::Client"], out[0, 5]
@@ -52,7 +52,7 @@ class PackageTest < Wireloom::TestCase
   end
 
   def pack(task)
-    path = run_command("rake", task).lines(chomp: true).last
+    path = run_command(RbConfig.ruby, "-S", "rake", task).lines(chomp: true).last
     assert_path_exists path
     path
   end
