@@ -113,12 +113,23 @@ impl Headers {
     }
 
     fn values<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let (found, value) = self.find(name, at)?;
+            at = found + 1;
+            Some(value)
+        })
+    }
+
+    /// The first field with this name from this one on: which it is, and its value.
+    #[inline(never)]
+    fn find(&self, name: &str, from: usize) -> Option<(usize, &[u8])> {
         // Most names are told apart by their length, before a byte of them is looked at.
-        let len = name.len() as u32;
-        let named = move |(place, _): &&Span| {
-            place.len == len && self.at(*place).eq_ignore_ascii_case(name.as_bytes())
+        let named = |(place, _): &Span| {
+            place.len as usize == name.len() && self.at(*place).eq_ignore_ascii_case(name.as_bytes())
         };
-        self.spans.iter().filter(named).map(|(_, value)| self.at(*value))
+        let found = from + self.spans.get(from..)?.iter().position(named)?;
+        Some((found, self.at(self.spans[found].1)))
     }
 
     /// As [`iter`](Self::iter), for those who need no text.
@@ -128,9 +139,8 @@ impl Headers {
 
     /// Whether one of the comma-separated values of a field is this token, in any case.
     pub(crate) fn names(&self, name: &str, token: &str) -> bool {
-        self.values(name)
-            .flat_map(|value| value.split(|&byte| byte == b','))
-            .any(|item| item.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+        let is_token = |item: &[u8]| item.trim_ascii().eq_ignore_ascii_case(token.as_bytes());
+        self.values(name).any(|value| value.split(|&byte| byte == b',').any(is_token))
     }
 
     /// How many fields there are.

@@ -1,5 +1,8 @@
 //! The head of an HTTP/1.1 request (RFC 9112 §2 to §5): found, parsed by httparse, judged.
 
+use std::io::BufRead as _;
+use std::mem::MaybeUninit;
+
 use crate::headers::{Headers, Place};
 use crate::http::Version;
 
@@ -23,23 +26,26 @@ pub(super) type Refusal = (u16, &'static str);
 pub(super) fn end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
     // A line that ended before may be followed by its CR only now.
     let mut at = scanned.saturating_sub(3);
-    while let Some(line_feed) = bytes[at..].iter().position(|&byte| byte == b'\n') {
-        let next = at + line_feed + 1;
-        match bytes[next..] {
-            [b'\n', ..] => return Some(next + 1),
-            [b'\r', b'\n', ..] => return Some(next + 2),
-            _ => at = next,
+    loop {
+        // Reading from memory does not fail.
+        at += (&bytes[at..]).skip_until(b'\n').unwrap_or_default();
+        match bytes[at..] {
+            [b'\n', ..] => return Some(at + 1),
+            [b'\r', b'\n', ..] => return Some(at + 2),
+            [] => {
+                *scanned = bytes.len();
+                return None;
+            }
+            _ => {}
         }
     }
-    *scanned = bytes.len();
-    None
 }
 
 /// Reads a whole head.
 pub(super) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut request = httparse::Request::new(&mut headers);
-    match request.parse(&bytes) {
+    let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut []);
+    match request.parse_with_uninit_headers(&bytes, &mut headers) {
         Ok(httparse::Status::Complete(len)) if len == bytes.len() => {}
         // Whoever finds another end than this one would take the rest for something else.
         Ok(httparse::Status::Complete(_)) => return Err((400, "the request has two ends")),

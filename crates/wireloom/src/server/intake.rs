@@ -46,10 +46,11 @@ impl Intake {
         if let Some(len) = len
             && len <= bytes.len() as u64
         {
-            // All of it came with the head.
-            let body = bytes.split_to(len as usize).freeze();
+            // All of it came with the head. Most requests have none.
             intake.over = Some(Over::Complete);
-            request.set_body(body.into());
+            if len > 0 {
+                request.set_body(bytes.split_to(len as usize).freeze().into());
+            }
             return Ok(intake);
         }
         let (writer, out) = pipe();

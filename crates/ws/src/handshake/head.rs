@@ -297,25 +297,39 @@ impl Head {
 
     /// The values of the fields with this name, in any case, in their order.
     pub(super) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        self.fields
-            .iter()
-            .filter(|field| self.bytes[field.name.clone()].eq_ignore_ascii_case(name.as_bytes()))
-            .map(|field| &self.bytes[field.value.clone()])
+        let mut at = 0;
+        core::iter::from_fn(move || {
+            let (found, value) = self.find(name, at)?;
+            at = found + 1;
+            Some(value)
+        })
+    }
+
+    /// The first field with this name, in any case, from this one on: which it is, and its value. Handshakes look for many
+    /// names, a few times a second or thousands: one loop that is in the cache serves all of them.
+    #[inline(never)]
+    fn find(&self, name: &str, from: usize) -> Option<(usize, &[u8])> {
+        // Most names are told apart by their length, before a byte of them is looked at.
+        let named = |field: &Field| {
+            field.name.len() == name.len()
+                && self.bytes[field.name.clone()].eq_ignore_ascii_case(name.as_bytes())
+        };
+        let found = from + self.fields.get(from..)?.iter().position(named)?;
+        Some((found, &self.bytes[self.fields[found].value.clone()]))
     }
 
     /// The value of the field with this name, if there is exactly one.
     pub(super) fn one<'a>(&'a self, name: &'a str) -> Occurs<'a> {
-        let mut values = self.values(name);
-        match (values.next(), values.next()) {
-            (None, _) => Occurs::Never,
-            (Some(value), None) => Occurs::Once(value),
-            (Some(_), Some(_)) => Occurs::Often,
+        match self.find(name, 0) {
+            None => Occurs::Never,
+            Some((at, _)) if self.find(name, at + 1).is_some() => Occurs::Often,
+            Some((_, value)) => Occurs::Once(value),
         }
     }
 
     /// Whether there is a field with this name.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.values(name).next().is_some()
+        self.find(name, 0).is_some()
     }
 }
 

@@ -3,21 +3,11 @@
 //! SHA-1 and base64 are libraries; nothing here guards a secret, it only shows that the other end speaks WebSocket.
 
 use base64::Engine as _;
-use base64::alphabet::STANDARD;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use sha1_smol::Sha1;
+use base64::engine::general_purpose::STANDARD;
+use sha1::{Digest as _, Sha1};
 
 /// RFC 6455 §1.3: what no other protocol would append to a key.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-
-/// RFC 6455 §4.2.1 wants a value that decodes to 16 bytes, and says nothing about the four bits that are left over in
-/// the last digit; clients that draw 22 random digits exist.
-const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &STANDARD,
-    GeneralPurposeConfig::new()
-        .with_decode_allow_trailing_bits(true)
-        .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
-);
 
 /// The `Sec-WebSocket-Accept` that answers this `Sec-WebSocket-Key`, which is taken as it was sent, in base64.
 ///
@@ -28,11 +18,9 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// ```
 pub fn accept_key(key: &[u8]) -> [u8; 28] {
     // RFC 6455 §4.2.2: SHA-1 of the key's text and the GUID, in base64.
-    let mut sha1 = Sha1::new();
-    sha1.update(key);
-    sha1.update(GUID);
+    let digest = Sha1::new().chain_update(key).chain_update(GUID).finalize();
     let mut accept = [0; 28];
-    let written = BASE64.encode_slice(sha1.digest().bytes(), &mut accept);
+    let written = STANDARD.encode_slice(digest, &mut accept);
     debug_assert_eq!(written, Ok(28));
     accept
 }
@@ -40,15 +28,16 @@ pub fn accept_key(key: &[u8]) -> [u8; 28] {
 /// The `Sec-WebSocket-Key` of this nonce.
 pub(crate) fn key(nonce: [u8; 16]) -> [u8; 24] {
     let mut key = [0; 24];
-    let written = BASE64.encode_slice(nonce, &mut key);
+    let written = STANDARD.encode_slice(nonce, &mut key);
     debug_assert_eq!(written, Ok(24));
     key
 }
 
-/// Whether this decodes to 16 bytes (RFC 6455 §4.2.1).
+/// Whether this decodes to 16 bytes (RFC 6455 §4.2.1). Nothing is said there about the four bits that are left over in the
+/// last digit; clients that draw 22 random digits exist.
 pub(crate) fn is_key(key: &[u8]) -> bool {
-    let mut nonce = [0; 16];
-    key.len() == 24 && BASE64.decode_slice(key, &mut nonce) == Ok(16)
+    let digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    key.len() == 24 && key[..22].iter().all(digit) && key[22..] == *b"=="
 }
 
 #[cfg(test)]

@@ -302,15 +302,21 @@ pub(super) fn judge_fields(head: &Head) -> Result<(), RequestError> {
         Occurs::Often => return Err(RequestError::OriginDuplicate),
     }
     judge_subprotocols(head)?;
+    if !head.has("sec-websocket-extensions") {
+        return Ok(());
+    }
     let lines = extension_lines(head).ok_or(RequestError::ExtensionsInvalid)?;
     parse_lines(lines).map_err(RequestError::Extensions)?;
     Ok(())
 }
 
 fn judge_subprotocols(head: &Head) -> Result<(), RequestError> {
+    if !head.has("sec-websocket-protocol") {
+        return Ok(());
+    }
     let mut offered: Vec<&[u8]> = subprotocols(head).collect();
     // RFC 6455 §4.1, item 10; §11.3.4: `1#token`, and all of them unique.
-    if offered.is_empty() && head.has("sec-websocket-protocol") {
+    if offered.is_empty() {
         return Err(RequestError::SubprotocolEmpty);
     }
     if !offered.iter().all(|name| is_token(name)) {

@@ -35,6 +35,7 @@ pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Whether a comma-separated list holds this element, in any case.
+#[inline(never)]
 pub(crate) fn list_contains(value: &[u8], element: &str) -> bool {
     list(value).any(|candidate| candidate.eq_ignore_ascii_case(element.as_bytes()))
 }
