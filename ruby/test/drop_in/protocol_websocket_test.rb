@@ -218,6 +218,19 @@ class FrameTest < Wireloom::TestCase
     refute WS::ContinuationFrame.new.data?
   end
 
+  # No frame may leave with such a mask, and the original masks with it.
+  def test_masks_of_other_lengths
+    frame = WS::Frame.new(mask: "bad").pack("12345")
+    assert_equal "12345", frame.unpack
+    assert_equal "1234".bytes.zip("badb".bytes).map { |a, b| a ^ b }, frame.payload.bytes.first(4)
+    assert_raises(ArgumentError) { WS::Frame.new(mask: "").pack("1") }
+  end
+
+  def test_what_it_looks_like
+    frame = WS::TextFrame.new(false, "p", flags: 4, mask: "wxyz")
+    assert_match(/\A#<Protocol::WebSocket::TextFrame:0x\h+ @finished=false, @flags=4, @opcode=1, @mask="wxyz", @payload="p">\z/, frame.inspect)
+  end
+
   def test_a_mask_that_was_read_can_be_changed
     frame = WS::Framer.new(memory("\x81\x82abcdxy")).read_frame
     assert_same frame.mask, frame.mask
@@ -275,6 +288,14 @@ class SubclassTest < Wireloom::TestCase
       assert_raises(WS::ProtocolError) { connection.read }
       assert_equal %w[mine mine mine], %i[@size @utf8 @plain].map { |name| connection.instance_variable_get(name) }
     end
+  end
+
+  def test_in_ractors
+    ractor = Ractor.new("\x81\x82abcd\x09\x0b\x01\x01b\x80\x01c".b.freeze) do |bytes|
+      connection = Protocol::WebSocket::Connection.new(Protocol::WebSocket::Framer.new(StringIO.new(bytes)))
+      Array.new(2) { connection.read.buffer }
+    end
+    assert_equal %w[hi bc], ractor.respond_to?(:value) ? ractor.value : ractor.take
   end
 
   def test_its_frames_make_its_messages

@@ -150,8 +150,8 @@ module Alike
 
   def feed(random, driver, input, events)
     until input.empty?
-      piece = input.slice!(0, SPLITS.sample(random: random))
-      raised = try { driver.parse(piece).then { nil } }
+      @piece = input.slice!(0, SPLITS.sample(random: random))
+      raised = try { driver.parse(@piece).then { nil } }
       events << raised if raised
     end
   end
@@ -207,6 +207,7 @@ module Alike
     when 4
       listener = driver.on(:message) { events << [:once] && driver.remove_listener(:message, listener) }
     when 5 then driver.on("message") { driver.remove_all_listeners(:pong) }
+    when 6 then driver.on(:message) { (@piece.frozen? ? @piece : @piece.replace("overwritten")) && driver.parse("") }
     end
   end
 

@@ -23,6 +23,8 @@ Wireloom::DropIn.replace(
   require "wireloom"
   begin
     require "websocket/extensions"
+    # Loaded when first needed, it could not be in a Ractor.
+    ::WebSocket::Extensions::Parser
   rescue LoadError
     require_relative "websocket_driver/no_extensions"
   end

@@ -9,15 +9,22 @@ use wireloom_ws::utf8;
 use crate::panic::guard;
 use crate::strings;
 
-/// `mask(data, mask)`: `data` in a new String of its encoding, each byte XORed with that of the 4-byte `mask` (RFC 6455 §5.3).
+/// `mask(data, mask)`: `data` in a new String of its encoding, each byte XORed with that of `mask`, whose bytes
+/// are four (RFC 6455 §5.3) or, as far as this goes, any others.
 pub(super) fn mask(ruby: &Ruby, data: RString, mask: RString) -> Result<RString, Error> {
     guard(ruby, || {
-        let key = key(ruby, mask)?;
         // SAFETY: nothing runs in Ruby between this and the last use of the bytes but the making of a String from them.
         let masked = strings::binary(unsafe { data.as_slice() });
         std::hint::black_box(data);
-        // SAFETY: the String was made here, and nobody else has seen it.
-        kernel::apply(unsafe { bytes_mut(masked) }, key);
+        // SAFETY: the String was made here, and nobody else has seen it; nothing runs in Ruby while the key is looked at.
+        let (bytes, key) = unsafe { (bytes_mut(masked), mask.as_slice()) };
+        match *key {
+            [a, b, c, d] => drop(kernel::apply(bytes, MaskKey::new([a, b, c, d]))),
+            [] => return Err(Error::new(ruby.exception_arg_error(), "Zero-length mask given!")),
+            // No frame has such a key; whoever writes one is told there.
+            _ => bytes.iter_mut().zip(key.iter().cycle()).for_each(|(byte, key)| *byte ^= key),
+        }
+        std::hint::black_box(mask);
         if data.enc_get() != masked.enc_get() {
             masked.enc_set(data.enc_get())?;
         }

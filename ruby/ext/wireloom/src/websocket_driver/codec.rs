@@ -139,17 +139,18 @@ impl Codec {
         let mut frames = self.frames.borrow_mut();
         let (chunk, at) = self.chunk.get();
         let Some(chunk) = RString::from_value(chunk) else {
-            return frames.next_kept(&self.assembly, nil());
+            return if frames.has_kept() { frames.next_kept(&self.assembly, nil()) } else { Found::Nothing };
         };
-        // SAFETY: no code of Ruby runs while the slice is borrowed; what is allocated meanwhile cannot free it. A listener
-        // may have changed the chunk, so that its length is asked for again each time.
+        // SAFETY: no code of Ruby runs while the slice is borrowed; what is allocated meanwhile cannot free it.
         let input = unsafe { chunk.as_slice() }.get(at..).unwrap_or_default();
         let (used, found) = frames.next(input, &self.assembly, nil());
         if matches!(found, Found::Nothing) {
             frames.keep(&input[used..]);
             self.chunk.set((nil(), 0));
         } else {
-            self.chunk.set((chunk.as_value(), at + used));
+            // What listeners do to the chunk is not to be seen here: the rest is of a frozen one that shares its bytes.
+            let rest = (used < input.len()).then(|| RString::new_frozen(chunk).as_value());
+            self.chunk.set(rest.map_or((nil(), 0), |rest| (rest, at + used)));
         }
         found
     }

@@ -88,6 +88,11 @@ module Protocol
         [finished, flags, opcode, mask, @payload]
       end
 
+      def inspect
+        values = { finished: finished, flags: flags, opcode: opcode, mask: mask, payload: @payload }
+        "#{Kernel.instance_method(:to_s).bind_call(self).chop} #{values.map { |name, value| "@#{name}=#{value.inspect}" }.join(", ")}>"
+      end
+
       def <=>(other)
         to_ary <=> other.to_ary
       end

@@ -46,6 +46,8 @@ module WebSocket
       MESSAGE_OPCODES = OPCODES.values_at(:continuation, :text, :binary).freeze
       OPENING_OPCODES = OPCODES.values_at(:text, :binary).freeze
       CONTROL_LENGTH = 125
+      # The longest that RFC 6455 §5.2 has words for.
+      LENGTH_MAX = (1 << 63) - 1
 
       ERRORS = {
         normal_closure: 1000,
@@ -65,7 +67,7 @@ module WebSocket
       PACK_FORMATS = { 2 => "S>", 8 => "Q>" }.freeze
 
       Codec = Wireloom::DriverCodec
-      private_constant :Codec, :CONTROL_LENGTH
+      private_constant :Codec, :CONTROL_LENGTH, :LENGTH_MAX
 
       def self.generate_accept(key)
         [Digest::SHA1.digest(key + GUID)].pack("m0")
@@ -80,7 +82,7 @@ module WebSocket
         @protocols = options[:protocols] || []
         @protocols = Driver.list(@protocols) if @protocols.is_a?(String)
         @ping_callbacks = {}
-        @codec = Codec.new(MessageEvent, @max_length, @require_masking ? true : false, refuse_masking?,
+        @codec = Codec.new(MessageEvent, @max_length.clamp(0, LENGTH_MAX), @require_masking ? true : false, refuse_masking?,
                            @binary_data_format == :array)
         return unless @socket.respond_to?(:env)
 

@@ -24,19 +24,21 @@ module WebSocket
         query == "" ? url : "#{url}?#{query}"
       end
 
+      # Not of blocks, which would stay in the Ractor that they were made in.
       %i[add_extension set_header start frame text binary ping close].each do |method|
-        define_method(method) do |*args, &block|
-          if @delegate
-            @delegate.__send__(method, *args, &block)
-          else
-            @queue << [method, args, block]
-            true
+        class_eval(<<~RUBY, __FILE__, __LINE__ + 1)
+          def #{method}(*args, &block)
+            @delegate ? @delegate.#{method}(*args, &block) : wait_for_request(:#{method}, args, block)
           end
-        end
+        RUBY
       end
 
-      %i[protocol version].each do |method|
-        define_method(method) { @delegate&.__send__(method) }
+      def protocol
+        @delegate&.protocol
+      end
+
+      def version
+        @delegate&.version
       end
 
       def parse(chunk)
@@ -58,6 +60,11 @@ module WebSocket
       end
 
       private
+
+      def wait_for_request(method, args, block)
+        @queue << [method, args, block]
+        true
+      end
 
       def fail_request(message)
         emit(:error, ProtocolError.new(message))
