@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use tokio::time::{Instant, Sleep};
-use wireloom_http2::error::ErrorCode;
+use wireloom_http2::error::{Error as CoreError, ErrorCode, Exceeded};
 use wireloom_http2::message::RequestKind;
 use wireloom_http2::{Config, Ended, Role, StreamKey};
 
@@ -29,7 +29,7 @@ const LENT_READ_MIN: usize = 32 << 10;
 /// A connection that has been quiet for so long gives back what it can.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How long a peer that has no streams may take to read GOAWAY.
+/// How long a peer that has no streams, or broke a rule, may take to read GOAWAY.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// How long the transport may go on after the end, so that the peer reads GOAWAY and not a reset.
@@ -57,6 +57,8 @@ pub(crate) struct Driver {
     idle_since: Option<Instant>,
     /// Since when it has nothing to do but to end.
     leaving_since: Option<Instant>,
+    /// Since when the core has ended and its last words wait to be written.
+    ended_since: Option<Instant>,
     /// When to look whether it has been quiet; `None` when it holds nothing that it could give back.
     look_at: Option<Instant>,
     /// Something has moved since then.
@@ -114,6 +116,7 @@ impl Driver {
             idle_timeout: None,
             idle_since: None,
             leaving_since: None,
+            ended_since: None,
             look_at: None,
             moved: false,
             woken: Vec::new(),
@@ -326,15 +329,24 @@ impl Driver {
         }
     }
 
-    /// Whether all is over: the core has ended and what it had to say is written.
-    fn is_over(&self, state: &State, read: Read) -> bool {
+    /// Whether all is over: the core has ended and what it had to say is written, or nobody reads it.
+    fn is_over(&mut self, state: &State, read: Read) -> bool {
         let Some(ended) = state.core.ended() else { return false };
         // A peer that has gone reads nothing any more.
-        read == Read::End || ended == Ended::Eof || !(state.core.wants_write() || self.blocked)
+        if read == Read::End || ended == Ended::Eof || !(state.core.wants_write() || self.blocked) {
+            return true;
+        }
+        let since = *self.ended_since.get_or_insert_with(Instant::now);
+        let stalls = matches!(ended, Ended::Failed(CoreError::Limit { exceeded: Exceeded::Stalled, .. }));
+        stalls || since.elapsed() >= FAREWELL
     }
 
     fn end(&mut self, mut state: std::sync::MutexGuard<'_, State>) {
         self.over = true;
+        if self.blocked {
+            // What it does not take is not kept for it.
+            self.io.abandon();
+        }
         self.buffer = None;
         self.lender = Bytes::new();
         self.sleep = None;
@@ -354,7 +366,8 @@ impl Driver {
         let core = core.map(|at| state.epoch + at);
         let idle = self.idle_deadline(state);
         let look = self.look_deadline();
-        let Some(deadline) = core.into_iter().chain(idle).chain(look).min() else {
+        let farewell = self.ended_since.map(|since| since + FAREWELL);
+        let Some(deadline) = core.into_iter().chain(idle).chain(look).chain(farewell).min() else {
             self.sleep = None;
             state.armed = None;
             return Poll::Pending;

@@ -266,6 +266,28 @@ async fn tells_a_client_what_is_wrong_and_hangs_up() {
     assert_eq!(peer.next(0).await, Seen::Closed);
 }
 
+// CVE-2019-9517: the windows are wide open, and the socket is not read.
+#[tokio::test]
+async fn cuts_a_connection_that_takes_nothing() {
+    let mut config = ServerConfig::default();
+    config.http2.limits.stall_timeout = Duration::from_millis(300);
+    let server = serve(config).await;
+    let mut wide = Config::new(Role::Client);
+    wide.settings.initial_window_size = i32::MAX as u32;
+    wide.connection_window = i32::MAX as u32;
+    let mut peer = Peer::with(server.address, wide).await;
+    for _ in 0..10 {
+        peer.ask("GET", "/endless", &[], true).await;
+    }
+    // A task that goes round and round would not let this one on.
+    let gone = async {
+        while server.handle.stats().connections_open > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), gone).await.expect("it is cut");
+}
+
 #[tokio::test]
 async fn lets_go_of_idle_connections() {
     let mut config = ServerConfig::default();
