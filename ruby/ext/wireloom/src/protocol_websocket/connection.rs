@@ -1,27 +1,84 @@
 //! `Connection#read`: the short way for a message in one frame, which makes no frame object and calls no method but the
 //! stream's; everything else goes on in Ruby, at `wireloom_read_on`.
 
+use std::ffi::c_int;
+
 use magnus::error::ErrorType;
 use magnus::prelude::*;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
-use magnus::value::Opaque;
-use magnus::{Error, RArray, RClass, RModule, Ruby, TryConvert, Value, method};
-use rb_sys::{ID, VALUE, rb_ivar_get, rb_ivar_set, rb_obj_alloc};
+use magnus::{Error, Fixnum, RArray, RClass, RModule, Ruby, TryConvert, Value, method};
+use rb_sys::{ID, rb_ivar_get};
 
-use super::framer::{self, Limit};
+use super::framer::{self, Frame, Limit, RawMethod};
 use super::names::{self, Names};
 use super::{epoch, payload, reopened};
 use crate::panic::guard;
+
+/// What `wireloom_plain?` remembers: below the epoch so many bits of the longest message.
+const PLAIN_LEN_BITS: u32 = 30;
 
 /// RFC 6455 §7.4.1.
 const INVALID_PAYLOAD: u16 = 1007;
 
 pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
-    protocol.const_get::<_, RClass>("Connection")?.define_method("read", method!(read, -1))
+    let short: RawMethod = read;
+    protocol.const_get::<_, RClass>("Connection")?.define_method("read", short)
 }
 
 /// `read(**options)`.
-fn read(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error> {
+unsafe extern "C" fn read(argc: c_int, argv: *const Value, connection: Value) -> Value {
+    // SAFETY: Ruby calls this, with a connection; nothing here has a destructor.
+    unsafe {
+        if let Some(message) = read_in_memory(connection) {
+            return message;
+        }
+        let long: RawMethod = method!(read_guarded, -1);
+        long(argc, argv, connection)
+    }
+}
+
+/// A message that lies whole, in one frame, in a `StringIO`; `None`, and nothing is taken, for everything else.
+///
+/// # Safety
+/// As for `Stream::window`.
+#[inline]
+unsafe fn read_in_memory(connection: Value) -> Option<Value> {
+    let names = names::get()?;
+    let ruby = Ruby::get_with(connection);
+    let framer = ivar(connection, names.framer);
+    let limit = known_plain(names, connection, framer)?;
+    if !is_ready(names, connection) {
+        return None;
+    }
+    let stream = framer::stream(names, framer);
+    if !stream.is_memory() {
+        return None;
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { framer::take_in_memory(&ruby, stream, limit, |frame| message_of(&ruby, names, frame)) }
+}
+
+/// The message in a frame that holds all of it; `None` for other frames, and text that is not UTF-8.
+#[inline]
+fn message_of(ruby: &Ruby, names: &Names, frame: Frame) -> Option<Value> {
+    if !frame.is_message() {
+        return None;
+    }
+    let is_text = frame.opcode == 1;
+    let buffer = payload::message(frame.payload, frame.fresh, frame.mask, is_text)?;
+    let class = if is_text { names.text_message } else { names.binary_message };
+    Some(names.object(ruby.get_inner(class), [(names.buffer, buffer.as_raw())]))
+}
+
+/// Whether no message has begun, and nothing decorates the reading.
+#[inline]
+fn is_ready(names: &Names, connection: Value) -> bool {
+    ivar(connection, names.state).as_raw() != names.closed
+        && RArray::from_value(ivar(connection, names.pending)).is_some_and(|frames| frames.is_empty())
+        && ivar(connection, names.reader).as_raw() == connection.as_raw()
+}
+
+fn read_guarded(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error> {
     guard(ruby, || {
         let names = names::get().ok_or_else(|| Error::new(ruby.exception_runtime_error(), "not attached"))?;
         let nil = ruby.qnil().as_value();
@@ -35,9 +92,7 @@ fn read(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error> {
         if ivar(rb_self, names.state).as_raw() == names.closed {
             return Ok(nil);
         }
-        let is_first =
-            RArray::from_value(ivar(rb_self, names.pending)).is_some_and(|frames| frames.is_empty());
-        if !is_first || ivar(rb_self, names.reader).as_raw() != rb_self.as_raw() {
+        if !is_ready(names, rb_self) {
             return read_on(rb_self, nil, args);
         }
         let limit = ivar(rb_self, names.maximum_message_size);
@@ -46,39 +101,42 @@ fn read(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error> {
             Ok(frame) => frame,
             Err(error) => return read_failed(rb_self, error, false),
         };
-        let frames = ivar(framer, names.frames_by_opcode).as_raw();
-        let is_whole = frame.flags == 0 && frame.finished && matches!(frame.opcode, 1 | 2);
-        if !is_whole || !names.is_default(ruby, frames) {
-            let frame = frame.into_object(ruby, names, frames)?;
+        if !frame.is_message() {
+            let frame = frame.into_object(ruby, names, ivar(framer, names.frames_by_opcode).as_raw())?;
             return read_on(rb_self, frame, args);
         }
-        let is_text = frame.opcode == 1;
-        match payload::message(frame.payload, frame.fresh, frame.mask, is_text) {
-            Some(buffer) => {
-                let class = if is_text { names.text_message } else { names.binary_message };
-                Ok(new_message(ruby, names, class, buffer.as_raw()))
-            }
-            None => {
-                let message = "invalid UTF-8 in text frame!".to_owned();
-                read_failed(rb_self, names.protocol_error(ruby, message, INVALID_PAYLOAD), true)
-            }
-        }
+        message_of(ruby, names, frame).map(Ok).unwrap_or_else(|| {
+            let message = "invalid UTF-8 in text frame!".to_owned();
+            read_failed(rb_self, names.protocol_error(ruby, message, INVALID_PAYLOAD), true)
+        })
     })
 }
 
 /// Whether nothing that the short way jumps over has been overridden: neither in the classes nor for these two objects.
-#[inline]
 fn is_plain(names: &Names, connection: Value, framer: Value) -> Result<bool, Error> {
-    // SAFETY: live objects. What overrides for one of them makes a singleton class, which `class` is then.
-    let own = |value: Value| value.class().as_raw() == unsafe { rb_sys::rb_obj_class(value.as_raw()) };
-    if reopened() || !own(connection) || !own(framer) {
-        return Ok(false);
-    }
-    let plain = ivar(connection, names.plain);
-    if !plain.is_nil() && u32::try_convert(plain)? == epoch() {
+    if known_plain(names, connection, framer).is_some() {
         return Ok(true);
     }
+    if reopened() || !is_plain_object(connection) || !is_plain_object(framer) {
+        return Ok(false);
+    }
     connection.funcall("wireloom_plain?", ())
+}
+
+/// The same, as far as it is remembered: then how long a message may be, or less. What is longer goes the long way.
+#[inline]
+fn known_plain(names: &Names, connection: Value, framer: Value) -> Option<Limit> {
+    let plain = Fixnum::from_value(ivar(connection, names.plain))?.to_i64();
+    let known = plain >> PLAIN_LEN_BITS == i64::from(epoch()) && !reopened();
+    (known && is_plain_object(connection) && is_plain_object(framer))
+        .then_some(Limit::Message((plain & ((1 << PLAIN_LEN_BITS) - 1)) as u64))
+}
+
+/// Whether nothing is overridden for this object alone: that makes a singleton class, which `class` is then.
+#[inline]
+fn is_plain_object(value: Value) -> bool {
+    // SAFETY: a live object.
+    value.class().as_raw() == unsafe { rb_sys::rb_obj_class(value.as_raw()) }
 }
 
 /// Goes on in Ruby, with a frame that was read, if any. `args` are the options of `read`, as a Hash when there are any.
@@ -101,17 +159,6 @@ fn read_failed(connection: Value, error: Error, whole: bool) -> Result<Value, Er
         return Err(error);
     }
     connection.funcall("wireloom_read_failed", (exception, whole))
-}
-
-/// A message of `class` without `initialize`, which would do nothing else.
-#[inline]
-fn new_message(ruby: &Ruby, names: &Names, class: Opaque<RClass>, buffer: VALUE) -> Value {
-    // SAFETY: a class of ordinary objects, whose instance variable may be set while nobody has seen them.
-    unsafe {
-        let message = rb_obj_alloc(ruby.get_inner(class).as_raw());
-        rb_ivar_set(message, names.buffer, buffer);
-        Value::from_raw(message)
-    }
 }
 
 #[inline]

@@ -3,10 +3,10 @@
 use std::sync::OnceLock;
 
 use magnus::prelude::*;
-use magnus::rb_sys::AsRawValue;
+use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::value::Opaque;
 use magnus::{Error, ExceptionClass, RClass, RHash, RModule, Ruby, Value};
-use rb_sys::{ID, VALUE, rb_intern3, rb_usascii_encoding};
+use rb_sys::{ID, VALUE, rb_intern3, rb_ivar_set, rb_usascii_encoding};
 
 /// See the module.
 pub(super) struct Names {
@@ -18,6 +18,8 @@ pub(super) struct Names {
     pub(super) binary_message: Opaque<RClass>,
     protocol_error: Opaque<ExceptionClass>,
     string_io: VALUE,
+    /// What makes an ordinary object of a class.
+    allocate: unsafe extern "C" fn(VALUE) -> VALUE,
 
     pub(super) stream: ID,
     pub(super) frames_by_opcode: ID,
@@ -72,6 +74,10 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
     ruby.gc_register_mark_object(error);
     let string_io: RClass = ruby.class_object().const_get("StringIO")?;
     ruby.gc_register_mark_object(string_io);
+    // SAFETY: a class; what it answers stays.
+    let allocate = unsafe { rb_sys::rb_get_alloc_func(ruby.class_object().as_raw()) };
+    let allocate =
+        allocate.ok_or_else(|| Error::new(ruby.exception_runtime_error(), "objects have no allocator"))?;
     let names = Names {
         frames,
         default_frames: default_frames.into(),
@@ -85,6 +91,7 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
         binary_message: class("BinaryMessage")?.into(),
         protocol_error: error.into(),
         string_io: string_io.as_raw(),
+        allocate,
         stream: id("@stream"),
         frames_by_opcode: id("@frames"),
         header: id("@header"),
@@ -114,6 +121,20 @@ impl Names {
     #[inline]
     pub(super) fn frame_class(&self, ruby: &Ruby, opcode: u8) -> RClass {
         ruby.get_inner(self.frames[usize::from(opcode & 0xF)])
+    }
+
+    /// An object of `class`, with its first instance variables, without `initialize`.
+    #[inline]
+    pub(super) fn object<const N: usize>(&self, class: RClass, variables: [(ID, VALUE); N]) -> Value {
+        // SAFETY: a class of ordinary objects, whose instance variables may be set while nobody has seen them; only
+        // NoMemoryError is raised.
+        unsafe {
+            let object = (self.allocate)(class.as_raw());
+            for (name, value) in variables {
+                rb_ivar_set(object, name, value);
+            }
+            Value::from_raw(object)
+        }
     }
 
     /// Whether `frames` is the constant `FRAMES`.

@@ -1,10 +1,30 @@
 //! What frames are read from: any object with `read(length)`. A `StringIO` is read where it lies.
 
 use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
-use magnus::{Error, RString, Ruby, TryConvert, Value};
+use magnus::{Error, Fixnum, RString, Ruby, TryConvert, Value};
 use rb_sys::{Qfalse, Qnil, VALUE, rb_funcallv};
 
 use super::names::Names;
+use crate::strings;
+
+/// What is left of a `StringIO`: its string, and where in it.
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    string: VALUE,
+    pos: usize,
+}
+
+impl Window {
+    /// The bytes, in which `look` may make objects, but no Ruby may run.
+    #[inline]
+    pub(super) fn look<T>(self, look: impl FnOnce(&[u8]) -> T) -> T {
+        // SAFETY: the position is within the string, which lives on the stack until here and which nobody changes meanwhile.
+        let bytes = unsafe { &strings::bytes(self.string)[self.pos..] };
+        let seen = look(bytes);
+        std::hint::black_box(self.string);
+        seen
+    }
+}
 
 #[derive(Clone, Copy)]
 pub(super) struct Stream<'n> {
@@ -23,33 +43,37 @@ impl<'n> Stream<'n> {
         self.names.is_string_io(self.value)
     }
 
-    /// Shows `look` what is left of a `StringIO` that may be read, and moves on by as many bytes as it answers. `look` may make
-    /// Strings, but no Ruby may run in it, and nothing that must be dropped may live there meanwhile.
+    /// What is left of a `StringIO` that may be read and has not ended.
+    ///
+    /// # Safety
+    /// It [is one](Self::is_memory). Ruby may raise: this is called where an exception skips no destructor and no `guard`.
     #[inline]
-    pub(super) fn take(&self, look: impl FnOnce(&[u8]) -> Option<usize>) -> Result<(), Error> {
-        // SAFETY: a live object and interned names; nothing here has a destructor that an exception could skip. A StringIO's
-        // string is a String or nil, and its position a Fixnum.
-        protect(|| unsafe {
+    pub(super) unsafe fn window(&self) -> Option<Window> {
+        // SAFETY: a live object and interned names; the caller vouches for what an exception skips. A StringIO's string is a
+        // String or nil, and its position a Fixnum.
+        unsafe {
             let string = self.call(self.names.string);
             if self.call(self.names.closed_read) != Qfalse as VALUE || string == Qnil as VALUE {
-                return Qnil as VALUE;
+                return None;
             }
-            let pos = rb_sys::rb_num2long(self.call(self.names.pos));
-            let (start, len) = (rb_sys::RSTRING_PTR(string), rb_sys::RSTRING_LEN(string));
-            if pos < 0 || pos >= len {
-                return Qnil as VALUE;
-            }
-            let bytes =
-                std::slice::from_raw_parts(start.add(pos as usize).cast::<u8>(), (len - pos) as usize);
-            let used = look(bytes);
-            std::hint::black_box(string);
-            if let Some(used) = used {
-                let to = rb_sys::rb_int2inum(pos as isize + used as isize);
-                rb_funcallv(self.value.as_raw(), self.names.set_pos, 1, &to);
-            }
-            Qnil as VALUE
-        })
-        .map(drop)
+            let pos = Fixnum::from_value(Value::from_raw(self.call(self.names.pos)))?.to_i64();
+            (0..rb_sys::RSTRING_LEN(string) as i64)
+                .contains(&pos)
+                .then_some(Window { string, pos: pos as usize })
+        }
+    }
+
+    /// Moves on by `used` bytes of a `window`.
+    ///
+    /// # Safety
+    /// As for `window`.
+    #[inline]
+    pub(super) unsafe fn skip(&self, ruby: &Ruby, window: Window, used: usize) {
+        let to = ruby.integer_from_u64((window.pos + used) as u64).as_raw();
+        // SAFETY: as above; the position is within the string.
+        unsafe {
+            rb_funcallv(self.value.as_raw(), self.names.set_pos, 1, &to);
+        }
     }
 
     /// `read(len)`: a String, which is shorter than that at the end of the stream, or `None` there.

@@ -195,14 +195,19 @@ module Protocol
       # Subclasses have names of their own: what the original does not have bears a name that none of them takes.
 
       # Whether a message in one frame may be read without the methods that would otherwise be called, remembered for as long
-      # as nothing is overridden anew.
+      # as nothing is overridden anew, with the longest message as far as that fits beside it.
       def wireloom_plain?
         epoch = Wireloom::ProtocolWebSocket.epoch
         plain = SHORTCUT.all? { |name| self.class.instance_method(name).owner == Connection } &&
-                @framer.is_a?(Framer) && %i[read_frame flush].all? { |name| @framer.class.instance_method(name).owner == Framer }
-        @wireloom_plain = plain ? epoch : nil
+                @framer.is_a?(Framer) && %i[read_frame flush].all? { |name| @framer.class.instance_method(name).owner == Framer } &&
+                @framer.instance_variable_get(:@frames).equal?(FRAMES)
+        longest = [@maximum_message_size || PLAIN_LENGTHS, PLAIN_LENGTHS].min
+        @wireloom_plain = plain ? epoch << PLAIN_LENGTHS.bit_length | longest : nil
         plain
       end
+
+      PLAIN_LENGTHS = (1 << 30) - 1
+      private_constant :PLAIN_LENGTHS
 
       SHORTCUT = %i[read_frame receive_text receive_binary unpack_frames closed?].freeze
       private_constant :SHORTCUT
