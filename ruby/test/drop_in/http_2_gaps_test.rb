@@ -180,6 +180,72 @@ class HTTP2GapsTest < HTTP2TestCase
     assert_predicate client, :closed?
   end
 
+  def test_pushes_that_are_switched_off
+    client, sent = connected_client(settings_enable_push: 0)
+    client.new_stream.headers(REQUEST)
+    push = frame(:push_promise, [:end_headers], stream: 1, promise_stream: 2, payload: block(REQUEST))
+    error = assert_raises(HTTP2::Error::ProtocolError) { client << push }
+    assert_equal "push promises are disabled", error.message
+    assert_equal [:goaway, :protocol_error], parsed(sent.last).values_at(:type, :error)
+  end
+
+  def test_pushes_beyond_the_limit_are_refused
+    client, sent = connected_client(settings_max_concurrent_streams: 2)
+    client.new_stream.headers(REQUEST)
+    pushes = []
+    client.on(:promise) { |push| (pushes << push) && nil }
+    encoder = HTTP2::Header::Compressor.new
+    promise = ->(id) { frame(:push_promise, [:end_headers], stream: 1, promise_stream: id, payload: encoder.encode(REQUEST)) }
+    [2, 4, 6].each { |id| client << promise.call(id) }
+    assert_equal [2, 4], pushes.map(&:id)
+    assert_equal [:rst_stream, 6, :refused_stream], parsed(sent.last).values_at(:type, :stream, :error)
+    pushes.first.close
+    client << promise.call(8)
+    assert_equal [2, 4, 8], pushes.map(&:id)
+  end
+
+  def test_lists_of_headers_no_larger_than_asked_for
+    size = REQUEST.sum { |name, value| name.bytesize + value.bytesize + 32 }
+    [size, size + 1].each do |most|
+      server, = connected_server(settings_max_header_list_size: most)
+      server << headers_frame(REQUEST)
+      assert_equal 1, server.active_stream_count
+    end
+    server, sent = connected_server(settings_max_header_list_size: size - 1)
+    error = assert_raises(HTTP2::Error::ProtocolError) { server << headers_frame(REQUEST) }
+    assert_equal "header list exceeds configured maximum", error.message
+    assert_equal :goaway, parsed(sent.last)[:type]
+
+    decoder = HTTP2::Header::Decompressor.new
+    decoder.max_header_list_size = 40
+    assert_raises(HTTP2::Error::ProtocolError) { decoder.decode(block(REQUEST)) }
+  end
+
+  def test_headers_in_any_order_when_told_so
+    decoder = HTTP2::Header::Decompressor.new
+    list = [%w[connection close], %w[te gzip], %w[:status 200]]
+    bytes = list.sum("".b) { |pair| HTTP2::Header::Compressor.new(index: :never).encode([pair]) }
+    assert_raises(HTTP2::Error::ProtocolError) { decoder.decode(bytes.dup) }
+    decoder.accept_invalid_headers!
+    assert_equal list, decoder.decode(bytes.dup)
+  end
+
+  def test_streams_do_not_depend_on_themselves
+    [frame(:priority, stream: 1, weight: 1, dependency: 1, exclusive: false),
+     frame(:headers, [:end_headers], stream: 1, weight: 1, dependency: 1, exclusive: false, payload: block(REQUEST))]
+      .each do |wrong|
+        server, sent = connected_server
+        assert_raises(HTTP2::Error::ProtocolError) { server << wrong }
+        assert_equal :goaway, parsed(sent.last)[:type]
+      end
+  end
+
+  def test_nothing_behind_an_upgrade
+    client = HTTP2::Client.new
+    assert_equal :half_closed_local, client.upgrade.state
+    assert_nil client << nil
+  end
+
   def test_input_that_is_frozen
     server = HTTP2::Server.new
     server << HTTP2::CONNECTION_PREFACE_MAGIC

@@ -25,9 +25,13 @@ pub(crate) struct Head {
 pub(crate) enum Rules {
     /// HPACK alone.
     None,
-    /// Pseudo-fields come first, and fields of a connection are refused.
-    Message,
+    /// Names are in lower case, and the list of fields is no larger than `list_size_max` (RFC 9113 §6.5.2, bytes). Unless
+    /// `lenient`, pseudo-fields come first, and fields of a connection are refused.
+    Message { list_size_max: usize, lenient: bool },
 }
+
+/// What each field counts beyond its name and its value (RFC 9113 §6.5.2).
+const FIELD_OVERHEAD: usize = 32;
 
 /// Decodes a whole block into an Array of pairs. The table stays in step with the peer's up to the field that is wrong.
 pub(crate) fn decode(
@@ -60,6 +64,7 @@ fn fields(
     let mut rest = block;
     let mut first_field = true;
     let mut pseudo = true;
+    let mut size = 0;
     while let Some((&first, after)) = rest.split_first() {
         rest = after;
         if first & 0xe0 == 0x20 {
@@ -71,16 +76,20 @@ fn fields(
         }
         first_field = false;
         let (name, value) = field(table, first, &mut rest, scratch, rules)?;
-        if rules == Rules::Message {
+        if let Rules::Message { list_size_max, lenient } = rules {
             // SAFETY: names that `field` gives are frozen.
             let name = unsafe { strings::bytes(name.as_raw()) };
             let is_pseudo = name.first() == Some(&b':');
-            if is_pseudo && !pseudo {
+            if is_pseudo && !pseudo && !lenient {
                 let message = "one or more pseudo headers encountered after regular headers";
                 return Err(HeaderError::Field(message.into()));
             }
             pseudo = is_pseudo;
-            note(ruby, name, value, head)?;
+            size += name.len() + value.len() + FIELD_OVERHEAD;
+            if size > list_size_max {
+                return Err(HeaderError::Field("header list exceeds configured maximum".into()));
+            }
+            note(ruby, name, value, head, lenient)?;
         }
         list.push(name, value);
     }
@@ -163,7 +172,7 @@ fn field(
         match statics().name(Token::of(bytes)) {
             Some(name) => name,
             None => {
-                if rules == Rules::Message && bytes.iter().any(u8::is_ascii_uppercase) {
+                if rules != Rules::None && bytes.iter().any(u8::is_ascii_uppercase) {
                     return Err(HeaderError::Field(
                         format!("Invalid uppercase key: {}", bytes.escape_ascii()).into(),
                     ));
@@ -219,7 +228,7 @@ fn integer(first: u8, prefix: u8, rest: &mut &[u8]) -> Result<u32, HeaderError> 
 
 /// RFC 9113 §8.2.2 and what [`Head`] wants.
 #[inline]
-fn note(ruby: &Ruby, name: &[u8], value: RString, head: &mut Head) -> Result<(), HeaderError> {
+fn note(ruby: &Ruby, name: &[u8], value: RString, head: &mut Head, lenient: bool) -> Result<(), HeaderError> {
     // By length first: hardly any other name has one of these.
     match (name.len(), name) {
         (7, b":status") => head.status = Some(number(value)?),
@@ -229,9 +238,11 @@ fn note(ruby: &Ruby, name: &[u8], value: RString, head: &mut Head) -> Result<(),
             let trailers = *head.trailer.get_or_insert_with(|| ruby.ary_new());
             let _ = trailers.push(value);
         }
-        (10, b"connection") => return Err(HeaderError::Field("invalid header received: connection".into())),
+        (10, b"connection") if !lenient => {
+            return Err(HeaderError::Field("invalid header received: connection".into()));
+        }
         // SAFETY: no Ruby code runs while the slice is compared.
-        (2, b"te") if unsafe { value.as_slice() } != b"trailers" => {
+        (2, b"te") if !lenient && unsafe { value.as_slice() } != b"trailers" => {
             return Err(HeaderError::Field("invalid header received: te".into()));
         }
         _ => {}

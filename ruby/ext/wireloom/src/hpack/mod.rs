@@ -134,14 +134,16 @@ impl Context {
         Self::decode(ruby, this, block, Rules::None).map(|(list, _)| list)
     }
 
-    /// With the rules of messages; notes `:method`, `:status`, `:content_length` and `:trailer` in `frame`, a Hash or nil.
+    /// With the rules of messages, of at most so many bytes (see [`Rules::Message`]); notes `:method`, `:status`, `:content_length` and `:trailer` in `frame`, a Hash or nil.
     fn decompress_message(
         ruby: &Ruby,
         this: Obj<Self>,
         block: RString,
         frame: Option<RHash>,
+        list_size_max: usize,
+        lenient: bool,
     ) -> Result<RArray, Error> {
-        let (list, head) = Self::decode(ruby, this, block, Rules::Message)?;
+        let (list, head) = Self::decode(ruby, this, block, Rules::Message { list_size_max, lenient })?;
         if let Some(frame) = frame {
             head.note_in(ruby, frame)?;
         }
@@ -271,7 +273,7 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     context.define_private_method("initialize_copy", method!(Context::initialize_copy, 1))?;
     context.define_method("compress", method!(Context::compress, 1))?;
     context.define_method("decompress", method!(Context::decompress, 1))?;
-    context.define_method("decompress_message", method!(Context::decompress_message, 2))?;
+    context.define_method("decompress_message", method!(Context::decompress_message, 4))?;
     context.define_method("table", method!(Context::table, 0))?;
     context.define_method("current_table_size", method!(Context::current_table_size, 0))?;
     context.define_method("limit", method!(Context::limit, 0))?;

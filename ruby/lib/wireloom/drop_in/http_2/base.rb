@@ -10,6 +10,7 @@ module HTTP2
   DEFAULT_MAX_CONCURRENT_STREAMS = 100
   DEFAULT_WEIGHT = 16
   MAX_HEADER_LIST_SIZE = 0x7fffffff
+  MAX_HEADER_TABLE_SIZE = 4096
 
   CONNECTION_PREFACE_MAGIC = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -19,6 +20,7 @@ module HTTP2
   HEADERS_FRAME_TYPES = %i[headers push_promise].freeze
   STREAM_OPEN_STATES = %i[open half_closed_local].freeze
   EMPTY = [].freeze
+  EMPTY_HASH = {}.freeze
 
   # Flags of frames (RFC 9113 §6).
   END_STREAM = 0x1

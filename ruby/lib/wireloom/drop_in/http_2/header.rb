@@ -247,9 +247,19 @@ module HTTP2
 
       FORBIDDEN_HEADERS = %w[connection te].freeze
 
-      # Of the settings only +:table_size+ matters.
+      # The largest list of headers, in bytes as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
+      attr_writer :max_header_list_size
+
+      # Of the settings only +:table_size+ and +:settings_max_header_list_size+ matter.
       def initialize(settings = Settings.new)
         @cc = EncodingContext.new(settings)
+        @max_header_list_size = @cc.settings.settings_max_header_list_size
+        @accept_invalid_headers = false
+      end
+
+      # Headers in any order from now on, and those of connections too.
+      def accept_invalid_headers!
+        @accept_invalid_headers = true
       end
 
       # Changes the size of the table.
@@ -311,7 +321,7 @@ module HTTP2
 
       # The headers of a whole block. +frame+, a Hash, is told the method, the status, the length and the trailers.
       def decode(block, frame = nil)
-        @cc.decompress_message(block, frame)
+        @cc.decompress_message(block, frame, @max_header_list_size, @accept_invalid_headers)
       rescue Wireloom::HPACK::FieldError => e
         raise ProtocolError, e.message
       rescue Wireloom::HPACK::Error => e

@@ -7,6 +7,8 @@ module HTTP2
     include Emitter
     include Error
 
+    DEFAULT_WEIGHT = HTTP2::DEFAULT_WEIGHT
+
     def initialize(connection:, id:, weight: 16, dependency: 0, exclusive: false, parent: nil, state: :idle) # rubocop:disable Lint/UnusedMethodArgument
       set_up(connection, id, weight, dependency, parent, state)
     end

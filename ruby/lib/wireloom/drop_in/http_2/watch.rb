@@ -7,7 +7,7 @@ module Wireloom
       # through Ruby, as in the original. Subclasses and single objects are told apart natively.
       module Watch
         METHODS = %i[
-          send receive << settings goaway window_update close send_connection_preface
+          send encode receive << settings goaway window_update close send_connection_preface
         ].freeze
         WATCHED = [::HTTP2::Connection, ::HTTP2::Client, ::HTTP2::Server, ::HTTP2::Stream].freeze
 

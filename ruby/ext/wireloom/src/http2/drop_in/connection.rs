@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
-use magnus::{DataTypeFunctions, Error, Ruby, TryConvert, TypedData, Value, gc};
+use magnus::{DataTypeFunctions, Error, Module, RModule, Ruby, TryConvert, TypedData, Value, gc};
 use rb_sys::VALUE;
 use wireloom_http2::rate_limit::RateLimit;
 
@@ -115,6 +115,10 @@ pub(crate) struct Connection {
     pub(crate) remote_max_frame_size: Cell<usize>,
     pub(crate) local_max_streams: Cell<i64>,
     pub(crate) remote_max_streams: Cell<i64>,
+    /// Bytes of a list of fields that comes in (RFC 9113 §6.5.2).
+    pub(crate) list_size_max: Cell<usize>,
+    /// Streams that the peer promised and that are not closed.
+    pub(crate) promised_streams: Cell<i64>,
     /// Hashes and an Array that programs see.
     pub(crate) local_settings: Cell<VALUE>,
     pub(crate) remote_settings: Cell<VALUE>,
@@ -128,7 +132,8 @@ pub(crate) struct Connection {
     /// A [`FrameBuffer`], or nil.
     pub(crate) buffer: Cell<VALUE>,
     pub(crate) received_frame: Cell<bool>,
-    pub(crate) closed_since: Cell<Option<Duration>>,
+    /// On Ruby's clock, in seconds.
+    pub(crate) closed_since: Cell<Option<f64>>,
     pub(crate) listeners: RefCell<Listeners>,
     pub(crate) streams: RefCell<Streams>,
     pub(crate) resets: RefCell<VecDeque<u32>>,
@@ -161,6 +166,8 @@ impl Default for Connection {
             remote_max_frame_size: Cell::new(FRAME_LEN_DEFAULT),
             local_max_streams: Cell::new(100),
             remote_max_streams: Cell::new(0x7fff_ffff),
+            list_size_max: Cell::new(0x7fff_ffff),
+            promised_streams: Cell::new(0),
             local_settings: Cell::new(NIL),
             remote_settings: Cell::new(NIL),
             pending_settings: Cell::new(NIL),
@@ -242,9 +249,11 @@ impl Connection {
             (&self.remote_window_limit, &other.remote_window_limit),
             (&self.local_max_streams, &other.local_max_streams),
             (&self.remote_max_streams, &other.remote_max_streams),
+            (&self.promised_streams, &other.promised_streams),
         ] {
             place.set(from.get());
         }
+        self.list_size_max.set(other.list_size_max.get());
         self.local_max_frame_size.set(other.local_max_frame_size.get());
         self.remote_max_frame_size.set(other.remote_max_frame_size.get());
         for (place, from) in [
@@ -321,6 +330,20 @@ pub(crate) fn now() -> Duration {
     START.get_or_init(Instant::now).elapsed()
 }
 
+/// Ruby's monotonic clock in seconds: by it, which tests may set forward, a connection that was closed grows old.
+pub(crate) fn clock(ruby: &Ruby) -> Result<f64, Error> {
+    let process: RModule = ruby.class_object().const_get("Process")?;
+    let id: Value = process.const_get("CLOCK_MONOTONIC")?;
+    process.funcall("clock_gettime", (id,))
+}
+
+/// The connection takes part in nothing any more.
+pub(crate) fn close(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
+    this.stage.set(Stage::Closed);
+    this.closed_since.set(Some(clock(ruby)?));
+    Ok(())
+}
+
 /// Calls a method that a program may have replaced.
 pub(super) fn call_own(this: Obj<Connection>, method: &str, args: &[Value]) -> Result<(), Error> {
     this.funcall::<_, _, Value>(method, args).map(|_| ())
@@ -381,6 +404,9 @@ pub(crate) fn activate_stream(
     let class = unsafe { magnus::RClass::from_value(value(classes().stream)).unwrap_unchecked() };
     let stream = ruby.obj_wrap_as(stream, class);
     this.streams.borrow_mut().insert(opening.id, stream.as_raw());
+    if opening.parent != NIL {
+        this.promised_streams.set(this.promised_streams.get() + 1);
+    }
     Ok(stream)
 }
 
@@ -415,7 +441,7 @@ pub(crate) fn set_up_stream(
 }
 
 /// A stream came to its end.
-pub(crate) fn stream_closed(this: Obj<Connection>, stream: Obj<Stream>) {
+pub(crate) fn stream_closed(ruby: &Ruby, this: Obj<Connection>, stream: Obj<Stream>) -> Result<(), Error> {
     let id = stream.id.get();
     let gone = this.streams.borrow_mut().remove(&id).is_some();
     if gone && stream.closed.get() == sym().local_rst {
@@ -425,10 +451,13 @@ pub(crate) fn stream_closed(this: Obj<Connection>, stream: Obj<Stream>) {
         }
         resets.push_back(id);
     }
-    if this.stage.get() == Stage::Closing && this.streams.borrow().is_empty() {
-        this.stage.set(Stage::Closed);
-        this.closed_since.set(Some(now()));
+    if gone && stream.parent.get() != NIL {
+        this.promised_streams.set(this.promised_streams.get() - 1);
     }
+    if this.stage.get() == Stage::Closing && this.streams.borrow().is_empty() {
+        close(ruby, this)?;
+    }
+    Ok(())
 }
 
 /// The streams in the order of their identifiers: listeners may open and close some meanwhile.

@@ -257,7 +257,13 @@ impl Frame {
             None => Ok(()),
         };
         set(sym.r#type, self.kind.symbol())?;
-        number(sym.flags, Some(i64::from(self.flags)))?;
+        // As the original has it: what is about to be sent has flags only if it can or does.
+        let sent = self.length.is_none();
+        let may_have_flags =
+            matches!(self.kind, Kind::Data | Kind::Headers | Kind::PushPromise | Kind::Continuation);
+        if !sent || may_have_flags || self.flags != 0 {
+            number(sym.flags, Some(i64::from(self.flags)))?;
+        }
         number(sym.length, self.length.map(|length| length as i64))?;
         number(sym.stream, self.stream.map(i64::from))?;
         number(sym.padding, self.padding.map(i64::from))?;
@@ -279,7 +285,7 @@ impl Frame {
                 strings::keep(string);
                 hash.aset(value(sym.payload), part)?;
             }
-            _ if self.payload != NIL => set(sym.payload, self.payload)?,
+            _ if self.payload != NIL || sent && self.kind == Kind::Goaway => set(sym.payload, self.payload)?,
             _ => {}
         }
         self.head.note_in(ruby, hash)?;

@@ -107,6 +107,6 @@ pub(crate) fn init(ruby: &Ruby, http2: RModule) -> Result<(), Error> {
     buffer.define_method("<<", method!(FrameBuffer::append, 1))?;
     buffer.define_method("retrieve", method!(FrameBuffer::retrieve, 1))?;
     buffer.define_method("bytesize", method!(FrameBuffer::bytesize, 0))?;
-    buffer.define_method("empty?", method!(|this: &FrameBuffer| this.bytesize() == 0, 0))?;
+    buffer.define_method("empty?", method!(|this: &FrameBuffer| this.frames.borrow().is_empty(), 0))?;
     buffer.define_method("clear", method!(|this: &FrameBuffer| this.frames.borrow_mut().clear(), 0))
 }

@@ -59,11 +59,11 @@ impl Connection {
         })
     }
 
-    fn rb_receive(ruby: &Ruby, this: Obj<Self>, data: RString) -> Nothing {
+    fn rb_receive(ruby: &Ruby, this: Obj<Self>, data: Option<RString>) -> Nothing {
         guard(ruby, || receive::receive(ruby, this, data))
     }
 
-    fn rb_append(ruby: &Ruby, this: Obj<Self>, data: RString) -> Nothing {
+    fn rb_append(ruby: &Ruby, this: Obj<Self>, data: Option<RString>) -> Nothing {
         if connection::is_plain(this) {
             return Self::rb_receive(ruby, this, data);
         }
@@ -72,6 +72,10 @@ impl Connection {
 
     fn rb_send(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Nothing {
         guard(ruby, || send::send(ruby, this, &mut Frame::from_hash(ruby, hash)?))
+    }
+
+    fn rb_encode(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Nothing {
+        guard(ruby, || send::encode(ruby, this, &mut Frame::from_hash(ruby, hash)?))
     }
 
     fn rb_ping(ruby: &Ruby, this: Obj<Self>, payload: RString) -> Nothing {
@@ -285,6 +289,7 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
     class.define_private_method("set_up", method!(Connection::rb_set_up, 4))?;
     class.define_private_method("initialize_copy", method!(Connection::rb_initialize_copy, 1))?;
     class.define_private_method("send", method!(Connection::rb_send, 1))?;
+    class.define_private_method("encode", method!(Connection::rb_encode, 1))?;
     class.define_private_method("send_ping", method!(Connection::rb_ping, 1))?;
     class.define_private_method("open_stream", method!(Connection::rb_new_stream, 4))?;
     class.define_private_method("activate_stream", method!(Connection::rb_activate_stream, 1))?;

@@ -11,8 +11,7 @@ use wireloom_http2::rate_limit::Charge;
 
 use super::MAGIC;
 use super::connection::{
-    self, Connection, Opening, Pending, Stage, Upgrade, activate_stream, each_stream, now, put_room,
-    take_room,
+    self, Connection, Opening, Pending, Stage, Upgrade, activate_stream, each_stream, put_room, take_room,
 };
 use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, value};
 use super::framer::{check_len, parse, settings_pairs};
@@ -24,7 +23,7 @@ use super::{names, pseudo, send, settings};
 use crate::hpack::decode::{Rules, decode};
 
 /// Frames on a connection that was closed are passed over for so long.
-const CLOSED_GRACE_S: u64 = 15;
+const CLOSED_GRACE_S: f64 = 15.0;
 
 /// Streams that PRIORITY alone made, at most; more are not worth the memory.
 const IDLE_STREAMS_MAX: u32 = 100;
@@ -66,8 +65,10 @@ impl Input {
 }
 
 /// `receive`: takes bytes in and acts on every frame that is whole.
-pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: RString) -> Result<(), Error> {
+pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: Option<RString>) -> Result<(), Error> {
     settings::preface_own(ruby, this)?;
+    // Nothing behind the head of an upgrade: httpx gives what an empty body reads as.
+    let Some(data) = data else { return Ok(()) };
     // SAFETY: copied before any Ruby code runs.
     this.input.borrow_mut().append(unsafe { bytes(data) });
     match frames(ruby, this) {
@@ -163,8 +164,8 @@ fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> 
     }
     match frame.kind {
         Kind::Headers | Kind::PushPromise => {
-            // RFC 9113 §5.1.1, §8.4: clients open odd streams, and only servers push.
-            if !this.is_client.get() && (frame.kind == Kind::PushPromise || header.stream.is_multiple_of(2)) {
+            // RFC 9113 §5.1.1: clients open odd streams.
+            if !this.is_client.get() && frame.kind == Kind::Headers && header.stream.is_multiple_of(2) {
                 return protocol_error(ruby, this, "protocol error");
             }
             if !frame.has(END_HEADERS) {
@@ -199,11 +200,12 @@ fn continued(
     more: &[u8],
 ) -> Result<Option<(Frame, Vec<u8>)>, Error> {
     let mut pending = this.pending.borrow_mut();
-    let Some(mut begun) = pending.take() else { return Ok(None) };
-    if frame.kind != Kind::Continuation || frame.stream != begun.frame.stream {
+    let of = pending.as_ref().and_then(|begun| begun.frame.stream);
+    if frame.kind != Kind::Continuation || frame.stream != of {
         drop(pending);
         return protocol_error(ruby, this, "protocol error");
     }
+    let Some(mut begun) = pending.take() else { return Ok(None) };
     begun.block.extend_from_slice(more);
     begun.frames += 1;
     let limits = Limits::DEFAULT;
@@ -224,7 +226,8 @@ fn continued(
 
 /// HEADERS and PUSH_PROMISE with their block, whole.
 fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>) -> Result<(), Error> {
-    let decoded = decode(ruby, &mut this.decompressor.borrow_mut(), &block, Rules::Message, &mut frame.head);
+    let rules = Rules::Message { list_size_max: this.list_size_max.get(), lenient: false };
+    let decoded = decode(ruby, &mut this.decompressor.borrow_mut(), &block, rules, &mut frame.head);
     put_room(&this.room_in, block);
     let list = match decoded {
         Ok(list) => list,
@@ -262,6 +265,7 @@ fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>)
         None => {
             pseudo::verify(ruby, this, list, this.is_client.get())?;
             verify_order(ruby, this, id)?;
+            verify_dependency(ruby, this, &frame)?;
             let opening = Opening {
                 weight: frame.weight.unwrap_or(16),
                 dependency: frame.dependency.unwrap_or(0),
@@ -292,10 +296,25 @@ fn verify_order(ruby: &Ruby, this: Obj<Connection>, id: u32) -> Result<(), Error
     Ok(())
 }
 
+/// RFC 7540 §5.3.1: a stream cannot depend on itself.
+fn verify_dependency(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
+    if frame.dependency.is_some() && frame.dependency == frame.stream {
+        return protocol_error(ruby, this, "stream can't depend on itself");
+    }
+    Ok(())
+}
+
 /// PUSH_PROMISE (RFC 9113 §6.6, §8.4).
 fn promised(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame, list: RArray) -> Result<(), Error> {
     let sym = sym();
     let (id, promised) = (frame.stream.unwrap_or(0), frame.promise_stream.unwrap_or(0));
+    if !this.is_client.get() {
+        return protocol_error(ruby, this, "clients cannot send PUSH_PROMISE");
+    }
+    let enabled = settings::get(this.local_settings.get(), sym.settings_enable_push)?;
+    if i64::try_convert(enabled).is_ok_and(|enabled| enabled == 0) {
+        return protocol_error(ruby, this, "push promises are disabled");
+    }
     let Some(parent) = find(this, id) else {
         // The parent is gone, but was there: the push is refused.
         if id < this.stream_id.get() && !id.is_multiple_of(2) || this.resets.borrow().contains(&id) {
@@ -317,6 +336,9 @@ fn promised(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame, list: RArray)
     pseudo::verify(ruby, this, list, false)?;
     if promised == 0 || !promised.is_multiple_of(2) || promised <= this.last_promise_id.get() {
         return protocol_error(ruby, this, "Stream ID smaller than previous");
+    }
+    if this.promised_streams.get() >= this.local_max_streams.get() {
+        return refuse_push(ruby, this, promised);
     }
     let stream = activate_stream(ruby, this, Opening { parent: parent.as_raw(), ..Opening::new(promised) })?;
     this.last_promise_id.set(promised);
@@ -352,6 +374,7 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
             if !idle || this.idle_streams.get() >= IDLE_STREAMS_MAX {
                 return Ok(());
             }
+            verify_dependency(ruby, this, frame)?;
             this.idle_streams.set(this.idle_streams.get() + 1);
             let opening = Opening {
                 weight: frame.weight.unwrap_or(16),
@@ -463,7 +486,7 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
             Kind::Goaway => Ok(()),
             Kind::Ping => ping(ruby, this, frame),
             _ => match this.closed_since.get() {
-                Some(since) if (now() - since).as_secs() > CLOSED_GRACE_S => {
+                Some(since) if connection::clock(ruby)? - since > CLOSED_GRACE_S => {
                     protocol_error(ruby, this, "protocol error")
                 }
                 _ => Ok(()),
@@ -484,8 +507,10 @@ fn ping(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> 
 fn goaway(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
     // RFC 9113 §6.8: a peer that leaves without an error lets the streams under way come to their end; no new ones.
     let more = frame.error == sym().no_error && !this.streams.borrow().is_empty();
-    this.stage.set(if more { Stage::Closing } else { Stage::Closed });
-    this.closed_since.set(Some(now()));
+    connection::close(ruby, this)?;
+    if more {
+        this.stage.set(Stage::Closing);
+    }
     let last = ruby.integer_from_u64(u64::from(frame.last_stream.unwrap_or(0)));
     emit(&this.listeners, sym().goaway, &[last.as_raw(), frame.error, frame.payload], NIL)
 }
@@ -568,6 +593,8 @@ fn local_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) 
         this.decompressor.borrow_mut().set_max_limit(number.clamp(0, 1 << 30) as usize);
     } else if key == sym.settings_max_frame_size {
         this.local_max_frame_size.set(number.max(16_384) as usize);
+    } else if key == sym.settings_max_header_list_size {
+        this.list_size_max.set(number.max(0) as usize);
     } else if key == sym.settings_max_concurrent_streams {
         this.local_max_streams.set(number);
     }

@@ -9,14 +9,14 @@ use rb_sys::VALUE;
 use wireloom_http2::Limits;
 use wireloom_http2::rate_limit::Charge;
 
-use super::connection::{Connection, Stage, call_own, is_plain, now, put_room, take_room};
-use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, joined, value};
+use super::connection::{Connection, Stage, call_own, close, is_plain, now, put_room, take_room};
+use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, value};
 use super::frame_buffer::FrameBuffer;
 use super::framer::generate;
 use super::listeners::emit;
 use super::names::{self, classes, sym};
 use super::settings::preface_own;
-use crate::hpack::encode;
+use crate::hpack::encode as hpack;
 use crate::hpack::error::HeaderError;
 
 /// A call of `send`, of what stands in its place if someone put something there.
@@ -39,14 +39,23 @@ pub(crate) fn send(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Res
         // A stream that broke the protocol is held against the connection.
         Kind::RstStream if frame.error == sym().protocol_error => {
             goaway_own(ruby, this, sym().protocol_error)?;
-            send_encoded(ruby, this, frame)
+            encode_own(ruby, this, frame)
         }
         Kind::Headers | Kind::PushPromise => send_headers(ruby, this, frame),
-        _ => send_encoded(ruby, this, frame),
+        _ => encode_own(ruby, this, frame),
     }
 }
 
-fn send_encoded(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+/// A call of `encode`, of what stands in its place if someone put something there.
+fn encode_own(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
+    if is_plain(this) {
+        return encode(ruby, this, frame);
+    }
+    call_own(this, "encode", &[frame.to_hash(ruby)?.as_value()])
+}
+
+/// Puts a frame into bytes, which who listens to `:frame` takes.
+pub(crate) fn encode(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
     let encoded = generate(ruby, frame, this.remote_max_frame_size.get())?;
     emit(&this.listeners, sym().frame, &[encoded.as_raw()], NIL)
 }
@@ -80,7 +89,7 @@ fn send_data_now(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Resul
     this.rates.borrow_mut().data_sent(len, &Limits::DEFAULT);
     // Before the frame leaves: a peer in the same process gives window back at once.
     this.remote_window.set(this.remote_window.get() - len as i64);
-    send_encoded(ruby, this, frame)
+    encode_own(ruby, this, frame)
 }
 
 /// HEADERS and PUSH_PROMISE, with CONTINUATION when the block is long.
@@ -91,8 +100,8 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
         // SAFETY: no Ruby code runs while the slice is copied.
         room.extend_from_slice(unsafe { bytes(block) });
     } else {
-        let encoded = encode::pairs(ruby, frame.payload()).and_then(|list| {
-            encode::encode(&mut this.compressor.borrow_mut(), this.policy.get(), list, &mut room)
+        let encoded = hpack::pairs(ruby, frame.payload()).and_then(|list| {
+            hpack::encode(&mut this.compressor.borrow_mut(), this.policy.get(), list, &mut room)
                 .map_err(|error| header_error(ruby, error))
         });
         if let Err(error) = encoded {
@@ -101,7 +110,8 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
     }
     let len_max = this.remote_max_frame_size.get();
     let block_len = room.len() - HEADER_LEN;
-    let plain = frame.kind == Kind::Headers
+    let plain = is_plain(this)
+        && frame.kind == Kind::Headers
         && frame.hash == NIL
         && frame.padding.is_none()
         && frame.weight.is_none()
@@ -128,19 +138,24 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
         frame.flags &= !END_HEADERS;
     }
     frame.payload = crate::strings::binary(&block[..first_len]).as_raw();
-    if let Some(hash) = RHash::from_value(value(frame.hash))
-        && !hash.is_frozen()
-    {
-        hash.aset(value(sym().payload), value(frame.payload))?;
+    match RHash::from_value(value(frame.hash)) {
+        Some(hash) if hash.is_frozen() => frame.hash = NIL,
+        Some(hash) => {
+            hash.aset(value(sym().payload), value(frame.payload))?;
+            hash.aset(value(sym().flags), frame.flags)?;
+        }
+        None => {}
     }
-    send_encoded(ruby, this, frame)?;
+    encode_own(ruby, this, frame)?;
     let mut rest = &block[first_len..];
     while !rest.is_empty() {
         let (part, after) = rest.split_at(rest.len().min(len_max));
         rest = after;
         let flags = if rest.is_empty() && (ends || !whole) { END_HEADERS } else { 0 };
-        let header = Header::encode(Kind::Continuation, flags, part.len(), frame.stream.unwrap_or(0));
-        emit(&this.listeners, sym().frame, &[joined(&header, part).as_raw()], NIL)?;
+        let mut more = Frame::new(Kind::Continuation, frame.stream.unwrap_or(0));
+        more.flags = flags;
+        more.payload = crate::strings::binary(part).as_raw();
+        encode_own(ruby, this, &mut more)?;
     }
     Ok(())
 }
@@ -185,9 +200,7 @@ pub(crate) fn goaway(ruby: &Ruby, this: Obj<Connection>, error: VALUE, payload: 
     frame.error = error;
     frame.payload = payload;
     send_own(ruby, this, &mut frame)?;
-    this.stage.set(Stage::Closed);
-    this.closed_since.set(Some(now()));
-    Ok(())
+    close(ruby, this)
 }
 
 fn goaway_own(ruby: &Ruby, this: Obj<Connection>, error: VALUE) -> Result<(), Error> {

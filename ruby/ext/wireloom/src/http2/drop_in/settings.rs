@@ -49,6 +49,7 @@ pub(crate) fn set_up(
     this.local_window_limit.set(window);
     this.local_max_frame_size.set(number(sym.settings_max_frame_size)?.max(0) as usize);
     this.local_max_streams.set(number(sym.settings_max_concurrent_streams)?);
+    this.list_size_max.set(number(sym.settings_max_header_list_size)?.max(0) as usize);
     // Until SETTINGS are acknowledged, both ends have to do with the default (RFC 9113 §4.3.1). An encoder that is to use
     // less says so in its first block.
     *this.compressor.borrow_mut() = Table::new(TABLE_SIZE_DEFAULT);

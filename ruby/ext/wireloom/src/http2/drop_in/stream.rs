@@ -265,7 +265,7 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Resu
         }
         _ => {}
     }
-    complete_transition(this, frame)
+    complete_transition(ruby, this, frame)
 }
 
 fn note_head(this: Obj<Stream>, frame: &Frame) {
@@ -381,7 +381,7 @@ pub(crate) fn send(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<
         this.local_window.set(this.local_window.get() + frame.increment.unwrap_or(0));
     }
     emit_frame(ruby, this, frame)?;
-    complete_transition(this, frame)
+    complete_transition(ruby, this, frame)
 }
 
 fn send_data(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Error> {
@@ -415,7 +415,7 @@ fn send_now(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Err
     // Before the frame leaves: a peer in the same process gives window back at once.
     this.remote_window.set(this.remote_window.get() - len);
     emit_frame(ruby, this, frame)?;
-    complete_transition(this, frame)
+    complete_transition(ruby, this, frame)
 }
 
 /// The connection hears of every frame first, then those who listen.
@@ -623,7 +623,7 @@ fn activate(this: Obj<Stream>) -> Result<(), Error> {
     emit(&this.listeners, sym().active, &[], NIL)
 }
 
-fn complete_transition(this: Obj<Stream>, frame: &Frame) -> Result<(), Error> {
+fn complete_transition(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<(), Error> {
     match this.state.get() {
         State::Closing => {
             this.state.set(State::Closed);
@@ -631,7 +631,7 @@ fn complete_transition(this: Obj<Stream>, frame: &Frame) -> Result<(), Error> {
                 if this.activated.get() {
                     connection.active_stream_count.set(connection.active_stream_count.get() - 1);
                 }
-                connection::stream_closed(connection, this);
+                connection::stream_closed(ruby, connection, this)?;
             }
             emit(&this.listeners, sym().close, &[frame.error], NIL)
         }
