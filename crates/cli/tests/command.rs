@@ -153,6 +153,42 @@ async fn scripts_learn_the_outcome_from_the_exit_code() {
 }
 
 #[tokio::test]
+async fn scripts_send_the_lines_of_a_pipe() {
+    let serving = serve(&[]).await;
+    let echo = serving.url("/echo");
+    let (code, out, errors) = connect(&[&echo, "--count", "2", "--timeout", "30"], "one\ntwo\n").await;
+    assert_eq!((code, &*out), (0, "one\ntwo\n"), "{errors}");
+    let (code, _, errors) = connect(&[&echo, "--expect", "a", "--timeout", "30"], "a\n").await;
+    assert_eq!(code, 0, "{errors}");
+    // The end of the input is not the end: what is expected may still come.
+    let (code, out, errors) = connect(&[&echo, "--count", "2", "--timeout", "1"], "one\n").await;
+    assert_eq!((code, &*out), (4, "one\n"), "{errors}");
+    // What is to be sent was said: the input is somebody else's.
+    let (code, out, errors) = connect(&[&echo, "--send", "said", "--count", "1"], "not this\n").await;
+    assert_eq!((code, &*out), (0, "said\n"), "{errors}");
+    let (code, _, errors) = connect(&[&serving.url("/sink"), "--send", "12345"], "not this\n").await;
+    assert_eq!(code, 0, "{errors}");
+    assert!(serving.get("/metrics").await.contains("wireloom_sink_bytes_total 5\n"));
+}
+
+#[tokio::test]
+async fn scripts_end_although_their_input_does_not() {
+    let serving = serve(&[]).await;
+    let source = serving.url("/source?size=1&count=2");
+    let mut child = Command::new(WIRELOOM)
+        .args(["connect", &source, "--count", "2", "--timeout", "30"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    // Or waiting would close it.
+    let _open = child.stdin.take();
+    let ended = tokio::time::timeout(Duration::from_secs(60), child.wait()).await.unwrap();
+    assert!(ended.unwrap().success());
+}
+
+#[tokio::test]
 async fn the_source_sends_what_was_asked_for() {
     let serving = serve(&[]).await;
     let url = serving.url("/source?size=5000&count=2000");

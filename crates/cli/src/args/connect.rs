@@ -10,7 +10,10 @@ use super::value;
 const AFTER: &str = "\
 Lines of the standard input are sent, each as a message; messages go to the standard output, each
 on a line. At the end of the input the connection is closed, and what still arrives is printed.
-With --send, --expect or --count the input is not read.
+
+For scripts: --send says what to send instead of the input, which is not read then. With --expect
+or --count the lines of a pipe or a file are sent, those of a terminal are not read, and the
+connection stays open until all that was asked for has come, or --timeout ends it.
 
 On a terminal lines can be edited, and the arrow keys find earlier ones; a line that begins with a
 space is not kept. What a peer sends cannot steer the terminal.
@@ -29,6 +32,7 @@ Exit codes:
 Try it:
   echo hello | wireloom connect ws://127.0.0.1:8080/echo
   wireloom connect ws://127.0.0.1:8080/echo --send hello --expect hello
+  seq 1000 | wireloom connect ws://127.0.0.1:8080/echo --count 1000 --timeout 10
   wireloom connect 'ws://127.0.0.1:8080/source?size=5000&count=100000' --count 100000 --quiet
   wireloom connect wss://127.0.0.1:8443/rooms/lobby --http2 --insecure
   wireloom connect http://127.0.0.1:8080/echo --data hello
@@ -72,9 +76,14 @@ pub(crate) struct Connect {
 }
 
 impl Connect {
-    /// What is sent and expected was said beforehand: no lines are read.
+    /// What is sent, or what is to come, was said beforehand.
     pub(crate) fn is_scripted(&self) -> bool {
-        !self.script.send.is_empty() || !self.script.expect.is_empty() || self.script.count.is_some()
+        !self.script.send.is_empty() || self.is_expecting()
+    }
+
+    /// What is to come was said: the connection ends when it has, not with the input.
+    pub(crate) fn is_expecting(&self) -> bool {
+        !self.script.expect.is_empty() || self.script.count.is_some()
     }
 
     /// Whether the URL asks for a request rather than a WebSocket.
@@ -149,7 +158,7 @@ pub(crate) struct Messages {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "For scripts")]
 pub(crate) struct Script {
-    /// Send this message; may be repeated
+    /// Send this message instead of lines of the input; may be repeated
     #[arg(long, value_name = "MESSAGE")]
     pub(crate) send: Vec<String>,
     /// Expect this message next; may be repeated

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::io::{self, IsTerminal as _};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -167,11 +168,10 @@ impl<'a> Inbox<'a> {
             self.close();
             return Some(Exit::Unexpected);
         }
-        let waited = self.remaining.is_some() || !self.args.script.expect.is_empty();
         if let Some(remaining) = &mut self.remaining {
             *remaining -= 1;
         }
-        if waited && self.is_satisfied() {
+        if self.args.is_expecting() && self.is_satisfied() {
             self.close();
         }
         None
@@ -256,7 +256,9 @@ struct Outbox<'a> {
 
 impl<'a> Outbox<'a> {
     fn new(args: &'a Connect, notes: &'a Notes, close_asked: watch::Receiver<Option<CloseCode>>) -> Self {
-        let lines = (!args.is_scripted()).then(|| Lines::read(notes, !args.messages.no_history));
+        // Who types at a script's terminal does not mean it.
+        let reads = !args.is_scripted() || (args.script.send.is_empty() && !io::stdin().is_terminal());
+        let lines = reads.then(|| Lines::read(notes, !args.messages.no_history));
         let pings = args.messages.ping.map(|every| tokio::time::interval_at(Instant::now() + every, every));
         Self { args, notes, lines, pings, close_asked, closes_when_sent: false, lines_sent: 0 }
     }
@@ -306,6 +308,8 @@ impl<'a> Outbox<'a> {
                     return Ok((CloseCode::NORMAL, Some(Exit::Usage)));
                 }
                 Some(Input::Interrupted) => return Ok((CloseCode::GOING_AWAY, None)),
+                // What is expected may still come.
+                None if self.args.is_expecting() => self.lines = None,
                 None => return Ok((CloseCode::NORMAL, None)),
             }
         }
