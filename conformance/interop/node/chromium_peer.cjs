@@ -1,0 +1,230 @@
+// Chromium against a `wireloom serve` of its own: pages, fetch, WebSockets over HTTP/1.1 and HTTP/2, rooms between two
+// pages, close codes, origins. The browser is told what to do over its debugging pipe: an object a message, 0 after each.
+'use strict';
+
+const assert = require('node:assert');
+const { spawn } = require('node:child_process');
+const { once } = require('node:events');
+const readline = require('node:readline');
+const [, , wireloom, chromium, profile] = process.argv;
+
+const LONGEST = 2 << 20;
+
+// What every page has at hand.
+const PRELUDE = `
+  const open = (url, ...protocols) => new Promise((resolve, reject) => {
+    const socket = new WebSocket(url, protocols);
+    socket.binaryType = 'arraybuffer';
+    socket.onopen = () => resolve(socket);
+    socket.onclose = ({ code }) => reject(new Error('not opened: ' + code));
+  });
+  const heard = (socket) => new Promise((resolve, reject) => {
+    socket.onmessage = ({ data }) => resolve(data);
+    socket.onclose = ({ code }) => reject(new Error('closed: ' + code));
+  });
+  const closed = (socket) => new Promise((resolve) => {
+    socket.onclose = ({ code, reason, wasClean }) => resolve({ code, reason, wasClean });
+  });
+  const read = async (answer) => ({ status: answer.status, text: await answer.text() });
+`;
+
+class Browser {
+  constructor() {
+    const options = ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-sync',
+      '--disable-background-networking', '--disable-component-update', '--disable-dev-shm-usage', '--no-proxy-server',
+      '--ignore-certificate-errors', '--remote-debugging-pipe', `--user-data-dir=${profile}`];
+    this.process = spawn(chromium, options, { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] });
+    this.asked = new Map();
+    this.loaded = new Map();
+    this.last = 0;
+    let begun = Buffer.alloc(0);
+    this.process.stdio[4].on('data', (chunk) => {
+      begun = Buffer.concat([begun, chunk]);
+      for (let end = begun.indexOf(0); end >= 0; end = begun.indexOf(0)) {
+        this.take(JSON.parse(begun.subarray(0, end)));
+        begun = begun.subarray(end + 1);
+      }
+    });
+  }
+
+  take({ id, method, sessionId, result, error }) {
+    if (method === 'Page.loadEventFired') this.loaded.get(sessionId)?.();
+    const answer = this.asked.get(id);
+    this.asked.delete(id);
+    if (answer) error ? answer.reject(new Error(error.message)) : answer.resolve(result);
+  }
+
+  ask(method, params, sessionId) {
+    this.last += 1;
+    this.process.stdio[3].write(`${JSON.stringify({ id: this.last, method, params, sessionId })}\0`);
+    return new Promise((resolve, reject) => this.asked.set(this.last, { resolve, reject }));
+  }
+
+  async page(url) {
+    const { targetId } = await this.ask('Target.createTarget', { url: 'about:blank' });
+    const { sessionId } = await this.ask('Target.attachToTarget', { targetId, flatten: true });
+    await this.ask('Page.enable', {}, sessionId);
+    const loaded = new Promise((resolve) => this.loaded.set(sessionId, resolve));
+    const { errorText } = await this.ask('Page.navigate', { url }, sessionId);
+    assert.strictEqual(errorText, undefined, url);
+    await loaded;
+    return async (body) => {
+      const expression = `(async () => { ${PRELUDE} ${body} })()`;
+      const asked = { expression, awaitPromise: true, returnByValue: true };
+      const { result, exceptionDetails } = await this.ask('Runtime.evaluate', asked, sessionId);
+      assert.strictEqual(exceptionDetails, undefined, `${body}: ${exceptionDetails?.exception?.description}`);
+      return result.value;
+    };
+  }
+}
+
+async function serve() {
+  const listen = ['--listen', '127.0.0.1:0', '--tls', '--tls-listen', '127.0.0.1:0'];
+  const log = ['--log', 'json', '--log-level', 'debug', '--max-message', String(LONGEST)];
+  const child = spawn(wireloom, ['serve', ...listen, ...log], { stdio: ['ignore', 'ignore', 'pipe'] });
+  process.on('exit', () => child.kill());
+  const events = [];
+  const said = readline.createInterface({ input: child.stderr });
+  await new Promise((resolve) => {
+    said.on('line', (line) => {
+      events.push(JSON.parse(line));
+      if (events.filter(({ message }) => message === 'listening').length === 2) resolve();
+    });
+  });
+  const at = (tls) => events.find((event) => event.message === 'listening' && event.tls === tls).address;
+  return { child, events, plain: at(false), secure: at(true) };
+}
+
+/// What works alike whatever it runs over.
+async function talk(page, websockets, version) {
+  assert.strictEqual(await page(`return performance.getEntriesByType('navigation')[0].nextHopProtocol`), version);
+  assert.match(await page('return document.body.innerText'), /\/rooms\/NAME/);
+  assert.deepStrictEqual(await page(`return read(await fetch('/healthz'))`), { status: 200, text: 'ok\n' });
+  assert.strictEqual(await page(`return (await fetch('/nothing')).status`), 404);
+  assert.strictEqual(await page(`return (await fetch('/healthz', { method: 'HEAD' })).status`), 200);
+  const sent = 'ä'.repeat(300000);
+  const posted = await page(`return read(await fetch('/echo', { method: 'POST', body: 'ä'.repeat(300000) }))`);
+  assert.ok(posted.status === 200 && posted.text === sent);
+  const source = `return (await (await fetch('/source?size=5000&count=1000')).arrayBuffer()).byteLength`;
+  assert.strictEqual(await page(source), 5000000);
+  const [extensions, protocol] = await page(`
+    const socket = await open('${websockets}/echo');
+    for (const text of ['', 'a', 'häßlich 😀', 'x'.repeat(1 << 20)]) {
+      socket.send(text);
+      if (await heard(socket) !== text) throw new Error(text.length + ' characters of text');
+    }
+    for (const length of [0, 1, 125, 126, 65535, 65536, 1 << 20]) {
+      const bytes = new Uint8Array(length);
+      for (let at = 0; at < length; at += 1) bytes[at] = (at * 2654435761) >>> 13;
+      socket.send(bytes);
+      const back = new Uint8Array(await heard(socket));
+      if (back.length !== length || bytes.some((byte, at) => byte !== back[at])) throw new Error(length + ' bytes');
+    }
+    const all = new Promise((resolve, reject) => {
+      let next = 0;
+      socket.onmessage = ({ data }) => {
+        if (data !== String(next)) reject(new Error(data));
+        next += 1;
+        if (next === 2000) resolve();
+      };
+    });
+    for (let number = 0; number < 2000; number += 1) socket.send(String(number));
+    await all;
+    socket.close(4321, 'bye');
+    const end = await closed(socket);
+    if (end.code !== 4321 || !end.wasClean) throw new Error(JSON.stringify(end));
+    return [socket.extensions, socket.protocol];
+  `);
+  assert.match(extensions, /^permessage-deflate/);
+  assert.strictEqual(protocol, '');
+  const tooLong = await page(`
+    const socket = await open('${websockets}/echo');
+    const end = closed(socket);
+    socket.send(new Uint8Array(${LONGEST + 1}));
+    return end;
+  `);
+  assert.strictEqual(tooLong.code, 1009);
+  const counted = await page(`
+    const socket = await open('${websockets}/source?size=1000&count=50');
+    let bytes = 0;
+    socket.onmessage = ({ data }) => { bytes += data.byteLength; };
+    const { code } = await closed(socket);
+    return [bytes, code];
+  `);
+  assert.deepStrictEqual(counted, [50000, 1000]);
+}
+
+/// Two pages of a room hear each other; another room hears nothing.
+async function meet(one, other, websockets) {
+  for (const page of [one, other]) await page(`
+    const lobby = await open('${websockets}/rooms/lobby');
+    const elsewhere = await open('${websockets}/rooms/elsewhere-' + Math.random());
+    window.lobby = lobby;
+    window.said = [];
+    lobby.onmessage = ({ data }) => window.said.push(data);
+    elsewhere.onmessage = ({ data }) => window.said.push('elsewhere: ' + data);
+  `);
+  for (let number = 0; number < 10; number += 1) await [one, other][number % 2](`window.lobby.send('${number}')`);
+  for (const page of [one, other]) {
+    const said = await page(`
+      while (window.said.length < 10) await new Promise((resolve) => setTimeout(resolve, 10));
+      return window.said;
+    `);
+    assert.deepStrictEqual([...said].sort(), [...'0123456789']);
+  }
+}
+
+async function main(browser) {
+  const { child, events, plain, secure } = await serve();
+  const requests = (method, of) => events.filter((event) => event.method === method && event.path === of);
+  const first = await browser.page(`http://${plain}/`);
+  await talk(first, `ws://${plain}`, 'http/1.1');
+  assert.strictEqual(requests('CONNECT', '/echo').length, 0);
+  console.log('ok: HTTP/1.1');
+  const second = await browser.page(`https://${secure}/`);
+  await talk(second, `wss://${secure}`, 'h2');
+  // RFC 8441: the WebSockets came as streams of the connection that the page came over.
+  assert.strictEqual(requests('CONNECT', '/echo').length, 2);
+  assert.strictEqual(requests('CONNECT', '/source').length, 1);
+  assert.ok(requests('CONNECT', '/echo').every(({ status }) => status === 200));
+  console.log('ok: HTTP/2');
+  await meet(first, await browser.page(`http://${plain}/`), `ws://${plain}`);
+  const third = await browser.page(`https://${secure}/`);
+  await meet(second, third, `wss://${secure}`);
+  console.log('ok: rooms');
+  // Another port is another origin.
+  for (const [page, url] of [[first, `wss://${secure}/echo`], [second, `ws://${plain}/echo`]]) {
+    const refused = await page(`return open('${url}').then(() => 'opened', ({ message }) => message)`);
+    assert.strictEqual(refused, 'not opened: 1006');
+  }
+  assert.strictEqual(events.filter(({ status }) => status === 403).length, 2);
+  console.log('ok: origins');
+  // They hear that the server goes.
+  for (const page of [first, second]) await page('window.end = closed(window.lobby)');
+  const ended = once(child, 'exit');
+  child.kill('SIGTERM');
+  for (const page of [first, second]) {
+    const { code, wasClean } = await page('return window.end');
+    assert.deepStrictEqual([code, wasClean], [1001, true]);
+  }
+  assert.deepStrictEqual(await ended, [0, null]);
+  console.log('ok: the end');
+}
+
+const browser = new Browser();
+const exited = once(browser.process, 'exit');
+const lost = exited.then(([code]) => {
+  throw new Error(`${chromium} ended: ${code}`);
+});
+Promise.race([main(browser), lost]).then(
+  async () => {
+    await browser.ask('Browser.close');
+    await exited;
+    process.exit(0);
+  },
+  (error) => {
+    console.error(error);
+    // With its pipe the browser ends, too.
+    process.exit(1);
+  },
+);
