@@ -40,7 +40,10 @@ pub struct ServerTls {
 struct Files {
     certificate: PathBuf,
     key: PathBuf,
+    /// How old what is in use was.
     read_at: Mutex<Option<(SystemTime, SystemTime)>>,
+    /// Why they could not be taken the last time.
+    complaint: Mutex<Option<Error>>,
 }
 
 impl Files {
@@ -84,7 +87,12 @@ impl ServerTls {
     /// # Errors
     /// A file cannot be read, or is not what it should be.
     pub fn from_pem_files(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Result<Self, Error> {
-        let files = Files { certificate: certificate.into(), key: key.into(), read_at: Mutex::new(None) };
+        let files = Files {
+            certificate: certificate.into(),
+            key: key.into(),
+            read_at: Mutex::default(),
+            complaint: Mutex::default(),
+        };
         *lock(&files.read_at) = files.modified().ok();
         let config = files.read()?;
         Ok(Self { current: Arc::new(RwLock::new(config)), files: Some(Arc::new(files)) })
@@ -118,12 +126,35 @@ impl ServerTls {
     pub fn reload_if_changed(&self) -> Result<bool, Error> {
         let Some(files) = &self.files else { return Ok(false) };
         let modified = files.modified()?;
-        if lock(&files.read_at).replace(modified) == Some(modified) {
+        if *lock(&files.read_at) == Some(modified) {
             return Ok(false);
         }
+        // A failure is not the last word: what may read a file can change without its time.
         let config = files.read()?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        *lock(&files.read_at) = Some(modified);
         Ok(true)
+    }
+
+    /// [`ServerTls::reload_if_changed`] for a server: what is in use stays when there is nothing better, and the log is told
+    /// once of each turn.
+    pub(crate) fn reload_and_tell(&self) {
+        let reloaded = self.reload_if_changed();
+        let Some(files) = &self.files else { return };
+        let complaint = std::mem::replace(&mut *lock(&files.complaint), reloaded.as_ref().err().cloned());
+        #[cfg(feature = "tracing")]
+        {
+            let certificate = files.certificate.display();
+            match reloaded {
+                Ok(true) => tracing::info!(%certificate, "the certificate was read again"),
+                Err(error) if complaint.as_ref() != Some(&error) => {
+                    tracing::warn!(%certificate, %error, "the certificate cannot be read again; the old one stays");
+                }
+                _ => {}
+            }
+        }
+        #[cfg(not(feature = "tracing"))]
+        drop(complaint);
     }
 
     pub(crate) fn accept(&self, stream: TcpStream) -> tokio_rustls::Accept<TcpStream> {

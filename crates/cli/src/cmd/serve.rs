@@ -64,6 +64,7 @@ async fn serve(args: &Serve) -> Result<(), String> {
     }
     let handles: Vec<ServerHandle> = servers.iter().map(Server::handle).collect();
     routes.watch(handles.clone());
+    let mut stop = Stop::new().map_err(|error| error.to_string())?;
     match args.log {
         // Whoever reads this may have gone; that is no reason not to serve.
         LogFormat::Text => drop(announce(&listening, args)),
@@ -72,14 +73,12 @@ async fn serve(args: &Serve) -> Result<(), String> {
         }
     }
     tokio::spawn(async move {
-        if stop_asked().await.is_ok() {
-            info!("shutting down; once more to cut at once");
-            handles.iter().for_each(ServerHandle::shut_down);
-            if stop_asked().await.is_ok() {
-                warn!("cutting what is left");
-                handles.iter().for_each(ServerHandle::cut);
-            }
-        }
+        stop.asked().await;
+        info!("shutting down; once more to cut at once");
+        handles.iter().for_each(ServerHandle::shut_down);
+        stop.asked().await;
+        warn!("cutting what is left");
+        handles.iter().for_each(ServerHandle::cut);
     });
     let mut tasks = tokio::task::JoinSet::new();
     for server in servers {
@@ -174,17 +173,36 @@ fn announce(listening: &[(bool, SocketAddr)], args: &Serve) -> io::Result<()> {
     out.flush()
 }
 
-/// Waits for SIGTERM or SIGINT.
-async fn stop_asked() -> io::Result<()> {
+/// What asks the command to end: SIGTERM or SIGINT. Heard from when this is made, so that none is lost.
+struct Stop {
     #[cfg(unix)]
-    {
+    terminate: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    #[cfg(unix)]
+    fn new() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate())?;
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    #[cfg(not(unix))]
+    fn new() -> io::Result<Self> {
+        Ok(Self {})
+    }
+
+    async fn asked(&mut self) {
+        #[cfg(unix)]
         tokio::select! {
-            _ = terminate.recv() => Ok(()),
-            interrupted = tokio::signal::ctrl_c() => interrupted,
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+        #[cfg(not(unix))]
+        if tokio::signal::ctrl_c().await.is_err() {
+            // It cannot be heard here: nobody will ask.
+            std::future::pending().await
         }
     }
-    #[cfg(not(unix))]
-    tokio::signal::ctrl_c().await
 }

@@ -311,8 +311,7 @@ async fn sweep(registry: Weak<Registry>, #[cfg(feature = "tls")] tls: Option<Ser
         registry.sweep();
         #[cfg(feature = "tls")]
         if let Some(tls) = &tls {
-            // The certificate in use stays when the new one cannot be read.
-            let _ = tls.reload_if_changed();
+            tls.reload_and_tell();
         }
     }
 }
