@@ -146,6 +146,9 @@ pub(crate) struct HttpLimits {
     /// How long a connection may be quiet between two requests
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = value::time)]
     pub(crate) keep_alive: Duration,
+    /// Have the kernel ask after clients that have been quiet for so long
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = value::time)]
+    pub(crate) tcp_keepalive: Duration,
     /// How long a piece of a request's body may take, or with --max-body the whole
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = value::time)]
     pub(crate) body_timeout: Duration,

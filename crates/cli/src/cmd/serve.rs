@@ -110,6 +110,7 @@ impl Serve {
         config.connections_per_address_max = http.max_per_address;
         config.handshake_timeout = http.handshake_timeout;
         config.keep_alive_timeout = http.keep_alive;
+        config.tcp_keepalive = Some(http.tcp_keepalive);
         config.body_timeout = http.body_timeout;
         config.head_len_max = http.max_head;
         if let Some(len_max) = http.max_body {

@@ -24,6 +24,11 @@ pub struct ServerConfig {
     pub handshake_timeout: Duration,
     /// How long a connection may be quiet between two requests. 60 s.
     pub keep_alive_timeout: Duration,
+    /// After so much quiet the kernel asks whether the other end is still there (TCP keepalive), and ends the connection when
+    /// nobody has answered for as long as it is set up to try: 11 minutes on Linux. Clients that have lost their network say
+    /// no farewell, and idle WebSockets and handlers that wait would be held for them for ever. 5 minutes: seldom enough for
+    /// a telephone's battery. From a second to nine hours.
+    pub tcp_keepalive: Option<Duration>,
     /// How long the body of a request may take: to come whole, with a second more for every 16 KiB, where it is collected,
     /// and from one piece to the next where it is streamed. 30 s.
     pub body_timeout: Duration,
@@ -56,6 +61,7 @@ impl Default for ServerConfig {
             handshakes_max: 10_000,
             handshake_timeout: Duration::from_secs(10),
             keep_alive_timeout: Duration::from_secs(60),
+            tcp_keepalive: Some(Duration::from_secs(300)),
             body_timeout: Duration::from_secs(30),
             head_len_max: 16 << 10,
             body_len_max: 1 << 20,

@@ -32,6 +32,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -190,7 +191,7 @@ impl Server {
             tls,
         });
         let config = &serving.config;
-        let inherited = nodelay_for_all(&listener);
+        let inherited = tune_all(&listener, config);
         loop {
             // Beyond the limit, connections wait in the kernel's queue.
             let accepting = async {
@@ -209,7 +210,8 @@ impl Server {
             registry.counters.accepted.fetch_add(1, Ordering::Relaxed);
             let Some(seat) = registry.admit(peer.ip(), config.connections_per_address_max) else { continue };
             if !inherited {
-                let _ = stream.set_nodelay(true);
+                // A connection that has gone already is heard of soon enough.
+                let _ = tune(SockRef::from(&stream), config);
             }
             let key = seat.key();
             let task = Task::Http(Box::pin(serving.clone().serve(stream, peer, seat)));
@@ -316,11 +318,19 @@ async fn sweep(registry: Weak<Registry>, #[cfg(feature = "tls")] tls: Option<Ser
     }
 }
 
-/// What is written is meant to leave; nothing is gained by waiting for more. Where connections have that from their listener,
-/// it costs each of them no call of its own.
-fn nodelay_for_all(listener: &TcpListener) -> bool {
-    cfg!(any(target_os = "linux", target_os = "android"))
-        && socket2::SockRef::from(listener).set_tcp_nodelay(true).is_ok()
+/// Where connections have what they need from their listener, it costs each of them no call of its own.
+fn tune_all(listener: &TcpListener, config: &ServerConfig) -> bool {
+    cfg!(any(target_os = "linux", target_os = "android")) && tune(SockRef::from(listener), config).is_ok()
+}
+
+/// What is written is meant to leave: nothing is gained by waiting for more. And the kernel asks after those that are quiet.
+fn tune(socket: SockRef<'_>, config: &ServerConfig) -> io::Result<()> {
+    if let Some(time) = config.tcp_keepalive {
+        // What kernels take: whole seconds, of which Linux holds 15 bits.
+        let time = time.clamp(Duration::from_secs(1), Duration::from_secs(i16::MAX as u64));
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(time))?;
+    }
+    socket.set_tcp_nodelay(true)
 }
 
 /// Whether accepting can go on: a client that went away, or no descriptors just now.
@@ -391,4 +401,28 @@ pub struct ServerStats {
     pub slow_messages_dropped: u64,
     /// WebSockets cut because their peer is slow, since it began.
     pub slow_peers_cut: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_are_asked_after_and_wait_for_nothing() {
+        for keepalive in
+            [None, Some(Duration::from_millis(1)), Some(Duration::from_secs(300)), Some(Duration::MAX)]
+        {
+            let config = ServerConfig { tcp_keepalive: keepalive, ..ServerConfig::default() };
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let inherited = tune_all(&listener, &config);
+            let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (stream, _) = listener.accept().await.unwrap();
+            if !inherited {
+                tune(SockRef::from(&stream), &config).unwrap();
+            }
+            let socket = SockRef::from(&stream);
+            assert_eq!(socket.keepalive().unwrap(), keepalive.is_some());
+            assert!(socket.tcp_nodelay().unwrap());
+        }
+    }
 }

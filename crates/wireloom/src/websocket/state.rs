@@ -559,6 +559,8 @@ impl State {
 
     /// Ends a connection whose peer is too slow. It is reset, so that neither is what the kernel holds kept for that.
     pub(super) fn cut_slow(&mut self) {
+        #[cfg(feature = "tracing")]
+        tracing::debug!(queued = self.core.queued_len(), "the peer is slow and is cut");
         self.slow.count_cut();
         self.io.abandon();
         self.cut(Error::SlowPeer);
