@@ -25,13 +25,14 @@ class AsyncWebSocketTest < Wireloom::TestCase
   end
 
   # Serves while the block runs, once over each protocol, and yields an endpoint for clients.
-  def serve(extensions: -> { WS::Extensions::Server.default }, &block)
+  def serve(extensions: -> { WS::Extensions::Server.default }, app: nil, &block)
+    app ||= ->(request) { answer(request, extensions.call) }
     PROTOCOLS.each do |protocol|
       Async do |task|
         task.with_timeout(20) do
           endpoint = Async::HTTP::Endpoint.parse("http://127.0.0.1:0/", protocol: protocol)
           bound = endpoint.bound
-          server = Async::HTTP::Server.for(bound, protocol: protocol, scheme: "http") { |request| answer(request, extensions.call) }
+          server = Async::HTTP::Server.new(app, bound, protocol: protocol, scheme: "http")
           running = server.run
           port = bound.sockets.first.to_io.local_address.ip_port
           block.call(Async::HTTP::Endpoint.parse("http://127.0.0.1:#{port}/chat?room=1", protocol: protocol))
@@ -167,6 +168,30 @@ class AsyncWebSocketTest < Wireloom::TestCase
         end
       end
       assert_equal Array.new(20) { |at| Array.new(5) { |turn| "#{at}: #{turn}" } }, clients.map(&:wait)
+    end
+  end
+
+  def test_as_a_rack_application
+    begin
+      require "async/websocket/adapters/rack"
+    rescue LoadError => e
+      skip e.message
+    end
+    rack = lambda do |env|
+      opened = Async::WebSocket::Adapters::Rack.open(env, protocols: ["chat"]) do |connection|
+        while (message = connection.read)
+          connection.write(message)
+          connection.flush
+        end
+      end
+      opened || [200, {}, ["plain"]]
+    end
+    serve(app: Protocol::Rack::Adapter.new(rack)) do |endpoint|
+      Async::WebSocket::Client.connect(endpoint, protocols: ["chat"]) do |connection|
+        assert_equal "chat", connection.protocol
+        assert_equal "grün", ask(connection, "grün").buffer
+        assert_equal "\xFF".b * 70_000, ask(connection, "\xFF".b * 70_000).buffer
+      end
     end
   end
 

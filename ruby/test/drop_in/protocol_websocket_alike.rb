@@ -125,6 +125,7 @@ module Alike
     when WS::Message then [value.class.name, plain(value.buffer)]
     when WS::Frame then [value.class.name, *value.to_ary.map { |member| plain(member) }, value.data?, value.control?, value.finished?, value.length]
     when WS::ProtocolError then [value.class.name, value.message, value.code]
+    when NoMethodError then value.name # its message is Ruby's, and not the same everywhere
     when Exception then [value.class.name, value.message]
     when Array then value.map { |member| plain(member) }
     when Symbol, Integer, nil, true, false then value

@@ -134,6 +134,7 @@ module Alike
     case value
     when String then OLD ? value.bytes : [value.encoding.name, value.unpack1("H*")]
     when Struct then [value.class.name, *value.to_a.map { |member| plain(member) }]
+    when NoMethodError then value.name # its message is Ruby's, and not the same everywhere
     when Exception then [value.class.name, value.message]
     when Array then OLD ? value : value.map { |member| plain(member) }
     when Symbol, Integer, nil, true, false then value
