@@ -7,9 +7,10 @@ use rb_sys::ruby_coderange_type::{
     RUBY_ENC_CODERANGE_7BIT, RUBY_ENC_CODERANGE_BROKEN, RUBY_ENC_CODERANGE_VALID,
 };
 use rb_sys::{
-    RBasic, VALUE, rb_ary_new_from_values, rb_enc_associate_index, rb_enc_str_new, rb_str_buf_new,
-    rb_str_capacity, rb_str_modify_expand, rb_str_new, rb_str_set_len, rb_utf8_encindex, rb_utf8_encoding,
-    rb_utf8_str_new, ruby_fl_type::RUBY_FL_FREEZE,
+    RBasic, VALUE, rb_ary_new_from_values, rb_str_buf_new, rb_str_capacity, rb_str_modify_expand, rb_str_new,
+    rb_str_set_len, rb_utf8_encindex,
+    ruby_encoding_consts::{RUBY_ENCODING_MASK, RUBY_ENCODING_SHIFT},
+    ruby_fl_type::RUBY_FL_FREEZE,
 };
 
 /// A String in `ASCII-8BIT`.
@@ -22,29 +23,26 @@ pub(crate) fn binary(bytes: &[u8]) -> RString {
 /// A String in UTF-8 of bytes that are known to be valid; `ascii` when they are known to be ASCII too.
 #[inline]
 pub(crate) fn utf8(text: &str, ascii: bool) -> RString {
-    // SAFETY: as for `binary`; the coderange says what `str` guarantees, and `ascii` what the caller does.
-    unsafe {
-        let string = rb_enc_str_new(start(text.as_bytes()), text.len() as _, rb_utf8_encoding());
-        set_coderange(string, ascii);
-        rstring(string)
-    }
+    let string = utf8_unchecked(text.as_bytes());
+    declare_valid(string, ascii);
+    string
 }
 
-/// A String in UTF-8 of bytes that nobody has judged.
+/// A String in UTF-8 of bytes that nobody has judged: Ruby finds the coderange out when it is asked.
 #[inline]
 pub(crate) fn utf8_unchecked(bytes: &[u8]) -> RString {
-    // SAFETY: as for `binary`; Ruby finds the coderange out when it is asked.
-    unsafe { rstring(rb_enc_str_new(start(bytes), bytes.len() as _, rb_utf8_encoding())) }
+    let string = binary(bytes);
+    // SAFETY: the String was made just now.
+    unsafe { set_utf8(string.as_raw()) };
+    string
 }
 
 /// A String in UTF-8, its coderange set when it is ASCII.
 #[inline]
 pub(crate) fn utf8_or_ascii(bytes: &[u8]) -> RString {
-    // SAFETY: as for `binary`.
-    let string = unsafe { rstring(rb_utf8_str_new(start(bytes), bytes.len() as _)) };
+    let string = utf8_unchecked(bytes);
     if bytes.is_ascii() {
-        // SAFETY: the String was made just now, and its bytes are ASCII.
-        unsafe { set_coderange(string.as_raw(), true) };
+        declare_valid(string, true);
     }
     string
 }
@@ -100,6 +98,20 @@ pub(crate) unsafe fn mark_valid(string: RString, ascii: bool) {
     unsafe { set_coderange(string.as_raw(), ascii) }
 }
 
+/// Makes the encoding UTF-8, as `RB_ENCODING_SET_INLINED` does, which costs no call; the coderange stays.
+///
+/// # Safety
+/// `string` is a live String that nobody else has seen.
+#[inline]
+unsafe fn set_utf8(string: VALUE) {
+    let basic = string as *mut RBasic;
+    // SAFETY: every String begins with an RBasic, whose flags keep the number of the encoding; that of UTF-8 fits.
+    unsafe {
+        let number = (rb_utf8_encindex() as VALUE) << RUBY_ENCODING_SHIFT as u32;
+        (*basic).flags = (*basic).flags & !(RUBY_ENCODING_MASK as VALUE) | number;
+    }
+}
+
 /// Tells Ruby that `string`, whose encoding is UTF-8, is valid, and whether it is ASCII.
 ///
 /// # Safety
@@ -136,9 +148,9 @@ pub(crate) fn binary_with<T>(len: usize, write: impl FnOnce(&mut [u8]) -> T) -> 
 /// A String in UTF-8 of `len` bytes, which `write` writes in full and nobody has judged.
 #[inline]
 pub(crate) fn utf8_with<T>(len: usize, write: impl FnOnce(&mut [u8]) -> T) -> RString {
-    // SAFETY: as for `binary_with`.
-    let string = unsafe { rstring(rb_enc_str_new(std::ptr::null(), len as _, rb_utf8_encoding())) };
-    write_all(string, write);
+    let string = binary_with(len, write);
+    // SAFETY: the String was made just now.
+    unsafe { set_utf8(string.as_raw()) };
     string
 }
 
@@ -217,7 +229,7 @@ pub(crate) fn array(values: &[VALUE]) -> RArray {
 pub(crate) fn declare_utf8(string: RString, ascii: bool) {
     // SAFETY: the caller vouches for it; the String is not frozen.
     unsafe {
-        rb_enc_associate_index(string.as_raw(), rb_utf8_encindex());
+        set_utf8(string.as_raw());
         set_coderange(string.as_raw(), ascii);
     }
 }
