@@ -24,12 +24,11 @@ pub struct Request {
     protocol: Option<Place>,
     version: Version,
     body: Body,
-    origin: Origin,
+    origin: Arc<Origin>,
     carrier: Carrier,
 }
 
 /// Whom a connection is with, and what holds for it.
-#[derive(Clone)]
 pub(crate) struct Origin {
     pub(crate) peer: SocketAddr,
     pub(crate) tls: Option<Arc<TlsInfo>>,
@@ -39,9 +38,9 @@ pub(crate) struct Origin {
 #[cfg(feature = "tower")]
 impl Origin {
     /// For a request of which nothing is known.
-    pub(crate) fn nowhere() -> Self {
+    pub(crate) fn nowhere() -> Arc<Self> {
         let peer = SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, 0));
-        Self { peer, tls: None, config: Arc::default() }
+        Arc::new(Self { peer, tls: None, config: Arc::default() })
     }
 }
 
@@ -51,7 +50,7 @@ impl Request {
         method: Place,
         target: Place,
         version: Version,
-        origin: &Origin,
+        origin: &Arc<Origin>,
     ) -> Self {
         Self {
             head,
@@ -66,7 +65,7 @@ impl Request {
         }
     }
 
-    pub(crate) fn http2(incoming: Incoming, origin: &Origin) -> Self {
+    pub(crate) fn http2(incoming: Incoming, origin: &Arc<Origin>) -> Self {
         let Incoming { headers, method, path, .. } = incoming;
         let request = Self::http1(headers, method, path, Version::Http2, origin);
         Self { scheme: Some(incoming.scheme), protocol: incoming.protocol, ..request }
@@ -80,7 +79,7 @@ impl Request {
         target: Place,
         extended: Option<(Place, Place)>,
         version: Version,
-        origin: &Origin,
+        origin: &Arc<Origin>,
         carrier: Carrier,
     ) -> Self {
         let request = Self::http1(head, method, target, version, origin);
@@ -95,7 +94,7 @@ impl Request {
     }
 
     #[cfg(feature = "tower")]
-    pub(crate) fn origin(&self) -> &Origin {
+    pub(crate) fn origin(&self) -> &Arc<Origin> {
         &self.origin
     }
 

@@ -10,8 +10,7 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes};
 use tokio::time::{Instant, Sleep};
 use wireloom_http2::error::{Error as CoreError, ErrorCode, Exceeded};
-use wireloom_http2::message::RequestKind;
-use wireloom_http2::{Config, Ended, Role, StreamKey};
+use wireloom_http2::{Config, Ended, Role};
 
 use super::handles::Requests;
 use super::head::Incoming;
@@ -88,23 +87,8 @@ impl Driver {
         Ok(Self::over(io, Shared::new(role, config)?))
     }
 
-    /// Goes on over a transport on which an HTTP/1.1 request was upgraded: that has become the stream (RFC 7540 §3.2).
-    ///
-    /// # Errors
-    /// `HTTP2-Settings` is invalid: the upgrade is not to take place.
-    pub(crate) fn upgraded(
-        io: Io,
-        config: Config,
-        http2_settings: &[u8],
-        kind: RequestKind,
-    ) -> Result<(Self, StreamKey), (Error, Io)> {
-        match Shared::upgraded(config, http2_settings, kind) {
-            Ok((shared, key)) => Ok((Self::over(io, shared), key)),
-            Err(error) => Err((error, io)),
-        }
-    }
-
-    fn over(io: Io, shared: Arc<Shared>) -> Self {
+    /// Moves the bytes of a connection that is there already.
+    pub(crate) fn over(io: Io, shared: Arc<Shared>) -> Self {
         Self {
             io,
             shared,

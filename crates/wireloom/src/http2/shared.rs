@@ -100,8 +100,11 @@ impl Shared {
         Ok(Self::with_core(core))
     }
 
-    /// The server's end after an upgrade from HTTP/1.1, and the request's stream.
-    pub(super) fn upgraded(
+    /// The server's end after an upgrade from HTTP/1.1, and the stream that the request has become (RFC 7540 §3.2).
+    ///
+    /// # Errors
+    /// `HTTP2-Settings` is invalid: the upgrade is not to take place.
+    pub(crate) fn upgraded(
         mut config: Config,
         http2_settings: &[u8],
         kind: RequestKind,

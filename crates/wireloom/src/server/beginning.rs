@@ -13,50 +13,69 @@ use bytes::BytesMut;
 use tokio::io::ReadBuf;
 use tokio::sync::Semaphore;
 
-use super::config::ServerConfig;
+use super::connection::Connection;
 use super::intake::poll_read;
-use super::patience::{Deadline, Patience};
-#[cfg(feature = "tls")]
-use super::registry::Registry;
+use super::patience::Deadline;
 use super::registry::{Handshaking, Phase};
 use crate::io::Io;
 #[cfg(feature = "tls")]
-use crate::{http::TlsInfo, tls::ServerTls};
+use crate::{http::Origin, tls::ServerTls};
 
 /// What a TLS connection begins with.
 pub(super) const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Waits until the client says something, and then for a turn: one that says nothing costs nothing, and one that waits holds
-/// nothing. What it has said is left where it is if it is `secured` and may be TLS. `None` when there is nobody to serve.
-pub(super) async fn begin(
-    io: &mut Io,
-    bytes: &mut BytesMut,
-    secured: bool,
-    handshakes: &Arc<Semaphore>,
-    config: &ServerConfig,
-    patience: &mut Patience,
-) -> Option<Handshaking> {
-    let mut deadline = Deadline::after(config.handshake_timeout);
-    loop {
-        let readable = patience.within(&mut deadline, Phase::Draining, |cx| io.poll_read_ready(cx));
-        readable.await.ok()?.ok()?;
-        let turn = match handshakes.clone().try_acquire_owned() {
-            Ok(turn) => turn,
-            Err(_) => {
-                let mut turn = Box::pin(handshakes.clone().acquire_owned());
-                let turn = patience.within(&mut deadline, Phase::Draining, |cx| turn.as_mut().poll(cx));
-                turn.await.ok()?.ok()?
+impl Connection {
+    /// Waits until the client says something, and then for a turn: one that says nothing costs nothing, and one that waits
+    /// holds nothing. What it has said is left where it is if it is `secured` and may be TLS. `None` when there is nobody to
+    /// serve.
+    pub(super) async fn begin(&mut self, secured: bool, handshakes: &Arc<Semaphore>) -> Option<Handshaking> {
+        let Self { io, bytes, origin, patience, .. } = self;
+        let mut deadline = Deadline::after(origin.config.handshake_timeout);
+        loop {
+            let readable = patience.within(&mut deadline, Phase::Draining, |cx| io.poll_read_ready(cx));
+            readable.await.ok()?.ok()?;
+            let turn = match handshakes.clone().try_acquire_owned() {
+                Ok(turn) => turn,
+                Err(_) => {
+                    let mut turn = Box::pin(handshakes.clone().acquire_owned());
+                    let turn = patience.within(&mut deadline, Phase::Draining, |cx| turn.as_mut().poll(cx));
+                    turn.await.ok()?.ok()?
+                }
+            };
+            let said = poll_fn(|cx| {
+                Poll::Ready(if secured { poll_tls(cx, io, bytes) } else { poll_read(cx, io, bytes) })
+            });
+            match said.await {
+                Poll::Ready(Ok(1..)) => return Some(turn),
+                Poll::Ready(_) => return None,
+                // That there is something to read was no more than a guess.
+                Poll::Pending => {}
             }
-        };
-        let said = poll_fn(|cx| {
-            Poll::Ready(if secured { poll_tls(cx, io, bytes) } else { poll_read(cx, io, bytes) })
-        });
-        match said.await {
-            Poll::Ready(Ok(1..)) => return Some(turn),
-            Poll::Ready(_) => return None,
-            // That there is something to read was no more than a guess.
-            Poll::Pending => {}
         }
+    }
+
+    /// Speaks TLS from here on. `None` when that fails or takes too long, or the client speaks something else.
+    #[cfg(feature = "tls")]
+    pub(super) async fn secure(mut self, tls: &ServerTls) -> Option<Self> {
+        let failed = &self.registry.clone().counters.tls_failed;
+        if !self.bytes.is_empty() {
+            failed.fetch_add(1, Ordering::Relaxed);
+            self.refuse(400, "TLS is spoken here: the URL begins with https or wss").await;
+            return None;
+        }
+        let Self { io, origin, registry, seat, mut patience, bytes } = self;
+        let Io::Tcp(stream) = io else { return None };
+        let mut accepting = tls.accept(stream);
+        let mut deadline = Deadline::after(origin.config.handshake_timeout);
+        let accepted = patience.within(&mut deadline, Phase::Cut, |cx| Pin::new(&mut accepting).poll(cx));
+        let Ok(Ok(stream)) = accepted.await else {
+            failed.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        let info = Some(Arc::new(crate::tls::info(stream.get_ref().1)));
+        let origin = Arc::new(Origin { tls: info, peer: origin.peer, config: origin.config.clone() });
+        let io = Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream)));
+        Some(Self { io, origin, registry, seat, patience, bytes })
     }
 }
 
@@ -67,25 +86,4 @@ fn poll_tls(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<std
     let len = ready!(stream.poll_peek(cx, &mut ReadBuf::new(&mut byte)))?;
     // RFC 8446 §5.1: a handshake is in records of type 22.
     if len == 0 || byte == [TLS_HANDSHAKE] { Poll::Ready(Ok(len)) } else { poll_read(cx, io, bytes) }
-}
-
-/// Speaks TLS. `None` when that fails or takes too long.
-#[cfg(feature = "tls")]
-pub(super) async fn secure(
-    io: Io,
-    tls: &ServerTls,
-    config: &ServerConfig,
-    registry: &Registry,
-    patience: &mut Patience,
-) -> Option<(Io, Arc<TlsInfo>)> {
-    let Io::Tcp(stream) = io else { return None };
-    let mut accepting = tls.accept(stream);
-    let mut deadline = Deadline::after(config.handshake_timeout);
-    let accepted = patience.within(&mut deadline, Phase::Cut, |cx| Pin::new(&mut accepting).poll(cx));
-    let Ok(Ok(stream)) = accepted.await else {
-        registry.counters.tls_failed.fetch_add(1, Ordering::Relaxed);
-        return None;
-    };
-    let info = crate::tls::info(stream.get_ref().1);
-    Some((Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream))), Arc::new(info)))
 }

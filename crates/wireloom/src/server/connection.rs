@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf as _, BytesMut};
-use wireloom_http2::Role as Http2Role;
+use bytes::{Buf as _, Bytes, BytesMut};
+use tokio::net::TcpStream;
 use wireloom_http2::upgrade::PREFACE;
+use wireloom_http2::{Role as Http2Role, StreamKey};
 
 use super::beginning::TLS_HANDSHAKE;
 use super::body::Framing;
@@ -38,13 +39,13 @@ const SWITCHING_TO_HTTP2: &[u8] =
     b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
 
 pub(super) struct Connection {
-    io: Io,
-    origin: Origin,
-    registry: Arc<Registry>,
-    seat: Seat,
-    patience: Patience,
+    pub(super) io: Io,
+    pub(super) origin: Arc<Origin>,
+    pub(super) registry: Arc<Registry>,
+    pub(super) seat: Seat,
+    pub(super) patience: Patience,
     /// What has arrived and was not taken.
-    bytes: BytesMut,
+    pub(super) bytes: BytesMut,
 }
 
 /// How the wait for a head ended.
@@ -56,80 +57,89 @@ enum Arrived {
     Refused(Refusal),
 }
 
-/// What becomes of a connection after a request.
-enum Next {
-    Request,
+/// What becomes of a connection.
+pub(super) enum Next {
     End,
+    /// It speaks HTTP/2 from here on, perhaps with a request that was upgraded.
+    Http2(Option<Box<Upgraded>>),
     WebSocket(Box<dyn Open>),
 }
 
+/// The connection of HTTP/2 that a request asked for, its stream, and it.
+type Upgraded = (Arc<http2::Shared>, StreamKey, Request);
+
+/// What becomes of a request.
+enum Begun<F> {
+    Handling(Asked, Intake, F),
+    Upgraded(Box<Upgraded>),
+}
+
 impl Connection {
-    pub(super) fn new(
-        io: Io,
-        bytes: BytesMut,
-        origin: Origin,
-        registry: Arc<Registry>,
-        seat: Seat,
-        patience: Patience,
-    ) -> Self {
-        Self { io, origin, registry, seat, patience, bytes }
+    pub(super) fn new(stream: TcpStream, origin: Arc<Origin>, registry: Arc<Registry>, seat: Seat) -> Self {
+        let patience = Patience::new(registry.clone());
+        Self { io: Io::Tcp(stream), origin, registry, seat, patience, bytes: BytesMut::new() }
     }
 
-    /// Serves until the end, or until a request becomes a WebSocket: then what serves that is handed back, so that nothing
-    /// of this is held as long as it lives. `handshaking` is let go when it is known what is spoken.
-    pub(super) async fn run(
-        mut self,
-        handler: &Arc<impl Handler>,
-        handshaking: Handshaking,
-    ) -> Option<Running> {
+    /// Serves one request after the other until something else becomes of the connection. `handshaking` is let go when it is
+    /// known what is spoken.
+    pub(super) async fn run(&mut self, handler: &impl Handler, handshaking: Handshaking) -> Next {
         let mut handshaking = Some(handshaking);
         if self.origin.tls.as_ref().and_then(|tls| tls.alpn.as_deref()) == Some(b"h2") {
-            drop(handshaking);
-            self.speak_http2(handler).await;
-            return None;
+            return Next::Http2(None);
         }
+        let registry = &*self.registry.clone();
         loop {
             let arrived = self.read_head(handshaking.is_some()).await;
             drop(handshaking.take());
-            let taken = match arrived {
-                Arrived::Head(len) => self.take_request(len),
-                Arrived::Http2 => {
-                    self.speak_http2(handler).await;
-                    return None;
-                }
-                Arrived::End => return None,
+            let begun = match arrived {
+                Arrived::Head(len) => self.ask(len, |request| panic::answer(registry, handler, request)),
+                Arrived::Http2 => return Next::Http2(None),
+                Arrived::End => return Next::End,
                 Arrived::Refused(refusal) => Err(refusal),
             };
-            let (request, intake) = match taken {
-                Ok(taken) => taken,
+            let (mut asked, mut intake, handling) = match begun {
+                Ok(Begun::Handling(asked, intake, handling)) => (asked, intake, handling),
+                Ok(Begun::Upgraded(upgraded)) => return Next::Http2(Some(upgraded)),
                 Err((status, why)) => {
                     self.refuse(status, why).await;
-                    return None;
+                    return Next::End;
                 }
             };
-            if intake.over() == Some(Over::Complete)
-                && let Some(settings) = http2_settings(&request)
-            {
-                let config = self.origin.config.http2;
-                match Driver::upgraded(self.io, config, &settings, request.kind()) {
-                    Ok((driver, key)) => {
-                        let Self { origin, registry, bytes, .. } = self;
-                        let driver = driver.preceded_by(SWITCHING_TO_HTTP2).arrived(&bytes);
-                        let first = Some((key, request));
-                        Box::pin(http2::serve(driver, first, origin, registry, handler)).await;
-                        return None;
+            let answer = {
+                let Self { io, bytes, .. } = self;
+                let mut handling = pin!(handling);
+                poll_fn(|cx| {
+                    // Whoever reads the body is answered by what there is of it.
+                    let taken = intake.poll(cx, io, bytes);
+                    match handling.as_mut().poll(cx) {
+                        Poll::Pending if taken.is_ready() => poll_gone(cx, io, bytes).map(|()| None),
+                        handled => handled.map(|(response, panicked)| {
+                            // Whatever it has left undone is no beginning for another request.
+                            asked.keep_alive &= !panicked && registry.phase() == Phase::Serving;
+                            Some(compose(response, &asked, &mut intake))
+                        }),
                     }
-                    // RFC 7540 §3.2.1: then it is answered as if nothing had been asked.
-                    Err((_, io)) => self.io = io,
+                })
+                .await
+            };
+            // Otherwise there is nobody to answer.
+            let Some(Answer { head, whole, rest, opening, keep_alive }) = answer else { return Next::End };
+            let sent = match rest {
+                None => self.write(&[&head, &whole]).await,
+                // In a box: most bodies are whole.
+                Some((body, ending)) => {
+                    Box::pin(self.stream(head, body, ending, asked.trailers, &mut intake)).await
                 }
+            };
+            if sent.is_err() {
+                return Next::End;
             }
-            match self.serve(request, intake, &**handler).await {
-                Next::Request => {}
-                Next::End => return None,
-                Next::WebSocket(opening) => {
-                    let Self { io, seat, bytes, .. } = self;
-                    return Some(opening.open(io, &bytes, Some(seat)));
-                }
+            if let Some(opening) = opening {
+                return Next::WebSocket(opening);
+            }
+            if !keep_alive || !self.read_rest(&mut intake).await {
+                self.linger().await;
+                return Next::End;
             }
             if self.bytes.is_empty() {
                 // Nothing is held between two requests.
@@ -138,17 +148,36 @@ impl Connection {
         }
     }
 
-    /// In a box: what serves HTTP/1.1 is smaller without it.
-    fn speak_http2(self, handler: &Arc<impl Handler>) -> Pin<Box<impl Future<Output = ()>>> {
+    /// What serves the WebSocket that this is now.
+    pub(super) fn open(self, opening: Box<dyn Open>) -> Running {
+        let Self { io, seat, bytes, .. } = self;
+        opening.open(io, &bytes, Some(seat))
+    }
+
+    /// Serves HTTP/2 until the end.
+    pub(super) async fn speak_http2(self, upgraded: Option<Box<Upgraded>>, handler: &Arc<impl Handler>) {
         let Self { io, origin, registry, seat, bytes, .. } = self;
-        Box::pin(async move {
-            let _seat = seat;
+        let (driver, first) = match upgraded.map(|upgraded| *upgraded) {
+            Some((shared, key, request)) => {
+                (Driver::over(io, shared).preceded_by(SWITCHING_TO_HTTP2), Some((key, request)))
+            }
             // The configuration is judged when the server begins.
-            let Ok(driver) = Driver::new(io, Http2Role::Server, origin.config.http2) else { return };
-            let driver = driver.arrived(&bytes);
-            drop(bytes);
-            http2::serve(driver, None, origin, registry, handler).await;
-        })
+            None => match Driver::new(io, Http2Role::Server, origin.config.http2) {
+                Ok(driver) => (driver, None),
+                Err(_) => return,
+            },
+        };
+        let driver = driver.arrived(&bytes);
+        drop(bytes);
+        http2::serve(driver, first, origin, registry, handler).await;
+        drop(seat);
+    }
+
+    /// The connection of HTTP/2 that a request asks for, and its stream there. RFC 7540 §3.2.1: one whose settings are none is
+    /// answered as if it had not asked.
+    fn upgrade(&self, request: &Request) -> Option<(Arc<http2::Shared>, StreamKey)> {
+        let settings = http2_settings(request)?;
+        http2::Shared::upgraded(self.origin.config.http2, &settings, request.kind()).ok()
     }
 
     async fn read_head(&mut self, first: bool) -> Arrived {
@@ -176,7 +205,8 @@ impl Connection {
         }
     }
 
-    fn take_request(&mut self, len: usize) -> Result<(Request, Intake), Refusal> {
+    /// Takes a request, and has `handle` begin to answer it.
+    fn ask<F>(&mut self, len: usize, handle: impl FnOnce(Request) -> F) -> Result<Begun<F>, Refusal> {
         let head = match self.bytes.len() == len {
             true => std::mem::take(&mut self.bytes).into(),
             false => self.bytes.split_to(len).to_vec(),
@@ -190,95 +220,21 @@ impl Connection {
         let framing = Framing::of(request.head(), request.version())?;
         let expects = request.version() == Version::Http11 && request.names("expect", "100-continue");
         let intake = Intake::new(framing, &mut self.bytes, &mut request, expects)?;
-        Ok((request, intake))
-    }
-
-    /// Has a request answered.
-    async fn serve(&mut self, request: Request, mut intake: Intake, handler: &impl Handler) -> Next {
+        if intake.over() == Some(Over::Complete)
+            && let Some((shared, key)) = self.upgrade(&request)
+        {
+            return Ok(Begun::Upgraded(Box::new((shared, key, request))));
+        }
         self.registry.counters.requests.fetch_add(1, Ordering::Relaxed);
-        let mut asked = Asked {
-            version: request.version(),
-            is_head: request.method() == "HEAD",
-            keep_alive: request.version() == Version::Http11 && !request.names("connection", "close"),
-            trailers: request.names("te", "trailers"),
-        };
-        let (mut response, panicked) = {
-            let Self { io, bytes, registry, .. } = self;
-            let mut handling = pin!(panic::answer(registry, handler, request));
-            let handled = poll_fn(|cx| {
-                // Whoever reads the body is answered by what there is of it.
-                let taken = intake.poll(cx, io, bytes);
-                match handling.as_mut().poll(cx) {
-                    Poll::Pending if taken.is_ready() => poll_gone(cx, io, bytes).map(|()| None),
-                    handled => handled.map(Some),
-                }
-            });
-            match handled.await {
-                Some(handled) => handled,
-                // There is nobody to answer.
-                None => return Next::End,
-            }
-        };
-        // Whatever it has left undone is no beginning for another request.
-        asked.keep_alive &= !panicked;
-        if let Some(opening) = response.opening.take() {
-            if intake.over() != Some(Over::Complete) {
-                self.refuse(400, "a WebSocket does not begin with a body").await;
-                return Next::End;
-            }
-            let mut out = Vec::with_capacity(256);
-            write::head(&mut out, response.status(), &response.headers, Ending::None, None);
-            drop(response);
-            if self.write(&[&out]).await.is_err() {
-                return Next::End;
-            }
-            return Next::WebSocket(opening);
-        }
-        match self.respond(response, &asked, &mut intake).await {
-            Ok(true) => Next::Request,
-            Ok(false) => {
-                self.linger().await;
-                Next::End
-            }
-            Err(_) => Next::End,
-        }
+        Ok(Begun::Handling(Asked::of(&request), intake, handle(request)))
     }
 
-    /// Sends a response; says whether another request may follow.
-    async fn respond(&mut self, response: Response, asked: &Asked, intake: &mut Intake) -> io::Result<bool> {
-        let allows_body = response.allows_body();
-        let (status, headers, mut body) = response.into_parts();
-        let whole = body.whole();
-        let may_follow = intake.respond();
-        let mut keep_alive = may_follow && asked.keep_alive && self.registry.phase() == Phase::Serving;
-        let ending = match (&whole, body.len_hint()) {
-            _ if !allows_body => Ending::None,
-            (Some(whole), _) => Ending::Length(whole.len() as u64),
-            (None, Some(len)) => Ending::Length(len),
-            (None, None) if asked.version == Version::Http11 => Ending::Chunked,
-            // RFC 9112 §6.1: HTTP/1.0 has no chunks.
-            (None, None) => {
-                keep_alive = false;
-                Ending::Close
-            }
-        };
-        let mut out = Vec::with_capacity(256);
-        write::head(&mut out, status, &headers, ending, Some(keep_alive));
-        drop(headers);
-        match whole {
-            // RFC 9110 §9.3.2: the answer to HEAD has no body.
-            _ if asked.is_head || !allows_body => self.write(&[&out]).await?,
-            Some(whole) => self.write(&[&out, &whole]).await?,
-            // In a box: most bodies are whole.
-            None => Box::pin(self.stream(out, body, ending, asked.trailers, intake)).await?,
-        }
-        if !keep_alive {
-            return Ok(false);
-        }
+    /// Reads what is left of a request's body, for whoever it is; says whether it has come to its end.
+    async fn read_rest(&mut self, intake: &mut Intake) -> bool {
         let Self { io, bytes, patience, origin, .. } = self;
         let mut deadline = Deadline::after(origin.config.body_timeout);
         let read = patience.within(&mut deadline, Phase::Cut, |cx| intake.poll(cx, io, bytes)).await;
-        Ok(read == Ok(Over::Complete))
+        read == Ok(Over::Complete)
     }
 
     /// Sends a body as it comes into being; the head with what comes first.
@@ -342,15 +298,8 @@ impl Connection {
         self.write(&[&out]).await
     }
 
-    /// Tells a client that would have had to speak TLS.
-    #[cfg(feature = "tls")]
-    pub(super) async fn refuse_plain(mut self) {
-        self.registry.counters.tls_failed.fetch_add(1, Ordering::Relaxed);
-        self.refuse(400, "TLS is spoken here: the URL begins with https or wss").await;
-    }
-
     /// In a box: most requests are not refused.
-    fn refuse(&mut self, status: u16, why: &str) -> Pin<Box<impl Future<Output = ()>>> {
+    pub(super) fn refuse(&mut self, status: u16, why: &str) -> Pin<Box<impl Future<Output = ()>>> {
         let (_, headers, mut body) = Response::text(status, format!("{why}\n")).into_parts();
         let body = body.whole().unwrap_or_default();
         let mut out = Vec::with_capacity(256);
@@ -434,6 +383,56 @@ fn look(bytes: &mut BytesMut, scanned: &mut usize, first: bool, len_max: usize) 
     }
 }
 
+/// A response on its way.
+struct Answer {
+    head: Vec<u8>,
+    /// The body, if it is there already.
+    whole: Bytes,
+    /// The body, if it is not.
+    rest: Option<(Body, Ending)>,
+    opening: Option<Box<dyn Open>>,
+    /// As far as the response goes, another request may follow.
+    keep_alive: bool,
+}
+
+/// What a response is on the wire.
+fn compose(mut response: Response, asked: &Asked, intake: &mut Intake) -> Answer {
+    let mut opening = response.opening.take();
+    if opening.is_some() && intake.over() != Some(Over::Complete) {
+        response = Response::text(400, "a WebSocket does not begin with a body\n");
+        opening = None;
+    }
+    let allows_body = response.allows_body();
+    let (status, headers, mut body) = response.into_parts();
+    let mut head = Vec::with_capacity(256);
+    if opening.is_some() {
+        write::head(&mut head, status, &headers, Ending::None, None);
+        return Answer { head, whole: Bytes::new(), rest: None, opening, keep_alive: true };
+    }
+    let whole = body.whole();
+    let may_follow = intake.respond();
+    let mut keep_alive = may_follow && asked.keep_alive;
+    let ending = match (&whole, body.len_hint()) {
+        _ if !allows_body => Ending::None,
+        (Some(whole), _) => Ending::Length(whole.len() as u64),
+        (None, Some(len)) => Ending::Length(len),
+        (None, None) if asked.version == Version::Http11 => Ending::Chunked,
+        // RFC 9112 §6.1: HTTP/1.0 has no chunks.
+        (None, None) => {
+            keep_alive = false;
+            Ending::Close
+        }
+    };
+    write::head(&mut head, status, &headers, ending, Some(keep_alive));
+    let (whole, rest) = match whole {
+        // RFC 9110 §9.3.2: the answer to HEAD has no body.
+        _ if asked.is_head || !allows_body => (Bytes::new(), None),
+        Some(whole) => (whole, None),
+        None => (Bytes::new(), Some((body, ending))),
+    };
+    Answer { head, whole, rest, opening, keep_alive }
+}
+
 /// What a request says about its response.
 struct Asked {
     version: Version,
@@ -441,6 +440,17 @@ struct Asked {
     keep_alive: bool,
     /// The client takes trailers.
     trailers: bool,
+}
+
+impl Asked {
+    fn of(request: &Request) -> Self {
+        Self {
+            version: request.version(),
+            is_head: request.method() == "HEAD",
+            keep_alive: request.version() == Version::Http11 && !request.names("connection", "close"),
+            trailers: request.names("te", "trailers"),
+        }
+    }
 }
 
 /// The settings of a request that asks for HTTP/2 (RFC 7540 §3.2), on a connection where that may be.

@@ -26,7 +26,8 @@ use super::{Handler, date, panic};
 use crate::error::Error;
 use crate::headers::Headers;
 use crate::http::{Body, Origin, Request, Response, Running};
-use crate::http2::{At, Driver, Incoming, Moved, RecvStream, Shared, to_fields};
+pub(super) use crate::http2::Shared;
+use crate::http2::{At, Driver, Incoming, Moved, RecvStream, to_fields};
 use crate::io::Io;
 use crate::tunnel::Tunnel;
 
@@ -34,7 +35,7 @@ use crate::tunnel::Tunnel;
 pub(super) async fn serve(
     driver: Driver,
     first: Option<(StreamKey, Request)>,
-    origin: Origin,
+    origin: Arc<Origin>,
     registry: Arc<Registry>,
     handler: &Arc<impl Handler>,
 ) {
@@ -86,7 +87,7 @@ pub(super) async fn serve(
 struct Serving<H> {
     shared: Arc<Shared>,
     registry: Arc<Registry>,
-    origin: Origin,
+    origin: Arc<Origin>,
     handler: Arc<H>,
 }
 

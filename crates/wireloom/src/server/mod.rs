@@ -31,9 +31,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
+use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 #[cfg(feature = "tracing")]
@@ -42,13 +41,11 @@ use tracing::Instrument as _;
 pub use config::ServerConfig;
 
 use crate::http::{IntoResponse, Origin, Request, Response, Running};
-use crate::io::Io;
 #[cfg(feature = "tls")]
 use crate::tls::ServerTls;
-use beginning::begin;
-use connection::Connection;
+use connection::{Connection, Next};
 pub(crate) use connection::{read, write};
-use patience::{Patience, until};
+use patience::until;
 pub(crate) use pipe::PipeReader;
 pub(crate) use registry::Seat;
 use registry::{Phase, Registry};
@@ -185,13 +182,10 @@ impl Server {
         let serving = Arc::new(Serving {
             handler: Arc::new(handler),
             handshakes: Arc::new(Semaphore::new(config.handshakes_max)),
-            config,
-            registry: registry.clone(),
             #[cfg(feature = "tls")]
             tls,
         });
-        let config = &serving.config;
-        let inherited = tune_all(&listener, config);
+        let inherited = tune_all(&listener, &config);
         loop {
             // Beyond the limit, connections wait in the kernel's queue.
             let accepting = async {
@@ -211,10 +205,12 @@ impl Server {
             let Some(seat) = registry.admit(peer.ip(), config.connections_per_address_max) else { continue };
             if !inherited {
                 // A connection that has gone already is heard of soon enough.
-                let _ = tune(SockRef::from(&stream), config);
+                let _ = tune(SockRef::from(&stream), &config);
             }
             let key = seat.key();
-            let task = Task::Http(Box::pin(serving.clone().serve(stream, peer, seat)));
+            let origin = Arc::new(Origin { peer, tls: None, config: config.clone() });
+            let connection = Connection::new(stream, origin, registry.clone(), seat);
+            let task = Task::Http(Box::pin(serving.clone().serve(connection)));
             #[cfg(feature = "tracing")]
             let task = task.instrument(tracing::debug_span!("connection", %peer));
             registry.serves(key, tokio::spawn(task).abort_handle());
@@ -232,8 +228,6 @@ impl Server {
 /// What all connections of a server have in common.
 struct Serving<H> {
     handler: Arc<H>,
-    config: Arc<ServerConfig>,
-    registry: Arc<Registry>,
     handshakes: Arc<Semaphore>,
     #[cfg(feature = "tls")]
     tls: Option<ServerTls>,
@@ -241,31 +235,31 @@ struct Serving<H> {
 
 impl<H: Handler> Serving<H> {
     /// Serves a connection until it ends or is a WebSocket.
-    async fn serve(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, seat: Seat) -> Option<Running> {
-        let Self { handler, config, registry, handshakes, .. } = &*self;
-        let (mut io, mut bytes) = (Io::Tcp(stream), BytesMut::new());
-        let mut patience = Patience::new(registry.clone());
-        #[cfg(feature = "tls")]
-        let secured = self.tls.is_some();
-        #[cfg(not(feature = "tls"))]
-        let secured = false;
-        let begun = begin(&mut io, &mut bytes, secured, handshakes, config, &mut patience);
-        let handshaking = begun.await?;
-        #[cfg_attr(not(feature = "tls"), expect(unused_mut, reason = "there is none"))]
-        let mut origin = Origin { peer, tls: None, config: config.clone() };
-        #[cfg(feature = "tls")]
-        if let Some(tls) = &self.tls {
-            if !bytes.is_empty() {
-                let connection = Connection::new(io, bytes, origin, registry.clone(), seat, patience);
-                connection.refuse_plain().await;
-                return None;
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "the arguments of one are in its future twice, what is captured once"
+    )]
+    fn serve(self: Arc<Self>, mut connection: Connection) -> impl Future<Output = Option<Running>> {
+        async move {
+            #[cfg(feature = "tls")]
+            let secured = self.tls.is_some();
+            #[cfg(not(feature = "tls"))]
+            let secured = false;
+            let handshaking = connection.begin(secured, &self.handshakes).await?;
+            #[cfg(feature = "tls")]
+            if let Some(tls) = &self.tls {
+                connection = Box::pin(connection.secure(tls)).await?;
             }
-            let secure = Box::pin(beginning::secure(io, tls, config, registry, &mut patience));
-            let (secured, info) = secure.await?;
-            (io, origin.tls) = (secured, Some(info));
+            match connection.run(&*self.handler, handshaking).await {
+                Next::End => None,
+                Next::WebSocket(opening) => Some(connection.open(opening)),
+                Next::Http2(upgraded) => {
+                    // In a box: what serves HTTP/1.1 is smaller without it.
+                    Box::pin(connection.speak_http2(upgraded, &self.handler)).await;
+                    None
+                }
+            }
         }
-        let connection = Connection::new(io, bytes, origin, registry.clone(), seat, patience);
-        connection.run(handler, handshaking).await
     }
 }
 
@@ -404,8 +398,32 @@ pub struct ServerStats {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use tokio::net::TcpStream;
+
     use super::*;
+
+    // A connection that says nothing, or speaks HTTP/1.1, costs this and its task.
+    #[tokio::test]
+    async fn stays_small() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let peer = stream.local_addr().unwrap();
+        let registry = Registry::new();
+        let seat = registry.admit(peer.ip(), None).unwrap();
+        let origin = Arc::new(Origin { peer, tls: None, config: Arc::default() });
+        let serving = Arc::new(Serving {
+            handler: Arc::new(|_: Request| async { Response::new(204) }),
+            handshakes: Arc::new(Semaphore::new(1)),
+            #[cfg(feature = "tls")]
+            tls: None,
+        });
+        let http = serving.serve(Connection::new(stream, origin, registry, seat));
+        println!("a connection of HTTP/1.1 {}, its task {}", size_of_val(&http), size_of::<Task<()>>());
+        assert!(size_of_val(&http) <= 1032, "{}", size_of_val(&http));
+        assert!(size_of::<Task<()>>() <= 24);
+    }
 
     #[tokio::test]
     async fn connections_are_asked_after_and_wait_for_nothing() {

@@ -1,27 +1,47 @@
 //! What an application's code does when it panics: it ends, with the request or the WebSocket that it was for, and nothing
 //! else does.
 
-use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
 
 use super::Handler;
 use super::registry::Registry;
 use crate::http::{Request, Response};
 
-/// The response of a handler, and whether it is 500 because the handler panicked.
-pub(super) async fn answer(
-    registry: &Registry,
-    handler: &impl Handler,
+pin_project! {
+    /// The response of a handler, and whether it is 500 because the handler panicked.
+    pub(super) struct Answering<'r, F> {
+        registry: &'r Registry,
+        // None when the handler panicked before it gave one.
+        #[pin]
+        handling: Option<F>,
+    }
+}
+
+/// Asks a handler.
+pub(super) fn answer<'h>(
+    registry: &'h Registry,
+    handler: &'h impl Handler,
     request: Request,
-) -> (Response, bool) {
-    // Within a future, because a handler may panic before it gives one.
-    let mut answering = pin!(async { (handler.handle(request).await, false) });
-    poll_fn(|cx| {
-        let polled = catch(registry, || answering.as_mut().poll(cx));
-        polled.unwrap_or_else(|| (Response::text(500, "something went wrong here\n"), true).into())
-    })
-    .await
+) -> Answering<'h, impl Future<Output = Response>> {
+    Answering { registry, handling: catch(registry, || handler.handle(request)) }
+}
+
+impl<F: Future<Output = Response>> Future for Answering<'_, F> {
+    type Output = (Response, bool);
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let polled =
+            this.handling.as_pin_mut().and_then(|handling| catch(this.registry, || handling.poll(cx)));
+        match polled {
+            Some(polled) => polled.map(|response| (response, false)),
+            None => Poll::Ready((Response::text(500, "something went wrong here\n"), true)),
+        }
+    }
 }
 
 /// What this returns, unless it panics. What it borrows is not used again then.

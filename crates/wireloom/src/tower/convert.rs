@@ -16,7 +16,7 @@ use crate::http::{Body, Carrier, Open, Origin, Piece, Request, Response, Upgrade
 
 /// Among the extensions of a request of Wireloom's own server: a response to it may carry an [`Openable`].
 #[derive(Clone)]
-struct Own(Origin);
+struct Own(Arc<Origin>);
 
 /// Among the extensions of a response: what becomes of the connection behind it.
 #[derive(Clone)]
@@ -64,7 +64,7 @@ where
 }
 
 /// A request of another server, for a handler of this crate.
-pub(super) fn request_in<B>(mut request: http::Request<B>, origin: &Origin) -> Request
+pub(super) fn request_in<B>(mut request: http::Request<B>, origin: &Arc<Origin>) -> Request
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
 {
@@ -94,7 +94,7 @@ fn carrier<B>(request: &mut http::Request<B>) -> Carrier {
     Carrier::None
 }
 
-fn head_in<B>(request: &http::Request<B>, origin: &Origin, carrier: Carrier) -> Request {
+fn head_in<B>(request: &http::Request<B>, origin: &Arc<Origin>, carrier: Carrier) -> Request {
     let uri = request.uri();
     let mut headers = copy_in(request.headers());
     if let Some(authority) = uri.authority().filter(|_| headers.get("host").is_none()) {

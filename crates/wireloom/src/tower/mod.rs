@@ -154,7 +154,7 @@ where
         let peer = request.extensions().get::<Peer>().cloned();
         let peer =
             peer.unwrap_or_else(|| Peer { address: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), tls: None });
-        let origin = Origin { peer: peer.address, tls: peer.tls, config: self.config.clone() };
+        let origin = Arc::new(Origin { peer: peer.address, tls: peer.tls, config: self.config.clone() });
         let request = convert::request_in(request, &origin);
         let handler = self.handler.clone();
         Box::pin(async move { Ok(handler.handle(request).await.into()) })

@@ -88,6 +88,10 @@ enum Place {
 
 impl Receiver {
     pub(super) fn new(shared: Arc<Shared>, inbound: Inbound, arrived: &[u8]) -> Self {
+        if arrived.is_empty() && shared.idle.is_some() && shared.idle == inbound.idle() {
+            // It is made when something arrives.
+            return Self { shared, reading: None, expects_large: false };
+        }
         let mut reading = Reading::new(inbound);
         reading.buffer = (!arrived.is_empty()).then(|| Buffer::holding(arrived));
         Self { shared, reading: Some(Box::new(reading)), expects_large: false }
