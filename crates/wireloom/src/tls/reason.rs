@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rustls::{AlertDescription, CertificateError, Error};
+use rustls::{AlertDescription, CertificateError, Error, InconsistentKeys};
 
 /// What `error` means.
 pub(crate) fn reason(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -31,6 +31,7 @@ pub(crate) fn reason(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         },
         Error::PeerIncompatible(_) => "the peer has no version or cipher in common with this end",
         Error::NoApplicationProtocol => "there is no protocol in common (ALPN)",
+        Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => "the key is not that of the certificate",
         Error::General(text) => text,
         other => return write!(f, "{other}"),
     };
@@ -47,7 +48,7 @@ fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Res
         CertificateError::NotValidForName => "it is for another name",
         CertificateError::NotValidForNameContext { expected, presented } => {
             // The peer says how many names there are.
-            let shown: Vec<&str> = presented.iter().take(5).map(String::as_str).collect();
+            let shown: Vec<&str> = presented.iter().take(5).map(|name| bare(name)).collect();
             let more = if presented.len() > shown.len() { ", …" } else { "" };
             let names = shown.join(", ");
             return write!(f, "it is for {names}{more}, not for {}", expected.to_str());
@@ -59,4 +60,10 @@ fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Res
         other => return write!(f, "{other}"),
     };
     f.write_str(text)
+}
+
+/// A name as people write it, of what rustls writes: `example.com` of `DnsName("example.com")`.
+fn bare(name: &str) -> &str {
+    let inside = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inside.map_or(name, |inside| inside.trim_matches('"'))
 }

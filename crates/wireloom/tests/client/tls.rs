@@ -86,10 +86,7 @@ async fn says_why_a_certificate_is_not_accepted() {
 
     let other = serve_tls(server_config(&signed(&authority, "other.example", |_| ()), None)).await;
     let name = why(trusting.clone(), &other).await;
-    assert!(
-        name.contains("it is for ") && name.contains("other.example") && name.contains("not for localhost"),
-        "{name}"
-    );
+    assert!(name.contains("it is for other.example, not for localhost"), "{name}");
 
     let old = signed(&authority, "localhost", |params| {
         params.not_before = rcgen::date_time_ymd(2001, 1, 1);
