@@ -13,6 +13,6 @@ pub(crate) enum Exit {
     Closed = 3,
     /// What was expected did not come.
     Unexpected = 4,
-    /// The connection was cut, or the peer broke the protocol.
+    /// The connection was cut, the peer broke the protocol, or the output cannot be written.
     Cut = 5,
 }

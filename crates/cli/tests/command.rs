@@ -18,15 +18,17 @@ struct Serving {
 }
 
 async fn serve(args: &[&str]) -> Serving {
+    let is_tls = args.contains(&"--tls");
     let mut child = Command::new(WIRELOOM)
-        .args(["serve", "--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0"])
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .args(is_tls.then_some("--tls-listen=127.0.0.1:0"))
         .args(args)
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let listeners = 1 + usize::from(args.contains(&"--tls"));
+    let listeners = 1 + usize::from(is_tls);
     let mut addresses = Vec::new();
     while addresses.len() < listeners {
         let line = lines.next_line().await.unwrap().unwrap();
@@ -249,6 +251,35 @@ async fn strange_origins_stay_out() {
     }
 }
 
+// A reader who has heard enough is no failure; an output that loses what came is one.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_output_that_cannot_be_written_is_a_failure() {
+    let serving = serve(&[]).await;
+    let web = format!("http://{}/source?size=10&count=5", serving.addresses[0]);
+    for args in [&[&*serving.url("/source?size=10&count=5"), "--count", "5"][..], &[&web]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(WIRELOOM)
+            .arg("connect")
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(full)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+            .wait_with_output();
+        let output = tokio::time::timeout(Duration::from_secs(60), output).await.unwrap().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(5) && errors.contains("cannot be written"), "{errors}");
+        let (read, write) = std::io::pipe().unwrap();
+        drop(read);
+        let child =
+            Command::new(WIRELOOM).arg("connect").args(args).stdin(Stdio::null()).stdout(write).spawn();
+        let ended = tokio::time::timeout(Duration::from_secs(60), child.unwrap().wait_with_output()).await;
+        assert_eq!(ended.unwrap().unwrap().status.code(), Some(0));
+    }
+}
+
 #[tokio::test]
 async fn speaks_tls_with_a_certificate_of_its_own() {
     let serving = serve(&["--tls"]).await;
@@ -335,6 +366,7 @@ fn wrong_arguments_are_explained() {
         (&["serve", "--ping", "0"], "from 1ms"),
         (&["serve", "--workers", "0"], "from 1 on"),
         (&["serve", "--cert", "a.pem"], "--key"),
+        (&["serve", "--tls-listen", "127.0.0.1:0"], "--tls"),
         (&["serve", "--slow-policy", "hope"], "wait, drop, disconnect"),
         (&["connect"], "<URL>"),
         (&["connect", "ws://127.0.0.1/", "-H", "nonsense"], "NAME: VALUE"),

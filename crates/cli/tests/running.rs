@@ -26,8 +26,10 @@ struct Running {
 
 impl Running {
     async fn begin(args: &[&str]) -> Self {
+        let is_tls = args.contains(&"--tls");
         let mut child = Command::new(WIRELOOM)
-            .args(["serve", "--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0", "--log", "json"])
+            .args(["serve", "--listen", "127.0.0.1:0", "--log", "json"])
+            .args(is_tls.then_some("--tls-listen=127.0.0.1:0"))
             .args(args)
             .stderr(Stdio::piped())
             .kill_on_drop(true)
@@ -35,8 +37,7 @@ impl Running {
             .unwrap();
         let log = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut running = Self { child, log, address: String::new() };
-        let listeners = 1 + usize::from(args.contains(&"--tls"));
-        for _ in 0..listeners {
+        for _ in 0..1 + usize::from(is_tls) {
             let line = running.logged("listening").await;
             let (_, rest) = line.split_once(r#""address":""#).unwrap();
             running.address = rest.split('"').next().unwrap().to_owned();

@@ -27,7 +27,7 @@ Exit codes:
   2  wrong arguments
   3  the peer closed with another code, or answered a request with 400 or more
   4  --expect or --count was not met
-  5  the connection was cut, or the peer broke the protocol
+  5  the connection was cut, the peer broke the protocol, or the output cannot be written
 
 Try it:
   echo hello | wireloom connect ws://127.0.0.1:8080/echo

@@ -56,7 +56,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) tls: bool,
     /// Where to listen for TLS; may be repeated
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8443", value_parser = value::address)]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8443", value_parser = value::address, requires = "tls")]
     pub(crate) tls_listen: Vec<String>,
     /// The certificate and its chain (PEM); read again when it changes
     #[arg(long, value_name = "FILE", requires = "key", requires = "tls")]

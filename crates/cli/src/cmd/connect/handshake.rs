@@ -9,9 +9,9 @@ use wireloom::{Error, Version};
 use super::output::Notes;
 use crate::terminal;
 
-/// Values that are nobody's business but the two ends'.
-const SECRET: [&str; 5] =
-    ["authorization", "cookie", "set-cookie", "proxy-authorization", "authentication-info"];
+/// What the names of headers have within them whose values are nobody's business but the two ends'.
+const SECRET: [&str; 8] =
+    ["authorization", "cookie", "authentication-info", "token", "secret", "password", "api-key", "apikey"];
 
 /// Says how it was opened.
 pub(super) fn tell(opened: &Opened, notes: &Notes) {
@@ -82,7 +82,8 @@ fn without_query(target: &str) -> String {
 
 /// The value of a header as far as everybody may see it.
 fn shown(name: &str, value: &[u8]) -> String {
-    let is_secret = SECRET.iter().any(|secret| name.eq_ignore_ascii_case(secret));
+    let name = name.to_ascii_lowercase();
+    let is_secret = SECRET.iter().any(|secret| name.contains(secret));
     if is_secret { "…".into() } else { terminal::visible(&String::from_utf8_lossy(value)) }
 }
 
@@ -110,6 +111,16 @@ fn without_secrets(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tells_no_secrets_of_headers() {
+        for name in ["Authorization", "Proxy-Authorization", "set-cookie", "X-Auth-Token", "x-api-key"] {
+            assert_eq!(shown(name, b"hush"), "…", "{name}");
+        }
+        for name in ["Sec-WebSocket-Key", "Host", "X-Request-Id"] {
+            assert_eq!(shown(name, b"value"), "value", "{name}");
+        }
+    }
 
     #[test]
     fn tells_no_secrets_of_a_url() {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustyline::ExternalPrinter;
 
+use crate::exit::Exit;
 use crate::terminal;
 
 /// What prints above the line that is being edited.
@@ -52,6 +53,15 @@ impl Notes {
     /// Says what went wrong.
     pub(super) fn say_error(&self, text: &str) {
         self.say(&format!("wireloom: {text}"));
+    }
+
+    /// What it means that the output takes no more: whoever read it has heard enough, or something is wrong with it.
+    pub(super) fn tell_unwritten(&self, error: &io::Error) -> Exit {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Exit::Done;
+        }
+        self.say_error(&format!("the output cannot be written: {error}"));
+        Exit::Cut
     }
 
     /// Whether there was a line to print it above.
@@ -125,6 +135,10 @@ impl Output {
     }
 
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        if std::mem::take(&mut self.is_dirty) { self.inner.flush() } else { Ok(()) }
+        if self.is_dirty {
+            self.inner.flush()?;
+            self.is_dirty = false;
+        }
+        Ok(())
     }
 }

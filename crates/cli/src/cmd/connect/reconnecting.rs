@@ -47,8 +47,10 @@ async fn talk(
             step = next(socket, out) => match step? {
                 Some(Step::Message(message)) => {
                     let is_text = message.as_text().is_some();
-                    if !args.quiet && out.message(message.as_bytes(), is_text).is_err() {
-                        return Ok(Exit::Done);
+                    if !args.quiet
+                        && let Err(error) = out.message(message.as_bytes(), is_text)
+                    {
+                        return Ok(notes.tell_unwritten(&error));
                     }
                 }
                 Some(Step::Connected(connected)) => {

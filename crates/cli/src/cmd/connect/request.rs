@@ -94,9 +94,8 @@ async fn take(args: &Connect, mut response: Response, notes: &Notes) -> Exit {
             Ok(Some(chunk)) => {
                 len += chunk.len();
                 let printed = if args.quiet { Ok(()) } else { out.bytes(&chunk).and_then(|()| out.flush()) };
-                if printed.is_err() {
-                    // Nobody reads any more.
-                    return Exit::Done;
+                if let Err(error) = printed {
+                    return notes.tell_unwritten(&error);
                 }
             }
             Ok(None) => break,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval};
-use wireloom::wireloom_ws::{Cause, Initiator};
+use wireloom::wireloom_ws::{Cause, End, Initiator};
 use wireloom::{CloseCode, Error, Message, Receiver, Sender, WebSocket};
 
 use super::input::{Input, Lines};
@@ -31,7 +31,7 @@ pub(super) async fn run(args: &Connect, socket: WebSocket, notes: Notes) -> Exit
         outbox.closes_when_sent = true;
     }
     let talked = talk(args, &mut inbox, &mut receiver, &mut outbox, &mut sender, &closing).await;
-    let failed = inbox.out.flush().is_err();
+    let unwritten = inbox.out.flush().err();
     if let Ok(Some(_)) = talked {
         // What decided may have come before the peer could be told. Whether it still hears it does not matter any more.
         let _ = tokio::time::timeout(GOODBYE_TIME_MAX, sender.close(CloseCode::NORMAL, "")).await;
@@ -44,8 +44,10 @@ pub(super) async fn run(args: &Connect, socket: WebSocket, notes: Notes) -> Exit
     }
     match talked {
         Ok(Some(exit)) => exit,
-        Ok(None) if failed => Exit::Done,
-        Ok(None) => inbox.verdict(&receiver),
+        Ok(None) => match unwritten {
+            Some(error) => notes.tell_unwritten(&error),
+            None => inbox.verdict(&receiver),
+        },
         Err(error) => {
             notes.say_error(&error.to_string());
             if inbox.is_satisfied() { Exit::Cut } else { Exit::Unexpected }
@@ -156,9 +158,10 @@ impl<'a> Inbox<'a> {
         let bytes = message.as_bytes();
         self.messages += 1;
         self.bytes += bytes.len() as u64;
-        if !self.args.quiet && self.out.message(bytes, message.is_text()).is_err() {
-            // Nobody reads any more.
-            return Some(Exit::Done);
+        if !self.args.quiet
+            && let Err(error) = self.out.message(bytes, message.is_text())
+        {
+            return Some(self.notes.tell_unwritten(&error));
         }
         if let Some(expected) = self.expected.pop_front()
             && expected.as_bytes() != bytes
@@ -189,13 +192,7 @@ impl<'a> Inbox<'a> {
     fn tell_end(&self, receiver: &Receiver, begin: Instant) {
         if let Some(end) = receiver.end() {
             let by = if end.by == Initiator::Local { "this end" } else { "the peer" };
-            let reason = match &end.cause {
-                Cause::Close { reason, .. } if !reason.is_empty() => {
-                    format!(": {}", terminal::visible(reason))
-                }
-                _ => String::new(),
-            };
-            self.notes.say(&format!("closed by {by} with {}{reason}", end.code()));
+            self.notes.say(&format!("closed by {by} with {}", described(&end)));
         }
         self.notes.say(&format!(
             "{} messages, {} bytes received in {:.3} s",
@@ -211,15 +208,25 @@ impl<'a> Inbox<'a> {
             self.notes.say_error("the connection was closed before all that was expected had come");
             return Exit::Unexpected;
         }
-        match receiver.end().map(|end| end.code()) {
+        match receiver.end() {
             None => Exit::Done,
             // The peer did not answer this end's Close frame: that is no fault to report.
-            Some(code) if is_normal(code) || code == CloseCode::ABNORMAL => Exit::Done,
-            Some(code) => {
-                self.notes.say_error(&format!("closed with {code}"));
+            Some(end) if is_normal(end.code()) || end.code() == CloseCode::ABNORMAL => Exit::Done,
+            Some(end) => {
+                self.notes.say_error(&format!("closed with {}", described(&end)));
                 Exit::Closed
             }
         }
+    }
+}
+
+/// The code and the reason of an end.
+fn described(end: &End) -> String {
+    match &end.cause {
+        Cause::Close { reason, .. } if !reason.is_empty() => {
+            format!("{}: {}", end.code(), terminal::visible(reason))
+        }
+        _ => end.code().to_string(),
     }
 }
 
