@@ -52,6 +52,24 @@ class LeakTest < Wireloom::TestCase
     RUBY
   end
 
+  def test_protocol_websocket
+    assert_flat(<<~RUBY)
+      require "wireloom/drop_in/protocol_websocket"
+      include Protocol::WebSocket
+      input = ("\\x81\\x851234abcde".b * 400 + "\\x01\\x01a\\x80\\x01b".b * 299 + ("\\x82\\x7e\\x0b\\xb8".b + "x" * 3000) * 300 +
+               "\\x81\\x01\\xFF".b).freeze
+      work = lambda do
+        connection = Connection.new(Framer.new(StringIO.new(input)), mask: true)
+        999.times { connection.read }
+        begin
+          connection.read
+        rescue ProtocolError
+          100.times { TextFrame.new(mask: true).pack("answer").unpack }
+        end
+      end
+    RUBY
+  end
+
   def test_drivers
     assert_flat(<<~RUBY)
       require "wireloom/drop_in/websocket_driver"
