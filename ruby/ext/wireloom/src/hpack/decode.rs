@@ -30,6 +30,19 @@ pub(crate) enum Rules {
     Message { list_size_max: usize, lenient: bool },
 }
 
+#[cold]
+fn pseudo_late() -> HeaderError {
+    HeaderError::Field("one or more pseudo headers encountered after regular headers".into())
+}
+
+#[cold]
+fn list_too_large() -> HeaderError {
+    HeaderError::Field("header list exceeds configured maximum".into())
+}
+
+/// The default of SETTINGS_MAX_HEADER_LIST_SIZE in `http-2`, which stands for no bound.
+const LIST_SIZE_UNBOUNDED: usize = 0x7fff_ffff;
+
 /// What each field counts beyond its name and its value (RFC 9113 §6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
@@ -81,13 +94,15 @@ fn fields(
             let name = unsafe { strings::bytes(name.as_raw()) };
             let is_pseudo = name.first() == Some(&b':');
             if is_pseudo && !pseudo && !lenient {
-                let message = "one or more pseudo headers encountered after regular headers";
-                return Err(HeaderError::Field(message.into()));
+                return Err(pseudo_late());
             }
             pseudo = is_pseudo;
-            size += name.len() + value.len() + FIELD_OVERHEAD;
-            if size > list_size_max {
-                return Err(HeaderError::Field("header list exceeds configured maximum".into()));
+            // Not counted when no list could be larger: the bound on the block is far below the default.
+            if list_size_max < LIST_SIZE_UNBOUNDED {
+                size += name.len() + value.len() + FIELD_OVERHEAD;
+                if size > list_size_max {
+                    return Err(list_too_large());
+                }
             }
             note(ruby, name, value, head, lenient)?;
         }

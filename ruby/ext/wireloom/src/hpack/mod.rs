@@ -9,7 +9,7 @@ pub(crate) mod error;
 mod statics;
 pub(crate) mod table;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
@@ -45,12 +45,20 @@ fn hpack_class(ruby: &Ruby, name: &str) -> ExceptionClass {
 struct Context {
     table: RefCell<Table>,
     policy: RefCell<Policy>,
+    /// See [`Rules::Message`].
+    list_size_max: Cell<usize>,
+    lenient: Cell<bool>,
 }
 
 impl Default for Context {
     fn default() -> Self {
         let policy = Policy { table_size: 4096, ..Policy::default() };
-        Self { table: RefCell::new(Table::new(4096)), policy: RefCell::new(policy) }
+        Self {
+            table: RefCell::new(Table::new(4096)),
+            policy: RefCell::new(policy),
+            list_size_max: Cell::new(usize::MAX),
+            lenient: Cell::new(false),
+        }
     }
 }
 
@@ -116,6 +124,8 @@ impl Context {
         guard(ruby, || {
             *this.table.borrow_mut() = other.table.borrow().clone();
             *this.policy.borrow_mut() = *other.policy.borrow();
+            this.list_size_max.set(other.list_size_max.get());
+            this.lenient.set(other.lenient.get());
             Ok(this)
         })
     }
@@ -134,15 +144,14 @@ impl Context {
         Self::decode(ruby, this, block, Rules::None).map(|(list, _)| list)
     }
 
-    /// With the rules of messages, of at most so many bytes (see [`Rules::Message`]); notes `:method`, `:status`, `:content_length` and `:trailer` in `frame`, a Hash or nil.
+    /// With the rules of messages; notes `:method`, `:status`, `:content_length` and `:trailer` in `frame`, a Hash or nil.
     fn decompress_message(
         ruby: &Ruby,
         this: Obj<Self>,
         block: RString,
         frame: Option<RHash>,
-        list_size_max: usize,
-        lenient: bool,
     ) -> Result<RArray, Error> {
+        let (list_size_max, lenient) = (this.list_size_max.get(), this.lenient.get());
         let (list, head) = Self::decode(ruby, this, block, Rules::Message { list_size_max, lenient })?;
         if let Some(frame) = frame {
             head.note_in(ruby, frame)?;
@@ -273,7 +282,13 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     context.define_private_method("initialize_copy", method!(Context::initialize_copy, 1))?;
     context.define_method("compress", method!(Context::compress, 1))?;
     context.define_method("decompress", method!(Context::decompress, 1))?;
-    context.define_method("decompress_message", method!(Context::decompress_message, 4))?;
+    context.define_method("decompress_message", method!(Context::decompress_message, 2))?;
+    context.define_method(
+        "list_size_max=",
+        method!(|this: &Context, size: usize| this.list_size_max.set(size), 1),
+    )?;
+    context
+        .define_method("lenient=", method!(|this: &Context, lenient: bool| this.lenient.set(lenient), 1))?;
     context.define_method("table", method!(Context::table, 0))?;
     context.define_method("current_table_size", method!(Context::current_table_size, 0))?;
     context.define_method("limit", method!(Context::limit, 0))?;

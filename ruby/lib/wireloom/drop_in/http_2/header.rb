@@ -247,19 +247,20 @@ module HTTP2
 
       FORBIDDEN_HEADERS = %w[connection te].freeze
 
-      # The largest list of headers, in bytes as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
-      attr_writer :max_header_list_size
-
       # Of the settings only +:table_size+ and +:settings_max_header_list_size+ matter.
       def initialize(settings = Settings.new)
         @cc = EncodingContext.new(settings)
-        @max_header_list_size = @cc.settings.settings_max_header_list_size
-        @accept_invalid_headers = false
+        self.max_header_list_size = @cc.settings.settings_max_header_list_size
+      end
+
+      # Changes the largest list of headers, in bytes as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
+      def max_header_list_size=(size)
+        @cc.list_size_max = size
       end
 
       # Headers in any order from now on, and those of connections too.
       def accept_invalid_headers!
-        @accept_invalid_headers = true
+        @cc.lenient = true
       end
 
       # Changes the size of the table.
@@ -321,7 +322,7 @@ module HTTP2
 
       # The headers of a whole block. +frame+, a Hash, is told the method, the status, the length and the trailers.
       def decode(block, frame = nil)
-        @cc.decompress_message(block, frame, @max_header_list_size, @accept_invalid_headers)
+        @cc.decompress_message(block, frame)
       rescue Wireloom::HPACK::FieldError => e
         raise ProtocolError, e.message
       rescue Wireloom::HPACK::Error => e
