@@ -181,6 +181,7 @@ impl Driver {
             state.reset_unread();
             let left = self.has_left() && state.core.wants_read();
             let again = read == Read::Some
+                || (read == Read::Held && state.core.wants_read())
                 || left
                 || !incoming.is_empty()
                 || (!self.blocked && state.core.wants_write());
@@ -205,7 +206,7 @@ impl Driver {
 
     fn read(&mut self, cx: &mut Context<'_>, state: &mut State, incoming: &mut Vec<Incoming>) -> Read {
         if !state.core.wants_read() {
-            return Read::Nothing;
+            return Read::Held;
         }
         if !self.has_left() {
             match self.fill(cx) {
@@ -449,6 +450,8 @@ impl Drop for Driver {
 enum Read {
     Some,
     Nothing,
+    /// Nobody asked the transport: output has to leave first.
+    Held,
     End,
 }
 

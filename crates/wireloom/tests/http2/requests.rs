@@ -31,6 +31,34 @@ async fn answers_many_requests_at_once() {
     assert_eq!(server.handle.stats().http2_connections, 1);
 }
 
+/// While much output waits nothing is read; once it has left, all at once, reading goes on by itself.
+#[tokio::test]
+async fn reads_on_when_output_has_left() {
+    let mut config = ServerConfig::default();
+    config.http2.output_max = 1024;
+    config.body_len_max = 16 << 20;
+    let server = serve(config).await;
+    // More than the sockets hold, and no window holds it back.
+    let body = vec![7; 16 << 20];
+    let mut config = Config::new(Role::Client);
+    config.settings.initial_window_size = 1 << 30;
+    config.connection_window = 1 << 30;
+    let mut peer = Peer::with(server.address, config).await;
+    let often = async {
+        for _ in 0..5 {
+            let key = peer.ask("POST", "/whole", &[], false).await;
+            peer.send(key, &body, true).await;
+            assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
+            // Comes while the server waits for the socket.
+            let other = peer.ask("GET", "/hello", &[], true).await;
+            assert_eq!(peer.content(key, body.len()).await, body);
+            assert_eq!(peer.whole(other).await.2, b"hello\n");
+        }
+    };
+    // A timer would wake it too, every 5 s.
+    tokio::time::timeout(Duration::from_secs(20), often).await.unwrap();
+}
+
 #[tokio::test]
 async fn requests_look_as_over_http1() {
     let server = serve(ServerConfig::default()).await;
