@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
@@ -550,6 +551,29 @@ async fn makes_requests_over_http2() {
         let (code, _, errors) = connect(wrong, "").await;
         assert!(code == 2 && errors.starts_with("wireloom: "), "{code} {errors}");
     }
+}
+
+#[tokio::test]
+async fn makes_requests_to_servers_without_http2() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut bytes = [0; 1024];
+            let len = stream.read(&mut bytes).await.unwrap();
+            let answer: &[u8] = match bytes[..len].starts_with(b"GET / HTTP/1.1\r\n") {
+                true => b"HTTP/1.1 200 OK\r\nX-Old: 1\r\n\r\nwell met\n",
+                false => b"HTTP/1.1 505 \r\n\r\n",
+            };
+            stream.write_all(answer).await.unwrap();
+        }
+    });
+    let (code, out, errors) = connect(&[&url, "-v"], "").await;
+    assert_eq!((code, &*out), (0, "well met\n"), "{errors}");
+    assert!(errors.contains("answered over HTTP/1.1\n< 200\n< x-old: 1\n"), "{errors}");
+    let (code, _, errors) = connect(&[&url, "--http2"], "").await;
+    assert!(code == 1 && errors.contains("does not speak HTTP/2"), "{code} {errors}");
 }
 
 #[tokio::test]

@@ -18,8 +18,8 @@ connection stays open until all that was asked for has come, or --timeout ends i
 On a terminal lines can be edited, and the arrow keys find earlier ones; a line that begins with a
 space is not kept. What a peer sends cannot steer the terminal.
 
-With an http:// or https:// URL a request is made over HTTP/2, and the content of the response is
-printed as it comes.
+With an http:// or https:// URL a request is made, over HTTP/2 or, where the server has nothing
+newer and --http2 is not given, over HTTP/1.1; the content of the response is printed as it comes.
 
 Exit codes:
   0  closed with 1000, 1001 or without a code
@@ -124,7 +124,8 @@ pub(crate) struct Route {
     /// Connect through the proxy that the environment names (https_proxy, http_proxy, all_proxy, no_proxy)
     #[arg(long, conflicts_with = "proxy")]
     pub(crate) proxy_from_env: bool,
-    /// Open the WebSocket over HTTP/2 (RFC 8441): by ALPN for wss://, by prior knowledge for ws://
+    /// Open the WebSocket over HTTP/2 (RFC 8441): by ALPN for wss://, by prior knowledge for ws://; make a request over nothing
+    /// else
     #[arg(long)]
     pub(crate) http2: bool,
     /// Follow so many redirects

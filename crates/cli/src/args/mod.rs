@@ -42,7 +42,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Serve WebSocket, HTTP/1.1 and HTTP/2: an echo, rooms, a sink, a source
     Serve(Box<Serve>),
-    /// Connect to a WebSocket: lines go out, messages come in; or make a request over HTTP/2
+    /// Connect to a WebSocket: lines go out, messages come in; or make a request
     Connect(Box<Connect>),
     /// Print what lets a shell complete this command
     Completions(Completions),

@@ -35,6 +35,7 @@
 
 mod credentials;
 mod dial;
+mod http1;
 mod http2;
 mod opened;
 mod proxy;
@@ -121,6 +122,8 @@ pub struct Connector {
 pub(crate) enum Protocols {
     Http1,
     Http2,
+    /// The newer one, if the server has it.
+    Any,
 }
 
 /// How the server is reached.

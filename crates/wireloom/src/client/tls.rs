@@ -50,6 +50,7 @@ impl Protocols {
         match self {
             Self::Http1 => vec![b"http/1.1".to_vec()],
             Self::Http2 => vec![b"h2".to_vec()],
+            Self::Any => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where the body of an HTTP/1.1 request ends (RFC 9112 §6, §7), and the body itself. Two readers that disagree about it
+//! Where the body of an HTTP/1.1 message ends (RFC 9112 §6, §7), and the body itself. Two readers that disagree about it
 //! can be played against each other, so whatever is ambiguous is refused.
 
 use bytes::{Buf as _, BytesMut};
@@ -15,26 +15,49 @@ const TRAILERS_MAX: usize = 100;
 
 /// How a body says where it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(crate) enum Framing {
     Length(u64),
     Chunked,
+    /// By the end of the connection: responses.
+    Close,
+}
+
+/// What `Content-Length` says.
+fn length(head: &Headers) -> Result<Option<u64>, Refusal> {
+    let mut length = None;
+    for value in head.get_all("content-length") {
+        // RFC 9110 §8.6: digits and nothing else; RFC 9112 §6.3: several that differ are an attack.
+        let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+        let value = std::str::from_utf8(value).ok().filter(|_| digits);
+        let value = value.and_then(|value| value.parse().ok()).ok_or((400, "invalid Content-Length"))?;
+        if length.replace(value).is_some_and(|other| other != value) {
+            return Err((400, "Content-Length contradicts itself"));
+        }
+    }
+    Ok(length)
 }
 
 impl Framing {
-    /// RFC 9112 §6.3.
+    /// Of a final response (RFC 9112 §6.3).
+    pub(crate) fn of_response(
+        head: &Headers,
+        version: Version,
+        status: u16,
+        is_head: bool,
+    ) -> Result<Self, Refusal> {
+        if is_head || matches!(status, 204 | 304) {
+            return Ok(Self::Length(0));
+        }
+        if head.get("transfer-encoding").is_some() {
+            return Self::of(head, version);
+        }
+        Ok(length(head)?.map_or(Self::Close, Self::Length))
+    }
+
+    /// Of a request (RFC 9112 §6.3).
     pub(super) fn of(head: &Headers, version: Version) -> Result<Self, Refusal> {
         let mut codings = head.get_all("transfer-encoding");
-        let mut length = None;
-        for value in head.get_all("content-length") {
-            // RFC 9110 §8.6: digits and nothing else; RFC 9112 §6.3: several that differ are an attack.
-            let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-            let value = std::str::from_utf8(value).ok().filter(|_| digits);
-            let value = value.and_then(|value| value.parse().ok()).ok_or((400, "invalid Content-Length"))?;
-            if length.replace(value).is_some_and(|other| other != value) {
-                return Err((400, "Content-Length contradicts itself"));
-            }
-        }
-        match (codings.next(), length) {
+        match (codings.next(), length(head)?) {
             // RFC 9112 §6.1: both together, or in HTTP/1.0, are how requests are smuggled.
             (Some(_), Some(_)) => Err((400, "both Content-Length and Transfer-Encoding")),
             (Some(_), _) if version == Version::Http10 => Err((400, "Transfer-Encoding in HTTP/1.0")),
@@ -71,6 +94,8 @@ enum State {
     Trailer {
         lines: usize,
     },
+    /// Whatever comes.
+    Rest,
     Complete,
 }
 
@@ -80,6 +105,7 @@ impl BodyReader {
             Framing::Length(0) => State::Complete,
             Framing::Length(remaining) => State::Data { remaining, chunked: false },
             Framing::Chunked => State::ChunkSize,
+            Framing::Close => State::Rest,
         };
         Self { state, trailers: Headers::new() }
     }
@@ -97,6 +123,14 @@ impl BodyReader {
         }
     }
 
+    /// The connection has ended. Says whether that is an end.
+    pub(super) fn end(&mut self) -> bool {
+        if matches!(self.state, State::Rest) {
+            self.state = State::Complete;
+        }
+        self.is_complete()
+    }
+
     pub(super) fn into_trailers(self) -> Headers {
         self.trailers
     }
@@ -106,6 +140,14 @@ impl BodyReader {
         loop {
             match self.state {
                 State::Complete => return Ok(()),
+                State::Rest => {
+                    if content.is_empty() {
+                        *content = bytes.split();
+                    } else {
+                        content.unsplit(bytes.split());
+                    }
+                    return Ok(());
+                }
                 State::Data { remaining, chunked } => {
                     let len = bytes.len().min(usize::try_from(remaining).unwrap_or(usize::MAX));
                     if len == 0 {

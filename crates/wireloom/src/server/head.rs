@@ -1,4 +1,4 @@
-//! The head of an HTTP/1.1 request (RFC 9112 §2 to §5): found, parsed by httparse, judged.
+//! The head of an HTTP/1.1 request (RFC 9112 §2 to §5): found, parsed by httparse, judged. That of a response is parsed here too.
 
 use std::io::BufRead as _;
 use std::mem::MaybeUninit;
@@ -19,11 +19,11 @@ pub(super) struct Head {
 }
 
 /// A status, and why in a few words.
-pub(super) type Refusal = (u16, &'static str);
+pub(crate) type Refusal = (u16, &'static str);
 
 /// Where the head ends, behind its empty line. `scanned` bytes were looked at before; it is moved on, so that each byte
 /// is looked at once however slowly they come.
-pub(super) fn end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
+pub(crate) fn end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
     // A line that ended before may be followed by its CR only now.
     let mut at = scanned.saturating_sub(3);
     loop {
@@ -129,6 +129,23 @@ fn names_version(head: &[u8]) -> bool {
     words.next().is_none()
         && matches!(version, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
             if major.is_ascii_digit() && minor.is_ascii_digit())
+}
+
+/// Reads the whole head of a response: its status, version and headers.
+pub(crate) fn parse_response(bytes: Vec<u8>) -> Result<(u16, Version, Headers), &'static str> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut headers);
+    match response.parse(&bytes) {
+        Ok(httparse::Status::Complete(len)) if len == bytes.len() => {}
+        Err(httparse::Error::TooManyHeaders) => return Err("the response has too many headers"),
+        _ => return Err("the answer is not HTTP"),
+    }
+    let place = |part: &[u8]| Headers::place_of(&bytes, part);
+    let fields = response.headers.iter();
+    let fields = fields.map(|field| (place(field.name.as_bytes()), place(field.value))).collect();
+    let version = if response.version == Some(0) { Version::Http10 } else { Version::Http11 };
+    let status = response.code.filter(|status| *status >= 100).ok_or("the response has no status")?;
+    Ok((status, version, Headers::from_arena(bytes, fields)))
 }
 
 /// Whether a request can begin with this byte (RFC 9110 §5.6.2: a method is a token).

@@ -1,4 +1,5 @@
-//! The body of an HTTP/1.1 request while its handler runs and its response is sent: read as it is asked for.
+//! The body of an HTTP/1.1 message, read as it is asked for: of a request while its handler runs and its response is sent, or
+//! of a response.
 
 use std::task::{Context, Poll, ready};
 
@@ -15,7 +16,7 @@ use crate::io::Io;
 /// RFC 9110 §10.1.1.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-pub(super) struct Intake {
+pub(crate) struct Intake {
     reader: BodyReader,
     pipe: Option<PipeWriter>,
     /// What is left to send before the client sends the body.
@@ -25,7 +26,7 @@ pub(super) struct Intake {
 
 /// How a body came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(crate) enum Over {
     /// It is complete: another request may follow.
     Complete,
     /// It is not, and will not be read any further.
@@ -40,6 +41,14 @@ impl Intake {
         request: &mut Request,
         expects: bool,
     ) -> Result<Self, Refusal> {
+        let (mut intake, body) = Self::begin(framing, bytes)?;
+        intake.interim = if expects && intake.over.is_none() { CONTINUE } else { &[] };
+        request.set_body(body);
+        Ok(intake)
+    }
+
+    /// Takes what has arrived of a body, and gives what the rest comes out of.
+    pub(crate) fn begin(framing: Framing, bytes: &mut BytesMut) -> Result<(Self, Body), Refusal> {
         let reader = BodyReader::new(framing);
         let len = reader.remaining();
         let mut intake = Self { pipe: None, interim: &[], over: None, reader };
@@ -48,18 +57,14 @@ impl Intake {
         {
             // All of it came with the head. Most requests have none.
             intake.over = Some(Over::Complete);
-            if len > 0 {
-                request.set_body(bytes.split_to(len as usize).freeze().into());
-            }
-            return Ok(intake);
+            let body = if len > 0 { bytes.split_to(len as usize).freeze().into() } else { Body::empty() };
+            return Ok((intake, body));
         }
         let (writer, out) = pipe();
         writer.put(|content| intake.reader.push(bytes, content))?;
-        intake.interim = if expects && !intake.reader.is_complete() { CONTINUE } else { &[] };
         intake.pipe = Some(writer);
         intake.settle();
-        request.set_body(Body::http1(out, len));
-        Ok(intake)
+        Ok((intake, Body::http1(out, len)))
     }
 
     /// How it ended, if it has.
@@ -80,7 +85,7 @@ impl Intake {
     }
 
     /// Reads on while someone asks for it. Ready when there is no more to read.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<Over> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<Over> {
         loop {
             if let Some(over) = self.over {
                 return Poll::Ready(over);
@@ -103,6 +108,10 @@ impl Intake {
                 }
                 match ready!(poll_read(cx, io, bytes)) {
                     Ok(1..) => {}
+                    Ok(0) if self.reader.end() => {
+                        self.settle();
+                        continue;
+                    }
                     _ => return self.fail(Error::Cut),
                 }
             }
@@ -143,7 +152,7 @@ impl Intake {
 }
 
 /// Reads what is there behind what was read; 0 at the end. No buffer is held while waiting.
-pub(super) fn poll_read(
+pub(crate) fn poll_read(
     cx: &mut Context<'_>,
     io: &mut Io,
     into: &mut BytesMut,

@@ -43,12 +43,16 @@ pub use config::ServerConfig;
 use crate::http::{IntoResponse, Origin, Request, Response, Running};
 #[cfg(feature = "tls")]
 use crate::tls::ServerTls;
+pub(crate) use body::Framing;
 use connection::{Connection, Next};
 pub(crate) use connection::{read, write};
+pub(crate) use head::{end as head_end, parse_response};
+pub(crate) use intake::{Intake, poll_read};
 use patience::until;
 pub(crate) use pipe::PipeReader;
 pub(crate) use registry::Seat;
 use registry::{Phase, Registry};
+pub(crate) use write::{chunk_size, fields, last_chunk};
 
 /// What answers requests: any `Fn(Request) -> impl Future<Output = Response>`, or another [`IntoResponse`].
 ///

@@ -1,5 +1,5 @@
-//! How responses leave over HTTP/1.1: the head, the chunks of a body whose length nobody knows, the trailers behind it
-//! (RFC 9112 §4 to §7).
+//! How messages leave over HTTP/1.1: the head of a response, the chunks of a body whose length nobody knows, the trailers
+//! behind it (RFC 9112 §4 to §7).
 
 use std::io::Write as _;
 
@@ -61,12 +61,12 @@ pub(super) fn digits(status: u16) -> [u8; 3] {
 }
 
 /// What goes before a chunk.
-pub(super) fn chunk_size(out: &mut Vec<u8>, len: usize) {
+pub(crate) fn chunk_size(out: &mut Vec<u8>, len: usize) {
     let _ = write!(out, "{len:x}\r\n");
 }
 
 /// What ends a chunked body.
-pub(super) fn last_chunk(out: &mut Vec<u8>, trailers: Option<&Headers>) {
+pub(crate) fn last_chunk(out: &mut Vec<u8>, trailers: Option<&Headers>) {
     out.extend_from_slice(b"0\r\n");
     if let Some(trailers) = trailers {
         fields(out, trailers);
@@ -74,7 +74,7 @@ pub(super) fn last_chunk(out: &mut Vec<u8>, trailers: Option<&Headers>) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn fields(out: &mut Vec<u8>, headers: &Headers) {
+pub(crate) fn fields(out: &mut Vec<u8>, headers: &Headers) {
     for (name, value) in headers.fields() {
         out.extend_from_slice(name);
         out.extend_from_slice(b": ");

@@ -23,7 +23,7 @@ async fn serve() -> SocketAddr {
     address
 }
 
-async fn handle(mut request: wireloom::Request) -> Result<Response, Error> {
+pub(super) async fn handle(mut request: wireloom::Request) -> Result<Response, Error> {
     if request.is_websocket() {
         return Ok(super::handle(request).await);
     }

@@ -4,6 +4,7 @@
 
 mod dial;
 mod hostile;
+mod http1;
 mod http2;
 mod proxy;
 mod reconnect;

@@ -1,11 +1,12 @@
-//! `http` and `https` URLs: a request over HTTP/2. Its content streams from the input, the response's to the output.
+//! `http` and `https` URLs: a request over HTTP/2, or over HTTP/1.1 where the server has nothing newer. Its content streams from
+//! the input, the response's to the output.
 
 use std::fs::File;
 use std::io::{self, Read};
 
 use tokio::sync::mpsc;
 use wireloom::client::{Request, Response};
-use wireloom::{Body, Connector, Error, Headers};
+use wireloom::{Body, Connector, Error, Headers, Version};
 
 use super::handshake;
 use super::output::{Notes, Output};
@@ -66,13 +67,16 @@ async fn ask(
     request: Request,
     notes: &Notes,
 ) -> Result<Response, Error> {
-    let http2 = connector.connect_http2(&args.url).await?;
     let is_verbose = args.verbose > 0;
+    let mut exchange = if args.route.http2 {
+        connector.connect_http2(&args.url).await?.send(request)?
+    } else {
+        connector.send(request).await?
+    };
     if is_verbose {
-        handshake::tell_way(http2.peer(), http2.tls(), notes);
+        handshake::tell_way(exchange.peer(), exchange.tls(), notes);
         handshake::tell_request(method, &args.url, &args.header, notes);
     }
-    let mut exchange = http2.send(request)?;
     while let Some(interim) = exchange.informational().await? {
         if is_verbose {
             handshake::tell_response(interim.status, "", interim.headers.iter(), notes);
@@ -80,6 +84,11 @@ async fn ask(
     }
     let response = exchange.response().await?;
     if is_verbose {
+        notes.say(if response.version == Version::Http2 {
+            "answered over HTTP/2"
+        } else {
+            "answered over HTTP/1.1"
+        });
         handshake::tell_response(response.status, "", response.headers.iter(), notes);
     }
     Ok(response)

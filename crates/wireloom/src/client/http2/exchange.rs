@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -9,13 +10,14 @@ use bytes::Bytes;
 use wireloom_http2::error::ErrorCode;
 
 use super::Http2;
+use crate::client::http1::{Answer, Asked};
 use crate::error::Error;
 use crate::headers::Headers;
-use crate::http::Body;
+use crate::http::{Body, TlsInfo, Version};
 use crate::http2::{Head, RecvStream, SendStream};
 
 /// How long content waits for `100 Continue`: many servers never send it (RFC 9110 §10.1.1).
-const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(in crate::client) const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// So much of a response is collected at most, unless [`Body::with_len_max`] says otherwise: a server is not to choose how much
 /// memory a client needs.
@@ -24,9 +26,21 @@ const BODY_LEN_MAX: usize = 64 << 20;
 /// A request under way. Dropped before the response, it takes the request back.
 #[must_use]
 pub struct Exchange {
-    recv: RecvStream,
-    /// The final head, when it has come before it was asked for.
-    head: Option<Head>,
+    way: Way,
+    /// The final response, when it has come before it was asked for.
+    response: Option<Response>,
+}
+
+/// How a request travels.
+enum Way {
+    Http2(Stream),
+    Http1(Asked),
+}
+
+/// A stream of HTTP/2.
+struct Stream {
+    /// `None` once it is the response's.
+    recv: Option<RecvStream>,
     /// What waits for `100 Continue`.
     held: Option<(SendStream, Body)>,
     http2: Http2,
@@ -46,6 +60,8 @@ pub struct Informational {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Response {
+    /// The version of HTTP that it came by.
+    pub version: Version,
     /// The status: 200 to 999.
     pub status: u16,
     /// The headers, their names in lower case.
@@ -54,27 +70,14 @@ pub struct Response {
     /// [`Body::bytes`] collects 64 MiB at most, unless it is told otherwise.
     pub body: Body,
     /// Keeps the connection.
-    _http2: Http2,
+    _http2: Option<Http2>,
     /// Content that the server did not ask for; resets the stream when it is dropped.
     _unsent: Option<Unsent>,
 }
 
 struct Unsent(#[allow(dead_code, reason = "held for its end")] SendStream);
 
-impl Exchange {
-    pub(super) fn new(
-        recv: RecvStream,
-        content: Option<(SendStream, Body)>,
-        expects: bool,
-        http2: Http2,
-    ) -> Self {
-        let mut exchange = Self { recv, head: None, held: content, http2 };
-        if !expects {
-            exchange.go_on();
-        }
-        exchange
-    }
-
+impl Stream {
     /// Sends the content, beside everything else.
     fn go_on(&mut self) {
         if let Some((mut send, mut body)) = self.held.take() {
@@ -86,36 +89,83 @@ impl Exchange {
         }
     }
 
+    async fn head(&mut self) -> Result<Head, Error> {
+        let recv = self.recv.as_mut().ok_or(Error::Closed)?;
+        if self.held.is_none() {
+            return recv.head().await;
+        }
+        match tokio::time::timeout(CONTINUE_TIMEOUT, recv.head()).await {
+            Ok(head) => head,
+            Err(_) => {
+                self.go_on();
+                self.recv.as_mut().ok_or(Error::Closed)?.head().await
+            }
+        }
+    }
+
+    fn response(&mut self, Head { status, headers }: Head) -> Result<Response, Error> {
+        let recv = self.recv.take().ok_or(Error::Closed)?;
+        let len = headers.get("content-length").and_then(|len| std::str::from_utf8(len).ok()?.parse().ok());
+        let body = Body::http2(recv, len).with_len_max(BODY_LEN_MAX);
+        let _unsent = self.held.take().map(|(send, _)| Unsent(send));
+        let _http2 = Some(self.http2.clone());
+        Ok(Response { version: Version::Http2, status, headers, body, _http2, _unsent })
+    }
+}
+
+impl Exchange {
+    pub(super) fn new(
+        recv: RecvStream,
+        content: Option<(SendStream, Body)>,
+        expects: bool,
+        http2: Http2,
+    ) -> Self {
+        let mut stream = Stream { recv: Some(recv), held: content, http2 };
+        if !expects {
+            stream.go_on();
+        }
+        Self { way: Way::Http2(stream), response: None }
+    }
+
+    pub(in crate::client) fn http1(asked: Asked) -> Self {
+        Self { way: Way::Http1(asked), response: None }
+    }
+
     /// The next interim response; `None` when the final one has come.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// [`Error::NotProcessed`] when the request is safe to be sent again; [`Error::StreamReset`]; the connection failed.
+    /// [`Error::NotProcessed`] when the request is safe to be sent again; [`Error::StreamReset`]; [`Error::Malformed`]; the
+    /// connection failed.
     pub async fn informational(&mut self) -> Result<Option<Informational>, Error> {
-        if self.head.is_some() {
+        if self.response.is_some() {
             return Ok(None);
         }
-        let head = if self.held.is_some() {
-            match tokio::time::timeout(CONTINUE_TIMEOUT, self.recv.head()).await {
-                Ok(head) => head?,
-                Err(_) => {
-                    self.go_on();
-                    self.recv.head().await?
+        let Head { status, headers } = match &mut self.way {
+            Way::Http2(stream) => {
+                let head = stream.head().await?;
+                if head.status >= 200 {
+                    self.response = Some(stream.response(head)?);
+                    return Ok(None);
                 }
+                if head.status == 100 {
+                    stream.go_on();
+                }
+                head
             }
-        } else {
-            self.recv.head().await?
+            Way::Http1(asked) => match asked.answer().await? {
+                Answer::Interim(head) => head,
+                Answer::Final(version, Head { status, headers }, body) => {
+                    let body = body.with_len_max(BODY_LEN_MAX);
+                    let response = Response { version, status, headers, body, _http2: None, _unsent: None };
+                    self.response = Some(response);
+                    return Ok(None);
+                }
+            },
         };
-        if head.status >= 200 {
-            self.head = Some(head);
-            return Ok(None);
-        }
-        if head.status == 100 {
-            self.go_on();
-        }
-        Ok(Some(Informational { status: head.status, headers: head.headers }))
+        Ok(Some(Informational { status, headers }))
     }
 
     /// The response; interim ones are passed over.
@@ -127,11 +177,23 @@ impl Exchange {
     /// As for [`informational`](Self::informational).
     pub async fn response(mut self) -> Result<Response, Error> {
         while self.informational().await?.is_some() {}
-        let Head { status, headers } = self.head.take().ok_or(Error::Closed)?;
-        let len = headers.get("content-length").and_then(|len| std::str::from_utf8(len).ok()?.parse().ok());
-        let body = Body::http2(self.recv, len).with_len_max(BODY_LEN_MAX);
-        let _unsent = self.held.map(|(send, _)| Unsent(send));
-        Ok(Response { status, headers, body, _http2: self.http2, _unsent })
+        self.response.take().ok_or(Error::Closed)
+    }
+
+    /// Where the connection leads: to the server, or to the proxy before it.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        match &self.way {
+            Way::Http2(stream) => stream.http2.peer(),
+            Way::Http1(asked) => asked.peer,
+        }
+    }
+
+    /// What TLS agreed upon, if it is spoken.
+    pub fn tls(&self) -> Option<&TlsInfo> {
+        match &self.way {
+            Way::Http2(stream) => stream.http2.tls(),
+            Way::Http1(asked) => asked.tls.as_ref(),
+        }
     }
 }
 
@@ -149,7 +211,7 @@ impl From<Response> for crate::http::Response {
 
 impl fmt::Debug for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exchange").field("head", &self.head).finish_non_exhaustive()
+        f.debug_struct("Exchange").field("response", &self.response).finish_non_exhaustive()
     }
 }
 

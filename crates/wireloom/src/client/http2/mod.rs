@@ -20,10 +20,11 @@ use wireloom_ws::handshake::client::Verdict;
 use wireloom_ws::handshake::http2::{judge_response, request_fields};
 use wireloom_ws::handshake::uri::UriError;
 
+pub(super) use exchange::CONTINUE_TIMEOUT;
 pub use exchange::{Exchange, Informational, Response};
 pub use request::Request;
-use request::is_of_connection;
 
+use super::http1::Http1;
 use super::opened::Sent;
 use super::target::Target;
 use super::{Connector, Opened, Protocols};
@@ -95,12 +96,51 @@ impl Connector {
         self.http2_to(target, headers).await
     }
 
-    /// Sends one request, over a connection of its own.
+    /// Begins one request over a connection of its own, with the [`header`](Self::header)s: over HTTP/2 where the server speaks it
+    /// (`https`: as ALPN says; `http`: by prior knowledge), and otherwise over HTTP/1.1.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes what was opened.
     ///
     /// # Errors
-    /// As for [`connect_http2`](Self::connect_http2) and [`Http2::request`].
+    /// As for [`connect`](Self::connect); a header cannot be sent.
+    pub async fn send(&self, request: Request) -> Result<Exchange, Error> {
+        let target = Target::http(request.url())?;
+        let headers = self.headers_for(&target)?;
+        let (io, peer) = self.reach(&target).await?;
+        let beginning = async {
+            let (io, tls) = self.secure(&target, io, Protocols::Any).await?;
+            match tls {
+                Some(tls) if tls.alpn.as_deref() != Some(b"h2") => Ok(Err((io, Some(tls)))),
+                tls => self.begin_http2(io).await.map(|requests| Ok((requests, tls))),
+            }
+        };
+        let begun = tokio::time::timeout(self.handshake_timeout, beginning)
+            .await
+            .map_err(|_| Error::Timeout(Stage::Handshake))?;
+        let (io, peer, tls) = match begun {
+            Ok(Ok((requests, tls))) => {
+                let about = About { connector: self.clone(), target, headers, peer, tls };
+                return Http2 { requests, about: Arc::new(about) }.send(request);
+            }
+            Ok(Err((io, tls))) => (io, peer, tls),
+            // The preface is a request that no server of HTTP/1.1 acts upon (RFC 9113 §3.4): it answers or hangs up.
+            Err(Error::NoHttp2 | Error::Cut) if !target.secure => {
+                let (io, peer) = self.reach(&target).await?;
+                (io, peer, None)
+            }
+            Err(error) => return Err(error),
+        };
+        let http1 = Http1 { io, peer, tls, head_len_max: self.handshake_limits.head_len_max };
+        Ok(Exchange::http1(http1.send(&target, &headers, request)?))
+    }
+
+    /// [`send`](Self::send)s one request and waits for the response; interim ones are passed over.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send) and [`Exchange::response`].
     pub async fn request(&self, request: Request) -> Result<Response, Error> {
-        self.connect_http2(request.url()).await?.request(request).await
+        self.send(request).await?.response().await
     }
 
     pub(super) async fn http2_to(
@@ -108,29 +148,38 @@ impl Connector {
         target: Target,
         headers: Vec<(String, String)>,
     ) -> Result<Http2, Error> {
-        let (io, peer) = tokio::time::timeout(self.connect_timeout, self.dial(&target))
-            .await
-            .map_err(|_| Error::Timeout(Stage::Connect))??;
+        let (io, peer) = self.reach(&target).await?;
         let beginning = async {
             let (io, tls) = self.secure(&target, io, Protocols::Http2).await?;
             if tls.as_ref().is_some_and(|tls| tls.alpn.as_deref() != Some(b"h2")) {
                 // RFC 9113 §3.2: over TLS it is spoken when ALPN says so.
                 return Err(Error::NoHttp2);
             }
-            let driver = Driver::new(io, Role::Client, self.http2_config)?;
-            let requests = driver.requests();
-            tokio::spawn(driver.run());
-            match requests.ready().await {
-                // RFC 9113 §3.4: whoever begins with something else than SETTINGS.
-                Err(Error::Http2(_)) => Err(Error::NoHttp2),
-                ready => ready.map(|()| (requests, tls)),
-            }
+            Ok((self.begin_http2(io).await?, tls))
         };
         let (requests, tls) = tokio::time::timeout(self.handshake_timeout, beginning)
             .await
             .map_err(|_| Error::Timeout(Stage::Handshake))??;
         let about = About { connector: self.clone(), target, headers, peer, tls };
         Ok(Http2 { requests, about: Arc::new(about) })
+    }
+
+    /// A transport to the server in time, and where it leads.
+    async fn reach(&self, target: &Target) -> Result<(Io, Option<SocketAddr>), Error> {
+        tokio::time::timeout(self.connect_timeout, self.dial(target))
+            .await
+            .map_err(|_| Error::Timeout(Stage::Connect))?
+    }
+
+    async fn begin_http2(&self, io: Io) -> Result<Requests, Error> {
+        let driver = Driver::new(io, Role::Client, self.http2_config)?;
+        let requests = driver.requests();
+        tokio::spawn(driver.run());
+        match requests.ready().await {
+            // RFC 9113 §3.4: whoever begins with something else than SETTINGS.
+            Err(Error::Http2(_)) => Err(Error::NoHttp2),
+            ready => ready.map(|()| requests),
+        }
     }
 }
 
@@ -154,14 +203,7 @@ impl Http2 {
     pub fn send(&self, request: Request) -> Result<Exchange, Error> {
         let target = self.target_of(request.url())?;
         let mut headers = Headers::new();
-        for (name, value) in &self.about.headers {
-            if is_of_connection(name, value.as_bytes()) {
-                return Err(Error::Header);
-            }
-            if !request.has(name) {
-                headers.push(name, value)?;
-            }
-        }
+        request.add_missing(&self.about.headers, &mut headers)?;
         let (method, mut body, expects) = request.into_parts(&mut headers)?;
         headers.make_names_lowercase();
         let whole = body.whole();

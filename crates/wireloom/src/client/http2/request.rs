@@ -58,16 +58,33 @@ impl Request {
         self
     }
 
-    pub(super) fn url(&self) -> &str {
+    pub(in crate::client) fn url(&self) -> &str {
         &self.url
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    fn has(&self, name: &str) -> bool {
         self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name))
     }
 
+    /// Adds headers that go with every request, where this one has none of the name.
+    pub(in crate::client) fn add_missing(
+        &self,
+        headers: &[(String, String)],
+        into: &mut Headers,
+    ) -> Result<(), Error> {
+        for (name, value) in headers {
+            if is_of_connection(name, value.as_bytes()) {
+                return Err(Error::Header);
+            }
+            if !self.has(name) {
+                into.push(name, value)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Adds the headers to `into`; gives the method, the content, and whether that waits for `100 Continue`.
-    pub(super) fn into_parts(self, into: &mut Headers) -> Result<(String, Body, bool), Error> {
+    pub(in crate::client) fn into_parts(self, into: &mut Headers) -> Result<(String, Body, bool), Error> {
         for (name, value) in &self.headers {
             if is_of_connection(name, value) {
                 return Err(Error::Header);
@@ -86,8 +103,8 @@ impl Request {
     }
 }
 
-/// What HTTP/2 says otherwise, or not at all (RFC 9113 §8.2.2, §8.3.1).
-pub(super) fn is_of_connection(name: &str, value: &[u8]) -> bool {
+/// What HTTP/2 says otherwise, or not at all (RFC 9113 §8.2.2, §8.3.1), and what is this crate's to say over HTTP/1.1.
+fn is_of_connection(name: &str, value: &[u8]) -> bool {
     ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "host"]
         .iter()
         .any(|own| name.eq_ignore_ascii_case(own))

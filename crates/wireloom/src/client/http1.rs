@@ -1,0 +1,338 @@
+//! A request over HTTP/1.1 (RFC 9112), for servers that speak nothing newer: one to a connection, which ends with it.
+//!
+//! ```text
+//! Exchange <- heads, then the content's pipe -- task: Conversation -- Io
+//!     '------- dropped before the response: the task is stopped
+//! ```
+
+use std::collections::VecDeque;
+use std::future::{Future as _, poll_fn};
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::Sleep;
+
+use super::failed;
+use super::http2::{CONTINUE_TIMEOUT, Request};
+use super::target::Target;
+use crate::error::Error;
+use crate::headers::Headers;
+use crate::http::{Body, TlsInfo, Version};
+use crate::http2::Head;
+use crate::io::Io;
+use crate::server::{Framing, Intake, chunk_size, fields, head_end, last_chunk, parse_response, poll_read};
+
+/// Interim responses that are kept for a client that does not look at them; further ones are dropped.
+const INTERIM_MAX: usize = 16;
+
+/// Slices of one write.
+const SLICES_MAX: usize = 8;
+
+/// How long a transport may take to end.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A connection that speaks HTTP/1.1, and nothing was said on it yet.
+pub(super) struct Http1 {
+    pub(super) io: Io,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) tls: Option<TlsInfo>,
+    /// Of a response, in bytes.
+    pub(super) head_len_max: usize,
+}
+
+/// What the answer brings, in its order.
+pub(super) enum Answer {
+    Interim(Head),
+    Final(Version, Head, Body),
+}
+
+/// A request under way.
+pub(super) struct Asked {
+    answers: mpsc::UnboundedReceiver<Result<Answer, Error>>,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) tls: Option<TlsInfo>,
+    task: AbortHandle,
+    /// The response has come: its body says how long the task goes on.
+    answered: bool,
+}
+
+impl Http1 {
+    /// Sends a request. `headers` are the connector's.
+    ///
+    /// # Errors
+    /// Its method or a header cannot be sent. Nothing was.
+    pub(super) fn send(
+        self,
+        target: &Target,
+        headers: &[(String, String)],
+        request: Request,
+    ) -> Result<Asked, Error> {
+        let mut sent = Headers::new();
+        // RFC 9112 §3.2: first.
+        sent.push("Host", &target.authority)?;
+        request.add_missing(headers, &mut sent)?;
+        let (method, body, expects) = request.into_parts(&mut sent)?;
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if method.is_empty() || !method.bytes().all(is_token) || method == "CONNECT" {
+            return Err(Error::Header);
+        }
+        let len = sent.get("content-length").map(parse_len).transpose()?;
+        let is_empty = body.len_hint() == Some(0);
+        let is_chunked = len.is_none() && !is_empty;
+        if is_chunked {
+            sent.push("Transfer-Encoding", "chunked")?;
+        }
+        // RFC 9110 §10.1.4: a sender of TE names it.
+        sent.push("Connection", if sent.get("te").is_some() { "close, TE" } else { "close" })?;
+        let mut head = format!("{method} {} HTTP/1.1\r\n", target.resource).into_bytes();
+        fields(&mut head, &sent);
+        head.extend_from_slice(b"\r\n");
+        let (tell, answers) = mpsc::unbounded_channel();
+        let conversation = Conversation {
+            io: self.io,
+            out: VecDeque::from([head.into()]),
+            unflushed: false,
+            content: Some(body),
+            left: if is_chunked { None } else { Some(len.unwrap_or(0)) },
+            patience: (expects && !is_empty).then(|| Box::pin(tokio::time::sleep(CONTINUE_TIMEOUT))),
+            bytes: BytesMut::new(),
+            scanned: 0,
+            head_len_max: self.head_len_max,
+            is_head: method == "HEAD",
+            interim_len: 0,
+            intake: None,
+            answers: tell,
+        };
+        let task = tokio::spawn(conversation.run()).abort_handle();
+        Ok(Asked { answers, peer: self.peer, tls: self.tls, task, answered: false })
+    }
+}
+
+/// RFC 9110 §8.6.
+fn parse_len(value: &[u8]) -> Result<u64, Error> {
+    let digits = value.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(value).ok().filter(|_| digits).and_then(|len| len.parse().ok()).ok_or(Error::Header)
+}
+
+impl Asked {
+    /// The next that the server says.
+    pub(super) async fn answer(&mut self) -> Result<Answer, Error> {
+        let answer = self.answers.recv().await.unwrap_or(Err(Error::Cut))?;
+        self.answered |= matches!(answer, Answer::Final(..));
+        Ok(answer)
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.task.abort();
+        }
+    }
+}
+
+/// A request and its response.
+struct Conversation {
+    io: Io,
+    /// What is to be written before more content.
+    out: VecDeque<Bytes>,
+    unflushed: bool,
+    /// `None` when all of it is in `out`, or nobody wants it.
+    content: Option<Body>,
+    /// What `Content-Length` still promises; `None` for chunks.
+    left: Option<u64>,
+    /// How long the content waits for `100 Continue`.
+    patience: Option<Pin<Box<Sleep>>>,
+    /// What has arrived and was not taken.
+    bytes: BytesMut,
+    /// How much of it is known to hold no end of a head.
+    scanned: usize,
+    head_len_max: usize,
+    is_head: bool,
+    interim_len: usize,
+    /// The content of the response.
+    intake: Option<Intake>,
+    answers: mpsc::UnboundedSender<Result<Answer, Error>>,
+}
+
+impl Conversation {
+    async fn run(mut self) {
+        let ended = poll_fn(|cx| {
+            if let Err(error) = self.poll_send(cx) {
+                return Poll::Ready(Err(error));
+            }
+            self.poll_receive(cx)
+        });
+        match ended.await {
+            Ok(()) => {
+                let farewell = poll_fn(|cx| self.io.poll_shutdown(cx));
+                // Everything was said: how it ends is no matter.
+                let _ = tokio::time::timeout(FAREWELL, farewell).await;
+            }
+            // Nobody may be there to hear it. The content of a response tells by itself that it breaks off.
+            Err(error) => drop(self.answers.send(Err(error))),
+        }
+    }
+
+    /// Sends as far as the server takes it.
+    ///
+    /// # Errors
+    /// The content failed, or is not what was announced: the server is not to take it for whole.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        loop {
+            if !self.poll_written(cx) {
+                return Ok(());
+            }
+            let Some(content) = &mut self.content else { return Ok(()) };
+            if let Some(patience) = &mut self.patience {
+                if patience.as_mut().poll(cx).is_pending() {
+                    return Ok(());
+                }
+                self.patience = None;
+            }
+            match content.poll_chunk(cx) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Some(data)) => {
+                    let data = data?;
+                    if let Some(left) = &mut self.left {
+                        *left = left.checked_sub(data.len() as u64).ok_or(LENGTH)?;
+                        self.out.push_back(data);
+                    } else if !data.is_empty() {
+                        let mut size = Vec::with_capacity(18);
+                        chunk_size(&mut size, data.len());
+                        self.out.extend([size.into(), data, Bytes::from_static(b"\r\n")]);
+                    }
+                }
+                Poll::Ready(None) => {
+                    let trailers = content.trailers();
+                    self.content = None;
+                    match self.left {
+                        Some(1..) => return Err(LENGTH),
+                        // RFC 9112 §6.5: trailers are what chunks alone can have.
+                        Some(0) => {}
+                        None => {
+                            let mut last = Vec::new();
+                            last_chunk(&mut last, trailers.as_ref());
+                            self.out.push_back(last.into());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes what waits; `false` while the server does not take it.
+    fn poll_written(&mut self, cx: &mut Context<'_>) -> bool {
+        while !self.out.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+            let mut count = 0;
+            for (slice, piece) in slices.iter_mut().zip(&self.out) {
+                *slice = IoSlice::new(piece);
+                count += 1;
+            }
+            match self.io.poll_write(cx, &slices[..count]) {
+                Poll::Ready(Ok(mut len))
+                    if len > 0 || slices[..count].iter().all(|slice| slice.is_empty()) =>
+                {
+                    self.unflushed = true;
+                    while let Some(piece) = self.out.front_mut() {
+                        let step = len.min(piece.len());
+                        piece.advance(step);
+                        len -= step;
+                        if !piece.is_empty() {
+                            break;
+                        }
+                        self.out.pop_front();
+                    }
+                }
+                Poll::Ready(_) => self.give_up_sending(),
+                Poll::Pending => return false,
+            }
+        }
+        if self.unflushed {
+            match self.io.poll_flush(cx) {
+                Poll::Ready(Ok(())) => self.unflushed = false,
+                Poll::Ready(Err(_)) => self.give_up_sending(),
+                Poll::Pending => return false,
+            }
+        }
+        true
+    }
+
+    /// The server takes no more. Why, it may have said before.
+    fn give_up_sending(&mut self) {
+        self.out.clear();
+        self.unflushed = false;
+        self.content = None;
+    }
+
+    /// Receives as far as it is asked for. Ready when there is nothing more.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        loop {
+            if let Some(intake) = &mut self.intake {
+                return intake.poll(cx, &mut self.io, &mut self.bytes).map(|_| Ok(()));
+            }
+            match head_end(&self.bytes, &mut self.scanned) {
+                Some(len) if len <= self.head_len_max => {
+                    self.scanned = 0;
+                    let head = self.bytes[..len].to_vec();
+                    self.bytes.advance(len);
+                    self.take_head(head)?;
+                    // `100 Continue` sets content free.
+                    if self.intake.is_none() {
+                        self.poll_send(cx)?;
+                    }
+                }
+                None if self.bytes.len() < self.head_len_max => {
+                    let read = ready!(poll_read(cx, &mut self.io, &mut self.bytes));
+                    if read.map_err(failed)? == 0 {
+                        return Poll::Ready(Err(Error::Cut));
+                    }
+                }
+                _ => return Poll::Ready(Err(Error::Malformed("the head of the response is too long"))),
+            }
+        }
+    }
+
+    fn take_head(&mut self, head: Vec<u8>) -> Result<(), Error> {
+        let (status, version, mut headers) = parse_response(head).map_err(Error::Malformed)?;
+        headers.make_names_lowercase();
+        let answer = match status {
+            // RFC 9110 §15.2.2: nothing was asked that it could be the answer to.
+            101 => return Err(Error::Malformed("the server switches protocols unasked")),
+            100..200 => {
+                if status == 100 {
+                    self.patience = None;
+                }
+                self.interim_len += 1;
+                if self.interim_len > INTERIM_MAX {
+                    return Ok(());
+                }
+                Answer::Interim(Head { status, headers })
+            }
+            _ => {
+                if self.patience.take().is_some() {
+                    // The server does not want the content.
+                    self.content = None;
+                }
+                let framing = Framing::of_response(&headers, version, status, self.is_head);
+                let framing = framing.map_err(|(_, why)| Error::Malformed(why))?;
+                let begun = Intake::begin(framing, &mut self.bytes);
+                let (intake, body) = begun.map_err(|(_, why)| Error::Malformed(why))?;
+                self.intake = Some(intake);
+                Answer::Final(version, Head { status, headers }, body)
+            }
+        };
+        // Whoever asked may have gone; then this task is stopped.
+        let _ = self.answers.send(Ok(answer));
+        Ok(())
+    }
+}
+
+const LENGTH: Error = Error::Malformed("the content is not as long as Content-Length says");

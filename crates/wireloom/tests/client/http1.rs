@@ -1,0 +1,345 @@
+//! Requests to servers that speak nothing newer than HTTP/1.1.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use wireloom::client::Request;
+use wireloom::{Body, Connector, Error, Headers, Server, Version};
+
+/// The preface of HTTP/2, as far as it tells.
+const PREFACE: &[u8] = b"PRI ";
+
+/// A server that answers the preface of HTTP/2 as one of HTTP/1.1 does, and everything else by `then`.
+async fn refuse_http2<F, T>(then: F) -> String
+where
+    F: Fn(TcpStream) -> T + Send + 'static,
+    T: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut first = [0; 4];
+            // Both kinds of beginning leave in one piece, or not at all.
+            let _ = stream.peek(&mut first).await;
+            if first == PREFACE {
+                stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+                let _ = stream.read(&mut [0; 1024]).await;
+            } else {
+                tokio::spawn(then(stream));
+            }
+        }
+    });
+    format!("http://{address}")
+}
+
+/// This library's own server, which speaks HTTP/1.1 alone.
+async fn serve() -> String {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address: SocketAddr = server.local_addr().unwrap();
+    tokio::spawn(server.serve(super::http2::handle));
+    refuse_http2(move |mut stream| async move {
+        let mut behind = TcpStream::connect(address).await.unwrap();
+        let _ = copy_bidirectional(&mut stream, &mut behind).await;
+    })
+    .await
+}
+
+/// A server that reads a head, and answers this in pieces of `step` bytes.
+async fn answer(answer: &'static [u8], step: usize) -> String {
+    refuse_http2(move |mut stream| async move {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        for piece in answer.chunks(step) {
+            stream.write_all(piece).await.unwrap();
+            stream.flush().await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        stream.shutdown().await.unwrap();
+        while let Ok(1..) = stream.read(&mut [0; 1024]).await {}
+    })
+    .await
+}
+
+#[tokio::test]
+async fn asks_a_server_that_speaks_no_http2() {
+    let url = serve().await;
+    let connector = Connector::new().header("X-One", "1").header("X-Two", "2");
+    let request = Request::get(format!("{url}/told?a=b")).header("x-two", "3");
+    let exchange = connector.send(request).await.unwrap();
+    assert!(exchange.peer().is_some() && exchange.tls().is_none());
+    let mut response = exchange.response().await.unwrap();
+    assert_eq!((response.version, response.status), (Version::Http11, 200));
+    assert!(response.headers.get("content-length").is_some());
+    let told = String::from_utf8(response.body.bytes().await.unwrap().to_vec()).unwrap();
+    let host = url.strip_prefix("http://").unwrap();
+    let expected = format!("GET /told?a=b Host: {host}, X-One: 1, x-two: 3, Connection: close");
+    assert_eq!(told, expected);
+    // What decides how a message travels is not the caller's.
+    for name in ["Transfer-Encoding", "Host", "Connection"] {
+        let request = Request::get(&url).header(name, "x");
+        assert_eq!(connector.send(request).await.unwrap_err(), Error::Header, "{name}");
+    }
+    for method in ["", "A B", "G\r\nX: y", "CONNECT"] {
+        assert_eq!(connector.send(Request::new(method, &url)).await.unwrap_err(), Error::Header, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn content_streams_both_ways_at_once() {
+    let url = serve().await;
+    let (mut sender, body) = Body::channel();
+    let request = Request::post(format!("{url}/echo"), body);
+    let mut response = Connector::new().request(request).await.unwrap();
+    // Each piece is back before the next one leaves.
+    for number in 0..50_u8 {
+        let piece = vec![number; 1 + usize::from(number) * 500];
+        sender.send(piece.clone()).await.unwrap();
+        let mut back = Vec::new();
+        while back.len() < piece.len() {
+            back.extend_from_slice(&response.body.chunk().await.unwrap().unwrap());
+        }
+        assert_eq!(back, piece);
+    }
+    drop(sender);
+    assert_eq!(response.body.chunk().await.unwrap(), None);
+
+    let mut response =
+        Connector::new().request(Request::post(format!("{url}/echo"), vec![7; 3 << 20])).await.unwrap();
+    assert_eq!(response.body.bytes().await.unwrap(), vec![7; 3 << 20]);
+}
+
+#[tokio::test]
+async fn trailers_come_and_go() {
+    let url = serve().await;
+    let (mut sender, body) = Body::channel();
+    tokio::spawn(async move {
+        sender.send("hello").await.unwrap();
+        let mut trailers = Headers::new();
+        trailers.push("x-sum", "5").unwrap();
+        sender.finish(trailers).await
+    });
+    let request = Request::post(format!("{url}/trailers"), body).header("te", "trailers");
+    let mut response = Connector::new().request(request).await.unwrap();
+    assert_eq!(response.body.chunk().await.unwrap(), None);
+    assert_eq!(response.body.trailers().unwrap().get("x-sum"), Some(&b"5"[..]));
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_reads_holds_the_server_back() {
+    let url = serve().await;
+    let mut response = Connector::new().request(Request::get(format!("{url}/endless"))).await.unwrap();
+    let mut len = 0;
+    while len < 1 << 20 {
+        len += response.body.chunk().await.unwrap().unwrap().len();
+    }
+}
+
+// RFC 9112 §6.3, at every split.
+#[tokio::test]
+async fn finds_the_end_of_every_kind_of_content() {
+    let cases: [(&[u8], &str, Version, &str); 6] = [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "GET", Version::Http11, "hello"),
+        (
+            b"HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;a\r\nllo\r\n0\r\nX: y\r\n\r\n",
+            "GET",
+            Version::Http11,
+            "hello",
+        ),
+        (b"HTTP/1.0 200 OK\r\nServer: old\r\n\r\nhello", "GET", Version::Http10, "hello"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", "HEAD", Version::Http11, ""),
+        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", "GET", Version::Http11, ""),
+        (
+            b"HTTP/1.1 103 Early\r\nLink: <a>\r\n\r\nHTTP/1.1 100 \r\n\r\nHTTP/1.1 204 \r\n\r\n",
+            "GET",
+            Version::Http11,
+            "",
+        ),
+    ];
+    for (bytes, method, version, content) in cases {
+        for step in [1, 7, 1000] {
+            let url = answer(bytes, step).await;
+            let mut exchange = Connector::new().send(Request::new(method, url)).await.unwrap();
+            let mut interim = Vec::new();
+            while let Some(head) = exchange.informational().await.unwrap() {
+                interim.push(head.status);
+            }
+            assert_eq!(interim, if bytes.starts_with(b"HTTP/1.1 103") { &[103, 100][..] } else { &[] });
+            let mut response = exchange.response().await.unwrap();
+            assert_eq!(response.version, version);
+            assert_eq!(response.body.bytes().await.unwrap(), content.as_bytes());
+        }
+    }
+}
+
+#[tokio::test]
+async fn comes_to_an_end_with_servers_that_say_anything() {
+    let ask = async |bytes: &'static [u8]| {
+        let url = answer(bytes, 1000).await;
+        let mut response = Connector::new().request(Request::get(url)).await?;
+        response.body.bytes().await
+    };
+    let malformed = |result| matches!(result, Err(Error::Malformed(_)));
+    for bytes in [
+        &b"SSH-2.0-x\r\n\r\n"[..],
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nhello\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+        b"HTTP/1.1 099 No\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
+    ] {
+        let result = ask(bytes).await;
+        assert!(malformed(result.clone()), "{}: {result:?}", bytes.escape_ascii());
+    }
+    let mut long = b"HTTP/1.1 200 OK\r\nX: ".to_vec();
+    long.resize(20 << 10, b'x');
+    assert!(malformed(ask(long.leak()).await));
+    for bytes in [
+        &b""[..],
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+    ] {
+        assert_eq!(ask(bytes).await, Err(Error::Cut), "{}", bytes.escape_ascii());
+    }
+}
+
+// RFC 9110 §10.1.1.
+#[tokio::test]
+async fn content_waits_for_continue() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = sent.clone();
+    let refusing = refuse_http2(move |mut stream| {
+        let counted = counted.clone();
+        async move {
+            let mut bytes = [0; 1024];
+            let mut all = Vec::new();
+            while !all.ends_with(b"\r\n\r\n") {
+                let len = stream.read(&mut bytes).await.unwrap();
+                all.extend_from_slice(&bytes[..len]);
+            }
+            let answer = b"HTTP/1.1 417 Expectation Failed\r\nContent-Length: 2\r\n\r\nno";
+            stream.write_all(answer).await.unwrap();
+            while let Ok(len @ 1..) = stream.read(&mut bytes).await {
+                counted.fetch_add(len, Ordering::Relaxed);
+            }
+        }
+    })
+    .await;
+    let request = |url| Request::post(url, "content").header("Expect", "100-continue");
+    let mut response = Connector::new().request(request(refusing)).await.unwrap();
+    assert_eq!((response.status, &*response.body.bytes().await.unwrap()), (417, &b"no"[..]));
+    assert_eq!(sent.load(Ordering::Relaxed), 0);
+
+    let asking = refuse_http2(|mut stream| async move {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
+        let mut content = [0; 7];
+        stream.read_exact(&mut content).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+        stream.write_all(&content).await.unwrap();
+    })
+    .await;
+    let mut response = Connector::new().request(request(asking)).await.unwrap();
+    assert_eq!(response.body.bytes().await.unwrap(), "content");
+}
+
+#[tokio::test]
+async fn content_that_is_not_as_announced_is_not_sent_as_whole() {
+    let url = serve().await;
+    for (announced, content) in [("5", "four"), ("3", "four")] {
+        let request = Request::post(format!("{url}/echo"), content).header("Content-Length", announced);
+        assert!(matches!(Connector::new().request(request).await, Err(Error::Malformed(_))));
+    }
+    let request = Request::post(format!("{url}/echo"), "x").header("Content-Length", "+1");
+    assert_eq!(Connector::new().request(request).await.unwrap_err(), Error::Header);
+    // Content that breaks off.
+    let (sender, body) = Body::channel();
+    sender.abort();
+    let request = Request::post(format!("{url}/echo"), body);
+    let broken = async { Connector::new().request(request).await?.body.bytes().await };
+    assert_eq!(broken.await, Err(Error::Cut));
+}
+
+/// A request that nobody waits for any more leaves no connection behind, before the response and after its head.
+#[tokio::test]
+async fn a_request_that_is_dropped_ends_its_connection() {
+    let (told, mut ended) = tokio::sync::mpsc::unbounded_channel();
+    let url = refuse_http2(move |mut stream| {
+        let told = told.clone();
+        async move {
+            let mut bytes = [0; 1024];
+            let len = stream.read(&mut bytes).await.unwrap();
+            if bytes[..len].starts_with(b"GET /head") {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n").await.unwrap();
+            }
+            while let Ok(1..) = stream.read(&mut bytes).await {}
+            let _ = told.send(());
+        }
+    })
+    .await;
+    let exchange = Connector::new().send(Request::get(format!("{url}/silent"))).await.unwrap();
+    drop(exchange);
+    let response = Connector::new().request(Request::get(format!("{url}/head"))).await.unwrap();
+    drop(response);
+    for _ in 0..2 {
+        tokio::time::timeout(Duration::from_secs(10), ended.recv()).await.unwrap().unwrap();
+    }
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn takes_what_alpn_offers() {
+    use tokio_rustls::rustls::pki_types::{PrivateKeyDer, pem::PemObject as _};
+    use tokio_rustls::rustls::{self, crypto::ring};
+    use wireloom::{ClientTls, Response, ServerTls};
+
+    let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    for (offered, version) in [
+        (&[&b"h2"[..], b"http/1.1"][..], Version::Http2),
+        (&[b"http/1.1"], Version::Http11),
+        (&[], Version::Http11),
+    ] {
+        let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![key.cert.der().clone()],
+                PrivateKeyDer::from_pem_slice(key.signing_key.serialize_pem().as_bytes()).unwrap(),
+            )
+            .unwrap();
+        config.alpn_protocols = offered.iter().map(|name| name.to_vec()).collect();
+        let server = Server::bind("127.0.0.1:0").await.unwrap().tls(ServerTls::from_rustls(config.into()));
+        let port = server.local_addr().unwrap().port();
+        tokio::spawn(server.serve(|mut request: wireloom::Request| async move {
+            let content = request.body_mut().bytes().await.unwrap_or_default();
+            Response::new(200).with_body("text/plain", content)
+        }));
+        let connector = Connector::new()
+            .tls(ClientTls::default().with_root(key.cert.der().to_vec()))
+            .resolve("localhost", ["127.0.0.1:0".parse().unwrap()]);
+        let request = Request::post(format!("https://localhost:{port}/"), vec![7; 100_000]);
+        let exchange = connector.send(request).await.unwrap();
+        assert!(exchange.tls().is_some());
+        let mut response = exchange.response().await.unwrap();
+        assert_eq!(response.version, version);
+        assert_eq!(response.body.bytes().await.unwrap(), vec![7; 100_000]);
+        let wanted = connector.connect_http2(&format!("https://localhost:{port}/")).await.map(drop);
+        assert_eq!(wanted.is_ok(), version == Version::Http2, "{wanted:?}");
+    }
+}
