@@ -239,6 +239,29 @@ async fn pages_and_numbers_are_there() {
     assert!(metrics.contains("wireloom_websockets_opened_total 1\n"), "{metrics}");
 }
 
+// RFC 7692 §7.1.2.
+#[tokio::test]
+async fn compresses_as_it_is_told() {
+    for (options, agreed) in [
+        (&[][..], "permessage-deflate\n"),
+        (&["--compress-window", "10"], "permessage-deflate; client_max_window_bits=10\n"),
+        (
+            &["--no-context-takeover"],
+            "permessage-deflate; server_no_context_takeover; client_no_context_takeover\n",
+        ),
+    ] {
+        let serving = serve(options).await;
+        let args = [&*serving.url("/echo"), "--compress", "-v", "--send", "a", "--send", "a", "--count", "2"];
+        let (code, out, errors) = connect(&args, "").await;
+        assert_eq!((code, &*out), (0, "a\na\n"), "{errors}");
+        assert!(errors.contains(&format!("< Sec-WebSocket-Extensions: {agreed}")), "{errors}");
+    }
+    let serving = serve(&["--no-compress"]).await;
+    let args = [&*serving.url("/echo"), "--compress", "-v", "--send", "a", "--count", "1"];
+    let (code, _, errors) = connect(&args, "").await;
+    assert!(code == 0 && !errors.contains("< Sec-WebSocket-Extensions"), "{errors}");
+}
+
 // RFC 6455 §10.2.
 #[tokio::test]
 async fn strange_origins_stay_out() {

@@ -120,7 +120,7 @@ pub(crate) struct Compression {
     /// Send shorter messages as they are
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = value::size)]
     pub(crate) compress_min: u64,
-    /// The window, in bits; each one less halves the memory
+    /// The window, in bits; each one less halves the memory. Clients are held to it where they offer that
     #[arg(long, value_name = "9-15", default_value_t = 15, value_parser = clap::value_parser!(u8).range(9..=15))]
     pub(crate) compress_window: u8,
     /// Forget each message after it: less memory, longer messages

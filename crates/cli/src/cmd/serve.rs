@@ -147,6 +147,7 @@ impl Serve {
             level: compression.compress_level,
             min_len: usize::try_from(compression.compress_min).unwrap_or(usize::MAX),
             server_max_window_bits: compression.compress_window,
+            client_max_window_bits: compression.compress_window,
             server_no_context_takeover: compression.no_context_takeover,
             client_no_context_takeover: compression.no_context_takeover,
             ..DeflateConfig::default()
