@@ -100,7 +100,9 @@ impl Routes {
             "/source" => match Source::from_query(request) {
                 Some(source) if request.is_websocket() => self.open(request, Talk::Source(source)),
                 Some(source) => page(request, source.response()),
-                None => Response::text(400, "size, rate and count are numbers; size is at most 16777216\n"),
+                None => {
+                    Response::text(400, "size, rate and count are whole numbers; size is at most 16777216\n")
+                }
             },
             path => match path.strip_prefix("/rooms/").and_then(|name| self.rooms.member(name)) {
                 Some(member) => self.open(request, Talk::Room(member)),
