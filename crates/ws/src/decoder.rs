@@ -266,40 +266,66 @@ impl Decoder {
     /// `None` sends everything else, and whatever breaks a rule, the long way.
     #[inline(always)]
     pub(crate) fn whole_message(&mut self, bytes: &mut [u8]) -> Option<(Kind, usize, usize)> {
-        if !self.idle || bytes.len() < 2 {
-            return None;
-        }
-        let kind = match bytes[0] {
+        let &mut [first, second, ..] = bytes else { return None };
+        let kind = match first {
             WHOLE_TEXT => Kind::Text,
             WHOLE_BINARY => Kind::Binary,
             _ => return None,
         };
+        if !self.idle {
+            return None;
+        }
         // A wrong mask bit makes this 128 or more.
-        let len7 = bytes[1] ^ self.mask_bit;
-        let (len, key_at) = if len7 < 126 { (usize::from(len7), 2) } else { extended_len(bytes, len7)? };
+        let len7 = second ^ self.mask_bit;
+        if len7 >= 126 {
+            return self.whole_extended(bytes, kind, len7);
+        }
+        // Offsets that the compiler knows leave one bound to be checked.
+        let len = usize::from(len7);
+        if len > self.whole_len_max {
+            return None;
+        }
+        let at = if self.mask_bit == 0 {
+            self.judge(kind, bytes.get_mut(2..2 + len)?, None)?;
+            2
+        } else {
+            let ([_, _, key @ ..], data) = bytes.get_mut(..6 + len)?.split_first_chunk_mut::<6>()?;
+            self.judge(kind, data, Some(MaskKey::new(*key)))?;
+            6
+        };
+        Some((kind, at, len))
+    }
+
+    /// The short way of a payload of 126 bytes and more.
+    #[inline(always)]
+    fn whole_extended(&mut self, bytes: &mut [u8], kind: Kind, len7: u8) -> Option<(Kind, usize, usize)> {
+        let (len, key_at) = extended_len(bytes, len7)?;
         let at = key_at + usize::from(self.mask_bit >> 5);
         if len > self.whole_len_max || bytes.len() < at + len {
             return None;
         }
         let (head, rest) = bytes.split_at_mut(at);
-        let data = &mut rest[..len];
-        let valid = if self.mask_bit == 0 {
-            kind == Kind::Binary || utf8::validate(data).is_ok()
-        } else {
-            let key = MaskKey::new(*head.last_chunk()?);
-            if kind == Kind::Binary {
+        let key = if self.mask_bit == 0 { None } else { Some(MaskKey::new(*head.last_chunk()?)) };
+        self.judge(kind, &mut rest[..len], key)?;
+        Some((kind, at, len))
+    }
+
+    /// Unmasks the payload of a whole message, and looks whether text is UTF-8.
+    #[inline(always)]
+    fn judge(&mut self, kind: Kind, data: &mut [u8], key: Option<MaskKey>) -> Option<()> {
+        let valid = match (kind, key) {
+            (Kind::Binary, None) => true,
+            (Kind::Binary, Some(key)) => {
                 mask::apply(data, key);
                 true
-            } else {
-                utf8::unmask_validate(data, key).is_ok()
             }
+            (Kind::Text, None) => utf8::validate(data).is_ok(),
+            (Kind::Text, Some(key)) => utf8::unmask_validate(data, key).is_ok(),
         };
-        if valid {
-            Some((kind, at, len))
-        } else {
+        if !valid {
             self.fail(PeerMisbehaved::InvalidUtf8.into());
-            None
         }
+        valid.then_some(())
     }
 
     /// The long way: splits anywhere, fragments, control frames, compressed messages.

@@ -49,6 +49,7 @@ impl<'a> Message<'a> {
     }
 
     /// Whether this is text.
+    #[inline]
     pub fn is_text(&self) -> bool {
         self.reading.lent().kind == Kind::Text
     }
@@ -66,30 +67,37 @@ impl<'a> Message<'a> {
     }
 
     /// Whether this is all of the message.
+    #[inline]
     pub fn is_whole(&self) -> bool {
         self.reading.lent().part == Part::Whole
     }
 
     /// The text; `None` when the message is binary, and for a piece of text that a cut code point keeps from being one. The
     /// pieces of a text are valid UTF-8 together.
-    #[inline]
+    #[inline(always)]
     #[allow(unsafe_code)]
     pub fn as_text(&self) -> Option<&'a str> {
         if !self.is_text() {
             return None;
         }
-        let data = self.as_bytes();
         if !self.is_whole() {
-            return std::str::from_utf8(data).ok();
+            return self.piece_as_text();
         }
+        let data = self.as_bytes();
         debug_assert!(std::str::from_utf8(data).is_ok());
         // SAFETY: `Reading` notes a whole text only for bytes that the core handed out as a `wireloom_ws::Text`, or unmasked and
         // validated as a whole message, and nothing writes to them while this borrows it.
         Some(unsafe { std::str::from_utf8_unchecked(data) })
     }
 
+    #[cold]
+    #[inline(never)]
+    fn piece_as_text(&self) -> Option<&'a str> {
+        std::str::from_utf8(self.as_bytes()).ok()
+    }
+
     /// The payload, of text too.
-    #[inline]
+    #[inline(always)]
     pub fn as_bytes(&self) -> &'a [u8] {
         self.reading.lent_bytes()
     }
@@ -242,7 +250,7 @@ pub enum Payload<'a> {
 
 impl Payload<'_> {
     /// What kind of message it makes, and its bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn parts(&self) -> (Kind, &[u8]) {
         match self {
             Self::Text(text) => (Kind::Text, text.as_bytes()),
@@ -269,7 +277,7 @@ impl Payload<'_> {
 }
 
 impl<'a> From<Message<'a>> for Payload<'a> {
-    #[inline]
+    #[inline(always)]
     fn from(message: Message<'a>) -> Self {
         match message.as_text() {
             Some(text) => Self::Text(text),

@@ -77,13 +77,15 @@ pub(super) struct Reading {
 pub(super) struct Lent {
     pub(super) kind: Kind,
     pub(super) part: Part,
-    place: Place,
+    /// It lies where messages are assembled, not in the buffer.
+    assembled: bool,
+    /// Where in the buffer.
+    at: usize,
+    len: usize,
 }
 
-#[derive(Clone, Copy)]
-enum Place {
-    Buffer { at: usize, len: usize },
-    Assembly,
+impl Lent {
+    const NOTHING: Self = Self { kind: Kind::Binary, part: Part::Whole, assembled: false, at: 0, len: 0 };
 }
 
 impl Receiver {
@@ -130,8 +132,8 @@ impl Receiver {
     /// As for [`recv`](Self::recv).
     pub fn poll_recv_owned(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnedMessage>, Error>> {
         loop {
-            if !self.next_at_hand() && !ready!(self.poll_found(cx))? {
-                return Poll::Ready(Ok(None));
+            if !self.next_at_hand() && !ready!(self.poll_found(cx)) {
+                return Poll::Ready(self.take_failure().map_or(Ok(None), |error| Err(*error)));
             }
             if let Some(message) = self.reading.as_mut().and_then(|reading| reading.keep()) {
                 return Poll::Ready(Ok(Some(message)));
@@ -162,13 +164,14 @@ impl Receiver {
             reading.at_hand = at_hand;
             self.shared.set_at_hand(at_hand);
         }
-        reading.lent = Lent { kind, part: Part::Whole, place: Place::Buffer { at: start + at, len } };
+        reading.lent = Lent { kind, part: Part::Whole, assembled: false, at: start + at, len };
         true
     }
 
-    /// Ready when a message has been found, or, with `false`, when all is over.
+    /// Ready when a message has been found, or, with `false`, when all is over: then there may be a
+    /// [failure](Self::take_failure).
     #[inline(never)]
-    fn poll_found(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+    fn poll_found(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let Self { shared, reading, expects_large } = self;
         if reading.is_none()
             && let Some(idle) = shared.idle
@@ -176,12 +179,12 @@ impl Receiver {
             *reading = Some(Reading::again(idle, *expects_large));
         }
         // What cannot be made again is never put away.
-        let Some(reading) = reading else { return Poll::Ready(Ok(false)) };
+        let Some(reading) = reading else { return Poll::Ready(false) };
         if !reading.over {
             match reading.poll_next(shared, cx) {
                 Poll::Ready(Some(lent)) => {
                     reading.lent = lent;
-                    return Poll::Ready(Ok(true));
+                    return Poll::Ready(true);
                 }
                 Poll::Ready(None) => {}
                 Poll::Pending => {
@@ -193,10 +196,13 @@ impl Receiver {
                 }
             }
         }
-        match reading.failed.take() {
-            Some(error) => Poll::Ready(Err(*error)),
-            None => Poll::Ready(Ok(false)),
-        }
+        Poll::Ready(false)
+    }
+
+    /// What ended the connection, once.
+    #[cold]
+    fn take_failure(&mut self) -> Option<Box<Error>> {
+        self.reading.as_mut()?.failed.take()
     }
 
     /// Nothing is under way: the box is for others.
@@ -220,7 +226,7 @@ impl Reading {
             at_hand: false,
             expects_large: false,
             over: false,
-            lent: Lent { kind: Kind::Binary, part: Part::Whole, place: Place::Buffer { at: 0, len: 0 } },
+            lent: Lent::NOTHING,
             failed: None,
             sleep: None,
             joined: None,
@@ -256,21 +262,22 @@ impl Reading {
     }
 
     /// The bytes of what was found last.
-    #[inline]
+    #[inline(always)]
     pub(super) fn lent_bytes(&self) -> &[u8] {
-        match (self.lent.place, &self.buffer) {
-            (Place::Buffer { at, len }, Some(buffer)) => buffer.at(at, len),
-            (Place::Buffer { .. }, None) => &[],
-            (Place::Assembly, _) => self.inbound.assembled(),
+        let Lent { assembled, at, len, .. } = self.lent;
+        match &self.buffer {
+            _ if assembled => self.inbound.assembled(),
+            Some(buffer) => buffer.at(at, len),
+            None => &[],
         }
     }
 
     /// What was found last, to keep; `None` for a piece that is not its message's last.
     fn keep(&mut self) -> Option<OwnedMessage> {
-        let Lent { kind, part, place } = self.lent;
-        let data = match (part, place) {
-            (Part::Whole, Place::Assembly) => self.inbound.take_assembled(),
-            (Part::Whole, Place::Buffer { .. }) => Bytes::copy_from_slice(self.lent_bytes()),
+        let Lent { kind, part, assembled, .. } = self.lent;
+        let data = match (part, assembled) {
+            (Part::Whole, true) => self.inbound.take_assembled(),
+            (Part::Whole, false) => Bytes::copy_from_slice(self.lent_bytes()),
             (part, _) => {
                 let mut joined = self.joined.take().unwrap_or_default();
                 joined.extend_from_slice(self.lent_bytes());
@@ -385,10 +392,7 @@ impl Reading {
             shared.tell(&Observed::FrameRead(frame));
         }
         let Some(lent) = found else { return };
-        self.told_len += match lent.place {
-            Place::Buffer { len, .. } => len as u64,
-            Place::Assembly => self.inbound.assembled().len() as u64,
-        };
+        self.told_len += if lent.assembled { self.inbound.assembled().len() } else { lent.len } as u64;
         if lent.part.is_last() {
             let len = std::mem::take(&mut self.told_len);
             shared.tell(&Observed::MessageRead { kind: lent.kind, len });
@@ -533,9 +537,11 @@ impl<'a> Future for Receiving<'a> {
         let Some(receiver) = self.receiver.take() else { return Poll::Ready(Ok(None)) };
         if !receiver.next_at_hand() {
             match receiver.poll_found(cx) {
-                Poll::Ready(Ok(true)) => {}
-                Poll::Ready(Ok(false)) => return Poll::Ready(Ok(None)),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(true) => {}
+                // Errors are large: one in a box keeps others from being moved through memory on the way above.
+                Poll::Ready(false) => {
+                    return Poll::Ready(receiver.take_failure().map_or(Ok(None), |error| Err(*error)));
+                }
                 Poll::Pending => {
                     self.receiver = Some(receiver);
                     return Poll::Pending;
@@ -566,10 +572,7 @@ fn heed(mut event: Event<'_>, state: &mut State, buffer: &Range<*const u8>, end:
         }
     };
     let len = data.len();
-    let place = if len == 0 || buffer.contains(&data.as_ptr()) {
-        Place::Buffer { at: end - len, len }
-    } else {
-        Place::Assembly
-    };
-    Some(Lent { kind, part, place })
+    let assembled = len > 0 && !buffer.contains(&data.as_ptr());
+    let at = if assembled { 0 } else { end - len };
+    Some(Lent { kind, part, assembled, at, len })
 }

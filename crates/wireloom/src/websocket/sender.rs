@@ -57,7 +57,7 @@ impl Sender {
     /// The connection is closed or has failed, or the peer is too slow and the policy is to cut it.
     #[inline]
     pub fn send<'a, M: Into<Payload<'a>>>(&'a mut self, message: M) -> Sending<'a, M> {
-        Sending { sender: Some(self), message: Some(message), waiting: None }
+        Sending(Step::Untried(self, message))
     }
 
     /// Puts a message beside those that this wake-up has sent, if that is possible.
@@ -73,14 +73,18 @@ impl Sender {
 
     /// Writes what has been sent; what there is to wait for, if anything. The message is on the stage already, or not.
     #[inline(never)]
-    fn send_now<'a>(&'a mut self, message: Payload<'a>, staged: bool) -> Result<Option<Waiting<'a>>, Error> {
+    fn send_now<'a>(
+        &'a mut self,
+        message: Payload<'a>,
+        staged: bool,
+    ) -> Result<Option<Waiting<'a>>, Box<Error>> {
         let tried = if staged {
             self.staged = None;
             written(&mut self.shared.lock_written())
         } else {
             self.try_send(&message)
         };
-        Ok(match tried? {
+        Ok(match tried.map_err(Box::new)? {
             Tried::Done => None,
             Tried::Queued => Some(Box::pin(self.flush())),
             Tried::Full => Some(Box::pin(async move {
@@ -323,11 +327,12 @@ impl Sender {
 ///
 /// Most messages need no waiting; what does is put in a box, so that it weighs nothing on the tasks of those that do not.
 #[must_use = "nothing is sent before this is awaited"]
-pub struct Sending<'a, M> {
-    /// Both until they have been tried.
-    sender: Option<&'a mut Sender>,
-    message: Option<M>,
-    waiting: Option<Waiting<'a>>,
+pub struct Sending<'a, M>(Step<'a, M>);
+
+enum Step<'a, M> {
+    Untried(&'a mut Sender, M),
+    Waiting(Waiting<'a>),
+    Done,
 }
 
 /// Nothing in it is pinned.
@@ -339,21 +344,36 @@ impl<'a, M: Into<Payload<'a>>> Future for Sending<'a, M> {
     // What is sent is to stay in registers on its way to where it gathers.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if let (Some(sender), Some(message)) = (this.sender.take(), this.message.take()) {
-            let message = message.into();
-            let staged = sender.stage(&message);
-            if staged && sender.shared.is_at_hand() {
-                return Poll::Ready(Ok(()));
+        let (sender, message) = match std::mem::replace(&mut self.0, Step::Done) {
+            Step::Untried(sender, message) => (sender, message.into()),
+            step => {
+                self.0 = step;
+                return self.poll_waiting(cx).map(|failed| failed.map_or(Ok(()), |error| Err(*error)));
             }
-            match sender.send_now(message, staged) {
-                Ok(Some(waiting)) => this.waiting = Some(waiting),
-                done => return Poll::Ready(done.map(drop)),
-            }
+        };
+        let staged = sender.stage(&message);
+        if staged && sender.shared.is_at_hand() {
+            return Poll::Ready(Ok(()));
         }
-        match &mut this.waiting {
-            Some(waiting) => waiting.as_mut().poll(cx),
-            None => Poll::Ready(Ok(())),
+        match sender.send_now(message, staged) {
+            Ok(None) => Poll::Ready(Ok(())),
+            Ok(Some(waiting)) => {
+                self.0 = Step::Waiting(waiting);
+                self.poll_waiting(cx).map(|failed| failed.map_or(Ok(()), |error| Err(*error)))
+            }
+            Err(error) => Poll::Ready(Err(*error)),
+        }
+    }
+}
+
+impl<M> Sending<'_, M> {
+    /// Errors are large: one in a box keeps others from being moved through memory where nothing waits.
+    #[cold]
+    #[inline(never)]
+    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<Error>>> {
+        match &mut self.0 {
+            Step::Waiting(waiting) => waiting.as_mut().poll(cx).map(|sent| sent.err().map(Box::new)),
+            _ => Poll::Ready(None),
         }
     }
 }

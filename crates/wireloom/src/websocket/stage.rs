@@ -22,6 +22,12 @@ use super::state::Shared;
 /// From so many bytes on what has gathered is written although more may come.
 const FULL: usize = 64 << 10;
 
+/// The first bit of a frame that is its message's last (RFC 6455 §5.2).
+const FIN: u8 = 0x80;
+
+/// The longest payload whose header takes two bytes.
+const SHORT_LEN_MAX: usize = 125;
+
 /// The longest message that gathers here.
 pub(super) const PAYLOAD_LEN_MAX: usize = 16 << 10;
 
@@ -41,6 +47,15 @@ struct Stage {
     frames: RefCell<Frames>,
 }
 
+impl Stage {
+    // Its arguments go in registers; inlined, they would be put together in memory for a closure.
+    #[inline(never)]
+    fn push(&self, id: usize, kind: Kind, payload: &[u8]) -> bool {
+        self.owner.get() == id
+            && self.frames.try_borrow_mut().is_ok_and(|mut frames| frames.push(kind, payload))
+    }
+}
+
 /// Whole frames.
 #[derive(Default)]
 pub(super) struct Frames {
@@ -58,6 +73,22 @@ impl Frames {
     /// Adds a frame, unless there are so many already that they should leave.
     #[inline(always)]
     fn push(&mut self, kind: Kind, payload: &[u8]) -> bool {
+        if payload.len() > SHORT_LEN_MAX || self.len >= FULL {
+            return self.push_long(kind, payload);
+        }
+        let end = self.len + 2 + payload.len();
+        let Some([first, len, place @ ..]) = self.bytes.get_mut(self.len..end) else {
+            return self.push_long(kind, payload);
+        };
+        *first = FIN | kind.opcode() as u8;
+        *len = payload.len() as u8;
+        copy(place, payload);
+        self.len = end;
+        true
+    }
+
+    #[inline(never)]
+    fn push_long(&mut self, kind: Kind, payload: &[u8]) -> bool {
         if self.len >= FULL || payload.len() > PAYLOAD_LEN_MAX {
             return false;
         }
@@ -75,7 +106,7 @@ impl Frames {
             return false;
         };
         let head_len = header.encode(head);
-        copy(&mut self.bytes[self.len + head_len..][..payload.len()], payload);
+        self.bytes[self.len + head_len..][..payload.len()].copy_from_slice(payload);
         self.len += head_len + payload.len();
         true
     }
@@ -84,6 +115,7 @@ impl Frames {
 /// Copies between slices of one length: short ones in two moves that overlap, where a call would cost more than they do.
 #[inline(always)]
 fn copy(to: &mut [u8], from: &[u8]) {
+    #[inline(always)]
     fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<()> {
         let (first, last) = (*from.first_chunk::<N>()?, *from.last_chunk::<N>()?);
         *to.first_chunk_mut()? = first;
@@ -91,6 +123,7 @@ fn copy(to: &mut [u8], from: &[u8]) {
         Some(())
     }
     let copied = match from.len() {
+        8..16 => ends::<8>(to, from),
         16..=32 => ends::<16>(to, from),
         33..=64 => ends::<32>(to, from),
         _ => None,
@@ -113,10 +146,7 @@ pub(super) fn note_queued() {
 /// Adds a message, unless the stage is not this connection's, or it holds enough.
 #[inline(always)]
 pub(super) fn push(id: usize, kind: Kind, payload: &[u8]) -> bool {
-    STAGE.with(|stage| {
-        stage.owner.get() == id
-            && stage.frames.try_borrow_mut().is_ok_and(|mut frames| frames.push(kind, payload))
-    })
+    STAGE.with(|stage| stage.push(id, kind, payload))
 }
 
 /// What has gathered for this connection, if its stage is here; [`put_back`] the memory.

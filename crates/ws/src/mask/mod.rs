@@ -76,7 +76,7 @@ const fn doubled(key: u32) -> u64 {
 }
 
 /// Masks or unmasks `data` in place and returns the key for the byte after it.
-#[inline]
+#[inline(always)]
 pub fn apply(data: &mut [u8], key: MaskKey) -> MaskKey {
     if data.len() < SHORT {
         apply_short(data, key.0);

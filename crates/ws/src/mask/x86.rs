@@ -185,8 +185,10 @@ pub(super) fn apply_sse2(data: &mut [u8], key: u32) -> bool {
     unsafe {
         let last = _mm_xor_si128(load128(place.add(len - 16)), _mm_set1_epi32(turned(key, len) as i32));
         let keys = _mm_set1_epi32(key as i32);
-        let mut any = last;
-        let mut i = 0;
+        let first = _mm_xor_si128(load128(place), keys);
+        let mut any = _mm_or_si128(first, last);
+        _mm_storeu_si128(place.cast(), first);
+        let mut i = 16;
         while i < len - 16 {
             let bytes = _mm_xor_si128(load128(place.add(i)), keys);
             any = _mm_or_si128(any, bytes);
