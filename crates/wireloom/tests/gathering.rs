@@ -3,11 +3,17 @@
 #![allow(clippy::unwrap_used)]
 
 use std::future::pending;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
-use wireloom::wireloom_ws::Delivery;
+use wireloom::wireloom_ws::handshake::Negotiated;
+use wireloom::wireloom_ws::{Delivery, Role};
 use wireloom::{Connector, DeflateConfig, Message, Server, ServerConfig, WebSocket, WebSocketConfig};
 
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -81,6 +87,108 @@ fn frame(first: u8, mask: u8, key: &[u8], payload: &[u8]) -> Vec<u8> {
     frame.extend(key);
     frame.extend(payload);
     frame
+}
+
+/// A transport that counts what is written to it.
+struct Counted {
+    stream: DuplexStream,
+    writes: Arc<AtomicUsize>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.stream).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A WebSocket that nobody but its task drives, what counts its writes, and its peer.
+fn undriven() -> (WebSocket, Arc<AtomicUsize>, DuplexStream) {
+    let (stream, peer) = tokio::io::duplex(64 << 10);
+    let writes = Arc::new(AtomicUsize::new(0));
+    let transport = Counted { stream, writes: writes.clone() };
+    let config = WebSocketConfig::default();
+    let socket = WebSocket::from_transport(transport, Role::Server, Negotiated::default(), None, config, &[]);
+    (socket, writes, peer)
+}
+
+// The runtime has no timer: what leaves does not wait for one.
+#[test]
+fn answers_leave_at_once_although_any_task_turns_to_something_else() {
+    for spawned in [true, false] {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (socket, writes, mut peer) = undriven();
+        let answer = async move {
+            let (mut sender, mut receiver) = socket.split();
+            for _ in 0..3 {
+                let message = receiver.recv().await.unwrap().unwrap();
+                sender.send(message).await.unwrap();
+            }
+            pending::<()>().await;
+            drop((sender, receiver));
+        };
+        let hear = async move {
+            peer.write_all(&masked(0x82, b"at once").repeat(10)).await.unwrap();
+            let mut heard = [0; 27];
+            peer.read_exact(&mut heard).await.unwrap();
+            (heard, writes.load(Ordering::Relaxed))
+        };
+        let (heard, writes) = runtime.block_on(async {
+            if spawned {
+                tokio::spawn(answer);
+                hear.await
+            } else {
+                tokio::select! {
+                    heard = tokio::spawn(hear) => heard.unwrap(),
+                    () = answer => unreachable!("it never ends"),
+                }
+            }
+        });
+        assert_eq!(heard[..], b"\x82\x07at once".repeat(3));
+        assert_eq!(writes, 1);
+    }
+}
+
+#[tokio::test]
+async fn any_task_answers_all_that_arrived_together_in_one_write() {
+    for kept in [true, false] {
+        let (mut socket, writes, mut peer) = undriven();
+        tokio::spawn(async move {
+            if !kept {
+                return echo(socket).await;
+            }
+            while let Some(message) = socket.recv_owned().await.unwrap() {
+                socket.send(message).await.unwrap();
+            }
+        });
+        for round in 1..=3 {
+            peer.write_all(&masked(0x81, b"together").repeat(64)).await.unwrap();
+            let mut heard = [0; 640];
+            peer.read_exact(&mut heard).await.unwrap();
+            assert_eq!(heard[..], b"\x81\x08together".repeat(64));
+            assert_eq!(writes.load(Ordering::Relaxed), round);
+        }
+        peer.write_all(&masked(0x88, b"")).await.unwrap();
+        assert_eq!(peer.read_u16().await.unwrap(), 0x8800);
+    }
 }
 
 async fn echo(socket: WebSocket) {

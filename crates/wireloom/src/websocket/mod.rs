@@ -57,7 +57,8 @@ pub(crate) use state::Shared;
 /// # }
 /// ```
 ///
-/// A message is lent until the socket is used again. To answer with what was lent, use the halves:
+/// A message is lent until the socket is used again, so that nothing is copied. To answer with what was lent, use the halves;
+/// this is the fastest loop:
 ///
 /// ```
 /// # async fn example(socket: wireloom::WebSocket) -> Result<(), wireloom::Error> {
@@ -68,6 +69,19 @@ pub(crate) use state::Shared;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Without halves, keep what arrives; that takes an allocation and a copy for each message:
+///
+/// ```
+/// # async fn example(mut socket: wireloom::WebSocket) -> Result<(), wireloom::Error> {
+/// while let Some(message) = socket.recv_owned().await? {
+///     socket.send(message).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Either way the answers to messages that arrived together leave together.
 ///
 /// Dropping it while it is open tells the peer so, as far as that needs no waiting: see
 /// [`close_on_drop`](Sender::close_on_drop).
@@ -133,7 +147,8 @@ impl WebSocket {
         self.shared().compressed
     }
 
-    /// The next message; see [`Receiver::recv`], also for cancel safety.
+    /// The next message, lent until the socket is used again; see [`Receiver::recv`], also for cancel safety. To send it back,
+    /// [`split`](Self::split) the socket, or ask for one to keep with [`recv_owned`](Self::recv_owned).
     ///
     /// # Errors
     /// As there.

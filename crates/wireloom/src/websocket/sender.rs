@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use wireloom_ws::{CloseCode, Misuse, Outbound, Role};
 
 use super::config::SlowPeer;
@@ -22,7 +23,10 @@ const BATCH_LEN_MAX: usize = 64 << 10;
 /// of its own.
 const COPIED_LEN_MAX: usize = stage::PAYLOAD_LEN_MAX;
 
-/// So often answers leave that gather while a handler takes its time.
+/// From so many bytes on the core sends `Bytes` by reference, where it can.
+const SHARED_LEN_MIN: usize = 4 << 10;
+
+/// So late answers leave that gathered outside of a task, while whoever sent them turned to something else.
 const GATHER_TIME_MAX: Duration = Duration::from_millis(2);
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
@@ -46,8 +50,8 @@ impl Sender {
     /// Sends a message, and waits until it has been written, with all that was queued before it.
     ///
     /// While the receiver has further messages at hand that arrived together, the answers to them gather and leave in one
-    /// write: with the last of them, when 64 KiB have gathered, or when the task turns to something else. (A server's handler
-    /// does so at once; elsewhere it may take a few milliseconds.)
+    /// write: with the last of them, when 64 KiB have gathered, or when the task turns to something else. (In the future that
+    /// `block_on` or `#[tokio::main]` runs beside the workers of a runtime, and there alone, that may take 2 ms.)
     ///
     /// # Cancel safety
     /// When the future is dropped the message has been queued as a whole or not at all. What has been queued leaves with the
@@ -430,10 +434,15 @@ fn is_watched(shared: &Arc<Shared>, state: &mut State) -> bool {
     }
     state.deferred += 1;
     if !state.watched
-        && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        && let Ok(runtime) = Handle::try_current()
     {
         state.watched = true;
-        runtime.spawn(Shared::flush_soon(Arc::downgrade(shared), GATHER_TIME_MAX));
+        // Another task of this worker runs when this one pauses. Outside of a task it would have to wake a worker, which costs
+        // more than the write that is saved, and take turns with it.
+        let is_beside = tokio::task::try_id().is_none()
+            && !matches!(runtime.runtime_flavor(), RuntimeFlavor::CurrentThread);
+        let after = is_beside.then_some(GATHER_TIME_MAX);
+        runtime.spawn(Shared::flush_deferred(Arc::downgrade(shared), after));
     }
     state.watched
 }
@@ -493,6 +502,8 @@ fn put(core: &mut Outbound, message: &Payload<'_>) -> Result<(), wireloom_ws::Er
     match message {
         Payload::Text(text) => core.send_text(text),
         Payload::Binary(data) => core.send_binary(data),
+        // It would be copied all the same, and counting references costs more.
+        Payload::Shared(data) if data.len() < SHARED_LEN_MIN => core.send_binary(data),
         Payload::Shared(data) => core.send_bytes(data.clone()),
         Payload::SharedText(text) => core.send_text(text),
     }

@@ -211,24 +211,17 @@ impl Shared {
         state.wake();
     }
 
-    /// Writes what was deferred when its sender does not come back for so long. It ends with the first quiet period.
-    pub(super) async fn flush_soon(shared: Weak<Self>, period: Duration) {
-        let mut seen = None;
-        loop {
-            tokio::time::sleep(period).await;
-            let Some(shared) = shared.upgrade() else { return };
-            let mut state = shared.lock();
-            if state.deferred > 0 {
-                if state.poll_flush(None).is_pending() {
-                    // Whoever receives goes on writing.
-                    state.wake();
-                }
-                state.deferred = 0;
-            } else if seen == Some(state.moves) {
-                state.watched = false;
-                return;
-            }
-            seen = Some(state.moves);
+    /// Writes what was deferred, unless that has left by then: at the next turn of the runtime, or `after` some time.
+    pub(super) async fn flush_deferred(shared: Weak<Self>, after: Option<Duration>) {
+        if let Some(after) = after {
+            tokio::time::sleep(after).await;
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        let mut state = shared.lock();
+        state.watched = false;
+        if std::mem::take(&mut state.deferred) > 0 && state.poll_flush(None).is_pending() {
+            // Whoever receives goes on writing.
+            state.wake();
         }
     }
 
@@ -297,7 +290,7 @@ pub(super) struct State {
     released: bool,
     /// Messages that were sent without a write since the last write.
     pub(super) deferred: u32,
-    /// A task looks after what is deferred; see [`Shared::flush_soon`].
+    /// A task looks after what is deferred; see [`Shared::flush_deferred`].
     pub(super) watched: bool,
     pub(super) dropped: u64,
     pub(super) traffic: Traffic,
