@@ -83,6 +83,7 @@ pub(crate) fn echoes() -> Vec<Server> {
         floor("raw-epoll", "raw TCP on epoll"),
         floor("raw-tokio", RAW_TOKIO),
         Server::own("wireloom", "wireloom", Class::Wireloom),
+        Server::own("wireloom-kept", "wireloom, messages kept", Class::Ours),
         rival("fastwebsockets"),
         rival("tokio-websockets"),
         batched("tokio-websockets-batched", "tokio-websockets"),
@@ -202,6 +203,7 @@ fn on_tokio(word: &str, listener: TcpListener) -> std::io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         match word {
             "wireloom" => return wireloom::serve(listener).await,
+            "wireloom-kept" => return wireloom::serve_kept(listener).await,
             "wireloom-tls" => return wireloom::serve_tls(listener).await,
             _ => {}
         }

@@ -1,4 +1,5 @@
-//! Wireloom: the loop that a user writes first, and a handler of requests, behind its own server.
+//! Wireloom: the loop that a user writes first, and a handler of requests, behind its own server; and that loop without
+//! halves, which keeps each message that it sends back.
 
 use super::{LARGE, SMALL, SMALL_BODY, large};
 use bytes::Bytes;
@@ -32,6 +33,23 @@ fn echo(request: &Request) -> Response {
         }),
         Err(refusal) => refusal,
     }
+}
+
+async fn handle_kept(request: Request) -> Response {
+    match request.websocket() {
+        Ok(upgrade) => upgrade.on_open(|mut socket| async move {
+            while let Ok(Some(message)) = socket.recv_owned().await {
+                if socket.send(message).await.is_err() {
+                    break;
+                }
+            }
+        }),
+        Err(refusal) => refusal,
+    }
+}
+
+pub(super) async fn serve_kept(listener: TcpListener) -> io::Result<()> {
+    Server::new(listener).serve(handle_kept).await
 }
 
 pub(super) async fn serve(listener: TcpListener) -> io::Result<()> {
