@@ -217,5 +217,5 @@ first, count = ARGV.map(&:to_i)
 (first...first + count).each do |seed|
   puts JSON.generate([seed, *Exchange.new(seed).play.map(&:inspect)])
 rescue StandardError => e
-  puts JSON.generate([seed, e.class.name, e.message, e.backtrace.first])
+  puts JSON.generate([seed, e.class.name, e.message])
 end
