@@ -1,12 +1,13 @@
-// Chromium against a `wireloom serve` of its own: pages, fetch, WebSockets over HTTP/1.1 and HTTP/2, rooms between two
-// pages, close codes, origins. The browser is told what to do over its debugging pipe: an object a message, 0 after each.
+// A browser against a `wireloom serve` of its own: pages, fetch, WebSockets over HTTP/1.1 and HTTP/2, rooms between two pages,
+// close codes, origins. How it is told what to do is in the file that has its name.
 'use strict';
 
 const assert = require('node:assert');
 const { spawn } = require('node:child_process');
 const { once } = require('node:events');
 const readline = require('node:readline');
-const [, , wireloom, chromium, profile] = process.argv;
+const [, , wireloom, name, program, profile] = process.argv;
+const Browser = require(`./${name}.cjs`);
 
 const LONGEST = 2 << 20;
 
@@ -27,56 +28,6 @@ const PRELUDE = `
   });
   const read = async (answer) => ({ status: answer.status, text: await answer.text() });
 `;
-
-class Browser {
-  constructor() {
-    const options = ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-sync',
-      '--disable-background-networking', '--disable-component-update', '--disable-dev-shm-usage', '--no-proxy-server',
-      '--ignore-certificate-errors', '--remote-debugging-pipe', `--user-data-dir=${profile}`];
-    this.process = spawn(chromium, options, { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] });
-    this.asked = new Map();
-    this.loaded = new Map();
-    this.last = 0;
-    let begun = Buffer.alloc(0);
-    this.process.stdio[4].on('data', (chunk) => {
-      begun = Buffer.concat([begun, chunk]);
-      for (let end = begun.indexOf(0); end >= 0; end = begun.indexOf(0)) {
-        this.take(JSON.parse(begun.subarray(0, end)));
-        begun = begun.subarray(end + 1);
-      }
-    });
-  }
-
-  take({ id, method, sessionId, result, error }) {
-    if (method === 'Page.loadEventFired') this.loaded.get(sessionId)?.();
-    const answer = this.asked.get(id);
-    this.asked.delete(id);
-    if (answer) error ? answer.reject(new Error(error.message)) : answer.resolve(result);
-  }
-
-  ask(method, params, sessionId) {
-    this.last += 1;
-    this.process.stdio[3].write(`${JSON.stringify({ id: this.last, method, params, sessionId })}\0`);
-    return new Promise((resolve, reject) => this.asked.set(this.last, { resolve, reject }));
-  }
-
-  async page(url) {
-    const { targetId } = await this.ask('Target.createTarget', { url: 'about:blank' });
-    const { sessionId } = await this.ask('Target.attachToTarget', { targetId, flatten: true });
-    await this.ask('Page.enable', {}, sessionId);
-    const loaded = new Promise((resolve) => this.loaded.set(sessionId, resolve));
-    const { errorText } = await this.ask('Page.navigate', { url }, sessionId);
-    assert.strictEqual(errorText, undefined, url);
-    await loaded;
-    return async (body) => {
-      const expression = `(async () => { ${PRELUDE} ${body} })()`;
-      const asked = { expression, awaitPromise: true, returnByValue: true };
-      const { result, exceptionDetails } = await this.ask('Runtime.evaluate', asked, sessionId);
-      assert.strictEqual(exceptionDetails, undefined, `${body}: ${exceptionDetails?.exception?.description}`);
-      return result.value;
-    };
-  }
-}
 
 async function serve() {
   const listen = ['--listen', '127.0.0.1:0', '--tls', '--tls-listen', '127.0.0.1:0'];
@@ -174,22 +125,31 @@ async function meet(one, other, websockets) {
   }
 }
 
+/// A page at `url`, as a function that runs the body of one in it and returns what that does.
+async function show(browser, url) {
+  const evaluate = await browser.page(url);
+  return async (body) => {
+    const told = await evaluate(`(async () => { ${PRELUDE} return JSON.stringify(await (async () => { ${body} })()) ?? 'null'; })()`);
+    return JSON.parse(told);
+  };
+}
+
 async function main(browser) {
   const { child, events, plain, secure } = await serve();
   const requests = (method, of) => events.filter((event) => event.method === method && event.path === of);
-  const first = await browser.page(`http://${plain}/`);
+  const first = await show(browser, `http://${plain}/`);
   await talk(first, `ws://${plain}`, 'http/1.1');
   assert.strictEqual(requests('CONNECT', '/echo').length, 0);
   console.log('ok: HTTP/1.1');
-  const second = await browser.page(`https://${secure}/`);
+  const second = await show(browser, `https://${secure}/`);
   await talk(second, `wss://${secure}`, 'h2');
   // RFC 8441: the WebSockets came as streams of the connection that the page came over.
   assert.strictEqual(requests('CONNECT', '/echo').length, 2);
   assert.strictEqual(requests('CONNECT', '/source').length, 1);
   assert.ok(requests('CONNECT', '/echo').every(({ status }) => status === 200));
   console.log('ok: HTTP/2');
-  await meet(first, await browser.page(`http://${plain}/`), `ws://${plain}`);
-  const third = await browser.page(`https://${secure}/`);
+  await meet(first, await show(browser, `http://${plain}/`), `ws://${plain}`);
+  const third = await show(browser, `https://${secure}/`);
   await meet(second, third, `wss://${secure}`);
   console.log('ok: rooms');
   // Another port is another origin.
@@ -211,20 +171,21 @@ async function main(browser) {
   console.log('ok: the end');
 }
 
-const browser = new Browser();
+const browser = new Browser(program, profile);
 const exited = once(browser.process, 'exit');
 const lost = exited.then(([code]) => {
-  throw new Error(`${chromium} ended: ${code}`);
+  throw new Error(`${program} ended: ${code}`);
 });
-Promise.race([main(browser), lost]).then(
+// Whatever happens, it does not outlive this.
+process.on('exit', () => browser.process.kill());
+Promise.race([browser.begun().then(() => main(browser)), lost]).then(
   async () => {
-    await browser.ask('Browser.close');
+    await browser.close();
     await exited;
     process.exit(0);
   },
   (error) => {
     console.error(error);
-    // With its pipe the browser ends, too.
     process.exit(1);
   },
 );
