@@ -258,7 +258,7 @@ impl Sender {
         }
         let mut state = self.shared.lock();
         let now = state.now();
-        state.close_at = deadline.map(|(after, code)| (now.saturating_add(after), code));
+        state.close_at = deadline.map(|(after, code)| Box::new((now.saturating_add(after), code)));
         // There is another deadline now.
         state.wake();
         Ok(())

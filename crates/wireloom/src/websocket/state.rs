@@ -296,7 +296,7 @@ pub(super) struct State {
     pub(super) traffic: Traffic,
     pub(super) slow: Slow,
     /// Made when a write first has to wait.
-    waiting: Option<(Arc<Waiting>, Waker)>,
+    waiting: Option<Arc<Waiting>>,
     /// Whoever waits for a message.
     pub(super) receiver: Option<Waker>,
     /// The writing side has been ended.
@@ -309,7 +309,7 @@ pub(super) struct State {
     broken: Option<Box<Error>>,
     pub(super) on_drop: CloseCode,
     /// When the closing handshake is to begin on its own, and with what code.
-    pub(super) close_at: Option<(Duration, CloseCode)>,
+    pub(super) close_at: Option<Box<(Duration, CloseCode)>>,
 }
 
 /// Who waits.
@@ -354,7 +354,7 @@ impl State {
         match self.poll_write_all(&mut Context::from_waker(Waker::noop())) {
             Poll::Pending => {}
             ready => {
-                if let Some((waiting, _)) = &self.waiting {
+                if let Some(waiting) = &self.waiting {
                     waiting.wake_all();
                 }
                 return ready;
@@ -500,31 +500,27 @@ impl State {
 
     /// The next time to call [`State::handle_timeout`].
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let close_at = self.close_at.map(|(at, _)| at);
+        let close_at = self.close_at.as_ref().map(|close_at| close_at.0);
         let next = self.core.poll_timeout().into_iter().chain(close_at).min()?;
         Some(self.epoch + next)
     }
 
     pub(super) fn handle_timeout(&mut self) {
         let now = self.now();
-        if let Some((_, code)) = self.close_at.take_if(|(at, _)| *at <= now) {
+        if let Some(close_at) = self.close_at.take_if(|close_at| close_at.0 <= now) {
             // The code was judged when it was chosen.
-            let _ = self.core.close(now, code, "");
+            let _ = self.core.close(now, close_at.1, "");
         }
         self.core.handle_timeout(now);
     }
 
     /// A waker that wakes everyone who waits, this one among them: the transport remembers one alone.
     pub(super) fn waker_for(&mut self, who: Option<(Half, &Context<'_>)>) -> Waker {
-        let (waiting, waker) = self.waiting.get_or_insert_with(|| {
-            let waiting = Arc::new(Waiting::default());
-            let waker = Waker::from(waiting.clone());
-            (waiting, waker)
-        });
+        let waiting = self.waiting.get_or_insert_default();
         if let Some((half, cx)) = who {
             waiting.register(half, cx.waker());
         }
-        waker.clone()
+        Waker::from(waiting.clone())
     }
 
     /// Nothing can be written any more. What the peer has sent before is still read: its Close frame may be among it.
@@ -563,7 +559,7 @@ impl State {
         if let Some(receiver) = self.receiver.take() {
             receiver.wake();
         }
-        if let Some((waiting, _)) = &self.waiting {
+        if let Some(waiting) = &self.waiting {
             waiting.wake_all();
         }
     }
