@@ -24,6 +24,17 @@ impl Cores {
         cores
     }
 
+    /// All cores for the measured, and for this thread among them: for what wants more than one.
+    pub(crate) fn share() -> Self {
+        let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+        Self { measured: allowed, load: allowed, allowed }
+    }
+
+    /// How many this process may use.
+    pub(crate) fn count() -> usize {
+        sched_getaffinity(None).map_or(1, |allowed| allowed.count() as usize)
+    }
+
     /// What `work` starts runs on the core of the measured: affinity is inherited.
     pub(crate) fn on_measured<T>(&self, work: impl FnOnce() -> T) -> T {
         pin(&self.measured);

@@ -14,6 +14,8 @@ mod w4;
 mod w5;
 #[cfg(target_os = "linux")]
 mod w6;
+#[cfg(target_os = "linux")]
+mod workers;
 
 use crate::bench::Bench;
 
@@ -43,6 +45,8 @@ pub(crate) const ALL: &[Workload] = &[
     },
     #[cfg(target_os = "linux")]
     Workload { name: "w6", about: "echo over loopback, idle connections, handshakes", run: w6::run },
+    #[cfg(target_os = "linux")]
+    Workload { name: "workers", about: "one runtime against a listener for each core", run: workers::run },
     #[cfg(target_os = "linux")]
     Workload { name: "h2load", about: "HTTP/2 servers under h2load, over one connection", run: h2load::run },
     Workload {

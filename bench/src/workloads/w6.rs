@@ -19,25 +19,28 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
     let running = servers::start(bench, &cores, servers::echoes())?;
     let load = |payload_len, connections, depth| Load { payload_len, connections, depth };
     let small = bench.scale(64, 4);
-    echo(bench, &running, "32 B, 64 connections, depth 1", load(32, small, 1), |heat| {
+    echo(bench, "w6", &running, "32 B, 64 connections, depth 1", load(32, small, 1), |heat| {
         heat.judge("the best rival", 0.97, is_rival);
     })?;
-    echo(bench, &running, "32 B, 64 connections, depth 64", load(32, small, 64), |heat| {
+    echo(bench, "w6", &running, "32 B, 64 connections, depth 64", load(32, small, 64), |heat| {
         heat.judge("the floor on the same runtime", 0.75, |score| score.name == RAW_TOKIO);
         heat.judge("the best that is batched by hand", 1.5, |score| score.class == Class::Batched);
         heat.judge_ours("ns of user time a message", 2, 1.0, 20.0);
     })?;
-    echo(bench, &running, "1 KiB, 64 connections, depth 16", load(1 << 10, small, 16), |heat| {
+    echo(bench, "w6", &running, "1 KiB, 64 connections, depth 16", load(1 << 10, small, 16), |heat| {
         heat.judge("the best that is batched by hand", 1.3, |score| score.class == Class::Batched);
     })?;
-    echo(bench, &running, "64 KiB, 8 connections, depth 1", load(64 << 10, 8, 1), |heat| {
+    echo(bench, "w6", &running, "64 KiB, 8 connections, depth 1", load(64 << 10, 8, 1), |heat| {
         heat.judge("the best rival", 1.0, is_rival);
     })?;
     let large = bench.scale(1 << 20, 1 << 18);
-    echo(bench, &running, "1 MiB, 4 connections, depth 1", load(large, 4, 1), |heat| {
+    echo(bench, "w6", &running, "1 MiB, 4 connections, depth 1", load(large, 4, 1), |heat| {
         heat.judge("the best rival", 1.0, is_rival);
     })?;
-    handshakes(bench, &running)?;
+    handshakes(bench, "w6", &running, |heat| {
+        heat.judge("the best rival", 1.0, is_rival);
+        heat.judge_ours("µs of user time each", 2, 1e3, 4.0);
+    })?;
     drop(running);
     tunnels(bench, &cores)?;
     idle(bench, &cores, files_max)
@@ -48,8 +51,9 @@ fn is_rival(score: &Score) -> bool {
 }
 
 /// One load on all of them. Rates are of messages, of large ones in bytes.
-fn echo(
+pub(super) fn echo(
     bench: &mut Bench,
+    workload: &'static str,
     running: &[Running],
     title: &str,
     load: Load,
@@ -67,8 +71,7 @@ fn echo(
         entries.push(Entry { name: server.name.clone(), class: server.class, process, work });
     }
     let scores = rounds::run(bench, &title, entries)?;
-    let mut heat =
-        Heat { workload: "w6", title, columns: vec![RATE, CPU, USER], scores, verdicts: Vec::new() };
+    let mut heat = Heat { workload, title, columns: vec![RATE, CPU, USER], scores, verdicts: Vec::new() };
     judge(&mut heat);
     if load.payload_len >= 64 << 10 {
         heat.columns[0] = BYTES;
@@ -81,7 +84,12 @@ fn echo(
 }
 
 /// Connections opened and cut, 32 at once.
-fn handshakes(bench: &mut Bench, running: &[Running]) -> Result<(), String> {
+pub(super) fn handshakes(
+    bench: &mut Bench,
+    workload: &'static str,
+    running: &[Running],
+    judge: impl FnOnce(&mut Heat),
+) -> Result<(), String> {
     let (time, least) = if bench.smoke { (Duration::ZERO, 40) } else { (bench.effort.turn / 2, 100) };
     let speaking = running.iter().filter(|running| running.server.dialect() == Dialect::WebSocket);
     let entries = speaking.map(|Running { server, process, address }| Entry {
@@ -92,10 +100,8 @@ fn handshakes(bench: &mut Bench, running: &[Running]) -> Result<(), String> {
     });
     let title = "handshakes, each on a new connection".to_owned();
     let scores = rounds::run(bench, &title, entries.collect())?;
-    let mut heat =
-        Heat { workload: "w6", title, columns: vec![RATE, CPU, USER], scores, verdicts: Vec::new() };
-    heat.judge("the best rival", 1.0, is_rival);
-    heat.judge_ours("µs of user time each", 2, 1e3, 4.0);
+    let mut heat = Heat { workload, title, columns: vec![RATE, CPU, USER], scores, verdicts: Vec::new() };
+    judge(&mut heat);
     bench.keep(heat);
     Ok(())
 }

@@ -119,6 +119,15 @@ pub(crate) fn tunnels() -> Vec<Server> {
     ]
 }
 
+/// Wireloom, by as many threads as the words say.
+pub(crate) fn workers() -> Vec<Server> {
+    vec![
+        Server::own("wireloom-threads", "one runtime, a thread for each core", Class::Wireloom),
+        Server::own("wireloom-listeners", "a runtime and a listener for each core", Class::Ours),
+        Server::own("wireloom", "one runtime, one thread", Class::Ours),
+    ]
+}
+
 /// The one that echoes over TLS.
 pub(crate) fn over_tls() -> Vec<Server> {
     vec![Server::own("wireloom-tls", "wireloom over TLS", Class::Ours)]
@@ -175,6 +184,9 @@ pub(crate) const RAW_TOKIO: &str = "raw TCP on tokio";
 
 /// Serves as `word` says until the standard input ends.
 pub(crate) fn serve(word: &str) -> ExitCode {
+    if word == "wireloom-listeners" {
+        return wireloom::serve_by_listeners(Cores::count());
+    }
     let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, 0)) {
         Ok(listener) => listener,
         Err(error) => {
@@ -186,14 +198,22 @@ pub(crate) fn serve(word: &str) -> ExitCode {
         Ok(address) => println!("listening on {address}"),
         Err(error) => eprintln!("{error}"),
     }
-    // Who started it is gone, or wants it gone.
+    end_with_input();
+    let outcome = match word {
+        "raw-epoll" => raw::on_epoll(&listener),
+        "wireloom-threads" => wireloom::serve_by_threads(listener, Cores::count()),
+        _ => on_tokio(word, listener),
+    };
+    eprintln!("{word}: {outcome:?}");
+    ExitCode::FAILURE
+}
+
+/// Who started this is gone, or wants it gone.
+fn end_with_input() {
     std::thread::spawn(|| {
         _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
-    let outcome = if word == "raw-epoll" { raw::on_epoll(&listener) } else { on_tokio(word, listener) };
-    eprintln!("{word}: {outcome:?}");
-    ExitCode::FAILURE
 }
 
 fn on_tokio(word: &str, listener: TcpListener) -> std::io::Result<()> {

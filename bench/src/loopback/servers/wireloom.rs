@@ -1,11 +1,14 @@
 //! Wireloom: the loop that a user writes first, and a handler of requests, behind its own server; and that loop without
 //! halves, which keeps each message that it sends back.
 
-use super::{LARGE, SMALL, SMALL_BODY, large};
+use super::{LARGE, SMALL, SMALL_BODY, end_with_input, large};
 use bytes::Bytes;
 use std::io;
+use std::net::Ipv4Addr;
+use std::process::ExitCode;
 use std::sync::LazyLock;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::runtime::Builder;
 use wireloom::{Request, Response, Server, ServerTls};
 
 static LARGE_BODY: LazyLock<Bytes> = LazyLock::new(|| large().into());
@@ -60,4 +63,42 @@ pub(super) async fn serve(listener: TcpListener) -> io::Result<()> {
 pub(super) async fn serve_tls(listener: TcpListener) -> io::Result<()> {
     let (tls, _) = ServerTls::self_signed(&["localhost"]).map_err(io::Error::other)?;
     Server::new(listener).tls(tls).serve(handle).await
+}
+
+/// On one runtime with so many threads.
+pub(super) fn serve_by_threads(listener: std::net::TcpListener, threads: usize) -> io::Result<()> {
+    let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    runtime.block_on(async {
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
+        // In a task: what the main thread polls runs beside the workers.
+        tokio::spawn(serve(listener)).await?
+    })
+}
+
+/// On so many runtimes with a thread and a listener each, on one port by SO_REUSEPORT: the kernel chooses by a hash of the
+/// addresses.
+pub(super) fn serve_by_listeners(count: usize) -> ExitCode {
+    let outcome = (|| {
+        let mut port = 0;
+        let mut threads = Vec::with_capacity(count);
+        for _ in 0..count {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let listener = runtime.block_on(async {
+                let socket = TcpSocket::new_v4()?;
+                socket.set_reuseport(true)?;
+                socket.bind((Ipv4Addr::LOCALHOST, port).into())?;
+                socket.listen(1024)
+            })?;
+            port = listener.local_addr()?.port();
+            threads.push(std::thread::spawn(move || runtime.block_on(serve(listener))));
+        }
+        println!("listening on {}:{port}", Ipv4Addr::LOCALHOST);
+        end_with_input();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+        })
+    })();
+    eprintln!("{outcome:?}");
+    ExitCode::FAILURE
 }
