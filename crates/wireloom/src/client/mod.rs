@@ -52,11 +52,11 @@ use std::time::Duration;
 use bytes::BytesMut;
 #[cfg(feature = "tracing")]
 use tracing::Instrument as _;
-use wireloom_ws::Role;
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::client::{ClientHandshake, ClientOptions, Progress};
 use wireloom_ws::handshake::uri::UriError;
 use wireloom_ws::handshake::{self, HandshakeLimits};
+use wireloom_ws::{Keepalive, Role};
 
 pub use http2::{Exchange, Http2, Informational, Request, Response};
 pub use opened::Opened;
@@ -113,6 +113,7 @@ pub struct Connector {
     known: Known,
     is_http2: bool,
     http2_config: wireloom_http2::Config,
+    http2_keepalive: Option<Keepalive>,
     #[cfg(feature = "tls")]
     tls: ClientTls,
 }
@@ -150,6 +151,7 @@ impl Default for Connector {
             known: Known::default(),
             is_http2: false,
             http2_config: wireloom_http2::Config::new(wireloom_http2::Role::Client),
+            http2_keepalive: None,
             #[cfg(feature = "tls")]
             tls: ClientTls::default(),
         }
@@ -245,6 +247,15 @@ impl Connector {
     /// Chooses for connections of HTTP/2: settings, windows, limits.
     pub fn http2_config(mut self, config: wireloom_http2::Config) -> Self {
         self.http2_config = config;
+        self
+    }
+
+    /// Asks servers of HTTP/2 that have been silent whether they are still there, by a PING (RFC 9113 §6.7), also while no request
+    /// is under way; one that stays silent is given up: what was begun fails with [`Error::Timeout`] of
+    /// [`Silence`](Stage::Silence). Not by default: there are servers that take many pings for an attack. For WebSockets over
+    /// HTTP/1.1 the [`config`](Self::config) says it.
+    pub fn http2_keepalive(mut self, keepalive: Keepalive) -> Self {
+        self.http2_keepalive = Some(keepalive);
         self
     }
 

@@ -11,12 +11,13 @@ use bytes::{Buf as _, Bytes};
 use tokio::time::{Instant, Sleep};
 use wireloom_http2::error::{Error as CoreError, ErrorCode, Exceeded};
 use wireloom_http2::{Config, Ended, Role};
+use wireloom_ws::Keepalive;
 
 use super::handles::Requests;
 use super::head::Incoming;
 use super::shared::{Shared, State};
 use crate::buffer::Buffer;
-use crate::error::Error;
+use crate::error::{Error, Stage};
 use crate::io::Io;
 
 /// The most slices that are written at once: a header and a payload for each of the frames that the core prepares.
@@ -58,6 +59,11 @@ pub(crate) struct Driver {
     leaving_since: Option<Instant>,
     /// Since when the core has ended and its last words wait to be written.
     ended_since: Option<Instant>,
+    /// Whether and when silence is asked about.
+    keepalive: Option<Keepalive>,
+    /// When the peer was last heard, and whether it was asked to answer since; kept up with `keepalive` alone.
+    heard_at: Instant,
+    asked: bool,
     /// When to look whether it has been quiet; `None` when it holds nothing that it could give back.
     look_at: Option<Instant>,
     /// Something has moved since then.
@@ -101,6 +107,9 @@ impl Driver {
             idle_since: None,
             leaving_since: None,
             ended_since: None,
+            keepalive: None,
+            heard_at: Instant::now(),
+            asked: false,
             look_at: None,
             moved: false,
             woken: Vec::new(),
@@ -124,6 +133,12 @@ impl Driver {
     /// Ends gracefully when there was no stream for so long.
     pub(crate) fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.idle_timeout = Some(timeout);
+        self
+    }
+
+    /// Asks a silent peer whether it is there, and gives up one that says nothing (RFC 9113 §6.7).
+    pub(crate) fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
+        self.keepalive = keepalive;
         self
     }
 
@@ -266,6 +281,10 @@ impl Driver {
         let buffer = self.buffer.get_or_insert_with(Buffer::take);
         let len = ready!(self.io.poll_read(cx, buffer.space()))?;
         buffer.filled(len);
+        if self.keepalive.is_some() {
+            self.heard_at = Instant::now();
+            self.asked = false;
+        }
         Poll::Ready(Ok(len))
     }
 
@@ -352,7 +371,9 @@ impl Driver {
         let idle = self.idle_deadline(state);
         let look = self.look_deadline();
         let farewell = self.ended_since.map(|since| since + FAREWELL);
-        let Some(deadline) = core.into_iter().chain(idle).chain(look).chain(farewell).min() else {
+        let silence = self.silence_deadline();
+        let deadlines = core.into_iter().chain(idle).chain(look).chain(farewell).chain(silence);
+        let Some(deadline) = deadlines.min() else {
             self.sleep = None;
             state.armed = None;
             return Poll::Pending;
@@ -387,6 +408,33 @@ impl Driver {
         self.idle_timeout.map(|timeout| since + timeout)
     }
 
+    /// When something is to be done about a peer that says nothing.
+    fn silence_deadline(&self) -> Option<Instant> {
+        let keepalive = self.keepalive?;
+        let patience = if self.asked { keepalive.dead_after } else { keepalive.ping_after };
+        Some(self.heard_at + patience)
+    }
+
+    /// Asks a peer that has been silent, or gives it up.
+    fn mind_silence(&mut self, state: &mut State, now: Instant) {
+        let Some(Keepalive { ping_after, dead_after }) = self.keepalive else { return };
+        if !state.core.wants_read() {
+            // It was not listened to.
+            self.heard_at = now;
+        }
+        let silence = now - self.heard_at;
+        if silence >= dead_after {
+            self.keepalive = None;
+            self.io.abandon();
+            state.core.handle_eof();
+            state.fail(Error::Timeout(Stage::Silence));
+        } else if silence >= ping_after && !self.asked {
+            self.asked = true;
+            // When the connection has ended nothing is to be asked.
+            let _ = state.core.send_ping(state.now(), *b"wl alive");
+        }
+    }
+
     /// When it is to be seen whether the connection is quiet.
     fn look_deadline(&mut self) -> Option<Instant> {
         if self.moved && self.look_at.is_none() {
@@ -400,6 +448,7 @@ impl Driver {
     fn pass(&mut self, state: &mut State) {
         state.tick();
         let now = Instant::now();
+        self.mind_silence(state, now);
         if self.look_at.is_some_and(|at| at <= now) {
             self.look_at = None;
             if !self.moved {

@@ -10,7 +10,7 @@ use wireloom::client::{Http2, Request};
 use wireloom::wireloom_http2::error::ErrorCode;
 use wireloom::wireloom_http2::field::{Field, Token};
 use wireloom::wireloom_http2::{Config, Connection, Role, StreamKey};
-use wireloom::{Body, Connector, DeflateConfig, Error, Headers, Response, Server, Version};
+use wireloom::{Body, Connector, DeflateConfig, Error, Headers, Keepalive, Response, Server, Stage, Version};
 
 use super::scripted::{self, Happened};
 use super::{polled, told};
@@ -286,6 +286,46 @@ async fn the_easy_door_goes_over_http2_too() {
     assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("hello"));
     let refused = connector.clone().redirects_max(0).connect(&format!("ws://{address}/?to=/z")).await;
     assert!(matches!(refused, Err(Error::Refused(response)) if response.status() == 307));
+}
+
+// RFC 9113 §6.7.
+#[tokio::test]
+async fn notices_a_server_that_is_dead() {
+    let keepalive =
+        Keepalive { ping_after: Duration::from_millis(100), dead_after: Duration::from_millis(1500) };
+    let connector = Connector::new().http2_keepalive(keepalive);
+
+    // One that lives is asked while a request waits and while none does, and is kept.
+    let address = serve().await;
+    let http2 = connector.connect_http2(&format!("http://{address}")).await.unwrap();
+    let (sender, body) = Body::channel();
+    let waiting = http2.send(Request::post("/echo", body)).unwrap();
+    let mut response = waiting.response().await.unwrap();
+    let waited = tokio::time::timeout(keepalive.dead_after * 2, response.body.chunk()).await;
+    assert!(waited.is_err());
+    drop(sender);
+    assert_eq!(response.body.chunk().await.unwrap(), None);
+    assert!(http2.is_open());
+    assert!(text(&http2, Request::get("/told")).await.starts_with("GET /told"));
+
+    // One that says SETTINGS and no more.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0").await.unwrap();
+        let mut bytes = Vec::new();
+        // It is cut.
+        let _ = stream.read_to_end(&mut bytes).await;
+        bytes.windows(9).filter(|header| header == b"\0\0\x08\x06\0\0\0\0\0").count()
+    });
+    let http2 = connector.connect_http2(&format!("http://{address}")).await.unwrap();
+    let waiting = http2.send(Request::get("/")).unwrap();
+    let answer = tokio::time::timeout(Duration::from_secs(20), waiting.response()).await.unwrap();
+    assert_eq!(answer.unwrap_err(), Error::Timeout(Stage::Silence));
+    assert!(!http2.is_open());
+    assert_eq!(asked.await.unwrap(), 1);
 }
 
 #[cfg(feature = "tls")]

@@ -172,7 +172,7 @@ impl Connector {
     }
 
     async fn begin_http2(&self, io: Io) -> Result<Requests, Error> {
-        let driver = Driver::new(io, Role::Client, self.http2_config)?;
+        let driver = Driver::new(io, Role::Client, self.http2_config)?.keepalive(self.http2_keepalive);
         let requests = driver.requests();
         tokio::spawn(driver.run());
         match requests.ready().await {
