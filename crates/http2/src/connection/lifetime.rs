@@ -181,6 +181,9 @@ impl Connection {
 
     /// Ends a stream at once (RFC 9113 §6.4). What is queued on it is dropped; the caller hears no more of it.
     ///
+    /// How long frames that were under way are borne with counts from the time that was told last: behind a pause,
+    /// [`Connection::handle_timeout`] tells it first.
+    ///
     /// # Errors
     /// [`Misuse::StreamGone`]
     pub fn reset(&mut self, stream: StreamKey, code: ErrorCode) -> Result<(), Error> {
