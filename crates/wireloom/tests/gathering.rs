@@ -167,6 +167,35 @@ fn answers_leave_at_once_although_any_task_turns_to_something_else() {
     }
 }
 
+// Nor does it beside the workers of a runtime, where a task that runs next would not be one of the same thread.
+#[test]
+fn answers_leave_at_once_from_where_a_websocket_is_driven() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let (socket, writes, mut peer) = undriven();
+    let answer = socket.drive(|mut socket| async move {
+        for _ in 0..3 {
+            let message = socket.recv_owned().await.unwrap().unwrap();
+            socket.send(message).await.unwrap();
+        }
+        pending::<()>().await;
+        drop(socket);
+    });
+    let hear = async move {
+        peer.write_all(&masked(0x82, b"at once").repeat(10)).await.unwrap();
+        let mut heard = [0; 27];
+        peer.read_exact(&mut heard).await.unwrap();
+        (heard, writes.load(Ordering::Relaxed))
+    };
+    let (heard, writes) = runtime.block_on(async {
+        tokio::select! {
+            heard = tokio::spawn(hear) => heard.unwrap(),
+            () = answer => unreachable!("it never ends"),
+        }
+    });
+    assert_eq!(heard[..], b"\x82\x07at once".repeat(3));
+    assert_eq!(writes, 1);
+}
+
 #[tokio::test]
 async fn any_task_answers_all_that_arrived_together_in_one_write() {
     for kept in [true, false] {

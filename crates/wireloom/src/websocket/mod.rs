@@ -246,6 +246,35 @@ impl WebSocket {
         Driven::new(&shared, Box::pin(pump::run(self, session))).await
     }
 
+    /// Runs what uses this WebSocket as the server runs its handlers: what one wake-up of it sends gathers without a lock, and
+    /// leaves in one write before it pauses. That is for clients, and for transports of other servers, where much is answered;
+    /// without it everything works alike, at some more cost for each message.
+    ///
+    /// ```
+    /// # async fn example(socket: wireloom::WebSocket) -> Result<(), wireloom::Error> {
+    /// socket
+    ///     .drive(|socket| async move {
+    ///         let (mut sender, mut receiver) = socket.split();
+    ///         while let Some(message) = receiver.recv().await? {
+    ///             sender.send(message).await?;
+    ///         }
+    ///         Ok(())
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// As for the future that `run` returns.
+    pub async fn drive<F, Fut>(self, run: F) -> Fut::Output
+    where
+        F: FnOnce(Self) -> Fut,
+        Fut: Future,
+    {
+        let shared = self.shared().clone();
+        Driven::new(&shared, Box::pin(run(self))).await
+    }
+
     /// Why the connection ended, and who began it; `None` while it is open.
     pub fn end(&self) -> Option<End> {
         self.receiver.end()

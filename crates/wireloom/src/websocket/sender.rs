@@ -51,7 +51,8 @@ impl Sender {
     ///
     /// While the receiver has further messages at hand that arrived together, the answers to them gather and leave in one
     /// write: with the last of them, when 64 KiB have gathered, or when the task turns to something else. (In the future that
-    /// `block_on` or `#[tokio::main]` runs beside the workers of a runtime, and there alone, that may take 2 ms.)
+    /// `block_on` or `#[tokio::main]` runs beside the workers of a runtime, and there alone, that may take 2 ms; not within
+    /// [`WebSocket::drive`](super::WebSocket::drive).)
     ///
     /// # Cancel safety
     /// When the future is dropped the message has been queued as a whole or not at all. What has been queued leaves with the
