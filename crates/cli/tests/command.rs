@@ -152,6 +152,10 @@ async fn scripts_learn_the_outcome_from_the_exit_code() {
     assert!(code == 1 && errors.contains("404"), "{code} {errors}");
     assert_eq!(run(&["ws://127.0.0.1:1/"]).await.0, 1);
     assert_eq!(run(&["ftp://127.0.0.1/"]).await.0, 2);
+    for wrong in [["-H", "Upgrade: x"], ["--subprotocol", "a b"], ["--origin", "no origin"]] {
+        assert_eq!(run(&[&echo, wrong[0], wrong[1]]).await.0, 2, "{wrong:?}");
+        assert_eq!(run(&[&echo, "--reconnect", wrong[0], wrong[1]]).await.0, 2, "{wrong:?}");
+    }
     assert_eq!(run(&["--no-such-thing"]).await.0, 2);
 }
 
@@ -396,6 +400,7 @@ fn wrong_arguments_are_explained() {
         (&["connect", "ws://127.0.0.1/", "-H", "nonsense"], "NAME: VALUE"),
         (&["connect", "ws://127.0.0.1/", "--cacert", "/nowhere/ca.pem"], "/nowhere/ca.pem"),
         (&["connect", "not a url"], "begins with neither"),
+        (&["connect", "http://127.0.0.1/", "-X", "G T"], "a method is"),
         (&["flurb"], "unrecognized subcommand"),
     ] {
         let (code, out, errors) = run(args);

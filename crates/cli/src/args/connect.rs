@@ -174,7 +174,7 @@ pub(crate) struct Script {
 #[command(next_help_heading = "Requests")]
 pub(crate) struct Request {
     /// The method; GET by default, or POST with --data
-    #[arg(long, short = 'X', value_name = "METHOD")]
+    #[arg(long, short = 'X', value_name = "METHOD", value_parser = value::method)]
     pub(crate) method: Option<String>,
     /// The content: a text, @FILE, or @- for the standard input, which is sent as it comes
     #[arg(long, short = 'd', value_name = "DATA")]

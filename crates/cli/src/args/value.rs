@@ -77,6 +77,18 @@ pub(super) fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().into(), value.trim().into()))
 }
 
+/// A method of HTTP: a token (RFC 9110 §9.1), and none that opens a tunnel.
+pub(super) fn method(text: &str) -> Result<String, String> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if text.is_empty() || !text.bytes().all(is_token) {
+        return Err("a method is a word, such as GET".into());
+    }
+    if text == "CONNECT" {
+        return Err("CONNECT is no request for content".into());
+    }
+    Ok(text.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +125,16 @@ mod tests {
         }
         for wrong in ["", "8080", ":8080", "127.0.0.1", "127.0.0.1:65536", "::1:80", "[::g]:80"] {
             assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reads_methods() {
+        for right in ["GET", "M-SEARCH", "get"] {
+            assert_eq!(method(right), Ok(right.to_owned()));
+        }
+        for wrong in ["", "G T", "GET\r\n", "CONNECT", "GÉT"] {
+            assert!(method(wrong).is_err(), "{wrong}");
         }
     }
 

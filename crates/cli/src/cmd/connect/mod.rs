@@ -8,6 +8,7 @@ mod reconnecting;
 mod request;
 mod session;
 
+use wireloom::wireloom_ws::handshake::HandshakeError;
 use wireloom::{ClientTls, Connector, DeflateConfig, Error, Keepalive, Proxy, WebSocketConfig};
 
 use crate::args::Connect;
@@ -56,8 +57,16 @@ async fn connect(args: Connect) -> Exit {
         }
         Err(error) => {
             handshake::tell_failure(&args.url, &error, args.verbose > 0, &notes);
-            if matches!(error, Error::Url(_)) { Exit::Usage } else { Exit::NotBegun }
+            verdict(&error)
         }
+    }
+}
+
+/// What it means that there is no connection: the arguments may be to blame.
+fn verdict(error: &Error) -> Exit {
+    match error {
+        Error::Url(_) | Error::Header | Error::Handshake(HandshakeError::Misuse(_)) => Exit::Usage,
+        _ => Exit::NotBegun,
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) async fn run(args: &Connect, connector: &Connector, notes: Notes) -> 
         Ok(exit) => exit,
         Err(error) => {
             handshake::tell_failure(&args.url, &error, args.verbose > 0, &notes);
-            if matches!(error, Error::Url(_)) { Exit::Usage } else { Exit::NotBegun }
+            super::verdict(&error)
         }
     }
 }

@@ -47,10 +47,7 @@ pub(super) async fn run(args: &Connect, connector: &Connector, notes: Notes) -> 
         Ok(Ok(exit)) => exit,
         Ok(Err(error)) => {
             handshake::tell_failure(&args.url, &error, args.verbose > 0, &notes);
-            match error {
-                Error::Url(_) | Error::Header => Exit::Usage,
-                _ => Exit::NotBegun,
-            }
+            super::verdict(&error)
         }
         Err(_) => {
             notes.say_error("the response took too long");
