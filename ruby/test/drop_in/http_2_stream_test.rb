@@ -336,7 +336,8 @@ class HTTP2StreamTest < HTTP2TestCase
       idle.on(:priority) { |priority| (seen << priority) && nil }
     end
     client << frame(:priority, stream: 9, weight: 20, dependency: 0, exclusive: false)
-    assert_equal [9, :idle, 20, 2], [idle.id, idle.state, idle.weight, seen.size]
+    # http-2 1.3 makes no stream of it.
+    assert_equal [9, :idle, 20, 2], [idle.id, idle.state, idle.weight, seen.size] unless ORIGINAL && idle.nil?
     assert_raises(HTTP2::Error::InternalError) { HTTP2::Server.new.new_stream.reprioritize(weight: 1) }
     # The newest original stumbles over itself there.
     broken = [HTTP2::Error::ProtocolError, *(NoMethodError if ORIGINAL)]
