@@ -81,4 +81,29 @@ class HTTP2StressTest < HTTP2TestCase
     assert_equal 0, stream.buffered_amount
     stream.close
   end
+
+  # Ruby itself looks whether something old holds something young that it was not told of; it aborts when so.
+  def test_old_streams_hold_what_is_new
+    client, server = pair
+    answers = []
+    server.on(:stream) { |stream| (answers << stream) && nil }
+    streams = Array.new(3) { client.new_stream }
+    made = HTTP2::Stream.new(connection: client, id: 999, parent: streams.first)
+    steps = [
+      -> { streams.each { |stream| [:data, :"at-#{stream.id}-#{object_id}"].each { |event| stream.on(event) { "#{stream}" } } } },
+      -> { streams.each { |stream| stream.headers([*REQUEST, %w[trailer x-sum]]) } },
+      -> { streams.each { |stream| stream.data("x" * 80_000, end_stream: false) } },
+      -> { streams.map(&:dup).each { |copy| copy.once(:close) { nil } } },
+      -> { made.__send__(:initialize, connection: client, id: 1001, parent: streams.last) },
+      -> { answers.each { |stream| stream.headers(RESPONSE) || stream.once(:close) { nil } || stream.send_buffer } },
+      -> { client.define_singleton_method(:send) { |frame| super(frame) } },
+      -> { client.new_stream.headers(REQUEST) }
+    ]
+    steps.each do |step|
+      4.times { GC.start }
+      step.call
+      GC.verify_internal_consistency
+    end
+    assert_equal [3, 3], [answers.first(3).size, streams.count { |stream| stream.state == :open }]
+  end
 end

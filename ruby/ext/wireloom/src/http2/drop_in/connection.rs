@@ -402,7 +402,10 @@ pub(crate) fn activate_stream(
     set_up_stream(ruby, this, &stream, opening)?;
     // SAFETY: `HTTP2::Stream` is a class.
     let class = unsafe { magnus::RClass::from_value(value(classes().stream)).unwrap_unchecked() };
+    let sender = stream.sender.get();
     let stream = ruby.obj_wrap_as(stream, class);
+    // Until here nobody else held it.
+    std::hint::black_box(sender);
     this.streams.borrow_mut().insert(opening.id, stream.as_raw());
     if opening.parent != NIL {
         this.promised_streams.set(this.promised_streams.get() + 1);

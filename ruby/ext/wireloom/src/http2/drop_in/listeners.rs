@@ -67,13 +67,13 @@ impl Listeners {
     }
 }
 
-/// Adds the block as a listener of the event, a Symbol or what has `to_sym`.
+/// Adds the block as a listener of the event, a Symbol or what has `to_sym`. Both are now held.
 pub(crate) fn listen(
     ruby: &Ruby,
     listeners: &RefCell<Listeners>,
     event: Value,
     once: bool,
-) -> Result<(), Error> {
+) -> Result<[VALUE; 2], Error> {
     let Ok(callable) = ruby.block_proc() else {
         return Err(Error::new(ruby.exception_arg_error(), "must provide callback"));
     };
@@ -81,8 +81,9 @@ pub(crate) fn listen(
         Some(symbol) => symbol,
         None => event.funcall_public("to_sym", ())?,
     };
-    listeners.borrow_mut().add(event.as_raw(), callable.as_raw(), once);
-    Ok(())
+    let held = [event.as_raw(), callable.as_raw()];
+    listeners.borrow_mut().add(held[0], held[1], once);
+    Ok(held)
 }
 
 /// Calls the listeners of an event in their order. One that answers `:delete`, or that wanted to hear once, goes; when one

@@ -132,11 +132,11 @@ impl Connection {
     }
 
     fn rb_on(ruby: &Ruby, this: Obj<Self>, event: Value) -> Nothing {
-        listeners::listen(ruby, &this.listeners, event, false)
+        listeners::listen(ruby, &this.listeners, event, false).map(|_| ())
     }
 
     fn rb_once(ruby: &Ruby, this: Obj<Self>, event: Value) -> Nothing {
-        listeners::listen(ruby, &this.listeners, event, true)
+        listeners::listen(ruby, &this.listeners, event, true).map(|_| ())
     }
 
     fn rb_emit(ruby: &Ruby, this: Obj<Self>, args: &[Value]) -> Nothing {
@@ -166,6 +166,13 @@ fn opening(
     Ok(Opening { id, weight, dependency, parent: parent.as_raw(), state })
 }
 
+fn listen(ruby: &Ruby, this: Obj<Stream>, event: Value, once: bool) -> Nothing {
+    for held in listeners::listen(ruby, &this.listeners, event, once)? {
+        stream::holds(this, held);
+    }
+    Ok(())
+}
+
 /// Methods of `HTTP2::Stream`.
 impl Stream {
     #[allow(clippy::too_many_arguments)]
@@ -180,12 +187,18 @@ impl Stream {
         state: Symbol,
     ) -> Nothing {
         let opening = opening(ruby, id, weight, dependency, parent, state)?;
-        guard(ruby, || connection::set_up_stream(ruby, connection, &this, opening))
+        guard(ruby, || connection::set_up_stream(ruby, connection, &this, opening))?;
+        for held in [&this.connection, &this.sender, &this.parent] {
+            stream::holds(this, held.get());
+        }
+        Ok(())
     }
 
     fn rb_initialize_copy(this: Obj<Self>, other: Value) -> Result<Obj<Self>, Error> {
         let other = Obj::<Self>::try_convert(other)?;
         this.copy_from(&other);
+        // SAFETY: a live object of this extension, of a type that write barriers protect.
+        unsafe { rb_sys::rb_gc_writebarrier_unprotect(this.as_raw()) };
         Ok(this)
     }
 
@@ -238,11 +251,11 @@ impl Stream {
     }
 
     fn rb_on(ruby: &Ruby, this: Obj<Self>, event: Value) -> Nothing {
-        listeners::listen(ruby, &this.listeners, event, false)
+        listen(ruby, this, event, false)
     }
 
     fn rb_once(ruby: &Ruby, this: Obj<Self>, event: Value) -> Nothing {
-        listeners::listen(ruby, &this.listeners, event, true)
+        listen(ruby, this, event, true)
     }
 
     /// An event that the stream itself acts on does what it says; then its listeners hear of it.
@@ -271,7 +284,7 @@ impl Stream {
     }
 
     fn rb_send_buffer(ruby: &Ruby, this: Obj<Self>) -> Result<Obj<FrameBuffer>, Error> {
-        FrameBuffer::of(ruby, &this.buffer)
+        stream::buffer(ruby, this)
     }
 }
 

@@ -14,7 +14,7 @@
 use std::cell::{Cell, RefCell};
 
 use magnus::rb_sys::AsRawValue;
-use magnus::typed_data::Obj;
+use magnus::typed_data::{Obj, Writebarrier};
 use magnus::value::ReprValue;
 use magnus::{DataTypeFunctions, Error, RArray, RHash, RString, Ruby, TryConvert, TypedData, Value, gc};
 use rb_sys::VALUE;
@@ -76,8 +76,9 @@ impl State {
 }
 
 #[derive(TypedData)]
-#[magnus(class = "HTTP2::Stream", free_immediately, mark, size)]
+#[magnus(class = "HTTP2::Stream", free_immediately, mark, size, wb_protected)]
 pub(crate) struct Stream {
+    // Whoever puts an object into one of these calls `holds`, unless the stream is not wrapped yet.
     pub(crate) connection: Cell<VALUE>,
     /// Who takes the frames: nil for the connection itself, or the Method that someone put in its place.
     pub(crate) sender: Cell<VALUE>,
@@ -191,6 +192,20 @@ impl Stream {
     }
 }
 
+/// Tells the collector, for which old streams are no work while they stay as they are, that a stream now holds `child`.
+pub(crate) fn holds(this: Obj<Stream>, child: VALUE) {
+    if !rb_sys::SPECIAL_CONST_P(child) {
+        this.writebarrier(value(child));
+    }
+}
+
+/// The frames that wait.
+pub(crate) fn buffer(ruby: &Ruby, this: Obj<Stream>) -> Result<Obj<FrameBuffer>, Error> {
+    let buffer = FrameBuffer::of(ruby, &this.buffer)?;
+    holds(this, buffer.as_raw());
+    Ok(buffer)
+}
+
 /// Whether nobody has put methods of his own before those of the stream.
 #[inline]
 pub(crate) fn is_plain(stream: Obj<Stream>) -> bool {
@@ -283,6 +298,7 @@ fn note_head(this: Obj<Stream>, frame: &Frame) {
         && let Some(trailer) = head.trailer
     {
         this.trailers.set(trailer.as_raw());
+        holds(this, trailer.as_raw());
     }
 }
 
@@ -392,7 +408,7 @@ fn send_data(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Er
             return send_now(ruby, this, frame);
         }
     }
-    FrameBuffer::of(ruby, &this.buffer)?.push(*frame);
+    buffer(ruby, this)?.push(*frame);
     flush(ruby, this)
 }
 
@@ -401,7 +417,7 @@ pub(crate) fn flush(ruby: &Ruby, this: Obj<Stream>) -> Result<(), Error> {
     if FrameBuffer::is_empty(&this.buffer) {
         return Ok(());
     }
-    let buffer = FrameBuffer::of(ruby, &this.buffer)?;
+    let buffer = buffer(ruby, this)?;
     while let Some(mut frame) = buffer.take(this.remote_window.get()) {
         send_now(ruby, this, &mut frame)?;
     }
