@@ -336,8 +336,10 @@ class HTTP2StreamTest < HTTP2TestCase
       idle.on(:priority) { |priority| (seen << priority) && nil }
     end
     client << frame(:priority, stream: 9, weight: 20, dependency: 0, exclusive: false)
-    # http-2 1.3 makes no stream of it.
-    assert_equal [9, :idle, 20, 2], [idle.id, idle.state, idle.weight, seen.size] unless ORIGINAL && idle.nil?
+    # http-2 1.3 makes no stream of it, and judges dependencies no more.
+    return if ORIGINAL && idle.nil?
+
+    assert_equal [9, :idle, 20, 2], [idle.id, idle.state, idle.weight, seen.size]
     assert_raises(HTTP2::Error::InternalError) { HTTP2::Server.new.new_stream.reprioritize(weight: 1) }
     # The newest original stumbles over itself there.
     broken = [HTTP2::Error::ProtocolError, *(NoMethodError if ORIGINAL)]
