@@ -51,6 +51,19 @@ async fn serve(tls: Option<ServerTls>) -> (SocketAddr, mpsc::UnboundedReceiver<&
                     });
                     Response::new(200).with_body("text/plain", body)
                 }
+                "/socket" => {
+                    let _ = told.send("begun");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    match request.websocket() {
+                        Ok(upgrade) => upgrade.on_open(|socket| async move {
+                            let (mut sender, mut receiver) = socket.split();
+                            while let Ok(Some(message)) = receiver.recv().await {
+                                let _ = sender.send(message).await;
+                            }
+                        }),
+                        Err(refusal) => refusal,
+                    }
+                }
                 "/soon" => {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     Response::text(200, "soon\n")
@@ -120,4 +133,23 @@ async fn requests_that_wait_in_line_are_answered() {
     stream.read_to_string(&mut answer).await.unwrap();
     assert_eq!(answer.matches("HTTP/1.1 200 OK\r\n").count(), 2, "{answer}");
     assert!(answer.contains("soon\n") && answer.ends_with("now\n"), "{answer}");
+}
+
+// What is read while a handler waits is the WebSocket's, if it becomes one.
+#[tokio::test]
+async fn frames_that_come_while_a_handler_waits_are_kept() {
+    let (address, mut tells) = serve(None).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let handshake = b"GET /socket HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    stream.write_all(handshake).await.unwrap();
+    assert_eq!(next(&mut tells).await, "begun");
+    stream.write_all(b"\x81\x82\0\0\0\0hi\x88\x80\0\0\0\0").await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    assert!(
+        answer.starts_with(b"HTTP/1.1 101 ") && answer.ends_with(b"\r\n\r\n\x81\x02hi\x88\0"),
+        "{}",
+        answer.escape_ascii()
+    );
 }
