@@ -473,6 +473,34 @@ const LONG: Duration = Duration::from_secs(600);
 
 const DROP: SlowPeer = SlowPeer::DropNewest { late_after: LONG, cut_after: LONG };
 
+// The closing handshake begins behind what was sent before: a peer that takes that is not late.
+#[tokio::test(start_paused = true)]
+async fn closing_waits_for_what_was_sent_before() {
+    const LEN: usize = 1_000_000;
+    let (mut client, server) = tokio::io::duplex(64 << 10);
+    let mut config = WebSocketConfig::default();
+    config.core.close_timeout = Duration::from_secs(1);
+    let mut server = open(server, Role::Server, config);
+    let peer = tokio::spawn(async move {
+        let mut heard = Vec::new();
+        loop {
+            let mut piece = vec![0; 64 << 10];
+            match tokio::io::AsyncReadExt::read(&mut client, &mut piece).await.unwrap() {
+                0 => break heard,
+                len => heard.extend_from_slice(&piece[..len]),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    server.feed(&vec![7; LEN]).await.unwrap();
+    let begin = tokio::time::Instant::now();
+    server.close(CloseCode::NORMAL, "").await.unwrap();
+    assert!(begin.elapsed() > Duration::from_millis(1_400), "{:?}", begin.elapsed());
+    drop(server);
+    let heard = peer.await.unwrap();
+    assert_eq!((heard.len(), &heard[heard.len() - 4..]), (10 + LEN + 4, &[0x88, 2, 0x03, 0xE8][..]));
+}
+
 fn slow(slow_peer: SlowPeer) -> WebSocketConfig {
     let mut config = WebSocketConfig::default();
     config.core.limits.queued_len_high = 10_000;

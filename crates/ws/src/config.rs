@@ -14,7 +14,7 @@ pub struct Config {
     /// Pings sent on their own, and the silence that ends the connection; off by default.
     pub keepalive: Option<Keepalive>,
     /// How long the closing handshake may take before the transport is to be cut. 10 s: longer than any round trip, shorter
-    /// than a person's patience.
+    /// than a person's patience. While the peer takes what was sent before, 64 KiB at least in so long, it is not over.
     pub close_timeout: Duration,
 }
 

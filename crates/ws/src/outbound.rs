@@ -22,6 +22,10 @@ use bytes::Bytes;
 use core::fmt::{self, Write as _};
 use core::time::Duration;
 
+/// A peer that is to close takes so much of what was sent before, in each [`close_timeout`](Config::close_timeout), in bytes, or
+/// it is given up: 6 KiB a second by default, so that nobody holds on by crumbs.
+const CLOSE_PROGRESS_LEN_MIN: u32 = 64 << 10;
+
 /// All of a [`Connection`](crate::Connection) but what takes bytes in: sending, answering, closing, deadlines.
 ///
 /// Beside an [`Inbound`](crate::Inbound) it needs to be told what that finds: [`heard`](Self::heard) for every read,
@@ -35,6 +39,8 @@ pub struct Outbound {
     /// The payload of the newest ping that wants a pong, while too much waits for it to be queued.
     pong: Option<Vec<u8>>,
     keepalive_pings: u64,
+    /// Bytes that waited before the Close frame when its deadline was set last.
+    before_close: u32,
     /// The peer is still heard: it has sent no Close, and nothing has failed.
     listening: bool,
     close_sent: bool,
@@ -66,6 +72,7 @@ impl Outbound {
             queued_len_high: limits.queued_len_high,
             pong: None,
             keepalive_pings: 0,
+            before_close: 0,
             listening: true,
             close_sent: false,
             close_received: false,
@@ -208,6 +215,8 @@ impl Outbound {
             let _ = write!(reason, "{error}");
             self.send_close(now, CloseFrame { code: error.close_code(), reason: reason.as_str() });
         }
+        // Nobody is owed what waits any more.
+        self.before_close = 0;
         self.end = None;
         self.set_end(Initiator::Local, Cause::Error(error));
     }
@@ -217,6 +226,7 @@ impl Outbound {
     pub fn handle_write_failed(&mut self, now: Duration) {
         self.mute = true;
         self.drop_output();
+        self.before_close = 0;
         self.timers.close_by.get_or_insert(now.saturating_add(self.close_timeout));
         self.set_end(Initiator::Transport, Cause::TransportClosed);
     }
@@ -250,6 +260,9 @@ impl Outbound {
                 self.set_end(Initiator::Local, Cause::Silence);
                 self.cut = true;
                 self.listening = false;
+            }
+            Due::Close if self.takes_what_is_before_close() => {
+                self.timers.close_by = Some(now.saturating_add(self.close_timeout));
             }
             Due::Close => {
                 self.give_up_answer(Cause::CloseTimeout);
@@ -528,10 +541,20 @@ impl Outbound {
         // RFC 6455 §5.5.1: nothing is sent after a Close frame; the pong that is owed goes before it or not at all.
         self.queue_pong();
         self.pong = None;
+        self.before_close = u32::try_from(self.queued_len()).unwrap_or(u32::MAX);
         self.sender.close(close);
         self.close_sent = true;
         self.timers.close_by = Some(now.saturating_add(self.close_timeout));
         self.drop_output();
+    }
+
+    /// Whether the peer takes what was sent before the Close frame, so that it cannot have answered that yet.
+    fn takes_what_is_before_close(&mut self) -> bool {
+        let before = u32::try_from(self.queued_len()).unwrap_or(u32::MAX);
+        let taken = self.before_close.saturating_sub(before);
+        let takes = taken >= self.before_close.clamp(1, CLOSE_PROGRESS_LEN_MIN);
+        self.before_close = before;
+        takes
     }
 
     /// While much waits for a peer that does not read, the pong waits too and only the newest is kept: pings cannot grow

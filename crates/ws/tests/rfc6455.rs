@@ -471,6 +471,39 @@ fn a_close_without_an_answer_is_abnormal() {
     assert_eq!(client.connection.end().unwrap().cause, Cause::CloseTimeout);
 }
 
+// §5.5.1, §7.1.2: the Close frame goes behind what was sent before, which a slow line takes its time for. Each deadline wants
+// 64 KiB of it, or all; once it has left, the answer has a time of its own.
+#[test]
+fn closing_waits_for_what_was_sent_before() {
+    const LEN: usize = 64 << 10;
+    let deadlines = |taken: &[usize]| {
+        let mut server = End::server();
+        server.connection.send_binary(&[7; 3 * LEN]).unwrap();
+        server.connection.close(server.clock.now(), CloseCode::NORMAL, "").unwrap();
+        let mut count = 0;
+        let mut taken = taken.iter();
+        while let Some(deadline) = server.connection.poll_timeout() {
+            count += 1;
+            let mut left = taken.next().copied().unwrap_or(0).min(server.connection.queued_len());
+            while left > 0 {
+                let mut slices: [&[u8]; 4] = [&[]; 4];
+                server.connection.poll_transmit(&mut slices);
+                let len = left.min(slices[0].len());
+                server.connection.transmitted(len);
+                left -= len;
+            }
+            server.connection.handle_timeout(deadline);
+        }
+        assert_eq!(server.connection.end().unwrap().cause, Cause::CloseTimeout);
+        count
+    };
+    assert_eq!(deadlines(&[]), 1);
+    assert_eq!(deadlines(&[LEN - 1, LEN]), 1);
+    assert_eq!(deadlines(&[LEN + 1000, LEN - 1, LEN]), 2);
+    assert_eq!(deadlines(&[LEN + 1000, LEN, LEN]), 4);
+    assert_eq!(deadlines(&[4 * LEN]), 2);
+}
+
 // §7.1.6: the reason is the text behind the code.
 #[test]
 fn the_reason_is_kept() {
