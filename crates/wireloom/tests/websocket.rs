@@ -473,6 +473,25 @@ const LONG: Duration = Duration::from_secs(600);
 
 const DROP: SlowPeer = SlowPeer::DropNewest { late_after: LONG, cut_after: LONG };
 
+// Whatever wakes a task that receives: when nothing has come it sleeps on, and does not wake itself.
+#[tokio::test]
+async fn a_receiver_that_is_polled_in_vain_sleeps_on() {
+    struct Wakes(std::sync::atomic::AtomicU32);
+    impl std::task::Wake for Wakes {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    let (_client, mut server) = pair(1024);
+    let wakes = std::sync::Arc::new(Wakes(0.into()));
+    let waker = std::task::Waker::from(wakes.clone());
+    let mut cx = std::task::Context::from_waker(&waker);
+    for _ in 0..3 {
+        assert!(std::pin::pin!(server.recv()).poll(&mut cx).is_pending());
+    }
+    assert_eq!(wakes.0.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
 // The closing handshake begins behind what was sent before: a peer that takes that is not late.
 #[tokio::test(start_paused = true)]
 async fn closing_waits_for_what_was_sent_before() {

@@ -84,6 +84,12 @@ impl Slow {
         }
     }
 
+    /// Whether something waits.
+    #[inline]
+    pub(super) fn waits(&self) -> bool {
+        self.waits.is_some()
+    }
+
     /// The transport has taken so many bytes.
     #[inline]
     pub(super) fn taken(&mut self, len: usize) {

@@ -350,11 +350,13 @@ impl State {
         if !self.core.wants_write() && !self.io.holds_back() {
             return Poll::Ready(Ok(()));
         }
+        let waits = self.slow.waits();
         // Most writes are taken at once; a waker is made when one is not.
         match self.poll_write_all(&mut Context::from_waker(Waker::noop())) {
             Poll::Pending => {}
             ready => {
-                if let Some(waiting) = &self.waiting {
+                // Those who wait for it. When nobody does, whoever asks is not to wake itself, or it would go round for ever.
+                if let Some(waiting) = self.waiting.as_ref().filter(|_| waits) {
                     waiting.wake_all();
                 }
                 return ready;
