@@ -176,8 +176,9 @@ const exited = once(browser.process, 'exit');
 const lost = exited.then(([code]) => {
   throw new Error(`${program} ended: ${code}`);
 });
-// Whatever happens, it does not outlive this.
+// Whatever happens, it does not outlive this, and neither does the server.
 process.on('exit', () => browser.process.kill());
+process.on('SIGTERM', () => process.exit(1));
 Promise.race([browser.begun().then(() => main(browser)), lost]).then(
   async () => {
     await browser.close();
