@@ -52,6 +52,15 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
             upload: None,
             body_len: Some(LARGE_LEN),
         },
+        // Servers that serve streams in turns send each piece of the one body four times in a row above. Here nobody does.
+        Task {
+            title: "download of 16 MiB, one at a time",
+            path: LARGE,
+            requests: large,
+            at_once: 1,
+            upload: None,
+            body_len: Some(LARGE_LEN),
+        },
         Task {
             title: "upload of 16 MiB, 4 at a time",
             path: SMALL,
