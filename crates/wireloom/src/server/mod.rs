@@ -82,7 +82,7 @@ where
 ///
 /// One runtime with a thread for each core is how it is meant to run: connections move to whichever thread is free, and one
 /// set of limits and numbers holds for all of them. A runtime and a listener for each core, sharing the port by SO_REUSEPORT,
-/// cost 0.96 of the CPU time for a message at depth 1, 1.26 at depth 64 and 1.09 for a handshake (`wireloom-bench workers`, two
+/// cost 1.11 of the CPU time for a message at depth 1, 1.10 at depth 64 and 0.96 for a handshake (`wireloom-bench workers`, two
 /// cores), and leave connections on the core that the kernel's hash chose for them, however busy it is. Who wants that all the
 /// same gives each runtime a [`Server::new`] over a listener of `tokio::net::TcpSocket` with `set_reuseport`.
 ///
