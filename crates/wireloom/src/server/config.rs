@@ -13,8 +13,8 @@ pub struct ServerConfig {
     /// Connections at once; further ones wait in the kernel's queue. 100,000: idle ones are cheap, and the limit on open
     /// files is mostly met before.
     pub connections_max: usize,
-    /// Connections at once from one address (from one network of 64 bits, with IPv6); further ones are closed at once. Not limited by default, because all clients
-    /// come from one address behind a proxy.
+    /// Connections at once from one address (from one network of 64 bits, with IPv6); further ones are closed at once. Not
+    /// limited by default, because all clients come from one address behind a proxy.
     pub connections_per_address_max: Option<usize>,
     /// Connections at once that have begun to speak and of which it is not known yet what: in the TLS handshake, or within
     /// their first head. Further ones wait for their turn, as long as a handshake may take. 10,000: a TLS handshake costs up
