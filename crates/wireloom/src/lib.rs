@@ -4,19 +4,18 @@
 //! what one wake-up produced leaves in one write; an idle connection holds no buffer. The protocol itself is
 //! [`wireloom_ws`], which does no I/O.
 
-mod buffer;
 pub mod client;
 pub mod error;
 mod headers;
 pub mod http;
+mod http1;
 mod http2;
-mod io;
+mod registry;
 pub mod server;
-#[cfg(feature = "tls")]
-pub mod tls;
 #[cfg(feature = "tower")]
 pub mod tower;
-mod tunnel;
+mod transport;
+mod version;
 pub mod websocket;
 
 #[cfg(feature = "tls")]
@@ -25,10 +24,10 @@ pub use client::{Connector, Proxy, ProxyError, connect};
 pub use error::{Error, Stage};
 pub use headers::Headers;
 pub use http::{Body, BodySender, IntoResponse, Request, Response, Upgrade, Version};
-pub use io::Transport;
 pub use server::{Handler, Server, ServerConfig, ServerHandle};
+pub use transport::Transport;
 #[cfg(feature = "tls")]
-pub use tls::ServerTls;
+pub use transport::tls::{self, ServerTls};
 pub use websocket::{
     Message, Observed, Observer, OwnedMessage, Payload, Receiver, Sender, Session, SlowPeer, Traffic,
     Utf8Bytes, Watch, WebSocket, WebSocketConfig,

@@ -24,9 +24,10 @@ use super::target::Target;
 use crate::error::Error;
 use crate::headers::Headers;
 use crate::http::{Body, TlsInfo, Version};
+use crate::http1::write::{chunk_size, fields, last_chunk};
+use crate::http1::{BodyReader, Framing, head};
 use crate::http2::Head;
-use crate::io::Io;
-use crate::server::{Framing, Intake, chunk_size, fields, head_end, last_chunk, parse_response, poll_read};
+use crate::transport::{Io, poll_read};
 
 /// Interim responses that are kept for a client that does not look at them; further ones are dropped.
 const INTERIM_MAX: usize = 16;
@@ -157,7 +158,7 @@ struct Conversation {
     is_head: bool,
     interim_len: usize,
     /// The content of the response.
-    intake: Option<Intake>,
+    intake: Option<BodyReader>,
     answers: mpsc::UnboundedSender<Result<Answer, Error>>,
 }
 
@@ -278,7 +279,7 @@ impl Conversation {
             if let Some(intake) = &mut self.intake {
                 return intake.poll(cx, &mut self.io, &mut self.bytes).map(|_| Ok(()));
             }
-            match head_end(&self.bytes, &mut self.scanned) {
+            match head::end(&self.bytes, &mut self.scanned) {
                 Some(len) if len <= self.head_len_max => {
                     self.scanned = 0;
                     let head = self.bytes[..len].to_vec();
@@ -301,7 +302,7 @@ impl Conversation {
     }
 
     fn take_head(&mut self, head: Vec<u8>) -> Result<(), Error> {
-        let (status, version, mut headers) = parse_response(head).map_err(Error::Malformed)?;
+        let (status, version, mut headers) = head::parse_response(head).map_err(Error::Malformed)?;
         headers.make_names_lowercase();
         let answer = match status {
             // RFC 9110 §15.2.2: nothing was asked that it could be the answer to.
@@ -323,10 +324,10 @@ impl Conversation {
                 }
                 let framing = Framing::of_response(&headers, version, status, self.is_head);
                 let framing = framing.map_err(|(_, why)| Error::Malformed(why))?;
-                let begun = Intake::begin(framing, &mut self.bytes);
-                let (intake, body) = begun.map_err(|(_, why)| Error::Malformed(why))?;
+                let begun = BodyReader::new(framing, &mut self.bytes);
+                let (intake, content) = begun.map_err(|(_, why)| Error::Malformed(why))?;
                 self.intake = Some(intake);
-                Answer::Final(version, Head { status, headers }, body)
+                Answer::Final(version, Head { status, headers }, Body::http1(content))
             }
         };
         // Whoever asked may have gone; then this task is stopped.

@@ -66,8 +66,7 @@ pub use reconnect::{Connected, Loss, ReconnectPolicy, Reconnecting, Step, Troubl
 use crate::error::{Error, Stage};
 use crate::headers::Headers;
 use crate::http::{TlsInfo, Version};
-use crate::io::Io;
-use crate::server::{read, write};
+use crate::transport::{Io, read, write_all};
 use crate::websocket::{WebSocket, WebSocketConfig};
 use dial::Known;
 use opened::Sent;
@@ -423,7 +422,7 @@ impl Connector {
         mut handshake: ClientHandshake,
     ) -> Result<(WebSocket, handshake::Response, Vec<u8>), Error> {
         // When this fails, the server has hung up early; why (an alert of TLS, a refusal) may still be there to be read.
-        let _ = write(&mut io, &[handshake.request()]).await;
+        let _ = write_all(&mut io, &[handshake.request()]).await;
         let mut bytes = BytesMut::new();
         loop {
             bytes.clear();

@@ -13,9 +13,8 @@ use wireloom_ws::handshake::uri::UriError;
 
 use super::{Protocols, failed};
 use crate::error::Error;
-use crate::http::TlsInfo;
-use crate::io::{Io, Transport};
-use crate::tls::{pem_error, provider};
+use crate::transport::tls::{pem_error, provider};
+use crate::transport::{Io, TlsInfo, Transport};
 
 /// Whom a client trusts, and who it is.
 ///

@@ -16,8 +16,8 @@ use tokio::time::{Instant, Sleep};
 
 use crate::error::{Error, Stage};
 use crate::headers::Headers;
+use crate::http1::{BodyReceiver, Content};
 use crate::http2::RecvStream;
-use crate::server::PipeReader;
 
 /// Pieces that a [`BodySender`] may be ahead of the peer.
 const CHANNEL_LEN: usize = 4;
@@ -71,7 +71,7 @@ enum Source {
     #[default]
     Empty,
     Whole(Bytes),
-    Http1(PipeReader),
+    Http1(BodyReceiver),
     Http2(RecvStream),
     Channel(mpsc::Receiver<Piece>, Arc<AtomicBool>),
     Stream(Pin<Box<dyn Stream<Item = Result<Piece, Error>> + Send>>),
@@ -114,9 +114,14 @@ impl Body {
         if len.is_some() { body.terms(|terms| terms.len = len) } else { body }
     }
 
-    /// The content of an HTTP/1.1 message, which says that it is so long.
-    pub(crate) fn http1(reader: PipeReader, len: Option<u64>) -> Self {
-        Self::from(Source::Http1(reader)).terms(|terms| terms.len = len)
+    /// The content of an HTTP/1.1 message.
+    pub(crate) fn http1(content: Content) -> Self {
+        match content {
+            Content::Whole(bytes) => bytes.into(),
+            Content::Streamed(receiver, len) => {
+                Self::from(Source::Http1(receiver)).terms(|terms| terms.len = len)
+            }
+        }
     }
 
     /// The content of an HTTP/2 message, which says that it is so long.

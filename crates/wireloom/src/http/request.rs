@@ -3,9 +3,11 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use wireloom_http2::message::RequestKind;
+use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::error::RequestError;
 use wireloom_ws::handshake::{self, HandshakeError};
 
@@ -13,7 +15,7 @@ use super::{Body, Carrier, Response, TlsInfo, Upgrade, Version};
 use crate::error::Error;
 use crate::headers::{Headers, Place};
 use crate::http2::Incoming;
-use crate::server::ServerConfig;
+use crate::websocket::WebSocketConfig;
 
 /// A request that has arrived. Its [`body`](Self::bytes) may still be arriving.
 pub struct Request {
@@ -28,11 +30,31 @@ pub struct Request {
     carrier: Carrier,
 }
 
-/// Whom a connection is with, and what holds for it.
+/// The part of a server's configuration that requests need.
+#[derive(Debug)]
+pub(crate) struct RequestConfig {
+    pub(crate) body_len_max: usize,
+    pub(crate) body_timeout: Duration,
+    pub(crate) websocket: WebSocketConfig,
+    pub(crate) deflate: Option<DeflateConfig>,
+}
+
+impl Default for RequestConfig {
+    fn default() -> Self {
+        Self {
+            body_len_max: 1 << 20,
+            body_timeout: Duration::from_secs(30),
+            websocket: WebSocketConfig::default(),
+            deflate: None,
+        }
+    }
+}
+
+/// The peer of a connection, and the configuration of its server.
 pub(crate) struct Origin {
     pub(crate) peer: SocketAddr,
     pub(crate) tls: Option<Arc<TlsInfo>>,
-    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) config: Arc<RequestConfig>,
 }
 
 #[cfg(feature = "tower")]
@@ -99,11 +121,11 @@ impl Request {
     }
 
     pub(crate) fn set_body(&mut self, body: Body) {
-        self.body = if body.is_whole() {
+        let len_max = self.origin.config.body_len_max;
+        self.body = if body.is_whole() && body.len_hint().is_none_or(|len| len <= len_max as u64) {
             body
         } else {
-            body.with_len_max(self.origin.config.body_len_max)
-                .with_timeout(Some(self.origin.config.body_timeout))
+            body.with_len_max(len_max).with_timeout(Some(self.origin.config.body_timeout))
         };
     }
 
@@ -181,7 +203,7 @@ impl Request {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TooLarge`] beyond [`ServerConfig::body_len_max`]; the client broke off, broke a rule or took too long. A
+    /// [`Error::TooLarge`] beyond [`ServerConfig::body_len_max`](crate::ServerConfig::body_len_max); the client broke off, broke a rule or took too long. A
     /// handler may return the error as it is: it is answered with the status that is meant for it.
     pub async fn bytes(&mut self) -> Result<Bytes, Error> {
         self.body.bytes().await

@@ -9,8 +9,8 @@ use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::{self, Acceptance, Negotiated};
 
 use super::Response;
-use crate::io::Io;
-use crate::server::Seat;
+use crate::registry::Seat;
+use crate::transport::Io;
 use crate::websocket::{Driven, WebSocket, WebSocketConfig};
 
 /// Who hands over the connection behind a response.
@@ -20,7 +20,7 @@ pub(crate) enum Carrier {
     Own,
     /// hyper's.
     #[cfg(feature = "hyper")]
-    Hyper(crate::tower::PendingUpgrade),
+    Hyper(crate::transport::PendingUpgrade),
     /// A server that cannot.
     #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "every other server is behind `tower`"))]
     None,

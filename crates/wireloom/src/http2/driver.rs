@@ -16,9 +16,9 @@ use wireloom_ws::Keepalive;
 use super::handles::Requests;
 use super::head::Incoming;
 use super::shared::{Shared, State};
-use crate::buffer::Buffer;
 use crate::error::{Error, Stage};
-use crate::io::Io;
+use crate::transport::Io;
+use crate::transport::buffer::Buffer;
 
 /// The most slices that are written at once: a header and a payload for each of the frames that the core prepares.
 const SLICES_MAX: usize = 64;

@@ -22,7 +22,7 @@
 //! - Window is given back as content is taken from the [`RecvStream`], not before: who does not read holds the peer back.
 //! - Dropping a [`RecvStream`] before its end, or a [`SendStream`] that was not finished, resets the stream (a server
 //!   that has answered in full resets with NO_ERROR, RFC 9113 §8.1).
-//! - [`tunnel`](crate::tunnel) makes a transport of the two.
+//! - [`Tunnel`] makes a transport of the two.
 
 mod content;
 mod driver;
@@ -30,8 +30,10 @@ mod events;
 mod handles;
 mod head;
 mod shared;
+mod tunnel;
 
 pub(crate) use driver::{Driver, Moved};
 pub(crate) use handles::{RecvStream, Requests, SendStream};
 pub(crate) use head::{Head, Incoming, to_fields};
 pub(crate) use shared::{At, Shared};
+pub(crate) use tunnel::Tunnel;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use wireloom_ws::deflate::DeflateConfig;
 
+use crate::http::RequestConfig;
 use crate::websocket::WebSocketConfig;
 
 /// Choices for a server. Every field says its reason beside its default.
@@ -55,6 +56,7 @@ impl Default for ServerConfig {
         http2.settings.enable_connect_protocol = true;
         http2.limits.stall_timeout = Duration::from_secs(60);
         http2.output_ahead = 256 << 10;
+        let RequestConfig { body_len_max, body_timeout, websocket, deflate } = RequestConfig::default();
         Self {
             connections_max: 100_000,
             connections_per_address_max: None,
@@ -62,13 +64,24 @@ impl Default for ServerConfig {
             handshake_timeout: Duration::from_secs(10),
             keep_alive_timeout: Duration::from_secs(60),
             tcp_keepalive: Some(Duration::from_secs(300)),
-            body_timeout: Duration::from_secs(30),
+            body_timeout,
             head_len_max: 16 << 10,
-            body_len_max: 1 << 20,
+            body_len_max,
             http2,
             shutdown_grace: Duration::from_secs(10),
-            websocket: WebSocketConfig::default(),
-            deflate: None,
+            websocket,
+            deflate,
+        }
+    }
+}
+
+impl ServerConfig {
+    pub(crate) fn for_requests(&self) -> RequestConfig {
+        RequestConfig {
+            body_len_max: self.body_len_max,
+            body_timeout: self.body_timeout,
+            websocket: self.websocket.clone(),
+            deflate: self.deflate.clone(),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! WebSocket, or HTTP/2 ([`super::http2`]).
 
 use std::future::{Future as _, poll_fn};
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,19 +14,19 @@ use tokio::net::TcpStream;
 use wireloom_http2::upgrade::PREFACE;
 use wireloom_http2::{Role as Http2Role, StreamKey};
 
-use super::beginning::TLS_HANDSHAKE;
-use super::body::Framing;
-use super::head::{self, Refusal};
-use super::intake::{Intake, Over, poll_read};
+use super::accept::TLS_HANDSHAKE;
+use super::config::ServerConfig;
 use super::panic;
-use super::patience::{Deadline, Patience, Stopped, until};
-use super::registry::{Handshaking, Phase, Registry, Seat};
-use super::write::{self, Ending};
+use super::timeouts::{Deadline, Patience, Stopped, until};
 use super::{Handler, http2};
 use crate::error::Error;
 use crate::http::{Body, Open, Origin, Request, Response, Running, Version};
+use crate::http1::head::{self, Refusal};
+use crate::http1::write::{self, Ending};
+use crate::http1::{BodyEnd, BodyReader, Framing};
 use crate::http2::Driver;
-use crate::io::Io;
+use crate::registry::{Handshaking, Phase, Registry, Seat};
+use crate::transport::{Io, poll_read, poll_write_all};
 
 /// How long a refused peer may go on sending before it is cut: it should get to read why (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
@@ -41,6 +41,7 @@ const SWITCHING_TO_HTTP2: &[u8] =
 pub(super) struct Connection {
     pub(super) io: Io,
     pub(super) origin: Arc<Origin>,
+    pub(super) config: Arc<ServerConfig>,
     pub(super) registry: Arc<Registry>,
     pub(super) seat: Seat,
     pub(super) patience: Patience,
@@ -70,14 +71,20 @@ type Upgraded = (Arc<http2::Shared>, StreamKey, Request);
 
 /// What becomes of a request.
 enum Begun<F> {
-    Handling(Asked, Intake, F),
+    Handling(Asked, BodyReader, F),
     Upgraded(Box<Upgraded>),
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream, origin: Arc<Origin>, registry: Arc<Registry>, seat: Seat) -> Self {
+    pub(super) fn new(
+        stream: TcpStream,
+        origin: Arc<Origin>,
+        config: Arc<ServerConfig>,
+        registry: Arc<Registry>,
+        seat: Seat,
+    ) -> Self {
         let patience = Patience::new(registry.clone());
-        Self { io: Io::Tcp(stream), origin, registry, seat, patience, bytes: BytesMut::new() }
+        Self { io: Io::Tcp(stream), origin, config, registry, seat, patience, bytes: BytesMut::new() }
     }
 
     /// Serves one request after the other until something else becomes of the connection. `handshaking` is let go when it is
@@ -156,18 +163,18 @@ impl Connection {
 
     /// Serves HTTP/2 until the end.
     pub(super) async fn speak_http2(self, upgraded: Option<Box<Upgraded>>, handler: &Arc<impl Handler>) {
-        let Self { io, origin, registry, seat, bytes, .. } = self;
+        let Self { io, origin, config, registry, seat, bytes, .. } = self;
         let (driver, first) = match upgraded.map(|upgraded| *upgraded) {
             Some((shared, key, request)) => {
                 (Driver::over(io, shared).preceded_by(SWITCHING_TO_HTTP2), Some((key, request)))
             }
             // The configuration is judged when the server begins.
-            None => match Driver::new(io, Http2Role::Server, origin.config.http2) {
+            None => match Driver::new(io, Http2Role::Server, config.http2) {
                 Ok(driver) => (driver, None),
                 Err(_) => return,
             },
         };
-        let driver = driver.arrived(&bytes);
+        let driver = driver.arrived(&bytes).idle_timeout(config.keep_alive_timeout);
         drop(bytes);
         http2::serve(driver, first, origin, registry, handler).await;
         drop(seat);
@@ -177,12 +184,11 @@ impl Connection {
     /// answered as if it had not asked.
     fn upgrade(&self, request: &Request) -> Option<(Arc<http2::Shared>, StreamKey)> {
         let settings = http2_settings(request)?;
-        http2::Shared::upgraded(self.origin.config.http2, &settings, request.kind()).ok()
+        http2::Shared::upgraded(self.config.http2, &settings, request.kind()).ok()
     }
 
     async fn read_head(&mut self, first: bool) -> Arrived {
-        let Self { io, origin, patience, bytes, .. } = self;
-        let config = &origin.config;
+        let Self { io, config, patience, bytes, .. } = self;
         let mut scanned = 0;
         let mut deadline =
             Deadline::after(if first { config.handshake_timeout } else { config.keep_alive_timeout });
@@ -219,22 +225,26 @@ impl Connection {
         }
         let framing = Framing::of(request.head(), request.version())?;
         let expects = request.version() == Version::Http11 && request.names("expect", "100-continue");
-        let intake = Intake::new(framing, &mut self.bytes, &mut request, expects)?;
-        if intake.over() == Some(Over::Complete)
+        let (mut body, content) = BodyReader::new(framing, &mut self.bytes)?;
+        if expects {
+            body.expect_continue();
+        }
+        request.set_body(Body::http1(content));
+        if body.end() == Some(BodyEnd::Complete)
             && let Some((shared, key)) = self.upgrade(&request)
         {
             return Ok(Begun::Upgraded(Box::new((shared, key, request))));
         }
         self.registry.counters.requests.fetch_add(1, Ordering::Relaxed);
-        Ok(Begun::Handling(Asked::of(&request), intake, handle(request)))
+        Ok(Begun::Handling(Asked::of(&request), body, handle(request)))
     }
 
     /// Reads what is left of a request's body, for whoever it is; says whether it has come to its end.
-    async fn read_rest(&mut self, intake: &mut Intake) -> bool {
-        let Self { io, bytes, patience, origin, .. } = self;
-        let mut deadline = Deadline::after(origin.config.body_timeout);
+    async fn read_rest(&mut self, intake: &mut BodyReader) -> bool {
+        let Self { io, bytes, patience, config, .. } = self;
+        let mut deadline = Deadline::after(config.body_timeout);
         let read = patience.within(&mut deadline, Phase::Cut, |cx| intake.poll(cx, io, bytes)).await;
-        read == Ok(Over::Complete)
+        read == Ok(BodyEnd::Complete)
     }
 
     /// Sends a body as it comes into being; the head with what comes first.
@@ -244,7 +254,7 @@ impl Connection {
         mut body: Body,
         ending: Ending,
         trailers: bool,
-        intake: &mut Intake,
+        intake: &mut BodyReader,
     ) -> io::Result<()> {
         let mut left = match ending {
             Ending::Length(len) => len,
@@ -313,13 +323,14 @@ impl Connection {
 
     /// Writes all of this, within the time that a head may take.
     async fn write(&mut self, parts: &[&[u8]]) -> io::Result<()> {
-        let Self { io, patience, origin, .. } = self;
+        let Self { io, patience, config, .. } = self;
         let total: usize = parts.iter().map(|part| part.len()).sum();
         // A slow line gets the time for what it is sent: 16 KiB a second at least.
         let slowness = Duration::from_secs((total >> 14) as u64);
-        let mut deadline = Deadline::after(origin.config.handshake_timeout + slowness);
+        let mut deadline = Deadline::after(config.handshake_timeout + slowness);
         let mut written = 0;
-        let work = patience.within(&mut deadline, Phase::Cut, |cx| poll_write(cx, io, parts, &mut written));
+        let work =
+            patience.within(&mut deadline, Phase::Cut, |cx| poll_write_all(cx, io, parts, &mut written));
         match work.await {
             Ok(written) => written,
             Err(_) => {
@@ -396,9 +407,9 @@ struct Answer {
 }
 
 /// What a response is on the wire.
-fn compose(mut response: Response, asked: &Asked, intake: &mut Intake) -> Answer {
+fn compose(mut response: Response, asked: &Asked, intake: &mut BodyReader) -> Answer {
     let mut opening = response.opening.take();
-    if opening.is_some() && intake.over() != Some(Over::Complete) {
+    if opening.is_some() && intake.end() != Some(BodyEnd::Complete) {
         response = Response::text(400, "a WebSocket does not begin with a body\n");
         opening = None;
     }
@@ -476,44 +487,5 @@ fn poll_gone(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<()
     match ready!(poll_read(cx, io, bytes)) {
         Ok(1..) => Poll::Pending,
         _ => Poll::Ready(()),
-    }
-}
-
-/// Reads what is there behind what was read; 0 at the end. No buffer is held while waiting.
-pub(crate) async fn read(io: &mut Io, into: &mut BytesMut) -> io::Result<usize> {
-    poll_fn(|cx| poll_read(cx, io, into)).await
-}
-
-/// Writes all of this.
-pub(crate) async fn write(io: &mut Io, parts: &[&[u8]]) -> io::Result<()> {
-    let mut written = 0;
-    poll_fn(|cx| poll_write(cx, io, parts, &mut written)).await
-}
-
-/// Writes all of this but the first bytes, which were written before; counts on.
-fn poll_write(
-    cx: &mut Context<'_>,
-    io: &mut Io,
-    parts: &[&[u8]],
-    written: &mut usize,
-) -> Poll<io::Result<()>> {
-    loop {
-        let mut slices = [IoSlice::new(&[]); 4];
-        let (mut count, mut passed) = (0, *written);
-        for part in parts {
-            let rest = &part[passed.min(part.len())..];
-            passed = passed.saturating_sub(part.len());
-            if !rest.is_empty() && count < slices.len() {
-                slices[count] = IoSlice::new(rest);
-                count += 1;
-            }
-        }
-        if count == 0 {
-            return io.poll_flush(cx);
-        }
-        match ready!(io.poll_write(cx, &slices[..count]))? {
-            0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-            len => *written += len,
-        }
     }
 }

@@ -20,27 +20,26 @@ use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::message::RequestKind;
 
-use super::registry::{Phase, Registry};
-use super::write::digits;
-use super::{Handler, date, panic};
+use super::{Handler, panic};
 use crate::error::Error;
 use crate::headers::Headers;
 use crate::http::{Body, Origin, Request, Response, Running};
+use crate::http1::date;
+use crate::http1::write::digits;
 pub(super) use crate::http2::Shared;
-use crate::http2::{At, Driver, Incoming, Moved, RecvStream, to_fields};
-use crate::io::Io;
-use crate::tunnel::Tunnel;
+use crate::http2::{At, Driver, Incoming, Moved, RecvStream, Tunnel, to_fields};
+use crate::registry::{Phase, Registry};
+use crate::transport::Io;
 
 /// Serves until the end. `first` is a request that was upgraded.
 pub(super) async fn serve(
-    driver: Driver,
+    mut driver: Driver,
     first: Option<(StreamKey, Request)>,
     origin: Arc<Origin>,
     registry: Arc<Registry>,
     handler: &Arc<impl Handler>,
 ) {
     registry.counters.http2.fetch_add(1, Ordering::Relaxed);
-    let mut driver = driver.idle_timeout(origin.config.keep_alive_timeout);
     let serving = Serving { shared: driver.shared().clone(), registry, origin, handler: handler.clone() };
     let mut tasks = JoinSet::new();
     let mut incoming = Vec::new();

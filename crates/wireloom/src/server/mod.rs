@@ -9,19 +9,12 @@
 //!              '-> ALPN: h2 -> HTTP/2                          '-> Upgrade::on_open -> 200 -> tunnel -> WebSocket
 //! ```
 
-mod beginning;
-mod body;
+mod accept;
 mod config;
 mod connection;
-mod date;
-mod head;
 mod http2;
-mod intake;
 mod panic;
-mod patience;
-mod pipe;
-mod registry;
-mod write;
+mod timeouts;
 
 use std::io;
 use std::net::SocketAddr;
@@ -41,18 +34,11 @@ use tracing::Instrument as _;
 pub use config::ServerConfig;
 
 use crate::http::{IntoResponse, Origin, Request, Response, Running};
+use crate::registry::{self, Phase, Registry};
 #[cfg(feature = "tls")]
-use crate::tls::ServerTls;
-pub(crate) use body::Framing;
+use crate::transport::tls::ServerTls;
 use connection::{Connection, Next};
-pub(crate) use connection::{read, write};
-pub(crate) use head::{end as head_end, parse_response};
-pub(crate) use intake::{Intake, poll_read};
-use patience::until;
-pub(crate) use pipe::PipeReader;
-pub(crate) use registry::Seat;
-use registry::{Phase, Registry};
-pub(crate) use write::{chunk_size, fields, last_chunk};
+use timeouts::until;
 
 /// What answers requests: any `Fn(Request) -> impl Future<Output = Response>`, or another [`IntoResponse`].
 ///
@@ -191,6 +177,7 @@ impl Server {
             tls,
         });
         let inherited = tune_all(&listener, &config);
+        let for_requests = Arc::new(config.for_requests());
         loop {
             // Beyond the limit, connections wait in the kernel's queue.
             let accepting = async {
@@ -213,8 +200,8 @@ impl Server {
                 let _ = tune(SockRef::from(&stream), &config);
             }
             let key = seat.key();
-            let origin = Arc::new(Origin { peer, tls: None, config: config.clone() });
-            let connection = Connection::new(stream, origin, registry.clone(), seat);
+            let origin = Arc::new(Origin { peer, tls: None, config: for_requests.clone() });
+            let connection = Connection::new(stream, origin, config.clone(), registry.clone(), seat);
             let task = Task::Http(Box::pin(serving.clone().serve(connection)));
             #[cfg(feature = "tracing")]
             let task = task.instrument(tracing::debug_span!("connection", %peer));
@@ -424,7 +411,7 @@ mod tests {
             #[cfg(feature = "tls")]
             tls: None,
         });
-        let http = serving.serve(Connection::new(stream, origin, registry, seat));
+        let http = serving.serve(Connection::new(stream, origin, Arc::default(), registry, seat));
         println!("a connection of HTTP/1.1 {}, its task {}", size_of_val(&http), size_of::<Task<()>>());
         assert!(size_of_val(&http) <= 1032, "{}", size_of_val(&http));
         assert!(size_of::<Task<()>>() <= 24);

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 
 use super::Handler;
-use super::registry::Registry;
 use crate::http::{Request, Response};
+use crate::registry::Registry;
 
 pin_project! {
     /// The response of a handler, and whether it is 500 because the handler panicked.

@@ -88,7 +88,7 @@ fn carrier<B>(request: &mut http::Request<B>) -> Carrier {
         return Carrier::Own;
     }
     #[cfg(feature = "hyper")]
-    if let Some(pending) = super::PendingUpgrade::of(request) {
+    if let Some(pending) = crate::transport::PendingUpgrade::of(request) {
         return Carrier::Hyper(pending);
     }
     Carrier::None

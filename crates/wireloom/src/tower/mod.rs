@@ -27,8 +27,6 @@
 //! ```
 
 mod convert;
-#[cfg(feature = "hyper")]
-mod upgraded;
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -39,10 +37,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tower_service::Service;
 
-#[cfg(feature = "hyper")]
-pub(crate) use upgraded::PendingUpgrade;
-
-use crate::http::{Body, Origin, Request, Response, TlsInfo, Upgrade};
+use crate::http::{Body, Origin, Request, RequestConfig, Response, TlsInfo, Upgrade};
 use crate::server::{Handler, ServerConfig};
 
 /// Among the extensions of a request that Wireloom's server has received: where it came from.
@@ -121,14 +116,14 @@ where
 /// A [`Handler`] as a `tower` service. What `config` says of bodies and WebSockets holds; connections are those of the server
 /// that it is mounted on. Without a [`Peer`] among the extensions, requests come from 0.0.0.0:0.
 pub fn service<H: Handler>(handler: H, config: ServerConfig) -> HandlerService<H> {
-    HandlerService { handler: Arc::new(handler), config: Arc::new(config) }
+    HandlerService { handler: Arc::new(handler), config: Arc::new(config.for_requests()) }
 }
 
 /// What [`service`] makes.
 #[derive(Debug)]
 pub struct HandlerService<H> {
     handler: Arc<H>,
-    config: Arc<ServerConfig>,
+    config: Arc<RequestConfig>,
 }
 
 impl<H> Clone for HandlerService<H> {

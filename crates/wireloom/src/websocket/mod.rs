@@ -38,7 +38,7 @@ pub use sender::{Sender, Sending};
 pub use state::Traffic;
 
 use crate::error::Error;
-use crate::io::{Io, Transport};
+use crate::transport::{Io, Transport};
 pub(crate) use slow::SlowTally;
 pub(crate) use stage::Driven;
 pub(crate) use state::Shared;

@@ -16,8 +16,8 @@ use wireloom_ws::{Cause, End, Event, IdleInbound, Inbound, Kind};
 use super::message::{Message, OwnedMessage, Part};
 use super::observer::Observed;
 use super::state::{Half, Shared, State, Traffic};
-use crate::buffer::{self, Buffer};
 use crate::error::{Error, Stage};
+use crate::transport::buffer::{self, Buffer};
 
 /// From this much of a frame outstanding on, a read goes to the end of the message itself. What is less is copied there from
 /// a buffer that takes what follows it too: a system call costs more than that.

@@ -17,7 +17,7 @@ use super::observer::{Observed, Watch};
 use super::slow::{Slow, SlowTally};
 use super::stage;
 use crate::error::Error;
-use crate::io::Io;
+use crate::transport::Io;
 
 /// The most slices that are written at once.
 const SLICES_MAX: usize = 32;

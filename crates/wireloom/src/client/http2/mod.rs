@@ -31,9 +31,8 @@ use super::{Connector, Opened, Protocols};
 use crate::error::{Error, Stage};
 use crate::headers::Headers;
 use crate::http::{TlsInfo, Version};
-use crate::http2::{Driver, RecvStream, Requests, SendStream};
-use crate::io::Io;
-use crate::tunnel::Tunnel;
+use crate::http2::{Driver, RecvStream, Requests, SendStream, Tunnel};
+use crate::transport::Io;
 use crate::websocket::WebSocket;
 
 /// A connection of HTTP/2 to one server. Clones are handles of the same connection, which ends when the last of them is

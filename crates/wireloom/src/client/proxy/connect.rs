@@ -3,7 +3,7 @@
 use super::{ProxyError, read_exact, write_all};
 use crate::client::credentials::Credentials;
 use crate::error::Error;
-use crate::io::Io;
+use crate::transport::Io;
 
 /// Bytes of the answer's head, those of informational answers included; header lines in it.
 /// As for [`wireloom_ws::handshake::HandshakeLimits`].

@@ -13,8 +13,10 @@ use super::credentials::{Credentials, split_userinfo};
 use super::dial::Known;
 #[cfg(feature = "tls")]
 use super::tls::ClientTls;
+pub use crate::error::ProxyError;
+
 use crate::error::Error;
-use crate::io::Io;
+use crate::transport::{Io, write_all as write};
 
 pub(super) use environment::Environment;
 
@@ -172,7 +174,7 @@ async fn read_exact(io: &mut Io, into: &mut [u8]) -> Result<(), Error> {
 }
 
 async fn write_all(io: &mut Io, bytes: &[u8]) -> Result<(), Error> {
-    crate::server::write(io, &[bytes]).await.map_err(cut)
+    write(io, &[bytes]).await.map_err(cut)
 }
 
 /// A proxy that hangs up is the proxy's failure, not the server's.
@@ -183,58 +185,6 @@ fn cut(error: io::Error) -> Error {
         | io::ErrorKind::BrokenPipe
         | io::ErrorKind::UnexpectedEof => ProxyError::Cut.into(),
         _ => error.into(),
-    }
-}
-
-/// Why a proxy opened no tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ProxyError {
-    /// The URL is not one of a proxy.
-    Url,
-    /// An HTTP proxy answered CONNECT with this status; 407 when it wants (other) credentials.
-    Refused(u16),
-    /// A SOCKS5 proxy answered with this code (RFC 1928 §6).
-    Socks(u8),
-    /// A SOCKS5 proxy wants to be told who asks in another way, or at all.
-    Method,
-    /// A SOCKS5 proxy does not accept the credentials.
-    Credentials,
-    /// The credentials cannot be sent: they are too long for SOCKS5 (255 bytes each), empty, or hold control characters.
-    Unsendable,
-    /// The host's name is too long for SOCKS5: over 255 bytes.
-    HostLen,
-    /// It answered with something that is none of its protocol's.
-    Malformed,
-    /// The head of its answer is longer than 16 KiB.
-    HeadLen,
-    /// It hung up.
-    Cut,
-}
-
-impl fmt::Display for ProxyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Url => f.write_str("not the URL of a proxy (http, https, socks5 or socks5h)"),
-            Self::Refused(407) => f.write_str("the proxy wants credentials (407)"),
-            Self::Refused(status) => write!(f, "the proxy answered {status}"),
-            Self::Socks(code) => write!(f, "the proxy answered: {}", socks5::reason(*code)),
-            Self::Method => f.write_str("the proxy accepts no authentication that this client offers"),
-            Self::Credentials => f.write_str("the proxy does not accept the credentials"),
-            Self::Unsendable => f.write_str("the credentials cannot be sent to the proxy"),
-            Self::HostLen => f.write_str("the name of the host is too long for the proxy"),
-            Self::Malformed => f.write_str("the proxy does not speak its protocol"),
-            Self::HeadLen => f.write_str("the answer of the proxy is too long"),
-            Self::Cut => f.write_str("the proxy hung up"),
-        }
-    }
-}
-
-impl std::error::Error for ProxyError {}
-
-impl From<ProxyError> for Error {
-    fn from(error: ProxyError) -> Self {
-        Self::Proxy(error)
     }
 }
 

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use super::{ProxyError, read_exact, write_all};
 use crate::client::credentials::Credentials;
 use crate::error::Error;
-use crate::io::Io;
+use crate::transport::Io;
 
 const VERSION: u8 = 5;
 const NO_AUTHENTICATION: u8 = 0;
@@ -122,19 +122,4 @@ fn login(credentials: &Credentials) -> Result<Vec<u8>, Error> {
         out.extend(part);
     }
     Ok(out)
-}
-
-/// RFC 1928 §6.
-pub(super) fn reason(code: u8) -> &'static str {
-    match code {
-        1 => "general failure",
-        2 => "not allowed by its rules",
-        3 => "network unreachable",
-        4 => "host unreachable",
-        5 => "connection refused",
-        6 => "time to live expired",
-        7 => "command not supported",
-        8 => "address type not supported",
-        _ => "unknown failure",
-    }
 }

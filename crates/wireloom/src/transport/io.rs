@@ -1,18 +1,26 @@
 //! What a connection runs over: TCP, TLS over it, or whatever else reads and writes. It owns the transport and no buffer.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::tunnel::Tunnel;
+use super::buffer::Buffer;
 
 /// Anything that reads and writes bytes in order.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Transport for T {}
+
+/// A transport over a stream of another connection, such as one of HTTP/2 (RFC 8441).
+pub(crate) trait Tunnel: Transport {
+    /// Ready when a read would be.
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
 
 /// The transports a connection is made of.
 pub(crate) enum Io {
@@ -20,7 +28,7 @@ pub(crate) enum Io {
     #[cfg(feature = "tls")]
     Tls(Box<tokio_rustls::TlsStream<TcpStream>>),
     /// A stream of HTTP/2.
-    Tunnel(Box<Tunnel>),
+    Tunnel(Box<dyn Tunnel>),
     Other(Box<dyn Transport>),
 }
 
@@ -110,5 +118,54 @@ impl Io {
 impl From<TcpStream> for Io {
     fn from(io: TcpStream) -> Self {
         Self::Tcp(io)
+    }
+}
+
+/// Reads once and appends to `into`; 0 at the end. No buffer is held while waiting.
+pub(crate) fn poll_read(cx: &mut Context<'_>, io: &mut Io, into: &mut BytesMut) -> Poll<io::Result<usize>> {
+    ready!(io.poll_read_ready(cx))?;
+    let mut buffer = Buffer::take();
+    let len = ready!(io.poll_read(cx, buffer.space()))?;
+    buffer.filled(len);
+    into.extend_from_slice(buffer.waiting());
+    Poll::Ready(Ok(len))
+}
+
+/// As [`poll_read`].
+pub(crate) async fn read(io: &mut Io, into: &mut BytesMut) -> io::Result<usize> {
+    poll_fn(|cx| poll_read(cx, io, into)).await
+}
+
+/// Writes all of `parts`, and flushes.
+pub(crate) async fn write_all(io: &mut Io, parts: &[&[u8]]) -> io::Result<()> {
+    let mut written = 0;
+    poll_fn(|cx| poll_write_all(cx, io, parts, &mut written)).await
+}
+
+/// Writes `parts` from byte `written` on, and flushes; advances `written`.
+pub(crate) fn poll_write_all(
+    cx: &mut Context<'_>,
+    io: &mut Io,
+    parts: &[&[u8]],
+    written: &mut usize,
+) -> Poll<io::Result<()>> {
+    loop {
+        let mut slices = [IoSlice::new(&[]); 4];
+        let (mut count, mut passed) = (0, *written);
+        for part in parts {
+            let rest = &part[passed.min(part.len())..];
+            passed = passed.saturating_sub(part.len());
+            if !rest.is_empty() && count < slices.len() {
+                slices[count] = IoSlice::new(rest);
+                count += 1;
+            }
+        }
+        if count == 0 {
+            return io.poll_flush(cx);
+        }
+        match ready!(io.poll_write(cx, &slices[..count]))? {
+            0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            len => *written += len,
+        }
     }
 }

@@ -15,15 +15,15 @@ use wireloom_ws::CloseCode;
 use crate::websocket::{Shared, SlowTally};
 
 /// A connection on which nothing moves for so long gives back what it can.
-pub(super) const QUIET: Duration = Duration::from_secs(5);
+pub(crate) const QUIET: Duration = Duration::from_secs(5);
 
 /// Held by a connection of which it is not known yet what it speaks.
-pub(super) type Handshaking = tokio::sync::OwnedSemaphorePermit;
+pub(crate) type Handshaking = tokio::sync::OwnedSemaphorePermit;
 
 /// How far the end of a server has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     Serving,
     Draining,
     Cut,
@@ -31,21 +31,21 @@ pub(super) enum Phase {
 
 /// What happens in a server, in numbers.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) accepted: AtomicU64,
-    pub(super) refused: AtomicU64,
-    pub(super) open: AtomicUsize,
-    pub(super) tls_failed: AtomicU64,
-    pub(super) http2: AtomicU64,
-    pub(super) requests: AtomicU64,
-    pub(super) opened: AtomicU64,
-    pub(super) slow: Arc<SlowTally>,
-    pub(super) panicked: AtomicU64,
+pub(crate) struct Counters {
+    pub(crate) accepted: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) open: AtomicUsize,
+    pub(crate) tls_failed: AtomicU64,
+    pub(crate) http2: AtomicU64,
+    pub(crate) requests: AtomicU64,
+    pub(crate) opened: AtomicU64,
+    pub(crate) slow: Arc<SlowTally>,
+    pub(crate) panicked: AtomicU64,
 }
 
 #[derive(Debug)]
-pub(super) struct Registry {
-    pub(super) counters: Counters,
+pub(crate) struct Registry {
+    pub(crate) counters: Counters,
     phase: AtomicU8,
     /// All who wait are told when the phase has changed.
     turned: Arc<Notify>,
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Members {
 }
 
 impl Registry {
-    pub(super) fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             counters: Counters::default(),
             phase: AtomicU8::new(Phase::Serving as u8),
@@ -90,7 +90,7 @@ impl Registry {
         })
     }
 
-    pub(super) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
             0 => Phase::Serving,
             1 => Phase::Draining,
@@ -99,12 +99,12 @@ impl Registry {
     }
 
     /// Ready when the phase changes from what it is now.
-    pub(super) fn turned(&self) -> OwnedNotified {
+    pub(crate) fn turned(&self) -> OwnedNotified {
         self.turned.clone().notified_owned()
     }
 
     /// Waits for this phase, or a later one.
-    pub(super) async fn reached(&self, phase: Phase) {
+    pub(crate) async fn reached(&self, phase: Phase) {
         loop {
             // In this order nothing is missed.
             let turned = self.turned.notified();
@@ -116,7 +116,7 @@ impl Registry {
     }
 
     /// Goes on to a later phase; never back.
-    pub(super) fn enter(&self, phase: Phase) {
+    pub(crate) fn enter(&self, phase: Phase) {
         if self.phase.fetch_max(phase as u8, Ordering::AcqRel) < phase as u8 {
             self.turned.notify_waiters();
         }
@@ -126,14 +126,14 @@ impl Registry {
     }
 
     /// What a panic says may be a secret: it is for whoever has set the hook.
-    pub(super) fn count_panic(&self) {
+    pub(crate) fn count_panic(&self) {
         self.counters.panicked.fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "tracing")]
         tracing::error!("a handler panicked");
     }
 
     /// A seat for a connection from an address; `None` when there are `max` already.
-    pub(super) fn admit(self: &Arc<Self>, address: IpAddr, max: Option<usize>) -> Option<Seat> {
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr, max: Option<usize>) -> Option<Seat> {
         let address = client_of(address);
         let mut members = lock(&self.members);
         if let Some(max) = max {
@@ -151,34 +151,34 @@ impl Registry {
     }
 
     /// Waits until there are fewer connections than this. One task may wait.
-    pub(super) async fn below(&self, max: usize) {
+    pub(crate) async fn below(&self, max: usize) {
         while self.counters.open.load(Ordering::Relaxed) >= max {
             self.vacated.notified().await;
         }
     }
 
     /// What serves the connection with this seat, unless it is done already.
-    pub(super) fn serves(&self, key: usize, task: AbortHandle) {
+    pub(crate) fn serves(&self, key: usize, task: AbortHandle) {
         if let Some(member) = lock(&self.members).all.get_mut(key) {
             member.task = Some(task);
         }
     }
 
     /// Stops whatever serves.
-    pub(super) fn abort(&self) {
+    pub(crate) fn abort(&self) {
         let tasks: Vec<_> =
             lock(&self.members).all.iter().filter_map(|(_, member)| member.task.clone()).collect();
         tasks.iter().for_each(AbortHandle::abort);
     }
 
     /// A seat for a WebSocket over a stream of a connection.
-    pub(super) fn seat(self: &Arc<Self>) -> Seat {
+    pub(crate) fn seat(self: &Arc<Self>) -> Seat {
         let member = Member { is_connection: false, task: None, socket: None, address: None };
         let key = lock(&self.members).all.insert(member);
         Seat { registry: self.clone(), key }
     }
 
-    pub(super) fn sockets_len(&self) -> usize {
+    pub(crate) fn sockets_len(&self) -> usize {
         lock(&self.members).sockets
     }
 
@@ -188,7 +188,7 @@ impl Registry {
     }
 
     /// Lets connections that are quiet give back what they hold.
-    pub(super) fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         self.sockets().iter().for_each(|socket| socket.release_if_quiet());
     }
 }
@@ -200,7 +200,7 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    pub(super) fn key(&self) -> usize {
+    pub(crate) fn key(&self) -> usize {
         self.key
     }
 

@@ -15,8 +15,8 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use wireloom_http2::error::ErrorCode;
 
+use super::{RecvStream, Requests, SendStream};
 use crate::error::Error;
-use crate::http2::{RecvStream, Requests, SendStream};
 
 /// A tunnel, open in both directions.
 pub(crate) struct Tunnel {
@@ -37,9 +37,10 @@ impl Tunnel {
         self._requests = Some(requests);
         self
     }
+}
 
-    /// Ready when a read would be.
-    pub(crate) fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+impl crate::transport::Tunnel for Tunnel {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.recv.poll_readable(cx).map(Ok)
     }
 }

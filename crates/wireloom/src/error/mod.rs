@@ -6,7 +6,11 @@ use std::io;
 use wireloom_ws::handshake::uri::UriError;
 use wireloom_ws::handshake::{HandshakeError, Response};
 
-use crate::client::ProxyError;
+mod proxy;
+#[cfg(feature = "tls")]
+mod tls;
+
+pub use proxy::ProxyError;
 
 /// Why something could not be done.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,7 +103,7 @@ impl fmt::Display for Error {
             #[cfg(feature = "tls")]
             Self::Tls(error) => {
                 f.write_str("TLS: ")?;
-                crate::tls::reason(error, f)
+                tls::reason(error, f)
             }
             Self::NoTls => f.write_str("this build speaks no TLS"),
             Self::Http2(error) => write!(f, "HTTP/2: {error}"),

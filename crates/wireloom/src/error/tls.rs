@@ -5,7 +5,7 @@ use std::fmt;
 use rustls::{AlertDescription, CertificateError, Error, InconsistentKeys};
 
 /// What `error` means.
-pub(crate) fn reason(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(super) fn reason(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let text = match error {
         Error::InvalidCertificate(error) => return certificate(error, f),
         Error::InvalidMessage(_) => "the peer does not speak TLS here",

@@ -5,7 +5,7 @@ use bytes::{Buf as _, BytesMut};
 
 use super::head::Refusal;
 use crate::headers::Headers;
-use crate::http::Version;
+use crate::version::Version;
 
 /// A line that begins a chunk, or of the trailer: longer ones are refused.
 const LINE_LEN_MAX: usize = 1024;
@@ -55,7 +55,7 @@ impl Framing {
     }
 
     /// Of a request (RFC 9112 §6.3).
-    pub(super) fn of(head: &Headers, version: Version) -> Result<Self, Refusal> {
+    pub(crate) fn of(head: &Headers, version: Version) -> Result<Self, Refusal> {
         let mut codings = head.get_all("transfer-encoding");
         match (codings.next(), length(head)?) {
             // RFC 9112 §6.1: both together, or in HTTP/1.0, are how requests are smuggled.
@@ -76,7 +76,7 @@ impl Framing {
 
 /// Reads a body.
 #[derive(Debug)]
-pub(super) struct BodyReader {
+pub(super) struct BodyDecoder {
     state: State,
     trailers: Headers,
 }
@@ -99,7 +99,7 @@ enum State {
     Complete,
 }
 
-impl BodyReader {
+impl BodyDecoder {
     pub(super) fn new(framing: Framing) -> Self {
         let state = match framing {
             Framing::Length(0) => State::Complete,
@@ -124,7 +124,7 @@ impl BodyReader {
     }
 
     /// The connection has ended. Says whether that is an end.
-    pub(super) fn end(&mut self) -> bool {
+    pub(super) fn handle_eof(&mut self) -> bool {
         if matches!(self.state, State::Rest) {
             self.state = State::Complete;
         }
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     fn read(bytes: &[u8], step: usize) -> Result<(Vec<u8>, Headers, usize), u16> {
-        let mut reader = BodyReader::new(Framing::Chunked);
+        let mut reader = BodyDecoder::new(Framing::Chunked);
         let (mut held, mut content) = (BytesMut::new(), BytesMut::new());
         let mut whole = Vec::new();
         for piece in bytes.chunks(step) {

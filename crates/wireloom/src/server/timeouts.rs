@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::registry::{Phase, Registry};
+use crate::registry::{Phase, Registry};
 
 /// A time that begins with the first wait for it.
 pub(super) struct Deadline {

@@ -14,12 +14,12 @@ use tokio::io::ReadBuf;
 use tokio::sync::Semaphore;
 
 use super::connection::Connection;
-use super::intake::poll_read;
-use super::patience::Deadline;
-use super::registry::{Handshaking, Phase};
-use crate::io::Io;
+use super::timeouts::Deadline;
+use crate::registry::{Handshaking, Phase};
+use crate::transport::Io;
+use crate::transport::poll_read;
 #[cfg(feature = "tls")]
-use crate::{http::Origin, tls::ServerTls};
+use crate::{http::Origin, transport::tls::ServerTls};
 
 /// What a TLS connection begins with.
 pub(super) const TLS_HANDSHAKE: u8 = 0x16;
@@ -29,8 +29,8 @@ impl Connection {
     /// holds nothing. What it has said is left where it is if it is `secured` and may be TLS. `None` when there is nobody to
     /// serve.
     pub(super) async fn begin(&mut self, secured: bool, handshakes: &Arc<Semaphore>) -> Option<Handshaking> {
-        let Self { io, bytes, origin, patience, .. } = self;
-        let mut deadline = Deadline::after(origin.config.handshake_timeout);
+        let Self { io, bytes, config, patience, .. } = self;
+        let mut deadline = Deadline::after(config.handshake_timeout);
         loop {
             let readable = patience.within(&mut deadline, Phase::Draining, |cx| io.poll_read_ready(cx));
             readable.await.ok()?.ok()?;
@@ -63,19 +63,19 @@ impl Connection {
             self.refuse(400, "TLS is spoken here: the URL begins with https or wss").await;
             return None;
         }
-        let Self { io, origin, registry, seat, mut patience, bytes } = self;
+        let Self { io, origin, config, registry, seat, mut patience, bytes } = self;
         let Io::Tcp(stream) = io else { return None };
         let mut accepting = tls.accept(stream);
-        let mut deadline = Deadline::after(origin.config.handshake_timeout);
+        let mut deadline = Deadline::after(config.handshake_timeout);
         let accepted = patience.within(&mut deadline, Phase::Cut, |cx| Pin::new(&mut accepting).poll(cx));
         let Ok(Ok(stream)) = accepted.await else {
             failed.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        let info = Some(Arc::new(crate::tls::info(stream.get_ref().1)));
+        let info = Some(Arc::new(crate::transport::tls::info(stream.get_ref().1)));
         let origin = Arc::new(Origin { tls: info, peer: origin.peer, config: origin.config.clone() });
         let io = Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream)));
-        Some(Self { io, origin, registry, seat, patience, bytes })
+        Some(Self { io, origin, config, registry, seat, patience, bytes })
     }
 }
 

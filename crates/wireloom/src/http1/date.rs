@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::time::{Duration, SystemTime};
 
 /// As long as IMF-fixdate is.
-pub(super) type Date = [u8; 29];
+pub(crate) type Date = [u8; 29];
 
 thread_local! {
     static LATEST: Cell<(u64, Date)> = const { Cell::new((u64::MAX, [b' '; 29])) };
 }
 
 /// The date now.
-pub(super) fn now() -> Date {
+pub(crate) fn now() -> Date {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let (second, date) = LATEST.get();
     if second == now {

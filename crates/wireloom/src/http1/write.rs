@@ -8,7 +8,7 @@ use crate::headers::Headers;
 
 /// How a body says where it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(crate) enum Ending {
     /// There is none, and nothing is said of one: 101, 204, 304.
     None,
     Length(u64),
@@ -18,7 +18,7 @@ pub(super) enum Ending {
 }
 
 /// A head. `keep_alive` is `None` for a response that switches protocols, whose headers say what is to be said.
-pub(super) fn head(
+pub(crate) fn head(
     out: &mut Vec<u8>,
     status: u16,
     headers: &Headers,
@@ -56,7 +56,7 @@ pub(super) fn head(
 }
 
 /// A status is 100 to 599.
-pub(super) fn digits(status: u16) -> [u8; 3] {
+pub(crate) fn digits(status: u16) -> [u8; 3] {
     [status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8)
 }
 

@@ -12,12 +12,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
 
+use super::TlsInfo;
 use crate::error::Error;
-use crate::http::TlsInfo;
-
-mod reason;
-
-pub(crate) use reason::reason;
 
 /// What is spoken inside (RFC 7301).
 const ALPN: &[u8] = b"http/1.1";

@@ -4,18 +4,18 @@ use std::io::BufRead as _;
 use std::mem::MaybeUninit;
 
 use crate::headers::{Headers, Place};
-use crate::http::Version;
+use crate::version::Version;
 
 /// Header lines in a head: as for [`wireloom_ws::handshake::HandshakeLimits`].
 const HEADERS_MAX: usize = 100;
 
 /// A head.
 #[derive(Debug)]
-pub(super) struct Head {
-    pub(super) method: Place,
-    pub(super) target: Place,
-    pub(super) version: Version,
-    pub(super) headers: Headers,
+pub(crate) struct Head {
+    pub(crate) method: Place,
+    pub(crate) target: Place,
+    pub(crate) version: Version,
+    pub(crate) headers: Headers,
 }
 
 /// A status, and why in a few words.
@@ -42,7 +42,7 @@ pub(crate) fn end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
 }
 
 /// Reads a whole head.
-pub(super) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
+pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(&bytes, &mut headers) {
@@ -149,7 +149,7 @@ pub(crate) fn parse_response(bytes: Vec<u8>) -> Result<(u16, Version, Headers), 
 }
 
 /// Whether a request can begin with this byte (RFC 9110 §5.6.2: a method is a token).
-pub(super) fn is_method_byte(byte: u8) -> bool {
+pub(crate) fn is_method_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

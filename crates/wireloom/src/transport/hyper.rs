@@ -8,8 +8,8 @@ use hyper::rt::{Read as _, Write as _};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::Io;
 use crate::error::Error;
-use crate::io::Io;
 
 /// A connection that will be handed over.
 #[derive(Clone)]
@@ -17,7 +17,7 @@ pub(crate) struct PendingUpgrade(OnUpgrade);
 
 impl PendingUpgrade {
     /// That of a request; none when its server cannot upgrade.
-    pub(super) fn of<B>(request: &mut http::Request<B>) -> Option<Self> {
+    pub(crate) fn of<B>(request: &mut http::Request<B>) -> Option<Self> {
         request.extensions_mut().remove::<OnUpgrade>().map(Self)
     }
 

@@ -1,0 +1,141 @@
+//! The channel between a connection, which reads an HTTP/1.1 body, and the application. Nothing is read before the application
+//! asks for it, so that an application that does not read holds its peer back.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+
+use crate::error::Error;
+use crate::headers::Headers;
+
+#[derive(Default)]
+struct Channel {
+    content: BytesMut,
+    end: Option<Result<(), Error>>,
+    trailers: Option<Headers>,
+    demand: Option<Demand>,
+    receiver: Option<Waker>,
+    sender: Option<Waker>,
+}
+
+/// The demand of the receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    Content,
+    /// The receiver was dropped.
+    Closed,
+}
+
+/// The application's end.
+pub(crate) struct BodyReceiver(Arc<Mutex<Channel>>);
+
+/// The connection's end. Dropping it before [`finish`](Self::finish) fails the body.
+pub(super) struct BodySender(Arc<Mutex<Channel>>);
+
+pub(super) fn body_channel() -> (BodySender, BodyReceiver) {
+    let channel = Arc::new(Mutex::default());
+    (BodySender(channel.clone()), BodyReceiver(channel))
+}
+
+fn lock(channel: &Mutex<Channel>) -> MutexGuard<'_, Channel> {
+    channel.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl BodyReceiver {
+    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+        let mut channel = lock(&self.0);
+        if !channel.content.is_empty() {
+            return Poll::Ready(Some(Ok(channel.content.split().freeze())));
+        }
+        match &channel.end {
+            Some(Ok(())) => return Poll::Ready(None),
+            Some(Err(error)) => return Poll::Ready(Some(Err(error.clone()))),
+            None => {}
+        }
+        channel.demand = Some(Demand::Content);
+        channel.receiver = Some(cx.waker().clone());
+        let sender = channel.sender.take();
+        drop(channel);
+        sender.into_iter().for_each(Waker::wake);
+        Poll::Pending
+    }
+
+    pub(crate) fn trailers(&mut self) -> Option<Headers> {
+        lock(&self.0).trailers.take()
+    }
+}
+
+impl Drop for BodyReceiver {
+    fn drop(&mut self) {
+        let mut channel = lock(&self.0);
+        channel.demand = Some(Demand::Closed);
+        channel.content = BytesMut::new();
+        let sender = channel.sender.take();
+        drop(channel);
+        sender.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl BodySender {
+    /// Ready when content is asked for, or the receiver was dropped.
+    pub(super) fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
+        let mut channel = lock(&self.0);
+        match channel.demand {
+            Some(demand) => Poll::Ready(demand),
+            None => {
+                channel.sender = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Whether the receiver was dropped.
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.0).demand == Some(Demand::Closed)
+    }
+
+    /// Hands over the bytes that `append` adds to the content.
+    pub(super) fn put<T>(&self, append: impl FnOnce(&mut BytesMut) -> T) -> T {
+        let mut channel = lock(&self.0);
+        let result = append(&mut channel.content);
+        if channel.demand == Some(Demand::Closed) {
+            channel.content = BytesMut::new();
+        }
+        let mut receiver = None;
+        if !channel.content.is_empty() {
+            channel.demand = None;
+            receiver = channel.receiver.take();
+        }
+        drop(channel);
+        receiver.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// Ends the body.
+    pub(super) fn finish(&self, trailers: Headers) {
+        self.end(Ok(()), Some(trailers).filter(|trailers| !trailers.is_empty()));
+    }
+
+    /// Ends the body with an error.
+    pub(super) fn fail(&self, error: Error) {
+        self.end(Err(error), None);
+    }
+
+    fn end(&self, end: Result<(), Error>, trailers: Option<Headers>) {
+        let mut channel = lock(&self.0);
+        if channel.end.is_none() {
+            channel.end = Some(end);
+            channel.trailers = trailers;
+        }
+        let receiver = channel.receiver.take();
+        drop(channel);
+        receiver.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for BodySender {
+    fn drop(&mut self) {
+        self.fail(Error::Cut);
+    }
+}

@@ -1,0 +1,157 @@
+//! Reads the body of an HTTP/1.1 message from its connection while the application asks for it: of a request while its handler
+//! runs and its response is sent, or of a response.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+
+use super::body_channel::{BodyReceiver, BodySender, Demand, body_channel};
+use super::body_decoder::{BodyDecoder, Framing};
+use super::head::Refusal;
+use crate::error::Error;
+use crate::transport::{Io, poll_read};
+
+/// RFC 9110 §10.1.1.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// The connection's end of a body.
+pub(crate) struct BodyReader {
+    decoder: BodyDecoder,
+    /// `None` once the body has ended.
+    channel: Option<BodySender>,
+    /// The part of `100 Continue` that is not written yet.
+    interim: &'static [u8],
+    end: Option<BodyEnd>,
+}
+
+/// How a body ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyEnd {
+    /// Complete: another message may follow.
+    Complete,
+    /// Incomplete, and not read any further.
+    Broken,
+}
+
+/// The application's end of a body.
+pub(crate) enum Content {
+    /// The whole body arrived together with the head.
+    Whole(Bytes),
+    /// The rest is read on demand; its length, if the head announced one.
+    Streamed(BodyReceiver, Option<u64>),
+}
+
+impl BodyReader {
+    /// Takes the part of the body that arrived with the head out of `bytes`.
+    ///
+    /// # Errors
+    /// The chunked coding is invalid.
+    pub(crate) fn new(framing: Framing, bytes: &mut BytesMut) -> Result<(Self, Content), Refusal> {
+        let decoder = BodyDecoder::new(framing);
+        let len = decoder.remaining();
+        let mut reader = Self { channel: None, interim: &[], end: None, decoder };
+        if let Some(len) = len
+            && len <= bytes.len() as u64
+        {
+            // Most requests have no body.
+            reader.end = Some(BodyEnd::Complete);
+            let whole = if len > 0 { bytes.split_to(len as usize).freeze() } else { Bytes::new() };
+            return Ok((reader, Content::Whole(whole)));
+        }
+        let (sender, receiver) = body_channel();
+        sender.put(|content| reader.decoder.push(bytes, content))?;
+        reader.channel = Some(sender);
+        reader.finish_if_complete();
+        Ok((reader, Content::Streamed(receiver, len)))
+    }
+
+    /// Sends `100 Continue` before the first read (RFC 9110 §10.1.1).
+    pub(crate) fn expect_continue(&mut self) {
+        if self.end.is_none() {
+            self.interim = CONTINUE;
+        }
+    }
+
+    /// How the body ended, once it has.
+    pub(crate) fn end(&self) -> Option<BodyEnd> {
+        self.end
+    }
+
+    /// The final response begins, so that no interim one may be sent. Returns whether another request may follow: not when the
+    /// rest of the body precedes it on the connection and is not read.
+    pub(crate) fn respond(&mut self) -> bool {
+        let continued = self.interim.len() < CONTINUE.len();
+        self.interim = &[];
+        match self.end {
+            Some(end) => end == BodyEnd::Complete,
+            // A client that did not receive 100 may send its body or not (RFC 9110 §10.1.1).
+            None => continued && self.channel.as_ref().is_some_and(|channel| !channel.is_closed()),
+        }
+    }
+
+    /// Reads while the application asks for content. Ready when there is nothing more to read.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<BodyEnd> {
+        loop {
+            if let Some(end) = self.end {
+                return Poll::Ready(end);
+            }
+            let Some(channel) = &self.channel else { return Poll::Ready(BodyEnd::Broken) };
+            if ready!(channel.poll_demand(cx)) == Demand::Closed {
+                self.end = Some(BodyEnd::Broken);
+                continue;
+            }
+            while !self.interim.is_empty() {
+                match ready!(io.poll_write(cx, &[std::io::IoSlice::new(self.interim)])) {
+                    Ok(len @ 1..) => self.interim = &self.interim[len..],
+                    _ => return self.fail(Error::Cut),
+                }
+            }
+            if bytes.is_empty() {
+                // A write must reach the peer before its answer is waited for.
+                if let Poll::Ready(Err(_)) = io.poll_flush(cx) {
+                    return self.fail(Error::Cut);
+                }
+                match ready!(poll_read(cx, io, bytes)) {
+                    Ok(1..) => {}
+                    Ok(0) if self.decoder.handle_eof() => {
+                        self.finish_if_complete();
+                        continue;
+                    }
+                    _ => return self.fail(Error::Cut),
+                }
+            }
+            let before = bytes.len();
+            let decoder = &mut self.decoder;
+            let pushed = channel.put(|content| decoder.push(bytes, content));
+            if let Err((_, why)) = pushed {
+                return self.fail(Error::Malformed(why));
+            }
+            self.finish_if_complete();
+            if self.end.is_none() && bytes.len() == before && !bytes.is_empty() {
+                // An incomplete line of the chunked coding.
+                match ready!(poll_read(cx, io, bytes)) {
+                    Ok(1..) => {}
+                    _ => return self.fail(Error::Cut),
+                }
+            }
+        }
+    }
+
+    fn finish_if_complete(&mut self) {
+        if self.decoder.is_complete()
+            && let Some(channel) = self.channel.take()
+        {
+            let decoder = std::mem::replace(&mut self.decoder, BodyDecoder::new(Framing::Length(0)));
+            channel.finish(decoder.into_trailers());
+            self.end = Some(BodyEnd::Complete);
+        }
+    }
+
+    fn fail(&mut self, error: Error) -> Poll<BodyEnd> {
+        if let Some(channel) = self.channel.take() {
+            channel.fail(error);
+        }
+        self.end = Some(BodyEnd::Broken);
+        Poll::Ready(BodyEnd::Broken)
+    }
+}

@@ -1,0 +1,25 @@
+//! Transports: TCP, TLS over it, or anything else that reads and writes bytes in order, and the buffers that reads fill.
+
+pub(crate) mod buffer;
+#[cfg(feature = "hyper")]
+mod hyper;
+mod io;
+#[cfg(feature = "tls")]
+pub mod tls;
+
+#[cfg(feature = "hyper")]
+pub(crate) use hyper::PendingUpgrade;
+pub use io::Transport;
+pub(crate) use io::{Io, Tunnel, poll_read, poll_write_all, read, write_all};
+
+/// The outcome of a TLS handshake.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TlsInfo {
+    /// The server name that the client sent (SNI).
+    pub server_name: Option<String>,
+    /// The protocol version, such as `TLSv1_3`.
+    pub version: String,
+    /// The application protocol, such as `http/1.1` (ALPN).
+    pub alpn: Option<Vec<u8>>,
+}
