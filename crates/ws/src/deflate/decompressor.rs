@@ -3,15 +3,17 @@
 //! Owns the LZ77 window of what was received, the count of what the message under way has grown to, and the check that
 //! it was whole. Does not know frames; takes their payloads, cut anywhere.
 //!
-//! Distances are not held to the negotiated window: zlib-rs keeps 32 KiB for every connection, and a distance
-//! that reaches a byte that was received is answered with that byte, however the message was cut. What reaches before
-//! the first byte (of the connection, or of the message when the peer promised not to take over its context) is corrupt.
+//! Between messages the negotiated window is kept and nothing else. A codec holds 32 KiB, so that a distance within a message
+//! is not held to a smaller window; a distance before the kept window, before the first byte of the connection, or before the
+//! message where the peer promised not to take over its context, is corrupt.
 
 use alloc::vec::Vec;
 use core::fmt;
 
 use zlib_rs::{Inflate, InflateFlush, Status};
 
+use super::pool::{DeflatePool, Pooled};
+use super::window::Window;
 use super::{DeflateParams, TAIL, WINDOW_BITS};
 use crate::role::Role;
 
@@ -23,6 +25,9 @@ const ROOM_MIN: usize = 512;
 
 /// The most output that is made room for at a time.
 const ROOM_MAX: usize = 64 * 1024;
+
+/// What zlib-rs allocates for an inflating codec, in bytes.
+const CODEC_LEN: usize = 47_600;
 
 /// Why a compressed message could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +89,9 @@ pub struct Step {
 ///
 /// After an error it stays failed: the connection cannot go on (RFC 7692 §7.2.2 leaves no way to find the next block).
 pub struct Decompressor {
-    stream: Option<Inflate>,
-    /// The stream has seen no byte since it was made or reset.
-    fresh: bool,
-    context_takeover: bool,
+    codec: Option<Pooled<Inflate>>,
+    /// What the next message may refer to; always empty without context takeover.
+    window: Window,
     /// Within a message.
     in_message: bool,
     /// The last byte of the message so far ended a block with BFINAL set.
@@ -104,14 +108,16 @@ pub struct Decompressor {
 impl Decompressor {
     /// The decompressor of what `role` receives.
     pub fn new(role: Role, params: &DeflateParams) -> Self {
-        let no_context_takeover = match role {
-            Role::Client => params.server_no_context_takeover,
-            Role::Server => params.client_no_context_takeover,
+        let (no_context_takeover, window_bits) = match role {
+            Role::Client => (params.server_no_context_takeover, params.server_max_window_bits),
+            Role::Server => (params.client_no_context_takeover, params.client_max_window_bits),
         };
+        let window_bits = window_bits.clamp(*WINDOW_BITS.start(), *WINDOW_BITS.end());
+        // RFC 7692 §7.1.1: what a peer without context takeover sends refers to nothing before the message.
+        let window_len_max = if no_context_takeover { 0 } else { 1 << window_bits };
         Self {
-            stream: None,
-            fresh: true,
-            context_takeover: !no_context_takeover,
+            codec: None,
+            window: Window::new(window_len_max),
             in_message: false,
             ended: false,
             taken: 0,
@@ -219,11 +225,7 @@ impl Decompressor {
     }
 
     fn begin(&mut self) {
-        // RFC 7692 §7.1.1: what a peer without context takeover sends refers to nothing before this message.
-        if let (Some(stream), false, false) = (&mut self.stream, self.context_takeover, self.fresh) {
-            stream.reset(false);
-            self.fresh = true;
-        }
+        self.codec.get_or_insert_with(|| Pooled::make(())).resume(&mut self.window);
         self.in_message = true;
         self.ended = false;
         self.taken = 0;
@@ -231,19 +233,19 @@ impl Decompressor {
     }
 
     fn inflate(&mut self, input: &[u8], out: &mut [u8], flush: InflateFlush) -> Inflated {
-        let stream = self.stream.get_or_insert_with(|| Inflate::new(false, *WINDOW_BITS.end()));
-        let (total_in, total_out) = (stream.total_in(), stream.total_out());
-        let status = stream.decompress(input, out, flush);
-        let consumed = (stream.total_in() - total_in) as usize;
-        let produced = (stream.total_out() - total_out) as usize;
-        self.fresh &= consumed == 0;
+        let codec = self.codec.get_or_insert_with(|| Pooled::make(())).codec();
+        let (total_in, total_out) = (codec.total_in(), codec.total_out());
+        let status = codec.decompress(input, out, flush);
+        let consumed = (codec.total_in() - total_in) as usize;
+        let produced = (codec.total_out() - total_out) as usize;
+        self.window.push(&out[..produced]);
         self.ended &= consumed == 0;
         let ended = status == Ok(Status::StreamEnd);
         if ended {
             // RFC 7692 §7.2.3.4: a block with BFINAL set ends a DEFLATE stream but not the message. What follows is a
             // stream of its own (RFC 1951 §3.2.3), for which both ends start with an empty window.
-            stream.reset(false);
-            self.fresh = true;
+            codec.reset(false);
+            self.window.clear();
             self.ended = true;
         }
         Inflated { consumed, produced, ended, corrupt: status.is_err() }
@@ -280,6 +282,9 @@ impl Decompressor {
         }
         self.in_message = false;
         self.last_len = self.len;
+        if let Some(codec) = &mut self.codec {
+            codec.pause(&mut self.window);
+        }
         Ok(())
     }
 
@@ -295,12 +300,35 @@ impl Decompressor {
         self.in_message
     }
 
-    /// Gives back all memory if no message is under way and no later message may refer to what came before.
-    pub fn shrink(&mut self) {
-        if !self.in_message && (!self.context_takeover || self.fresh) {
-            self.stream = None;
-            self.fresh = true;
+    /// Takes a codec from `pool`, if there is one and none is held. Optional: without one the next message makes its own.
+    pub fn take_codec(&mut self, pool: &mut DeflatePool) {
+        if self.codec.is_none() {
+            self.codec = pool.inflaters.take(&self.window, ());
         }
+    }
+
+    /// Returns the codec to `pool`, unless a message is under way. The window stays here.
+    pub fn return_codec(&mut self, pool: &mut DeflatePool) {
+        if !self.in_message
+            && self.failed.is_none()
+            && let Some(codec) = self.codec.take()
+        {
+            pool.inflaters.put(codec);
+        }
+    }
+
+    /// Gives back the memory of the codec, unless a message is under way; the next message gets another one. The window is
+    /// kept.
+    pub fn shrink(&mut self) {
+        if !self.in_message {
+            self.codec = None;
+            self.window.shrink();
+        }
+    }
+
+    /// Bytes of memory held: those of the window, and those of the codec, if there is one.
+    pub fn memory_len(&self) -> usize {
+        self.window.memory_len() + if self.codec.is_some() { CODEC_LEN } else { 0 }
     }
 }
 
@@ -317,12 +345,11 @@ struct Inflated {
 impl fmt::Debug for Decompressor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decompressor")
-            .field("context_takeover", &self.context_takeover)
             .field("in_message", &self.in_message)
             .field("taken", &self.taken)
             .field("len", &self.len)
             .field("failed", &self.failed)
-            .field("allocated", &self.stream.is_some())
+            .field("memory_len", &self.memory_len())
             .finish_non_exhaustive()
     }
 }
@@ -330,6 +357,7 @@ impl fmt::Debug for Decompressor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deflate::{Compressor, DeflateConfig};
 
     const LIMIT: InflateLimit = InflateLimit::new(1 << 20);
 
@@ -539,23 +567,92 @@ mod tests {
         assert_eq!(out, b"");
     }
 
+    // RFC 7692 §7.2.3.2, with the codec given up between the messages in each possible way.
     #[test]
-    fn shrinks_only_when_nothing_may_refer_back() {
-        let good = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
-        let mut out = Vec::new();
+    fn continues_from_the_window_with_another_codec() {
+        let first: &[u8] = &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
+        let second: &[u8] = &[0xf2, 0x00, 0x11, 0x00, 0x00];
+        let mut pool = DeflatePool::new(1, 1);
+        let give_up: [fn(&mut Decompressor, &mut DeflatePool); 3] = [
+            |d, _| d.shrink(),
+            |d, pool| d.return_codec(pool),
+            // Another connection has used the codec since.
+            |d, pool| {
+                d.return_codec(pool);
+                let (mut other, mut out) = (client(), Vec::new());
+                other.take_codec(pool);
+                other
+                    .decompress(&[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00], true, &mut out, &LIMIT)
+                    .unwrap();
+                other.return_codec(pool);
+            },
+        ];
+        for give_up in give_up {
+            let mut d = client();
+            assert_eq!(d.memory_len(), 0, "nothing is allocated before the first message");
+            for payload in [first, second, second] {
+                let mut out = Vec::new();
+                d.take_codec(&mut pool);
+                d.decompress(payload, true, &mut out, &LIMIT).unwrap();
+                give_up(&mut d, &mut pool);
+                assert_eq!(out, b"Hello");
+            }
+        }
+    }
+
+    #[test]
+    fn holds_the_window_in_use_between_messages() {
+        let mut pool = DeflatePool::new(1, 1);
+        let (mut d, mut out) = (client(), Vec::new());
+        d.decompress(&[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00], true, &mut out, &LIMIT).unwrap();
+        d.return_codec(&mut pool);
+        assert_eq!((d.memory_len(), pool.inflaters()), (5, 1));
+    }
+
+    // What another connection received must not be reachable.
+    #[test]
+    fn refuses_a_reference_into_the_window_of_another_connection() {
+        let mut pool = DeflatePool::new(1, 1);
+        let (mut one, mut two, mut out) = (client(), client(), Vec::new());
+        one.decompress(&[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00], true, &mut out, &LIMIT).unwrap();
+        one.return_codec(&mut pool);
+        two.take_codec(&mut pool);
+        let verdict = two.decompress(&[0xf2, 0x00, 0x11, 0x00, 0x00], true, &mut out, &LIMIT);
+        assert_eq!(verdict, Err(InflateError::Corrupt));
+        two.return_codec(&mut pool);
+        assert_eq!(pool.inflaters(), 0, "a codec that failed is not used again");
+    }
+
+    // A connection that changes threads leaves a codec behind that holds an older window of its own.
+    #[test]
+    fn does_not_continue_from_an_older_window() {
+        let mut threads = [DeflatePool::new(4, 4), DeflatePool::new(4, 4)];
         let mut d = client();
-        assert!(d.stream.is_none(), "nothing is allocated before the first message");
-        d.decompress(&good, true, &mut out, &LIMIT).unwrap();
-        d.shrink();
-        assert!(d.stream.is_some());
-        let mut d = forgetful();
+        let mut compressor =
+            Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default());
+        for (thread, text) in [(0, "Hello"), (1, "World"), (0, "World"), (1, "Hello")] {
+            let pool = &mut threads[thread];
+            let (mut payload, mut out) = (Vec::new(), Vec::new());
+            compressor.compress(text.as_bytes(), &mut payload);
+            d.take_codec(pool);
+            d.decompress(&payload, true, &mut out, &LIMIT).unwrap();
+            d.return_codec(pool);
+            assert_eq!(out, text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn keeps_its_codec_within_a_message() {
+        let good = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
+        let (mut out, mut d, mut pool) = (Vec::new(), forgetful(), DeflatePool::new(4, 4));
         d.decompress(&good[..3], false, &mut out, &LIMIT).unwrap();
         d.shrink();
-        assert!(d.stream.is_some());
+        d.return_codec(&mut pool);
+        assert!(d.codec.is_some());
         d.decompress(&good[3..], true, &mut out, &LIMIT).unwrap();
         d.shrink();
-        assert!(d.stream.is_none());
+        assert_eq!(d.memory_len(), 0);
         d.decompress(&good, true, &mut out, &LIMIT).unwrap();
-        assert_eq!(out, b"HelloHelloHello");
+        assert_eq!(out, b"HelloHello");
     }
 }

@@ -9,6 +9,8 @@
 //! negotiation   offer -> DeflateParams                                   once, in the opening handshake
 //! compressor    message -> DEFLATE blocks, less their 00 00 FF FF tail   one for the direction that is sent
 //! decompressor  fragments -> message, within an InflateLimit             one for the direction that is received
+//! window        what the next message may refer to                       one for each direction
+//! pool          codecs that connections take turns with                  one for each thread of a driver
 //! ```
 //!
 //! # Memory
@@ -32,10 +34,13 @@
 mod compressor;
 mod decompressor;
 mod negotiation;
+mod pool;
+mod window;
 
 pub use compressor::Compressor;
 pub use decompressor::{Decompressor, InflateError, InflateLimit, Step};
 pub use negotiation::NegotiationError;
+pub use pool::DeflatePool;
 
 /// The name under which the extension is registered (RFC 7692 §7).
 pub const NAME: &str = "permessage-deflate";
