@@ -29,8 +29,8 @@ pub use transport::Transport;
 #[cfg(feature = "tls")]
 pub use transport::tls::{self, ServerTls};
 pub use websocket::{
-    Message, Observed, Observer, OwnedMessage, Payload, Receiver, Sender, Session, SlowPeer, Traffic,
-    Utf8Bytes, Watch, WebSocket, WebSocketConfig,
+    Message, Observed, Observer, OwnedMessage, Payload, PreparedMessage, Receiver, Sender, Session, SlowPeer,
+    Traffic, Utf8Bytes, Watch, WebSocket, WebSocketConfig,
 };
 pub use wireloom_http2;
 pub use wireloom_ws;

@@ -97,6 +97,9 @@ pub enum Misuse {
     CloseReasonTooLong(usize),
     /// A close reason without a close code (RFC 6455 §5.5.1).
     CloseReasonWithoutCode,
+    /// A compressed [`PreparedFrame`](crate::PreparedFrame) for a larger window than was negotiated, or on a connection
+    /// without compression.
+    PreparedForOthers,
     /// The queue of outgoing bytes has no room for this message; transmit first.
     QueueFull {
         /// Bytes queued now.
@@ -201,6 +204,7 @@ impl fmt::Display for Misuse {
             Self::UnsendableCloseCode(code) => write!(f, "close code {code} may not be sent"),
             Self::CloseReasonTooLong(len) => write!(f, "close reason of {len} bytes is over 123"),
             Self::CloseReasonWithoutCode => f.write_str("close reason without a code"),
+            Self::PreparedForOthers => f.write_str("the prepared frame is compressed for other parameters"),
             Self::QueueFull { queued, max } => {
                 write!(f, "{queued} bytes wait to be sent; the limit is {max}")
             }

@@ -12,6 +12,7 @@ use crate::frame::{CONTROL_LEN_MAX, Header};
 use crate::keys::MaskKeys;
 use crate::limits::PONGS_QUEUED_LEN_MAX;
 use crate::opcode::{Kind, Opcode};
+use crate::prepared::PreparedFrame;
 use crate::role::Role;
 use crate::send::Sender;
 use crate::timers::{Due, Timers};
@@ -320,6 +321,23 @@ impl Outbound {
     pub fn send_binary_uncompressed(&mut self, data: &[u8]) -> Result<(), Error> {
         self.check_open()?;
         Ok(self.sender.message(Kind::Binary, data, false)?)
+    }
+
+    /// Sends a message that was encoded once for many connections. From 4 KiB on, it is sent by reference. A client copies and
+    /// masks it.
+    ///
+    /// # Errors
+    /// As for [`send_text`](Self::send_text), and [`Misuse::PreparedForOthers`] for a compressed frame whose window is larger
+    /// than [`prepared_window_bits`](Self::prepared_window_bits).
+    pub fn send_prepared(&mut self, frame: &PreparedFrame) -> Result<(), Error> {
+        self.check_open()?;
+        Ok(self.sender.prepared(frame)?)
+    }
+
+    /// The largest window of a compressed [`PreparedFrame`] that the peer accepts, 9 to 15, if a message of `len` bytes is to
+    /// be compressed on this connection; `None` asks for an uncompressed one.
+    pub fn prepared_window_bits(&self, len: usize) -> Option<u8> {
+        self.sender.prepared_window_bits(len)
     }
 
     /// Sends the next piece of a text message that is too large to hold, in a frame of its own (RFC 6455 §5.4). The first

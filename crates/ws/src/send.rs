@@ -9,6 +9,7 @@ use crate::keys::MaskKeys;
 use crate::mask;
 use crate::opcode::{Kind, Opcode};
 use crate::outgoing::Outgoing;
+use crate::prepared::PreparedFrame;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use bytes::Bytes;
 const SHARED_LEN_MIN: usize = 4 << 10;
 
 /// RSV1 as [`Header::rsv`] has it.
-const COMPRESSED: u8 = 4;
+pub(crate) const COMPRESSED: u8 = 4;
 
 pub(crate) struct Sender {
     /// Set for a client, which masks (RFC 6455 §5.3).
@@ -85,6 +86,42 @@ impl Sender {
         self.outgoing.inline().extend_from_slice(&head[..len]);
         self.outgoing.push_shared(payload);
         Ok(())
+    }
+
+    /// Sends a message that was encoded before. A client masks it anew.
+    pub(crate) fn prepared(&mut self, prepared: &PreparedFrame) -> Result<(), Misuse> {
+        let frame = prepared.as_bytes();
+        self.admit(frame.len())?;
+        if self.under_way.is_some() {
+            return Err(Misuse::MessageUnderWay);
+        }
+        if let Some(bits) = prepared.window_bits() {
+            match &mut self.deflate {
+                Some(deflate) if deflate.compressor.window_bits() >= bits => {
+                    // The peer's window holds this message, the compressor's does not.
+                    deflate.compressor.forget();
+                }
+                _ => return Err(Misuse::PreparedForOthers),
+            }
+        }
+        let Header { rsv, opcode, .. } = prepared.header();
+        if self.keys.is_some() {
+            self.frame(true, rsv, opcode, prepared.payload());
+            return Ok(());
+        }
+        self.note(prepared.header());
+        if frame.len() < SHARED_LEN_MIN {
+            self.outgoing.inline().extend_from_slice(frame);
+        } else {
+            self.outgoing.push_shared(frame.clone());
+        }
+        Ok(())
+    }
+
+    /// See [`Outbound::prepared_window_bits`](crate::Outbound::prepared_window_bits).
+    pub(crate) fn prepared_window_bits(&self, len: usize) -> Option<u8> {
+        let compressor = &self.deflate.as_ref()?.compressor;
+        compressor.is_worthwhile(len).then(|| compressor.window_bits())
     }
 
     /// Frames that were encoded elsewhere.

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use bytes::Bytes;
 use wireloom_ws::Kind;
 
+use super::prepared::PreparedMessage;
 use super::receiver::Reading;
 
 /// A message, borrowed from the connection until the next one is asked for.
@@ -246,6 +247,8 @@ pub enum Payload<'a> {
     Shared(Bytes),
     /// Text to keep, copied.
     SharedText(Utf8Bytes),
+    /// Encoded before, for many connections; by reference where the connection allows it.
+    Prepared(&'a PreparedMessage),
 }
 
 impl Payload<'_> {
@@ -257,6 +260,7 @@ impl Payload<'_> {
             Self::Binary(data) => (Kind::Binary, data),
             Self::Shared(data) => (Kind::Binary, data),
             Self::SharedText(text) => (Kind::Text, text.as_bytes()),
+            Self::Prepared(message) => (message.kind(), message.as_bytes()),
         }
     }
 
@@ -267,12 +271,19 @@ impl Payload<'_> {
             Self::Binary(data) => data.len(),
             Self::Shared(data) => data.len(),
             Self::SharedText(text) => text.len(),
+            Self::Prepared(message) => message.len(),
         }
     }
 
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl<'a> From<&'a PreparedMessage> for Payload<'a> {
+    fn from(message: &'a PreparedMessage) -> Self {
+        Self::Prepared(message)
     }
 }
 

@@ -14,6 +14,7 @@
 mod config;
 mod message;
 mod observer;
+mod prepared;
 mod pump;
 mod receiver;
 mod sender;
@@ -32,6 +33,7 @@ use wireloom_ws::{CloseCode, Connection, End, Role};
 pub use config::{SlowPeer, WebSocketConfig};
 pub use message::{Message, OwnedMessage, Payload, Utf8Bytes};
 pub use observer::{Observed, Observer, Watch};
+pub use prepared::PreparedMessage;
 pub use pump::Session;
 pub use receiver::{Receiver, Receiving};
 pub use sender::{Sender, Sending};

@@ -87,7 +87,7 @@ impl Sender {
             self.staged = None;
             written(&mut self.shared.lock_written())
         } else {
-            self.try_send(&message)
+            self.try_send_payload(&message)
         };
         Ok(match tried.map_err(Box::new)? {
             Tried::Done => None,
@@ -100,12 +100,12 @@ impl Sender {
     }
 
     /// Sends as far as that needs no waiting.
-    fn try_send(&mut self, message: &Payload<'_>) -> Result<Tried, Error> {
+    fn try_send_payload(&mut self, message: &Payload<'_>) -> Result<Tried, Error> {
         let Self { shared, staged, .. } = self;
         let Some(mut state) = lock(shared, staged) else { return Ok(Tried::Full) };
         let state = &mut *state;
         let (kind, payload) = message.parts();
-        if payload.len() > COPIED_LEN_MAX && !matches!(message, Payload::Shared(_)) {
+        if payload.len() > COPIED_LEN_MAX && !matches!(message, Payload::Shared(_) | Payload::Prepared(_)) {
             // It goes from where it lies, if nothing waits before it.
             if state.poll_flush(None).is_ready() && state.broken().is_none() {
                 state.send_through(kind, payload)?;
@@ -123,6 +123,15 @@ impl Sender {
             return Ok(Tried::Done);
         }
         written(state)
+    }
+
+    /// Sends a message if that needs no waiting: for those who send one message to many WebSockets, and must wait for none.
+    /// `false` when there is no room, as long as the policy is to wait; then nothing was queued.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn try_send<'a>(&mut self, message: impl Into<Payload<'a>>) -> Result<bool, Error> {
+        Ok(!matches!(self.try_send_payload(&message.into())?, Tried::Full))
     }
 
     /// Queues a message without writing it; waits only while the queue is full.
@@ -507,6 +516,7 @@ fn put(core: &mut Outbound, message: &Payload<'_>) -> Result<(), wireloom_ws::Er
         Payload::Shared(data) if data.len() < SHARED_LEN_MIN => core.send_binary(data),
         Payload::Shared(data) => core.send_bytes(data.clone()),
         Payload::SharedText(text) => core.send_text(text),
+        Payload::Prepared(message) => message.queue(core),
     }
 }
 
@@ -516,6 +526,10 @@ fn put_piece(core: &mut Outbound, piece: &Payload<'_>, last: bool) -> Result<(),
         Payload::SharedText(text) => core.send_text_chunk(text, last),
         Payload::Binary(data) => core.send_binary_chunk(data, last),
         Payload::Shared(data) => core.send_binary_chunk(data, last),
+        Payload::Prepared(message) => match message.as_text() {
+            Some(text) => core.send_text_chunk(text, last),
+            None => core.send_binary_chunk(message.as_bytes(), last),
+        },
     }
 }
 

@@ -44,6 +44,8 @@ pub struct Compressor {
     /// The message that has begun holds at least one byte.
     any: bool,
     context_takeover: bool,
+    /// The stream is to be reset before it is used again.
+    forgets: bool,
     /// 9 <= window_bits <= 15
     window_bits: u8,
     /// 0 <= level <= 9
@@ -64,6 +66,7 @@ impl Compressor {
             stream: None,
             in_message: false,
             any: false,
+            forgets: false,
             context_takeover: !no_context_takeover,
             window_bits: window_bits.clamp(ZLIB_MIN_WINDOW_BITS, *WINDOW_BITS.end()),
             level: config.level.min(9),
@@ -127,6 +130,16 @@ impl Compressor {
         }
     }
 
+    /// The largest window that this uses, as an exponent of two: 9 to 15.
+    pub(crate) fn window_bits(&self) -> u8 {
+        self.window_bits
+    }
+
+    /// Refers to no message before this call from now on; for a sender that sends messages which this has not compressed.
+    pub(crate) fn forget(&mut self) {
+        self.forgets = self.stream.is_some();
+    }
+
     fn run(&mut self, mut input: &[u8], flush: DeflateFlush, out: &mut Vec<u8>) {
         let config = zlib_rs::DeflateConfig {
             level: i32::from(self.level),
@@ -135,6 +148,9 @@ impl Compressor {
             ..zlib_rs::DeflateConfig::default()
         };
         let stream = self.stream.get_or_insert_with(|| Deflate::new_with_config(config));
+        if core::mem::take(&mut self.forgets) {
+            stream.reset();
+        }
         loop {
             // Data that does not compress grows by an eighth at most (level 1 writes literals in 8 or 9 bits).
             let room = (input.len() + input.len() / 8 + 64).min(ROOM_MAX);

@@ -111,6 +111,7 @@ fn owned(message: &Payload<'_>) -> OwnedMessage {
         Payload::Binary(data) => OwnedMessage::Binary(data.to_vec().into()),
         Payload::Shared(data) => OwnedMessage::Binary(data.clone()),
         Payload::SharedText(text) => OwnedMessage::Text(text.clone()),
+        Payload::Prepared(message) => message.to_owned_message(),
     }
 }
 
