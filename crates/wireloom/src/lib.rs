@@ -10,6 +10,8 @@ mod headers;
 pub mod http;
 mod http1;
 mod http2;
+#[allow(dead_code, reason = "some categories are reported by optional parts")]
+mod memory;
 mod registry;
 pub mod server;
 #[cfg(feature = "tower")]
@@ -24,6 +26,7 @@ pub use client::{Connector, Proxy, ProxyError, connect};
 pub use error::{Error, Stage};
 pub use headers::Headers;
 pub use http::{Body, BodySender, IntoResponse, Request, Response, Upgrade, Version};
+pub use memory::MemoryStats;
 pub use server::{Handler, Server, ServerConfig, ServerHandle};
 pub use transport::Transport;
 #[cfg(feature = "tls")]

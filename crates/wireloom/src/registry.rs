@@ -12,6 +12,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
 use wireloom_ws::CloseCode;
 
+use crate::memory::{Account, Memory, default_max};
 use crate::websocket::{Shared, SlowTally};
 
 /// A connection on which nothing moves for so long gives back what it can.
@@ -46,6 +47,7 @@ pub(crate) struct Counters {
 #[derive(Debug)]
 pub(crate) struct Registry {
     pub(crate) counters: Counters,
+    pub(crate) memory: Arc<Memory>,
     phase: AtomicU8,
     /// All who wait are told when the phase has changed.
     turned: Arc<Notify>,
@@ -83,6 +85,7 @@ impl Registry {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             counters: Counters::default(),
+            memory: Memory::new(default_max()),
             phase: AtomicU8::new(Phase::Serving as u8),
             turned: Arc::default(),
             vacated: Notify::new(),
@@ -147,7 +150,7 @@ impl Registry {
         let address = max.map(|_| Box::new(address));
         let key = members.all.insert(Member { is_connection: true, task: None, socket: None, address });
         self.counters.open.fetch_add(1, Ordering::Relaxed);
-        Some(Seat { registry: self.clone(), key })
+        Some(Seat { registry: self.clone(), key, account: self.memory.account() })
     }
 
     /// Waits until there are fewer connections than this. One task may wait.
@@ -175,7 +178,7 @@ impl Registry {
     pub(crate) fn seat(self: &Arc<Self>) -> Seat {
         let member = Member { is_connection: false, task: None, socket: None, address: None };
         let key = lock(&self.members).all.insert(member);
-        Seat { registry: self.clone(), key }
+        Seat { registry: self.clone(), key, account: self.memory.account() }
     }
 
     pub(crate) fn sockets_len(&self) -> usize {
@@ -197,11 +200,19 @@ impl Registry {
 pub(crate) struct Seat {
     registry: Arc<Registry>,
     key: usize,
+    #[allow(dead_code, reason = "read by the parts that report memory")]
+    account: Account,
 }
 
 impl Seat {
     pub(crate) fn key(&self) -> usize {
         self.key
+    }
+
+    /// The memory of the connection.
+    #[allow(dead_code, reason = "read by the parts that report memory")]
+    pub(crate) fn account(&self) -> &Account {
+        &self.account
     }
 
     /// It is a WebSocket from now on.

@@ -57,6 +57,25 @@ pub(super) fn page(routes: &Routes) -> String {
         "WebSockets cut: the client is slow.",
         total(|s| s.slow_peers_cut),
     );
+    page.gauge("memory_max_bytes", "Memory that connections may hold.", open(|s| s.memory.max));
+    for (category, bytes) in [
+        ("read_buffers", open(|s| s.memory.read_buffers)),
+        ("assemblies", open(|s| s.memory.assemblies)),
+        ("inflated", open(|s| s.memory.inflated)),
+        ("send_queues", open(|s| s.memory.send_queues)),
+        ("heads", open(|s| s.memory.heads)),
+        ("bodies", open(|s| s.memory.bodies)),
+        ("http2_windows", open(|s| s.memory.http2_windows)),
+    ] {
+        let help = format!("Memory that connections hold: {}.", category.replace('_', " "));
+        page.gauge(&format!("memory_{category}_bytes"), &help, bytes);
+    }
+    page.counter(
+        "memory_refused_total",
+        "Times that memory was refused: the limit was reached.",
+        total(|s| s.memory.refused),
+    );
+    page.counter("memory_evicted_total", "Connections closed to free memory.", total(|s| s.memory.evicted));
     page.gauge("rooms_open", "Rooms that have members.", routes.rooms.len());
     page.counter("sink_messages_total", "Messages and bodies that went into /sink.", routes.sunk.messages());
     page.counter("sink_bytes_total", "Their bytes.", routes.sunk.bytes());

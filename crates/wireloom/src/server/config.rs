@@ -39,6 +39,12 @@ pub struct ServerConfig {
     /// Bytes of a request's body that [`Request::bytes`](crate::Request::bytes) collects. 1 MiB: they are held whole. A body
     /// that is streamed holds its sender back instead.
     pub body_len_max: usize,
+    /// Bytes that all connections of the server may hold together: read buffers, messages that are arriving, inflated data, send
+    /// queues, HTTP heads and bodies, unread HTTP/2 data. Near the limit (three quarters) connections that hold memory are not
+    /// read from; at the limit new work is refused and the connections that hold the most are closed, WebSockets with 1013,
+    /// HTTP/1.1 with 503 and HTTP/2 with ENHANCE_YOUR_CALM. A quarter of the memory of the machine or of the control group:
+    /// the application, the kernel's socket buffers and the allocator's overhead need the rest.
+    pub memory_max: usize,
     /// HTTP/2: settings, windows, limits. As [`wireloom_http2::Config::new`] says, but with extended CONNECT (RFC 8441), 60 s
     /// for a peer that takes nothing, and 256 KiB to a write: with 64 KiB a download costs a third more.
     pub http2: wireloom_http2::Config,
@@ -67,6 +73,7 @@ impl Default for ServerConfig {
             body_timeout,
             head_len_max: 16 << 10,
             body_len_max,
+            memory_max: crate::memory::default_max(),
             http2,
             shutdown_grace: Duration::from_secs(10),
             websocket,

@@ -34,6 +34,7 @@ use tracing::Instrument as _;
 pub use config::ServerConfig;
 
 use crate::http::{IntoResponse, Origin, Request, Response, Running};
+use crate::memory::MemoryStats;
 use crate::registry::{self, Phase, Registry};
 #[cfg(feature = "tls")]
 use crate::transport::tls::ServerTls;
@@ -127,6 +128,7 @@ impl Server {
     /// Sets the configuration.
     #[must_use]
     pub fn config(mut self, config: ServerConfig) -> Self {
+        self.registry.memory.set_max(config.memory_max);
         self.config = Arc::new(config);
         self
     }
@@ -169,7 +171,8 @@ impl Server {
             #[cfg(feature = "tls")]
             tls.clone(),
         );
-        let _all = All { registry: registry.clone(), sweeper: tokio::spawn(sweeping).abort_handle() };
+        let background = [tokio::spawn(sweeping), tokio::spawn(registry.memory.clone().watch())];
+        let _all = All { registry: registry.clone(), background: background.map(|task| task.abort_handle()) };
         let serving = Arc::new(Serving {
             handler: Arc::new(handler),
             handshakes: Arc::new(Semaphore::new(config.handshakes_max)),
@@ -281,12 +284,12 @@ impl<F: Future<Output = Option<Running>>> Future for Task<F> {
 /// All connections of a server: they end when it does, be it that its future is dropped.
 struct All {
     registry: Arc<Registry>,
-    sweeper: AbortHandle,
+    background: [AbortHandle; 2],
 }
 
 impl Drop for All {
     fn drop(&mut self) {
-        self.sweeper.abort();
+        self.background.iter().for_each(AbortHandle::abort);
         self.registry.abort();
     }
 }
@@ -357,6 +360,7 @@ impl ServerHandle {
             handlers_panicked: counters.panicked.load(Ordering::Relaxed),
             slow_messages_dropped: counters.slow.dropped.load(Ordering::Relaxed),
             slow_peers_cut: counters.slow.cut.load(Ordering::Relaxed),
+            memory: self.registry.memory.stats(),
         }
     }
 }
@@ -387,6 +391,8 @@ pub struct ServerStats {
     pub slow_messages_dropped: u64,
     /// WebSockets cut because their peer is slow, since it began.
     pub slow_peers_cut: u64,
+    /// Memory that connections make the server hold.
+    pub memory: MemoryStats,
 }
 
 #[cfg(test)]
