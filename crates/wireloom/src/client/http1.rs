@@ -18,9 +18,11 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 
-use super::failed;
 use super::http2::{CONTINUE_TIMEOUT, Request};
+use super::opened::http1_fields;
 use super::target::Target;
+use super::{ConnectEvent, Connector};
+use super::{failed, is_tls_alert};
 use crate::error::Error;
 use crate::headers::Headers;
 use crate::http::{Body, TlsInfo, Version};
@@ -71,12 +73,13 @@ impl Http1 {
     pub(super) fn send(
         self,
         target: &Target,
+        connector: &Connector,
         headers: &[(String, String)],
         request: Request,
     ) -> Result<Asked, Error> {
         let mut sent = Headers::new();
         // RFC 9112 §3.2: first.
-        sent.push("Host", &target.authority)?;
+        sent.push("Host", connector.host_of(target))?;
         request.add_missing(headers, &mut sent)?;
         let (method, body, expects) = request.into_parts(&mut sent)?;
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -94,6 +97,10 @@ impl Http1 {
         let mut head = format!("{method} {} HTTP/1.1\r\n", target.resource).into_bytes();
         fields(&mut head, &sent);
         head.extend_from_slice(b"\r\n");
+        if connector.events.is_enabled() {
+            let fields = http1_fields(&head);
+            connector.events.emit(&ConnectEvent::Request { version: Version::Http11, fields: &fields });
+        }
         let (tell, answers) = mpsc::unbounded_channel();
         let conversation = Conversation {
             io: self.io,
@@ -294,6 +301,9 @@ impl Conversation {
                     let read = ready!(poll_read(cx, &mut self.io, &mut self.bytes));
                     if read.map_err(failed)? == 0 {
                         return Poll::Ready(Err(Error::Cut));
+                    }
+                    if is_tls_alert(&self.bytes) {
+                        return Poll::Ready(Err(Error::TlsPort));
                     }
                 }
                 _ => return Poll::Ready(Err(Error::Malformed("the head of the response is too long"))),

@@ -35,14 +35,18 @@
 
 mod credentials;
 mod dial;
+mod event;
 mod http1;
 mod http2;
 mod opened;
 mod proxy;
 mod reconnect;
+mod refusal;
 mod target;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
+#[cfg(feature = "tls")]
+mod verifier;
 
 use std::fmt;
 use std::io;
@@ -58,6 +62,7 @@ use wireloom_ws::handshake::uri::UriError;
 use wireloom_ws::handshake::{self, HandshakeLimits};
 use wireloom_ws::{Keepalive, Role};
 
+pub use event::ConnectEvent;
 pub use http2::{Exchange, Http2, Informational, Request, Response};
 pub use opened::Opened;
 pub use proxy::{Proxy, ProxyError};
@@ -69,6 +74,7 @@ use crate::http::{TlsInfo, Version};
 use crate::transport::{Io, read, write_all};
 use crate::websocket::{WebSocket, WebSocketConfig};
 use dial::Known;
+use event::Events;
 use opened::Sent;
 use proxy::Environment;
 use target::Target;
@@ -111,6 +117,10 @@ pub struct Connector {
     route: Route,
     known: Known,
     is_http2: bool,
+    is_http1_only: bool,
+    host: Option<String>,
+    server_name: Option<String>,
+    events: Events,
     http2_config: wireloom_http2::Config,
     http2_keepalive: Option<Keepalive>,
     #[cfg(feature = "tls")]
@@ -149,6 +159,10 @@ impl Default for Connector {
             route: Route::Direct,
             known: Known::default(),
             is_http2: false,
+            is_http1_only: false,
+            host: None,
+            server_name: None,
+            events: Events::default(),
             http2_config: wireloom_http2::Config::new(wireloom_http2::Role::Client),
             http2_keepalive: None,
             #[cfg(feature = "tls")]
@@ -240,6 +254,42 @@ impl Connector {
     /// over HTTP/1.1. Many over one connection: [`Http2::websocket`].
     pub fn http2(mut self, is_http2: bool) -> Self {
         self.is_http2 = is_http2;
+        self
+    }
+
+    /// Whether [`send`](Self::send) and [`request`](Self::request) speak HTTP/1.1 only, instead of HTTP/2 where the server has it.
+    pub fn http1_only(mut self, is_http1_only: bool) -> Self {
+        self.is_http1_only = is_http1_only;
+        self
+    }
+
+    /// Sends this host, with an optional port, in `Host` or `:authority`, instead of the URL's. The connection still goes to the
+    /// host of the URL.
+    pub fn host(mut self, host: impl Into<String>) -> Self {
+        self.host = Some(host.into());
+        self
+    }
+
+    /// Asks for this name in the TLS handshake (SNI) and checks the certificate against it, instead of the host of the URL.
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = Some(name.into());
+        self
+    }
+
+    /// Calls `receiver` at each step of opening a connection, also when opening it fails later.
+    ///
+    /// ```
+    /// use wireloom::Connector;
+    /// use wireloom::client::ConnectEvent;
+    ///
+    /// let connector = Connector::new().on_event(|event| {
+    ///     if let ConnectEvent::Connected { peer } = event {
+    ///         eprintln!("connected to {peer}");
+    ///     }
+    /// });
+    /// ```
+    pub fn on_event(mut self, receiver: impl Fn(&ConnectEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.events = Events::new(receiver);
         self
     }
 
@@ -342,10 +392,7 @@ impl Connector {
         let shaking = async {
             let (io, tls) = self.secure(target, io, Protocols::Http1).await?;
             let (socket, response, request) = self.shake_hands(io, handshake).await?;
-            let mut headers = Headers::new();
-            for (name, value) in response.headers() {
-                headers.push_unchecked(name.as_bytes(), value);
-            }
+            let headers = headers_of(&response);
             let request = Sent::Http1(request);
             let (version, status) = (Version::Http11, response.status());
             Ok(Opened { socket, version, status, headers, peer, tls, request })
@@ -356,7 +403,7 @@ impl Connector {
     }
 
     fn options(&self, target: &Target, headers: &[(String, String)]) -> ClientOptions {
-        let mut options = ClientOptions::new(&*target.authority, &*target.resource);
+        let mut options = ClientOptions::new(self.host_of(target), &*target.resource);
         for name in &self.subprotocols {
             options = options.subprotocol(name);
         }
@@ -372,6 +419,11 @@ impl Connector {
         options
     }
 
+    /// The value of `Host` or `:authority`.
+    fn host_of<'a>(&'a self, target: &'a Target) -> &'a str {
+        self.host.as_deref().unwrap_or(&target.authority)
+    }
+
     /// A transport to the server, through a proxy where there is one, and where it leads.
     async fn dial(&self, target: &Target) -> Result<(Io, Option<SocketAddr>), Error> {
         let Target { secure, host, port, .. } = target;
@@ -384,17 +436,21 @@ impl Connector {
                 found.as_ref()
             }
         };
-        match proxy {
+        let (io, peer) = match proxy {
             None => {
                 let stream = self.known.dial(host, *port).await?;
                 let peer = stream.peer_addr().ok();
-                Ok((Io::Tcp(stream), peer))
+                (Io::Tcp(stream), peer)
             }
             #[cfg(feature = "tls")]
-            Some(proxy) => proxy.dial(&self.known, &self.tls, host, *port).await,
+            Some(proxy) => proxy.dial(&self.known, &self.tls, host, *port).await?,
             #[cfg(not(feature = "tls"))]
-            Some(proxy) => proxy.dial(&self.known, host, *port).await,
+            Some(proxy) => proxy.dial(&self.known, host, *port).await?,
+        };
+        if let Some(peer) = peer {
+            self.events.emit(&ConnectEvent::Connected { peer });
         }
+        Ok((io, peer))
     }
 
     #[cfg(feature = "tls")]
@@ -407,7 +463,9 @@ impl Connector {
         if !target.secure {
             return Ok((io, None));
         }
-        let (io, info) = self.tls.connect(&target.host, io, protocols).await?;
+        let name = self.server_name.as_deref().unwrap_or(&target.host);
+        let (io, info) = self.tls.connect(name, io, protocols).await?;
+        self.events.emit(&ConnectEvent::Tls(&info));
         Ok((io, Some(info)))
     }
 
@@ -421,27 +479,75 @@ impl Connector {
         mut io: Io,
         mut handshake: ClientHandshake,
     ) -> Result<(WebSocket, handshake::Response, Vec<u8>), Error> {
+        if self.events.is_enabled() {
+            let fields = opened::http1_fields(handshake.request());
+            self.events.emit(&ConnectEvent::Request { version: Version::Http11, fields: &fields });
+        }
         // When this fails, the server has hung up early; why (an alert of TLS, a refusal) may still be there to be read.
         let _ = write_all(&mut io, &[handshake.request()]).await;
         let mut bytes = BytesMut::new();
+        let mut is_first = true;
         loop {
             bytes.clear();
             if read(&mut io, &mut bytes).await.map_err(failed)? == 0 {
                 return Err(Error::Cut);
             }
+            if std::mem::take(&mut is_first) && is_tls_alert(&bytes) {
+                return Err(Error::TlsPort);
+            }
             match handshake.handle_input(&bytes)? {
                 Progress::Incomplete => {}
                 Progress::Done { negotiated, consumed } => {
                     let response = handshake.response().ok_or(Error::Cut)?;
+                    self.emit_response(&response, &headers_of(&response));
                     let (deflate, config) = (self.deflate.as_ref(), self.config.clone());
                     let arrived = &bytes[consumed..];
                     let socket = WebSocket::open(io, Role::Client, negotiated, deflate, config, arrived);
                     return Ok((socket, response, handshake.into_request()));
                 }
-                Progress::Refused { response, .. } => return Err(Error::Refused(Box::new(response))),
+                Progress::Refused { response, consumed } => {
+                    let headers = headers_of(&response);
+                    self.emit_response(&response, &headers);
+                    let body = refusal::http1(&mut io, response.status(), &headers, &bytes[consumed..]).await;
+                    return Err(Error::Refused(Box::new(response.with_received_body(body))));
+                }
             }
         }
     }
+}
+
+impl Connector {
+    fn emit_response(&self, response: &handshake::Response, headers: &Headers) {
+        let (version, status, reason) = (Version::Http11, response.status(), response.reason());
+        self.events.emit(&ConnectEvent::Response { version, status, reason, headers });
+    }
+}
+
+fn headers_of(response: &handshake::Response) -> Headers {
+    let mut headers = Headers::new();
+    for (name, value) in response.headers() {
+        headers.push_unchecked(name.as_bytes(), value);
+    }
+    headers
+}
+
+/// Whether a server answered plain text with a TLS alert record (RFC 8446 §5.1), as ports do that speak TLS only.
+pub(crate) fn is_tls_alert(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[21, 3])
+}
+
+/// Where a redirect from `url` leads, as an absolute `http` or `https` URL. `None` for a `Location` that is invalid, leaves TLS, has
+/// another scheme or contains credentials.
+///
+/// ```
+/// use wireloom::client::redirect_url;
+///
+/// assert_eq!(redirect_url("https://a.example/x/y", b"../z").as_deref(), Some("https://a.example/z"));
+/// assert_eq!(redirect_url("https://a.example/", b"http://a.example/"), None);
+/// ```
+pub fn redirect_url(url: &str, location: &[u8]) -> Option<String> {
+    let to = Target::http(url).ok()?.redirected(location)?;
+    Some(format!("{}://{}{}", if to.secure { "https" } else { "http" }, to.authority, to.resource))
 }
 
 /// Why the transport failed while the connection was being opened.

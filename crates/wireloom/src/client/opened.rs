@@ -37,15 +37,20 @@ impl Opened {
     /// The request that opened it, as it was sent: method and target over HTTP/1.1 (the pseudo-header fields over HTTP/2), then the
     /// headers, credentials among them.
     pub fn request(&self) -> Vec<(String, String)> {
-        let text = match &self.request {
-            Sent::Http2(fields) => return fields.clone(),
-            Sent::Http1(bytes) => String::from_utf8_lossy(bytes),
-        };
-        let mut lines = text.split("\r\n");
-        let first = lines.next().unwrap_or_default().split_once(' ');
-        let fields = lines.filter_map(|line| line.split_once(": "));
-        first.into_iter().chain(fields).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        match &self.request {
+            Sent::Http2(fields) => fields.clone(),
+            Sent::Http1(bytes) => http1_fields(bytes),
+        }
     }
+}
+
+/// The request line, split at its first space, and the headers of a request head.
+pub(super) fn http1_fields(head: &[u8]) -> Vec<(String, String)> {
+    let text = String::from_utf8_lossy(head);
+    let mut lines = text.split("\r\n");
+    let first = lines.next().unwrap_or_default().split_once(' ');
+    let fields = lines.filter_map(|line| line.split_once(": "));
+    first.into_iter().chain(fields).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// Without the request: there are secrets in it.

@@ -4,13 +4,13 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
+use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use wireloom_ws::handshake::uri::UriError;
 
+use super::verifier::{TrustAnyone, TrustOwn};
 use super::{Protocols, failed};
 use crate::error::Error;
 use crate::transport::tls::{pem_error, provider};
@@ -70,7 +70,8 @@ impl ClientTls {
         self.changed()
     }
 
-    /// Trusts this certificate (DER) and what it vouches for, and those added before, instead of the platform's.
+    /// Trusts this certificate (DER), those it has signed, and those added before, instead of the platform's. It may be a
+    /// certificate authority, or the server's own certificate.
     #[must_use]
     pub fn with_root(self, der: impl Into<Vec<u8>>) -> Self {
         let root = CertificateDer::from(der.into());
@@ -187,7 +188,10 @@ impl ClientTls {
             Trust::Anyone => builder
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(TrustAnyone { provider: provider() })),
-            Trust::Roots(roots) => builder.with_root_certificates(roots.store()?),
+            Trust::Roots(roots) if roots.own.is_empty() => builder.with_root_certificates(roots.store()?),
+            Trust::Roots(roots) => {
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(roots.verifier()?))
+            }
             Trust::Platform => {
                 builder.with_root_certificates(Roots { platform: true, ..Roots::default() }.store()?)
             }
@@ -203,6 +207,13 @@ impl ClientTls {
 }
 
 impl Roots {
+    fn verifier(&self) -> Result<TrustOwn, Error> {
+        let standard = WebPkiServerVerifier::builder_with_provider(Arc::new(self.store()?), provider())
+            .build()
+            .map_err(|error| Error::Tls(rustls::Error::General(error.to_string())))?;
+        Ok(TrustOwn { standard, trusted: self.own.clone() })
+    }
+
     fn store(&self) -> Result<RootCertStore, Error> {
         let mut store = RootCertStore::empty();
         for root in &self.own {
@@ -234,48 +245,5 @@ fn agreed(connection: &ClientConnection) -> TlsInfo {
         server_name: None,
         version: connection.protocol_version().map(|version| format!("{version:?}")).unwrap_or_default(),
         alpn: connection.alpn_protocol().map(Vec::from),
-    }
-}
-
-/// Checks that the peer has the key of its certificate, and not whose certificate it is.
-#[derive(Debug)]
-struct TrustAnyone {
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for TrustAnyone {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

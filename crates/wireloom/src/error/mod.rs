@@ -40,6 +40,8 @@ pub enum Error {
     Timeout(Stage),
     /// The transport failed.
     Io(io::ErrorKind),
+    /// The server answered plain text with a TLS alert: its port speaks TLS only.
+    TlsPort,
     /// TLS failed: a certificate was not accepted, or there is no protocol in common.
     #[cfg(feature = "tls")]
     Tls(rustls::Error),
@@ -105,6 +107,7 @@ impl fmt::Display for Error {
                 f.write_str("TLS: ")?;
                 tls::reason(error, f)
             }
+            Self::TlsPort => f.write_str("the server speaks TLS on this port: use wss:// or https://"),
             Self::NoTls => f.write_str("this build speaks no TLS"),
             Self::Http2(error) => write!(f, "HTTP/2: {error}"),
             Self::StreamReset(code) => write!(f, "the stream was reset: {code}"),

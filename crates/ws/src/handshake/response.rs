@@ -69,6 +69,12 @@ impl Response {
         Ok(self)
     }
 
+    /// Sets the body that a client read behind the head of a refusal.
+    #[must_use]
+    pub fn with_received_body(self, body: Vec<u8>) -> Self {
+        Self { body, ..self }
+    }
+
     /// The status.
     pub fn status(&self) -> u16 {
         self.status
@@ -90,7 +96,7 @@ impl Response {
         self.headers().find(|(candidate, _)| candidate.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// The body to send. Always empty at a client: what the server sent follows the head.
+    /// The body: what a server sends, or what a client has read of it; empty until [`with_received_body`](Self::with_received_body).
     pub fn body(&self) -> &[u8] {
         &self.body
     }

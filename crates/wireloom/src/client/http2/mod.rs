@@ -27,11 +27,11 @@ pub use request::Request;
 use super::http1::Http1;
 use super::opened::Sent;
 use super::target::Target;
-use super::{Connector, Opened, Protocols};
+use super::{ConnectEvent, Connector, Opened, Protocols, refusal};
 use crate::error::{Error, Stage};
 use crate::headers::Headers;
-use crate::http::{TlsInfo, Version};
-use crate::http2::{Driver, RecvStream, Requests, SendStream, Tunnel};
+use crate::http::{Body, TlsInfo, Version};
+use crate::http2::{Driver, Head, RecvStream, Requests, SendStream, Tunnel};
 use crate::transport::Io;
 use crate::websocket::WebSocket;
 
@@ -108,8 +108,10 @@ impl Connector {
         let headers = self.headers_for(&target)?;
         let (io, peer) = self.reach(&target).await?;
         let beginning = async {
-            let (io, tls) = self.secure(&target, io, Protocols::Any).await?;
+            let protocols = if self.is_http1_only { Protocols::Http1 } else { Protocols::Any };
+            let (io, tls) = self.secure(&target, io, protocols).await?;
             match tls {
+                None if self.is_http1_only => Ok(Err((io, None))),
                 Some(tls) if tls.alpn.as_deref() != Some(b"h2") => Ok(Err((io, Some(tls)))),
                 tls => self.begin_http2(io).await.map(|requests| Ok((requests, tls))),
             }
@@ -131,7 +133,7 @@ impl Connector {
             Err(error) => return Err(error),
         };
         let http1 = Http1 { io, peer, tls, head_len_max: self.handshake_limits.head_len_max };
-        Ok(Exchange::http1(http1.send(&target, &headers, request)?))
+        Ok(Exchange::http1(http1.send(&target, self, &headers, request)?))
     }
 
     /// [`send`](Self::send)s one request and waits for the response; interim ones are passed over.
@@ -207,12 +209,14 @@ impl Http2 {
         headers.make_names_lowercase();
         let whole = body.whole();
         let is_empty = whole.as_ref().is_some_and(Bytes::is_empty);
+        let host = self.about.connector.host_of(&target);
         let fields = [
             Field::known(Token::Method, method.as_bytes()),
             Field::known(Token::Scheme, if target.secure { b"https" } else { b"http" }),
-            Field::known(Token::Authority, target.authority.as_bytes()),
+            Field::known(Token::Authority, host.as_bytes()),
             Field::known(Token::Path, target.resource.as_bytes()),
         ];
+        self.emit_request(&fields, &headers);
         let fields = fields.into_iter().chain(crate::http2::to_fields(&headers));
         let (send, recv) = self.requests.open(fields, is_empty).map_err(unsent)?;
         let content = match whole {
@@ -253,6 +257,8 @@ impl Http2 {
         let connector = &self.about.connector;
         let options = connector.options(target, &self.about.headers);
         let fields = request_fields(&options, target.secure)?;
+        let version = Version::Http2;
+        connector.events.emit(&ConnectEvent::Request { version, fields: &fields });
         let sent = fields.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
         let (send, recv) = self.requests.open(sent, false).map_err(unsent)?;
         let answered = self.answered(&options, fields, send, recv);
@@ -275,8 +281,13 @@ impl Http2 {
             let rest = head.headers.iter().map(|(name, value)| (name.as_bytes(), value));
             match judge_response(options, std::iter::once(first).chain(rest))? {
                 Verdict::Informational => {}
-                Verdict::Refused(response) => return Err(Error::Refused(Box::new(response))),
+                Verdict::Refused(response) => {
+                    self.emit_response(&head);
+                    let body = refusal::http2(Body::http2(recv, None)).await;
+                    return Err(Error::Refused(Box::new(response.with_received_body(body))));
+                }
                 Verdict::Accepted(negotiated) => {
+                    self.emit_response(&head);
                     let tunnel = Tunnel::new(send, recv).keeping(self.requests.clone());
                     let connector = &self.about.connector;
                     let socket = WebSocket::open(
@@ -299,6 +310,23 @@ impl Http2 {
                 }
             }
         }
+    }
+
+    fn emit_request(&self, pseudo: &[Field<'_>], headers: &Headers) {
+        let events = &self.about.connector.events;
+        if events.is_enabled() {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let pseudo = pseudo.iter().map(|field| (text(field.name()), text(field.value())));
+            let headers = headers.iter().map(|(name, value)| (name.to_owned(), text(value)));
+            let fields: Vec<_> = pseudo.chain(headers).collect();
+            events.emit(&ConnectEvent::Request { version: Version::Http2, fields: &fields });
+        }
+    }
+
+    fn emit_response(&self, head: &Head) {
+        let (status, headers) = (head.status, &head.headers);
+        let response = ConnectEvent::Response { version: Version::Http2, status, reason: "", headers };
+        self.about.connector.events.emit(&response);
     }
 
     /// Where a request goes: a path here, or a URL of this server.
