@@ -1,5 +1,8 @@
 //! HTTP/2 without I/O: RFC 9113 with HPACK (RFC 7541), extensible priorities (RFC 9218) and extended CONNECT (RFC 8441)
 //! as a state machine that never touches a socket, a clock, a thread or a global random source.
+//!
+//! Layers: `field` + `hpack`, `flow_control`, `priority`, `role` → `error` + `frame` → `limits` + `rate_limit`, `message`,
+//! `settings` → `config`, `stream`, `upgrade` → `event`, `scheduler` → `connection`.
 
 #![no_std]
 

@@ -3,6 +3,9 @@
 //! Messages are borrowed from the read buffer or owned, as you ask; all frames of a read are drained before the next;
 //! what one wake-up produced leaves in one write; an idle connection holds no buffer. The protocol itself is
 //! [`wireloom_ws`], which does no I/O.
+//!
+//! Layers: `error`, `memory`, `version` → `headers`, `transport` → `http1`, `http2`, `websocket` → `registry` → `http` →
+//! `client`, `server` → `tower`.
 
 pub mod client;
 pub mod error;

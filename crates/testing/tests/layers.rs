@@ -1,0 +1,181 @@
+//! The order of the modules in each crate: imports go one way along it. Each `lib.rs` states its order in a line that begins
+//! with `//! Layers:`. Modules of one layer, between commas, do not import each other; modules joined by `+` do.
+//!
+//! ```text
+//! //! Layers: `a`, `b` → `c` + `d` → `e`
+//! ```
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// The crates whose order is checked.
+const CRATES: [&str; 3] = ["ws", "http2", "wireloom"];
+
+fn crate_dir(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src")
+}
+
+/// The layer of a module, and its group within that: modules of one group may import each other.
+type Place = (usize, usize);
+
+/// The place of each module, from the lines of a `lib.rs`.
+fn layers(lib: &str) -> HashMap<String, Place> {
+    let mut lines = lib.lines().skip_while(|line| !line.starts_with("//! Layers:"));
+    let mut order = String::new();
+    for line in lines.by_ref() {
+        let text = line.trim_start_matches("//!").trim();
+        if text.is_empty() {
+            break;
+        }
+        order.push(' ');
+        order.push_str(text.trim_start_matches("Layers:"));
+    }
+    let order = order.replace('`', "");
+    let mut found = HashMap::new();
+    for (layer, modules) in order.trim().trim_end_matches('.').split('→').enumerate() {
+        for (group, modules) in modules.split(',').enumerate() {
+            for module in modules.split('+').map(str::trim) {
+                let other = found.insert(module.to_owned(), (layer, group));
+                assert!(other.is_none(), "{module} has two layers");
+            }
+        }
+    }
+    found
+}
+
+/// The modules that `lib.rs` declares.
+fn declared(lib: &str) -> Vec<String> {
+    let modules = lib.lines().filter_map(|line| {
+        let line = line.trim_start_matches("pub(crate) ").trim_start_matches("pub ");
+        line.strip_prefix("mod ")?.strip_suffix(';')
+    });
+    modules.map(str::to_owned).collect()
+}
+
+fn files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.extension().is_some_and(|ext| ext == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The code of a file: no comments, and no unit tests, which may use anything.
+fn code(text: &str) -> String {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let code =
+        code.split("#[cfg(test)]\n#[allow(clippy::unwrap_used)]\nmod tests {").next().unwrap_or_default();
+    let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The module of each name that `lib.rs` re-exports.
+fn re_exports(lib: &str) -> HashMap<String, String> {
+    let mut found = HashMap::new();
+    for (at, _) in lib.match_indices("use ") {
+        let item = lib[at + "use ".len()..].split(';').next().unwrap_or_default();
+        let Some((module, names)) = item.split_once("::") else { continue };
+        for name in names.split(|letter: char| letter != '_' && !letter.is_alphanumeric()) {
+            found.insert(name.to_owned(), module.to_owned());
+        }
+    }
+    found
+}
+
+/// The names behind `crate::`, also within braces: modules of the crate, or items that `lib.rs` re-exports.
+fn imported(code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        // Not `$crate::`, and not the end of another word.
+        let before = code[..at].chars().next_back();
+        if before.is_some_and(|before| before == '$' || before == '_' || before.is_alphanumeric()) {
+            continue;
+        }
+        let rest = &code[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            None => found.push(first_word(rest)),
+            Some(list) => {
+                let mut depth = 0;
+                let mut item = String::new();
+                for letter in list.chars() {
+                    match letter {
+                        '{' => depth += 1,
+                        '}' if depth == 0 => break,
+                        '}' => depth -= 1,
+                        ',' if depth == 0 => found.push(first_word(&std::mem::take(&mut item))),
+                        _ => {}
+                    }
+                    if letter != ',' {
+                        item.push(letter);
+                    }
+                }
+                found.push(first_word(&item));
+            }
+        }
+    }
+    found.retain(|name| !name.is_empty());
+    found
+}
+
+fn first_word(text: &str) -> String {
+    text.trim_start().chars().take_while(|letter| *letter == '_' || letter.is_alphanumeric()).collect()
+}
+
+/// The imports against the order: the file, and the module that it names.
+fn violations(name: &str) -> Vec<String> {
+    let src = crate_dir(name);
+    let lib = std::fs::read_to_string(src.join("lib.rs")).unwrap();
+    let (layers, re_exports) = (layers(&lib), re_exports(&lib));
+    for module in declared(&lib) {
+        assert!(layers.contains_key(&module), "{name}: lib.rs gives no layer for `{module}`");
+    }
+    let mut found = Vec::new();
+    let mut all = Vec::new();
+    files(&src, &mut all);
+    all.sort();
+    for file in all {
+        let path = file.strip_prefix(&src).unwrap().to_owned();
+        let own = path.iter().next().unwrap().to_string_lossy().trim_end_matches(".rs").to_owned();
+        let Some(&place) = layers.get(&own) else {
+            assert!(own == "lib", "{name}: {} belongs to no module", path.display());
+            continue;
+        };
+        let text = std::fs::read_to_string(&file).unwrap();
+        for imported in imported(&code(&text)) {
+            let module =
+                re_exports.get(&imported).filter(|_| !layers.contains_key(&imported)).unwrap_or(&imported);
+            let lower = layers.get(module).is_some_and(|other| other.0 < place.0 || *other == place);
+            if !lower {
+                found.push(format!("{name}: {} imports `{imported}` of `{module}`", path.display()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn modules_import_along_the_order_of_their_crate() {
+    let found: Vec<String> = CRATES.iter().flat_map(|name| violations(name)).collect();
+    assert!(found.is_empty(), "imports against the order that lib.rs states:\n{}", found.join("\n"));
+}
+
+#[test]
+fn finds_imports() {
+    let code = code(
+        "use crate::a::B;\nuse crate::{c, d::{E, F}, g};\n// use crate::no;\nlet x = $crate::no; mycrate::no();\n\
+         pub(crate) fn f() { crate::h::i() }\n#[cfg(test)]\nmod tests {\nuse crate::no;",
+    );
+    assert_eq!(imported(&code), ["a", "c", "d", "g", "h"]);
+    let lib = "//! Text.\n//!\n//! Layers: `a`, `b` →\n//! `c` + `d`.\n//!\n//! More → text.\npub(crate) mod a;\nmod b;\n\
+               pub mod c;\nmod d;\npub use c::{E, f::G};\n";
+    let layers = layers(lib);
+    assert_eq!(
+        (layers["a"], layers["b"], layers["c"], layers["d"], layers.len()),
+        ((0, 0), (0, 1), (1, 0), (1, 0), 4)
+    );
+    assert_eq!((&*re_exports(lib)["E"], &*re_exports(lib)["G"]), ("c", "c"));
+    assert_eq!(declared(lib), ["a", "b", "c", "d"]);
+}
