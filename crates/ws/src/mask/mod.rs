@@ -22,6 +22,8 @@ use alloc::vec::Vec;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod cpu;
+#[doc(hidden)]
+pub mod isa;
 mod short;
 #[cfg(target_arch = "x86_64")]
 mod x86;

@@ -1,0 +1,118 @@
+//! The tokio crate over a transport in memory: batches of 64 messages that arrive in one read.
+
+use crate::capped;
+use crate::websocket::{MESSAGES, ascii, masked_frames};
+use gungraun::{library_benchmark, library_benchmark_group};
+use std::hint::black_box;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::runtime::Runtime;
+use wireloom::wireloom_ws::Role;
+use wireloom::wireloom_ws::handshake::Negotiated;
+use wireloom::{WebSocket, WebSocketConfig};
+
+/// A peer that has sent everything at once, and reads all that is written.
+struct Peer {
+    input: Vec<u8>,
+    at: usize,
+}
+
+impl AsyncRead for Peer {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let rest = &self.input[self.at..];
+        if rest.is_empty() {
+            return Poll::Pending;
+        }
+        let len = rest.len().min(into.remaining());
+        into.put_slice(&rest[..len]);
+        self.at += len;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Peer {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(black_box(from).len()))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        from: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(black_box(from).iter().map(|slice| slice.len()).sum()))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+type Driven = (Runtime, Pin<Box<dyn Future<Output = Result<(), wireloom::Error>>>>);
+
+/// A server's WebSocket whose peer has sent `count` messages, driven by `run`.
+fn driven<F>(len: usize, count: usize, run: impl FnOnce(WebSocket) -> F + 'static) -> Driven
+where
+    F: Future<Output = Result<(), wireloom::Error>> + 'static,
+{
+    capped(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let guard = runtime.enter();
+        let peer = Peer { input: masked_frames(&ascii(len), count), at: 0 };
+        let config = WebSocketConfig::default();
+        let socket = WebSocket::from_transport(peer, Role::Server, Negotiated::default(), None, config, &[]);
+        let future: Pin<Box<dyn Future<Output = _>>> = Box::pin(socket.drive(run));
+        drop(guard);
+        (runtime, future)
+    })
+}
+
+async fn borrowed(socket: WebSocket) -> Result<(), wireloom::Error> {
+    let (mut sender, mut receiver) = socket.split();
+    while let Some(message) = receiver.recv().await? {
+        sender.send(message).await?;
+    }
+    Ok(())
+}
+
+async fn owned(mut socket: WebSocket) -> Result<(), wireloom::Error> {
+    while let Some(message) = socket.recv_owned().await? {
+        socket.send(message).await?;
+    }
+    Ok(())
+}
+
+/// Polls once: all messages are echoed before the read that would block.
+fn poll((runtime, mut future): Driven) -> Driven {
+    let guard = runtime.enter();
+    assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    drop(guard);
+    (runtime, future)
+}
+
+#[library_benchmark]
+#[bench::borrowed_13(driven(13, MESSAGES, borrowed))]
+#[bench::borrowed_200(driven(200, MESSAGES, borrowed))]
+#[bench::borrowed_1024(driven(1024, MESSAGES, borrowed))]
+#[bench::owned_13(driven(13, MESSAGES, owned))]
+#[bench::owned_1024(driven(1024, MESSAGES, owned))]
+#[bench::borrowed_70000(driven(70_000, 4, borrowed))]
+fn echo(driven: Driven) -> Driven {
+    poll(driven)
+}
+
+library_benchmark_group!(name = socket_group, benchmarks = [echo]);
