@@ -1,87 +1,78 @@
-//! The task of a connection: reads, gives to the core, writes, minds deadlines. See [`super`] for its place.
+//! The task of a connection: moves bytes between the transport and the core, and acts on deadlines.
 
 use std::future::{Future as _, poll_fn};
 use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::pin::pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf as _, Bytes};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 use wireloom_http2::error::{Error as CoreError, ErrorCode, Exceeded};
 use wireloom_http2::{Config, Ended, Role};
 use wireloom_ws::Keepalive;
 
-use super::handles::Requests;
+use super::deadlines::{Deadlines, Timer};
+use super::deferred::Deferred;
 use super::head::Incoming;
-use super::shared::{Shared, State};
+use super::read_buffer::ReadBuffer;
+use super::requests::Requests;
+use super::shared::{DriverState, Locked, Shared, State};
+use super::sync::Arc;
+use super::timers::{Drain, IdleTimer, KeepaliveAction, KeepaliveTimer, ShrinkTimer};
 use crate::error::{Error, Stage};
 use crate::transport::Io;
-use crate::transport::buffer::Buffer;
 
-/// The most slices that are written at once: a header and a payload for each of the frames that the core prepares.
+/// Slices of one vectored write: a header and a payload for each frame that the core prepares.
 const SLICES_MAX: usize = 64;
 
-/// A read that brought so much may be lent from: it is bulk.
-const LENT_READ_MIN: usize = 32 << 10;
-
-/// A connection that has been quiet for so long gives back what it can.
-const QUIET: Duration = Duration::from_secs(5);
-
-/// How long a peer that has no streams, or broke a rule, may take to read GOAWAY.
-const FAREWELL: Duration = Duration::from_secs(5);
-
-/// How long the transport may go on after the end, so that the peer reads GOAWAY and not a reset.
-const LINGER: Duration = Duration::from_secs(1);
-
-/// How much of that is read.
+/// How long the transport is read after the end, so that the peer receives GOAWAY and not a reset, and how much.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 const LINGER_LEN_MAX: usize = 1 << 20;
+
+/// The payload of keepalive PINGs.
+const KEEPALIVE_PING: [u8; 8] = *b"wl alive";
 
 /// Owns the transport of a connection.
 pub(crate) struct Driver {
     io: Io,
     shared: Arc<Shared>,
-    /// Held while bytes are in flight.
-    buffer: Option<Buffer>,
-    /// What is left of a large read, parts of which may have been lent.
-    lender: Bytes,
-    /// What is left to write before the output of the core.
+    input: ReadBuffer,
+    /// Bytes to write before the output of the core.
     prefix: &'static [u8],
-    /// The last write was not taken in full.
+    /// The transport did not accept all of the last write.
     blocked: bool,
-    sleep: Option<Pin<Box<Sleep>>>,
-    /// How long it may be without streams.
-    idle_timeout: Option<Duration>,
-    /// Since when it has been.
-    idle_since: Option<Instant>,
-    /// Since when it has nothing to do but to end.
-    leaving_since: Option<Instant>,
-    /// Since when the core has ended and its last words wait to be written.
-    ended_since: Option<Instant>,
-    /// Whether and when silence is asked about.
-    keepalive: Option<Keepalive>,
-    /// When the peer was last heard, and whether it was asked to answer since; kept up with `keepalive` alone.
-    heard_at: Instant,
-    asked: bool,
-    /// When to look whether it has been quiet; `None` when it holds nothing that it could give back.
-    look_at: Option<Instant>,
-    /// Something has moved since then.
-    moved: bool,
-    /// Whoever is to be woken outside of the lock.
-    woken: Vec<Waker>,
-    /// How many tasks the last read woke.
+    deadlines: Deadlines,
+    idle: IdleTimer,
+    drain: Drain,
+    keepalive: Option<KeepaliveTimer>,
+    shrink: ShrinkTimer,
+    /// Its memory is used again by each unlock.
+    deferred: Deferred,
+    /// Tasks that were woken since the driver last yielded.
     woken_len: usize,
-    over: bool,
+    ended: bool,
 }
 
 /// Why [`Driver::poll`] is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moved {
-    /// Requests have come.
+pub(crate) enum Progress {
+    /// Requests have arrived.
     Incoming,
     /// The connection has ended.
     Ended,
+}
+
+/// The outcome of a pass of the read side.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    /// Bytes arrived or were buffered.
+    Some,
+    /// The transport has none, and wakes the driver when it does.
+    Pending,
+    /// Output must leave before more is read.
+    Paused,
+    /// End of stream, or the transport failed.
+    Eof,
 }
 
 impl Driver {
@@ -90,55 +81,49 @@ impl Driver {
     /// # Errors
     /// A setting is out of range.
     pub(crate) fn new(io: Io, role: Role, config: Config) -> Result<Self, Error> {
-        Ok(Self::over(io, Shared::new(role, config)?))
+        Ok(Self::with_shared(io, Shared::new(role, config)?))
     }
 
-    /// Moves the bytes of a connection that is there already.
-    pub(crate) fn over(io: Io, shared: Arc<Shared>) -> Self {
+    /// Drives a connection that exists already.
+    pub(crate) fn with_shared(io: Io, shared: Arc<Shared>) -> Self {
         Self {
             io,
             shared,
-            buffer: None,
-            lender: Bytes::new(),
+            input: ReadBuffer::default(),
             prefix: &[],
             blocked: false,
-            sleep: None,
-            idle_timeout: None,
-            idle_since: None,
-            leaving_since: None,
-            ended_since: None,
+            deadlines: Deadlines::default(),
+            idle: IdleTimer::default(),
+            drain: Drain::NotStarted,
             keepalive: None,
-            heard_at: Instant::now(),
-            asked: false,
-            look_at: None,
-            moved: false,
-            woken: Vec::new(),
+            shrink: ShrinkTimer::default(),
+            deferred: Deferred::default(),
             woken_len: 0,
-            over: false,
+            ended: false,
         }
     }
 
-    /// Bytes to write before everything else.
-    pub(crate) fn preceded_by(mut self, prefix: &'static [u8]) -> Self {
+    /// Writes `prefix` before anything else.
+    pub(crate) fn with_prefix(mut self, prefix: &'static [u8]) -> Self {
         self.prefix = prefix;
         self
     }
 
-    /// Bytes that were read before.
-    pub(crate) fn arrived(mut self, bytes: &[u8]) -> Self {
-        self.buffer = (!bytes.is_empty()).then(|| Buffer::holding(bytes));
+    /// Handles `bytes`, which were read already, before what the transport has.
+    pub(crate) fn with_read_ahead(mut self, bytes: &[u8]) -> Self {
+        self.input = ReadBuffer::holding(bytes);
         self
     }
 
-    /// Ends gracefully when there was no stream for so long.
-    pub(crate) fn idle_timeout(mut self, timeout: Duration) -> Self {
-        self.idle_timeout = Some(timeout);
+    /// Shuts down gracefully when there was no stream for `timeout`.
+    pub(crate) fn with_idle_timeout(mut self, timeout: Duration) -> Self {
+        self.idle.timeout = Some(timeout);
         self
     }
 
-    /// Asks a silent peer whether it is there, and gives up one that says nothing (RFC 9113 §6.7).
-    pub(crate) fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
-        self.keepalive = keepalive;
+    /// Sends a PING to a silent peer, and gives up one that does not answer.
+    pub(crate) fn with_keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
+        self.keepalive = keepalive.map(|config| KeepaliveTimer::new(config, Instant::now()));
         self
     }
 
@@ -146,149 +131,139 @@ impl Driver {
         &self.shared
     }
 
-    /// What a client asks by.
+    /// The handle with which a client opens requests.
     pub(crate) fn requests(&self) -> Requests {
         Requests::new(self.shared.clone())
     }
 
-    /// Drives to the end: for clients, whose peer asks for nothing.
+    /// Drives a client's connection to its end.
     pub(crate) async fn run(mut self) {
         let mut incoming = Vec::new();
-        while poll_fn(|cx| self.poll(cx, &mut incoming)).await == Moved::Incoming {
+        while poll_fn(|cx| self.poll(cx, &mut incoming)).await == Progress::Incoming {
             incoming.clear();
         }
         self.linger().await;
     }
 
-    /// Moves bytes until nothing moves.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, incoming: &mut Vec<Incoming>) -> Poll<Moved> {
-        if self.over {
-            return Poll::Ready(Moved::Ended);
+    /// Moves bytes until the transport is exhausted in both directions.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, incoming: &mut Vec<Incoming>) -> Poll<Progress> {
+        if self.ended {
+            return Poll::Ready(Progress::Ended);
         }
         let shared = self.shared.clone();
-        {
+        let mut wants_read = {
             let mut state = shared.lock();
-            // A task that was woken by the last read has something to write, and others are to run yet: they go first.
-            state.driver = None;
-            if std::mem::take(&mut state.nudged) && self.woken_len > 1 {
+            let previous = std::mem::replace(&mut state.driver.state, DriverState::Running);
+            // One of several tasks that the last read woke has sent something: the others run first, and their output
+            // leaves in the same write.
+            if previous == DriverState::WokenByCommand && self.woken_len > 1 {
                 self.woken_len = 0;
                 drop(state);
                 let _ = pin!(tokio::task::yield_now()).poll(cx);
                 return Poll::Pending;
             }
-            state.tick();
-        }
+            state.advance_clock();
+            state.core.wants_read()
+        };
         loop {
+            // Not under the mutex: the other handles of the connection go on meanwhile.
+            let read = if wants_read { self.read(cx) } else { Ok(Read::Paused) };
             let mut state = shared.lock();
-            let read = self.read(cx, &mut state, incoming);
-            state.collect(incoming, &mut self.woken);
+            let read = self.handle_read(&mut state, read, incoming);
+            state.handle_events(incoming);
             if !incoming.is_empty() {
-                drop(state);
-                self.wake();
-                return Poll::Ready(Moved::Incoming);
+                self.unlock(state);
+                return Poll::Ready(Progress::Incoming);
             }
             let written = self.write(cx, &mut state);
-            state.collect(incoming, &mut self.woken);
-            if written.is_err() || self.is_over(&state, read) {
+            state.handle_events(incoming);
+            if written.is_err() || self.has_ended(&state, read) {
                 self.end(state);
-                return Poll::Ready(Moved::Ended);
+                return Poll::Ready(Progress::Ended);
             }
-            state.reset_unread();
-            let left = self.has_left() && state.core.wants_read();
+            let now = state.now();
+            let State { unread, core, .. } = &mut *state;
+            unread.reset_due(core, now);
+            wants_read = state.core.wants_read();
             let again = read == Read::Some
-                || (read == Read::Held && state.core.wants_read())
-                || left
+                || (wants_read && (read == Read::Paused || !self.input.is_empty()))
                 || !incoming.is_empty()
                 || (!self.blocked && state.core.wants_write());
-            if !again && self.poll_deadline(cx, &mut state).is_pending() {
-                state.driver = Some(cx.waker().clone());
-                state.nudged = false;
-                drop(state);
-                self.wake();
+            if !again && self.poll_deadlines(cx, &mut state).is_pending() {
+                state.park_driver(cx, self.deadlines.armed());
+                self.unlock(state);
                 return Poll::Pending;
             }
-            drop(state);
-            self.wake();
+            self.unlock(state);
         }
     }
 
-    fn wake(&mut self) {
-        if !self.woken.is_empty() {
-            self.woken_len = self.woken.len();
-            self.woken.drain(..).for_each(Waker::wake);
+    fn unlock(&mut self, state: Locked<'_>) {
+        if state.deferred.wakers_len() > 0 {
+            self.woken_len = state.deferred.wakers_len();
+        }
+        state.unlock_with(&mut self.deferred);
+    }
+
+    /// Reads once if nothing is buffered.
+    fn read(&mut self, cx: &mut Context<'_>) -> io::Result<Read> {
+        if !self.input.is_empty() {
+            return Ok(Read::Some);
+        }
+        match self.input.poll_fill(cx, &mut self.io)? {
+            Poll::Ready(0) => Ok(Read::Eof),
+            Poll::Ready(_) => {
+                if let Some(keepalive) = &mut self.keepalive {
+                    keepalive.handle_received(Instant::now());
+                }
+                Ok(Read::Some)
+            }
+            Poll::Pending => {
+                // An idle connection holds no read buffer.
+                self.input.clear();
+                Ok(Read::Pending)
+            }
         }
     }
 
-    fn read(&mut self, cx: &mut Context<'_>, state: &mut State, incoming: &mut Vec<Incoming>) -> Read {
-        if !state.core.wants_read() {
-            return Read::Held;
-        }
-        if !self.has_left() {
-            match self.fill(cx) {
-                Poll::Ready(Ok(1..)) => {}
-                Poll::Ready(Ok(0)) => {
-                    state.core.handle_eof();
-                    return Read::End;
-                }
-                Poll::Ready(Err(error)) => {
-                    state.core.handle_eof();
-                    state.fail(broken(&error));
-                    return Read::End;
-                }
-                Poll::Pending => {
-                    // Nothing is in flight: nothing is held.
-                    self.buffer = None;
-                    return Read::Nothing;
-                }
+    /// Gives the core what was read.
+    fn handle_read(
+        &mut self,
+        state: &mut State,
+        read: io::Result<Read>,
+        incoming: &mut Vec<Incoming>,
+    ) -> Read {
+        match read {
+            Ok(Read::Some) => {}
+            Ok(Read::Eof) => {
+                state.core.handle_eof();
+                return Read::Eof;
             }
-            // Large content is handed on where it lies.
-            if self.buffer.as_mut().is_some_and(|buffer| buffer.waiting().len() >= LENT_READ_MIN)
-                && let Some(buffer) = self.buffer.take()
-            {
-                self.lender = Bytes::from_owner(buffer);
+            Err(error) => {
+                state.core.handle_eof();
+                state.fail(transport_error(&error));
+                return Read::Eof;
             }
+            Ok(read) => return read,
         }
-        let received = if !self.lender.is_empty() {
-            let received = state.receive(&self.lender, Some(&self.lender), incoming, &mut self.woken);
-            received.map(|taken| {
-                self.lender.advance(taken);
-                if self.lender.is_empty() {
-                    self.lender = Bytes::new();
-                }
-            })
-        } else if let Some(buffer) = &mut self.buffer {
-            let received = state.receive(buffer.waiting(), None, incoming, &mut self.woken);
-            received.map(|taken| buffer.taken(taken))
-        } else {
-            Ok(())
-        };
-        if let Err(error) = received {
-            // What is left is passed over; GOAWAY is in the output.
-            self.buffer = None;
-            self.lender = Bytes::new();
-            state.fail(error);
+        if self.input.is_borrowed() {
+            state.slots.copy_borrowed();
+        }
+        self.input.share();
+        let (bytes, buffer) = self.input.bytes();
+        state.peer_preface.handle_input(bytes);
+        match state.handle_input(bytes, buffer, incoming) {
+            Ok(consumed) => self.input.consume(consumed),
+            Err(error) => {
+                // GOAWAY is in the output; input is of no interest any more.
+                self.input.clear();
+                state.fail(error);
+            }
         }
         Read::Some
     }
 
-    /// Whether something was read and not taken.
-    fn has_left(&self) -> bool {
-        !self.lender.is_empty() || self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty())
-    }
-
-    fn fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        ready!(self.io.poll_read_ready(cx))?;
-        let buffer = self.buffer.get_or_insert_with(Buffer::take);
-        let len = ready!(self.io.poll_read(cx, buffer.space()))?;
-        buffer.filled(len);
-        if self.keepalive.is_some() {
-            self.heard_at = Instant::now();
-            self.asked = false;
-        }
-        Poll::Ready(Ok(len))
-    }
-
-    /// Writes until nothing is left or the transport is full.
+    /// Writes until the core has no output or the transport accepts no more.
     fn write(&mut self, cx: &mut Context<'_>, state: &mut State) -> io::Result<()> {
         self.blocked = false;
         loop {
@@ -311,14 +286,14 @@ impl Driver {
             match written {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(len)) => {
-                    self.moved = true;
-                    let before = len.min(self.prefix.len());
-                    self.prefix = &self.prefix[before..];
-                    state.core.transmitted(len - before);
+                    self.shrink.handle_written();
+                    let prefix_len = len.min(self.prefix.len());
+                    self.prefix = &self.prefix[prefix_len..];
+                    state.core.transmitted(len - prefix_len);
                 }
                 Poll::Ready(Err(error)) => {
                     state.core.handle_eof();
-                    state.fail(broken(&error));
+                    state.fail(transport_error(&error));
                     return Err(error);
                 }
                 Poll::Pending => {
@@ -333,160 +308,116 @@ impl Driver {
         }
     }
 
-    /// Whether all is over: the core has ended and what it had to say is written, or nobody reads it.
-    fn is_over(&mut self, state: &State, read: Read) -> bool {
+    /// Whether the core has ended, and its output is written or will not be read.
+    fn has_ended(&mut self, state: &State, read: Read) -> bool {
         let Some(ended) = state.core.ended() else { return false };
-        // A peer that has gone reads nothing any more.
-        if read == Read::End || ended == Ended::Eof || !(state.core.wants_write() || self.blocked) {
+        if read == Read::Eof || ended == Ended::Eof || !(state.core.wants_write() || self.blocked) {
             return true;
         }
-        let since = *self.ended_since.get_or_insert_with(Instant::now);
-        let stalls = matches!(ended, Ended::Failed(CoreError::Limit { exceeded: Exceeded::Stalled, .. }));
-        stalls || since.elapsed() >= FAREWELL
+        let now = Instant::now();
+        self.drain.update(true, true, 0, now);
+        let stalled = matches!(ended, Ended::Failed(CoreError::Limit { exceeded: Exceeded::Stalled, .. }));
+        stalled || self.drain.deadline(state.core.role()).is_some_and(|deadline| deadline <= now)
     }
 
-    fn end(&mut self, mut state: std::sync::MutexGuard<'_, State>) {
-        self.over = true;
+    fn end(&mut self, mut state: Locked<'_>) {
+        self.ended = true;
         if self.blocked {
-            // What it does not take is not kept for it.
+            // The peer does not read: the kernel need not keep the rest for it.
             self.io.abandon();
         }
-        self.buffer = None;
-        self.lender = Bytes::new();
-        self.sleep = None;
+        self.input.clear();
+        self.deadlines.clear();
         let error = match state.core.ended() {
             Some(Ended::Failed(error)) => Error::Http2(error),
             Some(Ended::Drained) => Error::Closed,
             _ => Error::Cut,
         };
         state.fail(error);
-        drop(state);
-        self.wake();
+        self.unlock(state);
     }
 
-    /// Ready when a deadline has passed.
-    fn poll_deadline(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<()> {
-        let core = state.core.poll_timeout().into_iter().chain(state.unread_deadline()).min();
-        let core = core.map(|at| state.epoch + at);
-        let idle = self.idle_deadline(state);
-        let look = self.look_deadline();
-        let farewell = self.ended_since.map(|since| since + FAREWELL);
-        let silence = self.silence_deadline();
-        let deadlines = core.into_iter().chain(idle).chain(look).chain(farewell).chain(silence);
-        let Some(deadline) = deadlines.min() else {
-            self.sleep = None;
-            state.armed = None;
-            return Poll::Pending;
-        };
-        let sleep = match &mut self.sleep {
-            Some(sleep) => {
-                // Activity moves most deadlines back; the timer is moved when it goes off.
-                if sleep.deadline() > deadline || sleep.is_elapsed() {
-                    sleep.as_mut().reset(deadline);
-                }
-                sleep
-            }
-            none => none.insert(Box::pin(tokio::time::sleep_until(deadline))),
-        };
-        state.armed = Some(sleep.deadline().saturating_duration_since(state.epoch));
-        ready!(sleep.as_mut().poll(cx));
-        self.pass(state);
+    /// Ready when a deadline has expired and was acted on.
+    fn poll_deadlines(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<()> {
+        self.update_deadlines(state);
+        let Poll::Ready(now) = self.deadlines.poll(cx) else { return Poll::Pending };
+        while let Some(timer) = self.deadlines.take_expired(now) {
+            self.handle_deadline(timer, now, state);
+        }
         Poll::Ready(())
     }
 
-    /// When something is to be done about a connection without streams.
-    fn idle_deadline(&mut self, state: &State) -> Option<Instant> {
-        if state.streams() > 0 {
-            self.idle_since = None;
-            self.leaving_since = None;
-            return None;
-        }
-        let since = *self.idle_since.get_or_insert_with(Instant::now);
-        if state.core.is_going_away() {
-            return Some(*self.leaving_since.get_or_insert_with(Instant::now) + FAREWELL);
-        }
-        self.idle_timeout.map(|timeout| since + timeout)
+    fn update_deadlines(&mut self, state: &State) {
+        let (now, core, streams) = (Instant::now(), &state.core, state.streams());
+        self.idle.update(streams, now);
+        self.drain.update(core.ended().is_some(), core.is_going_away(), streams, now);
+        let is_going_away = core.is_going_away();
+        self.deadlines.set(Timer::Core, state.deadline().map(|deadline| state.instant(deadline)));
+        self.deadlines.set(Timer::Keepalive, self.keepalive.as_ref().map(KeepaliveTimer::deadline));
+        self.deadlines.set(Timer::Idle, self.idle.deadline().filter(|_| !is_going_away));
+        self.deadlines.set(Timer::Drain, self.drain.deadline(core.role()));
+        self.deadlines.set(Timer::Shrink, self.shrink.deadline(now));
     }
 
-    /// When something is to be done about a peer that says nothing.
-    fn silence_deadline(&self) -> Option<Instant> {
-        let keepalive = self.keepalive?;
-        let patience = if self.asked { keepalive.dead_after } else { keepalive.ping_after };
-        Some(self.heard_at + patience)
-    }
-
-    /// Asks a peer that has been silent, or gives it up.
-    fn mind_silence(&mut self, state: &mut State, now: Instant) {
-        let Some(Keepalive { ping_after, dead_after }) = self.keepalive else { return };
-        if !state.core.wants_read() {
-            // It was not listened to.
-            self.heard_at = now;
-        }
-        let silence = now - self.heard_at;
-        if silence >= dead_after {
-            self.keepalive = None;
-            self.io.abandon();
-            state.core.handle_eof();
-            state.fail(Error::Timeout(Stage::Silence));
-        } else if silence >= ping_after && !self.asked {
-            self.asked = true;
-            // When the connection has ended nothing is to be asked.
-            let _ = state.core.send_ping(state.now(), *b"wl alive");
-        }
-    }
-
-    /// When it is to be seen whether the connection is quiet.
-    fn look_deadline(&mut self) -> Option<Instant> {
-        if self.moved && self.look_at.is_none() {
-            self.moved = false;
-            self.look_at = Some(Instant::now() + QUIET);
-        }
-        self.look_at
-    }
-
-    /// A deadline has passed: does what is due.
-    fn pass(&mut self, state: &mut State) {
-        state.tick();
-        let now = Instant::now();
-        self.mind_silence(state, now);
-        if self.look_at.is_some_and(|at| at <= now) {
-            self.look_at = None;
-            if !self.moved {
-                state.core.shrink();
+    fn handle_deadline(&mut self, timer: Timer, now: Instant, state: &mut State) {
+        match timer {
+            Timer::Core => state.advance_clock(),
+            Timer::Keepalive => self.handle_silence(now, state),
+            Timer::Idle => state.core.shutdown(),
+            Timer::Drain => match self.drain {
+                Drain::AwaitingPeer { .. } => state.core.abort(ErrorCode::NO_ERROR, b""),
+                // `has_ended` compares the time.
+                Drain::NotStarted | Drain::Flushing { .. } => {}
+            },
+            Timer::Shrink => {
+                if self.shrink.handle_deadline() {
+                    state.core.shrink();
+                }
             }
         }
-        let Some(since) = self.idle_since else { return };
-        if self.leaving_since.is_some_and(|since| since + FAREWELL <= now) {
-            state.core.abort(ErrorCode::NO_ERROR, b"");
-        } else if self.idle_timeout.is_some_and(|timeout| since + timeout <= now) {
-            // Once is enough: it does nothing when it has been said.
-            state.core.shutdown();
+    }
+
+    fn handle_silence(&mut self, now: Instant, state: &mut State) {
+        let Some(keepalive) = &mut self.keepalive else { return };
+        if !state.core.wants_read() {
+            // Nothing was read: the peer may have sent something.
+            keepalive.handle_received(now);
+        }
+        match keepalive.handle_deadline(now) {
+            KeepaliveAction::Wait => {}
+            KeepaliveAction::SendPing => {
+                // Fails when the connection has ended: then no answer is needed.
+                let _ = state.core.send_ping(state.now(), KEEPALIVE_PING);
+            }
+            KeepaliveAction::PeerDead => {
+                self.keepalive = None;
+                self.io.abandon();
+                state.core.handle_eof();
+                state.fail(Error::Timeout(Stage::Silence));
+            }
         }
     }
 
-    /// Ends the writing side and reads on for a while, so that the peer gets to read GOAWAY instead of a reset.
+    /// Ends the write side and reads until the peer closes, so that it receives GOAWAY instead of a reset.
     pub(crate) async fn linger(mut self) {
         let work = async {
             poll_fn(|cx| self.io.poll_shutdown(cx)).await?;
             let mut total = 0;
             while total < LINGER_LEN_MAX {
-                let len = poll_fn(|cx| self.fill(cx)).await?;
-                if let Some(buffer) = &mut self.buffer {
-                    buffer.taken(len);
-                }
+                let len = poll_fn(|cx| self.input.poll_fill(cx, &mut self.io)).await?;
                 if len == 0 {
                     break;
                 }
+                self.input.consume(len);
                 total += len;
             }
             io::Result::Ok(())
         };
-        let _ = tokio::time::timeout(LINGER, work).await;
+        let _ = tokio::time::timeout(LINGER_TIMEOUT, work).await;
     }
 }
 
 impl Drop for Driver {
-    /// Nobody moves anything any more: whoever waits is told.
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.core.handle_eof();
@@ -494,17 +425,7 @@ impl Drop for Driver {
     }
 }
 
-/// What a read brought.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Read {
-    Some,
-    Nothing,
-    /// Nobody asked the transport: output has to leave first.
-    Held,
-    End,
-}
-
-fn broken(error: &io::Error) -> Error {
+fn transport_error(error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::ConnectionReset

@@ -1,10 +1,10 @@
-//! The heads of requests and responses: from the fields of HTTP/2 to what both versions have in common, and back.
+//! Heads of requests and responses: conversion between HTTP/2 fields and [`Headers`].
 
 use wireloom_http2::StreamKey;
 use wireloom_http2::field::{Field, FieldList, Token};
 use wireloom_http2::message::RequestKind;
 
-use super::shared::At;
+use super::slots::StreamRef;
 use crate::headers::{Headers, Place};
 
 /// The head of a response.
@@ -22,14 +22,19 @@ pub(crate) struct Incoming {
     pub(crate) path: Place,
     pub(crate) scheme: Place,
     pub(crate) protocol: Option<Place>,
-    /// The fields, with `host` for `:authority`; the places above are of this.
+    /// The fields, with `host` in place of `:authority`. The places above point into them.
     pub(crate) headers: Headers,
-    /// Its content, if it has some, which [`Shared::receiver`](super::Shared::receiver) gives.
-    pub(crate) content: Option<At>,
+    /// Its content, if there is any: for [`Shared::recv_stream`](super::Shared::recv_stream).
+    pub(crate) content: Option<StreamRef>,
 }
 
 impl Incoming {
-    pub(super) fn new(key: StreamKey, kind: RequestKind, fields: &FieldList) -> Self {
+    pub(super) fn new(
+        key: StreamKey,
+        kind: RequestKind,
+        fields: &FieldList,
+        content: Option<StreamRef>,
+    ) -> Self {
         let mut headers = Headers::with_capacity(fields.len() + 1, fields.list_size() + 8);
         let (mut method, mut path, mut scheme) = Default::default();
         let (mut protocol, mut authority) = (None, None);
@@ -50,7 +55,7 @@ impl Incoming {
                 _ => headers.push_unchecked(field.name(), value),
             }
         }
-        // RFC 9113 §8.3.1: what HTTP/1.1 calls Host.
+        // RFC 9113 §8.3.1: `:authority` takes the place of Host.
         if let Some(authority) = authority.filter(|_| !has_host) {
             headers.push_unchecked(b"host", authority);
         }
@@ -64,7 +69,7 @@ impl Incoming {
         {
             path = headers.put(authority);
         }
-        Self { key, kind, method, path, scheme, protocol, headers, content: None }
+        Self { key, kind, method, path, scheme, protocol, headers, content }
     }
 }
 

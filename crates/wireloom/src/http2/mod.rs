@@ -1,39 +1,50 @@
-//! HTTP/2 on tokio, for servers and clients alike: the task that moves bytes between a transport and
-//! [`wireloom_http2::Connection`], and the handles of its streams. What requests and responses are is
-//! [`crate::http`]'s; what the frames mean is the core's.
+//! HTTP/2 on tokio, for clients and servers: the task that moves bytes between a transport and
+//! [`wireloom_http2::Connection`], and the handles of its streams.
 //!
 //! ```text
-//!            read -> buffer of the thread -> core -> events -> slots of the streams -> wakers
-//! Driver ----|                                        '-> Incoming: requests (server)
-//!            '---- one vectored write <----- core <------- SendStream, RecvStream, Requests: commands
+//!            read -> read buffer -> core -> events -> slots of the streams -> wakers
+//! Driver ----|                                   '-> Incoming: requests (server)
+//!            '---- one vectored write <----- core <--- SendStream, RecvStream, Requests: commands
 //! ```
 //!
-//! The core and the slots are under one lock, held for work on what is there and never while waiting. A command of a
-//! handle takes effect in the core at once; the driver is woken to write, and lets every task that is ready go first, so
-//! that what one wake-up produced leaves in one write.
+//! The core and the slots are behind one mutex, which is never held across an `.await`. A command of a handle takes effect in
+//! the core at once and wakes the driver to write. The driver lets all tasks that are ready run first: the output of one
+//! wake-up leaves in one write.
 //!
 //! - A server: [`Driver::new`] with [`Role::Server`](wireloom_http2::Role), then [`Driver::poll`] until
-//!   [`Moved::Ended`]; every [`Incoming`] is to be answered by [`Shared::respond`] or an [`SendStream`], whose
-//!   [`RecvStream`] is the content of the request.
-//! - A client: the same driver in a task of its own ([`Driver::run`]), and [`Requests`], which can be cloned:
-//!   [`Requests::ready`] waits for the server's SETTINGS, [`Requests::open`] opens a request and gives the
-//!   [`SendStream`] for its content and the [`RecvStream`] on which [`RecvStream::head`] waits for the response,
-//!   interim ones first, [`RecvStream::poll_data`] for its content and [`RecvStream::trailers`] for the rest.
-//! - Window is given back as content is taken from the [`RecvStream`], not before: who does not read holds the peer back.
-//! - Dropping a [`RecvStream`] before its end, or a [`SendStream`] that was not finished, resets the stream (a server
-//!   that has answered in full resets with NO_ERROR, RFC 9113 §8.1).
+//!   [`Progress::Ended`]. Each [`Incoming`] request is answered with [`Shared::send_response`] or with a [`SendStream`]; its
+//!   content is a [`RecvStream`].
+//! - A client: the same driver in a task of its own ([`Driver::run`]), and [`Requests`]: [`Requests::ready`] waits for the
+//!   server's SETTINGS, [`Requests::open`] opens a request and returns the [`SendStream`] for its content and the
+//!   [`RecvStream`] for the response.
+//! - Window is given back when content is read from the [`RecvStream`]: a slow reader slows down its sender.
+//! - Dropping a [`RecvStream`] before its end, or a [`SendStream`] before END_STREAM, resets the stream. A server that has sent
+//!   a complete response resets with NO_ERROR (RFC 9113 §8.1).
 //! - [`Tunnel`] makes a transport of the two.
+//!
+//! Layers: `sync -> head, recv_buffer, read_buffer, deadlines, timers, unread -> slots, deferred -> shared -> recv_stream,
+//! send_stream -> requests, tunnel -> driver`.
 
-mod content;
+mod deadlines;
+mod deferred;
 mod driver;
-mod events;
-mod handles;
 mod head;
+mod read_buffer;
+mod recv_buffer;
+mod recv_stream;
+mod requests;
+mod send_stream;
 mod shared;
+mod slots;
+mod sync;
+mod timers;
 mod tunnel;
+mod unread;
 
-pub(crate) use driver::{Driver, Moved};
-pub(crate) use handles::{RecvStream, Requests, SendStream};
+pub(crate) use driver::{Driver, Progress};
 pub(crate) use head::{Head, Incoming, to_fields};
-pub(crate) use shared::{At, Shared};
+pub(crate) use recv_stream::RecvStream;
+pub(crate) use requests::Requests;
+pub(crate) use send_stream::SendStream;
+pub(crate) use shared::{HandlerRef, Shared};
 pub(crate) use tunnel::Tunnel;

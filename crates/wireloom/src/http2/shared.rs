@@ -1,116 +1,119 @@
-//! What the driver and the handles of streams share: the core, and a slot for each stream that someone holds.
+//! State shared by the driver and the stream handles: the protocol core and a slot per stream, behind one mutex.
+//!
+//! The mutex is held for work in memory and never across an `.await`. Nothing is spawned, woken or dropped while it is
+//! held: [`Locked`] collects that in [`Deferred`] and runs it after unlocking.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Waker};
+use std::ops::{Deref, DerefMut};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::task::AbortHandle;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::Field;
 use wireloom_http2::message::RequestKind;
 use wireloom_http2::{Config, Connection, Role, StreamKey};
 
-use super::content::Content;
-use super::events::{Seen, Then};
-use super::handles::{RecvStream, SendStream};
-use super::head::{Head, Incoming};
+use super::deferred::Deferred;
+use super::head::Incoming;
+use super::recv_stream::RecvStream;
+use super::send_stream::SendStream;
+use super::slots::{FollowUp, Receiving, Slots, StreamRef};
+use super::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use super::unread::UnreadRequests;
 use crate::error::Error;
-use crate::headers::Headers;
-
-/// How much more of a request is taken once it has been answered in full, in bytes, and how long.
-const UNREAD_LEN_MAX: usize = 64 << 10;
-const UNREAD_TIME_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Shared {
     state: Mutex<State>,
+    /// Notified when the peer's SETTINGS arrive and when the connection ends.
+    ready: Notify,
 }
 
 pub(super) struct State {
     pub(super) core: Connection,
-    pub(super) epoch: Instant,
-    slots: Vec<Option<Box<Slot>>>,
-    /// Empty places in `slots`.
-    free: Vec<u32>,
-    /// By the core's slot: the last place that was taken for it.
-    places: Vec<u32>,
-    /// Why nothing moves any more.
+    pub(super) slots: Slots,
+    pub(super) unread: UnreadRequests,
+    pub(super) peer_preface: PeerPreface,
+    /// Why the connection ended.
     pub(super) failure: Option<Error>,
-    /// Who drives, while it waits.
-    pub(super) driver: Option<Waker>,
-    /// The deadline that it waits for.
-    pub(super) armed: Option<Duration>,
-    /// A handle woke the driver.
-    pub(super) nudged: bool,
-    /// Streams that were answered in full before their requests have ended, and nobody reads those.
-    unread: Vec<Unread>,
-    /// The server's SETTINGS have come.
-    pub(super) settings_seen: bool,
-    /// Those who wait for them.
-    pub(super) waiting: Vec<Waker>,
+    pub(super) driver: DriverHandle,
+    pub(super) deferred: Deferred,
+    /// Zero of the core's clock.
+    epoch: Instant,
 }
 
-/// A stream whose client still sends what nobody reads.
-struct Unread {
-    key: StreamKey,
-    until: Duration,
-    /// What came meanwhile, in bytes.
-    len: usize,
+/// How much of a server's connection preface has arrived (RFC 9113 §3.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerPreface {
+    /// Fewer bytes than say what they are.
+    Partial(u8),
+    /// The header of something other than SETTINGS: the server does not speak HTTP/2.
+    NotHttp2,
+    /// The header of SETTINGS.
+    Begun,
+    /// SETTINGS, complete and valid.
+    Complete,
 }
 
-/// What is known of a stream, for as long as someone holds it. The stream in the core may be gone already.
+impl PeerPreface {
+    /// Where the header of a frame says its type (RFC 9113 §4.1), and the type of SETTINGS.
+    const TYPE_AT: usize = 3;
+    const SETTINGS: u8 = 4;
+
+    /// Looks at the first bytes of the server.
+    pub(super) fn handle_input(&mut self, input: &[u8]) {
+        let Self::Partial(received) = *self else { return };
+        *self = match input.get(Self::TYPE_AT - usize::from(received)) {
+            Some(&Self::SETTINGS) => Self::Begun,
+            Some(_) => Self::NotHttp2,
+            None => Self::Partial(received + input.len() as u8),
+        };
+    }
+}
+
+/// What commands need to know of the driver.
 #[derive(Default)]
-pub(super) struct Slot {
-    id: u32,
-    /// Handles and tasks that hold it.
-    holders: u8,
-    /// Content that has arrived and was not taken.
-    pub(super) data: Content,
-    /// Nothing more arrives.
-    pub(super) ended: bool,
-    /// Nobody wants what arrives.
-    pub(super) discards: bool,
-    /// This side has sent, or queued, its last.
-    pub(super) finished: bool,
-    pub(super) head: Option<Head>,
-    pub(super) interim: VecDeque<Head>,
-    pub(super) trailers: Option<Headers>,
-    pub(super) failed: Option<Error>,
-    pub(super) receiver: Option<Waker>,
-    pub(super) sender: Option<Waker>,
-    /// Who answers it.
-    pub(super) task: Option<AbortHandle>,
+pub(super) struct DriverHandle {
+    pub(super) state: DriverState,
+    waker: Option<Waker>,
+    /// The deadline of its timer, on the core's clock.
+    armed: Option<Duration>,
 }
 
-/// Where a handle finds its slot.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct At {
-    pub(super) key: StreamKey,
-    place: u32,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum DriverState {
+    /// It will see the effects of a command by itself.
+    #[default]
+    Running,
+    /// It waits for the transport, a deadline or a command.
+    Waiting,
+    WokenByCommand,
+}
+
+/// The state while the mutex is held.
+pub(super) struct Locked<'a> {
+    shared: &'a Shared,
+    /// `None` while dropping.
+    guard: Option<MutexGuard<'a, State>>,
 }
 
 impl Shared {
-    pub(super) fn new(role: Role, mut config: Config) -> Result<Arc<Self>, Error> {
-        // Content is given back to the windows as it is taken.
-        config.auto_release = false;
-        config.hash_key = random();
-        let core = Connection::new(role, config)?;
+    pub(super) fn new(role: Role, config: Config) -> Result<Arc<Self>, Error> {
+        let core = Connection::new(role, with_manual_release(config))?;
         Ok(Self::with_core(core))
     }
 
-    /// The server's end after an upgrade from HTTP/1.1, and the stream that the request has become (RFC 7540 §3.2).
+    /// The server's end after an upgrade from HTTP/1.1, and the stream of the upgraded request (RFC 7540 §3.2).
     ///
     /// # Errors
-    /// `HTTP2-Settings` is invalid: the upgrade is not to take place.
+    /// `HTTP2-Settings` is invalid: the server must not upgrade.
     pub(crate) fn upgraded(
-        mut config: Config,
+        config: Config,
         http2_settings: &[u8],
         kind: RequestKind,
     ) -> Result<(Arc<Self>, StreamKey), Error> {
-        config.auto_release = false;
-        config.hash_key = random();
+        let config = with_manual_release(config);
         let (core, key) = Connection::from_upgrade_server(config, http2_settings, kind)?;
         Ok((Self::with_core(core), key))
     }
@@ -118,64 +121,74 @@ impl Shared {
     fn with_core(core: Connection) -> Arc<Self> {
         let state = State {
             core,
-            epoch: Instant::now(),
-            slots: Vec::new(),
-            free: Vec::new(),
-            places: Vec::new(),
+            slots: Slots::default(),
+            unread: UnreadRequests::default(),
+            peer_preface: PeerPreface::Partial(0),
             failure: None,
-            driver: None,
-            armed: None,
-            nudged: false,
-            unread: Vec::new(),
-            settings_seen: false,
-            waiting: Vec::new(),
+            driver: DriverHandle::default(),
+            deferred: Deferred::default(),
+            epoch: Instant::now(),
         };
-        Arc::new(Self { state: Mutex::new(state) })
+        Arc::new(Self { state: Mutex::new(state), ready: Notify::new() })
     }
 
-    /// A panic while it was held is one in this crate or in an allocation; the state is still one of the core's.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> Locked<'_> {
+        // The core keeps its invariants when a panic unwinds through it.
+        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { shared: self, guard: Some(guard) }
     }
 
-    /// Carries out a command, and wakes the driver if it waits.
-    pub(super) fn command<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+    /// Runs a command of a handle, and wakes the driver if that gave it something to do.
+    pub(super) fn command<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
-        if state.driver.is_some() {
-            // Nobody has told the core the time for a while.
-            state.tick();
+        if state.driver.state == DriverState::Waiting {
+            // The core's clock has not advanced since the driver began to wait.
+            state.advance_clock();
         }
-        let result = work(&mut state);
-        let driver = state.call_driver();
-        drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
-        }
+        let result = run(&mut state);
+        state.wake_driver();
         result
     }
 
-    /// The content of an [`Incoming`]. To be taken once, and dropped if it is not wanted.
-    pub(crate) fn receiver(self: &Arc<Self>, content: At) -> RecvStream {
+    /// Waits until `check` is ready. It is called again when the peer's SETTINGS arrive and when the connection ends.
+    pub(super) async fn wait_until<T>(&self, check: impl Fn(&State) -> Poll<T>) -> T {
+        loop {
+            // Created before the check: it receives every notification from here on.
+            let notified = self.ready.notified();
+            if let Poll::Ready(result) = check(&self.lock()) {
+                return result;
+            }
+            notified.await;
+        }
+    }
+
+    /// The content of an [`Incoming`] request: take it exactly once.
+    pub(crate) fn recv_stream(self: &Arc<Self>, content: StreamRef) -> RecvStream {
         RecvStream::new(self.clone(), content)
     }
 
-    /// What is sent on a stream.
-    pub(crate) fn sender(self: &Arc<Self>, key: StreamKey) -> SendStream {
-        let at = self.lock().hold(key, 1);
-        SendStream::new(self.clone(), at)
+    /// The sending half of a stream that a peer opened.
+    pub(crate) fn send_stream(self: &Arc<Self>, key: StreamKey) -> SendStream {
+        let mut state = self.lock();
+        let stream = match state.core.contains(key) {
+            true => state.slots.refer(key, Receiving::Discarding),
+            false => state.slots.refer_to_closed(key),
+        };
+        drop(state);
+        SendStream::new(self.clone(), stream)
     }
 
-    /// Answers a request in full. `fields` begin with `:status`.
+    /// Sends a complete response. `fields` begin with `:status`.
     ///
     /// # Errors
-    /// The stream or the connection is gone, or the peer takes no such list of fields.
-    pub(crate) fn respond<'f, I>(&self, key: StreamKey, fields: I, body: Bytes) -> Result<(), Error>
+    /// The stream or the connection has ended, or the peer does not accept a field list of this size.
+    pub(crate) fn send_response<'f, I>(&self, key: StreamKey, fields: I, body: Bytes) -> Result<(), Error>
     where
         I: IntoIterator<Item = Field<'f>>,
         I::IntoIter: Clone,
     {
         self.command(|state| {
-            state.alive()?;
+            state.check_alive()?;
             state.core.send_response(key, fields, body.is_empty())?;
             if !body.is_empty() {
                 state.core.send_data(key, body, true)?;
@@ -185,7 +198,7 @@ impl Shared {
         })
     }
 
-    /// Ends a stream at once; nothing happens when it is gone.
+    /// Resets a stream; does nothing when it has ended.
     pub(crate) fn reset(&self, key: StreamKey, code: ErrorCode) {
         self.command(|state| {
             let _ = state.core.reset(key, code);
@@ -193,38 +206,44 @@ impl Shared {
         });
     }
 
-    /// Begins the task that answers a stream, which is stopped when the peer resets that. Gives the task back when the
-    /// stream is gone already.
-    pub(crate) fn attach<T>(
-        &self,
-        key: StreamKey,
-        task: T,
-        spawn: impl FnOnce(T, At) -> AbortHandle,
-    ) -> Option<T> {
+    /// Refers to a stream for the task that runs its handler; `None` when the stream has ended.
+    pub(crate) fn handler_of(self: &Arc<Self>, key: StreamKey) -> Option<HandlerRef> {
         let mut state = self.lock();
-        if !state.core.contains(key) {
-            return Some(task);
-        }
-        let at = state.hold(key, 1);
-        // Under the lock, so that it is not done before it is known.
-        let handle = spawn(task, at);
-        if let Some(slot) = state.slot(at) {
-            slot.task = Some(handle);
-        }
-        None
+        let stream = state.core.contains(key).then(|| state.slots.refer(key, Receiving::Discarding))?;
+        drop(state);
+        Some(HandlerRef { shared: self.clone(), stream })
     }
 
-    /// Whoever answered a stream is done.
-    pub(crate) fn detach(&self, at: At) {
-        let mut state = self.lock();
-        if state.slot(at).is_some_and(|slot| slot.task.take().is_some()) {
-            state.release(at);
-        }
-    }
-
-    /// Ends the connection gracefully: GOAWAY, and streams that are open go on.
+    /// Ends the connection gracefully: sends GOAWAY, and open streams go on.
     pub(crate) fn shut_down(&self) {
         self.command(|state| state.core.shutdown());
+    }
+}
+
+/// The interest of a handler's task in its stream.
+pub(crate) struct HandlerRef {
+    shared: Arc<Shared>,
+    stream: StreamRef,
+}
+
+impl HandlerRef {
+    /// Ready when the stream or the connection has failed: nobody waits for the response.
+    pub(crate) fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.shared.lock();
+        let State { slots, deferred, .. } = &mut *state;
+        match slots.get(self.stream) {
+            Some(slot) if slot.error.is_none() => {
+                deferred.register(&mut slot.handler, cx);
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for HandlerRef {
+    fn drop(&mut self) {
+        self.shared.lock().release(self.stream);
     }
 }
 
@@ -233,253 +252,203 @@ impl State {
         self.epoch.elapsed()
     }
 
-    /// The driver, if it waits and there is something for it: output, a deadline that is earlier than it knows, the end.
-    fn call_driver(&mut self) -> Option<Waker> {
-        self.driver.as_ref()?;
-        let deadline = self.core.poll_timeout().into_iter().chain(self.unread_deadline()).min();
-        let earlier = || match (deadline, self.armed) {
+    /// When the core's clock shows `time`.
+    pub(super) fn instant(&self, time: Duration) -> Instant {
+        self.epoch + time
+    }
+
+    /// The earliest deadline of the core and of unread requests, on the core's clock.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.core.poll_timeout().into_iter().chain(self.unread.deadline(self.now())).min()
+    }
+
+    /// The driver waits from now on, with its timer armed for `deadline`.
+    pub(super) fn park_driver(&mut self, cx: &Context<'_>, deadline: Option<Instant>) {
+        self.deferred.register(&mut self.driver.waker, cx);
+        self.driver.armed = deadline.map(|deadline| deadline.saturating_duration_since(self.epoch));
+        self.driver.state = DriverState::Waiting;
+    }
+
+    /// Wakes the driver if it waits and has something to do: output, an earlier deadline, or the end.
+    fn wake_driver(&mut self) {
+        if self.driver.state != DriverState::Waiting {
+            return;
+        }
+        let is_earlier = || match (self.deadline(), self.driver.armed) {
             (Some(deadline), Some(armed)) => deadline < armed,
             (deadline, _) => deadline.is_some(),
         };
-        if !self.core.wants_write() && self.core.ended().is_none() && !earlier() {
-            return None;
+        if self.core.wants_write() || self.core.ended().is_some() || is_earlier() {
+            self.driver.state = DriverState::WokenByCommand;
+            self.deferred.wake_driver(self.driver.waker.take());
         }
-        self.nudged = true;
-        self.driver.take()
     }
 
-    /// Tells the core the time.
-    pub(super) fn tick(&mut self) {
+    pub(super) fn advance_clock(&mut self) {
         let now = self.now();
         if let Err(error) = self.core.handle_timeout(now) {
             self.fail(error.into());
         }
     }
 
-    /// This side has sent, or queued, its last on a stream.
+    /// This side has sent or queued END_STREAM.
     pub(super) fn finish(&mut self, key: StreamKey) {
-        let unread = match self.slot_of(key) {
-            Some(slot) => {
-                slot.finished = true;
-                slot.discards
-            }
-            None => true,
-        };
-        if unread && self.core.role() == Role::Server && self.core.contains(key) {
-            self.unread.push(Unread { key, until: self.now() + UNREAD_TIME_MAX, len: 0 });
-        }
-    }
-
-    /// When [`State::reset_unread`] is to be called next.
-    pub(super) fn unread_deadline(&self) -> Option<Duration> {
-        if self.unread.is_empty() {
-            return None;
-        }
-        // One that is overdue waits for its response to leave.
-        let now = self.now();
-        self.unread.iter().map(|unread| unread.until).filter(|&until| until > now).min()
-    }
-
-    /// RFC 9113 §8.1: once a response is complete, the rest of a request that nobody reads is not needed. What is short may
-    /// come to its end all the same: then nothing is reset, and no client takes that for a failure.
-    pub(super) fn reset_unread(&mut self) {
-        if self.unread.is_empty() {
-            return;
-        }
-        let now = self.now();
-        let Self { unread, core, .. } = self;
-        unread.retain(|unread| {
-            let patient = unread.len <= UNREAD_LEN_MAX && now < unread.until;
-            if !core.contains(unread.key) || patient || core.queued(unread.key) > 0 {
-                return core.contains(unread.key);
-            }
-            let _ = core.reset(unread.key, ErrorCode::NO_ERROR);
-            false
+        let is_read = self.slots.get_by_key(key).is_some_and(|slot| {
+            slot.finished = true;
+            slot.receiving != Receiving::Discarding
         });
+        if !is_read && self.core.role() == Role::Server && self.core.contains(key) {
+            self.unread.add(key, self.now());
+        }
     }
 
-    pub(super) fn alive(&self) -> Result<(), Error> {
+    pub(super) fn check_alive(&self) -> Result<(), Error> {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Streams that are open, or that someone holds.
+    /// Streams that are open, or that a handle refers to.
     pub(super) fn streams(&self) -> usize {
-        self.core.streams().max(self.slots.len() - self.free.len())
+        self.core.streams().max(self.slots.len())
     }
 
-    /// The slot of a stream with `holders` more, made if there is none.
-    pub(super) fn hold(&mut self, key: StreamKey, holders: u8) -> At {
-        if let Some(at) = self.find(key) {
-            if let Some(slot) = self.slot(at) {
-                slot.holders += holders;
-            }
-            return at;
-        }
-        let mut slot = Box::new(Slot { id: key.id(), holders, ..Slot::default() });
-        // The slot of a stream that is gone may be another's in the core by now: nothing leads to it but its handles.
-        let is_there = self.core.contains(key);
-        slot.failed = (!is_there).then_some(Error::Closed);
-        let place = match self.free.pop() {
-            Some(place) => place,
-            None => {
-                self.slots.push(None);
-                self.slots.len() as u32 - 1
-            }
-        };
-        self.slots[place as usize] = Some(slot);
-        if is_there {
-            if self.places.len() <= key.slot() {
-                self.places.resize(key.slot() + 1, u32::MAX);
-            }
-            self.places[key.slot()] = place;
-        }
-        At { key, place }
+    /// Removes a reference to a stream.
+    pub(super) fn release(&mut self, stream: StreamRef) {
+        self.slots.release(stream, &mut self.deferred);
     }
 
-    fn find(&self, key: StreamKey) -> Option<At> {
-        let place = *self.places.get(key.slot())?;
-        let slot = self.slots.get(place as usize)?.as_ref()?;
-        (slot.id == key.id()).then_some(At { key, place })
-    }
-
-    #[inline]
-    pub(super) fn slot(&mut self, at: At) -> Option<&mut Slot> {
-        self.slots.get_mut(at.place as usize)?.as_deref_mut().filter(|slot| slot.id == at.key.id())
-    }
-
-    pub(super) fn slot_of(&mut self, key: StreamKey) -> Option<&mut Slot> {
-        let at = self.find(key)?;
-        self.slot(at)
-    }
-
-    /// One holder less.
-    pub(super) fn release(&mut self, at: At) {
-        let Some(slot) = self.slot(at) else { return };
-        slot.holders = slot.holders.saturating_sub(1);
-        if slot.holders == 0 {
-            self.slots[at.place as usize] = None;
-            self.free.push(at.place);
-            if self.free.len() == self.slots.len() {
-                // Nothing is held for streams that are gone.
-                self.slots = Vec::new();
-                self.free = Vec::new();
-                self.places = Vec::new();
-            }
-        }
-    }
-
-    /// Tells whoever holds a stream that it has failed.
     pub(super) fn fail_stream(&mut self, key: StreamKey, error: &Error) {
-        if let Some(slot) = self.slot_of(key) {
-            slot.fail(error);
-            let task = slot.task.take();
-            let wakers = [slot.receiver.take(), slot.sender.take()];
-            wakers.into_iter().flatten().for_each(Waker::wake);
-            if let Some(task) = task {
-                task.abort();
-                if let Some(at) = self.find(key) {
-                    self.release(at);
-                }
-            }
-        }
+        self.slots.fail(key, error, &mut self.deferred);
     }
 
-    /// Nothing moves any more.
+    /// Ends the connection for every handle.
     pub(super) fn fail(&mut self, error: Error) {
-        for slot in self.slots.iter_mut().flatten() {
-            slot.fail(&error);
-            let wakers = [slot.receiver.take(), slot.sender.take()];
-            wakers.into_iter().flatten().for_each(Waker::wake);
-            if let Some(task) = &slot.task {
-                task.abort();
-            }
-        }
+        self.slots.fail_all(&error, &mut self.deferred);
         self.failure.get_or_insert(error);
-        self.waiting.drain(..).for_each(Waker::wake);
+        self.deferred.notify_ready = true;
     }
 
-    /// Takes what has arrived, as far as it can; says how much that was. `lender` is the input, if parts of it may be kept;
-    /// `woken` are for the caller to wake.
+    /// Handles input until all is consumed or the core stops reading, and returns how much was consumed. `buffer` is the
+    /// buffer of `input` if content may borrow from it.
     ///
     /// # Errors
-    /// The connection has failed: what is in the output is still to be written.
-    pub(super) fn receive(
+    /// The connection has failed; its GOAWAY is in the output.
+    pub(super) fn handle_input(
         &mut self,
         mut input: &[u8],
-        lender: Option<&Bytes>,
+        buffer: Option<&Bytes>,
         incoming: &mut Vec<Incoming>,
-        woken: &mut Vec<Waker>,
     ) -> Result<usize, Error> {
         let (now, len) = (self.now(), input.len());
         loop {
-            let (taken, event) = self.core.handle_input(now, input)?;
-            input = &input[taken..];
+            let (consumed, event) = self.core.handle_input(now, input)?;
+            input = &input[consumed..];
             let Some(event) = event else { return Ok(len - input.len()) };
-            let seen = Seen { slots: &mut self.slots, places: &self.places, lender, woken };
-            let then = seen.see(event, incoming);
-            self.act(then, incoming);
+            let follow_up = self.slots.handle_event(event, buffer, incoming, &mut self.deferred);
+            self.follow_up(follow_up);
         }
     }
 
-    /// Takes what happened without input.
-    pub(super) fn collect(&mut self, incoming: &mut Vec<Incoming>, woken: &mut Vec<Waker>) {
+    /// Handles events that did not come from input.
+    pub(super) fn handle_events(&mut self, incoming: &mut Vec<Incoming>) {
         while let Some(event) = self.core.poll_event() {
-            let seen = Seen { slots: &mut self.slots, places: &self.places, lender: None, woken };
-            let then = seen.see(event, incoming);
-            self.act(then, incoming);
+            let follow_up = self.slots.handle_event(event, None, incoming, &mut self.deferred);
+            self.follow_up(follow_up);
         }
     }
 
     #[inline]
-    fn act(&mut self, then: Then, incoming: &mut [Incoming]) {
-        match then {
-            Then::Nothing => {}
-            Then::Opened(key) => {
-                let content = self.hold(key, 1);
-                if let Some(incoming) = incoming.last_mut() {
-                    incoming.content = Some(content);
-                }
-            }
-            Then::Discarded(key, len) => {
-                // Misuse is not possible: it is what arrived.
+    fn follow_up(&mut self, follow_up: FollowUp) {
+        match follow_up {
+            FollowUp::None => {}
+            FollowUp::Release(key, len) => {
+                // Never misuse: as much has just arrived.
                 let _ = self.core.release_capacity(key, len);
-                if let Some(unread) = self.unread.iter_mut().find(|unread| unread.key == key) {
-                    unread.len += len;
-                }
+                self.unread.discarded(key, len);
             }
-            Then::Released(key) => {
-                if let Some(at) = self.find(key) {
-                    self.release(at);
-                }
-            }
-            Then::SettingsSeen => {
-                self.settings_seen = true;
-                self.waiting.drain(..).for_each(Waker::wake);
+            FollowUp::SettingsReceived => {
+                self.peer_preface = PeerPreface::Complete;
+                self.deferred.notify_ready = true;
             }
         }
     }
 }
 
-impl Slot {
-    pub(super) fn is_of(&self, key: StreamKey) -> bool {
-        self.id == key.id()
-    }
-
-    /// What has arrived before, and an end that has, can still be read.
-    pub(super) fn fail(&mut self, error: &Error) {
-        self.failed.get_or_insert_with(|| error.clone());
-    }
-}
-
-/// Registers who waits, in place of who did.
-pub(super) fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
-    if !place.as_ref().is_some_and(|old| old.will_wake(cx.waker())) {
-        *place = Some(cx.waker().clone());
+impl Locked<'_> {
+    /// Unlocks, and runs deferred work with the memory of `spare`.
+    pub(super) fn unlock_with(mut self, spare: &mut Deferred) {
+        std::mem::swap(&mut self.deferred, spare);
+        self.guard = None;
+        if spare.notify_ready {
+            spare.notify_ready = false;
+            self.shared.ready.notify_waiters();
+        }
+        spare.run();
     }
 }
 
-/// A key for hashing that no peer knows.
-fn random() -> u64 {
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        match &self.guard {
+            Some(guard) => guard,
+            None => unreachable!("the guard is taken by drop alone"),
+        }
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        match &mut self.guard {
+            Some(guard) => guard,
+            None => unreachable!("the guard is taken by drop alone"),
+        }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let Some(mut guard) = self.guard.take() else { return };
+        if guard.deferred.is_empty() {
+            return;
+        }
+        let mut deferred = std::mem::take(&mut guard.deferred);
+        drop(guard);
+        if std::mem::take(&mut deferred.notify_ready) {
+            self.shared.ready.notify_waiters();
+        }
+        deferred.run();
+    }
+}
+
+/// Window is given back as content is read, and the map of streams is keyed with a secret.
+fn with_manual_release(mut config: Config) -> Config {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-    RandomState::new().build_hasher().finish()
+    config.auto_release = false;
+    config.hash_key = RandomState::new().build_hasher().finish();
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_frame_tells_whether_a_server_speaks_http2() {
+        let settings = [0, 0, 6, 4, 0, 0, 0, 0, 0];
+        for (input, expected) in [
+            (&settings[..], PeerPreface::Begun),
+            (&settings[..3], PeerPreface::Partial(3)),
+            (b"", PeerPreface::Partial(0)),
+            (b"HTTP/1.1 400 Bad Request\r\n", PeerPreface::NotHttp2),
+            (b"SSH-2.0", PeerPreface::NotHttp2),
+        ] {
+            for at in 0..=input.len() {
+                let mut preface = PeerPreface::Partial(0);
+                preface.handle_input(&input[..at]);
+                preface.handle_input(&input[at..]);
+                assert_eq!(preface, expected, "{input:?} split at {at}");
+            }
+        }
+    }
 }

@@ -1,10 +1,9 @@
-//! A stream of HTTP/2 as a transport: what is written leaves as DATA, what arrives as DATA is read (RFC 9113 §8.5,
-//! RFC 8441 §4). What travels inside is not its business.
+//! A stream of HTTP/2 as a transport: bytes written leave as DATA, and bytes of DATA are read (RFC 9113 §8.5, RFC 8441 §4).
 //!
 //! ```text
-//! end of writing    END_STREAM           orderly end, as FIN of TCP
-//! dropped before    RST_STREAM, CANCEL   as RST of TCP
-//! windows           DATA is taken from the peer as it is read, and given to it as it takes it: a tunnel escapes neither
+//! shutdown             END_STREAM           like FIN of TCP
+//! drop before that     RST_STREAM, CANCEL   like RST of TCP
+//! flow control         window is given back as bytes are read, and writes wait for room in the stream's send queue
 //! ```
 
 use std::io::{self, IoSlice};
@@ -22,18 +21,19 @@ use crate::error::Error;
 pub(crate) struct Tunnel {
     send: SendStream,
     recv: RecvStream,
-    shut: bool,
-    /// A client's connection goes on as long as this.
+    /// END_STREAM was sent.
+    is_shut_down: bool,
+    /// Keeps a client's connection open.
     _requests: Option<Requests>,
 }
 
 impl Tunnel {
     pub(crate) fn new(send: SendStream, recv: RecvStream) -> Self {
-        Self { send, recv, shut: false, _requests: None }
+        Self { send, recv, is_shut_down: false, _requests: None }
     }
 
-    /// The same tunnel, which keeps a connection from ending.
-    pub(crate) fn keeping(mut self, requests: Requests) -> Self {
+    /// The same tunnel, which keeps a client's connection open.
+    pub(crate) fn with_requests(mut self, requests: Requests) -> Self {
         self._requests = Some(requests);
         self
     }
@@ -47,7 +47,8 @@ impl crate::transport::Tunnel for Tunnel {
 
 impl AsyncRead for Tunnel {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let len = ready!(self.get_mut().recv.poll_read(cx, into.initialize_unfilled())).map_err(broken)?;
+        let len =
+            ready!(self.get_mut().recv.poll_read(cx, into.initialize_unfilled())).map_err(transport_error)?;
         into.advance(len);
         Poll::Ready(Ok(()))
     }
@@ -58,17 +59,17 @@ impl AsyncWrite for Tunnel {
         self.poll_write_vectored(cx, &[IoSlice::new(data)])
     }
 
-    /// Takes as much as the queue of the stream has room for, and copies it: the caller's memory is its own again.
+    /// Copies as much as the stream's send queue has room for.
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let tunnel = self.get_mut();
-        if tunnel.shut {
+        if tunnel.is_shut_down {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        let room = ready!(tunnel.send.poll_capacity(cx)).map_err(broken)?;
+        let room = ready!(tunnel.send.poll_capacity(cx)).map_err(transport_error)?;
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         let len = room.min(total);
         let data = match slices {
@@ -81,7 +82,7 @@ impl AsyncWrite for Tunnel {
                 data.freeze()
             }
         };
-        tunnel.send.send(data, false).map_err(broken)?;
+        tunnel.send.send(data, false).map_err(transport_error)?;
         Poll::Ready(Ok(len))
     }
 
@@ -89,15 +90,15 @@ impl AsyncWrite for Tunnel {
         true
     }
 
-    /// What was written is on its way: the task of the connection sees to that.
+    /// The connection's driver writes by itself.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let tunnel = self.get_mut();
-        if !std::mem::replace(&mut tunnel.shut, true) {
-            // When the stream is gone there is nothing left to end.
+        if !std::mem::replace(&mut tunnel.is_shut_down, true) {
+            // Fails when the stream has ended.
             let _ = tunnel.send.send(Bytes::new(), true);
         }
         Poll::Ready(Ok(()))
@@ -106,14 +107,14 @@ impl AsyncWrite for Tunnel {
 
 impl Drop for Tunnel {
     fn drop(&mut self) {
-        if !self.shut {
-            // RFC 9113 §8.5: as a reset of TCP.
+        if !self.is_shut_down {
+            // RFC 9113 §8.5: like RST of TCP.
             self.send.reset(ErrorCode::CANCEL);
         }
     }
 }
 
-fn broken(error: Error) -> io::Error {
+fn transport_error(error: Error) -> io::Error {
     match error {
         Error::Io(kind) => kind.into(),
         _ => io::ErrorKind::ConnectionReset.into(),

@@ -166,7 +166,7 @@ impl Connection {
         let Self { io, origin, config, registry, seat, bytes, .. } = self;
         let (driver, first) = match upgraded.map(|upgraded| *upgraded) {
             Some((shared, key, request)) => {
-                (Driver::over(io, shared).preceded_by(SWITCHING_TO_HTTP2), Some((key, request)))
+                (Driver::with_shared(io, shared).with_prefix(SWITCHING_TO_HTTP2), Some((key, request)))
             }
             // The configuration is judged when the server begins.
             None => match Driver::new(io, Http2Role::Server, config.http2) {
@@ -174,7 +174,7 @@ impl Connection {
                 Err(_) => return,
             },
         };
-        let driver = driver.arrived(&bytes).idle_timeout(config.keep_alive_timeout);
+        let driver = driver.with_read_ahead(&bytes).with_idle_timeout(config.keep_alive_timeout);
         drop(bytes);
         http2::serve(driver, first, origin, registry, handler).await;
         drop(seat);

@@ -1,15 +1,14 @@
-//! One connection of a server that speaks HTTP/2: requests become [`Request`]s, what the handler returns becomes responses,
-//! and extended CONNECT a tunnel with a WebSocket in it (RFC 9113, RFC 8441).
+//! A server's HTTP/2 connection: requests go to the handler, its responses to their streams, and extended CONNECT opens a
+//! tunnel with a WebSocket in it (RFC 9113, RFC 8441).
 //!
-//! A handler is first asked in the task of the connection: what it can answer at once is answered with everything else that
-//! this wake-up brought, in one write. Only a handler that waits gets a task of its own, on whichever thread is free; it is
-//! stopped when the client resets the stream.
+//! A handler is first polled in the task of the connection: responses that are ready at once leave in one write. A handler
+//! that is pending moves to a task of its own, which ends when the client resets the stream.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tokio::task::JoinSet;
@@ -27,11 +26,11 @@ use crate::http::{Body, Origin, Request, Response, Running};
 use crate::http1::date;
 use crate::http1::write::digits;
 pub(super) use crate::http2::Shared;
-use crate::http2::{At, Driver, Incoming, Moved, RecvStream, Tunnel, to_fields};
+use crate::http2::{Driver, HandlerRef, Incoming, Progress, RecvStream, Tunnel, to_fields};
 use crate::registry::{Phase, Registry};
 use crate::transport::Io;
 
-/// Serves until the end. `first` is a request that was upgraded.
+/// Serves until the connection ends. `first` is the request of an upgrade.
 pub(super) async fn serve(
     mut driver: Driver,
     first: Option<(StreamKey, Request)>,
@@ -47,24 +46,24 @@ pub(super) async fn serve(
     let work = async {
         let mut first = first;
         loop {
-            let moved = poll_fn(|cx| {
+            let progress = poll_fn(|cx| {
                 if let Some((key, request)) = first.take() {
-                    serving.begin(cx, key, request, None, &mut tasks);
+                    serving.start(cx, key, request, None, &mut tasks);
                 }
-                let moved = std::task::ready!(driver.poll(cx, &mut incoming));
+                let progress = ready!(driver.poll(cx, &mut incoming));
                 for request in incoming.drain(..) {
-                    serving.take(cx, request, &mut tasks);
+                    serving.handle_incoming(cx, request, &mut tasks);
                 }
-                Poll::Ready(moved)
+                Poll::Ready(progress)
             });
-            let moved = moved.await;
+            let progress = progress.await;
             while tasks.try_join_next().is_some() {}
-            if moved == Moved::Ended {
+            if progress == Progress::Ended {
                 break;
             }
         }
         driver.linger().await;
-        // What serves WebSockets sees that they have ended.
+        // WebSockets in tunnels see the end of the connection, and end.
         while tasks.join_next().await.is_some() {}
     };
     let drain = async {
@@ -82,7 +81,7 @@ pub(super) async fn serve(
     .await;
 }
 
-/// What all requests of a connection have in common.
+/// State shared by all requests of a connection.
 struct Serving<H> {
     shared: Arc<Shared>,
     registry: Arc<Registry>,
@@ -91,34 +90,34 @@ struct Serving<H> {
 }
 
 impl<H: Handler> Serving<H> {
-    fn take(&self, cx: &mut Context<'_>, incoming: Incoming, tasks: &mut JoinSet<()>) {
+    fn handle_incoming(&self, cx: &mut Context<'_>, incoming: Incoming, tasks: &mut JoinSet<()>) {
         let (key, kind, content) = (incoming.key, incoming.kind, incoming.content);
         let mut request = Request::http2(incoming, &self.origin);
-        let content = content.map(|content| self.shared.receiver(content));
+        let content = content.map(|content| self.shared.recv_stream(content));
         let mut tunnel = None;
         match kind {
             RequestKind::ExtendedConnect if request.is_websocket() => tunnel = content,
-            // RFC 8441 §4, RFC 9220 §3: a protocol that is not known. RFC 9110 §9.3.6: no proxy is here.
+            // RFC 8441 §4, RFC 9220 §3: an unknown protocol. RFC 9110 §9.3.6: this server is not a proxy.
             RequestKind::ExtendedConnect | RequestKind::Connect => {
                 let refusal = Response::text(501, "CONNECT leads nowhere from here\n");
                 let _ = send_whole(&self.shared, key, refusal, false);
                 return;
             }
             _ => {
-                let Some(mut content) = content else { return self.begin(cx, key, request, None, tasks) };
+                let Some(mut content) = content else { return self.start(cx, key, request, None, tasks) };
                 let len = request.header("content-length").and_then(|len| std::str::from_utf8(len).ok());
                 let len = len.and_then(|len| len.parse().ok());
                 if request.names("expect", "100-continue") {
-                    content = content.expected();
+                    content = content.with_continue();
                 }
                 request.set_body(Body::http2(content, len));
             }
         }
-        self.begin(cx, key, request, tunnel, tasks);
+        self.start(cx, key, request, tunnel, tasks);
     }
 
-    /// Asks the handler, and lets it go on in a task of its own if it has to wait.
-    fn begin(
+    /// Polls the handler once, and spawns it if it is pending.
+    fn start(
         &self,
         cx: &mut Context<'_>,
         key: StreamKey,
@@ -129,44 +128,45 @@ impl<H: Handler> Serving<H> {
         self.registry.counters.requests.fetch_add(1, Ordering::Relaxed);
         let (shared, registry, handler) = (self.shared.clone(), self.registry.clone(), self.handler.clone());
         let mut answering = Box::pin(answer(shared, registry, handler, key, request, tunnel));
-        // A body that panics is not to end the other requests; its stream is reset as it unwinds.
+        // A panic must not end the other requests: its stream is reset while it unwinds.
         let polled = panic::catch(&self.registry, || answering.as_mut().poll(cx));
         match polled.unwrap_or(Poll::Ready(None)) {
             Poll::Ready(None) => {}
-            Poll::Ready(Some(running)) => {
+            Poll::Ready(Some(websocket)) => {
                 #[cfg(feature = "tracing")]
-                let running = running.in_current_span();
-                tasks.spawn(running);
+                let websocket = websocket.in_current_span();
+                tasks.spawn(websocket);
             }
             Poll::Pending => {
-                let left = self.shared.attach(key, answering, |answering, at| {
-                    let finishing = finish(self.shared.clone(), self.registry.clone(), at, answering);
-                    #[cfg(feature = "tracing")]
-                    let finishing = finishing.in_current_span();
-                    tasks.spawn(finishing)
-                });
-                // Outside of the lock.
-                drop(left);
+                // `None`: the stream was reset meanwhile.
+                let Some(stream) = self.shared.handler_of(key) else { return };
+                let finishing = finish(stream, self.registry.clone(), answering);
+                #[cfg(feature = "tracing")]
+                let finishing = finishing.in_current_span();
+                tasks.spawn(finishing);
             }
         }
     }
 }
 
-/// Answers in a task of its own.
-async fn finish<F>(shared: Arc<Shared>, registry: Arc<Registry>, at: At, mut answering: Pin<Box<F>>)
+/// Runs a handler to its end, or until its stream fails.
+async fn finish<F>(stream: HandlerRef, registry: Arc<Registry>, mut answering: Pin<Box<F>>)
 where
     F: Future<Output = Option<Running>>,
 {
-    let answered =
-        poll_fn(|cx| panic::catch(&registry, || answering.as_mut().poll(cx)).unwrap_or(Poll::Ready(None)));
-    let opened = answered.await;
+    let websocket = poll_fn(|cx| {
+        if stream.poll_failed(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        panic::catch(&registry, || answering.as_mut().poll(cx)).unwrap_or(Poll::Ready(None))
+    });
+    let websocket = websocket.await;
     drop(registry);
     drop(answering);
-    // A WebSocket learns of a reset by itself.
-    shared.detach(at);
-    drop(shared);
-    if let Some(running) = opened {
-        running.await;
+    // The tunnel of a WebSocket reports a reset by itself.
+    drop(stream);
+    if let Some(websocket) = websocket {
+        websocket.await;
     }
 }
 
@@ -186,8 +186,8 @@ async fn answer(
     if let (Some(opening), Some(recv)) = (opening, tunnel) {
         let (status, mut headers, _) = response.into_parts();
         headers.make_names_lowercase();
-        let mut send = shared.sender(key);
-        send.respond(head(&digits(status), &headers, &date::now()), false).ok()?;
+        let mut send = shared.send_stream(key);
+        send.send_response(head(&digits(status), &headers, &date::now()), false).ok()?;
         let io = Io::Tunnel(Box::new(Tunnel::new(send, recv)));
         return Some(opening.open(io, &[], Some(registry.seat())));
     }
@@ -196,13 +196,13 @@ async fn answer(
         false => Box::pin(send_stream(&shared, key, response, is_head)).await,
     };
     if let Err(Error::Http2(_)) = answered {
-        // The head is larger than the client takes.
+        // The client does not accept a head of this size.
         shared.reset(key, ErrorCode::INTERNAL_ERROR);
     }
     None
 }
 
-/// Resets a stream whose handler was stopped.
+/// Resets a stream whose handler was dropped before it returned.
 struct Unanswered<'a> {
     shared: &'a Arc<Shared>,
     key: StreamKey,
@@ -226,13 +226,13 @@ fn send_whole(shared: &Arc<Shared>, key: StreamKey, response: Response, is_head:
     let len =
         allows_body.then(|| Field::known(Token::ContentLength, decimal(body.len() as u64, &mut decimals)));
     if is_head {
-        // RFC 9110 §9.3.2: the answer to HEAD has no body.
+        // RFC 9110 §9.3.2: a response to HEAD has no content.
         body = Bytes::new();
     }
-    shared.respond(key, head(&status, &headers, &date).chain(len), body)
+    shared.send_response(key, head(&status, &headers, &date).chain(len), body)
 }
 
-/// Sends a body as it comes into being.
+/// Sends a streaming body.
 async fn send_stream(
     shared: &Arc<Shared>,
     key: StreamKey,
@@ -243,24 +243,24 @@ async fn send_stream(
     let (status, mut headers, mut body) = response.into_parts();
     headers.make_names_lowercase();
     let none = is_head || !allows_body;
-    let mut send = shared.sender(key);
+    let mut send = shared.send_stream(key);
     {
         let (status, date, mut decimals) = (digits(status), date::now(), [0; 20]);
         let len = body.len_hint().filter(|_| allows_body);
         let len = len.map(|len| Field::known(Token::ContentLength, decimal(len, &mut decimals)));
-        send.respond(head(&status, &headers, &date).chain(len), none)?;
+        send.send_response(head(&status, &headers, &date).chain(len), none)?;
     }
     drop(headers);
     if none {
         return Ok(());
     }
     loop {
-        // As much is made as the client takes.
+        // The next chunk is produced when the client has accepted the last one.
         poll_fn(|cx| send.poll_capacity(cx)).await?;
         match body.chunk().await {
             Ok(Some(chunk)) => send.send(chunk, false)?,
             Ok(None) => break,
-            // RFC 9113 §8.1.1: what ends too early is reset.
+            // RFC 9113 §8.1.1: an incomplete response is reset.
             Err(_) => {
                 send.reset(ErrorCode::INTERNAL_ERROR);
                 return Ok(());
@@ -273,14 +273,14 @@ async fn send_stream(
     }
 }
 
-/// The fields of a response but its length.
+/// The fields of a response, without its length.
 fn head<'a>(
     status: &'a [u8; 3],
     headers: &'a Headers,
     date: &'a date::Date,
 ) -> impl Iterator<Item = Field<'a>> + Clone {
     std::iter::once(Field::known(Token::Status, status))
-        // RFC 9113 §8.2.2: what belongs to a connection of HTTP/1.1 stays there.
+        // RFC 9113 §8.2.2: no connection-specific fields.
         .chain(to_fields(headers).filter(|field| field.name() != b"upgrade"))
         .chain(std::iter::once(Field::known(Token::Date, date)))
 }

@@ -4,6 +4,7 @@
 
 mod peer;
 mod requests;
+mod runtime;
 mod stress;
 mod tunnels;
 

@@ -229,7 +229,7 @@ async fn pump(mut send: SendStream, mut body: Body) {
             return;
         }
         // Content that is long in coming is given up with the stream.
-        let next = poll_fn(|cx| match send.poll_gone(cx) {
+        let next = poll_fn(|cx| match send.poll_closed(cx) {
             Poll::Ready(()) => Poll::Ready(None),
             Poll::Pending => body.poll_chunk(cx).map(Some),
         });

@@ -173,7 +173,7 @@ impl Connector {
     }
 
     async fn begin_http2(&self, io: Io) -> Result<Requests, Error> {
-        let driver = Driver::new(io, Role::Client, self.http2_config)?.keepalive(self.http2_keepalive);
+        let driver = Driver::new(io, Role::Client, self.http2_config)?.with_keepalive(self.http2_keepalive);
         let requests = driver.requests();
         tokio::spawn(driver.run());
         match requests.ready().await {
@@ -250,7 +250,7 @@ impl Http2 {
 
     pub(super) async fn open_at(&self, target: &Target) -> Result<Opened, Error> {
         // RFC 8441 §3: not before the server has said that it takes it.
-        if !self.requests.takes_extended_connect() {
+        if !self.requests.supports_extended_connect() {
             self.requests.ready().await?;
             return Err(Error::NoExtendedConnect);
         }
@@ -288,7 +288,7 @@ impl Http2 {
                 }
                 Verdict::Accepted(negotiated) => {
                     self.emit_response(&head);
-                    let tunnel = Tunnel::new(send, recv).keeping(self.requests.clone());
+                    let tunnel = Tunnel::new(send, recv).with_requests(self.requests.clone());
                     let connector = &self.about.connector;
                     let socket = WebSocket::open(
                         Io::Tunnel(Box::new(tunnel)),
@@ -359,7 +359,7 @@ impl Http2 {
 
     /// Whether the server takes WebSockets over this connection (RFC 8441 §3).
     pub fn takes_websockets(&self) -> bool {
-        self.requests.takes_extended_connect()
+        self.requests.supports_extended_connect()
     }
 
     /// Ends the connection gracefully: what was begun is finished, and nothing else begins.

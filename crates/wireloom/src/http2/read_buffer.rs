@@ -1,0 +1,154 @@
+//! Input of a connection between the transport and the core.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+
+use super::sync::Arc;
+use crate::transport::Io;
+use crate::transport::buffer::Buffer;
+
+/// A read of this length may be borrowed from: it is bulk. In bytes.
+const BORROWED_READ_MIN: usize = 32 << 10;
+
+/// Read buffers of the process that content may borrow at the same time. A chunk of 8 KiB keeps the whole buffer of 256 KiB:
+/// this bounds the waste to 4 MiB, and leaves most of the process's large buffers to reads.
+const BORROWED_MAX: usize = 16;
+
+static BORROWED: AtomicUsize = AtomicUsize::new(0);
+
+/// Holds memory only while it holds bytes.
+#[derive(Default)]
+pub(super) struct ReadBuffer {
+    owned: Option<Buffer>,
+    /// A read that content may borrow from; then `owned` is empty.
+    shared: Bytes,
+    /// Also held by the last shared read: alone once nothing borrows from that.
+    lease: Arc<()>,
+}
+
+/// A read buffer that content borrows.
+struct Borrowed {
+    buffer: Buffer,
+    _lease: Arc<()>,
+}
+
+impl ReadBuffer {
+    /// Bytes that were read before.
+    pub(super) fn holding(bytes: &[u8]) -> Self {
+        let owned = (!bytes.is_empty()).then(|| Buffer::holding(bytes));
+        Self { owned, ..Self::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.shared.is_empty() && self.owned.as_ref().is_none_or(Buffer::is_empty)
+    }
+
+    /// The bytes, and the buffer that they may be borrowed from.
+    pub(super) fn bytes(&mut self) -> (&[u8], Option<&Bytes>) {
+        match &mut self.owned {
+            _ if !self.shared.is_empty() => (&self.shared, Some(&self.shared)),
+            Some(buffer) => (buffer.waiting(), None),
+            None => (&[], None),
+        }
+    }
+
+    pub(super) fn consume(&mut self, len: usize) {
+        if !self.shared.is_empty() {
+            self.shared.advance(len);
+            if self.shared.is_empty() {
+                self.shared = Bytes::new();
+            }
+        } else if let Some(buffer) = &mut self.owned {
+            buffer.taken(len);
+        }
+    }
+
+    /// Frees the memory, with what it holds.
+    pub(super) fn clear(&mut self) {
+        self.owned = None;
+        self.shared = Bytes::new();
+    }
+
+    /// Reads once. The buffer must be empty.
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>, io: &mut Io) -> Poll<std::io::Result<usize>> {
+        ready!(io.poll_read_ready(cx))?;
+        let buffer = self.owned.get_or_insert_with(Buffer::take);
+        let len = ready!(io.poll_read(cx, buffer.space()))?;
+        buffer.filled(len);
+        Poll::Ready(Ok(len))
+    }
+
+    /// Whether content still borrows from an earlier read.
+    pub(super) fn is_borrowed(&self) -> bool {
+        Arc::strong_count(&self.lease) > 1
+    }
+
+    /// Lets content borrow from what was just read, if it is bulk and few buffers are borrowed.
+    pub(super) fn share(&mut self) {
+        let is_bulk = self.owned.as_mut().is_some_and(|buffer| buffer.waiting().len() >= BORROWED_READ_MIN);
+        if !is_bulk || self.is_borrowed() || BORROWED.load(Ordering::Relaxed) >= BORROWED_MAX {
+            return;
+        }
+        if let Some(buffer) = self.owned.take() {
+            // Threads that pass the check together exceed the bound by their number at most.
+            BORROWED.fetch_add(1, Ordering::Relaxed);
+            self.shared = Bytes::from_owner(Borrowed { buffer, _lease: self.lease.clone() });
+        }
+    }
+}
+
+impl AsRef<[u8]> for Borrowed {
+    fn as_ref(&self) -> &[u8] {
+        self.buffer.as_ref()
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        BORROWED.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk() -> ReadBuffer {
+        ReadBuffer::holding(&[7; 50_000])
+    }
+
+    #[test]
+    fn borrowed_buffers_are_bounded() {
+        let mut chunks = Vec::new();
+        for _ in 0..3 * BORROWED_MAX {
+            let mut buffer = bulk();
+            buffer.share();
+            if let (bytes, Some(shared)) = buffer.bytes() {
+                chunks.push(shared.slice_ref(&bytes[..8192]));
+            }
+        }
+        assert!((1..=BORROWED_MAX).contains(&chunks.len()), "{}", chunks.len());
+        drop(chunks);
+        let mut buffer = bulk();
+        buffer.share();
+        assert!(buffer.bytes().1.is_some());
+    }
+
+    #[test]
+    fn a_connection_lends_one_buffer_at_a_time() {
+        let mut buffer = bulk();
+        buffer.share();
+        let chunk = buffer.bytes().1.map(|shared| shared.slice(..8192));
+        buffer.consume(50_000);
+        assert!(buffer.is_empty() && buffer.is_borrowed());
+        buffer.owned = bulk().owned;
+        buffer.share();
+        assert!(buffer.bytes().1.is_none());
+        drop(chunk);
+        assert!(!buffer.is_borrowed());
+        buffer.share();
+        assert!(buffer.bytes().1.is_some());
+    }
+}

@@ -1,0 +1,150 @@
+//! The receiving half of a stream.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use wireloom_http2::Role;
+use wireloom_http2::error::ErrorCode;
+use wireloom_http2::field::{Field, Token};
+
+use super::head::Head;
+use super::recv_buffer::RecvBuffer;
+use super::shared::{Shared, State};
+use super::slots::{Receiving, StreamRef};
+use super::sync::Arc;
+use crate::error::Error;
+use crate::headers::Headers;
+
+/// Heads, content and trailers from the peer. Dropping it before the end discards the rest.
+pub(crate) struct RecvStream {
+    shared: Arc<Shared>,
+    stream: StreamRef,
+    /// Send `100 Continue` when content is first asked for (RFC 9110 §10.1.1).
+    continue_due: bool,
+}
+
+impl RecvStream {
+    pub(super) fn new(shared: Arc<Shared>, stream: StreamRef) -> Self {
+        Self { shared, stream, continue_due: false }
+    }
+
+    /// Sends `100 Continue` when content is first asked for and none has arrived.
+    pub(crate) fn with_continue(mut self) -> Self {
+        self.continue_due = true;
+        self
+    }
+
+    /// The next head of a response: interim ones (below 200), then the final one.
+    ///
+    /// # Errors
+    /// The stream was reset or refused, or the connection failed.
+    pub(crate) async fn head(&mut self) -> Result<Head, Error> {
+        poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            let State { slots, deferred, .. } = &mut *state;
+            let Some(slot) = slots.get(self.stream) else { return Poll::Ready(Err(Error::Closed)) };
+            match slot.interim.pop_front().or_else(|| slot.head.take()) {
+                Some(head) => Poll::Ready(Ok(head)),
+                None => slot.poll_received(cx, deferred),
+            }
+        })
+        .await
+    }
+
+    /// The next chunk of content; `None` at the end. Its window is given back to the peer.
+    ///
+    /// # Errors
+    /// The stream was reset, or the connection failed.
+    pub(crate) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+        let continue_due = std::mem::take(&mut self.continue_due);
+        let stream = self.stream;
+        self.shared.command(|state| {
+            let polled = state.poll_content(cx, stream, RecvBuffer::pop, Bytes::len);
+            if continue_due && polled.is_pending() {
+                // Fails once the final response has begun: then 100 is not needed.
+                let _ = state.core.send_informational(stream.key, [Field::known(Token::Status, b"100")]);
+            }
+            polled.map(Result::transpose)
+        })
+    }
+
+    /// The trailers, if there are any, once [`poll_data`](Self::poll_data) has returned `None`.
+    pub(crate) fn trailers(&mut self) -> Option<Headers> {
+        self.shared.lock().slots.get(self.stream)?.trailers.take()
+    }
+
+    /// Reads content like a socket; 0 bytes at the end.
+    ///
+    /// # Errors
+    /// As [`poll_data`](Self::poll_data).
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<usize, Error>> {
+        let stream = self.stream;
+        self.shared.command(|state| {
+            let polled = state.poll_content(cx, stream, |data| data.read(into), |&len| len);
+            polled.map_ok(Option::unwrap_or_default)
+        })
+    }
+
+    /// Ready when [`poll_read`](Self::poll_read) would be.
+    pub(crate) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.shared.lock();
+        let State { slots, deferred, .. } = &mut *state;
+        match slots.get(self.stream) {
+            Some(slot) if slot.data.is_empty() && slot.receiving != Receiving::Ended => {
+                slot.poll_received::<()>(cx, deferred).map(drop)
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+}
+
+impl State {
+    /// Takes content out of the stream's buffer and gives back its window; `None` at the end.
+    fn poll_content<T>(
+        &mut self,
+        cx: &Context<'_>,
+        stream: StreamRef,
+        take: impl FnOnce(&mut RecvBuffer) -> T,
+        len: impl FnOnce(&T) -> usize,
+    ) -> Poll<Result<Option<T>, Error>> {
+        let Self { slots, core, deferred, .. } = self;
+        let Some(slot) = slots.get(stream) else { return Poll::Ready(Err(Error::Closed)) };
+        if !slot.data.is_empty() {
+            let content = take(&mut slot.data);
+            // Never misuse: as much has arrived.
+            let _ = core.release_capacity(stream.key, len(&content));
+            return Poll::Ready(Ok(Some(content)));
+        }
+        if slot.receiving == Receiving::Ended {
+            return Poll::Ready(Ok(None));
+        }
+        slot.poll_received(cx, deferred)
+    }
+}
+
+impl Drop for RecvStream {
+    fn drop(&mut self) {
+        let stream = self.stream;
+        let _unread = self.shared.command(|state| {
+            let slot = state.slots.get(stream)?;
+            let (receiving, finished) = (slot.receiving, slot.finished);
+            let unread = std::mem::take(&mut slot.data);
+            if receiving == Receiving::Open {
+                slot.receiving = Receiving::Discarding;
+            }
+            if !unread.is_empty() {
+                let _ = state.core.release_capacity(stream.key, unread.len());
+            }
+            if receiving == Receiving::Open && state.core.role() == Role::Client {
+                // Nobody reads the response: the request need not go on either.
+                let _ = state.core.reset(stream.key, ErrorCode::CANCEL);
+                state.fail_stream(stream.key, &Error::StreamReset(ErrorCode::CANCEL));
+            } else if receiving == Receiving::Open && finished {
+                state.finish(stream.key);
+            }
+            state.release(stream);
+            Some(unread)
+        });
+    }
+}

@@ -1,0 +1,103 @@
+//! The requests of a client.
+
+use std::task::Poll;
+
+use wireloom_http2::field::Field;
+
+use super::recv_stream::RecvStream;
+use super::send_stream::SendStream;
+use super::shared::{PeerPreface, Shared};
+use super::slots::Receiving;
+use super::sync::Arc;
+use crate::error::Error;
+
+/// Opens requests on a client's connection. The connection shuts down gracefully when the last clone is dropped.
+#[derive(Clone)]
+pub(crate) struct Requests {
+    shared: Arc<Shared>,
+    _shut_down: Arc<ShutDownOnDrop>,
+}
+
+struct ShutDownOnDrop(Arc<Shared>);
+
+impl Drop for ShutDownOnDrop {
+    fn drop(&mut self) {
+        self.0.shut_down();
+    }
+}
+
+impl Requests {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { _shut_down: Arc::new(ShutDownOnDrop(shared.clone())), shared }
+    }
+
+    /// Waits for the server's SETTINGS.
+    ///
+    /// # Errors
+    /// The connection failed before they arrived.
+    pub(crate) async fn ready(&self) -> Result<(), Error> {
+        self.shared
+            .wait_until(|state| match (&state.failure, state.peer_preface) {
+                (_, PeerPreface::Complete) => Poll::Ready(Ok(())),
+                (Some(error), _) => Poll::Ready(Err(error.clone())),
+                (None, _) => Poll::Pending,
+            })
+            .await
+    }
+
+    /// Waits until the connection has ended and everything, GOAWAY included, was written.
+    pub(crate) async fn closed(&self) {
+        self.shared
+            .wait_until(|state| if state.failure.is_some() { Poll::Ready(()) } else { Poll::Pending })
+            .await;
+    }
+
+    /// Whether nothing arrived, or something that is not HTTP/2: the server may speak HTTP/1.1.
+    pub(crate) fn may_be_http1(&self) -> bool {
+        matches!(self.shared.lock().peer_preface, PeerPreface::Partial(0) | PeerPreface::NotHttp2)
+    }
+
+    /// Whether the server accepts extended CONNECT (RFC 8441 §3): known once [`ready`](Self::ready).
+    pub(crate) fn supports_extended_connect(&self) -> bool {
+        self.shared.lock().core.peer_settings().enable_connect_protocol
+    }
+
+    /// Whether requests can be opened.
+    pub(crate) fn is_open(&self) -> bool {
+        let state = self.shared.lock();
+        state.failure.is_none() && !state.core.is_going_away()
+    }
+
+    /// Opens a request, at once or when the server's concurrency limit allows it. Fields are sent as they are: pseudo-fields
+    /// first, names in lower case.
+    ///
+    /// # Errors
+    /// [`Error::NotProcessed`] when the connection is going away: the request may be sent on another one.
+    pub(crate) fn open<'f, I>(&self, fields: I, end_stream: bool) -> Result<(SendStream, RecvStream), Error>
+    where
+        I: IntoIterator<Item = Field<'f>>,
+        I::IntoIter: Clone,
+    {
+        let stream = self.shared.command(|state| {
+            state.check_alive()?;
+            let key = state.core.send_request(fields, end_stream)?;
+            // One reference for each half.
+            state.slots.refer(key, Receiving::Open);
+            let stream = state.slots.refer(key, Receiving::Open);
+            if let Some(slot) = state.slots.get(stream) {
+                slot.finished = end_stream;
+            }
+            Ok::<_, Error>(stream)
+        })?;
+        let send = match end_stream {
+            true => SendStream::finished(self.shared.clone(), stream),
+            false => SendStream::new(self.shared.clone(), stream),
+        };
+        Ok((send, RecvStream::new(self.shared.clone(), stream)))
+    }
+
+    /// Ends the connection gracefully.
+    pub(crate) fn shut_down(&self) {
+        self.shared.shut_down();
+    }
+}

@@ -1,0 +1,146 @@
+//! The sending half of a stream.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use wireloom_http2::error::{Error as CoreError, ErrorCode, Misuse};
+use wireloom_http2::field::Field;
+use wireloom_http2::{Role, StreamKey};
+
+use super::head::to_fields;
+use super::shared::{Shared, State};
+use super::slots::StreamRef;
+use super::sync::Arc;
+use crate::error::Error;
+use crate::headers::Headers;
+
+/// Sends the head of a response, content and trailers. Dropping it before the end resets the stream.
+pub(crate) struct SendStream {
+    shared: Arc<Shared>,
+    stream: StreamRef,
+    /// END_STREAM was sent or queued, or the stream was reset.
+    done: bool,
+}
+
+impl SendStream {
+    pub(super) fn new(shared: Arc<Shared>, stream: StreamRef) -> Self {
+        Self { shared, stream, done: false }
+    }
+
+    /// The sending half of a request that has no content.
+    pub(super) fn finished(shared: Arc<Shared>, stream: StreamRef) -> Self {
+        Self { shared, stream, done: true }
+    }
+
+    /// Sends the final response head; `fields` begin with `:status`.
+    ///
+    /// # Errors
+    /// The stream or the connection has ended, or the peer does not accept a field list of this size.
+    pub(crate) fn send_response<'f, I>(&mut self, fields: I, end_stream: bool) -> Result<(), Error>
+    where
+        I: IntoIterator<Item = Field<'f>>,
+        I::IntoIter: Clone,
+    {
+        self.command(end_stream, |state, key| state.core.send_response(key, fields, end_stream))
+    }
+
+    /// Ready with the free room of the stream's send queue, in bytes. [`send`](Self::send) accepts more, and queues it.
+    ///
+    /// # Errors
+    /// The stream was reset, or the connection failed.
+    pub(crate) fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Error>> {
+        let mut state = self.shared.lock();
+        let State { slots, core, deferred, .. } = &mut *state;
+        let Some(slot) = slots.get(self.stream) else { return Poll::Ready(Err(Error::Closed)) };
+        if let Some(error) = &slot.error {
+            return Poll::Ready(Err(error.clone()));
+        }
+        if !core.contains(self.stream.key) {
+            return Poll::Ready(Err(Error::Closed));
+        }
+        match core.send_capacity(self.stream.key) {
+            0 => {
+                deferred.register(&mut slot.sender, cx);
+                Poll::Pending
+            }
+            len => Poll::Ready(Ok(len)),
+        }
+    }
+
+    /// Ready when the stream has ended, so that nothing can be sent.
+    pub(crate) fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.shared.lock();
+        let State { slots, core, deferred, .. } = &mut *state;
+        match slots.get(self.stream) {
+            Some(slot) if slot.error.is_none() && core.contains(self.stream.key) => {
+                deferred.register(&mut slot.sender, cx);
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// Sends content.
+    ///
+    /// # Errors
+    /// The stream was reset, or the connection failed.
+    pub(crate) fn send(&mut self, data: Bytes, end_stream: bool) -> Result<(), Error> {
+        self.command(end_stream, |state, key| state.core.send_data(key, data, end_stream))
+    }
+
+    /// Sends trailers, which end the stream.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub(crate) fn send_trailers(&mut self, trailers: &mut Headers) -> Result<(), Error> {
+        trailers.make_names_lowercase();
+        self.command(true, |state, key| state.core.send_trailers(key, to_fields(trailers)))
+    }
+
+    /// Resets the stream.
+    pub(crate) fn reset(&mut self, code: ErrorCode) {
+        self.done = true;
+        self.shared.reset(self.stream.key, code);
+    }
+
+    fn command(
+        &mut self,
+        end_stream: bool,
+        run: impl FnOnce(&mut State, StreamKey) -> Result<(), CoreError>,
+    ) -> Result<(), Error> {
+        let stream = self.stream;
+        let result = self.shared.command(|state| {
+            match run(state, stream.key) {
+                Ok(()) if end_stream => state.finish(stream.key),
+                Ok(()) => {}
+                // The slot knows why the stream has ended.
+                Err(CoreError::Misuse(Misuse::StreamGone | Misuse::ConnectionClosed)) => {
+                    let error = state.slots.get(stream).and_then(|slot| slot.error.clone());
+                    return Err(error.unwrap_or(Error::Closed));
+                }
+                Err(error) => return Err(error.into()),
+            }
+            Ok(())
+        });
+        self.done |= result.is_ok() && end_stream;
+        result
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        let (stream, done) = (self.stream, self.done);
+        self.shared.command(|state| {
+            if !done {
+                let code = match state.core.role() {
+                    Role::Server => ErrorCode::INTERNAL_ERROR,
+                    Role::Client => ErrorCode::CANCEL,
+                };
+                if state.core.reset(stream.key, code).is_ok() {
+                    state.fail_stream(stream.key, &Error::StreamReset(code));
+                }
+            }
+            state.release(stream);
+        });
+    }
+}

@@ -1,0 +1,256 @@
+//! Stream state beyond the protocol core: what has arrived and was not read, errors, and the wakers of the handles.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use slab::Slab;
+use wireloom_http2::{Event, StreamKey};
+
+use super::deferred::Deferred;
+use super::head::{Head, Incoming, to_headers};
+use super::recv_buffer::RecvBuffer;
+use crate::error::Error;
+use crate::headers::Headers;
+
+/// Interim responses kept for a client that does not read them; further ones are dropped.
+const INTERIM_MAX: usize = 16;
+
+/// Identifies a stream and its slot. A handle or task that holds one keeps the slot; the core may have forgotten the stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamRef {
+    pub(super) key: StreamKey,
+    index: u32,
+}
+
+/// The slots of a connection: one for each stream that a handle or a task refers to.
+#[derive(Default)]
+pub(super) struct Slots {
+    slots: Slab<Box<Slot>>,
+    /// By [`StreamKey::slot`]: the index of the last slot that was made for it.
+    indexes: Vec<u32>,
+}
+
+/// One stream.
+#[derive(Default)]
+pub(super) struct Slot {
+    id: u32,
+    /// Handles and tasks that refer to it.
+    references: u8,
+    pub(super) receiving: Receiving,
+    /// END_STREAM was sent or is queued.
+    pub(super) finished: bool,
+    /// Content that arrived and was not read.
+    pub(super) data: RecvBuffer,
+    pub(super) head: Option<Head>,
+    pub(super) interim: VecDeque<Head>,
+    pub(super) trailers: Option<Headers>,
+    pub(super) error: Option<Error>,
+    /// Waits for a head or content.
+    pub(super) receiver: Option<Waker>,
+    /// Waits for send capacity.
+    pub(super) sender: Option<Waker>,
+    /// The task that runs the handler; waits for the stream to fail.
+    pub(super) handler: Option<Waker>,
+}
+
+/// The receiving half of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Receiving {
+    /// Content is queued for the reader.
+    #[default]
+    Open,
+    /// The reader was dropped: content is released as it arrives.
+    Discarding,
+    /// END_STREAM has arrived.
+    Ended,
+}
+
+/// What the core must do after an event that borrowed from it.
+pub(super) enum FollowUp {
+    None,
+    /// Give back window for content that nobody reads.
+    Release(StreamKey, usize),
+    SettingsReceived,
+}
+
+impl Slots {
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn find(&self, key: StreamKey) -> Option<StreamRef> {
+        let index = *self.indexes.get(key.slot())?;
+        let slot = self.slots.get(index as usize)?;
+        (slot.id == key.id()).then_some(StreamRef { key, index })
+    }
+
+    #[inline]
+    pub(super) fn get(&mut self, stream: StreamRef) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(stream.index as usize)?;
+        (slot.id == stream.key.id()).then_some(&mut **slot)
+    }
+
+    #[inline]
+    pub(super) fn get_by_key(&mut self, key: StreamKey) -> Option<&mut Slot> {
+        let index = *self.indexes.get(key.slot())?;
+        let slot = self.slots.get_mut(index as usize)?;
+        (slot.id == key.id()).then_some(&mut **slot)
+    }
+
+    /// Adds a reference to a stream that the core knows. A slot that has to be made begins as `receiving`: `Discarding` when
+    /// no reader can exist.
+    pub(super) fn refer(&mut self, key: StreamKey, receiving: Receiving) -> StreamRef {
+        if let Some(stream) = self.find(key) {
+            if let Some(slot) = self.get(stream) {
+                slot.references += 1;
+            }
+            return stream;
+        }
+        let stream = self.insert(Slot { id: key.id(), references: 1, receiving, ..Slot::default() }, key);
+        if self.indexes.len() <= key.slot() {
+            self.indexes.resize(key.slot() + 1, u32::MAX);
+        }
+        self.indexes[key.slot()] = stream.index;
+        stream
+    }
+
+    /// A slot for a stream that the core has forgotten. Only its handles lead to it: the core may have given the stream's
+    /// place to another one.
+    pub(super) fn refer_to_closed(&mut self, key: StreamKey) -> StreamRef {
+        match self.find(key) {
+            Some(_) => self.refer(key, Receiving::Ended),
+            None => {
+                let error = Some(Error::Closed);
+                self.insert(Slot { id: key.id(), references: 1, error, ..Slot::default() }, key)
+            }
+        }
+    }
+
+    fn insert(&mut self, slot: Slot, key: StreamKey) -> StreamRef {
+        StreamRef { key, index: self.slots.insert(Box::new(slot)) as u32 }
+    }
+
+    /// Removes one reference, and the slot with the last one.
+    pub(super) fn release(&mut self, stream: StreamRef, deferred: &mut Deferred) {
+        let Some(slot) = self.get(stream) else { return };
+        slot.references = slot.references.saturating_sub(1);
+        if slot.references > 0 {
+            return;
+        }
+        deferred.drop_slot(self.slots.remove(stream.index as usize));
+        if self.slots.is_empty() {
+            // A connection without streams holds no memory for them.
+            *self = Self::default();
+        }
+    }
+
+    /// Fails one stream: its handles report `error` once they have read what arrived before.
+    pub(super) fn fail(&mut self, key: StreamKey, error: &Error, deferred: &mut Deferred) {
+        if let Some(slot) = self.get_by_key(key) {
+            slot.fail(error, deferred);
+        }
+    }
+
+    /// Fails every stream.
+    pub(super) fn fail_all(&mut self, error: &Error, deferred: &mut Deferred) {
+        for (_, slot) in &mut self.slots {
+            slot.fail(error, deferred);
+        }
+    }
+
+    /// Copies borrowed content, so that no read buffer is kept by content that nobody has read yet.
+    pub(super) fn copy_borrowed(&mut self) {
+        for (_, slot) in &mut self.slots {
+            slot.data.copy_borrowed();
+        }
+    }
+
+    /// Applies an event of the core. `input` is the read buffer if content may borrow from it.
+    #[inline]
+    pub(super) fn handle_event(
+        &mut self,
+        event: Event<'_>,
+        input: Option<&Bytes>,
+        incoming: &mut Vec<Incoming>,
+        deferred: &mut Deferred,
+    ) -> FollowUp {
+        match event {
+            Event::Request { stream, kind, fields, end_stream } => {
+                let content = (!end_stream).then(|| self.refer(stream, Receiving::Open));
+                incoming.push(Incoming::new(stream, kind, fields, content));
+            }
+            Event::Data { stream, data, end_stream } => {
+                let Some(slot) = self.get_by_key(stream) else {
+                    return FollowUp::Release(stream, data.len());
+                };
+                let discards = slot.receiving == Receiving::Discarding;
+                if end_stream {
+                    slot.receiving = Receiving::Ended;
+                }
+                if discards {
+                    return FollowUp::Release(stream, data.len());
+                }
+                slot.data.push(data, input);
+                deferred.wake(slot.receiver.take());
+            }
+            Event::Response { stream, status, fields, end_stream } => {
+                if let Some(slot) = self.get_by_key(stream) {
+                    if end_stream {
+                        slot.receiving = Receiving::Ended;
+                    }
+                    slot.head = Some(Head { status, headers: to_headers(fields) });
+                    deferred.wake(slot.receiver.take());
+                }
+            }
+            Event::Informational { stream, status, fields } => {
+                if let Some(slot) = self.get_by_key(stream)
+                    && slot.interim.len() < INTERIM_MAX
+                {
+                    slot.interim.push_back(Head { status, headers: to_headers(fields) });
+                    deferred.wake(slot.receiver.take());
+                }
+            }
+            Event::Trailers { stream, fields } => {
+                if let Some(slot) = self.get_by_key(stream) {
+                    slot.receiving = Receiving::Ended;
+                    slot.trailers = Some(to_headers(fields));
+                    deferred.wake(slot.receiver.take());
+                }
+            }
+            Event::Reset { stream, code, .. } => self.fail(stream, &Error::StreamReset(code), deferred),
+            Event::Refused { stream } => self.fail(stream, &Error::NotProcessed, deferred),
+            Event::Writable { stream } => {
+                if let Some(slot) = self.get_by_key(stream) {
+                    deferred.wake(slot.sender.take());
+                }
+            }
+            Event::Settings => return FollowUp::SettingsReceived,
+            _ => {}
+        }
+        FollowUp::None
+    }
+}
+
+impl Slot {
+    /// Content that arrived before can still be read, and so can an end.
+    fn fail(&mut self, error: &Error, deferred: &mut Deferred) {
+        self.error.get_or_insert_with(|| error.clone());
+        deferred.wake(self.receiver.take());
+        deferred.wake(self.sender.take());
+        deferred.wake(self.handler.take());
+    }
+
+    /// Pending until something arrives; ready with the error when nothing will.
+    pub(super) fn poll_received<T>(
+        &mut self,
+        cx: &Context<'_>,
+        deferred: &mut Deferred,
+    ) -> Poll<Result<T, Error>> {
+        if let Some(error) = &self.error {
+            return Poll::Ready(Err(error.clone()));
+        }
+        deferred.register(&mut self.receiver, cx);
+        Poll::Pending
+    }
+}

@@ -1,0 +1,209 @@
+//! The timers of a connection beyond those of the core: each knows its deadline and nothing of the others.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use wireloom_http2::Role;
+use wireloom_ws::Keepalive;
+
+/// Sends a PING to a silent peer, and gives up one that does not answer (RFC 9113 §6.7).
+pub(super) struct KeepaliveTimer {
+    config: Keepalive,
+    received_at: Instant,
+    ping_sent: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeepaliveAction {
+    Wait,
+    SendPing,
+    PeerDead,
+}
+
+impl KeepaliveTimer {
+    pub(super) fn new(config: Keepalive, now: Instant) -> Self {
+        Self { config, received_at: now, ping_sent: false }
+    }
+
+    pub(super) fn handle_received(&mut self, now: Instant) {
+        self.received_at = now;
+        self.ping_sent = false;
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        let Keepalive { ping_after, dead_after } = self.config;
+        self.received_at + if self.ping_sent { dead_after } else { ping_after }
+    }
+
+    pub(super) fn handle_deadline(&mut self, now: Instant) -> KeepaliveAction {
+        let silence = now - self.received_at;
+        if silence >= self.config.dead_after {
+            KeepaliveAction::PeerDead
+        } else if silence >= self.config.ping_after && !self.ping_sent {
+            self.ping_sent = true;
+            KeepaliveAction::SendPing
+        } else {
+            KeepaliveAction::Wait
+        }
+    }
+}
+
+/// Measures how long a connection has been without streams.
+#[derive(Default)]
+pub(super) struct IdleTimer {
+    pub(super) timeout: Option<Duration>,
+    since: Option<Instant>,
+}
+
+impl IdleTimer {
+    pub(super) fn update(&mut self, streams: usize, now: Instant) {
+        if streams > 0 {
+            self.since = None;
+        } else {
+            self.since.get_or_insert(now);
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        Some(self.since? + self.timeout?)
+    }
+}
+
+/// The end of a connection: how long the peer may take to acknowledge GOAWAY once no stream is left, and to read the last
+/// output once the core has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drain {
+    /// Streams are open, or may be opened.
+    NotStarted,
+    /// GOAWAY was sent or received, and no stream is left.
+    AwaitingPeer { since: Instant },
+    /// The core has ended, and its last output is not written yet.
+    Flushing { since: Instant },
+}
+
+impl Drain {
+    /// Of a server: its clients may be far away.
+    const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
+    /// Of a client, which has everything that it asked for.
+    const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
+
+    pub(super) fn update(&mut self, has_ended: bool, is_going_away: bool, streams: usize, now: Instant) {
+        *self = match *self {
+            flushing @ Self::Flushing { .. } => flushing,
+            _ if has_ended => Self::Flushing { since: now },
+            waiting @ Self::AwaitingPeer { .. } if streams == 0 => waiting,
+            _ if is_going_away && streams == 0 => Self::AwaitingPeer { since: now },
+            _ => Self::NotStarted,
+        };
+    }
+
+    pub(super) fn deadline(self, role: Role) -> Option<Instant> {
+        let timeout = match role {
+            Role::Server => Self::SERVER_TIMEOUT,
+            Role::Client => Self::CLIENT_TIMEOUT,
+        };
+        match self {
+            Self::NotStarted => None,
+            Self::AwaitingPeer { since } | Self::Flushing { since } => Some(since + timeout),
+        }
+    }
+}
+
+/// Notices a connection that has written nothing for a while and may free memory.
+#[derive(Default)]
+pub(super) struct ShrinkTimer {
+    deadline: Option<Instant>,
+    /// Something was written since the deadline was set.
+    active: bool,
+}
+
+impl ShrinkTimer {
+    const INTERVAL: Duration = Duration::from_secs(5);
+
+    pub(super) fn handle_written(&mut self) {
+        self.active = true;
+    }
+
+    pub(super) fn deadline(&mut self, now: Instant) -> Option<Instant> {
+        if self.active && self.deadline.is_none() {
+            self.active = false;
+            self.deadline = Some(now + Self::INTERVAL);
+        }
+        self.deadline
+    }
+
+    /// Whether nothing was written during the interval.
+    pub(super) fn handle_deadline(&mut self) -> bool {
+        self.deadline = None;
+        !self.active
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn keepalive_pings_once_and_then_gives_up() {
+        let start = Instant::now();
+        let config = Keepalive { ping_after: Duration::from_secs(10), dead_after: Duration::from_secs(25) };
+        let mut timer = KeepaliveTimer::new(config, start);
+        let at = |secs| start + Duration::from_secs(secs);
+        assert_eq!(timer.deadline(), at(10));
+        assert_eq!(timer.handle_deadline(at(9)), KeepaliveAction::Wait);
+        assert_eq!(timer.handle_deadline(at(10)), KeepaliveAction::SendPing);
+        assert_eq!(timer.handle_deadline(at(11)), KeepaliveAction::Wait);
+        assert_eq!(timer.deadline(), at(25));
+        timer.handle_received(at(20));
+        assert_eq!(timer.handle_deadline(at(25)), KeepaliveAction::Wait);
+        assert_eq!(timer.handle_deadline(at(30)), KeepaliveAction::SendPing);
+        assert_eq!(timer.handle_deadline(at(45)), KeepaliveAction::PeerDead);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_time_begins_again_after_each_stream() {
+        let start = Instant::now();
+        let mut timer = IdleTimer { timeout: Some(Duration::from_secs(60)), ..IdleTimer::default() };
+        let at = |secs| start + Duration::from_secs(secs);
+        timer.update(0, at(0));
+        timer.update(0, at(5));
+        assert_eq!(timer.deadline(), Some(at(60)));
+        timer.update(1, at(10));
+        assert_eq!(timer.deadline(), None);
+        timer.update(0, at(20));
+        assert_eq!(timer.deadline(), Some(at(80)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_has_a_deadline_in_each_state() {
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        let mut drain = Drain::NotStarted;
+        drain.update(false, true, 1, at(0));
+        assert_eq!(drain.deadline(Role::Server), None);
+        drain.update(false, true, 0, at(1));
+        drain.update(false, true, 0, at(2));
+        assert_eq!(drain.deadline(Role::Server), Some(at(6)));
+        assert_eq!(drain.deadline(Role::Client), Some(at(2)));
+        // A request that was under way.
+        drain.update(false, true, 1, at(3));
+        assert_eq!(drain.deadline(Role::Server), None);
+        drain.update(true, true, 1, at(4));
+        drain.update(true, true, 0, at(8));
+        assert_eq!(drain, Drain::Flushing { since: at(4) });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_is_freed_after_a_quiet_interval() {
+        let start = Instant::now();
+        let mut timer = ShrinkTimer::default();
+        assert_eq!(timer.deadline(start), None);
+        timer.handle_written();
+        assert_eq!(timer.deadline(start), Some(start + ShrinkTimer::INTERVAL));
+        timer.handle_written();
+        assert!(!timer.handle_deadline());
+        assert!(timer.deadline(start).is_some());
+        assert!(timer.handle_deadline());
+        assert_eq!(timer.deadline(start), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! Requests that were answered before they ended and whose rest nobody reads (RFC 9113 §8.1).
+
+use std::time::Duration;
+
+use wireloom_http2::error::ErrorCode;
+use wireloom_http2::{Connection, StreamKey};
+
+/// Content that is discarded before the stream is reset, in bytes, and for how long. A short request ends by itself, and no
+/// client takes that for a failure.
+const LEN_MAX: usize = 64 << 10;
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Default)]
+pub(super) struct UnreadRequests {
+    requests: Vec<UnreadRequest>,
+}
+
+struct UnreadRequest {
+    key: StreamKey,
+    deadline: Duration,
+    /// Content discarded so far, in bytes.
+    discarded: usize,
+}
+
+impl UnreadRequests {
+    pub(super) fn add(&mut self, key: StreamKey, now: Duration) {
+        if self.requests.iter().all(|request| request.key != key) {
+            self.requests.push(UnreadRequest { key, deadline: now + TIMEOUT, discarded: 0 });
+        }
+    }
+
+    pub(super) fn discarded(&mut self, key: StreamKey, len: usize) {
+        if let Some(request) = self.requests.iter_mut().find(|request| request.key == key) {
+            request.discarded += len;
+        }
+    }
+
+    /// When [`reset_due`](Self::reset_due) is to be called next. An overdue request waits for its response to leave, not for
+    /// time.
+    pub(super) fn deadline(&self, now: Duration) -> Option<Duration> {
+        self.requests.iter().map(|request| request.deadline).filter(|&deadline| deadline > now).min()
+    }
+
+    /// Resets with NO_ERROR the streams that exceeded the length or the time, once their responses have left.
+    pub(super) fn reset_due(&mut self, core: &mut Connection, now: Duration) {
+        self.requests.retain(|request| {
+            if !core.contains(request.key) {
+                return false;
+            }
+            let within_limits = request.discarded <= LEN_MAX && now < request.deadline;
+            if within_limits || core.queued(request.key) > 0 {
+                return true;
+            }
+            let _ = core.reset(request.key, ErrorCode::NO_ERROR);
+            false
+        });
+    }
+}
