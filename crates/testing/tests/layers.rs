@@ -5,6 +5,8 @@
 //! //! Layers: `a`, `b` → `c` + `d` → `e`
 //! ```
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
