@@ -57,9 +57,7 @@ impl Headers {
     /// character.
     pub fn push(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
         let value = value.as_ref();
-        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-        let sendable = !name.is_empty()
-            && name.bytes().all(token)
+        let sendable = is_token(name.as_bytes())
             && value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7F));
         if !sendable {
             return Err(Error::Header);
@@ -81,14 +79,18 @@ impl Headers {
         Place { start, len: bytes.len() as u32 }
     }
 
-    /// What lies at a place; nothing when it is none of this arena.
+    /// The bytes of a place; none when it is of another arena.
     pub(crate) fn at(&self, place: Place) -> &[u8] {
         let start = place.start as usize;
         self.arena.get(start..start + place.len as usize).unwrap_or_default()
     }
 
+    /// The text of a name, a method, a target or another place that a parser accepts in ASCII alone (RFC 9110 §5.6.2, RFC 3986):
+    /// httparse and `http1::head` for HTTP/1.1, the core for HTTP/2, `http::Uri` for requests of other servers.
     pub(crate) fn text(&self, place: Place) -> &str {
-        std::str::from_utf8(self.at(place)).unwrap_or_default()
+        let text = std::str::from_utf8(self.at(place));
+        debug_assert!(text.is_ok(), "a parser accepted {:?}", self.at(place));
+        text.unwrap_or_default()
     }
 
     /// Where a part of `whole`, which became the arena, lies.
@@ -172,6 +174,33 @@ impl Headers {
             }
         }
     }
+}
+
+/// RFC 9110 §5.6.2: bytes of a token.
+static TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        table[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let others = b"!#$%&'*+-.^_`|~";
+    let mut at = 0;
+    while at < others.len() {
+        table[others[at] as usize] = true;
+        at += 1;
+    }
+    table
+};
+
+/// Whether this byte may be in a token: the name of a header, a method.
+pub(crate) fn is_token_byte(byte: u8) -> bool {
+    TOKEN[usize::from(byte)]
+}
+
+/// Whether this is a token.
+pub(crate) fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
 }
 
 /// The names alone: values have no business in a log.

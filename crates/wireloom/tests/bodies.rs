@@ -166,3 +166,58 @@ fn headers_that_cannot_be_sent_are_refused() {
     let mut headers = Headers::new();
     assert_eq!(headers.push("x", "a\nb"), Err(Error::Header));
 }
+
+// The limit holds however the body arrives: with the head, in one piece, or bit by bit.
+#[tokio::test]
+async fn bounds_a_body_that_arrives_with_the_head() {
+    let mut config = ServerConfig::default();
+    config.body_len_max = 10;
+    let address = serve(config).await;
+    for (len, status) in [(9, 200), (10, 200), (11, 413)] {
+        let request = format!(
+            "POST /whole HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n{}",
+            "x".repeat(len)
+        );
+        let answer = ask(address, request.as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{len}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn sends_one_date_and_refuses_headers_of_the_connection() {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(|request: Request| async move {
+        match request.query() {
+            None => Response::new(200).with_header("Date", "Sun, 06 Nov 1994 08:49:37 GMT"),
+            Some(name) => Response::new(200).with_header(name, "1"),
+        }
+    }));
+    let ask = async |target: &str| {
+        ask(address, format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes())
+            .await
+    };
+    let answer = ask("/").await;
+    assert_eq!(answer.matches("Date: ").count(), 1, "{answer}");
+    assert!(answer.contains("Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n"), "{answer}");
+    assert!(ask("/?X-One").await.starts_with("HTTP/1.1 200 "));
+    for name in ["Content-Length", "transfer-encoding", "Connection", "a:b"] {
+        assert_eq!(Response::new(200).with_header(name, "1").err(), Some(Error::Header), "{name}");
+        assert!(ask(&format!("/?{name}")).await.starts_with("HTTP/1.1 500 "), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_length_of_omitted_content_is_for_head_alone() {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(
+        server.serve(|_: Request| async { Response::new(200).with_body("text/plain", Body::omitted(7)) }),
+    );
+    for (method, len) in [("HEAD", 7), ("GET", 0)] {
+        let request = format!("{method} / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let answer = ask(address, request.as_bytes()).await;
+        assert!(answer.contains(&format!("Content-Length: {len}\r\n")), "{method}: {answer}");
+        assert!(answer.ends_with("\r\n\r\n"), "{method}: {answer}");
+    }
+}

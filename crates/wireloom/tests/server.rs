@@ -28,8 +28,8 @@ async fn handle(mut request: Request) -> Response {
             Err(refusal) => refusal,
         },
         "/forbidden" => Response::text(403, "no\n"),
-        "/moved" => Response::new(302).with_header("Location", "/echo"),
-        "/loop" => Response::new(302).with_header("Location", "/loop"),
+        "/moved" => Response::new(302).with_header("Location", "/echo").unwrap(),
+        "/loop" => Response::new(302).with_header("Location", "/loop").unwrap(),
         "/slow" => {
             tokio::time::sleep(Duration::from_millis(200)).await;
             Response::text(200, "at last\n")

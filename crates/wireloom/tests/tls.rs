@@ -119,3 +119,52 @@ async fn tells_who_speaks_no_tls() {
     let trusting = Connector::new().tls(ClientTls::default().with_root(certificate.der()));
     assert!(trusting.connect(&format!("wss://localhost:{}/", address.port())).await.is_ok());
 }
+
+// RFC 7301 §3.2: after `http/1.1` was selected, the preface of HTTP/2 is a malformed request. Without ALPN it is prior knowledge.
+#[tokio::test]
+async fn alpn_decides_what_is_spoken() {
+    let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
+    let server = Server::bind("127.0.0.1:0").await.unwrap().tls(tls);
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(handle));
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.der().to_vec().into()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = builder.unwrap().with_root_certificates(roots).with_no_client_auth();
+    for (alpn, speaks_http2) in [(&[][..], true), (&[&b"h2"[..]], true), (&[&b"http/1.1"[..]], false)] {
+        let mut config = config.clone();
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let stream = TcpStream::connect(address).await.unwrap();
+        let mut stream = connector.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+        // The preface and empty SETTINGS.
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let mut answer = [0; 9];
+        tokio::time::timeout(Duration::from_secs(20), stream.read_exact(&mut answer)).await.unwrap().unwrap();
+        // RFC 9113 §3.4: the server begins with SETTINGS.
+        assert_eq!(answer[3..5] == [4, 0], speaks_http2, "{alpn:?}: {answer:?}");
+        assert_eq!(answer.starts_with(b"HTTP/1.1 "), !speaks_http2, "{alpn:?}: {answer:?}");
+    }
+}
+
+// A verifier of the application's own must not be replaced unnoticed.
+#[tokio::test]
+async fn a_configuration_of_rustls_is_not_mixed_with_other_choices() {
+    let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
+    let server = Server::bind("127.0.0.1:0").await.unwrap().tls(tls);
+    let url = format!("wss://localhost:{}/", server.local_addr().unwrap().port());
+    tokio::spawn(server.serve(handle));
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.der().to_vec().into()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = Arc::new(builder.unwrap().with_root_certificates(roots).with_no_client_auth());
+    let own = ClientTls::from_rustls(config);
+    assert!(Connector::new().tls(own.clone()).connect(&url).await.is_ok());
+    for mixed in [own.clone().with_root(certificate.der()), own.clone().with_platform_roots(), own.insecure()]
+    {
+        let refused = Connector::new().tls(mixed).connect(&url).await;
+        assert!(matches!(&refused, Err(Error::Tls(rustls::Error::General(_)))), "{refused:?}");
+    }
+}

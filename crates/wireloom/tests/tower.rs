@@ -89,8 +89,22 @@ async fn serves_requests_of_an_application() {
                 "{server}: {answered}"
             );
         }
+        // RFC 9110 §9.3.2: as long as the answer to GET is.
+        let head = ask(address, "HEAD /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+        let lower = head.to_ascii_lowercase();
+        assert!(lower.contains("content-length: 6\r\n") && head.ends_with("\r\n\r\n"), "{server}: {head}");
         let nothing = ask(address, "GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
         assert!(nothing.starts_with("HTTP/1.1 404 "), "{server}: {nothing}");
+    }
+}
+
+#[tokio::test]
+async fn tells_the_length_to_head_over_http2() {
+    for (server, address) in servers().await {
+        let connection = Connector::new().connect_http2(&format!("http://{address}/")).await.unwrap();
+        let response = connection.request(wireloom::client::Request::new("HEAD", "/hello")).await.unwrap();
+        assert_eq!(response.headers.get("content-length"), Some(&b"6"[..]), "{server}");
+        assert_eq!(response.headers.get_all("date").count(), 1, "{server}");
     }
 }
 

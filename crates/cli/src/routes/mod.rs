@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use tracing::debug;
-use wireloom::{CloseCode, Request, Response, ServerHandle, Upgrade, WebSocket};
+use wireloom::{CloseCode, IntoResponse, Request, Response, ServerHandle, Upgrade, WebSocket};
 
 use crate::args::Serve;
 use rooms::{Member, Rooms};
@@ -93,7 +93,9 @@ impl Routes {
             "/sink" if has_content(request) => self.sink_body(request).await,
             "/echo" | "/sink" if !request.is_websocket() && !matches!(request.method(), "GET" | "HEAD") => {
                 // RFC 9110 §15.5.6.
-                Response::text(405, "content comes by POST or PUT\n").with_header("Allow", "GET, POST, PUT")
+                Response::text(405, "content comes by POST or PUT\n")
+                    .with_header("Allow", "GET, POST, PUT")
+                    .into_response()
             }
             "/echo" => self.open(request, Talk::Echo),
             "/sink" => self.open(request, Talk::Sink(self.sunk.clone())),
@@ -202,6 +204,6 @@ fn page(request: &Request, response: Response) -> Response {
     match request.method() {
         "GET" | "HEAD" => response,
         // RFC 9110 §15.5.6.
-        _ => Response::text(405, "this can only be read\n").with_header("Allow", "GET, HEAD"),
+        _ => Response::text(405, "this can only be read\n").with_header("Allow", "GET, HEAD").into_response(),
     }
 }

@@ -6,8 +6,8 @@ const TOKEN: u8 = 1;
 const SCHEME: u8 = 2;
 /// RFC 3986 §3.2 without user information: of a host and a port.
 const AUTHORITY: u8 = 4;
-/// RFC 3986 §3.3 and §3.4: of a path and a query, and all that is above ASCII. No path may have that, but it cannot be
-/// taken for something else; a space or a fragment could.
+/// RFC 3986 §3.3 and §3.4: of a path and a query. Visible ASCII but `#`: clients send characters that should be
+/// percent-encoded, and those are harmless; a space, a fragment or a byte above ASCII could be taken for something else.
 const PATH: u8 = 8;
 
 static CLASSES: [u8; 256] = {
@@ -25,7 +25,7 @@ static CLASSES: [u8; 256] = {
         if alphanumeric || among(byte, b"-._~%:[]!$&'()*+,;=") {
             classes[at] |= AUTHORITY;
         }
-        if byte > b' ' && byte != b'#' && byte != 0x7f {
+        if byte.is_ascii_graphic() && byte != b'#' {
             classes[at] |= PATH;
         }
         at += 1;
@@ -80,7 +80,7 @@ mod tests {
             let unreserved_or_sub_delim = b"-._~!$&'()*+,;=".contains(&byte);
             let authority = alphanumeric || unreserved_or_sub_delim || b"%:[]".contains(&byte);
             assert_eq!(is_authority(&[b'a', byte]), authority, "{byte:#x}");
-            assert_eq!(is_path(&[byte]), !matches!(byte, 0..=b' ' | b'#' | 0x7f), "{byte:#x}");
+            assert_eq!(is_path(&[byte]), !matches!(byte, 0..=b' ' | b'#' | 0x7f..), "{byte:#x}");
         }
         assert!(!is_token(b"") && !is_scheme(b"") && !is_authority(b"") && !is_authority(b":80"));
     }

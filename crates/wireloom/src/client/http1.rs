@@ -24,7 +24,7 @@ use super::target::Target;
 use super::{ConnectEvent, Connector};
 use super::{failed, is_tls_alert};
 use crate::error::Error;
-use crate::headers::Headers;
+use crate::headers::{Headers, is_token};
 use crate::http::{Body, TlsInfo, Version};
 use crate::http1::write::{chunk_size, fields, last_chunk};
 use crate::http1::{BodyReader, Framing, head};
@@ -82,8 +82,7 @@ impl Http1 {
         sent.push("Host", connector.host_of(target))?;
         request.add_missing(headers, &mut sent)?;
         let (method, body, expects) = request.into_parts(&mut sent)?;
-        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-        if method.is_empty() || !method.bytes().all(is_token) || method == "CONNECT" {
+        if !is_token(method.as_bytes()) || method == "CONNECT" {
             return Err(Error::Header);
         }
         let len = sent.get("content-length").map(parse_len).transpose()?;

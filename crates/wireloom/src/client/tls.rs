@@ -23,6 +23,8 @@ use crate::transport::{Io, TlsInfo, Transport};
 pub struct ClientTls {
     trust: Trust,
     identity: Option<Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>>,
+    /// A choice was added to a configuration of rustls, which cannot be changed.
+    conflicts: bool,
     built: Arc<OnceLock<Arc<ClientConfig>>>,
 }
 
@@ -60,10 +62,16 @@ impl ClientTls {
         self
     }
 
+    fn conflicting(mut self) -> Self {
+        self.conflicts = true;
+        self.changed()
+    }
+
     fn with_roots(mut self, add: impl FnOnce(&mut Roots)) -> Self {
         let mut roots = match self.trust {
             Trust::Roots(roots) => roots,
-            _ => Roots::default(),
+            Trust::Rustls(_) => return self.conflicting(),
+            Trust::Platform | Trust::Anyone => Roots::default(),
         };
         add(&mut roots);
         self.trust = Trust::Roots(roots);
@@ -116,18 +124,26 @@ impl ClientTls {
         let chain: Result<Vec<_>, _> =
             CertificateDer::pem_file_iter(certificate).map_err(pem_error)?.collect();
         let key = PrivateKeyDer::from_pem_file(key).map_err(pem_error)?;
-        self.identity = Some(Arc::new((chain.map_err(pem_error)?, key)));
+        let identity = (chain.map_err(pem_error)?, key);
+        if let Trust::Rustls(_) = self.trust {
+            return Ok(self.conflicting());
+        }
+        self.identity = Some(Arc::new(identity));
         Ok(self.changed())
     }
 
     /// Trusts anyone: whoever is in between can read and change everything. For development.
     #[must_use]
     pub fn insecure(mut self) -> Self {
+        if let Trust::Rustls(_) = self.trust {
+            return self.conflicting();
+        }
         self.trust = Trust::Anyone;
         self.changed()
     }
 
-    /// A configuration of rustls, taken as it is but for its ALPN, which is decided by what is to be spoken.
+    /// A configuration of rustls, used as it is except for its ALPN, which follows from the protocols to be spoken. It decides alone
+    /// whom to trust and which certificate to show: after a call of `with_root` and the like every connection fails.
     pub fn from_rustls(config: Arc<ClientConfig>) -> Self {
         Self { trust: Trust::Rustls(config), ..Self::default() }
     }
@@ -180,6 +196,10 @@ impl ClientTls {
     }
 
     fn build(&self) -> Result<Arc<ClientConfig>, Error> {
+        if self.conflicts {
+            let why = "roots, identities and `insecure` cannot be added to a configuration of rustls";
+            return Err(Error::Tls(rustls::Error::General(why.into())));
+        }
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(Error::Tls)?;

@@ -71,6 +71,8 @@ enum Source {
     #[default]
     Empty,
     Whole(Bytes),
+    /// Content of this length that is not sent: that of a response to HEAD.
+    Omitted(u64),
     Http1(BodyReceiver),
     Http2(RecvStream),
     Channel(mpsc::Receiver<Piece>, Arc<AtomicBool>),
@@ -87,6 +89,11 @@ impl Body {
     /// No content.
     pub fn empty() -> Self {
         Self::default()
+    }
+
+    /// For a response to HEAD: the length that the content would have (RFC 9110 §8.6). Any other response is sent without content.
+    pub fn omitted(len: u64) -> Self {
+        Source::Omitted(len).into()
     }
 
     /// Content that comes into being: what the sender sends. It ends when the sender is dropped.
@@ -149,19 +156,19 @@ impl Body {
     /// Whether there is nothing left of it.
     #[cfg(feature = "tower")]
     pub(crate) fn is_empty(&self) -> bool {
-        matches!(self.source, Source::Empty)
+        matches!(self.source, Source::Empty | Source::Omitted(_))
             && self.terms.as_ref().is_none_or(|terms| terms.trailers.is_none())
     }
 
     /// Whether the whole content is there already.
     pub(crate) fn is_whole(&self) -> bool {
-        matches!(self.source, Source::Empty | Source::Whole(_))
+        matches!(self.source, Source::Empty | Source::Omitted(_) | Source::Whole(_))
     }
 
     /// The whole content, when it is there already.
     pub(crate) fn whole(&mut self) -> Option<Bytes> {
         match &mut self.source {
-            Source::Empty => Some(Bytes::new()),
+            Source::Empty | Source::Omitted(_) => Some(Bytes::new()),
             Source::Whole(bytes) => Some(std::mem::take(bytes)),
             _ => None,
         }
@@ -171,6 +178,7 @@ impl Body {
     pub fn len_hint(&self) -> Option<u64> {
         match &self.source {
             Source::Empty => Some(0),
+            Source::Omitted(len) => Some(*len),
             Source::Whole(bytes) => Some(bytes.len() as u64),
             _ => self.terms.as_ref()?.len,
         }
@@ -214,7 +222,7 @@ impl Body {
     fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
         let mut trailers = None;
         let chunk = match &mut self.source {
-            Source::Empty => None,
+            Source::Empty | Source::Omitted(_) => None,
             Source::Whole(bytes) => Some(Ok(std::mem::take(bytes))),
             Source::Http1(reader) => {
                 let chunk = ready!(reader.poll_chunk(cx));
@@ -256,13 +264,16 @@ impl Body {
     /// [`Error::TooLarge`], before anything is read when the peer says so itself; and as for [`chunk`](Self::chunk).
     /// [`Response`](crate::Response) can be made from the error.
     pub async fn bytes(&mut self) -> Result<Bytes, Error> {
+        let terms = self.terms.as_deref();
+        let (len_max, timeout) = terms.map_or((None, None), |terms| (terms.len_max, terms.timeout));
+        let len_max = len_max.unwrap_or(usize::MAX);
+        if !matches!(self.source, Source::Omitted(_))
+            && self.len_hint().is_some_and(|len| len > len_max as u64)
+        {
+            return Err(Error::TooLarge);
+        }
         if let Some(bytes) = self.whole() {
             return Ok(bytes);
-        }
-        let terms = self.terms.get_or_insert_default();
-        let (len_max, timeout) = (terms.len_max.unwrap_or(usize::MAX), terms.timeout);
-        if terms.len.is_some_and(|len| len > len_max as u64) {
-            return Err(Error::TooLarge);
         }
         let began = Instant::now();
         let mut collected = BytesMut::new();

@@ -259,7 +259,9 @@ impl Request {
             Ok(request) => Ok(self.upgrade(request)),
             // RFC 9110 §15.5.22: nothing is wrong with it but that it is no handshake.
             Err(HandshakeError::Request(RequestError::UpgradeMissing)) => {
-                Err(Response::text(426, "this is a WebSocket\n").with_header("Upgrade", "websocket"))
+                Response::text(426, "this is a WebSocket\n")
+                    .with_header("Upgrade", "websocket")
+                    .map_or_else(|error| Err(error.into()), Err)
             }
             Err(error) => Err(Response::from(&error.refusal())),
         }

@@ -40,21 +40,37 @@ impl Response {
         Self::text(404, "there is nothing here\n")
     }
 
-    /// Adds a header. One that cannot be sent (its name is no token, its value holds a control character, or it decides
-    /// where the response ends) is left out.
-    #[must_use]
-    pub fn with_header(mut self, name: &str, value: &str) -> Self {
-        let sendable = !is_framing(name) && self.headers.push(name, value).is_ok();
-        debug_assert!(sendable, "the header {name} cannot be sent");
-        self
+    /// Adds a header. A `Date` replaces the server's own.
+    ///
+    /// ```
+    /// use wireloom::{Error, Request, Response};
+    ///
+    /// async fn handle(_: Request) -> Result<Response, Error> {
+    ///     Response::new(302).with_header("Location", "/elsewhere")
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Header`] for a header that cannot be sent: its name is not a token, its value holds a control character, or it
+    /// belongs to the connection, whose headers the server writes (`Content-Length`, `Transfer-Encoding`, `Connection`,
+    /// `Keep-Alive`, `Proxy-Connection`). A handler may return the error: it is answered with 500.
+    pub fn with_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Result<Self, Error> {
+        if is_framing(name) {
+            return Err(Error::Header);
+        }
+        self.headers.push(name, value)?;
+        Ok(self)
     }
 
-    /// Sets the body, and says what it is: bytes, text, or a [`Body`] that comes into being while it is sent.
+    /// Sets the body and its media type: bytes, text, or a [`Body`] that comes into being while it is sent. A media type that cannot
+    /// be sent becomes `application/octet-stream`.
     #[must_use]
-    pub fn with_body(self, content_type: &str, body: impl Into<Body>) -> Self {
-        let mut response = self.with_header("Content-Type", content_type);
-        response.body = body.into();
-        response
+    pub fn with_body(mut self, content_type: &str, body: impl Into<Body>) -> Self {
+        if self.headers.push("Content-Type", content_type).is_err() {
+            self.headers.push_unchecked(b"Content-Type", b"application/octet-stream");
+        }
+        self.body = body.into();
+        self
     }
 
     /// The status.
@@ -88,6 +104,7 @@ impl Response {
         if opening.is_some() {
             return Self { status, headers, body, opening };
         }
+        let body = if body.is_empty() { omitted(&headers).unwrap_or(body) } else { body };
         for name in FRAMING {
             headers.remove(name);
         }
@@ -97,6 +114,13 @@ impl Response {
     pub(crate) fn into_parts(self) -> (u16, Headers, Body) {
         (self.status, self.headers, self.body)
     }
+}
+
+/// The body of a response to HEAD, of which only the length is known.
+#[cfg(feature = "tower")]
+fn omitted(headers: &Headers) -> Option<Body> {
+    let len = std::str::from_utf8(headers.get("content-length")?).ok()?.parse().ok()?;
+    Some(Body::omitted(len))
 }
 
 /// What decides where a message ends, or belongs to a connection (RFC 9112 §6, RFC 9113 §8.2.2).

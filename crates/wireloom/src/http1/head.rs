@@ -148,11 +148,6 @@ pub(crate) fn parse_response(bytes: Vec<u8>) -> Result<(u16, Version, Headers), 
     Ok((status, version, Headers::from_arena(bytes, fields)))
 }
 
-/// Whether a request can begin with this byte (RFC 9110 §5.6.2: a method is a token).
-pub(crate) fn is_method_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

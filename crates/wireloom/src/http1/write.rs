@@ -31,9 +31,12 @@ pub(crate) fn head(
     out.extend_from_slice(reason(status).as_bytes());
     out.extend_from_slice(b"\r\n");
     fields(out, headers);
-    out.extend_from_slice(b"Date: ");
-    out.extend_from_slice(&date::now());
-    out.extend_from_slice(b"\r\n");
+    // RFC 9110 §6.6.1: one Date, and the application's own is as good.
+    if headers.get("date").is_none() {
+        out.extend_from_slice(b"Date: ");
+        out.extend_from_slice(&date::now());
+        out.extend_from_slice(b"\r\n");
+    }
     if let Some(keep_alive) = keep_alive {
         let upgrades = headers.get("upgrade").is_some();
         match (keep_alive, upgrades) {

@@ -48,6 +48,10 @@ pub struct ServerConfig {
     /// HTTP/2: settings, windows, limits. As [`wireloom_http2::Config::new`] says, but with extended CONNECT (RFC 8441), 60 s
     /// for a peer that takes nothing, and 256 KiB to a write: with 64 KiB a download costs a third more.
     pub http2: wireloom_http2::Config,
+    /// Whether a request over plain HTTP/1.1 may switch to HTTP/2 by `Upgrade: h2c` (RFC 7540 §3.2; RFC 9113 §3.1 deprecates it). On:
+    /// curl asks for it. Switch it off behind a reverse proxy that forwards `Upgrade`: whoever talks HTTP/2 through it passes by the
+    /// proxy's rules. Prior knowledge and ALPN do not depend on it.
+    pub http2_upgrade: bool,
     /// How long connections may take to end once the server shuts down. 10 s.
     pub shutdown_grace: Duration,
     /// Choices for WebSockets.
@@ -75,6 +79,7 @@ impl Default for ServerConfig {
             body_len_max,
             memory_max: crate::memory::default_max(),
             http2,
+            http2_upgrade: true,
             shutdown_grace: Duration::from_secs(10),
             websocket,
             deflate,

@@ -20,6 +20,7 @@ use super::panic;
 use super::timeouts::{Deadline, Patience, Stopped, until};
 use super::{Handler, http2};
 use crate::error::Error;
+use crate::headers::is_token_byte;
 use crate::http::{Body, Open, Origin, Request, Response, Running, Version};
 use crate::http1::head::{self, Refusal};
 use crate::http1::write::{self, Ending};
@@ -91,13 +92,17 @@ impl Connection {
     /// known what is spoken.
     pub(super) async fn run(&mut self, handler: &impl Handler, handshaking: Handshaking) -> Next {
         let mut handshaking = Some(handshaking);
-        if self.origin.tls.as_ref().and_then(|tls| tls.alpn.as_deref()) == Some(b"h2") {
+        let alpn = self.origin.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
+        if alpn == Some(b"h2") {
             return Next::Http2(None);
         }
+        // RFC 7301 §3.2: the protocol that was selected is definitive.
+        let mut preface_allowed = alpn.is_none();
         let registry = &*self.registry.clone();
         loop {
-            let arrived = self.read_head(handshaking.is_some()).await;
+            let arrived = self.read_head(handshaking.is_some(), preface_allowed).await;
             drop(handshaking.take());
+            preface_allowed = false;
             let begun = match arrived {
                 Arrived::Head(len) => self.ask(len, |request| panic::answer(registry, handler, request)),
                 Arrived::Http2 => return Next::Http2(None),
@@ -183,18 +188,19 @@ impl Connection {
     /// The connection of HTTP/2 that a request asks for, and its stream there. RFC 7540 §3.2.1: one whose settings are none is
     /// answered as if it had not asked.
     fn upgrade(&self, request: &Request) -> Option<(Arc<http2::Shared>, StreamKey)> {
-        let settings = http2_settings(request)?;
+        let settings = http2_settings(request).filter(|_| self.config.http2_upgrade)?;
         http2::Shared::upgraded(self.config.http2, &settings, request.kind()).ok()
     }
 
-    async fn read_head(&mut self, first: bool) -> Arrived {
+    /// `first`: nothing came before it on this connection. `preface_allowed`: it may be the preface of HTTP/2.
+    async fn read_head(&mut self, first: bool, preface_allowed: bool) -> Arrived {
         let Self { io, config, patience, bytes, .. } = self;
         let mut scanned = 0;
         let mut deadline =
             Deadline::after(if first { config.handshake_timeout } else { config.keep_alive_timeout });
         let mut begun = first;
         loop {
-            if let Some(arrived) = look(bytes, &mut scanned, first, config.head_len_max) {
+            if let Some(arrived) = look(bytes, &mut scanned, preface_allowed, config.head_len_max) {
                 return arrived;
             }
             let quiet = bytes.is_empty();
@@ -364,25 +370,25 @@ impl Connection {
     }
 }
 
-/// What has arrived so far, if that is known. `first` says that nothing came before it on this connection.
-fn look(bytes: &mut BytesMut, scanned: &mut usize, first: bool, len_max: usize) -> Option<Arrived> {
+/// The head, or the preface of HTTP/2 where that is allowed, if `bytes` begin with one; `None` while that is not known.
+fn look(bytes: &mut BytesMut, scanned: &mut usize, preface_allowed: bool, len_max: usize) -> Option<Arrived> {
     // RFC 9112 §2.2: empty lines before a request are ignored.
     if *scanned == 0 {
         let empty = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         bytes.advance(empty);
     }
-    if first && bytes.starts_with(PREFACE) {
+    if preface_allowed && bytes.starts_with(PREFACE) {
         return Some(Arrived::Http2);
     }
     match bytes.first() {
         // RFC 8446 §5.1: a record of a TLS handshake.
         Some(&TLS_HANDSHAKE) => return Some(Arrived::Refused((400, "TLS is not spoken here"))),
-        Some(&byte) if !head::is_method_byte(byte) => {
+        Some(&byte) if !is_token_byte(byte) => {
             return Some(Arrived::Refused((400, "this is not HTTP")));
         }
         _ => {}
     }
-    let preface = first && bytes.len() < PREFACE.len() && PREFACE.starts_with(bytes);
+    let preface = preface_allowed && bytes.len() < PREFACE.len() && PREFACE.starts_with(bytes);
     match if preface { None } else { head::end(bytes, scanned) } {
         Some(len) if len <= len_max => Some(Arrived::Head(len)),
         None if bytes.len() < len_max => None,
@@ -420,11 +426,14 @@ fn compose(mut response: Response, asked: &Asked, intake: &mut BodyReader) -> An
         write::head(&mut head, status, &headers, Ending::None, None);
         return Answer { head, whole: Bytes::new(), rest: None, opening, keep_alive: true };
     }
+    let len = body.len_hint();
     let whole = body.whole();
     let may_follow = intake.respond();
     let mut keep_alive = may_follow && asked.keep_alive;
-    let ending = match (&whole, body.len_hint()) {
+    let ending = match (&whole, len) {
         _ if !allows_body => Ending::None,
+        // RFC 9110 §9.3.2: the length that a response to GET would have.
+        (_, Some(len)) if asked.is_head => Ending::Length(len),
         (Some(whole), _) => Ending::Length(whole.len() as u64),
         (None, Some(len)) => Ending::Length(len),
         (None, None) if asked.version == Version::Http11 => Ending::Chunked,

@@ -221,10 +221,11 @@ fn send_whole(shared: &Arc<Shared>, key: StreamKey, response: Response, is_head:
     let allows_body = response.allows_body();
     let (status, mut headers, mut body) = response.into_parts();
     headers.make_names_lowercase();
+    let head_len = body.len_hint().filter(|_| is_head);
     let mut body = body.whole().filter(|_| allows_body).unwrap_or_default();
     let (status, date, mut decimals) = (digits(status), date::now(), [0; 20]);
-    let len =
-        allows_body.then(|| Field::known(Token::ContentLength, decimal(body.len() as u64, &mut decimals)));
+    let len = head_len.unwrap_or(body.len() as u64);
+    let len = allows_body.then(|| Field::known(Token::ContentLength, decimal(len, &mut decimals)));
     if is_head {
         // RFC 9110 §9.3.2: a response to HEAD has no content.
         body = Bytes::new();
@@ -282,7 +283,8 @@ fn head<'a>(
     std::iter::once(Field::known(Token::Status, status))
         // RFC 9113 §8.2.2: no connection-specific fields.
         .chain(to_fields(headers).filter(|field| field.name() != b"upgrade"))
-        .chain(std::iter::once(Field::known(Token::Date, date)))
+        // RFC 9110 §6.6.1: at most one Date.
+        .chain(headers.get("date").is_none().then(|| Field::known(Token::Date, date)))
 }
 
 fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {

@@ -20,7 +20,7 @@ use wireloom::{Request, Response, Server, WebSocket};
 /// Sends whatever it was asked with as the first message, and echoes after that.
 async fn handle(request: Request) -> Response {
     if let Some(location) = request.query_param("to") {
-        return Response::new(307).with_header("Location", location);
+        return Response::new(307).with_header("Location", location).unwrap();
     }
     let headers: Vec<String> = request
         .headers()

@@ -13,7 +13,7 @@ use wireloom::{Body, Error, Request, Response, Server, ServerConfig, ServerHandl
 async fn handle(mut request: Request) -> Result<Response, Error> {
     let kind = "application/octet-stream";
     Ok(match request.path() {
-        "/hello" => Response::text(200, "hello\n").with_header("X-Mixed-Case", "1"),
+        "/hello" => Response::text(200, "hello\n").with_header("X-Mixed-Case", "1").unwrap(),
         "/version" => Response::text(200, format!("{:?}", request.version())),
         "/host" => Response::text(200, String::from_utf8_lossy(request.header("Host").unwrap_or_default())),
         "/cookie" => {

@@ -285,6 +285,38 @@ async fn upgrades_from_http1() {
 }
 
 #[tokio::test]
+async fn does_not_upgrade_from_http1_where_that_is_switched_off() {
+    let mut config = ServerConfig::default();
+    config.http2_upgrade = false;
+    let server = serve(config).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request =
+        b"GET /version HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n\
+        HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nHttp11"), "{answer}");
+    // Prior knowledge is something else.
+    let mut peer = Peer::connect(server.address).await;
+    let key = peer.ask("GET", "/hello", &[], true).await;
+    assert_eq!(peer.whole(key).await.0, 200);
+}
+
+// Such a path used to reach handlers as an empty target.
+#[tokio::test]
+async fn bytes_above_ascii_in_a_path_are_malformed() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    for path in ["/\u{e4}", "/hello\u{7f}"] {
+        let key = peer.ask("GET", path, &[], true).await;
+        assert!(matches!(peer.next(key.id()).await, Seen::Reset(ErrorCode::PROTOCOL_ERROR)), "{path}");
+    }
+    let key = peer.ask("GET", "/hello", &[], true).await;
+    assert_eq!(peer.whole(key).await.0, 200);
+}
+
+#[tokio::test]
 async fn tells_a_client_what_is_wrong_and_hangs_up() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
