@@ -137,6 +137,11 @@ impl Connection {
             && (self.closing.received.is_some_and(|_| self.role == Role::Client)
                 || (self.closing.draining && self.closing.sent != Some(StreamId::MAX)))
         {
+            if !self.has_ended() && self.closing.sent.is_none_or(|sent| sent == StreamId::MAX) {
+                // RFC 9113 §6.8: an endpoint that closes sends GOAWAY, also when the peer did so before.
+                let last = StreamId::new(self.highest_peer).unwrap_or_default();
+                self.write_goaway(last, ErrorCode::NO_ERROR, b"");
+            }
             self.end(Ended::Drained);
         }
     }

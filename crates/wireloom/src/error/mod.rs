@@ -53,8 +53,8 @@ pub enum Error {
     StreamReset(wireloom_http2::error::ErrorCode),
     /// The peer says that it has not looked at the request: it may be sent again, on another connection (RFC 9113 §8.7).
     NotProcessed,
-    /// HTTP/2 was wanted, and the server does not speak it.
-    NoHttp2,
+    /// HTTP/2 was wanted, and the server does not speak it: with the error that its first bytes caused, if it sent any.
+    NoHttp2(Option<wireloom_http2::error::Error>),
     /// The server does not offer WebSocket over HTTP/2 (RFC 8441, `SETTINGS_ENABLE_CONNECT_PROTOCOL`).
     NoExtendedConnect,
     /// A header that cannot be sent.
@@ -112,7 +112,7 @@ impl fmt::Display for Error {
             Self::Http2(error) => write!(f, "HTTP/2: {error}"),
             Self::StreamReset(code) => write!(f, "the stream was reset: {code}"),
             Self::NotProcessed => f.write_str("the peer has not processed the request"),
-            Self::NoHttp2 => f.write_str("the server does not speak HTTP/2"),
+            Self::NoHttp2(_) => f.write_str("the server does not speak HTTP/2"),
             Self::NoExtendedConnect => f.write_str("the server does not offer WebSocket over HTTP/2"),
             Self::Header => f.write_str("a header that cannot be sent"),
             Self::TooLarge => f.write_str("the content is too large"),
@@ -121,7 +121,14 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NoHttp2(Some(error)) => Some(error),
+            _ => None,
+        }
+    }
+}
 
 impl From<wireloom_ws::Error> for Error {
     fn from(error: wireloom_ws::Error) -> Self {

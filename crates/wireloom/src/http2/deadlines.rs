@@ -104,8 +104,6 @@ mod tests {
         assert!(poll_fn(|cx| Poll::Ready(deadlines.poll(cx))).await.is_pending());
         deadlines.set(Timer::Idle, Some(start + Duration::from_secs(5)));
         let now = poll_fn(|cx| deadlines.poll(cx)).await;
-        assert_eq!((now - start, deadlines.take_expired(now)), (Duration::from_secs(1), None));
-        let now = poll_fn(|cx| deadlines.poll(cx)).await;
-        assert_eq!((now - start, deadlines.take_expired(now)), (Duration::from_secs(5), Some(Timer::Idle)));
+        assert_eq!(((now - start).as_secs(), deadlines.take_expired(now)), (5, Some(Timer::Idle)));
     }
 }

@@ -14,6 +14,8 @@ const BORROWED_LEN_MIN: usize = 8 << 10;
 #[derive(Default)]
 pub(super) struct RecvBuffer {
     chunks: VecDeque<Chunk>,
+    /// Chunks that are borrowed.
+    borrowed: usize,
     /// Copied chunks, behind all others.
     copied: BytesMut,
     /// Of both together, in bytes.
@@ -44,6 +46,7 @@ impl RecvBuffer {
                     self.chunks.push_back(Chunk { bytes: self.copied.split().freeze(), borrowed: false });
                 }
                 self.chunks.push_back(Chunk { bytes: input.slice_ref(data), borrowed: true });
+                self.borrowed += 1;
             }
             _ => self.copied.extend_from_slice(data),
         }
@@ -52,21 +55,21 @@ impl RecvBuffer {
 
     /// Replaces borrowed chunks by copies.
     pub(super) fn copy_borrowed(&mut self) {
+        // From the end: the chunks of earlier reads are copies already.
         for chunk in self.chunks.iter_mut().rev() {
-            // They are the last ones: what is before them was copied by an earlier call.
-            if !std::mem::take(&mut chunk.borrowed) {
+            if self.borrowed == 0 {
                 break;
             }
-            chunk.bytes = Bytes::copy_from_slice(&chunk.bytes);
+            if std::mem::take(&mut chunk.borrowed) {
+                chunk.bytes = Bytes::copy_from_slice(&chunk.bytes);
+                self.borrowed -= 1;
+            }
         }
     }
 
     /// Removes the next chunk: empty when there is none.
     pub(super) fn pop(&mut self) -> Bytes {
-        let chunk = match self.chunks.pop_front() {
-            Some(chunk) => chunk.bytes,
-            None => self.copied.split().freeze(),
-        };
+        let chunk = self.pop_chunk().unwrap_or_else(|| self.copied.split().freeze());
         self.len -= chunk.len();
         self.free_if_empty();
         chunk
@@ -82,7 +85,7 @@ impl RecvBuffer {
                     let len = room.len().min(bytes.len());
                     bytes.copy_to_slice(&mut room[..len]);
                     if bytes.is_empty() {
-                        self.chunks.pop_front();
+                        self.pop_chunk();
                     }
                     len
                 }
@@ -100,6 +103,12 @@ impl RecvBuffer {
         self.len -= read;
         self.free_if_empty();
         read
+    }
+
+    fn pop_chunk(&mut self) -> Option<Bytes> {
+        let chunk = self.chunks.pop_front()?;
+        self.borrowed -= usize::from(chunk.borrowed);
+        Some(chunk.bytes)
     }
 
     /// An idle stream holds no memory.

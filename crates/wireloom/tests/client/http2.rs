@@ -363,7 +363,136 @@ async fn says_when_a_server_speaks_no_http2() {
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
     });
     let failed = Connector::new().connect_http2(&format!("http://{address}")).await;
-    assert_eq!(failed.unwrap_err(), Error::NoHttp2);
+    let error = failed.unwrap_err();
+    assert!(matches!(error, Error::NoHttp2(Some(_))), "{error:?}");
+    assert!(std::error::Error::source(&error).is_some());
+}
+
+/// Accepts connections, sends `bytes` on each, and counts the connections.
+async fn raw_server(bytes: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let count = accepted.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            stream.write_all(bytes).await.unwrap();
+            stream.shutdown().await.unwrap();
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        }
+    });
+    (address, accepted)
+}
+
+const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+
+#[tokio::test]
+async fn falls_back_to_http1_only_when_the_first_bytes_are_not_http2() {
+    for (bytes, is_http2) in [
+        // SETTINGS, and a PING of seven bytes.
+        (&b"\0\0\0\x04\0\0\0\0\0\0\0\x07\x06\0\0\0\0\0seven__"[..], true),
+        // SETTINGS of five bytes.
+        (b"\0\0\x05\x04\0\0\0\0\0\0\0\0\0\0", true),
+        // SETTINGS, and the end.
+        (SETTINGS, true),
+        // Half of SETTINGS.
+        (b"\0\0\x06\x04\0\0", true),
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", false),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", false),
+        (b"", false),
+    ] {
+        let (address, accepted) = raw_server(bytes).await;
+        let request = Request::get(format!("http://{address}/"));
+        let outcome = match Connector::new().send(request).await {
+            Ok(exchange) => exchange.response().await.map(|response| response.status),
+            Err(error) => Err(error),
+        };
+        let connections = if is_http2 { 1 } else { 2 };
+        let sent = bytes.escape_ascii();
+        assert_eq!(accepted.load(Ordering::SeqCst), connections, "{sent}: {outcome:?}");
+        if is_http2 {
+            let expected = match &outcome {
+                // The end may be seen before or after the request was sent.
+                Err(Error::Cut | Error::NotProcessed) => bytes == SETTINGS || bytes.len() < SETTINGS.len(),
+                Err(Error::Http2(_)) => bytes.len() > SETTINGS.len(),
+                _ => false,
+            };
+            assert!(expected, "{sent}: {outcome:?}");
+        } else {
+            assert_eq!(outcome.is_ok(), bytes.starts_with(b"HTTP"), "{sent}: {outcome:?}");
+        }
+    }
+}
+
+/// Reads frames until the end of the stream: their types, flags and payloads.
+async fn frames(stream: &mut (impl tokio::io::AsyncRead + Unpin), until: u8) -> Vec<(u8, u8, Vec<u8>)> {
+    use tokio::io::AsyncReadExt as _;
+    let mut frames = Vec::new();
+    let mut header = [0; 9];
+    while stream.read_exact(&mut header).await.is_ok() {
+        let mut payload = vec![0; usize::from(header[2]) + usize::from(header[1]) * 256];
+        stream.read_exact(&mut payload).await.unwrap();
+        frames.push((header[3], header[4], payload));
+        if header[3] == until {
+            break;
+        }
+    }
+    frames
+}
+
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const END: u8 = 255;
+
+// RFC 9113 §6.8.
+#[tokio::test]
+async fn a_client_that_closes_sends_goaway_and_waits_for_the_answer() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    for answers in [true, false] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(SETTINGS).await.unwrap();
+            stream.read_exact(&mut [0; 24]).await.unwrap();
+            let before = frames(&mut stream, PING).await;
+            assert!(before.iter().any(|frame| frame.0 == GOAWAY), "{before:?}");
+            if answers {
+                let mut pong = vec![0, 0, 8, PING, 1, 0, 0, 0, 0];
+                pong.extend_from_slice(&before.last().unwrap().2);
+                stream.write_all(&pong).await.unwrap();
+            }
+            let after = frames(&mut stream, END).await;
+            // The last stream is 0, the code NO_ERROR.
+            assert!(after.iter().any(|frame| frame.0 == GOAWAY && frame.2.starts_with(&[0; 8])), "{after:?}");
+        });
+        let http2 = connect(address).await;
+        let began = std::time::Instant::now();
+        tokio::time::timeout(Duration::from_secs(4), http2.close()).await.unwrap();
+        assert!(answers || began.elapsed() > Duration::from_millis(900));
+        server.await.unwrap();
+    }
+}
+
+// RFC 9113 §6.8.
+#[tokio::test]
+async fn a_client_answers_goaway_with_its_own() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(SETTINGS).await.unwrap();
+        stream.read_exact(&mut [0; 24]).await.unwrap();
+        stream.write_all(b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\0").await.unwrap();
+        frames(&mut stream, END).await
+    });
+    let http2 = connect(address).await;
+    let seen = server.await.unwrap();
+    assert!(seen.iter().any(|frame| frame.0 == GOAWAY), "{seen:?}");
+    assert!(!http2.is_open());
 }
 
 fn status(code: &'static [u8]) -> [Field<'static>; 1] {

@@ -116,10 +116,14 @@ async fn take(args: &Connect, mut response: Response, notes: &Notes) -> Exit {
         handshake::tell_headers(trailers.iter(), notes);
         notes.say(&format!("{len} bytes received"));
     }
-    if response.status < 400 {
+    let status = response.status;
+    if let Some(http2) = response.into_http2() {
+        http2.close().await;
+    }
+    if status < 400 {
         return Exit::Done;
     }
-    notes.say_error(&format!("the server answered {}", response.status));
+    notes.say_error(&format!("the server answered {status}"));
     Exit::Closed
 }
 

@@ -69,8 +69,8 @@ pub struct Response {
     /// The content, and the trailers behind it. Of what is not taken the server sends no more than the window allows;
     /// [`Body::bytes`] collects 64 MiB at most, unless it is told otherwise.
     pub body: Body,
-    /// Keeps the connection.
-    _http2: Option<Http2>,
+    /// Keeps the connection open.
+    connection: Option<Http2>,
     /// Content that the server did not ask for; resets the stream when it is dropped.
     _unsent: Option<Unsent>,
 }
@@ -108,8 +108,15 @@ impl Stream {
         let len = headers.get("content-length").and_then(|len| std::str::from_utf8(len).ok()?.parse().ok());
         let body = Body::http2(recv, len).with_len_max(BODY_LEN_MAX);
         let _unsent = self.held.take().map(|(send, _)| Unsent(send));
-        let _http2 = Some(self.http2.clone());
-        Ok(Response { version: Version::Http2, status, headers, body, _http2, _unsent })
+        let connection = Some(self.http2.clone());
+        Ok(Response { version: Version::Http2, status, headers, body, connection, _unsent })
+    }
+}
+
+impl Response {
+    /// The connection that the response came over; `None` for HTTP/1.1. [`Http2::close`] ends it in order before a program does.
+    pub fn into_http2(self) -> Option<Http2> {
+        self.connection
     }
 }
 
@@ -159,7 +166,8 @@ impl Exchange {
                 Answer::Interim(head) => head,
                 Answer::Final(version, Head { status, headers }, body) => {
                     let body = body.with_len_max(BODY_LEN_MAX);
-                    let response = Response { version, status, headers, body, _http2: None, _unsent: None };
+                    let response =
+                        Response { version, status, headers, body, connection: None, _unsent: None };
                     self.response = Some(response);
                     return Ok(None);
                 }

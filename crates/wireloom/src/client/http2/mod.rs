@@ -113,7 +113,7 @@ impl Connector {
             match tls {
                 None if self.is_http1_only => Ok(Err((io, None))),
                 Some(tls) if tls.alpn.as_deref() != Some(b"h2") => Ok(Err((io, Some(tls)))),
-                tls => self.begin_http2(io).await.map(|requests| Ok((requests, tls))),
+                tls => self.begin_http2(io, tls.as_ref()).await.map(|requests| Ok((requests, tls))),
             }
         };
         let begun = tokio::time::timeout(self.handshake_timeout, beginning)
@@ -125,8 +125,8 @@ impl Connector {
                 return Http2 { requests, about: Arc::new(about) }.send(request);
             }
             Ok(Err((io, tls))) => (io, peer, tls),
-            // The preface is a request that no server of HTTP/1.1 acts upon (RFC 9113 §3.4): it answers or hangs up.
-            Err(Error::NoHttp2 | Error::Cut) if !target.secure => {
+            // RFC 9113 §3.4: no HTTP/1.1 server acts on the preface, it responds with an error or closes.
+            Err(Error::NoHttp2(_)) if !target.secure => {
                 let (io, peer) = self.reach(&target).await?;
                 (io, peer, None)
             }
@@ -153,10 +153,10 @@ impl Connector {
         let beginning = async {
             let (io, tls) = self.secure(&target, io, Protocols::Http2).await?;
             if tls.as_ref().is_some_and(|tls| tls.alpn.as_deref() != Some(b"h2")) {
-                // RFC 9113 §3.2: over TLS it is spoken when ALPN says so.
-                return Err(Error::NoHttp2);
+                // RFC 9113 §3.2: over TLS, ALPN selects HTTP/2.
+                return Err(Error::NoHttp2(None));
             }
-            Ok((self.begin_http2(io).await?, tls))
+            Ok((self.begin_http2(io, tls.as_ref()).await?, tls))
         };
         let (requests, tls) = tokio::time::timeout(self.handshake_timeout, beginning)
             .await
@@ -172,14 +172,17 @@ impl Connector {
             .map_err(|_| Error::Timeout(Stage::Connect))?
     }
 
-    async fn begin_http2(&self, io: Io) -> Result<Requests, Error> {
+    /// Starts the driver and waits for the server's SETTINGS.
+    async fn begin_http2(&self, io: Io, tls: Option<&TlsInfo>) -> Result<Requests, Error> {
         let driver = Driver::new(io, Role::Client, self.http2_config)?.with_keepalive(self.http2_keepalive);
         let requests = driver.requests();
         tokio::spawn(driver.run());
         match requests.ready().await {
-            // RFC 9113 §3.4: whoever begins with something else than SETTINGS.
-            Err(Error::Http2(_)) => Err(Error::NoHttp2),
-            ready => ready.map(|()| requests),
+            Ok(()) => Ok(requests),
+            // RFC 9113 §3.4: a server's first frame is SETTINGS.
+            Err(Error::Http2(error)) if requests.may_be_http1() => Err(Error::NoHttp2(Some(error))),
+            Err(Error::Cut) if tls.is_none() && requests.may_be_http1() => Err(Error::NoHttp2(None)),
+            Err(error) => Err(error),
         }
     }
 }
@@ -362,9 +365,19 @@ impl Http2 {
         self.requests.supports_extended_connect()
     }
 
-    /// Ends the connection gracefully: what was begun is finished, and nothing else begins.
+    /// Ends the connection gracefully: open streams are finished, and no new one is opened.
     pub fn shut_down(&self) {
         self.requests.shut_down();
+    }
+
+    /// [`shut_down`](Self::shut_down)s, and waits until the connection has ended: open streams are finished, and the server has
+    /// acknowledged GOAWAY (RFC 9113 §6.8) or did not for a second. A runtime that is dropped earlier cuts the connection.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops waiting; the connection ends all the same.
+    pub async fn close(self) {
+        self.requests.shut_down();
+        self.requests.closed().await;
     }
 
     /// Where the connection leads: to the server, or to the proxy before it.
