@@ -1,7 +1,5 @@
-//! What the caller chooses about a connection.
-//!
-//! Owns [`Config`]: what is announced to the peer, the bounds on what a peer may cause, and the sizes of windows and
-//! buffers. Each default has its reason beside it.
+//! The caller's choices about a connection: what is announced to the peer, the bounds on what a peer may cause, and the sizes
+//! of windows and buffers. Each default has its reason beside it.
 
 use crate::{Limits, Role, Settings};
 
@@ -21,25 +19,28 @@ pub struct Config {
     pub settings: Settings,
     /// The bounds on what the peer can make this end hold or do.
     pub limits: Limits,
-    /// The window of the connection as a whole, in bytes: what may be under way on all streams together.
+    /// The window of the connection as a whole, in bytes: DATA that may be in flight on all streams together.
     pub connection_window: u32,
     /// How large the windows of streams may grow by themselves when the path is long and wide; at or below
     /// `settings.initial_window_size` they never do. In bytes.
     pub stream_window_max: u32,
-    /// Whether window is given back as soon as DATA was handed out. When `false`, the caller calls
+    /// Whether window is given back as soon as DATA was passed on. When `false`, the caller calls
     /// [`crate::Connection::release_capacity`]; single streams can choose otherwise.
     pub auto_release: bool,
-    /// How much the caller may hold unreleased on all streams together before the connection's window shrinks, in
-    /// bytes. Up to it, slow readers of some streams take nothing from the others.
-    pub held_max: u32,
+    /// The memory that one connection may take, in bytes: DATA that the caller holds or the peer may still send, queues,
+    /// output, and what the caller reports with [`crate::Connection::set_caller_memory`]. A quarter is for the queues
+    /// of what this side sends. Slow readers of some streams take nothing from the others until the rest is used up.
+    pub memory_max: u64,
     /// How much DATA is framed ahead of the transport, in bytes: enough for a large write, little enough for an urgent
     /// stream to overtake.
     pub output_ahead: usize,
-    /// How much a stream should have queued at most before the caller waits for [`crate::Event::Writable`], in bytes.
+    /// How much a stream should have queued at most before the caller waits for [`crate::Event::Writable`], in bytes. With
+    /// many streams each gets less, so that all queues stay within their share of `memory_max`.
     pub stream_queue: u32,
-    /// Input waits while this much output does: a peer that reads nothing cannot ask for more. In bytes.
+    /// A server takes no input while its output is longer than this, in bytes: a peer that reads nothing cannot request
+    /// more. A client always reads, or both ends could wait for each other.
     pub output_max: usize,
-    /// Keys the map of stream identifiers. Random, where a peer may have many thousand streams and mean harm.
+    /// Keys the map of stream identifiers. Random, where a hostile peer may have many thousand streams.
     pub hash_key: u64,
 }
 
@@ -55,7 +56,7 @@ impl Config {
             initial_window_size: 256 * 1024,
             // Four times what common servers take.
             max_header_list_size: 64 * 1024,
-            // RFC 9218 §2.1: this end heeds the new priorities alone.
+            // RFC 9218 §2.1: only the new priorities are used.
             no_rfc7540_priorities: true,
             ..Settings::INITIAL
         };
@@ -70,11 +71,33 @@ impl Config {
             connection_window: 1 << 20,
             stream_window_max: 8 << 20,
             auto_release: true,
-            held_max: 16 << 20,
+            memory_max: 16 << 20,
             output_ahead: 64 * 1024,
             stream_queue: 64 * 1024,
             output_max: 1 << 20,
             hash_key: 0x9e37_79b9_7f4a_7c15,
         }
     }
+
+    /// The share of [`Config::memory_max`] for DATA from the peer and for the caller, in bytes.
+    pub(crate) const fn receive_max(&self) -> i64 {
+        let memory_max = if self.memory_max > i64::MAX as u64 { i64::MAX } else { self.memory_max as i64 };
+        let output_max =
+            if self.output_max as u64 > i64::MAX as u64 { i64::MAX } else { self.output_max as i64 };
+        (memory_max - memory_max / 4).saturating_sub(output_max)
+    }
+
+    /// How much each of `streams` streams should queue at most, in bytes.
+    #[inline]
+    pub(crate) const fn queue_max(&self, streams: u32) -> u32 {
+        if streams as u64 * self.stream_queue as u64 <= self.memory_max / 4 || streams == 0 {
+            return self.stream_queue;
+        }
+        let share = self.memory_max / 4 / streams as u64;
+        let share = if share < Self::QUEUE_MIN as u64 { Self::QUEUE_MIN as u64 } else { share };
+        if share < self.stream_queue as u64 { share as u32 } else { self.stream_queue }
+    }
+
+    /// A stream may queue this much however many there are, in bytes.
+    const QUEUE_MIN: u32 = 1024;
 }

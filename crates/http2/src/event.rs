@@ -1,6 +1,6 @@
-//! What a connection tells its caller.
+//! The events of a connection.
 //!
-//! Owns [`Event`] and the same without borrows, [`Step`], which is what passes between the parts of a connection.
+//! [`Event`] is for the caller; [`PendingEvent`] is the same without borrows, for the parts of a connection.
 
 use crate::error::{Error, ErrorCode};
 use crate::field::FieldList;
@@ -133,7 +133,7 @@ pub enum Event<'a> {
 
 /// [`Event`] by position: ranges stand for bytes of the input or of the scratch buffer.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
+pub(crate) enum PendingEvent {
     Request { stream: StreamKey, kind: RequestKind, end_stream: bool },
     Response { stream: StreamKey, status: u16, end_stream: bool },
     Informational { stream: StreamKey, status: u16 },

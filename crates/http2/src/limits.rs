@@ -1,8 +1,7 @@
 //! Every bound on what a peer can make this side hold or do, with its default and the reason for it.
 //!
-//! Owns the numbers. Refuses to own the counting: rates are counted by [`crate::rate_limit`], the rest by the
-//! connection and by HPACK. What is announced to the peer (streams, windows, frame and list sizes) is in
-//! [`crate::Settings`].
+//! Rates are counted by [`crate::rate_limit`], the rest by the connection and by HPACK. What is announced to the peer
+//! (streams, windows, frame and list sizes) is in [`crate::Settings`].
 
 use core::time::Duration;
 
@@ -46,9 +45,15 @@ pub struct Limits {
     pub stall_timeout: Duration,
     /// How long the peer may take to acknowledge SETTINGS (RFC 9113 §6.5.3): several round trips of the worst link.
     pub settings_timeout: Duration,
+    /// How long a frame other than DATA, or a field block with its CONTINUATION frames, may take from its first byte to its
+    /// last. 16 KiB take 13 seconds at 10 kbit/s.
+    pub field_block_timeout: Duration,
     /// RST_STREAM from the peer (CVE-2023-44487). Browsers that leave a page cancel what is under way, some hundreds
     /// at once. What counts is work undone: see [`crate::rate_limit::Charge::PeerReset`].
     pub peer_resets: Rate,
+    /// RST_STREAM on a stream that has ended, beyond one for each stream that both sides ended. Go, Envoy and browsers cancel
+    /// a stream when its reader is closed, even behind its end. It undoes no work, and the frame costs some 50 ns.
+    pub late_resets: Rate,
     /// Streams that the peer made this side reset (CVE-2025-8671): the same work for this side, so the same bound.
     pub stream_errors: Rate,
     /// PING (CVE-2019-9512). Some measure the round trip with one PING for every burst of data.
@@ -88,7 +93,9 @@ impl Limits {
         answers_len_max: 64 * 1024,
         stall_timeout: Duration::from_secs(300),
         settings_timeout: Duration::from_secs(30),
+        field_block_timeout: Duration::from_secs(30),
         peer_resets: Rate::new(1_000, 33),
+        late_resets: Rate::new(10_000, 1_000),
         stream_errors: Rate::new(1_000, 33),
         pings: Rate::new(1_000, 100),
         settings: Rate::new(100, 10),

@@ -24,6 +24,17 @@ impl Priority {
     /// What a response has that nothing was said about (RFC 9218 §4.1, §4.2).
     pub const DEFAULT: Self = Self { urgency: 3, incremental: false };
 
+    /// How responses are served to a client that sends no priority signal at all: in turns. Such a client is not likely
+    /// to know RFC 9218, and a large response must not delay all that were requested after it.
+    pub(crate) const UNSIGNALLED: Self = Self { urgency: 3, incremental: true };
+
+    /// 0 to 15: twice the urgency, plus one for incremental.
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        let urgency = if self.urgency > Self::URGENCY_MAX { Self::URGENCY_MAX } else { self.urgency };
+        (urgency as usize) << 1 | self.incremental as usize
+    }
+
     /// Reads the value of a `priority` field (several joined by commas) or of PRIORITY_UPDATE. What is not said is as
     /// in [`Priority::DEFAULT`]; unknown keys, values out of range and values of another type are passed over.
     ///

@@ -72,10 +72,12 @@ impl Bucket {
 /// What a frame is charged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Charge {
-    /// The peer reset a stream that it had opened and that was not answered to the end. A reset after the whole answer
+    /// The peer reset a stream that it had opened and that was not answered to the end. A reset after the whole response
     /// undoes no work (some clients send one after every response), and a server cannot reset more streams than the
-    /// client opened: neither is charged. RST_STREAM on a stream that is gone is an [`Charge::UnknownFrame`].
+    /// client opened: neither is charged.
     PeerReset,
+    /// RST_STREAM on a stream that has ended. Each stream that ends gives reason for one: [`RateLimit::stream_finished`].
+    LateReset,
     /// The peer made this side reset a stream: a stream error, a refused stream.
     StreamError,
     /// PING that is to be answered.
@@ -102,6 +104,7 @@ impl Charge {
     const fn rate(self, limits: &Limits) -> Rate {
         match self {
             Self::PeerReset => limits.peer_resets,
+            Self::LateReset => limits.late_resets,
             Self::StreamError => limits.stream_errors,
             Self::Ping => limits.pings,
             Self::Settings => limits.settings,
@@ -116,7 +119,7 @@ impl Charge {
 
     const fn exceeded(self) -> Exceeded {
         match self {
-            Self::PeerReset => Exceeded::PeerResets,
+            Self::PeerReset | Self::LateReset => Exceeded::PeerResets,
             Self::StreamError => Exceeded::StreamErrors,
             Self::Ping => Exceeded::Pings,
             Self::Settings => Exceeded::Settings,
@@ -164,6 +167,12 @@ impl RateLimit {
         if within { Ok(()) } else { Err(charge.exceeded()) }
     }
 
+    /// Counts a stream of the peer that ended, which gives it reason for one late RST_STREAM.
+    #[inline]
+    pub fn stream_finished(&mut self, limits: &Limits) {
+        self.buckets[Charge::LateReset as usize].earn(limits.late_resets, 1);
+    }
+
     /// Counts DATA that this side sent, which give the peer reason for WINDOW_UPDATE: two for every frame, and one
     /// more for every 256 bytes, because some give back what they have read piece by piece.
     #[inline]
@@ -185,6 +194,7 @@ mod tests {
 
     const CHARGES: [Charge; Charge::COUNT] = [
         Charge::PeerReset,
+        Charge::LateReset,
         Charge::StreamError,
         Charge::Ping,
         Charge::Settings,

@@ -14,7 +14,9 @@ fn holding(stream_window: u32, connection_window: u32) -> End {
     config.stream_window_max = stream_window;
     config.connection_window = connection_window;
     config.auto_release = false;
-    config.held_max = 0;
+    // What is held is not replaced: three quarters are for DATA from the peer.
+    config.memory_max = u64::from(connection_window) * 4 / 3 + 2;
+    config.output_max = 0;
     let mut end = End::with(Role::Server, config);
     let frames = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1), Frame::post(3)];
     end.receive(&[PREFACE, &join(&frames)].concat());

@@ -289,7 +289,9 @@ fn a_stream_that_is_held_up_for_long_is_reset_and_no_other() {
 fn a_connection_whose_window_stays_shut_for_long_ends() {
     let mut client = Config::new(Role::Client);
     client.auto_release = false;
-    client.held_max = 0;
+    // A bound of 300,000 bytes on what is held and granted.
+    client.memory_max = 400_000;
+    client.output_max = 0;
     client.settings.initial_window_size = 300_000;
     client.stream_window_max = 300_000;
     client.connection_window = 65_535;

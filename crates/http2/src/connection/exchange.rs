@@ -1,7 +1,6 @@
 //! SETTINGS and PING, and the frames of extensions that belong to the connection (RFC 9113 §6.5, §6.7; RFC 9218, 7838, 8336).
 //!
-//! Owns which settings are in force on either side, and what waits for an answer. The peer's count at once, this side's
-//! when they are acknowledged (RFC 9113 §6.5.3).
+//! The peer's settings count at once, this side's when they are acknowledged (RFC 9113 §6.5.3).
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -10,13 +9,12 @@ use super::Connection;
 use super::since::Since;
 use crate::Role;
 use crate::error::{Error, Exceeded, Misuse, Violation};
-use crate::event::Step;
-use crate::flow_control::{WINDOW_MAX, window};
+use crate::event::PendingEvent;
 use crate::frame::{self, AltSvc, Origin, Ping, PriorityUpdate, StreamId, Values};
 use crate::priority::Priority;
 use crate::rate_limit::Charge;
 use crate::settings::Settings;
-use crate::stream::{self, StreamKey, flag};
+use crate::stream::StreamKey;
 
 /// PING of this side's own, to measure the path.
 pub(super) const PROBE: [u8; 8] = *b"wl probe";
@@ -46,8 +44,8 @@ impl Exchange {
         }
     }
 
-    pub(super) fn tell_time(&mut self, now: Duration) {
-        self.unacknowledged.iter_mut().for_each(|(_, sent)| sent.tell(now));
+    pub(super) fn start_clocks(&mut self, now: Duration) {
+        self.unacknowledged.iter_mut().for_each(|(_, sent)| sent.start(now));
     }
 
     /// Whether it is not known when the last SETTINGS were sent.
@@ -57,6 +55,17 @@ impl Exchange {
 
     pub(super) fn sent_settings(&mut self, settings: Settings) {
         self.unacknowledged.push_back((settings, Since::Next));
+    }
+
+    /// The largest SETTINGS_INITIAL_WINDOW_SIZE that the peer may count with.
+    pub(super) fn initial_window_max(&self) -> u32 {
+        let sent = self.unacknowledged.iter().map(|(settings, _)| settings.initial_window_size);
+        sent.fold(self.acknowledged.initial_window_size, u32::max)
+    }
+
+    pub(super) fn settings_deadline(&self, timeout: Duration) -> Option<Duration> {
+        let (_, sent) = self.unacknowledged.front()?;
+        sent.deadline(timeout)
     }
 }
 
@@ -68,12 +77,7 @@ impl Connection {
         self.config.settings.max_frame_size.max(self.exchange.acknowledged.max_frame_size)
     }
 
-    pub(super) fn settings_deadline(&self) -> Option<Duration> {
-        let (_, sent) = self.exchange.unacknowledged.front()?;
-        sent.deadline(self.limits().settings_timeout)
-    }
-
-    pub(super) fn receive_settings(&mut self, values: Values<'_>) -> Result<Option<Step>, Error> {
+    pub(super) fn receive_settings(&mut self, values: Values<'_>) -> Result<Option<PendingEvent>, Error> {
         let connection = StreamId::CONNECTION;
         self.charge(Charge::Settings)?;
         if values.len() > self.limits().settings_entries_max {
@@ -87,41 +91,16 @@ impl Connection {
             self.encoder.set_table_size_max(smallest);
             self.encoder.set_table_size_max(self.exchange.peer.header_table_size);
         }
-        if changes.initial_window_delta > 0 {
-            self.initial_window_grew()?;
+        if !self.streams.apply_peer_settings(&self.exchange.peer) {
+            // RFC 9113 §6.9.2: a connection error, FLOW_CONTROL_ERROR.
+            return Err(peer(Violation::WindowOverflowBySettings));
         }
         frame::Settings::encode_ack(&mut self.out.bytes);
         self.out.answers_len += 9;
-        self.open_waiting();
-        Ok(Some(Step::Settings))
+        Ok(Some(PendingEvent::Settings))
     }
 
-    /// RFC 9113 §6.9.2: windows of all streams have moved; some may send again.
-    fn initial_window_grew(&mut self) -> Result<(), Error> {
-        let initial = self.exchange.peer.initial_window_size;
-        if window(initial, self.send_delta_max) > WINDOW_MAX {
-            // The bound is of all streams that ever were; those that are there may be fine.
-            let mut max = 0;
-            self.slab.for_each(|_, stream| max = max.max(stream.send_delta));
-            self.send_delta_max = max;
-            if window(initial, max) > WINDOW_MAX {
-                // RFC 9113 §6.9.2: a connection error, FLOW_CONTROL_ERROR.
-                return Err(Error::peer(Violation::WindowOverflowBySettings, StreamId::CONNECTION));
-            }
-        }
-        let mut at = self.scheduler.first_blocked();
-        while let Some(slot) = at {
-            let stream = self.slab.get(slot);
-            at = (stream.next != stream::NONE).then_some(stream.next);
-            if window(initial, stream.send_delta) > 0 {
-                self.scheduler.remove(&mut self.slab, slot);
-                self.scheduler.add_ready(&mut self.slab, slot);
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn receive_settings_ack(&mut self) -> Result<Option<Step>, Error> {
+    pub(super) fn receive_settings_ack(&mut self) -> Result<Option<PendingEvent>, Error> {
         let Some((settings, _)) = self.exchange.unacknowledged.pop_front() else {
             // An answer to nothing: RFC 9113 §6.5.3 does not say; it is counted.
             self.charge(Charge::UnknownFrame)?;
@@ -131,7 +110,8 @@ impl Connection {
             self.decoder.set_table_size_max(settings.header_table_size);
         }
         self.exchange.acknowledged = settings;
-        Ok(Some(Step::SettingsAcknowledged))
+        self.streams.set_recv_initial(self.exchange.initial_window_max());
+        Ok(Some(PendingEvent::SettingsAcknowledged))
     }
 
     /// Announces other settings; they count when [`crate::Event::SettingsAcknowledged`] says so.
@@ -151,12 +131,24 @@ impl Connection {
         self.check_alive()?;
         frame::Settings::encode(settings.entries_since(&before), &mut self.out.bytes);
         self.config.settings = settings;
-        self.exchange.sent_settings(settings);
-        self.untimed = true;
+        self.announce(before.initial_window_size);
         Ok(())
     }
 
-    pub(super) fn receive_ping(&mut self, ping: Ping) -> Result<Option<Step>, Error> {
+    /// The settings of the configuration were written; those before had another initial window.
+    pub(super) fn announce(&mut self, initial_window_before: u32) {
+        let settings = self.config.settings;
+        self.exchange.sent_settings(settings);
+        self.streams.set_recv_initial(self.exchange.initial_window_max());
+        self.streams.announce_initial_window(
+            initial_window_before,
+            settings.initial_window_size,
+            &self.config,
+        );
+        self.is_untimed = true;
+    }
+
+    pub(super) fn receive_ping(&mut self, ping: Ping) -> Result<Option<PendingEvent>, Error> {
         if !ping.ack {
             self.charge(Charge::Ping)?;
             // RFC 9113 §6.7: answered with the same payload.
@@ -164,7 +156,8 @@ impl Connection {
             self.out.answers_len += 17;
             return Ok(None);
         }
-        if ping.payload == PROBE && self.growth.finish_probe(self.now).is_some_and(|rtt| self.measured(rtt)) {
+        if ping.payload == PROBE && self.streams.finish_probe(self.now).is_some_and(|rtt| self.measured(rtt))
+        {
             return Ok(None);
         }
         if ping.payload == DRAIN && self.finish_drain() {
@@ -177,7 +170,7 @@ impl Connection {
         };
         let round_trip = self.now.saturating_sub(sent_at);
         self.measured(round_trip);
-        Ok(Some(Step::Pong { payload, round_trip }))
+        Ok(Some(PendingEvent::Pong { payload, round_trip }))
     }
 
     fn measured(&mut self, round_trip: Duration) -> bool {
@@ -192,7 +185,7 @@ impl Connection {
     /// [`Misuse::ConnectionClosed`]
     pub fn send_ping(&mut self, now: Duration, payload: [u8; 8]) -> Result<(), Error> {
         self.check_alive()?;
-        self.tell_time(now);
+        self.update_now(now);
         self.exchange.pings.push_back((payload, self.now));
         Ping { ack: false, payload }.encode(&mut self.out.bytes);
         Ok(())
@@ -203,7 +196,7 @@ impl Connection {
     pub(super) fn receive_priority_update(
         &mut self,
         update: &PriorityUpdate<'_>,
-    ) -> Result<Option<Step>, Error> {
+    ) -> Result<Option<PendingEvent>, Error> {
         let connection = StreamId::CONNECTION;
         // RFC 9218 §7.1: a server does not send it.
         if self.role == Role::Client {
@@ -212,49 +205,45 @@ impl Connection {
         self.charge(Charge::Priority)?;
         let id = update.prioritized_id;
         // RFC 9218 §7.1: a push stream that was not promised yet.
-        if id.opener() == Some(Role::Server) && self.is_idle(id) {
+        if id.opener() == Some(Role::Server) && self.streams.is_idle(id) {
             return Err(Error::peer(Violation::PriorityUpdateIdlePush, connection));
         }
         let Some(priority) = Priority::parse(update.value) else { return Ok(None) };
-        let packed = stream::Priority::new(priority.urgency, priority.incremental);
-        let Some(slot) = self.slab.find(id.get()) else {
-            if self.is_idle(id) && !self.closing.ignores(id) {
-                self.keep_idle_priority(id, packed)?;
+        self.streams.signal_priority();
+        let Some(slot) = self.streams.find(id) else {
+            if self.streams.is_idle(id) && !self.closing.ignores(id) {
+                self.keep_idle_priority(id, priority)?;
             }
             return Ok(None);
         };
-        if self.slab.get(slot).has(flag::PRIORITY_SET) {
+        if self.streams.get(slot).is_priority_fixed() {
             return Ok(None);
         }
-        self.scheduler.set_priority(&mut self.slab, slot, packed);
-        Ok(Some(Step::Priority { stream: self.slab.key(slot), priority }))
+        self.streams.set_priority(slot, priority);
+        Ok(Some(PendingEvent::Priority { stream: self.streams.key(slot), priority }))
     }
 
-    /// The priority of a request that has not come yet.
-    fn keep_idle_priority(&mut self, id: StreamId, priority: stream::Priority) -> Result<(), Error> {
-        if !self.idle_priorities.contains(id.get()) {
-            // RFC 9218 §7.1: idle streams that were prioritized and active ones MUST NOT be more than may be open; while
-            // a lower number is not acknowledged, the client may not know it.
-            let [announced, acknowledged] = [&self.config.settings, &self.exchange.acknowledged]
-                .map(|settings| settings.max_concurrent_streams as usize);
-            let after = self.idle_priorities.len() + 1 + self.open_peer as usize;
-            if after > announced.max(acknowledged) {
-                return Err(Error::peer(Violation::PriorityUpdatesExceeded, StreamId::CONNECTION));
-            }
+    /// The priority of a request that has not arrived.
+    fn keep_idle_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), Error> {
+        // RFC 9218 §7.1: idle streams that were prioritized and active ones MUST NOT be more than may be open; while a lower
+        // number is not acknowledged, the client may not know it.
+        let [announced, acknowledged] = [&self.config.settings, &self.exchange.acknowledged]
+            .map(|settings| settings.max_concurrent_streams as usize);
+        let (streams_max, kept_max) = (announced.max(acknowledged), self.config.limits.idle_priorities_max);
+        if !self.streams.keep_idle_priority(id, priority, streams_max, kept_max) {
+            return Err(Error::peer(Violation::PriorityUpdatesExceeded, StreamId::CONNECTION));
         }
-        self.idle_priorities.keep(id.get(), priority, self.config.limits.idle_priorities_max);
         Ok(())
     }
 
-    /// How this side serves a stream, from now on; what the peer asks for no longer counts (RFC 9218 §8).
+    /// How this side serves a stream, from now on; the peer's signals no longer count (RFC 9218 §8).
     ///
     /// # Errors
     /// [`Misuse::StreamGone`]
     pub fn set_priority(&mut self, stream: StreamKey, priority: Priority) -> Result<(), Error> {
-        let slot = self.slab.slot(stream).ok_or(Misuse::StreamGone)?;
-        self.slab.get_mut(slot).set(flag::PRIORITY_SET);
-        let packed = stream::Priority::new(priority.urgency, priority.incremental);
-        self.scheduler.set_priority(&mut self.slab, slot, packed);
+        let slot = self.streams.slot(stream).ok_or(Misuse::StreamGone)?;
+        self.streams.get_mut(slot).fix_priority();
+        self.streams.set_priority(slot, priority);
         Ok(())
     }
 
@@ -267,14 +256,12 @@ impl Connection {
             return Err(Misuse::NotClient.into());
         }
         self.check_alive()?;
-        let slot = self.slab.slot(stream).ok_or(Misuse::StreamGone)?;
-        let record = self.slab.get(slot);
-        if record.has(flag::IN_OPENING) {
-            // RFC 9218 §7.1: for no more streams than may be open.
-            *self.parked.priority(record.parked) = Some(priority);
-            return Ok(());
+        let slot = self.streams.slot(stream).ok_or(Misuse::StreamGone)?;
+        if self.streams.get(slot).is_waiting() {
+            self.streams.set_waiting_priority(slot, priority);
+        } else {
+            self.write_priority_update(stream.stream_id(), priority);
         }
-        self.write_priority_update(StreamId::new(stream.id()).unwrap_or_default(), priority);
         Ok(())
     }
 
@@ -284,7 +271,7 @@ impl Connection {
 
     // ---- where else, and for whom
 
-    pub(super) fn receive_altsvc(&mut self, altsvc: &AltSvc<'_>) -> Result<Option<Step>, Error> {
+    pub(super) fn receive_altsvc(&mut self, altsvc: &AltSvc<'_>) -> Result<Option<PendingEvent>, Error> {
         self.charge(Charge::UnknownFrame)?;
         // RFC 7838 §4: a server ignores it, and a client what does not say which origin it means.
         if self.role == Role::Server || !altsvc.is_valid() {
@@ -293,14 +280,14 @@ impl Connection {
         self.scratch.clear();
         self.scratch.extend_from_slice(altsvc.origin);
         self.scratch.extend_from_slice(altsvc.value);
-        Ok(Some(Step::AltSvc { stream_id: altsvc.stream_id, origin_len: altsvc.origin.len() }))
+        Ok(Some(PendingEvent::AltSvc { stream_id: altsvc.stream_id, origin_len: altsvc.origin.len() }))
     }
 
     pub(super) fn receive_origin(
         &mut self,
         origin: &Origin<'_>,
         payload: &[u8],
-    ) -> Result<Option<Step>, Error> {
+    ) -> Result<Option<PendingEvent>, Error> {
         self.charge(Charge::UnknownFrame)?;
         // RFC 8336 §2.1: a server ignores it, and a client on another stream than 0.
         if self.role == Role::Server || !origin.is_valid() {
@@ -308,7 +295,7 @@ impl Connection {
         }
         self.scratch.clear();
         self.scratch.extend_from_slice(payload);
-        Ok(Some(Step::Origin))
+        Ok(Some(PendingEvent::Origin))
     }
 
     /// Says where else an origin is served (RFC 7838 §4): `origin` by name, or empty for the origin of `stream`.
@@ -324,7 +311,7 @@ impl Connection {
         self.check_server()?;
         let stream_id = match stream {
             None => StreamId::CONNECTION,
-            Some(key) if self.slab.slot(key).is_some() => StreamId::new(key.id()).unwrap_or_default(),
+            Some(key) if self.contains(key) => key.stream_id(),
             Some(_) => return Err(Misuse::StreamGone.into()),
         };
         AltSvc { stream_id, origin, value }.encode(&mut self.out.bytes);

@@ -1,7 +1,5 @@
 //! The end of a connection: graceful in two steps, or at once (RFC 9113 §6.8, §5.4.1).
 //!
-//! Owns why the connection ended, which is always known afterwards.
-//!
 //! ```text
 //! shutdown()   GOAWAY(2^31-1), PING ->        what is under way still counts
 //!                                   <- PING ACK
@@ -13,10 +11,10 @@ use super::Connection;
 use super::exchange::DRAIN;
 use crate::Role;
 use crate::error::{Error, ErrorCode, Misuse, Violation};
-use crate::event::Step;
+use crate::event::PendingEvent;
 use crate::frame::{Goaway, Ping, StreamId};
 use crate::rate_limit::Charge;
-use crate::stream::{Ended as StreamEnded, flag};
+use crate::stream::millis;
 
 /// How a connection came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,11 +80,7 @@ impl Connection {
     pub(super) fn fail(&mut self, error: Error) -> Error {
         let error = error.for_connection();
         let code = error.code().unwrap_or(ErrorCode::INTERNAL_ERROR);
-        self.write_goaway(
-            StreamId::new(self.highest_peer).unwrap_or_default(),
-            code,
-            error.reason().as_bytes(),
-        );
+        self.write_goaway(self.streams.highest_peer(), code, error.reason().as_bytes());
         self.end(Ended::Failed(error));
         error
     }
@@ -116,7 +110,7 @@ impl Connection {
         if !self.closing.draining || self.closing.sent != Some(StreamId::MAX) {
             return false;
         }
-        self.write_goaway(StreamId::new(self.highest_peer).unwrap_or_default(), ErrorCode::NO_ERROR, b"");
+        self.write_goaway(self.streams.highest_peer(), ErrorCode::NO_ERROR, b"");
         self.check_drained();
         true
     }
@@ -126,14 +120,14 @@ impl Connection {
         if !self.has_ended() {
             // RFC 9113 §4.2: every peer takes a frame of 16 KiB.
             let debug_data = &debug_data[..debug_data.len().min(1024)];
-            self.write_goaway(StreamId::new(self.highest_peer).unwrap_or_default(), code, debug_data);
+            self.write_goaway(self.streams.highest_peer(), code, debug_data);
             self.end(Ended::Aborted(code));
         }
     }
 
     #[inline]
     pub(super) fn check_drained(&mut self) {
-        if self.slab.len() == 0
+        if self.streams.len() == 0
             && (self.closing.received.is_some_and(|_| self.role == Role::Client)
                 || (self.closing.draining && self.closing.sent != Some(StreamId::MAX)))
         {
@@ -146,7 +140,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn receive_goaway(&mut self, goaway: &Goaway<'_>) -> Result<Option<Step>, Error> {
+    pub(super) fn receive_goaway(&mut self, goaway: &Goaway<'_>) -> Result<Option<PendingEvent>, Error> {
         let last = goaway.last_stream_id;
         if let Some(before) = self.closing.received {
             // RFC 9113 §6.8: MUST NOT increase.
@@ -159,19 +153,12 @@ impl Connection {
         if first {
             self.refuse_waiting();
         }
-        if last.get() < self.next_local {
-            // RFC 9113 §6.8: what is above was not and will not be processed.
-            let mut refused = alloc::vec::Vec::new();
-            self.slab.for_each(|slot, stream| {
-                if stream.has(flag::LOCAL) && stream.id > last.get() {
-                    refused.push((stream.id, slot));
-                }
-            });
-            refused.sort_unstable();
-            for (_, slot) in refused {
-                let stream = self.slab.key(slot);
-                self.drop_stream(slot, None, StreamEnded::ResetHere);
-                self.pending.push_back(Step::Refused { stream });
+        // RFC 9113 §6.8: what is above was not and will not be processed.
+        for stream in self.streams.local_above(last) {
+            if let Some(slot) = self.streams.slot(stream) {
+                let closed = self.streams.abandon(slot, millis(self.now));
+                self.apply(closed);
+                self.pending.push_back(PendingEvent::Refused { stream });
             }
         }
         self.scratch.clear();
@@ -179,15 +166,14 @@ impl Connection {
         if last != StreamId::MAX || goaway.code != ErrorCode::NO_ERROR {
             self.check_drained();
         }
-        Ok(Some(Step::GoAway { last_stream_id: last, code: goaway.code }))
+        Ok(Some(PendingEvent::GoAway { last_stream_id: last, code: goaway.code }))
     }
 
     /// Requests that wait to open never will.
     fn refuse_waiting(&mut self) {
-        while let Some(slot) = self.scheduler.first_opening() {
-            let stream = self.slab.key(slot);
-            self.drop_stream(slot, None, StreamEnded::ResetHere);
-            self.pending.push_back(Step::Refused { stream });
+        while let Some((stream, closed)) = self.streams.remove_waiting(millis(self.now)) {
+            self.apply(closed);
+            self.pending.push_back(PendingEvent::Refused { stream });
         }
     }
 }

@@ -1,11 +1,9 @@
 //! One HTTP/2 connection, client or server, without I/O (RFC 9113).
 //!
-//! Owns the order of things: what a frame means after the frames before it. Refuses to own the layout of frames
-//! ([`crate::frame`]), the rules of messages ([`crate::message`]) and anything that waits: the caller moves bytes and time.
-//!
-//! Each file beside this one holds one side of it: `receive` cuts the input into frames, `headers` and `data` judge what
-//! streams receive, `send` is what streams send, `exchange` the SETTINGS and PING of both ends, `goaway` the end,
-//! `lifetime` how streams open and close, `output` the bytes that leave.
+//! [`Connection`] parses input, writes frames and reports events. All state of streams is in [`Streams`], whose methods
+//! return what follows from a change; the connection writes it in that order. Each file beside this one holds one
+//! side of it: `receive` cuts the input into frames, `headers` and `data` handle what streams receive, `send` what they
+//! send, `lifetime` how they end, `exchange` SETTINGS and PING, `goaway` the end, `output` the bytes that leave.
 
 mod data;
 mod exchange;
@@ -29,18 +27,16 @@ use core::time::Duration;
 
 use crate::config::Config;
 use crate::error::{Error, Misuse};
-use crate::event::{Event, Step};
+use crate::event::{Event, PendingEvent};
 use crate::field::FieldList;
-use crate::flow_control::{Growth, WINDOW_DEFAULT};
 use crate::frame::{self, FrameHeader, Kind, StreamId};
 use crate::hpack::{Decoder, Encoder, TABLE_SIZE_DEFAULT};
 use crate::message::RequestKind;
 use crate::rate_limit::RateLimit;
-use crate::scheduler::Scheduler;
 use crate::settings::Settings;
-use crate::stream::{ChunkPool, IdlePriorities, Parked, Recent, Slab, Stream, StreamKey, flag};
+use crate::stream::{RecvPhase, SendPhase, StreamKey, Streams};
 use crate::upgrade::{self, PREFACE};
-use crate::{Limits, Role};
+use crate::{Limits, Memory, Role};
 
 use exchange::Exchange;
 use goaway::Closing;
@@ -119,26 +115,12 @@ use since::Since;
 pub struct Connection {
     role: Role,
     config: Config,
-    /// The latest time that the caller told.
+    /// The latest time that the caller passed.
     now: Duration,
-    /// Something may last since the next one: `Since::Next`, or `flag::UNTIMED`.
-    untimed: bool,
+    /// A clock may start at the next time that is passed: `Since::Next`.
+    is_untimed: bool,
 
-    slab: Slab,
-    recent: Recent,
-    idle_priorities: IdlePriorities,
-    scheduler: Scheduler,
-    chunks: ChunkPool,
-    parked: Parked,
-    /// The next stream that this side opens; above `StreamId::MAX` when they are used up.
-    next_local: u32,
-    /// The highest stream that the peer opened or promised; 0 for none.
-    highest_peer: u32,
-    /// Streams that count against the peer's SETTINGS_MAX_CONCURRENT_STREAMS, and against this side's.
-    open_local: u32,
-    open_peer: u32,
-    /// Streams promised by either side and not begun.
-    reserved: u32,
+    streams: Streams,
 
     encoder: Encoder,
     decoder: Decoder,
@@ -149,18 +131,9 @@ pub struct Connection {
 
     reader: Reader,
     out: Output,
-    pending: VecDeque<Step>,
+    pending: VecDeque<PendingEvent>,
     rates: RateLimit,
 
-    /// What this side may still send on all streams.
-    send_window: i64,
-    /// What the peer may still send on all streams.
-    recv_window: i64,
-    /// Handed to the caller on all streams and not given back.
-    held: u64,
-    growth: Growth,
-    /// No delta of a stream's send window is above this.
-    send_delta_max: i32,
     /// Since when nothing moves although something waits.
     stalled: Since,
 
@@ -195,15 +168,16 @@ impl Connection {
         let limits = connection.config.limits;
         upgrade::apply_http2_settings(http2_settings, &limits, &mut connection.exchange.peer)
             .map_err(|violation| Error::peer(violation, StreamId::CONNECTION))?;
-        connection.encoder.set_table_size_max(connection.exchange.peer.header_table_size);
+        let peer = connection.exchange.peer;
+        connection.encoder.set_table_size_max(peer.header_table_size);
+        connection.streams.apply_peer_settings(&peer);
         connection.send_preface();
         // RFC 7540 §3.2: stream 1 is half-closed from the client toward the server.
-        let mut stream = Stream::new(1, crate::stream::State::HalfClosedRemote, flag::RECV_FINAL);
-        stream.set(Self::request_flags(request));
-        connection.highest_peer = 1;
-        connection.open_peer = 1;
-        let slot = connection.slab.insert(stream);
-        let key = connection.slab.key(slot);
+        let id = StreamId::FIRST_CLIENT;
+        let send = SendPhase::Headers(request);
+        connection.streams.use_peer_id(id);
+        let stream = connection.streams.record(id, RecvPhase::End, send, &connection.config);
+        let key = connection.streams.accept_request(stream);
         Ok((connection, key))
     }
 
@@ -215,36 +189,20 @@ impl Connection {
     pub fn from_upgrade_client(config: Config, request: RequestKind) -> Result<(Self, StreamKey), Misuse> {
         let mut connection = Self::bare(Role::Client, config)?;
         connection.send_preface();
-        let flags = flag::SENT_FINAL | flag::LOCAL | Self::request_flags(request);
-        let stream = Stream::new(1, crate::stream::State::HalfClosedLocal, flags);
-        connection.next_local = 3;
-        connection.open_local = 1;
-        let slot = connection.slab.insert(stream);
-        let key = connection.slab.key(slot);
+        let recv = RecvPhase::Headers(request);
+        let id = StreamId::FIRST_CLIENT;
+        let stream = connection.streams.record(id, recv, SendPhase::End, &connection.config);
+        let key = connection.streams.open_request(stream);
         Ok((connection, key))
     }
 
     fn bare(role: Role, config: Config) -> Result<Self, Misuse> {
         config.settings.check(role)?;
-        let next_local = match role {
-            Role::Client => StreamId::FIRST_CLIENT,
-            Role::Server => StreamId::FIRST_SERVER,
-        };
         Ok(Self {
             role,
             now: Duration::ZERO,
-            untimed: false,
-            slab: Slab::new(config.hash_key),
-            recent: Recent::new(config.limits.resets_remembered_max),
-            idle_priorities: IdlePriorities::new(),
-            scheduler: Scheduler::new(),
-            chunks: ChunkPool::new(),
-            parked: Parked::new(),
-            next_local: next_local.get(),
-            highest_peer: 0,
-            open_local: 0,
-            open_peer: 0,
-            reserved: 0,
+            is_untimed: false,
+            streams: Streams::new(role, &config),
             encoder: Encoder::new(),
             decoder: Decoder::new(TABLE_SIZE_DEFAULT),
             fields: FieldList::new(),
@@ -253,11 +211,6 @@ impl Connection {
             out: Output::new(),
             pending: VecDeque::new(),
             rates: RateLimit::default(),
-            send_window: i64::from(WINDOW_DEFAULT),
-            recv_window: i64::from(WINDOW_DEFAULT),
-            held: 0,
-            growth: Growth::new(config.settings.initial_window_size, config.stream_window_max),
-            send_delta_max: 0,
             stalled: Since::Never,
             exchange: Exchange::new(),
             closing: Closing::new(),
@@ -272,17 +225,8 @@ impl Connection {
         }
         let settings = self.config.settings;
         frame::Settings::encode(settings.entries_since(&Settings::INITIAL), &mut self.out.bytes);
-        self.exchange.sent_settings(settings);
-        self.untimed = true;
+        self.announce(settings.initial_window_size);
         self.release_connection();
-    }
-
-    const fn request_flags(kind: RequestKind) -> u16 {
-        match kind {
-            RequestKind::Plain => 0,
-            RequestKind::Head => flag::HEAD,
-            RequestKind::Connect | RequestKind::ExtendedConnect => flag::CONNECT,
-        }
     }
 
     const fn limits(&self) -> &Limits {
@@ -308,33 +252,57 @@ impl Connection {
 
     /// How many streams there are: open, half-closed, reserved, and requests that wait to open.
     pub const fn streams(&self) -> usize {
-        self.slab.len() as usize
+        self.streams.len() as usize
     }
 
     /// Whether the stream is there.
     pub fn contains(&self, stream: StreamKey) -> bool {
-        self.slab.slot(stream).is_some()
+        self.streams.slot(stream).is_some()
     }
 
     /// The stream of an identifier, if it is there.
     pub fn find(&self, id: StreamId) -> Option<StreamKey> {
-        self.slab.find(id.get()).map(|slot| self.slab.key(slot))
+        self.streams.find(id).map(|slot| self.streams.key(slot))
     }
 
     /// How many requests may be opened now without waiting.
     pub fn open_capacity(&self) -> usize {
-        self.exchange.peer.max_concurrent_streams.saturating_sub(self.open_local) as usize
+        self.streams.open_capacity() as usize
     }
 
-    /// Whether input is taken: `false` while too much output waits for a peer that does not read. The driver stops
+    /// Whether input is taken: `false` while the output is too long for a peer that does not read. The driver stops
     /// reading then, until it has written.
+    ///
+    /// On a client only answers count, which the server asked for. If its own requests counted, a server that waits for the
+    /// client to read and the client would wait for each other.
+    #[inline]
     pub fn wants_read(&self) -> bool {
-        self.out.answers_len <= self.limits().answers_len_max && self.out.len() <= self.config.output_max
+        self.out.answers_len <= self.limits().answers_len_max
+            && (self.role == Role::Client || self.out.len() <= self.config.output_max)
     }
 
     /// Whether [`Connection::poll_transmit`] has something.
     pub fn wants_write(&self) -> bool {
-        !self.out.is_empty() || (!self.scheduler.is_idle() && self.send_window > 0 && !self.has_ended())
+        !self.out.is_empty() || (self.streams.wants_write() && !self.has_ended())
+    }
+
+    /// The memory that the connection takes.
+    pub fn memory(&self) -> Memory {
+        Memory {
+            held: self.streams.held(),
+            queued: self.streams.queued(),
+            output: self.out.len() as u64,
+            input: self.reader.len() as u64,
+            caller: self.streams.caller_memory(),
+        }
+    }
+
+    /// Reports memory that the caller keeps for this connection besides the DATA it holds, such as heads of requests and
+    /// buffers of tunnels, in bytes. It shares [`Config::memory_max`]: DATA from the peer gets what is left, and
+    /// requests are refused (REFUSED_STREAM) while it is above.
+    pub fn set_caller_memory(&mut self, bytes: u64) {
+        self.streams.set_caller_memory(bytes);
+        self.release_connection();
     }
 
     /// The last measured round trip, if there was a PING.
@@ -359,14 +327,14 @@ impl Connection {
         now: Duration,
         input: &'a [u8],
     ) -> Result<(usize, Option<Event<'a>>), Error> {
-        self.tell_time(now);
+        self.update_now(now);
         if let Some((stream, end, end_stream)) = self.read_whole_data(input) {
             return Ok((end, Some(Event::Data { stream, data: &input[FrameHeader::LEN..end], end_stream })));
         }
         let mut at = 0;
-        let step = loop {
-            if let Some(step) = self.pending.pop_front() {
-                break step;
+        let event = loop {
+            if let Some(event) = self.pending.pop_front() {
+                break event;
             }
             if self.has_ended() {
                 return Ok((input.len(), None));
@@ -375,16 +343,16 @@ impl Connection {
                 return Ok((at, None));
             }
             match self.read(input, at) {
-                Ok((next, Some(step))) => {
+                Ok((next, Some(event))) => {
                     at = next;
-                    break step;
+                    break event;
                 }
                 Ok((next, None)) if next == at => return Ok((at, None)),
                 Ok((next, None)) => at = next,
                 Err(error) => return Err(self.fail(error)),
             }
         };
-        Ok((at, Some(self.event(step, input))))
+        Ok((at, Some(self.event(event, input))))
     }
 
     /// Takes the time: deadlines that have passed are acted on. Call it at [`Connection::poll_timeout`], or later.
@@ -392,7 +360,7 @@ impl Connection {
     /// # Errors
     /// The connection ends, as with [`Connection::handle_input`].
     pub fn handle_timeout(&mut self, now: Duration) -> Result<(), Error> {
-        self.tell_time(now);
+        self.update_now(now);
         if self.has_ended() {
             return Ok(());
         }
@@ -411,23 +379,23 @@ impl Connection {
 
     /// What happened without input: events that commands, timeouts or a GOAWAY caused.
     pub fn poll_event(&mut self) -> Option<Event<'_>> {
-        let step = self.pending.pop_front()?;
-        Some(self.event(step, &[]))
+        let event = self.pending.pop_front()?;
+        Some(self.event(event, &[]))
     }
 
     /// Fills in what is to be written, in order; says how many slices. The same again, until
     /// [`Connection::transmitted`] is told.
     pub fn poll_transmit<'a>(&'a mut self, slices: &mut [&'a [u8]]) -> usize {
-        self.pump();
+        self.fill_output();
         self.out.slices(slices)
     }
 
     /// So many bytes of [`Connection::poll_transmit`] were written.
     pub fn transmitted(&mut self, written: usize) {
         self.out.advance(written);
-        if written > 0 && (self.send_window > 0 || self.scheduler.is_idle()) {
+        if written > 0 && !self.streams.is_window_shut() {
             self.stalled = if self.out.is_empty() { Since::Never } else { Since::Next };
-            self.untimed = true;
+            self.is_untimed = true;
         }
     }
 
@@ -440,21 +408,12 @@ impl Connection {
         if self.awaits_time() {
             return Some(self.now);
         }
-        let settings = self.settings_deadline();
-        let stall = self.stall_deadline();
-        match (settings, stall) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        self.next_deadline()
     }
 
     /// Gives memory back that is not in use: for a connection that has nothing to do for a while.
     pub fn shrink(&mut self) {
-        self.slab.shrink();
-        self.recent.shrink();
-        self.idle_priorities.shrink();
-        self.chunks.shrink();
-        self.parked.shrink();
+        self.streams.shrink();
         self.out.shrink();
         self.reader.shrink();
         self.fields = FieldList::new();
@@ -464,34 +423,36 @@ impl Connection {
         }
     }
 
-    fn event<'a>(&'a self, step: Step, input: &'a [u8]) -> Event<'a> {
+    fn event<'a>(&'a self, event: PendingEvent, input: &'a [u8]) -> Event<'a> {
         let fields = &self.fields;
-        match step {
-            Step::Data { stream, input: range, end_stream } => {
+        match event {
+            PendingEvent::Data { stream, input: range, end_stream } => {
                 Event::Data { stream, data: &input[range], end_stream }
             }
-            Step::Request { stream, kind, end_stream } => Event::Request { stream, kind, fields, end_stream },
-            Step::Response { stream, status, end_stream } => {
+            PendingEvent::Request { stream, kind, end_stream } => {
+                Event::Request { stream, kind, fields, end_stream }
+            }
+            PendingEvent::Response { stream, status, end_stream } => {
                 Event::Response { stream, status, fields, end_stream }
             }
-            Step::Informational { stream, status } => Event::Informational { stream, status, fields },
-            Step::Trailers { stream } => Event::Trailers { stream, fields },
-            Step::Promise { stream, promised } => Event::Promise { stream, promised, fields },
-            Step::Reset { stream, code, error } => Event::Reset { stream, code, error },
-            Step::Refused { stream } => Event::Refused { stream },
-            Step::Writable { stream } => Event::Writable { stream },
-            Step::Settings => Event::Settings,
-            Step::SettingsAcknowledged => Event::SettingsAcknowledged,
-            Step::Pong { payload, round_trip } => Event::Pong { payload, round_trip },
-            Step::GoAway { last_stream_id, code } => {
+            PendingEvent::Informational { stream, status } => Event::Informational { stream, status, fields },
+            PendingEvent::Trailers { stream } => Event::Trailers { stream, fields },
+            PendingEvent::Promise { stream, promised } => Event::Promise { stream, promised, fields },
+            PendingEvent::Reset { stream, code, error } => Event::Reset { stream, code, error },
+            PendingEvent::Refused { stream } => Event::Refused { stream },
+            PendingEvent::Writable { stream } => Event::Writable { stream },
+            PendingEvent::Settings => Event::Settings,
+            PendingEvent::SettingsAcknowledged => Event::SettingsAcknowledged,
+            PendingEvent::Pong { payload, round_trip } => Event::Pong { payload, round_trip },
+            PendingEvent::GoAway { last_stream_id, code } => {
                 Event::GoAway { last_stream_id, code, debug_data: &self.scratch }
             }
-            Step::Priority { stream, priority } => Event::Priority { stream, priority },
-            Step::AltSvc { stream_id, origin_len } => {
+            PendingEvent::Priority { stream, priority } => Event::Priority { stream, priority },
+            PendingEvent::AltSvc { stream_id, origin_len } => {
                 let (origin, value) = self.scratch.split_at(origin_len);
                 Event::AltSvc { stream_id, origin, value }
             }
-            Step::Origin => {
+            PendingEvent::Origin => {
                 let len = self.scratch.len() as u32;
                 let stream_id = StreamId::CONNECTION;
                 let header = FrameHeader { len, kind: Kind::ORIGIN, flags: frame::Flags::NONE, stream_id };
@@ -508,7 +469,7 @@ impl core::fmt::Debug for Connection {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Connection")
             .field("role", &self.role)
-            .field("streams", &self.slab.len())
+            .field("streams", &self.streams.len())
             .field("output", &self.out.len())
             .field("ended", &self.ended())
             .finish_non_exhaustive()

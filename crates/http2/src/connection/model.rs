@@ -5,11 +5,10 @@ use super::tests::{GET, OK};
 use super::*;
 use crate::error::ErrorCode;
 use crate::field::Field;
-use crate::flow_control::window;
 use crate::priority::Priority;
-use crate::stream::State;
 use alloc::collections::BTreeMap;
 use alloc::vec;
+use wireloom_testing::{Rng, rounds};
 
 /// What one end knows of a stream.
 #[derive(Default)]
@@ -34,13 +33,12 @@ struct End {
 struct Pair {
     /// Client, server.
     ends: [End; 2],
-    random: fastrand::Rng,
+    random: Rng,
     now: Duration,
 }
 
 impl Pair {
-    fn new(seed: u64) -> Self {
-        let mut random = fastrand::Rng::with_seed(seed);
+    fn new(mut random: Rng) -> Self {
         let ends = [Role::Client, Role::Server].map(|role| {
             let mut config = Config::new(role);
             config.settings.initial_window_size = random.u32(1..100_000);
@@ -49,7 +47,7 @@ impl Pair {
             config.connection_window = random.u32(65_535..300_000);
             config.stream_window_max = random.u32(1..400_000);
             config.auto_release = random.bool();
-            config.held_max = random.u32(0..100_000);
+            config.memory_max = random.u64(0..400_000);
             config.output_ahead = random.usize(1..40_000);
             config.hash_key = random.u64(..);
             let connection = Connection::new(role, config).unwrap();
@@ -208,33 +206,13 @@ impl Pair {
     fn check(&self) {
         for end in &self.ends {
             let connection = &end.connection;
-            let (mut local, mut peer, mut reserved, mut held) = (0, 0, 0, 0);
-            connection.slab.for_each(|_, stream| {
-                let counted = u32::from(stream.state.is_counted());
-                if stream.has(flag::LOCAL) {
-                    local += counted
-                } else {
-                    peer += counted
-                }
-                reserved += u32::from(matches!(stream.state, State::ReservedLocal | State::ReservedRemote));
-                held += u64::from(stream.held);
-                let waiting = stream.has(flag::IN_OPENING);
-                assert_eq!(stream.state == State::Idle, waiting);
-                if stream.queued > 0 && !waiting {
-                    assert!(stream.has(flag::IN_READY | flag::IN_BLOCKED), "{stream:?}");
-                }
-                assert!(stream.state != State::Closed);
-            });
-            assert_eq!(
-                (local, peer, reserved, held),
-                (connection.open_local, connection.open_peer, connection.reserved, connection.held)
-            );
-            assert!(connection.send_window >= 0);
+            connection.streams.check();
         }
         let [client, server] = &self.ends;
         // What one may send, the other has granted; the difference is on the wire.
-        assert!(client.connection.send_window <= server.connection.recv_window);
-        assert!(server.connection.send_window <= client.connection.recv_window);
+        let [client, server] = [&client.connection.streams, &server.connection.streams];
+        assert!(client.send_window() <= server.recv_window());
+        assert!(server.send_window() <= client.recv_window());
     }
 
     fn settle(&mut self) {
@@ -255,23 +233,23 @@ impl Pair {
         let [client, server] = &self.ends;
         let (c, s) = (&client.connection, &server.connection);
         assert_eq!((c.out.len(), s.out.len(), client.wire.len(), server.wire.len()), (0, 0, 0, 0));
-        assert_eq!((c.send_window, s.send_window), (s.recv_window, c.recv_window));
+        let (c_streams, s_streams) = (&c.streams, &s.streams);
+        assert_eq!(c_streams.send_window(), s_streams.recv_window());
+        assert_eq!(s_streams.send_window(), c_streams.recv_window());
         assert_eq!(c.exchange.peer.initial_window_size, s.exchange.acknowledged.initial_window_size);
         for (here, there) in [(client, server), (server, client)] {
-            here.connection.slab.for_each(|_, stream| {
-                if stream.has(flag::IN_OPENING) {
+            let (ours, theirs) = (&here.connection.streams, &there.connection.streams);
+            ours.for_each(|slot, stream| {
+                if stream.is_waiting() {
                     return;
                 }
-                let slot = there.connection.slab.find(stream.id);
-                let other =
-                    there.connection.slab.get(slot.unwrap_or_else(|| panic!("{stream:?} is gone there")));
-                assert_eq!(stream.send_delta, other.recv_delta, "{stream:?} {other:?}");
-                let known = &here.streams[&stream.id].1;
-                let heard = there.streams[&stream.id].1.heard;
+                let other = theirs.find(stream.id).unwrap_or_else(|| panic!("{stream:?} is gone there"));
+                assert_eq!(ours.windows(slot).0, theirs.windows(other).1, "{stream:?}");
+                let known = &here.streams[&stream.id.get()].1;
+                let heard = there.streams[&stream.id.get()].1.heard;
                 assert_eq!(known.sent, heard + stream.queued as usize);
                 if stream.queued > 0 {
-                    let initial = here.connection.exchange.peer.initial_window_size;
-                    let shut = window(initial, stream.send_delta) <= 0 || here.connection.send_window == 0;
+                    let shut = ours.windows(slot).0 <= 0 || ours.send_window() == 0;
                     assert!(shut, "{stream:?} could send");
                 }
             });
@@ -281,11 +259,8 @@ impl Pair {
 
 #[test]
 fn both_ends_agree_whatever_they_do() {
-    let seeds = fastrand::u64(..);
-    for round in 0..8 {
-        let seed = seeds.wrapping_add(round);
-        std::eprintln!("seed {seed}");
-        let mut pair = Pair::new(seed);
+    rounds(8, |rng| {
+        let mut pair = Pair::new(Rng::with_seed(rng.seed()));
         for _ in 0..2 {
             for _ in 0..600 {
                 pair.act();
@@ -296,5 +271,5 @@ fn both_ends_agree_whatever_they_do() {
             }
             pair.settle();
         }
-    }
+    });
 }

@@ -1,31 +1,32 @@
 //! Input, cut into frames.
 //!
-//! Owns what is left over between two inputs: the beginning of a frame, the rest of a DATA payload, a field block that
-//! is not complete. A frame that is whole in the input is read where it stands; DATA is lent out as it comes.
+//! Between two inputs the [`Reader`] keeps the beginning of a frame, the rest of a DATA payload, and a field block that is
+//! not complete. A frame that is whole in the input is read in place; DATA is borrowed from the input as it comes.
 //!
 //! ```text
 //! input   ..rest of DATA | frame | frame | frame | fra
-//!           lent, or       dispatched in place     `-> partial, until the next input completes it
-//!           passed over
+//!           borrowed, or   dispatched in place     `-> partial, until the next input completes it
+//!           ignored
 //! ```
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
-use super::{Connection, RateLimit};
+use super::{Connection, RateLimit, Since};
 use crate::Role;
 use crate::error::{Error, Exceeded, Scope, Violation};
-use crate::event::Step;
+use crate::event::PendingEvent;
 use crate::frame::{Flags, Frame, FrameHeader, Kind, Settings, StreamId};
 use crate::rate_limit::Charge;
 use crate::stream::StreamKey;
 use crate::upgrade::PREFACE;
 
-/// A DATA payload that is under way.
+/// A DATA payload of which a part has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DataRest {
-    /// Whose it is; `None` when it is passed over.
+    /// Its stream; `None` when it is ignored.
     pub(super) stream: Option<StreamKey>,
-    /// Content that has not come yet, in bytes.
+    /// Content that has not arrived, in bytes.
     pub(super) data_left: u32,
     /// Padding behind it.
     pub(super) padding_left: u32,
@@ -50,9 +51,9 @@ pub(super) struct Reader {
     pub(super) settings_seen: bool,
     /// The beginning of a frame that is not DATA, or of a header: `partial.len() < 9 + max_frame_size`.
     partial: Vec<u8>,
+    /// Since when `partial` or `collecting` is in use.
+    pub(super) incomplete_since: Since,
     data: Option<DataRest>,
-    /// Bytes of a payload that no one wants.
-    skip: u32,
     pub(super) collecting: Option<Collecting>,
     /// The field block so far.
     pub(super) block: Vec<u8>,
@@ -70,11 +71,37 @@ impl Reader {
             },
             settings_seen: false,
             partial: Vec::new(),
+            incomplete_since: Since::Never,
             data: None,
-            skip: 0,
             collecting: None,
             block: Vec::new(),
         }
+    }
+
+    /// A frame or a field block begins that is not whole in the input.
+    fn begin_incomplete(&mut self, now: Duration) {
+        if self.incomplete_since == Since::Never {
+            self.incomplete_since = Since::At(now);
+        }
+    }
+
+    /// A frame or a field block is complete.
+    #[inline]
+    pub(super) fn end_incomplete(&mut self) {
+        if self.partial.is_empty() && self.collecting.is_none() {
+            self.incomplete_since = Since::Never;
+        }
+    }
+
+    pub(super) fn collect(&mut self, collecting: Collecting, fragment: &[u8], now: Duration) {
+        self.begin_incomplete(now);
+        self.block.extend_from_slice(fragment);
+        self.collecting = Some(collecting);
+    }
+
+    /// Bytes that are kept until a frame or a field block is complete.
+    pub(super) const fn len(&self) -> usize {
+        self.partial.len() + self.block.len()
     }
 
     pub(super) fn shrink(&mut self) {
@@ -86,12 +113,12 @@ impl Reader {
 impl Connection {
     /// Reads on from `at`: says how far it came, and what that brought. No progress means that all is read.
     #[inline]
-    pub(super) fn read(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<Step>), Error> {
+    pub(super) fn read(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
         if self.reader.data.is_some() {
             return self.read_data(input, at);
         }
         let rest = &input[at..];
-        if self.reader.partial.is_empty() && self.reader.skip == 0 && self.reader.preface_left == 0 {
+        if self.reader.partial.is_empty() && self.reader.preface_left == 0 {
             // The common case: a frame whole in the input.
             if let Some((bytes, after)) = rest.split_first_chunk::<{ FrameHeader::LEN }>() {
                 let header = FrameHeader::decode(bytes);
@@ -109,8 +136,8 @@ impl Connection {
         self.read_slowly(input, at)
     }
 
-    /// The short way: DATA without padding that is whole in the input and breaks no rule, as its stream, its end in the input
-    /// and END_STREAM. `None` leaves everything as it was, and sends all else, and whatever is to be refused, the long way.
+    /// The fast path: DATA without padding that is whole in the input and breaks no rule. Returns its stream, its end in the
+    /// input and END_STREAM. `None` has changed nothing: the input goes through [`Connection::read`].
     #[inline]
     pub(super) fn read_whole_data(&mut self, input: &[u8]) -> Option<(StreamKey, usize, bool)> {
         let (bytes, payload) = input.split_first_chunk::<{ FrameHeader::LEN }>()?;
@@ -118,7 +145,6 @@ impl Connection {
         let reader = &self.reader;
         let between_frames = reader.data.is_none()
             && reader.partial.is_empty()
-            && reader.skip == 0
             && reader.settings_seen
             && reader.collecting.is_none();
         if header.kind != Kind::DATA
@@ -138,7 +164,7 @@ impl Connection {
     }
 
     #[cold]
-    fn read_slowly(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<Step>), Error> {
+    fn read_slowly(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
         let rest = &input[at..];
         if rest.is_empty() {
             return Ok((at, None));
@@ -154,14 +180,10 @@ impl Connection {
             self.reader.preface_left -= len as u8;
             return Ok((at + len, None));
         }
-        if self.reader.skip > 0 {
-            let len = rest.len().min(self.reader.skip as usize);
-            self.reader.skip -= len as u32;
-            return Ok((at + len, None));
-        }
         let have = self.reader.partial.len();
         if have < FrameHeader::LEN {
             let len = rest.len().min(FrameHeader::LEN - have);
+            self.reader.begin_incomplete(self.now);
             self.reader.partial.extend_from_slice(&rest[..len]);
             let Some(bytes) = self.reader.partial.first_chunk() else { return Ok((at + len, None)) };
             let header = FrameHeader::decode(bytes);
@@ -170,6 +192,7 @@ impl Connection {
             let padded = header.flags.contains(Flags::PADDED) && !header.stream_id.is_connection();
             if header.kind == Kind::DATA && !padded {
                 self.reader.partial.clear();
+                self.reader.end_incomplete();
                 return self.begin_data(&header, input, at + len);
             }
             if header.len > 0 {
@@ -181,6 +204,7 @@ impl Connection {
         let header = FrameHeader::decode(bytes);
         if header.kind == Kind::DATA {
             self.reader.partial.clear();
+            self.reader.end_incomplete();
             return self.begin_data(&header, input, at);
         }
         let wanted = FrameHeader::LEN + header.len as usize - have;
@@ -192,12 +216,13 @@ impl Connection {
         Ok((at + len, self.dispatch_partial(&header)?))
     }
 
-    fn dispatch_partial(&mut self, header: &FrameHeader) -> Result<Option<Step>, Error> {
+    fn dispatch_partial(&mut self, header: &FrameHeader) -> Result<Option<PendingEvent>, Error> {
         let mut partial = core::mem::take(&mut self.reader.partial);
         let step = self.dispatch(header, &partial[FrameHeader::LEN..]);
         partial.clear();
         partial.shrink_to(KEPT);
         self.reader.partial = partial;
+        self.reader.end_incomplete();
         step
     }
 
@@ -227,9 +252,9 @@ impl Connection {
 
     /// Reads a frame other than DATA. Errors of a stream are answered here, those of the connection are passed on.
     #[inline]
-    fn dispatch(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<Option<Step>, Error> {
+    fn dispatch(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<Option<PendingEvent>, Error> {
         let result = match header.kind {
-            // The two that every exchange has, without a detour.
+            // The two kinds that every exchange has come first.
             Kind::HEADERS => crate::frame::Headers::parse(header, payload)
                 .map_err(|violation| Error::peer(violation, header.stream_id))
                 .and_then(|headers| self.receive_headers(&headers)),
@@ -244,14 +269,18 @@ impl Connection {
         }
     }
 
-    fn dispatch_other(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<Option<Step>, Error> {
+    fn dispatch_other(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+    ) -> Result<Option<PendingEvent>, Error> {
         let frame = match Frame::parse(header, payload) {
             Ok(frame) => frame,
             Err(violation) => {
                 let error = Error::peer(violation, header.stream_id);
                 // RFC 9113 §5.1: whatever the frame has wrong, it has no business on an idle stream. PRIORITY alone may
                 // be there, and there is no idle stream to reset.
-                if matches!(error.scope(), Some(Scope::Stream(id)) if self.is_idle(id)) {
+                if matches!(error.scope(), Some(Scope::Stream(id)) if self.streams.is_idle(id)) {
                     return Err(error.for_connection());
                 }
                 return Err(error);
@@ -266,7 +295,7 @@ impl Connection {
             Frame::Goaway(goaway) => self.receive_goaway(&goaway),
             Frame::Continuation(more) => self.receive_continuation(&more),
             Frame::Priority(_) => {
-                // RFC 9113 §5.3.2: the deprecated priorities are read and passed over.
+                // RFC 9113 §5.3.2: the deprecated priorities are ignored.
                 self.charge(Charge::Priority)?;
                 Ok(None)
             }
@@ -288,7 +317,7 @@ impl Connection {
         header: &FrameHeader,
         input: &[u8],
         at: usize,
-    ) -> Result<(usize, Option<Step>), Error> {
+    ) -> Result<(usize, Option<PendingEvent>), Error> {
         let mut from = at;
         let mut padding = 0;
         let mut data_len = header.len;
@@ -304,6 +333,7 @@ impl Connection {
             }
             let Some(&len) = input.get(at) else {
                 // The header waits for its tenth byte.
+                self.reader.begin_incomplete(self.now);
                 self.reader.partial.extend_from_slice(&header.to_bytes());
                 return Ok((at, None));
             };
@@ -316,23 +346,24 @@ impl Connection {
         }
         let end_stream = header.flags.contains(Flags::END_STREAM);
         match self.receive_data(header.stream_id, header.len, data_len, end_stream) {
-            Ok(stream) => {
-                let mut rest = DataRest { stream, data_left: data_len, padding_left: padding, end_stream };
+            Ok(Some(slot)) => {
+                let stream = self.streams.key(slot);
                 // DATA whole in the input, without padding: nothing is kept between.
-                if let Some(key) = stream
-                    && padding == 0
-                    && input.len() - from >= data_len as usize
-                    && (data_len > 0 || end_stream)
-                {
+                if padding == 0 && input.len() - from >= data_len as usize && (data_len > 0 || end_stream) {
                     let end = from + data_len as usize;
-                    self.hold(key, data_len);
-                    self.finish_data(key, end_stream);
-                    return Ok((end, Some(Step::Data { stream: key, input: from..end, end_stream })));
+                    self.streams.hold(slot, data_len);
+                    self.finish_data(slot, end_stream);
+                    return Ok((end, Some(PendingEvent::Data { stream, input: from..end, end_stream })));
                 }
-                if stream.is_none() {
-                    (rest.padding_left, rest.data_left) = (padding + data_len, 0);
-                }
+                let stream = Some(stream);
+                let rest = DataRest { stream, data_left: data_len, padding_left: padding, end_stream };
                 self.reader.data = Some(rest);
+                self.read_data(input, from)
+            }
+            Ok(None) => {
+                let padding_left = padding + data_len;
+                self.reader.data =
+                    Some(DataRest { stream: None, data_left: 0, padding_left, end_stream: false });
                 self.read_data(input, from)
             }
             Err(error) => {
@@ -349,26 +380,30 @@ impl Connection {
     }
 
     /// Goes on with a DATA payload.
-    fn read_data(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<Step>), Error> {
+    fn read_data(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
         let Some(mut rest) = self.reader.data else { return Ok((at, None)) };
         let available = input.len() - at;
         let piece = available.min(rest.data_left as usize);
         let end = at + piece;
         rest.data_left -= piece as u32;
-        let mut step = None;
+        let mut event = None;
         if let Some(stream) = rest.stream {
-            // A stream that was reset in the middle is not heard of any more.
-            if self.slab.slot(stream).is_none() {
-                rest.stream = None;
-            } else if piece > 0 || (rest.data_left == 0 && rest.end_stream) {
-                let end_stream = rest.data_left == 0 && rest.end_stream;
-                self.hold(stream, piece as u32);
-                step = Some(Step::Data { stream, input: at..end, end_stream });
-            }
-            if rest.data_left == 0 {
-                match rest.stream.take() {
-                    Some(stream) => self.finish_data(stream, rest.end_stream),
-                    None => self.release_connection(),
+            match self.streams.slot(stream) {
+                // A stream that was reset in the middle has no more events.
+                None => {
+                    rest.stream = None;
+                    self.release_connection();
+                }
+                Some(slot) => {
+                    let end_stream = rest.data_left == 0 && rest.end_stream;
+                    if piece > 0 || end_stream {
+                        self.streams.hold(slot, piece as u32);
+                        event = Some(PendingEvent::Data { stream, input: at..end, end_stream });
+                    }
+                    if rest.data_left == 0 {
+                        rest.stream = None;
+                        self.finish_data(slot, end_stream);
+                    }
                 }
             }
         }
@@ -379,10 +414,10 @@ impl Connection {
             next += padding;
         }
         self.reader.data = (rest.data_left > 0 || rest.padding_left > 0).then_some(rest);
-        Ok((next, step))
+        Ok((next, event))
     }
 
-    /// Counts a frame against what a peer may do.
+    /// Counts a frame against its rate limit.
     #[inline]
     pub(super) fn charge(&mut self, charge: Charge) -> Result<(), Error> {
         let rates: &mut RateLimit = &mut self.rates;

@@ -1,38 +1,27 @@
-//! What this side sends on streams: messages, DATA within the windows, and its turn among the others.
+//! What this side sends on streams: messages, and DATA within the windows.
 //!
-//! Owns the commands of a caller who has something to say. HEADERS go out at once, because HPACK wants the order of the
-//! wire; DATA goes straight to the output when nothing is before it, and is queued by reference otherwise.
+//! HEADERS go out at once, because HPACK encodes blocks in the order of the wire. DATA goes straight to the output when
+//! nothing is queued before it, and is queued by reference otherwise.
 
 use bytes::Bytes;
 
 use super::Connection;
-use super::headers::request_kind;
 use super::output::BY_REFERENCE;
 use super::since::Since;
 use crate::Role;
 use crate::error::{Error, Misuse};
-use crate::event::Step;
+use crate::event::PendingEvent;
 use crate::field::{Field, Token};
-use crate::flow_control::{spend, window};
 use crate::frame::{BlockWriter, Flags, FrameHeader, Kind, StreamId};
 use crate::message::{ContentLeft, RequestKind, response_content};
 use crate::settings::Settings;
-use crate::stream::{self, NONE, State, Stream, StreamKey, flag};
+use crate::stream::{NextFrame, RecvPhase, SendPhase, StreamKey, check_content};
 
-/// What the fields of a message say about it, to its sender.
+/// The parts of a message that its sender has to know.
 struct Outgoing {
     kind: RequestKind,
     status: u16,
     content: ContentLeft,
-}
-
-/// What is left of the content after `len` bytes more, and the end if they are the last (RFC 9113 §8.1.1): a message that
-/// does not add up would be reset by the peer.
-#[inline]
-fn check_content(mut left: ContentLeft, len: usize, end_stream: bool) -> Result<ContentLeft, Misuse> {
-    let counted = left.receive(len).and_then(|()| if end_stream { left.end() } else { Ok(()) });
-    counted.map_err(|_| Misuse::ContentLengthMismatch)?;
-    Ok(left)
 }
 
 impl Connection {
@@ -59,92 +48,45 @@ impl Connection {
         if self.is_going_away() {
             return Err(Misuse::GoingAway.into());
         }
-        let stream_id = StreamId::new(self.next_local).ok_or(Misuse::StreamIdsExhausted)?;
-        let outgoing = self.look_over(fields.clone(), Token::Method)?;
+        let stream_id = self.streams.next_local().ok_or(Misuse::StreamIdsExhausted)?;
+        let outgoing = self.check_outgoing(fields.clone(), Token::Method)?;
         if outgoing.kind == RequestKind::ExtendedConnect && !self.exchange.peer.enable_connect_protocol {
             return Err(Misuse::ConnectProtocolNotEnabled.into());
         }
+        let is_tunnel = outgoing.kind.is_connect();
         // RFC 9110 §9.3.6, RFC 8441 §4: what a tunnel carries is no content.
-        let content = if outgoing.kind.is_connect() { ContentLeft::UNKNOWN } else { outgoing.content };
+        let content = if is_tunnel { ContentLeft::UNKNOWN } else { outgoing.content };
         check_content(content, 0, end_stream)?;
-        let mut flags = flag::LOCAL | flag::SENT_FINAL | Self::request_flags(outgoing.kind);
-        if !self.config.auto_release {
-            flags |= flag::MANUAL;
-        }
-        let waits = self.open_local >= self.exchange.peer.max_concurrent_streams
-            || self.scheduler.first_opening().is_some();
-        if waits {
-            let waiting = self.slab.len() - self.open_local - self.open_peer - self.reserved;
-            if waiting as usize >= self.limits().queued_opens_max {
-                return Err(Misuse::OpenQueueFull.into());
-            }
-            let (at, list) = self.parked.add();
-            list.extend(fields);
-            let mut stream = Stream::new(stream_id.get(), State::Idle, flags);
-            stream.parked = at;
-            stream.send_content = content;
-            if end_stream {
-                stream.set(flag::END_QUEUED);
-            }
-            self.next_local += 2;
-            let slot = self.slab.insert(stream);
-            self.scheduler.add_opening(&mut self.slab, slot);
-            return Ok(self.slab.key(slot));
-        }
-        self.next_local += 2;
-        self.write_headers(stream_id, fields, end_stream);
-        let state = if end_stream { State::HalfClosedLocal } else { State::Open };
-        let mut stream = Stream::new(stream_id.get(), state, flags);
+        let recv = RecvPhase::Headers(outgoing.kind);
+        let mut stream =
+            self.streams.record(stream_id, recv, SendPhase::after_headers(is_tunnel), &self.config);
         stream.send_content = content;
-        let slot = self.slab.insert(stream);
-        self.open_local += 1;
-        Ok(StreamKey::new(slot, stream_id.get()))
-    }
-
-    /// Opens the requests that wait, as far as the peer allows.
-    pub(super) fn open_waiting(&mut self) {
-        while self.open_local < self.exchange.peer.max_concurrent_streams {
-            let Some(slot) = self.scheduler.first_opening() else { return };
-            if self.has_ended() {
-                return;
+        if self.streams.must_wait() {
+            if end_stream {
+                stream.send = SendPhase::EndQueued;
             }
-            self.scheduler.remove(&mut self.slab, slot);
-            let stream = self.slab.get_mut(slot);
-            let at = stream.parked;
-            let (queued, trailers) = (stream.queued > 0, stream.has(flag::TRAILERS));
-            let end_stream = stream.has(flag::END_QUEUED) && !queued && !trailers;
-            stream.state = if end_stream { State::HalfClosedLocal } else { State::Open };
-            let Some(stream_id) = StreamId::new(stream.id) else { return };
-            let priority = self.parked.priority(at).take();
-            let behind = self.write_parked(stream_id, at, end_stream);
-            if let Some(priority) = priority {
-                self.write_priority_update(stream_id, priority);
-            }
-            self.slab.get_mut(slot).parked = behind;
-            self.open_local += 1;
-            if queued {
-                self.schedule(slot);
-            } else if trailers {
-                self.finish_with_trailers(slot);
-            }
+            let waiting_max = self.limits().queued_opens_max;
+            return Ok(self.streams.queue_request(stream, fields, waiting_max)?);
         }
+        if end_stream {
+            stream.send = SendPhase::End;
+        }
+        self.write_headers(stream_id, fields, end_stream);
+        Ok(self.streams.open_request(stream))
     }
 
-    /// Writes fields that waited; says what waits behind them.
-    fn write_parked(&mut self, stream_id: StreamId, at: u32, end_stream: bool) -> u32 {
-        let block = BlockWriter::headers(stream_id, end_stream, &mut self.out.bytes);
-        self.encoder.encode(self.parked.fields(at), &mut self.out.bytes);
-        block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
-        self.parked.remove(at)
-    }
-
-    /// The trailers that waited for the content, which has gone.
-    fn finish_with_trailers(&mut self, slot: u32) {
-        let record = self.slab.get_mut(slot);
-        let at = core::mem::replace(&mut record.parked, NONE);
-        let stream_id = StreamId::new(record.id).unwrap_or_default();
-        self.write_parked(stream_id, at, true);
-        self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
+    /// Opens the requests that wait, while the peer allows it and the output has room.
+    fn open_waiting(&mut self) {
+        while self.out.len() < self.config.output_ahead {
+            let Some(request) = self.streams.next_request() else { return };
+            let block = BlockWriter::headers(request.id, request.end_stream, &mut self.out.bytes);
+            self.encoder.encode(self.streams.parked_fields(request.slot), &mut self.out.bytes);
+            block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
+            if let Some(priority) = request.priority {
+                self.write_priority_update(request.id, priority);
+            }
+            self.streams.finish_request(request.slot);
+        }
     }
 
     /// Sends the final response to a request.
@@ -164,29 +106,29 @@ impl Connection {
         I::IntoIter: Clone,
     {
         let fields = fields.into_iter();
-        let (slot, stream_id) = self.responding(stream)?;
-        let outgoing = self.look_over(fields.clone(), Token::Status)?;
+        let (slot, request) = self.check_responding(stream)?;
+        let outgoing = self.check_outgoing(fields.clone(), Token::Status)?;
         if outgoing.status < 200 {
             return Err(Misuse::MessageInvalid.into());
         }
-        let request = request_kind(self.slab.get(slot));
         let content = response_content(outgoing.status, request, outgoing.content);
         check_content(content, 0, end_stream)?;
-        self.write_headers(stream_id, fields, end_stream);
-        let record = self.slab.get_mut(slot);
-        record.send_content = content;
-        record.set(flag::SENT_FINAL);
-        if outgoing.status / 100 != 2 {
-            record.clear(flag::CONNECT);
-        }
-        if record.state == State::ReservedLocal {
+        self.write_headers(stream.stream_id(), fields, end_stream);
+        if self.streams.get(slot).is_reserved() {
             // RFC 9113 §5.1 (reserved (local)): the promised response begins.
-            self.reserved -= 1;
-            self.open_local += 1;
+            self.streams.begin_reserved(slot);
         }
-        self.step(slot, stream::Step::SendHeaders, stream::Ended::Finished);
+        let is_tunnel = request.is_connect() && outgoing.status / 100 == 2;
+        let record = self.streams.get_mut(slot);
+        record.send_content = content;
+        record.send = SendPhase::after_headers(is_tunnel);
+        if !is_tunnel && record.recv == RecvPhase::Tunnel {
+            // RFC 9113 §8.5: the tunnel was refused; the rest of the request is content.
+            record.recv = RecvPhase::Content;
+        }
         if end_stream {
-            self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
+            let closed = self.streams.end_send(slot);
+            self.apply(closed);
         }
         Ok(())
     }
@@ -201,27 +143,23 @@ impl Connection {
         I::IntoIter: Clone,
     {
         let fields = fields.into_iter();
-        let (slot, stream_id) = self.responding(stream)?;
-        let outgoing = self.look_over(fields.clone(), Token::Status)?;
+        let (slot, _) = self.check_responding(stream)?;
+        let outgoing = self.check_outgoing(fields.clone(), Token::Status)?;
         // RFC 9113 §8.6: there is no 101. A promised stream goes on by its final response.
-        if outgoing.status >= 200
-            || outgoing.status == 101
-            || self.slab.get(slot).state == State::ReservedLocal
-        {
+        if outgoing.status >= 200 || outgoing.status == 101 || self.streams.get(slot).is_reserved() {
             return Err(Misuse::MessageInvalid.into());
         }
-        self.write_headers(stream_id, fields, false);
+        self.write_headers(stream.stream_id(), fields, false);
         Ok(())
     }
 
-    fn responding(&self, stream: StreamKey) -> Result<(u32, StreamId), Error> {
+    fn check_responding(&self, stream: StreamKey) -> Result<(u32, RequestKind), Error> {
         self.check_server()?;
-        let slot = self.slab.slot(stream).ok_or(Misuse::StreamGone)?;
-        let record = self.slab.get(slot);
-        if record.has(flag::SENT_FINAL) {
-            return Err(Misuse::HeadersSent.into());
+        let slot = self.streams.slot(stream).ok_or(Misuse::StreamGone)?;
+        match self.streams.get(slot).send {
+            SendPhase::Headers(request) => Ok((slot, request)),
+            _ => Err(Misuse::HeadersSent.into()),
         }
-        Ok((slot, StreamId::new(record.id).unwrap_or_default()))
     }
 
     /// Promises a response to a request that the client has not made (RFC 9113 §8.4), on a stream of its own.
@@ -242,33 +180,29 @@ impl Connection {
         if self.is_going_away() {
             return Err(Misuse::GoingAway.into());
         }
-        let parent = self.slab.slot(stream).ok_or(Misuse::StreamGone)?;
-        let record = self.slab.get(parent);
+        let parent = self.streams.slot(stream).ok_or(Misuse::StreamGone)?;
         // RFC 9113 §6.6: on a stream of the client that this side has not ended.
-        if record.has(flag::LOCAL) || !record.state.may_send_data() {
+        if self.streams.is_local(stream.stream_id()) || !self.streams.get(parent).send.is_open() {
             return Err(Misuse::StreamGone.into());
         }
-        let parent_id = StreamId::new(record.id).unwrap_or_default();
-        let promised = StreamId::new(self.next_local).ok_or(Misuse::StreamIdsExhausted)?;
-        let outgoing = self.look_over(fields.clone(), Token::Method)?;
+        let promised = self.streams.next_local().ok_or(Misuse::StreamIdsExhausted)?;
+        let outgoing = self.check_outgoing(fields.clone(), Token::Method)?;
         // RFC 9113 §8.2.2 of promises: one that the client has room for.
-        if self.open_local + self.reserved >= self.exchange.peer.max_concurrent_streams {
+        if self.streams.reserved() >= self.streams.open_capacity() {
             return Err(Misuse::PushRefused.into());
         }
-        let block = BlockWriter::push_promise(parent_id, promised, &mut self.out.bytes);
+        let block = BlockWriter::push_promise(stream.stream_id(), promised, &mut self.out.bytes);
         self.encoder.encode(fields, &mut self.out.bytes);
         block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
-        self.next_local += 2;
-        self.reserved += 1;
-        let flags = flag::LOCAL | flag::RECV_FINAL | Self::request_flags(outgoing.kind);
-        let slot = self.slab.insert(Stream::new(promised.get(), State::PROMISED_HERE, flags));
-        Ok(self.slab.key(slot))
+        let send = SendPhase::Headers(outgoing.kind);
+        let stream = self.streams.record(promised, RecvPhase::Reserved, send, &self.config);
+        Ok(self.streams.reserve_local(stream))
     }
 
-    /// Sends content: at once as far as the windows allow, the rest when its turn comes. Large pieces are kept by
+    /// Sends content: at once where the windows allow it, the rest in the stream's turn. Large chunks are kept by
     /// reference and never copied; small ones that had to wait share frames.
     ///
-    /// Everything is taken. [`Connection::queued`] says what waits; a caller that produces without end waits for
+    /// Everything is taken. [`Connection::queued`] returns what is queued; a caller that produces without end waits for
     /// [`crate::Event::Writable`] when [`Connection::send_capacity`] is 0.
     ///
     /// # Errors
@@ -286,42 +220,27 @@ impl Connection {
     }
 
     fn send_bytes(&mut self, key: StreamKey, data: Bytes, end_stream: bool) -> Result<(), Error> {
-        let slot = self.sending(key)?;
-        let initial = self.exchange.peer.initial_window_size;
-        let frame_len_max = self.data_len_max();
+        let slot = self.check_sending(key)?;
         let len = data.len();
-        let record = self.slab.get_mut(slot);
+        let record = self.streams.get_mut(slot);
         let content = check_content(record.send_content, len, end_stream)?;
-        let direct = record.queued == 0
-            && !record.has(flag::IN_LIST)
-            && len <= frame_len_max
-            && (len == 0
-                || (self.scheduler.is_idle()
-                    && self.out.len() < self.config.output_ahead
-                    && len as i64 <= self.send_window
-                    && len as i64 <= window(initial, record.send_delta)));
-        if direct {
-            // RFC 9113 §6.9.1: an empty frame is sent whatever the windows are; without END_STREAM it says nothing.
+        let has_room = len == 0 || (len <= self.data_len_max() && self.out.len() < self.config.output_ahead);
+        if has_room && self.streams.may_send_now(slot, len) {
+            // RFC 9113 §6.9.1: an empty frame is sent whatever the windows are; without END_STREAM it means nothing.
             if len > 0 || end_stream {
-                record.send_content = content;
-                self.write_data(slot, data, end_stream);
+                self.streams.get_mut(slot).send_content = content;
+                self.streams.spend_send(slot, len as u32);
+                self.write_data_header(key.stream_id(), len, end_stream);
+                self.out.push(data);
+                if end_stream {
+                    let closed = self.streams.end_send(slot);
+                    self.apply(closed);
+                }
             }
             return Ok(());
         }
-        if len > 0 && !self.chunks.push(record, data) {
-            return Err(Misuse::StreamQueueFull.into());
-        }
-        record.send_content = content;
-        if end_stream {
-            record.set(flag::END_QUEUED);
-        }
-        if record.queued > self.config.stream_queue {
-            record.set(flag::WANTS_ROOM);
-        }
-        if record.state != State::Idle && (len > 0 || end_stream) {
-            self.schedule(slot);
-        }
-        Ok(())
+        let queue_max = self.config.queue_max(self.streams.len());
+        Ok(self.streams.queue_data(slot, data, end_stream, content, queue_max)?)
     }
 
     /// Sends trailers behind the content, which end the stream.
@@ -334,65 +253,48 @@ impl Connection {
         I::IntoIter: Clone,
     {
         let fields = fields.into_iter();
-        let slot = self.sending(stream)?;
+        let slot = self.check_sending(stream)?;
         if fields.clone().any(|field| field.name().first() == Some(&b':')) {
             return Err(Misuse::MessageInvalid.into());
         }
-        let record = self.slab.get_mut(slot);
+        let record = self.streams.get(slot);
         // RFC 9113 §8.5: a tunnel has nothing but DATA.
-        if record.has(flag::CONNECT) {
+        if record.send == SendPhase::Tunnel {
             return Err(Misuse::MessageInvalid.into());
         }
         check_content(record.send_content, 0, true)?;
-        if record.queued > 0 || record.has(flag::IN_LIST) {
-            if record.parked == NONE {
-                let (at, list) = self.parked.add();
-                list.extend(fields);
-                record.parked = at;
-            } else {
-                // The request itself waits.
-                self.parked.add_behind(record.parked).extend(fields);
-            }
-            record.set(flag::TRAILERS | flag::END_QUEUED);
+        if self.streams.must_queue_trailers(slot) {
+            self.streams.queue_trailers(slot, fields);
             return Ok(());
         }
-        let stream_id = StreamId::new(stream.id()).unwrap_or_default();
-        self.write_headers(stream_id, fields, true);
-        self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
+        self.write_headers(stream.stream_id(), fields, true);
+        let closed = self.streams.end_send(slot);
+        self.apply(closed);
         Ok(())
     }
 
-    /// What a stream has queued, in bytes: taken by [`Connection::send_data`] and not framed yet.
+    /// DATA that a stream has queued, in bytes: taken by [`Connection::send_data`] and not framed yet.
     pub fn queued(&self, stream: StreamKey) -> usize {
-        self.slab.slot(stream).map_or(0, |slot| self.slab.get(slot).queued as usize)
+        self.streams.slot(stream).map_or(0, |slot| self.streams.get(slot).queued as usize)
     }
 
     /// How much a stream should be given now, in bytes; 0 means to wait for [`crate::Event::Writable`], which is sent
-    /// after this was asked for.
+    /// after this was called.
     pub fn send_capacity(&mut self, stream: StreamKey) -> usize {
-        let Some(slot) = self.slab.slot(stream) else { return 0 };
-        let queue = self.config.stream_queue;
-        let record = self.slab.get_mut(slot);
-        let room = queue.saturating_sub(record.queued);
+        let Some(slot) = self.streams.slot(stream) else { return 0 };
+        let queue_max = self.config.queue_max(self.streams.len());
+        let record = self.streams.get_mut(slot);
+        let room = queue_max.saturating_sub(record.queued);
         if room == 0 {
-            record.set(flag::WANTS_ROOM);
+            record.set_wants_writable(true);
         }
         room as usize
     }
 
-    fn sending(&self, stream: StreamKey) -> Result<u32, Error> {
+    fn check_sending(&self, stream: StreamKey) -> Result<u32, Error> {
         self.check_alive()?;
-        let slot = self.slab.slot(stream).ok_or(Misuse::StreamGone)?;
-        let record = self.slab.get(slot);
-        if record.has(flag::END_QUEUED) {
-            return Err(Misuse::SendAfterEnd.into());
-        }
-        if !record.has(flag::SENT_FINAL) {
-            return Err(Misuse::SendBeforeHeaders.into());
-        }
-        if !record.state.may_send_data() && record.state != State::Idle {
-            return Err(Misuse::SendAfterEnd.into());
-        }
+        let slot = self.streams.slot(stream).ok_or(Misuse::StreamGone)?;
+        self.streams.check_sending(slot)?;
         Ok(slot)
     }
 
@@ -403,117 +305,62 @@ impl Connection {
         (self.exchange.peer.max_frame_size as usize).min(self.config.output_ahead.max(LEAST))
     }
 
-    /// Writes one DATA frame, which both windows allow.
     #[inline]
-    fn write_data(&mut self, slot: u32, data: Bytes, end_stream: bool) {
-        self.write_data_header(slot, data.len(), end_stream);
-        self.out.push(data);
-        if end_stream {
-            self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
-        }
-    }
-
-    /// Writes one DATA frame of so many bytes that are queued.
-    fn write_queued(&mut self, slot: u32, len: usize, end_stream: bool) {
-        self.write_data_header(slot, len, end_stream);
-        let mut left = len;
-        while left > 0 {
-            let Some(piece) = self.chunks.take(self.slab.get_mut(slot), left) else { break };
-            left -= piece.len();
-            self.out.push(piece);
-        }
-        if end_stream {
-            self.step(slot, stream::Step::SendEnd, stream::Ended::Finished);
-        }
-    }
-
-    #[inline]
-    fn write_data_header(&mut self, slot: u32, len: usize, end_stream: bool) {
-        let stream = self.slab.get_mut(slot);
-        stream.send_delta = spend(stream.send_delta, len as u32);
-        self.send_window -= len as i64;
-        let header = FrameHeader {
-            len: len as u32,
-            kind: Kind::DATA,
-            flags: Flags::NONE.with(Flags::END_STREAM, end_stream),
-            stream_id: StreamId::new(stream.id).unwrap_or_default(),
-        };
-        header.encode(&mut self.out.bytes);
+    fn write_data_header(&mut self, stream_id: StreamId, len: usize, end_stream: bool) {
+        let flags = Flags::NONE.with(Flags::END_STREAM, end_stream);
+        FrameHeader { len: len as u32, kind: Kind::DATA, flags, stream_id }.encode(&mut self.out.bytes);
         self.rates.data_sent(len, &self.config.limits);
     }
 
-    /// Frames DATA of the streams whose turn it is, until enough is ahead of the transport.
-    pub(super) fn pump(&mut self) {
+    /// Fills the output up to [`crate::Config::output_ahead`]: HEADERS of requests that waited, then DATA and trailers of
+    /// the streams in their turns.
+    pub(super) fn fill_output(&mut self) {
         if self.has_ended() {
             return;
         }
+        self.open_waiting();
         while self.out.len() < self.config.output_ahead {
-            let Some(slot) = self.scheduler.next() else { break };
-            self.pump_stream(slot);
-            if self.send_window <= 0 {
+            let Some(slot) = self.streams.next_ready() else { break };
+            self.write_next(slot);
+            if self.streams.send_window() <= 0 {
                 break;
             }
         }
-        if self.stalled == Since::Never
-            && (!self.out.is_empty() || (!self.scheduler.is_idle() && self.send_window <= 0))
-        {
+        if self.stalled == Since::Never && (!self.out.is_empty() || self.streams.is_window_shut()) {
             self.stalled = Since::Next;
-            self.untimed = true;
+            self.is_untimed = true;
         }
     }
 
-    fn pump_stream(&mut self, slot: u32) {
-        let initial = self.exchange.peer.initial_window_size;
-        let frame_len_max = self.data_len_max() as i64;
-        let record = self.slab.get_mut(slot);
-        let stream_window = window(initial, record.send_delta);
-        let empty = record.queued == 0;
-        let room = stream_window.min(self.send_window).min(frame_len_max);
-        if !empty && room <= 0 {
-            if stream_window <= 0 {
-                // The window was taken away by SETTINGS (RFC 9113 §6.9.2).
-                self.scheduler.remove(&mut self.slab, slot);
-                self.schedule(slot);
+    /// Writes what a stream sends in its turn.
+    fn write_next(&mut self, slot: u32) {
+        let frame_len_max = self.data_len_max() as u32;
+        let queue_max = self.config.queue_max(self.streams.len());
+        match self.streams.next_frame(slot, frame_len_max, BY_REFERENCE, queue_max) {
+            NextFrame::Data { id, len, end_stream, writable } => {
+                self.write_data_header(id, len as usize, end_stream);
+                let mut left = len as usize;
+                while left > 0 {
+                    let Some(chunk) = self.streams.take_chunk(slot, left) else { break };
+                    left -= chunk.len();
+                    self.out.push(chunk);
+                }
+                if let Some(stream) = writable {
+                    self.pending.push_back(PendingEvent::Writable { stream });
+                }
+                if end_stream {
+                    let closed = self.streams.end_send(slot);
+                    self.apply(closed);
+                }
             }
-            return;
-        }
-        if !empty {
-            // Small pieces that waited together leave together.
-            let len = self.chunks.frame_len(record, room as usize, BY_REFERENCE);
-            let left = record.queued - len as u32;
-            let last = left == 0 && record.has(flag::END_QUEUED) && !record.has(flag::TRAILERS);
-            if room >= Self::PROGRESS_MIN || left == 0 {
-                record.clear(flag::STALL_CLOCK);
+            NextFrame::Trailers { id } => {
+                let block = BlockWriter::headers(id, true, &mut self.out.bytes);
+                self.encoder.encode(self.streams.parked_fields(slot), &mut self.out.bytes);
+                block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
+                let closed = self.streams.finish_trailers(slot);
+                self.apply(closed);
             }
-            let wants_room = record.has(flag::WANTS_ROOM) && left <= self.config.stream_queue / 2;
-            if wants_room {
-                record.clear(flag::WANTS_ROOM);
-            }
-            let key = StreamKey::new(slot, record.id);
-            if last {
-                // The stream may live on to receive; its turns to send are over.
-                self.scheduler.remove(&mut self.slab, slot);
-                return self.write_queued(slot, len, true);
-            }
-            self.write_queued(slot, len, false);
-            if wants_room {
-                self.pending.push_back(Step::Writable { stream: key });
-            }
-        }
-        let record = self.slab.get(slot);
-        if record.queued > 0 {
-            if window(initial, record.send_delta) > 0 {
-                return self.scheduler.rotate(&mut self.slab, slot);
-            }
-            self.scheduler.remove(&mut self.slab, slot);
-            return self.schedule(slot);
-        }
-        self.scheduler.remove(&mut self.slab, slot);
-        let record = self.slab.get_mut(slot);
-        if record.has(flag::TRAILERS) {
-            self.finish_with_trailers(slot);
-        } else if record.has(flag::END_QUEUED) {
-            self.write_data(slot, Bytes::new(), true);
+            NextFrame::None => {}
         }
     }
 
@@ -529,10 +376,10 @@ impl Connection {
         block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
     }
 
-    /// Looks a message over before it is sent: what kind it is, that it has the field it cannot do without, and that
-    /// the peer takes a list of this size (RFC 9113 §6.5.2, §8.3).
+    /// Checks a message before it is sent: it has the field it cannot do without, and the peer takes a list of this size
+    /// (RFC 9113 §6.5.2, §8.3).
     #[inline]
-    fn look_over<'f>(
+    fn check_outgoing<'f>(
         &self,
         fields: impl Iterator<Item = Field<'f>>,
         needed: Token,

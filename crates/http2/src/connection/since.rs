@@ -1,28 +1,28 @@
-//! Since when something lasts that may not last for ever.
+//! The start of something that has a deadline.
 //!
-//! Commands are told no time, and the connection may have been idle for hours when one comes. So what they begin lasts
-//! from the time that the caller tells next, which it is asked for at once.
+//! Commands are passed no time, and the connection may have been idle for hours before one. What they begin starts at the
+//! next time that the caller passes, which `poll_timeout` asks for at once.
 
 use core::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Since {
-    /// It does not last.
+    /// It has not started.
     Never,
-    /// Since the time that is told next.
+    /// It starts at the next time that is passed.
     Next,
     At(Duration),
 }
 
 impl Since {
     #[inline]
-    pub(super) fn tell(&mut self, now: Duration) {
+    pub(super) fn start(&mut self, now: Duration) {
         if *self == Self::Next {
             *self = Self::At(now);
         }
     }
 
-    /// When it has lasted too long, if that is known.
+    /// When it has lasted for `timeout`.
     pub(super) fn deadline(self, timeout: Duration) -> Option<Duration> {
         match self {
             Self::At(since) => Some(since.saturating_add(timeout)),

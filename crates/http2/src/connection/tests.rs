@@ -127,7 +127,7 @@ fn a_request_is_answered_and_leaves_nothing_behind() {
     let (heard, _) = settle(&mut client, &mut server);
     assert_eq!(heard, ["response 1 200 false", "data 1 5 false", "data 1 0 true"]);
     assert_eq!((client.streams(), server.streams()), (0, 0));
-    assert_eq!((client.open_local, server.open_peer), (0, 0));
+    assert_eq!((client.streams.open_local(), server.streams.open_peer()), (0, 0));
     assert_eq!(server.send_data(there, "x", true), Err(Error::Misuse(Misuse::StreamGone)));
 }
 
@@ -144,7 +144,7 @@ fn large_content_passes_the_windows_and_grows_them() {
         .sum();
     assert_eq!(total, 10 << 20);
     assert_eq!((client.streams(), server.streams()), (0, 0));
-    assert!(client.growth.target() > 256 * 1024);
+    assert!(client.streams.recv_target() > 256 * 1024);
 }
 
 #[test]
@@ -222,12 +222,12 @@ fn a_slow_reader_of_one_stream_stalls_no_other() {
     settle(&mut client, &mut server);
     // Twice the window of the connection is held, and nothing was released.
     assert_eq!(client.streams(), 0);
-    assert_eq!(client.held, 0);
+    assert_eq!(client.streams.held(), 0);
     let (here, there) = ask(&mut client, &mut server);
     server.send_response(there, OK, false).unwrap();
     server.send_data(there, vec![1; 400_000], true).unwrap();
     settle(&mut client, &mut server);
-    assert_eq!(client.held, 256 * 1024);
+    assert_eq!(client.streams.held(), 256 * 1024);
     client.release_capacity(here, 200_000).unwrap();
     assert_eq!(client.release_capacity(here, 200_000), Err(Error::Misuse(Misuse::ReleaseTooMuch)));
     let (heard, _) = settle(&mut client, &mut server);
@@ -252,7 +252,8 @@ fn promises_are_refused_by_default_and_taken_when_enabled() {
     let (heard, _) = settle(&mut client, &mut server);
     assert_eq!(heard, ["promise 2", "response 2 200 false", "data 2 6 true", "response 1 200 true"]);
     assert_eq!((client.streams(), server.streams()), (0, 0));
-    assert_eq!((client.reserved, client.open_peer, server.reserved, server.open_local), (0, 0, 0, 0));
+    assert_eq!((client.streams.reserved(), client.streams.open_peer()), (0, 0));
+    assert_eq!((server.streams.reserved(), server.streams.open_local()), (0, 0));
 }
 
 #[test]

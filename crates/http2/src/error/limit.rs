@@ -57,6 +57,8 @@ exceeded! {
     Continuations => ENHANCE_YOUR_CALM, Connection, "too many CONTINUATION frames";
     /// Compressed bytes of one field block.
     FieldBlock => ENHANCE_YOUR_CALM, Connection, "field block is too large";
+    /// A frame other than DATA, or a field block, that took too long to arrive.
+    FieldBlockTime => ENHANCE_YOUR_CALM, Connection, "field block takes too long";
     /// A field list several times larger than announced (CVE-2016-6581, header bomb; CVE-2019-9516).
     FieldList => ENHANCE_YOUR_CALM, Connection, "field list is far too large";
     /// A field list larger than announced, or of too many fields. (A request with one is answered 431 instead, if the peer
@@ -66,6 +68,8 @@ exceeded! {
     InterimResponses => ENHANCE_YOUR_CALM, Connection, "too many interim responses";
     /// Streams beyond the limit that the peer may not have heard of yet (RFC 9113 §5.1.2).
     ConcurrentStreams => REFUSED_STREAM, Stream, "too many concurrent streams";
+    /// A request that came while the connection took all the memory that it may.
+    Memory => REFUSED_STREAM, Stream, "connection takes too much memory";
     /// Promised streams beyond the limit.
     Promises => REFUSED_STREAM, Stream, "too many promised streams";
     /// Answers wait in the output, because the peer asks and does not read (CVE-2019-9517).

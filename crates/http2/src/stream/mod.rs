@@ -1,43 +1,63 @@
-//! Streams: their keys, records, states, and the store that holds them.
+//! Streams: their keys, records and phases, the store that holds them, and the queues of what they send (RFC 9113 §5).
 //!
-//! Owns [`StreamKey`], the record of a stream, the slab that finds one by key or by identifier in O(1), the memory of
-//! streams that are gone, the priorities of those that are to come, and the pieces of DATA that wait to be sent. Refuses to own frames and windows of the
-//! connection. RFC 9113 §5.
+//! [`Streams`] owns all of it and never writes a frame: each method returns what follows from it, and the connection
+//! writes frames and reports events in that order. Layers, lowest first: `state`, `record`, `slab`; `recent`,
+//! `idle_priorities`, `send_queue`, `scheduler`; `streams` with `receive`, `send` and `stall`.
 
 mod idle_priorities;
+mod receive;
 mod recent;
 mod record;
+mod scheduler;
+mod send;
 mod send_queue;
 mod slab;
+mod stall;
 mod state;
+mod streams;
 
-pub(crate) use idle_priorities::IdlePriorities;
-pub(crate) use recent::{Ended, Recent};
-pub(crate) use record::{Priority, Stream, flag};
-pub(crate) use send_queue::{ChunkPool, Parked};
-pub(crate) use slab::{NONE, Slab};
-pub(crate) use state::{State, Step};
+pub(crate) use receive::DataCheck;
+pub(crate) use recent::Closure;
+pub(crate) use record::Stream;
+pub(crate) use send::{NextFrame, PROGRESS_MIN, check_content};
+pub(crate) use stall::millis;
+pub(crate) use state::{RecvPhase, SendPhase};
+pub(crate) use streams::{Closed, Streams};
 
-/// Names one stream of one connection; safe to keep after the stream is gone, and never names another.
+use crate::frame::StreamId;
+use idle_priorities::IdlePriorities;
+use recent::Recent;
+use record::{List, StallClock};
+use scheduler::Scheduler;
+use send_queue::{ChunkPool, Parked};
+use slab::{NONE, Slab};
+
+/// Names one stream of one connection; safe to keep after the stream is closed, and never names another.
 ///
 /// Commands take the key and find the stream by its slot, so nothing is hashed. The slot is dense and used again: a
-/// caller with state of its own for each stream can index an array by it. The identifier tells generations apart,
+/// caller with state of its own for each stream can index an array by it. The identifier distinguishes generations,
 /// because a connection never uses one twice (RFC 9113 §5.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamKey {
     slot: u32,
-    id: u32,
+    id: StreamId,
 }
 
 impl StreamKey {
     #[inline]
-    pub(crate) const fn new(slot: u32, id: u32) -> Self {
+    pub(crate) const fn new(slot: u32, id: StreamId) -> Self {
         Self { slot, id }
+    }
+
+    /// The stream identifier on the wire (RFC 9113 §5.1.1), as a number.
+    #[inline]
+    pub const fn id(self) -> u32 {
+        self.id.get()
     }
 
     /// The stream identifier on the wire (RFC 9113 §5.1.1).
     #[inline]
-    pub const fn id(self) -> u32 {
+    pub const fn stream_id(self) -> StreamId {
         self.id
     }
 

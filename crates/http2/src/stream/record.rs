@@ -1,78 +1,88 @@
 //! The hot record of a stream: everything that a frame touches, in one cache line.
 //!
-//! Owns the layout. Windows are kept as the difference from the initial window in force, so that a change of
-//! SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 §6.9.2) adjusts a million streams by changing one number.
+//! Windows are kept as the difference from the initial window in force, so that a change of SETTINGS_INITIAL_WINDOW_SIZE
+//! (RFC 9113 §6.9.2) adjusts a million streams by changing one number.
 
-use super::{NONE, State};
+use core::num::NonZeroU32;
+
+use super::state::is_reserved;
+use super::{NONE, RecvPhase, SendPhase};
+use crate::frame::StreamId;
 use crate::message::ContentLeft;
+use crate::priority::Priority;
 
-/// Bits of `Stream::flags`.
-pub(crate) mod flag {
-    /// The final header section came in (not 1xx): the next one is the trailers.
-    pub(crate) const RECV_FINAL: u16 = 1 << 0;
-    /// The final header section went out.
-    pub(crate) const SENT_FINAL: u16 = 1 << 1;
-    /// This side ends the stream when its queue is empty.
-    pub(crate) const END_QUEUED: u16 = 1 << 2;
-    /// A request that asked with HEAD: its response has a `content-length` and no content.
-    pub(crate) const HEAD: u16 = 1 << 3;
-    /// A request with CONNECT, plain or extended.
-    pub(crate) const CONNECT: u16 = 1 << 4;
-    /// In a list of the scheduler: ready to send DATA.
-    pub(crate) const IN_READY: u16 = 1 << 5;
-    /// In the list of those with DATA and no window.
-    pub(crate) const IN_BLOCKED: u16 = 1 << 6;
-    /// In the list of those that wait for SETTINGS_MAX_CONCURRENT_STREAMS.
-    pub(crate) const IN_OPENING: u16 = 1 << 7;
-    /// Any list: the links are in use.
-    pub(crate) const IN_LIST: u16 = IN_READY | IN_BLOCKED | IN_OPENING;
-    /// The caller gives window back itself.
-    pub(crate) const MANUAL: u16 = 1 << 8;
-    /// The caller was told to wait and wants [`crate::Event::Writable`].
-    pub(crate) const WANTS_ROOM: u16 = 1 << 9;
-    /// The parked fields are trailers.
-    pub(crate) const TRAILERS: u16 = 1 << 10;
-    /// This side opened (or promised) the stream.
-    pub(crate) const LOCAL: u16 = 1 << 11;
-    /// The caller set the priority itself; what the peer says no longer counts.
-    pub(crate) const PRIORITY_SET: u16 = 1 << 12;
-    /// `Stream::stalled_at_ms` runs.
-    pub(crate) const STALL_CLOCK: u16 = 1 << 13;
-    /// A tiny DATA frame came before.
-    pub(crate) const TINY_BEFORE: u16 = 1 << 14;
-    /// `STALL_CLOCK` runs from the time that the caller tells next. In the list of those without window, such streams are
-    /// the last ones.
-    pub(crate) const UNTIMED: u16 = 1 << 15;
+/// The list of the scheduler that a stream is in. It uses `Stream::prev` and `Stream::next`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum List {
+    None,
+    /// DATA is queued and the window of the stream is open: the list of its priority.
+    Ready,
+    /// DATA is queued and the window of the stream is shut.
+    Blocked,
+    /// The request waits for SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113 §5.1.2); the peer does not know the stream.
+    Waiting,
 }
 
-/// Urgency 0 (first) to 7 (last) and whether pieces are of use (RFC 9218 §4), packed.
+/// How long a stream has had DATA and no window: since a time in milliseconds (wrapping) of the connection's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Priority(u8);
+pub(crate) enum StallClock {
+    Stopped,
+    /// It starts at the next time that the caller passes. In the list of blocked streams, these are the last ones.
+    Pending,
+    Since(u32),
+}
 
-impl Priority {
-    /// Urgency 3, not incremental (RFC 9218 §4).
-    pub(crate) const DEFAULT: Self = Self::new(3, false);
+/// [`StallClock`] in four bytes: 0 is stopped, 1 is pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PackedClock(Option<NonZeroU32>);
 
+impl PackedClock {
+    const STOPPED: Self = Self(None);
+    const PENDING: Self = Self(NonZeroU32::new(1));
+
+    const fn pack(clock: StallClock) -> Self {
+        match clock {
+            StallClock::Stopped => Self::STOPPED,
+            StallClock::Pending => Self::PENDING,
+            // Two milliseconds early at most, once in 49 days.
+            StallClock::Since(ms) => Self(NonZeroU32::new(if ms < 2 { u32::MAX } else { ms })),
+        }
+    }
+
+    const fn unpack(self) -> StallClock {
+        match self.0 {
+            None => StallClock::Stopped,
+            Some(NonZeroU32::MIN) => StallClock::Pending,
+            Some(ms) => StallClock::Since(ms.get()),
+        }
+    }
+}
+
+/// The priority and three facts of one bit each.
+///
+/// ```text
+/// bit  7           6              5              4            3..1     0
+///      tiny DATA   wants          releases       priority     urgency  incremental
+///      came        Writable       by hand        is fixed
+/// ```
+#[derive(Clone, Copy, Debug)]
+struct Packed(u8);
+
+const PRIORITY: u8 = 0b1111;
+const PRIORITY_FIXED: u8 = 1 << 4;
+const MANUAL_RELEASE: u8 = 1 << 5;
+const WANTS_WRITABLE: u8 = 1 << 6;
+const TINY_BEFORE: u8 = 1 << 7;
+
+impl Packed {
     #[inline]
-    pub(crate) const fn new(urgency: u8, incremental: bool) -> Self {
-        let urgency = if urgency > 7 { 7 } else { urgency };
-        Self(urgency << 1 | incremental as u8)
+    const fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
     }
 
     #[inline]
-    pub(crate) const fn urgency(self) -> u8 {
-        self.0 >> 1
-    }
-
-    #[inline]
-    pub(crate) const fn is_incremental(self) -> bool {
-        self.0 & 1 != 0
-    }
-
-    /// 0 to 15: twice the urgency, plus one for incremental.
-    #[inline]
-    pub(crate) const fn index(self) -> usize {
-        self.0 as usize & 15
+    const fn set(&mut self, bit: u8, value: bool) {
+        self.0 = if value { self.0 | bit } else { self.0 & !bit };
     }
 }
 
@@ -84,40 +94,39 @@ pub(crate) struct Stream {
     pub(crate) content: ContentLeft,
     /// What `content-length` of this side promised and the caller has not given yet.
     pub(crate) send_content: ContentLeft,
-    /// 0 when the slot is vacant.
-    pub(crate) id: u32,
+    /// [`StreamId::CONNECTION`] when the slot is vacant.
+    pub(crate) id: StreamId,
     /// The next slot in the chain of the identifier map; in a vacant slot, the next vacant one.
     pub(crate) next_in_bucket: u32,
     /// The window for what this side sends, less the peer's SETTINGS_INITIAL_WINDOW_SIZE.
     pub(crate) send_delta: i32,
-    /// The window for what the peer sends, less this side's acknowledged SETTINGS_INITIAL_WINDOW_SIZE.
+    /// The window for what the peer sends, less this side's SETTINGS_INITIAL_WINDOW_SIZE.
     pub(crate) recv_delta: i32,
-    /// Handed to the caller and not given back, flow-controlled bytes.
+    /// Passed to the caller and not released, in flow-controlled bytes.
     pub(crate) held: u32,
-    /// Links of whichever list `flags` names.
+    /// Links of the list that `list` names.
     pub(crate) prev: u32,
     pub(crate) next: u32,
-    /// The last piece of DATA that waits, in the [`super::ChunkPool`].
+    /// The last chunk of queued DATA, in the [`super::ChunkPool`].
     pub(crate) last_chunk: u32,
-    /// Bytes in those pieces.
+    /// Bytes in those chunks.
     pub(crate) queued: u32,
-    /// Fields that wait: a request that may not open yet, trailers behind DATA, or both in this order.
+    /// Queued fields: a request that waits to open, trailers behind DATA, or both in this order.
     pub(crate) parked: u32,
-    /// When the stream had DATA and no window, in milliseconds of the connection's clock (wrapping); meaningful with
-    /// `STALL_CLOCK`.
-    pub(crate) stalled_at_ms: u32,
-    pub(crate) flags: u16,
-    pub(crate) state: State,
-    pub(crate) priority: Priority,
+    stall_clock: PackedClock,
+    pub(crate) recv: RecvPhase,
+    pub(crate) send: SendPhase,
+    pub(crate) list: List,
+    packed: Packed,
 }
 
 const _: () = assert!(size_of::<Stream>() == 64);
 
 impl Stream {
-    pub(crate) const VACANT: Self = Self::new(0, State::Idle, 0);
+    pub(crate) const VACANT: Self = Self::new(StreamId::CONNECTION, RecvPhase::End, SendPhase::End);
 
     #[inline]
-    pub(crate) const fn new(id: u32, state: State, flags: u16) -> Self {
+    pub(crate) const fn new(id: StreamId, recv: RecvPhase, send: SendPhase) -> Self {
         Self {
             content: ContentLeft::UNKNOWN,
             send_content: ContentLeft::UNKNOWN,
@@ -131,26 +140,92 @@ impl Stream {
             last_chunk: NONE,
             queued: 0,
             parked: NONE,
-            stalled_at_ms: 0,
-            flags,
-            state,
-            priority: Priority::DEFAULT,
+            stall_clock: PackedClock::STOPPED,
+            recv,
+            send,
+            list: List::None,
+            packed: Packed(Priority::DEFAULT.index() as u8),
         }
     }
 
+    /// Whether the stream was promised and its response has not begun (RFC 9113 §5.1).
     #[inline]
-    pub(crate) const fn has(&self, flags: u16) -> bool {
-        self.flags & flags != 0
+    pub(crate) const fn is_reserved(&self) -> bool {
+        is_reserved(self.recv, self.send)
+    }
+
+    /// Whether the request waits to open: the stream is idle for the peer.
+    #[inline]
+    pub(crate) const fn is_waiting(&self) -> bool {
+        matches!(self.list, List::Waiting)
+    }
+
+    /// Whether the peer may promise streams on it (RFC 9113 §6.6: "open" or "half-closed (local)").
+    pub(crate) const fn may_lead_to_promise(&self) -> bool {
+        self.recv.is_open() && !self.is_reserved()
     }
 
     #[inline]
-    pub(crate) const fn set(&mut self, flags: u16) {
-        self.flags |= flags;
+    pub(crate) const fn priority(&self) -> Priority {
+        let index = self.packed.0 & PRIORITY;
+        Priority { urgency: index >> 1, incremental: index & 1 != 0 }
     }
 
     #[inline]
-    pub(crate) const fn clear(&mut self, flags: u16) {
-        self.flags &= !flags;
+    pub(crate) const fn set_priority(&mut self, priority: Priority) {
+        self.packed.0 = self.packed.0 & !PRIORITY | priority.index() as u8;
+    }
+
+    /// Whether the caller chose the priority: the peer's signals no longer count (RFC 9218 §8).
+    pub(crate) const fn is_priority_fixed(&self) -> bool {
+        self.packed.has(PRIORITY_FIXED)
+    }
+
+    pub(crate) const fn fix_priority(&mut self) {
+        self.packed.set(PRIORITY_FIXED, true);
+    }
+
+    /// Whether the caller gives window back itself.
+    #[inline]
+    pub(crate) const fn releases_manually(&self) -> bool {
+        self.packed.has(MANUAL_RELEASE)
+    }
+
+    #[inline]
+    pub(crate) const fn set_auto_release(&mut self, auto: bool) {
+        self.packed.set(MANUAL_RELEASE, !auto);
+    }
+
+    /// Whether the caller waits for [`crate::Event::Writable`].
+    #[inline]
+    pub(crate) const fn wants_writable(&self) -> bool {
+        self.packed.has(WANTS_WRITABLE)
+    }
+
+    #[inline]
+    pub(crate) const fn set_wants_writable(&mut self, wants: bool) {
+        self.packed.set(WANTS_WRITABLE, wants);
+    }
+
+    /// Whether a tiny DATA frame came before.
+    #[inline]
+    pub(crate) const fn had_tiny_data(&self) -> bool {
+        self.packed.has(TINY_BEFORE)
+    }
+
+    #[inline]
+    pub(crate) const fn set_had_tiny_data(&mut self) {
+        self.packed.set(TINY_BEFORE, true);
+    }
+
+    #[inline]
+    pub(crate) const fn stall_clock(&self) -> StallClock {
+        self.stall_clock.unpack()
+    }
+
+    #[inline]
+    pub(crate) const fn set_stall_clock(&mut self, clock: StallClock) {
+        self.stall_clock = PackedClock::pack(clock);
     }
 }
 
@@ -159,17 +234,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn priorities_pack_into_sixteen() {
-        let mut seen = [false; 16];
-        for urgency in 0..=8 {
+    fn what_is_packed_comes_back_unchanged() {
+        let mut stream = Stream::VACANT;
+        assert_eq!(stream.priority(), Priority::DEFAULT);
+        for urgency in 0..=7 {
             for incremental in [false, true] {
-                let priority = Priority::new(urgency, incremental);
-                assert_eq!(priority.urgency(), urgency.min(7));
-                assert_eq!(priority.is_incremental(), incremental);
-                seen[priority.index()] = true;
+                let priority = Priority { urgency, incremental };
+                stream.set_priority(priority);
+                stream.set_wants_writable(incremental);
+                stream.set_auto_release(!incremental);
+                assert_eq!(stream.priority(), priority);
+                assert_eq!(stream.wants_writable(), incremental);
+                assert_eq!(stream.releases_manually(), incremental);
+                assert!(!stream.is_priority_fixed() && !stream.had_tiny_data());
             }
         }
-        assert_eq!(seen, [true; 16]);
-        assert_eq!(Priority::DEFAULT, Priority::new(3, false));
+        stream.fix_priority();
+        stream.set_had_tiny_data();
+        assert!(stream.is_priority_fixed() && stream.had_tiny_data() && stream.wants_writable());
+        assert_eq!(stream.priority(), Priority { urgency: 7, incremental: true });
+    }
+
+    #[test]
+    fn the_stall_clock_keeps_its_time() {
+        let mut stream = Stream::VACANT;
+        assert_eq!(stream.stall_clock(), StallClock::Stopped);
+        for clock in
+            [StallClock::Pending, StallClock::Since(2), StallClock::Since(u32::MAX), StallClock::Stopped]
+        {
+            stream.set_stall_clock(clock);
+            assert_eq!(stream.stall_clock(), clock);
+        }
+        stream.set_stall_clock(StallClock::Since(0));
+        assert_eq!(stream.stall_clock(), StallClock::Since(u32::MAX));
     }
 }

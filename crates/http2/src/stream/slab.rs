@@ -25,6 +25,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{Stream, StreamKey};
+use crate::frame::StreamId;
 
 /// No slot.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -75,8 +76,8 @@ impl Slab {
     }
 
     #[inline]
-    fn bucket_of(&self, id: u32) -> usize {
-        let number = (id >> 1) as usize;
+    fn bucket_of(&self, id: StreamId) -> usize {
+        let number = (id.get() >> 1) as usize;
         let lap = (number >> self.buckets.len().trailing_zeros()) as u64;
         let turn = (lap.wrapping_mul(self.hash_key) >> 32) as usize;
         number.wrapping_add(turn.wrapping_mul(TURN)) & (self.buckets.len() - 1)
@@ -84,7 +85,7 @@ impl Slab {
 
     /// The slot of an identifier.
     #[inline]
-    pub(crate) fn find(&self, id: u32) -> Option<u32> {
+    pub(crate) fn find(&self, id: StreamId) -> Option<u32> {
         if self.len == 0 {
             return None;
         }
@@ -104,7 +105,7 @@ impl Slab {
     pub(crate) fn slot(&self, key: StreamKey) -> Option<u32> {
         let slot = key.slot_u32();
         let page = self.pages.get(slot as usize >> PAGE_BITS)?;
-        (page[slot as usize & (PAGE_LEN - 1)].id == key.id()).then_some(slot)
+        (page[slot as usize & (PAGE_LEN - 1)].id == key.stream_id()).then_some(slot)
     }
 
     #[inline]
@@ -125,7 +126,7 @@ impl Slab {
     /// Stores a stream, whose identifier is new and not 0.
     #[inline]
     pub(crate) fn insert(&mut self, mut stream: Stream) -> u32 {
-        debug_assert!(stream.id != 0);
+        debug_assert!(!stream.id.is_connection());
         if self.len as usize == self.buckets.len() {
             self.grow_buckets();
         }
@@ -153,7 +154,7 @@ impl Slab {
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) {
         let Stream { id, next_in_bucket, .. } = *self.get(slot);
-        debug_assert!(id != 0);
+        debug_assert!(!id.is_connection());
         let bucket = self.bucket_of(id);
         let mut at = self.buckets[bucket];
         if at == slot {
@@ -166,7 +167,7 @@ impl Slab {
         }
         let vacant = self.vacant;
         let stream = self.get_mut(slot);
-        stream.id = 0;
+        stream.id = StreamId::CONNECTION;
         stream.next_in_bucket = vacant;
         self.vacant = slot;
         self.len -= 1;
@@ -180,7 +181,7 @@ impl Slab {
     pub(crate) fn for_each(&self, mut visit: impl FnMut(u32, &Stream)) {
         for slot in 0..self.used {
             let stream = self.get(slot);
-            if stream.id != 0 {
+            if !stream.id.is_connection() {
                 visit(slot, stream);
             }
         }
@@ -226,7 +227,7 @@ impl Slab {
         self.buckets = vec![NONE; (self.buckets.len() * 4).max(BUCKETS_MIN)];
         for slot in 0..self.used {
             let id = self.get(slot).id;
-            if id != 0 {
+            if !id.is_connection() {
                 let bucket = self.bucket_of(id);
                 let next = core::mem::replace(&mut self.buckets[bucket], slot);
                 self.get_mut(slot).next_in_bucket = next;
@@ -237,22 +238,29 @@ impl Slab {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
+    use super::super::{RecvPhase, SendPhase};
     use super::*;
     use alloc::collections::BTreeMap;
+    use wireloom_testing::rounds;
+
+    fn id_of(id: u32) -> StreamId {
+        StreamId::new(id).unwrap()
+    }
 
     fn stream(id: u32) -> Stream {
-        Stream::new(id, State::Open, 0)
+        Stream::new(id_of(id), RecvPhase::Content, SendPhase::Content)
     }
 
     #[test]
     fn equals_a_map_over_random_operations() {
-        let seed = fastrand::u64(..);
-        let mut random = fastrand::Rng::with_seed(seed);
+        rounds(4, random_operations);
+    }
+
+    fn random_operations(random: &mut wireloom_testing::Rng) {
         let mut slab = Slab::new(random.u64(..));
         let mut model: BTreeMap<u32, u32> = BTreeMap::new();
         let mut id = 1;
-        for round in 0..20_000 {
+        for round in 0..10_000 {
             // Phases of growth and of decline, so that it empties and fills again.
             let grow = if (round / 1500) % 2 == 0 { 70 } else { 25 };
             if random.u32(..100) < grow || model.is_empty() {
@@ -265,17 +273,17 @@ mod tests {
                 let key = slab.key(slot);
                 slab.remove(slot);
                 model.remove(&gone);
-                assert_eq!((slab.find(gone), slab.slot(key)), (None, None), "seed {seed}");
+                assert_eq!((slab.find(id_of(gone)), slab.slot(key)), (None, None));
             }
             assert_eq!(slab.len() as usize, model.len());
         }
         for (&id, &slot) in &model {
-            assert_eq!(slab.find(id), Some(slot), "seed {seed}");
-            assert_eq!(slab.slot(StreamKey::new(slot, id)), Some(slot));
+            assert_eq!(slab.find(id_of(id)), Some(slot));
+            assert_eq!(slab.slot(StreamKey::new(slot, id_of(id))), Some(slot));
         }
         let mut seen = 0;
         slab.for_each(|slot, stream| {
-            assert_eq!(model.get(&stream.id), Some(&slot));
+            assert_eq!(model.get(&stream.id.get()), Some(&slot));
             seen += 1;
         });
         assert_eq!(seen, model.len());
@@ -304,8 +312,8 @@ mod tests {
             }
             let mut walked = 0_u64;
             for n in 0..streams {
-                let mut slot = slab.buckets[slab.bucket_of(1 + n * step)];
-                while slab.get(slot).id != 1 + n * step {
+                let mut slot = slab.buckets[slab.bucket_of(id_of(1 + n * step))];
+                while slab.get(slot).id != id_of(1 + n * step) {
                     slot = slab.get(slot).next_in_bucket;
                     walked += 1;
                 }

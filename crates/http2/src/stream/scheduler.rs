@@ -1,7 +1,7 @@
-//! Who sends DATA next: RFC 9218 urgency, then fairness between equals.
+//! Which stream sends DATA next: RFC 9218 urgency, then fairness between equals.
 //!
-//! Owns the lists of streams that have DATA: ready ones by priority, those without window, and the requests that wait
-//! for SETTINGS_MAX_CONCURRENT_STREAMS. Lists run through the records (`prev`, `next`), a bitmap says which are not
+//! Three kinds of lists: streams with DATA by priority, streams with DATA and no window, and the requests that wait for
+//! SETTINGS_MAX_CONCURRENT_STREAMS. Lists run through the records (`prev`, `next`), and a bitmap shows which are not
 //! empty: every operation is O(1).
 //!
 //! ```text
@@ -12,9 +12,11 @@
 //!
 //! The most urgent list is served first (RFC 9218 §10). Within one urgency, streams that are not incremental are sent one
 //! after the other in the order of their identifiers, incremental ones share, and when there are both the two
-//! groups alternate frame by frame, so that neither starves.
+//! groups alternate frame by frame, so that neither starves. Streams of a client that sends no priority signal are
+//! incremental ([`Priority::UNSIGNALLED`]).
 
-use crate::stream::{NONE, Priority, Slab, flag};
+use super::{List as Membership, NONE, Slab};
+use crate::priority::Priority;
 
 /// How far back a stream that became ready late looks for its place among older ones. Order by identifier is exact
 /// in all ordinary cases; the bound keeps a peer from making the search long (RFC 9218 §10 only recommends).
@@ -67,11 +69,11 @@ impl List {
     }
 }
 
-/// The lists. A stream is in at most one, which its flags name.
+/// The lists. A stream is in at most one, which `Stream::list` names.
 pub(crate) struct Scheduler {
     ready: [List; 16],
     blocked: List,
-    opening: List,
+    waiting: List,
     /// Bit n: `ready[n]` is not empty.
     bitmap: u16,
     /// Bit u: within urgency u it is the incremental group's turn.
@@ -80,7 +82,7 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     pub(crate) const fn new() -> Self {
-        Self { ready: [List::EMPTY; 16], blocked: List::EMPTY, opening: List::EMPTY, bitmap: 0, turns: 0 }
+        Self { ready: [List::EMPTY; 16], blocked: List::EMPTY, waiting: List::EMPTY, bitmap: 0, turns: 0 }
     }
 
     /// Whether no stream is ready.
@@ -91,14 +93,14 @@ impl Scheduler {
 
     /// A stream has DATA and window.
     pub(crate) fn add_ready(&mut self, slab: &mut Slab, slot: u32) {
-        debug_assert!(!slab.get(slot).has(flag::IN_LIST));
+        debug_assert!(slab.get(slot).list == Membership::None);
         let (id, priority) = {
             let stream = slab.get(slot);
-            (stream.id, stream.priority)
+            (stream.id, stream.priority())
         };
         let list = &mut self.ready[priority.index()];
         let mut prev = list.tail;
-        if !priority.is_incremental() {
+        if !priority.incremental {
             for _ in 0..PLACE_STEPS_MAX {
                 if prev == NONE || slab.get(prev).id < id {
                     break;
@@ -107,47 +109,45 @@ impl Scheduler {
             }
         }
         list.insert_after(slab, prev, slot);
-        slab.get_mut(slot).set(flag::IN_READY);
+        slab.get_mut(slot).list = Membership::Ready;
         self.bitmap |= 1 << priority.index();
     }
 
-    /// A stream has DATA and no window. One that comes back with an older clock goes to the front.
+    /// A stream has DATA and no window. One whose clock runs goes to the front, so that pending clocks are at the end.
     pub(crate) fn add_blocked(&mut self, slab: &mut Slab, slot: u32, in_front: bool) {
-        debug_assert!(!slab.get(slot).has(flag::IN_LIST));
+        debug_assert!(slab.get(slot).list == Membership::None);
         let prev = if in_front { NONE } else { self.blocked.tail };
         self.blocked.insert_after(slab, prev, slot);
-        slab.get_mut(slot).set(flag::IN_BLOCKED);
+        slab.get_mut(slot).list = Membership::Blocked;
     }
 
-    /// A request waits for its turn to open.
-    pub(crate) fn add_opening(&mut self, slab: &mut Slab, slot: u32) {
-        debug_assert!(!slab.get(slot).has(flag::IN_LIST));
-        let tail = self.opening.tail;
-        self.opening.insert_after(slab, tail, slot);
-        slab.get_mut(slot).set(flag::IN_OPENING);
+    /// A request waits to open.
+    pub(crate) fn add_waiting(&mut self, slab: &mut Slab, slot: u32) {
+        debug_assert!(slab.get(slot).list == Membership::None);
+        let tail = self.waiting.tail;
+        self.waiting.insert_after(slab, tail, slot);
+        slab.get_mut(slot).list = Membership::Waiting;
     }
 
     /// Takes a stream out of the list it is in, if any.
     #[inline]
     pub(crate) fn remove(&mut self, slab: &mut Slab, slot: u32) {
-        let (flags, index) = {
+        let (list, index) = {
             let stream = slab.get(slot);
-            (stream.flags, stream.priority.index())
+            (stream.list, stream.priority().index())
         };
-        if flags & flag::IN_LIST == 0 {
-            return;
-        }
-        if flags & flag::IN_READY != 0 {
-            self.ready[index].unlink(slab, slot);
-            if self.ready[index].head == NONE {
-                self.bitmap &= !(1 << index);
+        match list {
+            Membership::None => return,
+            Membership::Ready => {
+                self.ready[index].unlink(slab, slot);
+                if self.ready[index].head == NONE {
+                    self.bitmap &= !(1 << index);
+                }
             }
-        } else if flags & flag::IN_BLOCKED != 0 {
-            self.blocked.unlink(slab, slot);
-        } else {
-            self.opening.unlink(slab, slot);
+            Membership::Blocked => self.blocked.unlink(slab, slot),
+            Membership::Waiting => self.waiting.unlink(slab, slot),
         }
-        slab.get_mut(slot).clear(flag::IN_LIST);
+        slab.get_mut(slot).list = Membership::None;
     }
 
     /// The stream whose turn it is.
@@ -165,9 +165,9 @@ impl Scheduler {
     /// The stream sent one frame and has more: equals take their turn.
     #[inline]
     pub(crate) fn rotate(&mut self, slab: &mut Slab, slot: u32) {
-        let priority = slab.get(slot).priority;
-        let turn = 1 << priority.urgency();
-        if !priority.is_incremental() {
+        let priority = slab.get(slot).priority();
+        let turn = 1 << (priority.index() / 2);
+        if !priority.incremental {
             self.turns |= turn;
             return;
         }
@@ -182,26 +182,26 @@ impl Scheduler {
 
     /// Changes the priority, wherever the stream is.
     pub(crate) fn set_priority(&mut self, slab: &mut Slab, slot: u32, priority: Priority) {
-        if slab.get(slot).priority == priority {
+        if slab.get(slot).priority() == priority {
             return;
         }
-        let was_ready = slab.get(slot).has(flag::IN_READY);
+        let was_ready = slab.get(slot).list == Membership::Ready;
         if was_ready {
             self.remove(slab, slot);
         }
-        slab.get_mut(slot).priority = priority;
+        slab.get_mut(slot).set_priority(priority);
         if was_ready {
             self.add_ready(slab, slot);
         }
     }
 
-    /// The stream that has waited for window the shortest.
+    /// The blocked stream at the end of the list.
     #[inline]
     pub(crate) const fn last_blocked(&self) -> Option<u32> {
         if self.blocked.tail == NONE { None } else { Some(self.blocked.tail) }
     }
 
-    /// The stream that has waited for window the longest.
+    /// The blocked stream at the front of the list.
     #[inline]
     pub(crate) const fn first_blocked(&self) -> Option<u32> {
         if self.blocked.head == NONE { None } else { Some(self.blocked.head) }
@@ -209,25 +209,28 @@ impl Scheduler {
 
     /// The first request that waits to open.
     #[inline]
-    pub(crate) const fn first_opening(&self) -> Option<u32> {
-        if self.opening.head == NONE { None } else { Some(self.opening.head) }
+    pub(crate) const fn first_waiting(&self) -> Option<u32> {
+        if self.waiting.head == NONE { None } else { Some(self.waiting.head) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{RecvPhase, SendPhase, Stream};
     use super::*;
-    use crate::stream::{State, Stream};
+    use crate::frame::StreamId;
     use alloc::vec;
     use alloc::vec::Vec;
+    use wireloom_testing::{Rng, rounds};
 
     fn slab_of(priorities: &[(u32, u8, bool)]) -> (Slab, Vec<u32>) {
         let mut slab = Slab::new(1);
         let slots = priorities
             .iter()
             .map(|&(id, urgency, incremental)| {
-                let mut stream = Stream::new(id, State::Open, 0);
-                stream.priority = Priority::new(urgency, incremental);
+                let id = StreamId::new(id).unwrap();
+                let mut stream = Stream::new(id, RecvPhase::Content, SendPhase::Content);
+                stream.set_priority(Priority { urgency, incremental });
                 slab.insert(stream)
             })
             .collect();
@@ -238,7 +241,7 @@ mod tests {
         let mut order = vec![];
         for _ in 0..frames {
             let Some(slot) = scheduler.next() else { break };
-            order.push(slab.get(slot).id);
+            order.push(slab.get(slot).id.get());
             scheduler.rotate(slab, slot);
         }
         order
@@ -251,7 +254,7 @@ mod tests {
         slots.iter().for_each(|&slot| scheduler.add_ready(&mut slab, slot));
         let mut order = vec![];
         while let Some(slot) = scheduler.next() {
-            order.push(slab.get(slot).id);
+            order.push(slab.get(slot).id.get());
             scheduler.remove(&mut slab, slot);
         }
         assert_eq!(order, [3, 5, 1]);
@@ -286,9 +289,9 @@ mod tests {
         let (mut slab, slots) = slab_of(&[(1, 3, false), (3, 3, false)]);
         let mut scheduler = Scheduler::new();
         slots.iter().for_each(|&slot| scheduler.add_ready(&mut slab, slot));
-        scheduler.set_priority(&mut slab, slots[1], Priority::new(1, false));
+        scheduler.set_priority(&mut slab, slots[1], Priority { urgency: 1, incremental: false });
         assert_eq!(scheduler.next(), Some(slots[1]));
-        scheduler.set_priority(&mut slab, slots[1], Priority::new(5, true));
+        scheduler.set_priority(&mut slab, slots[1], Priority { urgency: 5, incremental: true });
         assert_eq!(scheduler.next(), Some(slots[0]));
         scheduler.remove(&mut slab, slots[0]);
         assert_eq!(scheduler.next(), Some(slots[1]));
@@ -296,17 +299,19 @@ mod tests {
 
     #[test]
     fn lists_and_bitmap_agree_over_random_operations() {
-        let seed = fastrand::u64(..);
-        let mut random = fastrand::Rng::with_seed(seed);
+        rounds(4, random_operations);
+    }
+
+    fn random_operations(random: &mut Rng) {
         let all: Vec<_> = (0..40).map(|n| (1 + 2 * n, random.u8(..8), random.bool())).collect();
         let (mut slab, slots) = slab_of(&all);
         let mut scheduler = Scheduler::new();
-        for _ in 0..20_000 {
+        for _ in 0..6_000 {
             let slot = slots[random.usize(..slots.len())];
             match random.u32(..6) {
                 0 => scheduler.remove(&mut slab, slot),
                 1 => {
-                    let priority = Priority::new(random.u8(..8), random.bool());
+                    let priority = Priority { urgency: random.u8(..8), incremental: random.bool() };
                     scheduler.set_priority(&mut slab, slot, priority);
                 }
                 2 => {
@@ -319,32 +324,34 @@ mod tests {
                     match kind {
                         3 => scheduler.add_ready(&mut slab, slot),
                         4 => scheduler.add_blocked(&mut slab, slot, random.bool()),
-                        _ => scheduler.add_opening(&mut slab, slot),
+                        _ => scheduler.add_waiting(&mut slab, slot),
                     }
                 }
             }
             let mut seen = 0;
-            let lists = scheduler.ready.iter().chain([&scheduler.blocked, &scheduler.opening]);
+            let lists = scheduler.ready.iter().chain([&scheduler.blocked, &scheduler.waiting]);
             for (index, list) in lists.enumerate() {
                 let (mut at, mut prev) = (list.head, NONE);
                 while at != NONE {
                     let stream = slab.get(at);
-                    assert_eq!(stream.prev, prev, "seed {seed}");
+                    assert_eq!(stream.prev, prev);
                     match index {
-                        0..16 => assert!(stream.has(flag::IN_READY) && stream.priority.index() == index),
-                        16 => assert!(stream.has(flag::IN_BLOCKED)),
-                        _ => assert!(stream.has(flag::IN_OPENING)),
+                        0..16 => {
+                            assert!(stream.list == Membership::Ready && stream.priority().index() == index)
+                        }
+                        16 => assert!(stream.list == Membership::Blocked),
+                        _ => assert!(stream.list == Membership::Waiting),
                     }
                     (prev, at) = (at, stream.next);
                     seen += 1;
                 }
-                assert_eq!(list.tail, prev, "seed {seed}");
+                assert_eq!(list.tail, prev);
                 if index < 16 {
-                    assert_eq!(scheduler.bitmap >> index & 1 == 1, list.head != NONE, "seed {seed}");
+                    assert_eq!(scheduler.bitmap >> index & 1 == 1, list.head != NONE);
                 }
             }
-            let flagged = slots.iter().filter(|&&slot| slab.get(slot).has(flag::IN_LIST)).count();
-            assert_eq!(seen, flagged, "seed {seed}");
+            let flagged = slots.iter().filter(|&&slot| slab.get(slot).list != Membership::None).count();
+            assert_eq!(seen, flagged);
         }
     }
 }

@@ -1,0 +1,308 @@
+//! What streams send: DATA within the windows, in the order of the scheduler (RFC 9113 §5.2, §6.9; RFC 9218 §10).
+
+use bytes::Bytes;
+
+use super::{Closed, List, NONE, SendPhase, StallClock, Stream, StreamKey, Streams};
+use crate::error::{Error, Misuse, Violation};
+use crate::field::Field;
+use crate::flow_control::{WINDOW_MAX, grant, spend, window};
+use crate::frame::{StreamId, WindowUpdate};
+use crate::message::ContentLeft;
+
+/// Progress below this does not reset the clock of a stalled stream, in bytes.
+pub(crate) const PROGRESS_MIN: u32 = 1024;
+
+/// What a stream sends in its turn. The connection writes it before it asks for the next one.
+pub(crate) enum NextFrame {
+    /// A DATA frame of `len` queued bytes, which [`Streams::take_chunk`] returns.
+    Data {
+        id: StreamId,
+        len: u32,
+        end_stream: bool,
+        /// The caller waits for room in the queue, and there is some.
+        writable: Option<StreamKey>,
+    },
+    /// The trailers in [`Streams::parked_fields`], which end the stream. [`Streams::finish_trailers`] follows.
+    Trailers { id: StreamId },
+    /// Nothing in this turn.
+    None,
+}
+
+/// What is left of the content after `len` bytes more, and the end if they are the last (RFC 9113 §8.1.1): a message that
+/// does not add up would be reset by the peer.
+#[inline]
+pub(crate) fn check_content(
+    mut left: ContentLeft,
+    len: usize,
+    end_stream: bool,
+) -> Result<ContentLeft, Misuse> {
+    let counted = left.receive(len).and_then(|()| if end_stream { left.end() } else { Ok(()) });
+    counted.map_err(|_| Misuse::ContentLengthMismatch)?;
+    Ok(left)
+}
+
+impl Streams {
+    /// The window of a stream for what this side sends.
+    #[inline]
+    fn send_window_of(&self, stream: &Stream) -> i64 {
+        window(self.send_initial, stream.send_delta)
+    }
+
+    /// What this side may still send on all streams.
+    #[inline]
+    pub(crate) const fn send_window(&self) -> i64 {
+        self.send_window
+    }
+
+    /// Whether no stream has DATA that its own window lets through.
+    #[inline]
+    pub(crate) const fn has_ready(&self) -> bool {
+        !self.scheduler.is_idle()
+    }
+
+    /// Whether DATA is ready and the window of the connection is shut.
+    #[inline]
+    pub(crate) const fn is_window_shut(&self) -> bool {
+        self.has_ready() && self.send_window <= 0
+    }
+
+    /// Whether a frame of a stream can be written.
+    #[inline]
+    pub(crate) const fn wants_write(&self) -> bool {
+        (self.has_ready() && self.send_window > 0) || self.has_request()
+    }
+
+    /// Whether the caller may send content or trailers.
+    ///
+    /// # Errors
+    /// [`Misuse::SendAfterEnd`], [`Misuse::SendBeforeHeaders`]
+    #[inline]
+    pub(crate) fn check_sending(&self, slot: u32) -> Result<(), Misuse> {
+        match self.slab.get(slot).send {
+            SendPhase::Content | SendPhase::Tunnel => Ok(()),
+            SendPhase::Headers(_) => Err(Misuse::SendBeforeHeaders),
+            _ => Err(Misuse::SendAfterEnd),
+        }
+    }
+
+    /// Whether `len` bytes may go out at once as one frame, without overtaking others.
+    #[inline]
+    pub(crate) fn may_send_now(&self, slot: u32, len: usize) -> bool {
+        let stream = self.slab.get(slot);
+        stream.queued == 0
+            && stream.list == List::None
+            && (len == 0
+                || (self.scheduler.is_idle()
+                    && len as i64 <= self.send_window
+                    && len as i64 <= self.send_window_of(stream)))
+    }
+
+    /// Counts a DATA frame that is written. Returns its stream.
+    #[inline]
+    pub(crate) fn spend_send(&mut self, slot: u32, len: u32) -> StreamId {
+        let stream = self.slab.get_mut(slot);
+        stream.send_delta = spend(stream.send_delta, len);
+        self.send_window -= i64::from(len);
+        stream.id
+    }
+
+    /// Queues content, or the end behind the content that is queued.
+    ///
+    /// # Errors
+    /// [`Misuse::StreamQueueFull`] when the stream would queue 4 GiB.
+    pub(crate) fn queue_data(
+        &mut self,
+        slot: u32,
+        data: Bytes,
+        end_stream: bool,
+        content: ContentLeft,
+        queue_max: u32,
+    ) -> Result<(), Misuse> {
+        let stream = self.slab.get_mut(slot);
+        let is_empty = data.is_empty();
+        if !is_empty && !self.chunks.push(stream, data) {
+            return Err(Misuse::StreamQueueFull);
+        }
+        stream.send_content = content;
+        if end_stream {
+            stream.send = SendPhase::EndQueued;
+        } else if stream.queued > queue_max {
+            stream.set_wants_writable(true);
+        }
+        if !is_empty || end_stream {
+            self.schedule(slot);
+        }
+        Ok(())
+    }
+
+    /// Whether trailers have to wait for content or for the request itself.
+    #[inline]
+    pub(crate) fn must_queue_trailers(&self, slot: u32) -> bool {
+        let stream = self.slab.get(slot);
+        stream.queued > 0 || stream.list != List::None
+    }
+
+    /// Queues trailers behind the content.
+    pub(crate) fn queue_trailers<'f>(&mut self, slot: u32, fields: impl Iterator<Item = Field<'f>>) {
+        let stream = self.slab.get_mut(slot);
+        if stream.parked == NONE {
+            let (at, list) = self.parked.add();
+            list.extend(fields);
+            stream.parked = at;
+        } else {
+            // The request itself waits.
+            self.parked.add_behind(stream.parked).extend(fields);
+        }
+        stream.send = SendPhase::TrailersQueued;
+    }
+
+    /// A stream has something queued: puts it into the list where it belongs.
+    pub(super) fn schedule(&mut self, slot: u32) {
+        let stream = self.slab.get_mut(slot);
+        if stream.list != List::None {
+            return;
+        }
+        if window(self.send_initial, stream.send_delta) > 0 {
+            return self.scheduler.add_ready(&mut self.slab, slot);
+        }
+        self.block(slot);
+    }
+
+    /// The stream that sends next.
+    #[inline]
+    pub(crate) fn next_ready(&self) -> Option<u32> {
+        self.scheduler.next()
+    }
+
+    /// What the stream sends in its turn: a frame of at most `frame_len_max` bytes. Chunks smaller than `small` share one.
+    pub(crate) fn next_frame(
+        &mut self,
+        slot: u32,
+        frame_len_max: u32,
+        small: usize,
+        queue_max: u32,
+    ) -> NextFrame {
+        let stream = self.slab.get_mut(slot);
+        let id = stream.id;
+        if stream.queued == 0 {
+            self.scheduler.remove(&mut self.slab, slot);
+            return match self.slab.get(slot).send {
+                SendPhase::TrailersQueued => NextFrame::Trailers { id },
+                SendPhase::EndQueued => NextFrame::Data { id, len: 0, end_stream: true, writable: None },
+                _ => NextFrame::None,
+            };
+        }
+        let stream_window = window(self.send_initial, stream.send_delta);
+        let room = stream_window.min(self.send_window).min(i64::from(frame_len_max));
+        if room <= 0 {
+            if stream_window <= 0 {
+                // The window was taken away by SETTINGS (RFC 9113 §6.9.2).
+                self.scheduler.remove(&mut self.slab, slot);
+                self.block(slot);
+            }
+            return NextFrame::None;
+        }
+        let len = self.chunks.frame_len(stream, room as usize, small) as u32;
+        let left = stream.queued - len;
+        if room >= i64::from(PROGRESS_MIN) || left == 0 {
+            stream.set_stall_clock(StallClock::Stopped);
+        }
+        let end_stream = left == 0 && stream.send == SendPhase::EndQueued;
+        let has_room = stream.wants_writable() && stream.send.takes_data() && left <= queue_max / 2;
+        if has_room {
+            stream.set_wants_writable(false);
+        }
+        stream.send_delta = spend(stream.send_delta, len);
+        self.send_window -= i64::from(len);
+        if end_stream || (left == 0 && stream.send != SendPhase::TrailersQueued) {
+            self.scheduler.remove(&mut self.slab, slot);
+        } else if left > 0 && stream_window <= i64::from(len) {
+            self.scheduler.remove(&mut self.slab, slot);
+            self.block(slot);
+        } else if left > 0 {
+            self.scheduler.rotate(&mut self.slab, slot);
+        }
+        let writable = has_room.then(|| StreamKey::new(slot, id));
+        NextFrame::Data { id, len, end_stream, writable }
+    }
+
+    /// Takes at most `max` queued bytes of a stream.
+    #[inline]
+    pub(crate) fn take_chunk(&mut self, slot: u32, max: usize) -> Option<Bytes> {
+        self.chunks.take(self.slab.get_mut(slot), max)
+    }
+
+    /// The trailers that [`NextFrame::Trailers`] named are written.
+    pub(crate) fn finish_trailers(&mut self, slot: u32) -> Closed {
+        self.pop_parked(slot);
+        self.end_send(slot)
+    }
+
+    /// The peer opened the window of the connection further.
+    ///
+    /// # Errors
+    /// [`Violation::WindowOverflow`] beyond 2^31-1 (RFC 9113 §6.9.1).
+    #[inline]
+    pub(crate) fn grant_connection(&mut self, increment: u32) -> Result<(), Error> {
+        self.send_window += i64::from(increment);
+        // RFC 9113 §6.9.1: a connection error when the window passes 2^31-1.
+        if self.send_window > WINDOW_MAX {
+            return Err(Error::peer(Violation::WindowOverflow, StreamId::CONNECTION));
+        }
+        Ok(())
+    }
+
+    /// The peer opened the window of a stream further.
+    ///
+    /// # Errors
+    /// A rule of RFC 9113 §5.1 or §6.9.1 that the frame breaks.
+    #[inline]
+    pub(crate) fn grant_stream(&mut self, slot: u32, update: WindowUpdate) -> Result<(), Error> {
+        let stream = self.slab.get_mut(slot);
+        if stream.list == List::Waiting {
+            return Err(Error::peer(Violation::FrameOnIdleStream, StreamId::CONNECTION));
+        }
+        // RFC 9113 §5.1 (reserved (remote)): the peer sends nothing but HEADERS and RST_STREAM there.
+        if stream.send == SendPhase::Reserved {
+            return Err(Error::peer(Violation::FrameOnReservedStream, StreamId::CONNECTION));
+        }
+        let Some(delta) = grant(self.send_initial, stream.send_delta, update.increment) else {
+            return Err(Error::peer(Violation::WindowOverflow, update.stream_id));
+        };
+        stream.send_delta = delta;
+        let unblocked = stream.list == List::Blocked && window(self.send_initial, delta) > 0;
+        self.send_delta_max = self.send_delta_max.max(delta);
+        if unblocked {
+            self.unblock(slot);
+        }
+        Ok(())
+    }
+
+    fn unblock(&mut self, slot: u32) {
+        self.scheduler.remove(&mut self.slab, slot);
+        self.scheduler.add_ready(&mut self.slab, slot);
+    }
+
+    /// RFC 9113 §6.9.2: the windows of all streams have grown; some may send again. Returns `false` when one would pass
+    /// 2^31-1.
+    pub(super) fn send_windows_grew(&mut self) -> bool {
+        if window(self.send_initial, self.send_delta_max) > WINDOW_MAX {
+            // The bound is of all streams that ever were; those that are open may be fine.
+            let mut max = 0;
+            self.slab.for_each(|_, stream| max = max.max(stream.send_delta));
+            self.send_delta_max = max;
+            if window(self.send_initial, max) > WINDOW_MAX {
+                return false;
+            }
+        }
+        let mut at = self.scheduler.first_blocked();
+        while let Some(slot) = at {
+            let stream = self.slab.get(slot);
+            at = (stream.next != NONE).then_some(stream.next);
+            if self.send_window_of(stream) > 0 {
+                self.unblock(slot);
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,124 @@
+//! Streams whose window the peer keeps shut (CVE-2019-9517): each may have DATA and no window for a limited time.
+//!
+//! The clock of a stream starts when it is blocked, goes on over windows that a trickle opens, and stops with real progress.
+//! The list of blocked streams is in no order of time, because a stream that is blocked again keeps its clock. It is
+//! scanned when the oldest clock that was seen runs out, and at most `SCANS_MAX` times in one timeout.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{NONE, StallClock, StreamKey, Streams};
+
+/// How often the list of blocked streams is scanned in one timeout, which bounds the work that a peer can cause.
+const SCANS_MAX: u32 = 64;
+
+/// The clocks of all blocked streams.
+pub(crate) struct Stall {
+    /// No clock of a blocked stream runs out before this time; `None` while none runs.
+    next_scan: Option<Duration>,
+    /// The next scan is not before this time.
+    scan_min: Duration,
+    /// When clocks started the last time, and how long they may run.
+    started: Duration,
+    timeout: Duration,
+    /// A clock starts at the next time that the caller passes.
+    is_pending: bool,
+}
+
+impl Stall {
+    pub(super) const fn new() -> Self {
+        Self {
+            next_scan: None,
+            scan_min: Duration::ZERO,
+            started: Duration::ZERO,
+            timeout: Duration::MAX,
+            is_pending: false,
+        }
+    }
+}
+
+impl Stall {
+    /// When a clock runs out that started no later than the last ones.
+    fn deadline(&self, since_ms: u32) -> Duration {
+        let age = Duration::from_millis(u64::from(millis(self.started).wrapping_sub(since_ms)));
+        self.started.saturating_sub(age).saturating_add(self.timeout)
+    }
+}
+
+/// Milliseconds, wrapping after 49 days: for differences.
+pub(crate) const fn millis(now: Duration) -> u32 {
+    now.as_millis() as u32
+}
+
+impl Streams {
+    /// A stream has DATA and no window.
+    pub(super) fn block(&mut self, slot: u32) {
+        if self.scheduler.first_blocked().is_none() {
+            self.stall.next_scan = None;
+        }
+        let stream = self.slab.get_mut(slot);
+        let mut is_running = false;
+        if let StallClock::Since(since_ms) = stream.stall_clock() {
+            // Its clock may be the oldest of all.
+            is_running = true;
+            let deadline = self.stall.deadline(since_ms).max(self.stall.scan_min);
+            self.stall.next_scan = Some(self.stall.next_scan.map_or(deadline, |next| next.min(deadline)));
+        } else {
+            stream.set_stall_clock(StallClock::Pending);
+            self.stall.is_pending = true;
+        }
+        self.scheduler.add_blocked(&mut self.slab, slot, is_running);
+    }
+
+    /// Whether a clock waits for [`Streams::start_clocks`].
+    #[inline]
+    pub(crate) const fn has_pending_clock(&self) -> bool {
+        self.stall.is_pending
+    }
+
+    /// Clocks that are pending start now.
+    pub(crate) fn start_clocks(&mut self, now: Duration, timeout: Duration) {
+        (self.stall.is_pending, self.stall.started, self.stall.timeout) = (false, now, timeout);
+        let mut at = self.scheduler.last_blocked();
+        while let Some(slot) = at {
+            let stream = self.slab.get_mut(slot);
+            if stream.stall_clock() != StallClock::Pending {
+                break;
+            }
+            stream.set_stall_clock(StallClock::Since(millis(now)));
+            at = (stream.prev != NONE).then_some(stream.prev);
+            self.stall.next_scan.get_or_insert(now.saturating_add(timeout));
+        }
+    }
+
+    /// When [`Streams::stalled`] is to be called.
+    pub(crate) fn stall_deadline(&self) -> Option<Duration> {
+        self.scheduler.first_blocked().and(self.stall.next_scan)
+    }
+
+    /// The streams that have had DATA and no window for `timeout`.
+    pub(crate) fn stalled(&mut self, now: Duration, timeout: Duration) -> Vec<StreamKey> {
+        let mut stalled = Vec::new();
+        if self.stall_deadline().is_none_or(|deadline| deadline > now) {
+            return stalled;
+        }
+        let (timeout_ms, mut oldest_ms) = (timeout.as_millis(), 0);
+        let mut at = self.scheduler.first_blocked();
+        while let Some(slot) = at {
+            let stream = self.slab.get(slot);
+            if let StallClock::Since(since_ms) = stream.stall_clock() {
+                let age_ms = millis(now).wrapping_sub(since_ms);
+                if u128::from(age_ms) >= timeout_ms {
+                    stalled.push(StreamKey::new(slot, stream.id));
+                } else {
+                    oldest_ms = oldest_ms.max(age_ms);
+                }
+            }
+            at = (stream.next != NONE).then_some(stream.next);
+        }
+        let oldest = now.saturating_sub(Duration::from_millis(u64::from(oldest_ms))).saturating_add(timeout);
+        self.stall.scan_min = now.saturating_add(timeout / SCANS_MAX);
+        self.stall.next_scan = Some(oldest.max(self.stall.scan_min));
+        stalled
+    }
+}

@@ -1,0 +1,601 @@
+//! All streams of a connection: how they open and close, how many there are, and the requests that wait to open.
+//!
+//! A method changes streams and returns what the connection has to do. Nothing here can write to the output, and a request
+//! that waits is opened by [`Streams::next_request`] alone, which the connection calls when it fills the output. So
+//! HEADERS of a request never precede the RST_STREAM that made room for it.
+
+use super::{
+    ChunkPool, Closure, IdlePriorities, List, NONE, Parked, Recent, RecvPhase, Scheduler, SendPhase, Slab,
+    Stream, StreamKey,
+};
+use crate::Role;
+use crate::config::Config;
+use crate::error::{ErrorCode, Misuse};
+use crate::field::{Field, FieldList};
+use crate::flow_control::{Growth, WINDOW_DEFAULT};
+use crate::frame::{RstStream, StreamId};
+use crate::message::ContentLeft;
+use crate::priority::Priority;
+use crate::settings::Settings;
+
+/// The streams and the windows of one connection.
+pub(crate) struct Streams {
+    role: Role,
+    pub(super) slab: Slab,
+    recent: Recent,
+    pub(super) idle_priorities: IdlePriorities,
+    pub(super) scheduler: Scheduler,
+    pub(super) chunks: ChunkPool,
+    pub(super) parked: Parked,
+    /// The next stream that this side opens; `None` when they are used up.
+    next_local: Option<StreamId>,
+    /// The highest stream that the peer opened or promised; [`StreamId::CONNECTION`] for none.
+    highest_peer: StreamId,
+    /// Streams that count against the peer's SETTINGS_MAX_CONCURRENT_STREAMS, and against this side's.
+    open_local: u32,
+    open_peer: u32,
+    /// Streams promised by either side and not begun.
+    reserved: u32,
+    /// The peer's SETTINGS_MAX_CONCURRENT_STREAMS.
+    open_local_max: u32,
+    /// Whether the client sent a priority signal: streams without one have the default of RFC 9218 from then on.
+    pub(super) priority_signalled: bool,
+
+    /// What this side may still send on all streams.
+    pub(super) send_window: i64,
+    /// The peer's SETTINGS_INITIAL_WINDOW_SIZE.
+    pub(super) send_initial: u32,
+    /// No delta of a stream's send window is above this.
+    pub(super) send_delta_max: i32,
+    /// What the peer may still send on all streams.
+    pub(super) recv_window: i64,
+    /// The largest SETTINGS_INITIAL_WINDOW_SIZE of this side that the peer may count with: acknowledged or on its way.
+    pub(super) recv_initial: u32,
+    /// Passed to the caller on all streams and not released.
+    pub(super) held: u64,
+    /// Memory that the caller keeps for this connection besides: it shares the bound.
+    pub(super) caller_memory: u64,
+    pub(super) growth: Growth,
+    pub(super) stall: super::stall::Stall,
+}
+
+/// What the end of a stream leaves to do, in the order of the fields.
+#[must_use]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closed {
+    /// To be written.
+    pub(crate) reset: Option<RstStream>,
+    /// Whether the stream is gone.
+    pub(crate) removed: bool,
+    /// Whether window of the connection was released with it.
+    pub(crate) released: bool,
+}
+
+impl Closed {
+    const STILL_OPEN: Self = Self { reset: None, removed: false, released: false };
+}
+
+/// A request that waited and opens now.
+pub(crate) struct OpenedRequest {
+    pub(crate) slot: u32,
+    pub(crate) id: StreamId,
+    pub(crate) end_stream: bool,
+    /// To be sent behind the request.
+    pub(crate) priority: Option<Priority>,
+}
+
+impl Streams {
+    pub(crate) fn new(role: Role, config: &Config) -> Self {
+        let next_local = match role {
+            Role::Client => StreamId::FIRST_CLIENT,
+            Role::Server => StreamId::FIRST_SERVER,
+        };
+        Self {
+            role,
+            slab: Slab::new(config.hash_key),
+            recent: Recent::new(config.limits.resets_remembered_max),
+            idle_priorities: IdlePriorities::new(),
+            scheduler: Scheduler::new(),
+            chunks: ChunkPool::new(),
+            parked: Parked::new(),
+            next_local: Some(next_local),
+            highest_peer: StreamId::CONNECTION,
+            open_local: 0,
+            open_peer: 0,
+            reserved: 0,
+            open_local_max: Settings::INITIAL.max_concurrent_streams,
+            priority_signalled: false,
+            send_window: i64::from(WINDOW_DEFAULT),
+            send_initial: Settings::INITIAL.initial_window_size,
+            send_delta_max: 0,
+            recv_window: i64::from(WINDOW_DEFAULT),
+            recv_initial: Settings::INITIAL.initial_window_size,
+            held: 0,
+            caller_memory: 0,
+            growth: Growth::new(config.settings.initial_window_size, config.stream_window_max),
+            stall: super::stall::Stall::new(),
+        }
+    }
+
+    // ---- identity
+
+    /// How many records there are: open, half-closed, reserved and waiting.
+    #[inline]
+    pub(crate) const fn len(&self) -> u32 {
+        self.slab.len()
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, id: StreamId) -> Option<u32> {
+        self.slab.find(id)
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, key: StreamKey) -> Option<u32> {
+        self.slab.slot(key)
+    }
+
+    #[inline]
+    pub(crate) fn key(&self, slot: u32) -> StreamKey {
+        self.slab.key(slot)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> &Stream {
+        self.slab.get(slot)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Stream {
+        self.slab.get_mut(slot)
+    }
+
+    /// Whether this side opens or promises streams of this identifier (RFC 9113 §5.1.1).
+    #[inline]
+    pub(crate) fn is_local(&self, id: StreamId) -> bool {
+        id.opener() == Some(self.role)
+    }
+
+    /// Whether a stream was never used, by either side (RFC 9113 §5.1.1).
+    pub(crate) fn is_idle(&self, id: StreamId) -> bool {
+        if self.is_local(id) {
+            self.next_local.is_some_and(|next| id >= next)
+        } else {
+            id > self.highest_peer
+        }
+    }
+
+    /// The highest stream that the peer opened or promised.
+    #[inline]
+    pub(crate) const fn highest_peer(&self) -> StreamId {
+        self.highest_peer
+    }
+
+    /// The next stream that this side opens.
+    #[inline]
+    pub(crate) const fn next_local(&self) -> Option<StreamId> {
+        self.next_local
+    }
+
+    /// How a closed stream was closed, if that is not long ago.
+    pub(crate) fn closure(&self, id: StreamId) -> Option<Closure> {
+        self.recent.find(id)
+    }
+
+    /// Whether this side reset the stream no longer than `grace_ms` ago.
+    pub(crate) fn was_just_reset(&self, id: StreamId, now_ms: u32, grace_ms: u32) -> bool {
+        self.recent.was_just_reset(id, now_ms, grace_ms)
+    }
+
+    /// RST_STREAM came for a closed stream: whether this side had reset it, which is true once for each stream.
+    pub(crate) fn crossed_reset(&mut self, id: StreamId) -> bool {
+        self.recent.crossed_reset(id)
+    }
+
+    /// A stream that is not in the store was answered with RST_STREAM, or by a message that needs no record.
+    pub(crate) fn remember_refused(&mut self, id: StreamId, reset: bool, now_ms: u32) {
+        if reset {
+            self.recent.reset(id, false, now_ms);
+        } else {
+            self.recent.finished(id);
+        }
+    }
+
+    // ---- opening
+
+    /// Streams that the peer opened and that count (RFC 9113 §5.1.2).
+    #[inline]
+    pub(crate) const fn open_peer(&self) -> u32 {
+        self.open_peer
+    }
+
+    /// Streams that were promised and not begun.
+    #[inline]
+    pub(crate) const fn reserved(&self) -> u32 {
+        self.reserved
+    }
+
+    /// How many requests or promises may be opened before the peer's limit is reached.
+    #[inline]
+    pub(crate) const fn open_capacity(&self) -> u32 {
+        self.open_local_max.saturating_sub(self.open_local)
+    }
+
+    /// Whether a new request has to wait for the peer's SETTINGS_MAX_CONCURRENT_STREAMS.
+    #[inline]
+    pub(crate) const fn must_wait(&self) -> bool {
+        self.open_local >= self.open_local_max || self.scheduler.first_waiting().is_some()
+    }
+
+    fn waiting(&self) -> u32 {
+        self.len() - self.open_local - self.open_peer - self.reserved
+    }
+
+    /// Opens a request of this side: the caller writes its HEADERS.
+    #[inline]
+    pub(crate) fn open_request(&mut self, stream: Stream) -> StreamKey {
+        let id = stream.id;
+        self.next_local = id.next();
+        let slot = self.slab.insert(stream);
+        self.open_local += 1;
+        StreamKey::new(slot, id)
+    }
+
+    /// Keeps a request of this side until the peer allows one more stream.
+    ///
+    /// # Errors
+    /// [`Misuse::OpenQueueFull`]
+    pub(crate) fn queue_request<'f>(
+        &mut self,
+        mut stream: Stream,
+        fields: impl Iterator<Item = Field<'f>>,
+        waiting_max: usize,
+    ) -> Result<StreamKey, Misuse> {
+        if self.waiting() as usize >= waiting_max {
+            return Err(Misuse::OpenQueueFull);
+        }
+        let (at, list) = self.parked.add();
+        list.extend(fields);
+        stream.parked = at;
+        self.next_local = stream.id.next();
+        let slot = self.slab.insert(stream);
+        self.scheduler.add_waiting(&mut self.slab, slot);
+        Ok(self.slab.key(slot))
+    }
+
+    /// Whether a request waits and may open.
+    #[inline]
+    pub(crate) const fn has_request(&self) -> bool {
+        self.scheduler.first_waiting().is_some() && self.open_local < self.open_local_max
+    }
+
+    /// Opens the first request that waits, if the peer allows one more. The caller writes
+    /// [`Streams::request_fields`] as HEADERS and then calls [`Streams::finish_request`].
+    #[inline]
+    pub(crate) fn next_request(&mut self) -> Option<OpenedRequest> {
+        if !self.has_request() {
+            return None;
+        }
+        let slot = self.scheduler.first_waiting()?;
+        self.scheduler.remove(&mut self.slab, slot);
+        self.open_local += 1;
+        let stream = self.slab.get_mut(slot);
+        let end_stream = stream.send == SendPhase::EndQueued && stream.queued == 0;
+        if end_stream {
+            stream.send = SendPhase::End;
+        }
+        let priority = self.parked.priority(stream.parked).take();
+        Some(OpenedRequest { slot, id: stream.id, end_stream, priority })
+    }
+
+    /// The first section of a stream's queued fields.
+    pub(crate) fn parked_fields(&self, slot: u32) -> &FieldList {
+        self.parked.fields(self.slab.get(slot).parked)
+    }
+
+    /// The HEADERS of a request that waited are written: its DATA and trailers may follow.
+    pub(crate) fn finish_request(&mut self, slot: u32) {
+        self.pop_parked(slot);
+        let stream = self.slab.get(slot);
+        if stream.queued > 0 {
+            self.schedule(slot);
+        } else if stream.send == SendPhase::TrailersQueued {
+            self.scheduler.add_ready(&mut self.slab, slot);
+        }
+    }
+
+    pub(super) fn pop_parked(&mut self, slot: u32) {
+        let stream = self.slab.get_mut(slot);
+        stream.parked = self.parked.remove(stream.parked);
+    }
+
+    /// The PRIORITY_UPDATE to send behind a request that waits (RFC 9218 §7.1: for no more streams than may be open).
+    pub(crate) fn set_waiting_priority(&mut self, slot: u32, priority: Priority) {
+        let at = self.slab.get(slot).parked;
+        *self.parked.priority(at) = Some(priority);
+    }
+
+    /// The peer used an identifier, and skipped those below it (RFC 9113 §5.1.1). Returns a priority that came before.
+    #[inline]
+    pub(crate) fn use_peer_id(&mut self, id: StreamId) -> Option<Priority> {
+        self.highest_peer = id;
+        self.idle_priorities.take(id)
+    }
+
+    /// Opens a request of the peer.
+    #[inline]
+    pub(crate) fn accept_request(&mut self, stream: Stream) -> StreamKey {
+        let id = stream.id;
+        let slot = self.slab.insert(stream);
+        self.open_peer += 1;
+        StreamKey::new(slot, id)
+    }
+
+    /// Reserves a stream that this side promises (RFC 9113 §8.4).
+    pub(crate) fn reserve_local(&mut self, stream: Stream) -> StreamKey {
+        self.next_local = stream.id.next();
+        self.reserved += 1;
+        let slot = self.slab.insert(stream);
+        self.slab.key(slot)
+    }
+
+    /// Reserves a stream that the peer promises.
+    pub(crate) fn reserve_remote(&mut self, stream: Stream) -> StreamKey {
+        self.reserved += 1;
+        let slot = self.slab.insert(stream);
+        self.slab.key(slot)
+    }
+
+    /// The promised response begins: the stream is open in one direction, and counts (RFC 9113 §5.1.2).
+    pub(crate) fn begin_reserved(&mut self, slot: u32) {
+        let stream = self.slab.get_mut(slot);
+        debug_assert!(stream.is_reserved());
+        self.reserved -= 1;
+        if stream.recv == RecvPhase::Reserved {
+            stream.recv = RecvPhase::End;
+            self.open_local += 1;
+        } else {
+            stream.send = SendPhase::End;
+            self.open_peer += 1;
+        }
+    }
+
+    // ---- closing
+
+    /// This side sent END_STREAM.
+    #[inline]
+    pub(crate) fn end_send(&mut self, slot: u32) -> Closed {
+        let stream = self.slab.get_mut(slot);
+        stream.send = SendPhase::End;
+        if stream.recv == RecvPhase::End { self.finish(slot) } else { Closed::STILL_OPEN }
+    }
+
+    /// The peer sent END_STREAM.
+    #[inline]
+    pub(crate) fn end_recv(&mut self, slot: u32) -> Closed {
+        let stream = self.slab.get_mut(slot);
+        stream.recv = RecvPhase::End;
+        if stream.send == SendPhase::End { self.finish(slot) } else { Closed::STILL_OPEN }
+    }
+
+    /// Both sides sent END_STREAM.
+    #[inline]
+    fn finish(&mut self, slot: u32) -> Closed {
+        self.recent.finished(self.slab.get(slot).id);
+        let released = self.remove(slot);
+        Closed { reset: None, removed: true, released }
+    }
+
+    /// Ends a stream at once and reports it to the peer, unless the peer never knew it: a request that waits is idle for
+    /// the peer, and RFC 9113 §6.4 forbids RST_STREAM on an idle stream.
+    pub(crate) fn reset(&mut self, slot: u32, code: ErrorCode, now_ms: u32) -> Closed {
+        let stream = self.slab.get(slot);
+        let (stream_id, was_waiting) = (stream.id, stream.is_waiting());
+        self.recent.reset(stream_id, false, now_ms);
+        let released = self.remove(slot);
+        let reset = (!was_waiting).then_some(RstStream { stream_id, code });
+        Closed { reset, removed: true, released }
+    }
+
+    /// The peer will never process the stream (RFC 9113 §6.8): nothing is sent.
+    pub(crate) fn abandon(&mut self, slot: u32, now_ms: u32) -> Closed {
+        self.recent.reset(self.slab.get(slot).id, false, now_ms);
+        let released = self.remove(slot);
+        Closed { reset: None, removed: true, released }
+    }
+
+    /// The peer reset the stream.
+    pub(crate) fn reset_by_peer(&mut self, slot: u32, now_ms: u32) -> Closed {
+        self.recent.reset(self.slab.get(slot).id, true, now_ms);
+        let released = self.remove(slot);
+        Closed { reset: None, removed: true, released }
+    }
+
+    /// Removes the first request that waits.
+    pub(crate) fn remove_waiting(&mut self, now_ms: u32) -> Option<(StreamKey, Closed)> {
+        let slot = self.scheduler.first_waiting()?;
+        let key = self.slab.key(slot);
+        Some((key, self.reset(slot, ErrorCode::CANCEL, now_ms)))
+    }
+
+    /// The streams of this side above `last`, in order of their identifiers. O(streams): for GOAWAY.
+    pub(crate) fn local_above(&self, last: StreamId) -> alloc::vec::Vec<StreamKey> {
+        let mut keys = alloc::vec::Vec::new();
+        if self.next_local.is_none_or(|next| last < next) {
+            self.slab.for_each(|slot, stream| {
+                if self.is_local(stream.id) && stream.id > last {
+                    keys.push(StreamKey::new(slot, stream.id));
+                }
+            });
+            keys.sort_unstable_by_key(|key| key.stream_id());
+        }
+        keys
+    }
+
+    /// Removes a stream, whatever its phases. Returns whether the caller held DATA of it: the window of the connection
+    /// goes back.
+    #[inline]
+    fn remove(&mut self, slot: u32) -> bool {
+        let stream = self.slab.get_mut(slot);
+        if stream.list == List::Waiting {
+            // Counted nowhere.
+        } else if stream.is_reserved() {
+            self.reserved -= 1;
+        } else if stream.id.opener() == Some(self.role) {
+            self.open_local -= 1;
+        } else {
+            self.open_peer -= 1;
+        }
+        let (held, mut parked) = (stream.held, stream.parked);
+        if stream.last_chunk != NONE {
+            self.chunks.clear(stream);
+        }
+        while parked != NONE {
+            parked = self.parked.remove(parked);
+        }
+        self.scheduler.remove(&mut self.slab, slot);
+        self.slab.remove(slot);
+        self.held -= u64::from(held);
+        held > 0
+    }
+
+    // ---- settings, priorities, memory
+
+    /// The peer's settings changed. Returns `false` when the window of a stream would pass 2^31-1 (RFC 9113 §6.9.2).
+    pub(crate) fn apply_peer_settings(&mut self, settings: &Settings) -> bool {
+        self.open_local_max = settings.max_concurrent_streams;
+        let before = core::mem::replace(&mut self.send_initial, settings.initial_window_size);
+        settings.initial_window_size <= before || self.send_windows_grew()
+    }
+
+    /// The priority of a new stream of which the peer said nothing: the default of RFC 9218 §4 if the client sends
+    /// priorities at all, and equal turns otherwise.
+    #[inline]
+    pub(crate) const fn default_priority(&self) -> Priority {
+        if self.priority_signalled { Priority::DEFAULT } else { Priority::UNSIGNALLED }
+    }
+
+    /// The client sent a priority signal.
+    #[inline]
+    pub(crate) const fn signal_priority(&mut self) {
+        self.priority_signalled = true;
+    }
+
+    /// Changes how a stream is served, whichever list it is in.
+    pub(crate) fn set_priority(&mut self, slot: u32, priority: Priority) {
+        self.scheduler.set_priority(&mut self.slab, slot, priority);
+    }
+
+    /// Keeps the priority of a request that has not arrived. `false` when there would be more than `streams_max` idle
+    /// streams with a priority and open ones (RFC 9218 §7.1).
+    pub(crate) fn keep_idle_priority(
+        &mut self,
+        id: StreamId,
+        priority: Priority,
+        streams_max: usize,
+        kept_max: usize,
+    ) -> bool {
+        if !self.idle_priorities.contains(id)
+            && self.idle_priorities.len() + 1 + self.open_peer as usize > streams_max
+        {
+            return false;
+        }
+        self.idle_priorities.keep(id, priority, kept_max);
+        true
+    }
+
+    /// DATA that the caller holds, in bytes.
+    pub(crate) const fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// DATA queued on all streams, in bytes.
+    pub(crate) const fn queued(&self) -> u64 {
+        self.chunks.queued()
+    }
+
+    /// Memory that the caller keeps for this connection besides the DATA it holds, in bytes.
+    pub(crate) const fn caller_memory(&self) -> u64 {
+        self.caller_memory
+    }
+
+    pub(crate) const fn set_caller_memory(&mut self, bytes: u64) {
+        self.caller_memory = bytes;
+    }
+
+    /// Gives memory back that is not in use.
+    pub(crate) fn shrink(&mut self) {
+        self.slab.shrink();
+        self.recent.shrink();
+        self.idle_priorities.shrink();
+        self.chunks.shrink();
+        self.parked.shrink();
+    }
+
+    /// A record with the content that its sender announced.
+    #[inline]
+    pub(crate) fn record(&self, id: StreamId, recv: RecvPhase, send: SendPhase, config: &Config) -> Stream {
+        let mut stream = Stream::new(id, recv, send);
+        stream.set_priority(self.default_priority());
+        stream.set_auto_release(config.auto_release);
+        stream.content = ContentLeft::UNKNOWN;
+        stream
+    }
+}
+
+#[cfg(test)]
+impl Streams {
+    /// How large the receive windows of streams are to be.
+    pub(crate) fn recv_target(&self) -> u32 {
+        self.growth.target()
+    }
+
+    pub(crate) fn recv_window(&self) -> i64 {
+        self.recv_window
+    }
+
+    pub(crate) fn open_local(&self) -> u32 {
+        self.open_local
+    }
+
+    /// The window of a stream in either direction: send, receive.
+    pub(crate) fn windows(&self, slot: u32) -> (i64, i64) {
+        let stream = self.slab.get(slot);
+        let window = crate::flow_control::window;
+        (window(self.send_initial, stream.send_delta), window(self.recv_initial, stream.recv_delta))
+    }
+
+    pub(crate) fn for_each(&self, visit: impl FnMut(u32, &Stream)) {
+        self.slab.for_each(visit);
+    }
+
+    /// Every counter is the sum over the streams, and every stream is in the list where it belongs.
+    pub(crate) fn check(&self) {
+        let (mut local, mut peer, mut reserved, mut waiting, mut held, mut queued) = (0, 0, 0, 0, 0, 0);
+        self.slab.for_each(|slot, stream| {
+            if stream.is_waiting() {
+                waiting += 1;
+            } else if stream.is_reserved() {
+                reserved += 1;
+            } else if self.is_local(stream.id) {
+                local += 1;
+            } else {
+                peer += 1;
+            }
+            held += u64::from(stream.held);
+            queued += u64::from(stream.queued);
+            assert!((stream.recv, stream.send) != (RecvPhase::End, SendPhase::End), "{stream:?}");
+            let ends = matches!(stream.send, SendPhase::EndQueued | SendPhase::TrailersQueued);
+            if (stream.queued > 0 || ends) && !stream.is_waiting() {
+                assert!(matches!(stream.list, List::Ready | List::Blocked), "{stream:?}");
+            }
+            if stream.list == List::Blocked {
+                assert!(self.windows(slot).0 <= 0, "{stream:?}");
+            }
+        });
+        let counted =
+            (self.open_local, self.open_peer, self.reserved, self.waiting(), self.held, self.queued());
+        assert_eq!((local, peer, reserved, waiting, held, queued), counted);
+        assert!(self.send_window >= 0);
+    }
+}
