@@ -133,7 +133,7 @@ impl Connection {
         {
             if !self.has_ended() && self.closing.sent.is_none_or(|sent| sent == StreamId::MAX) {
                 // RFC 9113 §6.8: an endpoint that closes sends GOAWAY, also when the peer did so before.
-                let last = StreamId::new(self.highest_peer).unwrap_or_default();
+                let last = self.streams.highest_peer();
                 self.write_goaway(last, ErrorCode::NO_ERROR, b"");
             }
             self.end(Ended::Drained);
