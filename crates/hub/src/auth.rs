@@ -263,7 +263,9 @@ mod tests {
         };
         let verifier = Verifier::new(&config).unwrap();
         assert!(verifier.connect(&sign(&json!({ "aud": "hub", "iss": "app" }), "secret"), NOW).is_ok());
-        for claims in [json!({}), json!({ "aud": "hub" }), json!({ "aud": "x", "iss": "app" }), json!({ "iss": "app" })] {
+        for claims in
+            [json!({}), json!({ "aud": "hub" }), json!({ "aud": "x", "iss": "app" }), json!({ "iss": "app" })]
+        {
             assert!(verifier.connect(&sign(&claims, "secret"), NOW).is_err(), "{claims}");
         }
     }

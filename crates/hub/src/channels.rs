@@ -6,7 +6,7 @@ use bytes::Bytes;
 use slab::Slab;
 use wireloom::OwnedMessage;
 
-use crate::client::{Active, Client, Format, Subscription, encode};
+use crate::client::{Active, Client, Format, Subscription, encode, event};
 use crate::engine::Membership;
 use crate::history::Position;
 use crate::outbox::Pushed;
@@ -65,9 +65,10 @@ impl Channels {
 
     /// The channels and how many subscribers each has.
     pub(crate) fn list(&self) -> Vec<(Arc<str>, usize)> {
-        let each = |shard: std::sync::MutexGuard<'_, std::collections::HashMap<Arc<str>, Slab<Subscriber>>>| {
-            shard.iter().map(|(name, subscribers)| (name.clone(), subscribers.len())).collect::<Vec<_>>()
-        };
+        let each =
+            |shard: std::sync::MutexGuard<'_, std::collections::HashMap<Arc<str>, Slab<Subscriber>>>| {
+                shard.iter().map(|(name, subscribers)| (name.clone(), subscribers.len())).collect::<Vec<_>>()
+            };
         self.channels.each().flat_map(each).collect()
     }
 
@@ -76,8 +77,11 @@ impl Channels {
         let mut shard = self.channels.lock(channel);
         let name = shard.get_key_value(channel).map_or_else(|| channel.into(), |(name, _)| name.clone());
         let subscribers = shard.entry(name.clone()).or_default();
-        let key =
-            subscribers.insert(Subscriber { client, phase: Phase::Recovering(Vec::new()), join_leave: false });
+        let key = subscribers.insert(Subscriber {
+            client,
+            phase: Phase::Recovering(Vec::new()),
+            join_leave: false,
+        });
         (name, key)
     }
 
@@ -164,9 +168,11 @@ impl Channels {
         let reply = Reply { push: Some(push), ..Reply::default() };
         let mut shared = Shared::default();
         for (_, subscriber) in subscribers {
-            if subscriber.join_leave && subscriber.client.id != *whose && let Format::Protocol(encoding) = subscriber.client.format
+            if subscriber.join_leave
+                && subscriber.client.id != *whose
+                && let Some(message) = shared.get(subscriber.client.format, &reply)
             {
-                subscriber.client.outbox.push_droppable(shared.get(encoding, &reply));
+                subscriber.client.outbox.push_droppable(message);
             }
         }
     }
@@ -174,7 +180,12 @@ impl Channels {
 
 impl Subscriber {
     /// Passes a publication on, if its place in the history fits. False when there is a gap before it.
-    fn pass_at(&mut self, encoded: &mut Encoded<'_>, epoch: &str, on_slow: &impl Fn(&Client, Pushed)) -> bool {
+    fn pass_at(
+        &mut self,
+        encoded: &mut Encoded<'_>,
+        epoch: &str,
+        on_slow: &impl Fn(&Client, Pushed),
+    ) -> bool {
         match &self.phase {
             // More was published than is kept while the history is read.
             Phase::Recovering(_) => return false,
@@ -235,34 +246,41 @@ impl<'a> Encoded<'a> {
     }
 
     fn get(&mut self, format: Format) -> OwnedMessage {
-        match format {
-            Format::Bare => self.bare.get_or_insert_with(|| bare(self.publication)).clone(),
-            Format::Protocol(encoding) => {
-                let reply = self.reply.get_or_insert_with(|| {
-                    let publication = Some(Publication::clone(self.publication));
-                    let push = Push { channel: self.channel.into(), publication, ..Push::default() };
-                    Reply { push: Some(push), ..Reply::default() }
-                });
-                self.shared.get(encoding, reply)
-            }
+        if format == Format::Bare {
+            return self.bare.get_or_insert_with(|| bare(self.publication)).clone();
         }
+        let reply = self.reply.get_or_insert_with(|| {
+            let publication = Some(Publication::clone(self.publication));
+            let push = Push { channel: self.channel.into(), publication, ..Push::default() };
+            Reply { push: Some(push), ..Reply::default() }
+        });
+        self.shared.get(format, reply).unwrap_or_else(|| "".into())
     }
 }
 
-/// A reply in both encodings, each made once.
+/// A push in every format but the bare one, each made once.
 #[derive(Default)]
 struct Shared {
     json: Option<OwnedMessage>,
     protobuf: Option<OwnedMessage>,
+    event: Option<OwnedMessage>,
 }
 
 impl Shared {
-    fn get(&mut self, encoding: Encoding, reply: &Reply) -> OwnedMessage {
-        let message = match encoding {
-            Encoding::Json => &mut self.json,
-            Encoding::Protobuf => &mut self.protobuf,
+    /// `None` for formats that do not have this push.
+    fn get(&mut self, format: Format, reply: &Reply) -> Option<OwnedMessage> {
+        let (message, encoding) = match format {
+            Format::Protocol(encoding @ Encoding::Json) => (&mut self.json, encoding),
+            Format::Protocol(encoding @ Encoding::Protobuf) => (&mut self.protobuf, encoding),
+            Format::EventStream => {
+                if self.event.is_none() {
+                    self.event = event(reply);
+                }
+                return self.event.clone();
+            }
+            Format::Bare => return None,
         };
-        message.get_or_insert_with(|| encode(encoding, reply)).clone()
+        Some(message.get_or_insert_with(|| encode(encoding, reply)).clone())
     }
 }
 

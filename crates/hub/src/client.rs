@@ -7,7 +7,7 @@ use std::time::Duration;
 use wireloom::OwnedMessage;
 
 use crate::outbox::Outbox;
-use crate::protocol::{self, ClientInfo, Encoding, Push, Reply};
+use crate::protocol::{self, ClientInfo, ConnectPush, ConnectResult, Encoding, Push, Reply};
 use crate::shards::lock;
 
 /// How messages look on a connection.
@@ -15,6 +15,8 @@ use crate::shards::lock;
 pub(crate) enum Format {
     /// The client protocol.
     Protocol(Encoding),
+    /// Pushes alone, as server-sent events.
+    EventStream,
     /// Publications of one channel, and nothing around them.
     Bare,
 }
@@ -104,7 +106,12 @@ impl Client {
     /// The client as others see it.
     pub(crate) fn info(&self, channel_info: bytes::Bytes) -> ClientInfo {
         let identity = self.identity().cloned().unwrap_or_default();
-        ClientInfo { user: identity.user, client: self.id.clone(), conn_info: identity.info, chan_info: channel_info }
+        ClientInfo {
+            user: identity.user,
+            client: self.id.clone(),
+            conn_info: identity.info,
+            chan_info: channel_info,
+        }
     }
 
     pub(crate) fn is_subscribed(&self, channel: &str) -> bool {
@@ -113,8 +120,14 @@ impl Client {
 
     /// Sends a reply or a push; bare connections have none.
     pub(crate) fn send(&self, reply: &Reply) {
-        if let Format::Protocol(encoding) = self.format {
-            self.outbox.push(encode(encoding, reply));
+        match self.format {
+            Format::Protocol(encoding) => drop(self.outbox.push(encode(encoding, reply))),
+            Format::EventStream => {
+                if let Some(event) = event(reply) {
+                    self.outbox.push(event);
+                }
+            }
+            Format::Bare => {}
         }
     }
 
@@ -130,5 +143,27 @@ pub(crate) fn encode(encoding: Encoding, reply: &Reply) -> OwnedMessage {
         // JSON is written by serde, as UTF-8.
         Encoding::Json => String::from_utf8(bytes).unwrap_or_default().into(),
         Encoding::Protobuf => OwnedMessage::Binary(bytes.into()),
+    }
+}
+
+/// A push as a server-sent event; a ping is an empty push, and the reply to `connect` is a push as well. There are no other
+/// replies where a client sends no commands.
+pub(crate) fn event(reply: &Reply) -> Option<OwnedMessage> {
+    let push = match (&reply.push, &reply.connect) {
+        (Some(push), _) => push.clone(),
+        (None, Some(connect)) => Push { connect: Some(connect.clone().into()), ..Push::default() },
+        (None, None) if *reply == Reply::default() => Push::default(),
+        (None, None) => return None,
+    };
+    // JSON holds no newline, so that one line of `data` is enough.
+    let json = serde_json::to_string(&push).unwrap_or_default();
+    Some(format!("data: {json}\n\n").into())
+}
+
+impl From<ConnectResult> for ConnectPush {
+    fn from(result: ConnectResult) -> Self {
+        let ConnectResult { client, version, expires, ttl, data, subs, ping, pong, session, node, time } =
+            result;
+        Self { client, version, expires, ttl, data, subs, ping, pong, session, node, time }
     }
 }

@@ -22,6 +22,11 @@ impl Clock {
         self.started_at + self.started.elapsed()
     }
 
+    /// Since the clock was made.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     /// The instant of a time since 1970; the start of the clock for earlier ones.
     pub(crate) fn instant(&self, at: Duration) -> Instant {
         self.started + at.saturating_sub(self.started_at).min(FAR)

@@ -248,7 +248,9 @@ impl HubConfig {
         let options = config.namespaces.iter().map(|(name, options)| (name.as_str(), options));
         for (name, options) in options.chain([("(default)", &config.channel)]) {
             if (options.history_size > 0) == options.history_ttl.is_zero() {
-                return Err(ConfigError(format!("namespace {name}: history needs both history_size and history_ttl")));
+                return Err(ConfigError(format!(
+                    "namespace {name}: history needs both history_size and history_ttl"
+                )));
             }
             if options.force_recovery && !options.has_history() {
                 return Err(ConfigError(format!("namespace {name}: force_recovery needs a history")));
@@ -297,7 +299,8 @@ fn namespaces<'de, D: Deserializer<'de>>(from: D) -> Result<HashMap<String, Chan
         if name.is_empty() || !name.chars().all(is_name) {
             return Err(D::Error::custom(format!("{name:?} cannot be the name of a namespace")));
         }
-        let options = table.try_into().map_err(|error| D::Error::custom(format!("namespace {name}: {error}")))?;
+        let options =
+            table.try_into().map_err(|error| D::Error::custom(format!("namespace {name}: {error}")))?;
         if namespaces.insert(name.clone(), options).is_some() {
             return Err(D::Error::custom(format!("namespace {name} is there twice")));
         }

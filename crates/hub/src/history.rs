@@ -85,12 +85,18 @@ impl Log {
         kept: impl IntoIterator<Item = (Arc<Publication>, Duration)>,
         now: Duration,
     ) -> Self {
-        let kept = kept.into_iter().map(|(publication, expires_at)| Kept { publication, expires_at }).collect();
+        let kept =
+            kept.into_iter().map(|(publication, expires_at)| Kept { publication, expires_at }).collect();
         Self { epoch: position.epoch, top: position.offset, kept, used_at: now }
     }
 
     pub(crate) fn position(&self) -> Position {
         Position { offset: self.top, epoch: self.epoch.clone() }
+    }
+
+    /// The offset of the oldest publication that is kept; the next one's when none is.
+    pub(crate) fn first(&self) -> u64 {
+        self.top + 1 - self.kept.len() as u64
     }
 
     pub(crate) fn used_at(&self) -> Duration {
@@ -200,7 +206,9 @@ mod tests {
     #[test]
     fn recovers_exactly_what_was_missed_or_nothing() {
         let mut log = log(5);
-        for (offset, missed) in [(5, Some(&[][..])), (4, Some(&[5])), (2, Some(&[3, 4, 5])), (1, None), (6, None)] {
+        for (offset, missed) in
+            [(5, Some(&[][..])), (4, Some(&[5])), (2, Some(&[3, 4, 5])), (1, None), (6, None)]
+        {
             let recovery = log.recover(&at(offset), RecoveryMode::Stream, 100, S * 5);
             assert_eq!(recovery.recovered, missed.is_some(), "{offset}");
             assert_eq!(offsets(&recovery.publications), missed.unwrap_or(&[]), "{offset}");

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::runtime::Handle;
 use tracing::{info, warn};
 
 use crate::auth::Verifier;
@@ -18,14 +19,12 @@ use crate::engine::{
 };
 use crate::history::{History, HistoryQuery, Position, Retention};
 use crate::hooks::{
-    ConnectEvent, ConnectGrant, DisconnectEvent, HookFuture, Hooks, PublishEvent, Refusal, RpcEvent, SubscribeEvent,
-    SubscribeGrant,
+    ConnectEvent, ConnectGrant, DisconnectEvent, HookFuture, Hooks, PublishEvent, Refusal, RpcEvent,
+    SubscribeEvent, SubscribeGrant,
 };
 use crate::metrics::{HubStats, Metrics};
 use crate::outbox::{Outbox, Pushed};
-use crate::protocol::{
-    ClientInfo, Disconnect, Encoding, Publication, Push, RefreshPush, SubscribePush, UnsubscribeCode,
-};
+use crate::protocol::{ClientInfo, Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::random::{token, uuid};
 use crate::shards::lock;
 
@@ -68,7 +67,8 @@ pub(crate) struct Node {
     engine: Arc<dyn Engine>,
     settings: RwLock<Arc<Settings>>,
     clients: Mutex<Clients>,
-    started: std::sync::Once,
+    /// The runtime of the first connection; engines deliver from threads of their own.
+    runtime: OnceLock<Handle>,
     this: Weak<Node>,
 }
 
@@ -178,7 +178,7 @@ impl HubBuilder {
             engine,
             settings: RwLock::new(Arc::new(settings)),
             clients: Mutex::default(),
-            started: std::sync::Once::new(),
+            runtime: OnceLock::new(),
             this: this.clone(),
         })))
     }
@@ -316,12 +316,20 @@ impl Node {
 
     /// Starts what runs beside the connections, in the runtime of the first one.
     pub(crate) fn start(&self) {
-        self.started.call_once(|| {
-            let Some(node) = self.this.upgrade() else { return };
-            let delivery: Arc<dyn Delivery> = node;
-            self.engine.start(Arc::downgrade(&delivery));
-            tokio::spawn(maintain(self.this.clone()));
+        self.runtime.get_or_init(|| {
+            if let Some(node) = self.this.upgrade() {
+                let delivery: Arc<dyn Delivery> = node;
+                self.engine.start(Arc::downgrade(&delivery));
+                tokio::spawn(maintain(self.this.clone()));
+            }
+            Handle::current()
         });
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = self.runtime.get() {
+            runtime.spawn(task);
+        }
     }
 
     pub(crate) async fn publish(
@@ -399,7 +407,9 @@ impl Node {
     /// What the others and the engine are told when a subscription has ended.
     pub(crate) async fn leave(&self, channel: &str, client: &str, active: Active) {
         self.engine.unsubscribe(channel);
-        if active.presence && let Err(error) = self.engine.remove_presence(channel, client).await {
+        if active.presence
+            && let Err(error) = self.engine.remove_presence(channel, client).await
+        {
             warn!(channel, client, %error, "presence was not removed");
         }
         if active.announced
@@ -414,18 +424,13 @@ impl Node {
         let Some(active) = end_subscription(&self.channels, channel, client, code) else { return };
         let Some(node) = self.this.upgrade() else { return };
         let (channel, client) = (channel.to_owned(), client.id.clone());
-        tokio::spawn(async move { node.leave(&channel, &client, active).await });
+        self.spawn(async move { node.leave(&channel, &client, active).await });
     }
 
     fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
         let clients = lock(&self.clients);
         let own = clients.by_user.get(user).map_or(&[][..], Vec::as_slice);
         own.iter().filter(|one| client.is_empty() || one.id == client).cloned().collect()
-    }
-
-    /// The client with this id, if it is connected to this node.
-    pub(crate) fn client(&self, id: &str) -> Option<Arc<Client>> {
-        lock(&self.clients).by_id.get(id).cloned()
     }
 
     pub(crate) fn clients_len(&self) -> usize {
@@ -436,7 +441,11 @@ impl Node {
         lock(&self.clients).by_user.keys().filter(|user| !user.is_empty()).count()
     }
 
-    pub(crate) async fn history(&self, channel: &str, query: &HistoryQuery) -> Result<Option<History>, EngineError> {
+    pub(crate) async fn history(
+        &self,
+        channel: &str,
+        query: &HistoryQuery,
+    ) -> Result<Option<History>, EngineError> {
         let Some(retention) = self.options(channel).as_ref().and_then(retention) else { return Ok(None) };
         self.engine.history(channel, query, retention).await.map(Some)
     }
@@ -446,7 +455,12 @@ impl Node {
             Pushed::Dropped => self.metrics.dropped.increment(),
             Pushed::Overflowed => {
                 self.metrics.evicted_slow.increment();
-                info!(channel, client = client.id, user = client.user(), "disconnecting a slow client: its queue is full");
+                info!(
+                    channel,
+                    client = client.id,
+                    user = client.user(),
+                    "disconnecting a slow client: its queue is full"
+                );
             }
             Pushed::Queued | Pushed::Ended => {}
         }
@@ -485,16 +499,21 @@ impl Delivery for Node {
                 Action::Disconnect { code, reason, .. } => {
                     client.outbox.end(Disconnect::Custom { code: *code, reason: reason.clone() });
                 }
-                Action::Unsubscribe { channel } => self.unsubscribe(channel, &client, UnsubscribeCode::Server),
+                Action::Unsubscribe { channel } => {
+                    self.unsubscribe(channel, &client, UnsubscribeCode::Server)
+                }
                 Action::Subscribe { channel } => {
                     let (Some(node), channel) = (self.this.upgrade(), channel.clone()) else { return };
-                    tokio::spawn(async move { subscribe_from_server(&node, &client, &channel).await });
+                    self.spawn(async move { subscribe_from_server(&node, &client, &channel).await });
                 }
                 Action::Refresh { expire_at } => {
                     let expires_at = expire_at.map(Duration::from_secs);
                     client.set_expires_at(expires_at);
                     let ttl = expires_at.map_or(0, |at| at.saturating_sub(self.clock.now()).as_secs());
-                    let refresh = RefreshPush { expires: expires_at.is_some(), ttl: ttl.try_into().unwrap_or(u32::MAX) };
+                    let refresh = RefreshPush {
+                        expires: expires_at.is_some(),
+                        ttl: ttl.try_into().unwrap_or(u32::MAX),
+                    };
                     client.push(Push { refresh: Some(refresh), ..Push::default() });
                 }
             }
@@ -503,17 +522,10 @@ impl Delivery for Node {
 }
 
 async fn subscribe_from_server(node: &Arc<Node>, client: &Arc<Client>, channel: &str) {
-    let subscribed = crate::subscribe::subscribe(node, client, crate::subscribe::Request::from_server(channel)).await;
+    let subscribed =
+        crate::subscribe::subscribe(node, client, crate::subscribe::Request::from_server(channel)).await;
     let Ok(established) = subscribed else { return };
-    let result = &established.result;
-    let push = SubscribePush {
-        recoverable: result.recoverable,
-        epoch: result.epoch.clone(),
-        offset: result.offset,
-        positioned: result.positioned,
-        data: result.data.clone(),
-    };
-    let push = Push { channel: channel.into(), subscribe: Some(push), ..Push::default() };
+    let push = crate::session::subscribed(channel, &established.result);
     established.start(vec![crate::protocol::Reply { push: Some(push), ..Default::default() }]).await;
 }
 
@@ -533,7 +545,9 @@ async fn maintain(node: Weak<Node>) {
                 let listed: Vec<(Arc<str>, ClientInfo)> = lock(&client.subscriptions)
                     .iter()
                     .filter_map(|(channel, subscription)| match subscription {
-                        Subscription::Active(active) if active.presence => Some((channel.clone(), active.info.clone())),
+                        Subscription::Active(active) if active.presence => {
+                            Some((channel.clone(), active.info.clone()))
+                        }
                         _ => None,
                     })
                     .collect();

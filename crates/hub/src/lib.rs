@@ -4,6 +4,7 @@
 //! `protocol` → `random`, `clock`, `shards`, `config`, `history` → `auth`, `outbox`, `client`, `engine`, `hooks`, `metrics` →
 //! `channels` → `hub`, `subscribe`, `session` → `transport`, `api`.
 
+mod api;
 mod auth;
 mod channels;
 mod client;
@@ -24,7 +25,8 @@ mod subscribe;
 mod transport;
 
 pub use config::{
-    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, HubConfig, RecoveryMode, SlowPolicy, TokenConfig,
+    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, HubConfig, RecoveryMode, SlowPolicy,
+    TokenConfig,
 };
 pub use history::{History, HistoryQuery, Position, Recovery, Retention};
 pub use hooks::{

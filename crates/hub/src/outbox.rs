@@ -27,7 +27,6 @@ struct Queue {
     len_max: usize,
     policy: SlowPolicy,
     end: Option<Disconnect>,
-    dropped: u64,
     writer: Option<Waker>,
 }
 
@@ -68,7 +67,6 @@ impl Outbox {
                 len_max,
                 policy,
                 end: None,
-                dropped: 0,
                 writer: None,
             }),
         }
@@ -94,10 +92,7 @@ impl Outbox {
         if queue.len + cost > queue.len_max && queue.len > 0 {
             let policy = queue.policy;
             match policy {
-                SlowPolicy::DropNewest if may_drop => {
-                    queue.dropped += 1;
-                    return Pushed::Dropped;
-                }
+                SlowPolicy::DropNewest if may_drop => return Pushed::Dropped,
                 SlowPolicy::DropOldest if may_drop && queue.make_room(cost) => pushed = Pushed::Dropped,
                 _ => {
                     queue.end(Disconnect::Slow);
@@ -149,12 +144,6 @@ impl Outbox {
         }
         Poll::Pending
     }
-
-    /// The bytes that wait, and what was dropped so far.
-    pub(crate) fn load(&self) -> (usize, u64) {
-        let queue = lock(&self.queue);
-        (queue.len, queue.dropped)
-    }
 }
 
 impl Queue {
@@ -164,7 +153,6 @@ impl Queue {
             let Some(oldest) = self.waiting.iter().position(|waiting| waiting.may_drop) else { return false };
             if let Some(waiting) = self.waiting.remove(oldest) {
                 self.len -= self::cost(&waiting.message);
-                self.dropped += 1;
             }
         }
         true
@@ -218,7 +206,6 @@ mod tests {
         assert_eq!(outbox.push_droppable("3".into()), Pushed::Dropped);
         assert_eq!(outbox.push_droppable("4".into()), Pushed::Dropped);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), ["r", "3", "4"].map(String::from).to_vec()));
-        assert_eq!(outbox.load(), (0, 2));
     }
 
     #[test]

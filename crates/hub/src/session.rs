@@ -17,9 +17,10 @@ use crate::history::{HistoryQuery, Position};
 use crate::hooks::{ConnectEvent, ConnectGrant, PublishEvent, Refusal, RpcEvent};
 use crate::hub::{Node, Origin, PublishError};
 use crate::protocol::{
-    Command, Commands, ConnectRequest, ConnectResult, Disconnect, ErrorCode, HistoryRequest, HistoryResult, PingResult,
-    PresenceResult, PresenceStatsResult, Publication, PublishRequest, PublishResult, RefreshResult, Reply, RpcResult,
-    SubRefreshRequest, SubRefreshResult, SubscribeRequest, UnsubscribeResult,
+    Command, Commands, ConnectRequest, ConnectResult, Disconnect, ErrorCode, HistoryRequest, HistoryResult,
+    PingResult, PresenceResult, PresenceStatsResult, Publication, PublishRequest, PublishResult, Push,
+    RefreshResult, Reply, RpcResult, SubRefreshRequest, SubRefreshResult, SubscribePush, SubscribeRequest,
+    SubscribeResult, UnsubscribeResult,
 };
 use crate::shards::lock;
 use crate::subscribe::{self, Grant, by_token};
@@ -36,8 +37,12 @@ pub(crate) struct Session {
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// The connect command must come first.
-    Connecting { stale_at: Duration },
-    Connected { ping: Ping },
+    Connecting {
+        stale_at: Duration,
+    },
+    Connected {
+        ping: Ping,
+    },
 }
 
 /// The server pings, the client answers.
@@ -116,7 +121,12 @@ impl Session {
             }
             State::Connected { ping: Ping::DueAt(at) } if at <= now => {
                 self.client.send(&Reply::default());
-                self.state = State::Connected { ping: Ping::MissingAt(now + config.pong_timeout) };
+                let ping = match self.client.format {
+                    // It sends nothing, so that a pong cannot be asked for.
+                    Format::EventStream => Ping::DueAt(now + config.ping_interval),
+                    _ => Ping::MissingAt(now + config.pong_timeout),
+                };
+                self.state = State::Connected { ping };
             }
             State::Connected { ping: Ping::MissingAt(at) } if at <= now => self.end(Disconnect::NoPong),
             State::Connected { .. } => {}
@@ -195,8 +205,18 @@ impl Session {
 
     /// Commands that have one reply.
     async fn answer(&mut self, command: Command, reply: &mut Reply) -> Result<(), Refusal> {
-        let Command { unsubscribe, publish, presence, presence_stats, history, ping, rpc, refresh, sub_refresh, .. } =
-            command;
+        let Command {
+            unsubscribe,
+            publish,
+            presence,
+            presence_stats,
+            history,
+            ping,
+            rpc,
+            refresh,
+            sub_refresh,
+            ..
+        } = command;
         if let Some(request) = unsubscribe {
             self.unsubscribe(&request.channel).await?;
             reply.unsubscribe = Some(UnsubscribeResult {});
@@ -240,6 +260,35 @@ impl Session {
         }
     }
 
+    /// Establishes a connection whose client sends nothing else. It is subscribed to what it names, too.
+    pub(crate) async fn connect_one_way(&mut self, request: ConnectRequest) -> Result<(), Disconnect> {
+        let wanted = request.subs.clone();
+        self.connect(0, request).await?;
+        if matches!(self.state, State::Connecting { .. }) {
+            return Err(Disconnect::InvalidToken);
+        }
+        for (channel, command) in wanted {
+            if lock(&self.client.subscriptions).contains_key(&*channel) {
+                continue;
+            }
+            let command = SubscribeRequest { channel: channel.clone(), ..command };
+            let request = subscribe::Request { command, granted: None, origin: self.origin.origin.clone() };
+            let Ok(mut established) = subscribe::subscribe(&self.node, &self.client, request).await else {
+                return Err(Disconnect::PermissionDenied);
+            };
+            let result = std::mem::take(&mut established.result);
+            let publications = result.publications.iter().cloned();
+            let replies =
+                std::iter::once(subscribed(&channel, &result)).chain(publications.map(|publication| {
+                    let publication = Some(publication);
+                    Push { channel: channel.clone(), publication, ..Push::default() }
+                }));
+            let replies = replies.map(|push| Reply { push: Some(push), ..Reply::default() }).collect();
+            established.start(replies).await;
+        }
+        Ok(())
+    }
+
     async fn connect(&mut self, id: u32, request: ConnectRequest) -> Result<(), Disconnect> {
         if !matches!(self.state, State::Connecting { .. }) {
             return Err(Disconnect::BadRequest);
@@ -270,7 +319,7 @@ impl Session {
             ttl: ttl.unwrap_or(0),
             data: grant.data,
             ping: seconds(config.ping_interval),
-            pong: true,
+            pong: self.client.format != Format::EventStream,
             node: self.node.name.clone(),
             ..ConnectResult::default()
         };
@@ -301,16 +350,20 @@ impl Session {
         let mut subs = Vec::new();
         let has_token = !request.token.is_empty();
         if has_token {
-            let claims = settings.verifier.connect(&request.token, self.node.clock.now()).map_err(|error| match error {
-                TokenError::Expired => Denied::Refused(ErrorCode::TokenExpired),
-                TokenError::Invalid => Denied::Ended(Disconnect::InvalidToken),
-            })?;
+            let claims = settings.verifier.connect(&request.token, self.node.clock.now()).map_err(
+                |error| match error {
+                    TokenError::Expired => Denied::Refused(ErrorCode::TokenExpired),
+                    TokenError::Invalid => Denied::Ended(Disconnect::InvalidToken),
+                },
+            )?;
             grant.expires_at = claims.expires_at();
             grant.info = claims.info();
             grant.channels = claims.channels;
             grant.user = claims.sub;
             let server_side = |info, data| Grant { info, data, expires_at: None, server_side: true };
-            subs.extend(claims.subs.iter().map(|(name, sub)| (name.clone(), server_side(sub.info(), sub.data()))));
+            subs.extend(
+                claims.subs.iter().map(|(name, sub)| (name.clone(), server_side(sub.info(), sub.data()))),
+            );
         }
         if let Some(hook) = &self.node.hooks.connect {
             let event = ConnectEvent {
@@ -389,8 +442,12 @@ impl Session {
         let options = self.node.options(&channel).ok_or(ErrorCode::UnknownChannel)?;
         let data = match &self.node.hooks.publish {
             Some(hook) => {
-                let event =
-                    PublishEvent { client: self.client.id.clone(), user: self.client.user().into(), channel: channel.clone(), data };
+                let event = PublishEvent {
+                    client: self.client.id.clone(),
+                    user: self.client.user().into(),
+                    channel: channel.clone(),
+                    data,
+                };
                 hook(event).await?
             }
             None => {
@@ -398,22 +455,26 @@ impl Session {
                 data
             }
         };
-        let info = lock(&self.client.subscriptions).get(&*channel).and_then(|subscription| match subscription {
-            Subscription::Active(active) => Some(active.info.clone()),
-            Subscription::Pending => None,
-        });
+        let info =
+            lock(&self.client.subscriptions).get(&*channel).and_then(|subscription| match subscription {
+                Subscription::Active(active) => Some(active.info.clone()),
+                Subscription::Pending => None,
+            });
         let info = info.unwrap_or_else(|| self.client.info(Bytes::new()));
         let publication = Publication { data, info: Some(info), ..Publication::default() };
         self.node.publish(&channel, publication, false).await.map_err(|error| match error {
             PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
-            PublishError::BadChannel | PublishError::Engine(EngineError::ChannelLimit) => ErrorCode::LimitExceeded,
+            PublishError::BadChannel | PublishError::Engine(EngineError::ChannelLimit) => {
+                ErrorCode::LimitExceeded
+            }
             PublishError::Engine(EngineError::Unavailable(_)) => ErrorCode::Internal,
         })?;
         Ok(PublishResult {})
     }
 
     async fn presence(&self, channel: &str) -> Result<Vec<crate::protocol::ClientInfo>, Refusal> {
-        let options = self.node.options(channel).filter(|_| !channel.is_empty()).ok_or(ErrorCode::UnknownChannel)?;
+        let options =
+            self.node.options(channel).filter(|_| !channel.is_empty()).ok_or(ErrorCode::UnknownChannel)?;
         if !options.presence {
             return Err(ErrorCode::NotAvailable.into());
         }
@@ -423,7 +484,8 @@ impl Session {
 
     async fn history(&self, request: HistoryRequest) -> Result<HistoryResult, Refusal> {
         let channel = &request.channel;
-        let options = self.node.options(channel).filter(|_| !channel.is_empty()).ok_or(ErrorCode::UnknownChannel)?;
+        let options =
+            self.node.options(channel).filter(|_| !channel.is_empty()).ok_or(ErrorCode::UnknownChannel)?;
         if !options.has_history() {
             return Err(ErrorCode::NotAvailable.into());
         }
@@ -432,7 +494,8 @@ impl Session {
         // A client may read at most so much at once, whatever it asks for.
         let limit = usize::try_from(request.limit).unwrap_or(usize::MAX).min(HISTORY_MAX);
         let query = HistoryQuery { since, limit: Some(limit), reverse: request.reverse };
-        let history = self.node.history(channel, &query).await.map_err(|_| ErrorCode::Internal)?.unwrap_or_default();
+        let history =
+            self.node.history(channel, &query).await.map_err(|_| ErrorCode::Internal)?.unwrap_or_default();
         if let Some(since) = &query.since
             && since.epoch != history.position.epoch
         {
@@ -485,13 +548,27 @@ impl Session {
             return Err(ErrorCode::PermissionDenied);
         }
         let grant = by_token(&self.node, &self.client, &request.channel, &request.token)?;
-        if let Some(Subscription::Active(active)) = lock(&self.client.subscriptions).get_mut(&*request.channel) {
+        if let Some(Subscription::Active(active)) =
+            lock(&self.client.subscriptions).get_mut(&*request.channel)
+        {
             active.expires_at = grant.expires_at;
         }
         let now = self.node.clock.now();
         let ttl = grant.expires_at.map_or(0, |at| seconds(at.saturating_sub(now)));
         Ok(SubRefreshResult { expires: grant.expires_at.is_some(), ttl })
     }
+}
+
+/// What tells a client of a subscription that it did not ask for by a command.
+pub(crate) fn subscribed(channel: &str, result: &SubscribeResult) -> Push {
+    let subscribe = SubscribePush {
+        recoverable: result.recoverable,
+        epoch: result.epoch.clone(),
+        offset: result.offset,
+        positioned: result.positioned,
+        data: result.data.clone(),
+    };
+    Push { channel: channel.into(), subscribe: Some(subscribe), ..Push::default() }
 }
 
 /// Publications that one history command returns.

@@ -174,10 +174,11 @@ async fn authorise(
 }
 
 pub(crate) fn by_token(node: &Node, client: &Client, channel: &str, token: &str) -> Result<Grant, ErrorCode> {
-    let claims = node.settings().verifier.subscribe(token, node.clock.now()).map_err(|error| match error {
-        TokenError::Expired => ErrorCode::TokenExpired,
-        TokenError::Invalid => ErrorCode::PermissionDenied,
-    })?;
+    let claims =
+        node.settings().verifier.subscribe(token, node.clock.now()).map_err(|error| match error {
+            TokenError::Expired => ErrorCode::TokenExpired,
+            TokenError::Invalid => ErrorCode::PermissionDenied,
+        })?;
     let is_own = claims.channel == channel
         && claims.sub == client.user()
         && (claims.client.is_empty() || claims.client == client.id);
@@ -262,7 +263,8 @@ impl Established {
     /// Sends the replies, then lets publications arrive, then tells the others. The replies of several subscriptions may be one.
     pub(crate) async fn start(self, replies: Vec<Reply>) {
         let Self { mut reserved, active, start, options, .. } = self;
-        let (node, client, channel) = (reserved.node.clone(), reserved.client.clone(), reserved.channel.clone());
+        let (node, client, channel) =
+            (reserved.node.clone(), reserved.client.clone(), reserved.channel.clone());
         let (info, key) = (active.info.clone(), active.key);
         match lock(&client.subscriptions).get_mut(&*channel) {
             Some(subscription) => *subscription = Subscription::Active(active),
@@ -275,7 +277,9 @@ impl Established {
             node.unsubscribe(&channel, &client, crate::protocol::UnsubscribeCode::InsufficientState);
             return;
         }
-        if options.presence && let Err(error) = node.engine().add_presence(&channel, &info).await {
+        if options.presence
+            && let Err(error) = node.engine().add_presence(&channel, &info).await
+        {
             tracing::warn!(%channel, %error, "presence was not added");
         }
         if options.join_leave

@@ -14,7 +14,7 @@ use crate::random::token;
 use crate::shards::Shards;
 
 /// The most publications that one recovery returns.
-pub(super) const RECOVER_MAX: usize = 10_000;
+const RECOVER_MAX: usize = 10_000;
 
 /// How long the position of a channel without subscribers outlives its last publication. A client that returns later is told
 /// that it cannot recover.
@@ -52,12 +52,90 @@ impl MemoryEngine {
         }
     }
 
+    pub(super) fn clock(&self) -> Clock {
+        self.clock
+    }
+
     fn delivery(&self) -> Option<Arc<dyn Delivery>> {
         self.delivery.get()?.upgrade()
     }
 
+    /// The histories that were kept elsewhere, before the first publication.
+    pub(super) fn restore(&self, channel: &str, log: Log) {
+        let entry = Entry { log: Some(log), subscribers: 0 };
+        if self.logs.lock(channel).insert(channel.into(), entry).is_none() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The position of a channel.
+    pub(super) fn position(&self, channel: &str) -> Result<Position, EngineError> {
+        self.with_log(channel, |log, _| log.position())
+    }
+
+    /// Adds a publication to a history and delivers it.
+    pub(super) fn append(
+        &self,
+        channel: &str,
+        publication: Publication,
+        retention: Retention,
+    ) -> Result<Position, EngineError> {
+        let delivery = self.delivery();
+        self.with_log(channel, |log, now| {
+            let publication = log.append(publication, retention, now);
+            let position = log.position();
+            // The lock of the history is held, so that publications are delivered in the order of their offsets.
+            if let Some(delivery) = delivery {
+                delivery.deliver_publication(channel, &position.epoch, &publication);
+            }
+            position
+        })
+    }
+
+    /// Drops a history. Its subscribers start again from a new epoch.
+    pub(super) fn forget(&self, channel: &str) {
+        let mut shard = self.logs.lock(channel);
+        let Some(entry) = shard.get_mut(channel) else { return };
+        if entry.log.take().is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+        if entry.subscribers == 0 {
+            shard.remove(channel);
+        } else if let Some(delivery) = self.delivery() {
+            delivery.deliver_history_lost(channel);
+        }
+    }
+
+    /// Drops what has expired; `on_expired` learns the oldest offset that is still kept, `on_forgotten` the channels that are
+    /// not kept any more.
+    pub(super) fn sweep(&self, mut on_expired: impl FnMut(&str, u64), mut on_forgotten: impl FnMut(&str)) {
+        let now = self.clock.now();
+        for mut shard in self.logs.each() {
+            shard.retain(|channel, entry| {
+                let Some(log) = &mut entry.log else { return entry.subscribers > 0 };
+                let first = log.first();
+                log.expire(now);
+                if log.first() != first {
+                    on_expired(channel, log.first());
+                }
+                // A history that nothing was published into is made again when it is asked for.
+                let ttl = if log.position().offset == 0 { Duration::ZERO } else { POSITION_TTL };
+                if entry.subscribers == 0 && log.used_at() + ttl <= now {
+                    self.count.fetch_sub(1, Ordering::Relaxed);
+                    on_forgotten(channel);
+                    return false;
+                }
+                true
+            });
+        }
+    }
+
     /// Runs `act` on the history of a channel, which is made if it is not there.
-    fn with_log<T>(&self, channel: &str, act: impl FnOnce(&mut Log, Duration) -> T) -> Result<T, EngineError> {
+    fn with_log<T>(
+        &self,
+        channel: &str,
+        act: impl FnOnce(&mut Log, Duration) -> T,
+    ) -> Result<T, EngineError> {
         let now = self.clock.now();
         let mut shard = self.logs.lock(channel);
         let entry = match shard.get_mut(channel) {
@@ -102,22 +180,13 @@ impl Engine for MemoryEngine {
         publication: Publication,
         retention: Option<Retention>,
     ) -> EngineFuture<'a, Position> {
-        let delivery = self.delivery();
         let Some(retention) = retention else {
-            if let Some(delivery) = delivery {
+            if let Some(delivery) = self.delivery() {
                 delivery.deliver_publication(channel, "", &Arc::new(publication));
             }
             return ready(Ok(Position::default()));
         };
-        ready(self.with_log(channel, |log, now| {
-            let publication = log.append(publication, retention, now);
-            let position = log.position();
-            // The lock of the history is held, so that publications are delivered in the order of their offsets.
-            if let Some(delivery) = delivery {
-                delivery.deliver_publication(channel, &position.epoch, &publication);
-            }
-            position
-        }))
+        ready(self.append(channel, publication, retention))
     }
 
     fn publish_membership<'a>(&'a self, channel: &'a str, membership: Membership) -> EngineFuture<'a, ()> {
@@ -169,16 +238,7 @@ impl Engine for MemoryEngine {
     }
 
     fn remove_history<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()> {
-        let mut shard = self.logs.lock(channel);
-        let Some(entry) = shard.get_mut(channel) else { return ready(Ok(())) };
-        if entry.log.take().is_some() {
-            self.count.fetch_sub(1, Ordering::Relaxed);
-        }
-        if entry.subscribers == 0 {
-            shard.remove(channel);
-        } else if let Some(delivery) = self.delivery() {
-            delivery.deliver_history_lost(channel);
-        }
+        self.forget(channel);
         ready(Ok(()))
     }
 
@@ -204,7 +264,8 @@ impl Engine for MemoryEngine {
     }
 
     fn presence<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, Vec<ClientInfo>> {
-        let clients = self.presence.lock(channel).get(channel).map(|clients| clients.values().cloned().collect());
+        let clients =
+            self.presence.lock(channel).get(channel).map(|clients| clients.values().cloned().collect());
         ready(Ok(clients.unwrap_or_default()))
     }
 
@@ -216,20 +277,6 @@ impl Engine for MemoryEngine {
     }
 
     fn maintain(&self) {
-        let now = self.clock.now();
-        for mut shard in self.logs.each() {
-            shard.retain(|_, entry| {
-                let Some(log) = &mut entry.log else { return entry.subscribers > 0 };
-                log.expire(now);
-                // A history that nobody published into is made again when it is asked for.
-                let ttl = if log.position().offset == 0 { Duration::ZERO } else { POSITION_TTL };
-                if entry.subscribers == 0 && log.used_at() + ttl <= now {
-                    self.count.fetch_sub(1, Ordering::Relaxed);
-                    return false;
-                }
-                true
-            });
-        }
+        self.sweep(|_, _| {}, |_| {});
     }
 }
-

@@ -1,5 +1,6 @@
 //! Engines: where histories and presence are kept, and how publications reach the other nodes.
 
+mod disk;
 mod memory;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Publication};
 
+pub use disk::{DiskEngine, DiskError};
 pub use memory::MemoryEngine;
 
 /// What an engine's operation returns.

@@ -55,7 +55,9 @@ impl Commands {
                 Some(command)
             }
             Encoding::Protobuf if self.rest.is_empty() => None,
-            Encoding::Protobuf => Some(Command::decode_length_delimited(&mut self.rest).map_err(|_| DecodeError)),
+            Encoding::Protobuf => {
+                Some(Command::decode_length_delimited(&mut self.rest).map_err(|_| DecodeError))
+            }
         }
     }
 }
@@ -156,13 +158,17 @@ mod tests {
         assert_eq!(encode_reply(Encoding::Json, &Reply::default()), b"{}");
         assert_eq!(encode_reply(Encoding::Protobuf, &Reply::default()), [0]);
         let reply = Reply { id: 3, error: Some(ErrorCode::BadRequest.into()), ..Reply::default() };
-        assert_eq!(encode_reply(Encoding::Json, &reply), br#"{"id":3,"error":{"code":107,"message":"bad request"}}"#);
+        assert_eq!(
+            encode_reply(Encoding::Json, &reply),
+            br#"{"id":3,"error":{"code":107,"message":"bad request"}}"#
+        );
     }
 
     #[test]
     fn embeds_json_payloads_and_encodes_others_as_base64() {
         for (data, json) in [(&b"{\"x\": 1}"[..], r#"{"x": 1}"#), (&[0xff, 0], r#""/wA=""#)] {
-            let publication = Publication { data: Bytes::copy_from_slice(data), offset: 5, ..Publication::default() };
+            let publication =
+                Publication { data: Bytes::copy_from_slice(data), offset: 5, ..Publication::default() };
             let push = Push { channel: "c".into(), publication: Some(publication), ..Push::default() };
             let reply = Reply { push: Some(push), ..Reply::default() };
             let expected = format!(r#"{{"push":{{"channel":"c","pub":{{"data":{json},"offset":5}}}}}}"#);

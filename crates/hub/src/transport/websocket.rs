@@ -11,6 +11,7 @@ use std::task::Poll;
 use tracing::{debug, info};
 use wireloom::{CloseCode, OwnedMessage, Receiver, Sender, WebSocket};
 
+use super::leaving::Leaving;
 use crate::channels::publication_of;
 use crate::client::{Client, Format};
 use crate::config::Access;
@@ -89,7 +90,9 @@ async fn next(work: &mut Work, receiver: &mut Receiver) -> Option<Work> {
         Work::Busy(busy) => Some(Work::Idle(busy.await)),
         Work::Idle(_) => {
             let message = receiver.recv_owned().await.ok().flatten()?.into_bytes();
-            let Work::Idle(mut session) = std::mem::replace(work, Work::Busy(Box::pin(std::future::pending()))) else {
+            let Work::Idle(mut session) =
+                std::mem::replace(work, Work::Busy(Box::pin(std::future::pending())))
+            else {
                 return None;
             };
             Some(Work::Busy(Box::pin(async move {
@@ -153,34 +156,6 @@ async fn close(sender: &mut Sender, reason: &Disconnect) {
 async fn finish(sender: &mut Sender, receiver: &mut Receiver, reason: &Disconnect) {
     close(sender, reason).await;
     while let Ok(Some(_)) = receiver.recv().await {}
-}
-
-/// Undoes what a connection did, also when its task is dropped.
-struct Leaving {
-    node: Arc<Node>,
-    client: Option<Arc<Client>>,
-    reason: Disconnect,
-}
-
-impl Leaving {
-    fn new(node: &Arc<Node>, client: &Arc<Client>) -> Self {
-        Self { node: node.clone(), client: Some(client.clone()), reason: Disconnect::ConnectionClosed }
-    }
-
-    async fn forget(mut self) {
-        if let Some(client) = &self.client {
-            self.node.forget(client, self.reason.clone()).await;
-        }
-        self.client = None;
-    }
-}
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        let (Some(client), Ok(runtime)) = (self.client.take(), tokio::runtime::Handle::try_current()) else { return };
-        let (node, reason) = (self.node.clone(), self.reason.clone());
-        runtime.spawn(async move { node.forget(&client, reason).await });
-    }
 }
 
 /// Serves a connection whose messages are the publications of one channel, both ways.
