@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use slab::Slab;
-use wireloom::OwnedMessage;
+use wireloom::{OwnedMessage, PreparedMessage};
 
 use crate::client::{Active, Client, Format, Subscription, encode, event};
 use crate::engine::Membership;
@@ -32,6 +32,9 @@ struct Subscriber {
     phase: Phase,
     join_leave: bool,
 }
+
+/// Is told of clients for which a publication did not fit.
+pub(crate) type OnSlow<'a> = &'a dyn Fn(&Client, Pushed);
 
 /// How far a subscription has come.
 #[derive(Debug)]
@@ -87,7 +90,14 @@ impl Channels {
 
     /// Lets a subscriber receive what is published from now on, behind `first`: the reply to its command, with what was
     /// recovered. False when a gap shows that the client must start again.
-    pub(crate) fn start(&self, channel: &str, key: usize, start: Start, first: &[Arc<Reply>]) -> bool {
+    pub(crate) fn start(
+        &self,
+        channel: &str,
+        key: usize,
+        start: Start,
+        first: &[Reply],
+        on_slow: OnSlow<'_>,
+    ) -> bool {
         let mut shard = self.channels.lock(channel);
         let Some(subscriber) = shard.get_mut(channel).and_then(|subscribers| subscribers.get_mut(key)) else {
             return false;
@@ -102,7 +112,7 @@ impl Channels {
                 Phase::Positioned(position) => publication.offset > position.offset,
                 _ => true,
             };
-            !is_new || subscriber.pass(&mut Encoded::new(channel, publication), None)
+            !is_new || subscriber.pass(&mut Encoded::new(channel, publication), on_slow)
         })
     }
 
@@ -122,7 +132,7 @@ impl Channels {
         channel: &str,
         epoch: &str,
         publication: &Arc<Publication>,
-        on_slow: impl Fn(&Client, Pushed),
+        on_slow: OnSlow<'_>,
     ) -> Vec<(Arc<Client>, usize)> {
         let mut shard = self.channels.lock(channel);
         let Some(subscribers) = shard.get_mut(channel) else { return Vec::new() };
@@ -135,7 +145,7 @@ impl Channels {
                 waiting.push(publication.clone());
                 continue;
             }
-            if !subscriber.pass_at(&mut encoded, epoch, &on_slow) {
+            if !subscriber.pass_at(&mut encoded, epoch, on_slow) {
                 lost.push((subscriber.client.clone(), key));
             }
         }
@@ -180,12 +190,7 @@ impl Channels {
 
 impl Subscriber {
     /// Passes a publication on, if its place in the history fits. False when there is a gap before it.
-    fn pass_at(
-        &mut self,
-        encoded: &mut Encoded<'_>,
-        epoch: &str,
-        on_slow: &impl Fn(&Client, Pushed),
-    ) -> bool {
+    fn pass_at(&mut self, encoded: &mut Encoded<'_>, epoch: &str, on_slow: OnSlow<'_>) -> bool {
         match &self.phase {
             // More was published than is kept while the history is read.
             Phase::Recovering(_) => return false,
@@ -193,10 +198,10 @@ impl Subscriber {
             Phase::Positioned(position) if encoded.publication.offset <= position.offset => return true,
             _ => {}
         }
-        self.pass(encoded, Some(&|client, pushed| on_slow(client, pushed)))
+        self.pass(encoded, on_slow)
     }
 
-    fn pass(&mut self, encoded: &mut Encoded<'_>, on_slow: Option<&dyn Fn(&Client, Pushed)>) -> bool {
+    fn pass(&mut self, encoded: &mut Encoded<'_>, on_slow: OnSlow<'_>) -> bool {
         let message = encoded.get(self.client.format);
         let pushed = match &mut self.phase {
             Phase::Positioned(position) => {
@@ -208,7 +213,7 @@ impl Subscriber {
             }
             _ => self.client.outbox.push_droppable(message),
         };
-        if let (Pushed::Dropped | Pushed::Overflowed, Some(on_slow)) = (pushed, on_slow) {
+        if matches!(pushed, Pushed::Dropped | Pushed::Overflowed) {
             on_slow(&self.client, pushed);
         }
         true
@@ -236,7 +241,7 @@ struct Encoded<'a> {
     channel: &'a str,
     publication: &'a Arc<Publication>,
     shared: Shared,
-    bare: Option<OwnedMessage>,
+    bare: Option<PreparedMessage>,
     reply: Option<Reply>,
 }
 
@@ -245,7 +250,7 @@ impl<'a> Encoded<'a> {
         Self { channel, publication, shared: Shared::default(), bare: None, reply: None }
     }
 
-    fn get(&mut self, format: Format) -> OwnedMessage {
+    fn get(&mut self, format: Format) -> PreparedMessage {
         if format == Format::Bare {
             return self.bare.get_or_insert_with(|| bare(self.publication)).clone();
         }
@@ -254,21 +259,21 @@ impl<'a> Encoded<'a> {
             let push = Push { channel: self.channel.into(), publication, ..Push::default() };
             Reply { push: Some(push), ..Reply::default() }
         });
-        self.shared.get(format, reply).unwrap_or_else(|| "".into())
+        self.shared.get(format, reply).unwrap_or_else(|| PreparedMessage::text(""))
     }
 }
 
 /// A push in every format but the bare one, each made once.
 #[derive(Default)]
 struct Shared {
-    json: Option<OwnedMessage>,
-    protobuf: Option<OwnedMessage>,
-    event: Option<OwnedMessage>,
+    json: Option<PreparedMessage>,
+    protobuf: Option<PreparedMessage>,
+    event: Option<PreparedMessage>,
 }
 
 impl Shared {
     /// `None` for formats that do not have this push.
-    fn get(&mut self, format: Format, reply: &Reply) -> Option<OwnedMessage> {
+    fn get(&mut self, format: Format, reply: &Reply) -> Option<PreparedMessage> {
         let (message, encoding) = match format {
             Format::Protocol(encoding @ Encoding::Json) => (&mut self.json, encoding),
             Format::Protocol(encoding @ Encoding::Protobuf) => (&mut self.protobuf, encoding),
@@ -285,14 +290,14 @@ impl Shared {
 }
 
 /// A publication as a bare connection receives it.
-fn bare(publication: &Publication) -> OwnedMessage {
+fn bare(publication: &Publication) -> PreparedMessage {
     let data = &publication.data;
     match publication.tags.get(BARE_TAG).map(String::as_str) {
-        Some("binary") => OwnedMessage::Binary(data.clone()),
-        Some("text") if let Ok(text) = serde_json::from_slice::<String>(data) => text.into(),
+        Some("binary") => PreparedMessage::binary(data),
+        Some("text") if let Ok(text) = serde_json::from_slice::<String>(data) => PreparedMessage::text(&text),
         _ => match std::str::from_utf8(data) {
-            Ok(text) => text.into(),
-            Err(_) => OwnedMessage::Binary(data.clone()),
+            Ok(text) => PreparedMessage::text(text),
+            Err(_) => PreparedMessage::binary(data),
         },
     }
 }
@@ -326,7 +331,8 @@ mod tests {
             OwnedMessage::from(b"\xff\x00".to_vec()),
             OwnedMessage::from(b"text".to_vec()),
         ] {
-            assert_eq!(bare(&publication_of(message.clone())), message);
+            let received = bare(&publication_of(message.clone()));
+            assert_eq!((received.as_text(), received.as_bytes()), (message.as_text(), message.as_bytes()));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use wireloom::OwnedMessage;
+use wireloom::PreparedMessage;
 
 use crate::outbox::Outbox;
 use crate::protocol::{self, ClientInfo, ConnectPush, ConnectResult, Encoding, Push, Reply};
@@ -137,18 +137,18 @@ impl Client {
 }
 
 /// A reply as one WebSocket message.
-pub(crate) fn encode(encoding: Encoding, reply: &Reply) -> OwnedMessage {
+pub(crate) fn encode(encoding: Encoding, reply: &Reply) -> PreparedMessage {
     let bytes = protocol::encode_reply(encoding, reply);
     match encoding {
         // JSON is written by serde, as UTF-8.
-        Encoding::Json => String::from_utf8(bytes).unwrap_or_default().into(),
-        Encoding::Protobuf => OwnedMessage::Binary(bytes.into()),
+        Encoding::Json => PreparedMessage::text(std::str::from_utf8(&bytes).unwrap_or_default()),
+        Encoding::Protobuf => PreparedMessage::binary(&bytes),
     }
 }
 
 /// A push as a server-sent event; a ping is an empty push, and the reply to `connect` is a push as well. There are no other
 /// replies where a client sends no commands.
-pub(crate) fn event(reply: &Reply) -> Option<OwnedMessage> {
+pub(crate) fn event(reply: &Reply) -> Option<PreparedMessage> {
     let push = match (&reply.push, &reply.connect) {
         (Some(push), _) => push.clone(),
         (None, Some(connect)) => Push { connect: Some(connect.clone().into()), ..Push::default() },
@@ -157,7 +157,7 @@ pub(crate) fn event(reply: &Reply) -> Option<OwnedMessage> {
     };
     // JSON holds no newline, so that one line of `data` is enough.
     let json = serde_json::to_string(&push).unwrap_or_default();
-    Some(format!("data: {json}\n\n").into())
+    Some(PreparedMessage::text(&format!("data: {json}\n\n")))
 }
 
 impl From<ConnectResult> for ConnectPush {

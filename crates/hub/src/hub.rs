@@ -450,7 +450,7 @@ impl Node {
         self.engine.history(channel, query, retention).await.map(Some)
     }
 
-    fn note_slow(&self, channel: &str, client: &Client, pushed: Pushed) {
+    pub(crate) fn note_slow(&self, channel: &str, client: &Client, pushed: Pushed) {
         match pushed {
             Pushed::Dropped => self.metrics.dropped.increment(),
             Pushed::Overflowed => {
@@ -474,7 +474,7 @@ pub(crate) fn retention(options: &ChannelOptions) -> Option<Retention> {
 
 impl Delivery for Node {
     fn deliver_publication(&self, channel: &str, epoch: &str, publication: &Arc<Publication>) {
-        let lost = self.channels.publish(channel, epoch, publication, |client, pushed| {
+        let lost = self.channels.publish(channel, epoch, publication, &|client, pushed| {
             self.note_slow(channel, client, pushed);
         });
         for (client, _) in lost {

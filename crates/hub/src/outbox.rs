@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
-use wireloom::OwnedMessage;
+use wireloom::PreparedMessage;
 
 use crate::config::SlowPolicy;
 use crate::protocol::Disconnect;
@@ -32,7 +32,7 @@ struct Queue {
 
 #[derive(Debug)]
 struct Waiting {
-    message: OwnedMessage,
+    message: PreparedMessage,
     may_drop: bool,
 }
 
@@ -73,16 +73,16 @@ impl Outbox {
     }
 
     /// Adds a reply, or anything else that the client cannot do without.
-    pub(crate) fn push(&self, message: OwnedMessage) -> Pushed {
+    pub(crate) fn push(&self, message: PreparedMessage) -> Pushed {
         self.add(message, false)
     }
 
     /// Adds a publication that the client can do without.
-    pub(crate) fn push_droppable(&self, message: OwnedMessage) -> Pushed {
+    pub(crate) fn push_droppable(&self, message: PreparedMessage) -> Pushed {
         self.add(message, true)
     }
 
-    fn add(&self, message: OwnedMessage, may_drop: bool) -> Pushed {
+    fn add(&self, message: PreparedMessage, may_drop: bool) -> Pushed {
         let mut queue = lock(&self.queue);
         if queue.end.is_some() {
             return Pushed::Ended;
@@ -125,7 +125,7 @@ impl Outbox {
     }
 
     /// Moves everything that waits to `into`, or registers the task when nothing does.
-    pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<OwnedMessage>) -> Poll<Taken> {
+    pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<PreparedMessage>) -> Poll<Taken> {
         let mut queue = lock(&self.queue);
         if !queue.waiting.is_empty() {
             into.extend(queue.waiting.drain(..).map(|waiting| waiting.message));
@@ -169,13 +169,17 @@ impl Queue {
     }
 }
 
-fn cost(message: &OwnedMessage) -> usize {
+fn cost(message: &PreparedMessage) -> usize {
     message.as_bytes().len() + MESSAGE_COST
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn text(text: &str) -> PreparedMessage {
+        PreparedMessage::text(text)
+    }
 
     fn take(outbox: &Outbox) -> (Poll<Taken>, Vec<String>) {
         let mut taken = Vec::new();
@@ -186,46 +190,46 @@ mod tests {
     fn full(policy: SlowPolicy) -> Outbox {
         // Room for three messages of a byte.
         let outbox = Outbox::new(3 * (MESSAGE_COST + 1), policy);
-        assert_eq!(outbox.push("r".into()), Pushed::Queued);
-        assert_eq!(outbox.push_droppable("1".into()), Pushed::Queued);
-        assert_eq!(outbox.push_droppable("2".into()), Pushed::Queued);
+        assert_eq!(outbox.push(text("r")), Pushed::Queued);
+        assert_eq!(outbox.push_droppable(text("1")), Pushed::Queued);
+        assert_eq!(outbox.push_droppable(text("2")), Pushed::Queued);
         outbox
     }
 
     #[test]
     fn disconnects_a_slow_client() {
         let outbox = full(SlowPolicy::Disconnect);
-        assert_eq!(outbox.push_droppable("3".into()), Pushed::Overflowed);
-        assert_eq!(outbox.push("4".into()), Pushed::Ended);
+        assert_eq!(outbox.push_droppable(text("3")), Pushed::Overflowed);
+        assert_eq!(outbox.push(text("4")), Pushed::Ended);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::End(Disconnect::Slow)), vec![]));
     }
 
     #[test]
     fn drops_the_oldest_publications_and_no_reply() {
         let outbox = full(SlowPolicy::DropOldest);
-        assert_eq!(outbox.push_droppable("3".into()), Pushed::Dropped);
-        assert_eq!(outbox.push_droppable("4".into()), Pushed::Dropped);
+        assert_eq!(outbox.push_droppable(text("3")), Pushed::Dropped);
+        assert_eq!(outbox.push_droppable(text("4")), Pushed::Dropped);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), ["r", "3", "4"].map(String::from).to_vec()));
     }
 
     #[test]
     fn drops_the_newest_publication() {
         let outbox = full(SlowPolicy::DropNewest);
-        assert_eq!(outbox.push_droppable("3".into()), Pushed::Dropped);
+        assert_eq!(outbox.push_droppable(text("3")), Pushed::Dropped);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), ["r", "1", "2"].map(String::from).to_vec()));
     }
 
     #[test]
     fn disconnects_when_a_message_that_must_not_be_dropped_does_not_fit() {
         for policy in [SlowPolicy::DropOldest, SlowPolicy::DropNewest, SlowPolicy::Disconnect] {
-            assert_eq!(full(policy).push("3".into()), Pushed::Overflowed, "{policy:?}");
+            assert_eq!(full(policy).push(text("3")), Pushed::Overflowed, "{policy:?}");
         }
     }
 
     #[test]
     fn takes_one_message_of_any_length() {
         let outbox = Outbox::new(10, SlowPolicy::Disconnect);
-        assert_eq!(outbox.push("x".repeat(1000).into()), Pushed::Queued);
+        assert_eq!(outbox.push(text(&"x".repeat(1000))), Pushed::Queued);
     }
 
     #[test]

@@ -6,9 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
 
+type Shard<T> = HashMap<Arc<str>, T>;
+
+/// A map from channel names, in parts with a lock each.
 #[derive(Debug)]
 pub(crate) struct Shards<T> {
-    shards: Box<[Mutex<HashMap<Arc<str>, T>>]>,
+    shards: Box<[Mutex<Shard<T>>]>,
     hasher: RandomState,
 }
 
@@ -18,13 +21,13 @@ impl<T> Shards<T> {
     }
 
     /// The part of the map that holds `name`.
-    pub(crate) fn lock(&self, name: &str) -> MutexGuard<'_, HashMap<Arc<str>, T>> {
+    pub(crate) fn lock(&self, name: &str) -> MutexGuard<'_, Shard<T>> {
         let shard = self.hasher.hash_one(name) as usize % SHARDS;
         lock(&self.shards[shard])
     }
 
     /// Every part, one after the other.
-    pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, HashMap<Arc<str>, T>>> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard<T>>> {
         self.shards.iter().map(lock)
     }
 

@@ -272,8 +272,8 @@ impl Established {
             None => return,
         }
         reserved.step = Step::Done;
-        let replies: Vec<Arc<Reply>> = replies.into_iter().map(Arc::new).collect();
-        if !node.channels.start(&channel, key, start, &replies) {
+        let on_slow = |client: &Client, pushed| node.note_slow(&channel, client, pushed);
+        if !node.channels.start(&channel, key, start, &replies, &on_slow) {
             node.unsubscribe(&channel, &client, crate::protocol::UnsubscribeCode::InsufficientState);
             return;
         }

@@ -50,7 +50,7 @@ impl std::error::Error for DiskError {}
 enum Job {
     Publish {
         channel: String,
-        publication: Publication,
+        publication: Box<Publication>,
         retention: Retention,
         done: oneshot::Sender<Result<Position, EngineError>>,
     },
@@ -193,7 +193,7 @@ impl Store {
                             }
                         };
                         position.offset += 1;
-                        let mut publication = publication.clone();
+                        let mut publication = Publication::clone(publication);
                         publication.offset = position.offset;
                         let expires_at = now.saturating_add(retention.ttl).as_millis();
                         let expires_at = u64::try_from(expires_at).unwrap_or(u64::MAX);
@@ -224,7 +224,7 @@ impl Store {
         match job {
             Job::Publish { channel, publication, retention, done } => {
                 // The publisher may have gone.
-                let _ = done.send(self.memory.append(&channel, publication, retention));
+                let _ = done.send(self.memory.append(&channel, *publication, retention));
             }
             Job::Expire { .. } => {}
             Job::Remove { channel, done } => {
@@ -254,6 +254,7 @@ impl Engine for DiskEngine {
         let Some(retention) = retention else { return self.memory.publish(channel, publication, None) };
         Box::pin(async move {
             let (done, written) = oneshot::channel();
+            let publication = Box::new(publication);
             self.submit(Job::Publish { channel: channel.into(), publication, retention, done })?;
             written.await.map_err(|_| stopped())?
         })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tracing::info;
-use wireloom::{Body, BodySender, OwnedMessage, Response};
+use wireloom::{Body, BodySender, PreparedMessage, Response};
 
 use super::leaving::Leaving;
 use crate::client::{Client, Format};
@@ -64,7 +64,7 @@ async fn run(
                         DisconnectPush { code: reason.code().into(), reason: reason.reason().into(), reconnect: reason.allows_reconnect() };
                     let push = Push { disconnect: Some(disconnect), ..Push::default() };
                     if let Some(event) = crate::client::event(&Reply { push: Some(push), ..Reply::default() }) {
-                        let _ = body.send(event.into_bytes()).await;
+                        let _ = body.send(event.as_bytes().to_vec()).await;
                     }
                     return reason;
                 }
@@ -76,11 +76,6 @@ async fn run(
 }
 
 /// All messages as one chunk.
-fn joined(messages: &mut Vec<OwnedMessage>) -> Bytes {
-    if let [_] = &messages[..]
-        && let Some(message) = messages.pop()
-    {
-        return message.into_bytes();
-    }
-    messages.drain(..).flat_map(OwnedMessage::into_bytes).collect()
+fn joined(messages: &mut Vec<PreparedMessage>) -> Bytes {
+    messages.drain(..).flat_map(|message| message.as_bytes().to_vec()).collect()
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tracing::{debug, info};
-use wireloom::{CloseCode, OwnedMessage, Receiver, Sender, WebSocket};
+use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket};
 
 use super::leaving::Leaving;
 use crate::channels::publication_of;
@@ -115,11 +115,11 @@ async fn write(
     node: &Node,
     client: &Client,
     sender: &mut Sender,
-    messages: &mut Vec<OwnedMessage>,
+    messages: &mut Vec<PreparedMessage>,
 ) -> Result<(), Disconnect> {
     let writing = async {
         for message in messages.drain(..) {
-            sender.feed(message).await?;
+            sender.feed(&message).await?;
         }
         sender.flush().await
     };
