@@ -86,7 +86,9 @@ impl Hub {
         let origin = Origin { peer: Some(request.peer()), origin, encoding: Encoding::Json };
         let response = transport::event_stream(self.0.clone(), connect, origin);
         match allowed {
-            Some(origin) => response.with_header("Access-Control-Allow-Origin", &origin),
+            Some(origin) => {
+                response.with_header("Access-Control-Allow-Origin", &origin).unwrap_or_else(Response::from)
+            }
             None => response,
         }
     }

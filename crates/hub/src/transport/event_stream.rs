@@ -27,7 +27,8 @@ pub(crate) fn event_stream(node: Arc<Node>, request: ConnectRequest, origin: Ori
         leaving.reason = run(&node, &client, session, request, body).await;
         leaving.forget().await;
     });
-    Response::new(200).with_body("text/event-stream", stream).with_header("Cache-Control", "no-cache")
+    let response = Response::new(200).with_body("text/event-stream", stream);
+    response.with_header("Cache-Control", "no-cache").unwrap_or_else(Response::from)
 }
 
 async fn run(
