@@ -67,6 +67,10 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
+    /// Between probes that found the window wide enough. Round trips within a machine are so short that probes would be taken
+    /// for a flood of PING (CVE-2019-9512): `Limits::pings` allows 100 a second for long.
+    const PROBE_PAUSE_MIN: Duration = Duration::from_millis(50);
+
     pub(crate) const fn new(start: u32, max: u32) -> Self {
         Self {
             target: start,
@@ -125,7 +129,8 @@ impl Growth {
         }
         // Twice a round trip, four times, ... 256 times: the path may have become wider.
         self.settled = (self.settled + 1).min(8);
-        self.next_probe_at = now.saturating_add(round_trip.saturating_mul(1 << self.settled));
+        let pause = round_trip.saturating_mul(1 << self.settled).max(Self::PROBE_PAUSE_MIN);
+        self.next_probe_at = now.saturating_add(pause);
         Some(round_trip)
     }
 }
@@ -209,6 +214,20 @@ mod tests {
         }
         assert_eq!(targets, [65_535, 131_070, 262_140, 524_280, 1_048_560, 1 << 20]);
         assert!(!growth.start_probe(now));
+    }
+
+    #[test]
+    fn probes_over_a_short_path_are_no_flood() {
+        let mut growth = Growth::new(65_535, 1 << 20);
+        let mut probes = 0;
+        for tick in 0..1_000_000 {
+            let now = Duration::from_micros(tick * 10);
+            if growth.start_probe(now) {
+                probes += 1;
+                growth.finish_probe(now);
+            }
+        }
+        assert!((100..=200).contains(&probes), "{probes} in 10 s");
     }
 
     #[test]

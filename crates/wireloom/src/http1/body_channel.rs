@@ -8,10 +8,6 @@ use bytes::{Bytes, BytesMut};
 
 use crate::error::Error;
 use crate::headers::Headers;
-use crate::memory::{Account, Evict};
-
-#[derive(Default)]
-struct Shared(Mutex<Channel>);
 
 #[derive(Default)]
 struct Channel {
@@ -32,49 +28,23 @@ pub(super) enum Demand {
 }
 
 /// The application's end.
-pub(crate) struct BodyReceiver(Arc<Shared>);
+pub(crate) struct BodyReceiver(Arc<Mutex<Channel>>);
 
 /// The connection's end. Dropping it before [`finish`](Self::finish) fails the body.
-pub(super) struct BodySender(Arc<Shared>);
+pub(super) struct BodySender(Arc<Mutex<Channel>>);
 
 pub(super) fn body_channel() -> (BodySender, BodyReceiver) {
-    let channel = Arc::<Shared>::default();
+    let channel = Arc::new(Mutex::default());
     (BodySender(channel.clone()), BodyReceiver(channel))
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Channel> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn end(&self, end: Result<(), Error>, trailers: Option<Headers>) {
-        let mut channel = self.lock();
-        if channel.end.is_none() {
-            channel.end = Some(end);
-            channel.trailers = trailers;
-        }
-        let receiver = channel.receiver.take();
-        drop(channel);
-        receiver.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// A request whose body is collected ends with [`Error::Overloaded`], which is answered with 503.
-impl Evict for Shared {
-    fn evict(&self) {
-        let mut channel = self.lock();
-        channel.content = BytesMut::new();
-        channel.demand = Some(Demand::Closed);
-        let sender = channel.sender.take();
-        drop(channel);
-        sender.into_iter().for_each(Waker::wake);
-        self.end(Err(Error::Overloaded), None);
-    }
+fn lock(channel: &Mutex<Channel>) -> MutexGuard<'_, Channel> {
+    channel.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl BodyReceiver {
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
-        let mut channel = self.0.lock();
+        let mut channel = lock(&self.0);
         if !channel.content.is_empty() {
             return Poll::Ready(Some(Ok(channel.content.split().freeze())));
         }
@@ -83,7 +53,7 @@ impl BodyReceiver {
             Some(Err(error)) => return Poll::Ready(Some(Err(error.clone()))),
             None => {}
         }
-        channel.demand.get_or_insert(Demand::Content);
+        channel.demand = Some(Demand::Content);
         channel.receiver = Some(cx.waker().clone());
         let sender = channel.sender.take();
         drop(channel);
@@ -91,20 +61,14 @@ impl BodyReceiver {
         Poll::Pending
     }
 
-    /// The body is ended when the server has to free memory.
-    pub(crate) fn end_on_evict(&self, account: &Account) {
-        let weak = Arc::downgrade(&self.0);
-        account.on_evict(weak);
-    }
-
     pub(crate) fn trailers(&mut self) -> Option<Headers> {
-        self.0.lock().trailers.take()
+        lock(&self.0).trailers.take()
     }
 }
 
 impl Drop for BodyReceiver {
     fn drop(&mut self) {
-        let mut channel = self.0.lock();
+        let mut channel = lock(&self.0);
         channel.demand = Some(Demand::Closed);
         channel.content = BytesMut::new();
         let sender = channel.sender.take();
@@ -116,7 +80,7 @@ impl Drop for BodyReceiver {
 impl BodySender {
     /// Ready when content is asked for, or the receiver was dropped.
     pub(super) fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
-        let mut channel = self.0.lock();
+        let mut channel = lock(&self.0);
         match channel.demand {
             Some(demand) => Poll::Ready(demand),
             None => {
@@ -128,12 +92,12 @@ impl BodySender {
 
     /// Whether the receiver was dropped.
     pub(super) fn is_closed(&self) -> bool {
-        self.0.lock().demand == Some(Demand::Closed)
+        lock(&self.0).demand == Some(Demand::Closed)
     }
 
     /// Hands over the bytes that `append` adds to the content.
     pub(super) fn put<T>(&self, append: impl FnOnce(&mut BytesMut) -> T) -> T {
-        let mut channel = self.0.lock();
+        let mut channel = lock(&self.0);
         let result = append(&mut channel.content);
         if channel.demand == Some(Demand::Closed) {
             channel.content = BytesMut::new();
@@ -150,12 +114,23 @@ impl BodySender {
 
     /// Ends the body.
     pub(super) fn finish(&self, trailers: Headers) {
-        self.0.end(Ok(()), Some(trailers).filter(|trailers| !trailers.is_empty()));
+        self.end(Ok(()), Some(trailers).filter(|trailers| !trailers.is_empty()));
     }
 
     /// Ends the body with an error.
     pub(super) fn fail(&self, error: Error) {
-        self.0.end(Err(error), None);
+        self.end(Err(error), None);
+    }
+
+    fn end(&self, end: Result<(), Error>, trailers: Option<Headers>) {
+        let mut channel = lock(&self.0);
+        if channel.end.is_none() {
+            channel.end = Some(end);
+            channel.trailers = trailers;
+        }
+        let receiver = channel.receiver.take();
+        drop(channel);
+        receiver.into_iter().for_each(Waker::wake);
     }
 }
 

@@ -35,6 +35,9 @@ mod recv_stream;
 mod requests;
 mod send_stream;
 mod shared;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+mod simulation;
 mod slots;
 mod sync;
 mod timers;

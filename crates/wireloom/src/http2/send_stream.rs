@@ -44,6 +44,19 @@ impl SendStream {
         self.command(end_stream, |state, key| state.core.send_response(key, fields, end_stream))
     }
 
+    /// Sends an interim response; `fields` begin with `:status`, from 100 to 199.
+    ///
+    /// # Errors
+    /// As [`send_response`](Self::send_response).
+    #[cfg(test)]
+    pub(crate) fn send_informational<'f, I>(&mut self, fields: I) -> Result<(), Error>
+    where
+        I: IntoIterator<Item = Field<'f>>,
+        I::IntoIter: Clone,
+    {
+        self.command(false, |state, key| state.core.send_informational(key, fields))
+    }
+
     /// Ready with the free room of the stream's send queue, in bytes. [`send`](Self::send) accepts more, and queues it.
     ///
     /// # Errors

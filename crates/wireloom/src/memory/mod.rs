@@ -269,29 +269,8 @@ impl Memory {
     }
 
     fn add(&self, category: Category, len: usize) {
-        let before = self.total.fetch_add(len, Ordering::AcqRel);
-        self.added(category, before, len);
-    }
-
-    /// As [`add`](Self::add), within the limit.
-    fn try_add(&self, category: Category, len: usize) -> Result<(), Exhausted> {
-        let max = self.max();
-        let within = |total: usize| total.checked_add(len).filter(|&total| total <= max);
-        match self.total.fetch_update(Ordering::AcqRel, Ordering::Relaxed, within) {
-            Ok(before) => {
-                self.added(category, before, len);
-                Ok(())
-            }
-            Err(_) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                self.pressed.notify_one();
-                Err(Exhausted)
-            }
-        }
-    }
-
-    fn added(&self, category: Category, before: usize, len: usize) {
         self.categories[category as usize].fetch_add(len, Ordering::Relaxed);
+        let before = self.total.fetch_add(len, Ordering::AcqRel);
         if self.pressure_at(before + len) > self.pressure_at(before) {
             self.pressed.notify_one();
         }
@@ -300,13 +279,10 @@ impl Memory {
     fn subtract(&self, category: Category, len: usize) {
         self.categories[category as usize].fetch_sub(len, Ordering::Relaxed);
         let before = self.total.fetch_sub(len, Ordering::AcqRel);
-        if self.pressure_at(before) > Pressure::Normal && self.pressure_at(before - len) == Pressure::Normal {
-            self.wake_waiting();
-        }
-    }
-
-    fn wake_waiting(&self) {
-        if self.has_waiting.swap(false, Ordering::AcqRel) {
+        if self.pressure_at(before) > Pressure::Normal
+            && self.pressure_at(before - len) == Pressure::Normal
+            && self.has_waiting.swap(false, Ordering::AcqRel)
+        {
             let waiting = std::mem::take(&mut *lock(&self.waiting));
             waiting.into_iter().for_each(Waker::wake);
         }
@@ -367,16 +343,13 @@ impl Account {
     }
 
     /// Ready when the connection may read: memory is not near the limit, or the connection holds none of it, so that clients
-    /// with small messages are served at all times; or it was evicted and is to see that.
+    /// with small messages are served at all times.
     pub(crate) fn poll_read_allowed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(inner) = &self.0 else { return Poll::Ready(()) };
-        let is_evicted = || inner.is_evicted.load(Ordering::Acquire);
-        if inner.memory.pressure() == Pressure::Normal || inner.held() == 0 || is_evicted() {
+        if inner.memory.pressure() == Pressure::Normal || inner.held() == 0 {
             return Poll::Ready(());
         }
-        let normal = inner.memory.poll_normal(cx);
-        // It may have been evicted before the waker was there.
-        if is_evicted() { Poll::Ready(()) } else { normal }
+        inner.memory.poll_normal(cx)
     }
 
     /// Ready when memory is not near the limit: before a window is granted.
@@ -410,10 +383,9 @@ impl Inner {
     fn evict(&self) -> bool {
         let target = lock(&self.target).as_ref().and_then(Weak::upgrade);
         let Some(target) = target else { return false };
-        self.is_evicted.store(true, Ordering::Release);
+        self.is_evicted.store(true, Ordering::Relaxed);
         self.memory.evicted.fetch_add(1, Ordering::Relaxed);
         target.evict();
-        self.memory.wake_waiting();
         true
     }
 
@@ -475,9 +447,12 @@ impl Reservation {
         let Some(inner) = &self.account.0 else { return Ok(()) };
         let memory = &inner.memory;
         let more = (granules - self.granules) as usize * GRANULE;
-        memory.try_add(self.category, more)?;
-        inner.held.fetch_add(more, Ordering::Relaxed);
-        self.granules = granules;
+        if memory.total.load(Ordering::Relaxed).saturating_add(more) > memory.max() {
+            memory.refused.fetch_add(1, Ordering::Relaxed);
+            memory.pressed.notify_one();
+            return Err(Exhausted);
+        }
+        self.change(granules);
         Ok(())
     }
 

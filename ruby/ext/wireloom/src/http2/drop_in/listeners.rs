@@ -1,22 +1,21 @@
-//! The listeners of a connection or a stream, called without a Hash or an Array in between.
+//! Who wants to hear of what: the listeners of a connection or a stream, called without a Hash or an Array in between.
 
+use std::cell::RefCell;
+
+use magnus::gc::Marker;
 use magnus::rb_sys::AsRawValue;
-use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
 use magnus::{Error, Ruby, Symbol, Value, block::Proc};
 use rb_sys::VALUE;
 
-use super::frame::NIL;
+use super::frame::{NIL, value};
 use super::names::sym;
-use crate::exclusive::Exclusive;
-use crate::held::{Held, Managed, Owner, traced};
 
 #[derive(Clone, Copy)]
 struct Listener {
-    /// A Symbol; one made from a String at run time can be collected.
-    event: Held,
-    callable: Held,
-    /// Identifies the listener while others come and go.
+    event: VALUE,
+    callable: VALUE,
+    /// Tells listeners apart while others come and go.
     token: u32,
     once: bool,
 }
@@ -27,31 +26,25 @@ pub(crate) struct Listeners {
     tokens: u32,
 }
 
-traced!(Listener { event, callable, token, once });
-traced!(Listeners { list, tokens });
-
-/// A connection or a stream.
-pub(crate) trait Emitter: Managed {
-    fn listeners(&self) -> &Exclusive<Listeners>;
-
-    /// Whether the event has a listener.
-    #[inline]
-    fn listens(&self, event: VALUE) -> bool {
-        self.listeners().with(|listeners| listeners.any(event))
-    }
-}
-
 impl Listeners {
+    pub(crate) fn mark(&self, marker: &Marker) {
+        for listener in &self.list {
+            // Symbols made from Strings at run time can be collected too.
+            marker.mark(value(listener.event));
+            marker.mark(value(listener.callable));
+        }
+    }
+
     pub(crate) fn heap_size(&self) -> usize {
         self.list.capacity() * size_of::<Listener>()
     }
 
     #[inline]
-    fn any(&self, event: VALUE) -> bool {
-        self.list.iter().any(|listener| listener.event.raw() == event)
+    pub(crate) fn any(&self, event: VALUE) -> bool {
+        self.list.iter().any(|listener| listener.event == event)
     }
 
-    fn add(&mut self, event: Held, callable: Held, once: bool) {
+    pub(crate) fn add(&mut self, event: VALUE, callable: VALUE, once: bool) {
         self.tokens = self.tokens.wrapping_add(1);
         if self.list.capacity() == self.list.len() {
             self.list.reserve_exact(self.list.len().clamp(4, 64));
@@ -61,11 +54,11 @@ impl Listeners {
 
     #[inline]
     fn next(&self, event: VALUE, from: usize) -> Option<(usize, Listener)> {
-        let at = from + self.list.get(from..)?.iter().position(|listener| listener.event.raw() == event)?;
+        let at = from + self.list.get(from..)?.iter().position(|listener| listener.event == event)?;
         Some((at, self.list[at]))
     }
 
-    /// The position of the listener that was at `at`.
+    /// Where the listener stands now, which stood at `at`.
     fn find(&self, at: usize, token: u32) -> Option<usize> {
         match self.list.get(at) {
             Some(listener) if listener.token == token => Some(at),
@@ -74,8 +67,13 @@ impl Listeners {
     }
 }
 
-/// Adds the block as a listener of the event, a Symbol or an object with `to_sym`.
-pub(crate) fn listen<T: Emitter>(ruby: &Ruby, this: Obj<T>, event: Value, once: bool) -> Result<(), Error> {
+/// Adds the block as a listener of the event, a Symbol or what has `to_sym`. Both are now held.
+pub(crate) fn listen(
+    ruby: &Ruby,
+    listeners: &RefCell<Listeners>,
+    event: Value,
+    once: bool,
+) -> Result<[VALUE; 2], Error> {
     let Ok(callable) = ruby.block_proc() else {
         return Err(Error::new(ruby.exception_arg_error(), "must provide callback"));
     };
@@ -83,52 +81,43 @@ pub(crate) fn listen<T: Emitter>(ruby: &Ruby, this: Obj<T>, event: Value, once: 
         Some(symbol) => symbol,
         None => event.funcall_public("to_sym", ())?,
     };
-    let owner = Owner::of(this);
-    let (event, callable) = (Held::new(owner, event.as_raw()), Held::new(owner, callable.as_raw()));
-    this.listeners().with(|listeners| listeners.add(event, callable, once));
-    Ok(())
+    let held = [event.as_raw(), callable.as_raw()];
+    listeners.borrow_mut().add(held[0], held[1], once);
+    Ok(held)
 }
 
-/// Calls the listeners of an event in their order. One that returns `:delete`, or that was added by `once`, is removed; when one
-/// raises, those behind it are not called. `this` stays alive until the last one has returned.
+/// Calls the listeners of an event in their order. One that answers `:delete`, or that wanted to hear once, goes; when one
+/// raises, those behind it stay uncalled.
 #[inline]
-pub(crate) fn emit<T: Emitter>(
-    this: Obj<T>,
+pub(crate) fn emit(
+    listeners: &RefCell<Listeners>,
     event: VALUE,
     args: &[VALUE],
     block: VALUE,
 ) -> Result<(), Error> {
-    let done = emit_from(this, event, args, block);
-    std::hint::black_box(this.as_raw());
-    done
-}
-
-#[inline]
-fn emit_from<T: Emitter>(this: Obj<T>, event: VALUE, args: &[VALUE], block: VALUE) -> Result<(), Error> {
     let mut from = 0;
     loop {
-        let next = this.listeners().with(|listeners| listeners.next(event, from));
+        let next = listeners.borrow().next(event, from);
         let Some((at, listener)) = next else { return Ok(()) };
-        let answer = call(listener.callable.raw(), args, block)?;
-        let remove = listener.once || answer == sym().delete;
-        from = this.listeners().with(|listeners| {
-            let now = listeners.find(at, listener.token);
-            if !remove {
-                return now.map_or(at, |now| now + 1);
-            }
+        let answer = call(listener.callable, args, block)?;
+        let mut listeners = listeners.borrow_mut();
+        let now = listeners.find(at, listener.token);
+        if listener.once || answer == sym().delete {
             if let Some(now) = now {
                 listeners.list.remove(now);
             }
-            now.unwrap_or(at)
-        });
+            from = now.unwrap_or(at);
+        } else {
+            from = now.map_or(at, |now| now + 1);
+        }
     }
 }
 
 #[inline]
 fn call(callable: VALUE, args: &[VALUE], block: VALUE) -> Result<VALUE, Error> {
-    // What is raised lands in `protect`: nothing in here needs to be dropped.
+    // `protect` is a jump's landing place: nothing in here needs to be dropped.
     magnus::rb_sys::protect(|| {
-        // SAFETY: the listener is a Proc, held by this stack; the arguments lie on this stack.
+        // SAFETY: the listener is a Proc, marked by its list or held by this stack; the arguments lie on this stack.
         unsafe { rb_sys::rb_proc_call_with_block(callable, args.len() as _, args.as_ptr(), block) }
     })
 }
@@ -151,9 +140,8 @@ impl<'a> Emission<'a> {
         })
     }
 
-    pub(crate) fn deliver<T: Emitter>(&self, this: Obj<T>) -> Result<(), Error> {
-        // SAFETY: a Value is a VALUE; these are the arguments of the call, which Ruby holds.
-        let args = unsafe { std::slice::from_raw_parts(self.args.as_ptr().cast::<VALUE>(), self.args.len()) };
-        emit(this, self.event, args, self.block)
+    pub(crate) fn deliver(&self, listeners: &RefCell<Listeners>) -> Result<(), Error> {
+        let args: Vec<VALUE> = self.args.iter().map(|arg| arg.as_raw()).collect();
+        emit(listeners, self.event, &args, self.block)
     }
 }

@@ -20,11 +20,12 @@ mod stream;
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
-use magnus::{Error, RHash, RModule, RString, Ruby, Symbol, TryConvert, Value, prelude::*, scan_args};
+use magnus::{
+    Error, RHash, RModule, RString, Ruby, Symbol, TryConvert, Value, function, method, prelude::*, scan_args,
+};
 use rb_sys::VALUE;
 
-use crate::guard::{function, method};
-use crate::held::{Held, Owner};
+use crate::panic::guard;
 use connection::{Connection, Opening, Stage, Upgrade};
 use frame::{Frame, NIL, value};
 use frame_buffer::FrameBuffer;
@@ -47,16 +48,19 @@ impl Connection {
         local: Value,
         remote: Value,
     ) -> Nothing {
-        settings::set_up(ruby, this, is_client, encoding, local, remote)
+        guard(ruby, || settings::set_up(ruby, this, is_client, encoding, local, remote))
     }
 
-    fn rb_initialize_copy(this: Obj<Self>, other: Obj<Self>) -> Result<Obj<Self>, Error> {
-        this.copy_from(&other, Owner::of(this))?;
-        Ok(this)
+    fn rb_initialize_copy(ruby: &Ruby, this: Obj<Self>, other: Value) -> Result<Obj<Self>, Error> {
+        let other = Obj::<Self>::try_convert(other)?;
+        guard(ruby, || {
+            this.copy_from(&other)?;
+            Ok(this)
+        })
     }
 
     fn rb_receive(ruby: &Ruby, this: Obj<Self>, data: Option<RString>) -> Nothing {
-        receive::receive(ruby, this, data)
+        guard(ruby, || receive::receive(ruby, this, data))
     }
 
     fn rb_append(ruby: &Ruby, this: Obj<Self>, data: Option<RString>) -> Nothing {
@@ -67,34 +71,34 @@ impl Connection {
     }
 
     fn rb_send(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Nothing {
-        send::send(ruby, this, &mut Frame::from_hash(ruby, hash)?)
+        guard(ruby, || send::send(ruby, this, &mut Frame::from_hash(ruby, hash)?))
     }
 
     fn rb_encode(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Nothing {
-        send::encode(ruby, this, &mut Frame::from_hash(ruby, hash)?)
+        guard(ruby, || send::encode(ruby, this, &mut Frame::from_hash(ruby, hash)?))
     }
 
     fn rb_ping(ruby: &Ruby, this: Obj<Self>, payload: RString) -> Nothing {
-        send::ping(ruby, this, payload.as_value(), 0)
+        guard(ruby, || send::ping(ruby, this, payload.as_value(), 0))
     }
 
     fn rb_goaway(ruby: &Ruby, this: Obj<Self>, args: &[Value]) -> Nothing {
         let args = scan_args::scan_args::<(), (Option<Value>, Option<Value>), (), (), (), ()>(args)?;
         let error = args.optional.0.map_or(sym().no_error, |error| error.as_raw());
         let payload = args.optional.1.map_or(NIL, |payload| payload.as_raw());
-        send::goaway(ruby, this, error, payload)
+        guard(ruby, || send::goaway(ruby, this, error, payload))
     }
 
     fn rb_window_update(ruby: &Ruby, this: Obj<Self>, increment: i64) -> Nothing {
-        send::window_update(ruby, this, increment)
+        guard(ruby, || send::window_update(ruby, this, increment))
     }
 
     fn rb_settings(ruby: &Ruby, this: Obj<Self>, payload: Value) -> Nothing {
-        settings::settings(ruby, this, payload)
+        guard(ruby, || settings::settings(ruby, this, payload))
     }
 
     fn rb_send_connection_preface(ruby: &Ruby, this: Obj<Self>) -> Nothing {
-        settings::send_connection_preface(ruby, this)
+        guard(ruby, || settings::send_connection_preface(ruby, this))
     }
 
     fn rb_new_stream(
@@ -105,14 +109,14 @@ impl Connection {
         parent: Value,
         state: Symbol,
     ) -> Result<Obj<Stream>, Error> {
-        {
+        guard(ruby, || {
             let opening = opening(ruby, 0, weight, dependency, parent, state)?;
             connection::new_stream(ruby, this, opening)
-        }
+        })
     }
 
     fn rb_activate_stream(ruby: &Ruby, this: Obj<Self>, id: u32) -> Result<Obj<Stream>, Error> {
-        connection::activate_stream(ruby, this, Opening::new(id))
+        guard(ruby, || connection::activate_stream(ruby, this, Opening::new(id)))
     }
 
     fn rb_upgrade(this: Obj<Self>, stage: i32) {
@@ -123,29 +127,29 @@ impl Connection {
     }
 
     fn rb_set_origins(this: Obj<Self>, origins: Value, due: bool) {
-        this.origin_set.set(Held::new(Owner::of(this), origins.as_raw()));
+        this.origin_set.set(origins.as_raw());
         this.origins_due.set(due);
     }
 
     fn rb_on(ruby: &Ruby, this: Obj<Self>, event: Value) -> Nothing {
-        listeners::listen(ruby, this, event, false)
+        listeners::listen(ruby, &this.listeners, event, false).map(|_| ())
     }
 
     fn rb_once(ruby: &Ruby, this: Obj<Self>, event: Value) -> Nothing {
-        listeners::listen(ruby, this, event, true)
+        listeners::listen(ruby, &this.listeners, event, true).map(|_| ())
     }
 
     fn rb_emit(ruby: &Ruby, this: Obj<Self>, args: &[Value]) -> Nothing {
         let emission = Emission::of(ruby, args)?;
-        emission.deliver(this)
+        guard(ruby, || emission.deliver(&this.listeners))
     }
 
     fn rb_flush(ruby: &Ruby, this: Obj<Self>) -> Nothing {
-        send::flush(ruby, this)
+        guard(ruby, || send::flush(ruby, this))
     }
 
     fn rb_send_buffer(ruby: &Ruby, this: Obj<Self>) -> Result<Obj<FrameBuffer>, Error> {
-        FrameBuffer::of(ruby, Owner::of(this), &this.buffer)
+        FrameBuffer::of(ruby, &this.buffer)
     }
 }
 
@@ -162,6 +166,13 @@ fn opening(
     Ok(Opening { id, weight, dependency, parent: parent.as_raw(), state })
 }
 
+fn listen(ruby: &Ruby, this: Obj<Stream>, event: Value, once: bool) -> Nothing {
+    for held in listeners::listen(ruby, &this.listeners, event, once)? {
+        stream::holds(this, held);
+    }
+    Ok(())
+}
+
 /// Methods of `HTTP2::Stream`.
 impl Stream {
     #[allow(clippy::too_many_arguments)]
@@ -176,18 +187,23 @@ impl Stream {
         state: Symbol,
     ) -> Nothing {
         let opening = opening(ruby, id, weight, dependency, parent, state)?;
-        connection::set_up_stream(ruby, connection, this, opening)
+        guard(ruby, || connection::set_up_stream(ruby, connection, &this, opening))?;
+        for held in [&this.connection, &this.sender, &this.parent] {
+            stream::holds(this, held.get());
+        }
+        Ok(())
     }
 
-    fn rb_initialize_copy(this: Obj<Self>, other: Obj<Self>) -> Obj<Self> {
+    fn rb_initialize_copy(this: Obj<Self>, other: Value) -> Result<Obj<Self>, Error> {
+        let other = Obj::<Self>::try_convert(other)?;
         this.copy_from(&other);
         // SAFETY: a live object of this extension, of a type that write barriers protect.
         unsafe { rb_sys::rb_gc_writebarrier_unprotect(this.as_raw()) };
-        this
+        Ok(this)
     }
 
     fn rb_receive(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Nothing {
-        stream::receive(ruby, this, &mut Frame::from_hash(ruby, hash)?)
+        guard(ruby, || stream::receive(ruby, this, &mut Frame::from_hash(ruby, hash)?))
     }
 
     fn rb_append(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Nothing {
@@ -198,7 +214,7 @@ impl Stream {
     }
 
     fn rb_send(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Nothing {
-        stream::send(ruby, this, &mut Frame::from_hash(ruby, hash)?)
+        guard(ruby, || stream::send(ruby, this, &mut Frame::from_hash(ruby, hash)?))
     }
 
     fn rb_headers(
@@ -208,44 +224,44 @@ impl Stream {
         end_headers: bool,
         end_stream: bool,
     ) -> Nothing {
-        stream::headers(ruby, this, headers, end_headers, end_stream)
+        guard(ruby, || stream::headers(ruby, this, headers, end_headers, end_stream))
     }
 
     fn rb_data(ruby: &Ruby, this: Obj<Self>, payload: RString, end_stream: bool) -> Nothing {
-        stream::data(ruby, this, payload, end_stream)
+        guard(ruby, || stream::data(ruby, this, payload, end_stream))
     }
 
     fn rb_close(ruby: &Ruby, this: Obj<Self>, args: &[Value]) -> Nothing {
         let args = scan_args::scan_args::<(), (Option<Value>,), (), (), (), ()>(args)?;
         let error = args.optional.0.map_or(sym().stream_closed, |error| error.as_raw());
-        stream::close(ruby, this, error)
+        guard(ruby, || stream::close(ruby, this, error))
     }
 
     /// RST_STREAM with an error of that name.
     fn rb_reset(ruby: &Ruby, this: Obj<Self>, error: VALUE) -> Nothing {
-        stream::close(ruby, this, error)
+        guard(ruby, || stream::close(ruby, this, error))
     }
 
     fn rb_refuse_frame(ruby: &Ruby, this: Obj<Self>) -> Nothing {
-        stream::refuse(ruby, this)
+        guard(ruby, || stream::refuse(ruby, this))
     }
 
     fn rb_window_update(ruby: &Ruby, this: Obj<Self>, increment: i64) -> Nothing {
-        stream::window_update(ruby, this, increment)
+        guard(ruby, || stream::window_update(ruby, this, increment))
     }
 
     fn rb_on(ruby: &Ruby, this: Obj<Self>, event: Value) -> Nothing {
-        listeners::listen(ruby, this, event, false)
+        listen(ruby, this, event, false)
     }
 
     fn rb_once(ruby: &Ruby, this: Obj<Self>, event: Value) -> Nothing {
-        listeners::listen(ruby, this, event, true)
+        listen(ruby, this, event, true)
     }
 
-    /// The stream acts on some events itself; then its listeners are called.
+    /// An event that the stream itself acts on does what it says; then its listeners hear of it.
     fn rb_emit(ruby: &Ruby, this: Obj<Self>, args: &[Value]) -> Nothing {
         let emission = Emission::of(ruby, args)?;
-        {
+        guard(ruby, || {
             if let Some(&first) = emission.args.first() {
                 if emission.event == sym().window {
                     this.remote_window.set(i64::try_convert(first)?);
@@ -259,12 +275,12 @@ impl Stream {
                     send::send(ruby, connection, &mut Frame::from_hash(ruby, hash)?)?;
                 }
             }
-            emission.deliver(this)
-        }
+            emission.deliver(&this.listeners)
+        })
     }
 
     fn rb_flush(ruby: &Ruby, this: Obj<Self>) -> Nothing {
-        stream::flush(ruby, this)
+        guard(ruby, || stream::flush(ruby, this))
     }
 
     fn rb_send_buffer(ruby: &Ruby, this: Obj<Self>) -> Result<Obj<FrameBuffer>, Error> {
@@ -282,7 +298,6 @@ fn define(ruby: &Ruby, http2: RModule) -> Nothing {
 
 fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
     let class = http2.define_class("Connection", ruby.class_object())?;
-    Connection::load(ruby, class);
     class.define_alloc_func::<Connection>();
     class.define_private_method("set_up", method!(Connection::rb_set_up, 4))?;
     class.define_private_method("initialize_copy", method!(Connection::rb_initialize_copy, 1))?;
@@ -321,14 +336,14 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
     }
     class.define_method("remote_window", method!(|this: &Connection| this.remote_window.get(), 0))?;
     class
-        .define_method("local_settings", method!(|this: &Connection| this.local_settings.get().value(), 0))?;
+        .define_method("local_settings", method!(|this: &Connection| value(this.local_settings.get()), 0))?;
     class.define_method(
         "remote_settings",
-        method!(|this: &Connection| this.remote_settings.get().value(), 0),
+        method!(|this: &Connection| value(this.remote_settings.get()), 0),
     )?;
     class.define_method(
         "pending_settings",
-        method!(|this: &Connection| this.pending_settings.get().value(), 0),
+        method!(|this: &Connection| value(this.pending_settings.get()), 0),
     )?;
     class.define_method(
         "active_stream_count",
@@ -342,14 +357,13 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
 
 fn define_stream(ruby: &Ruby, http2: RModule) -> Nothing {
     let class = http2.define_class("Stream", ruby.class_object())?;
-    Stream::load(ruby, class);
     class.define_alloc_func::<Stream>();
     class.define_private_method("set_up", method!(Stream::rb_set_up, 6))?;
     class.define_private_method("initialize_copy", method!(Stream::rb_initialize_copy, 1))?;
     class.define_private_method("send_headers", method!(Stream::rb_headers, 3))?;
     class.define_private_method("send_data", method!(Stream::rb_data, 2))?;
     class.define_private_method("refuse_frame", method!(Stream::rb_refuse_frame, 0))?;
-    class.define_private_method("connection", method!(|this: &Stream| this.connection.get().value(), 0))?;
+    class.define_private_method("connection", method!(|this: &Stream| value(this.connection.get()), 0))?;
     class.define_method("receive", method!(Stream::rb_receive, 1))?;
     class.define_method("<<", method!(Stream::rb_append, 1))?;
     class.define_method("send", method!(Stream::rb_send, 1))?;
@@ -374,9 +388,9 @@ fn define_stream(ruby: &Ruby, http2: RModule) -> Nothing {
     )?;
     class.define_method("id", method!(|this: &Stream| this.id.get(), 0))?;
     class.define_method("state", method!(|this: &Stream| value(this.state.get().symbol()), 0))?;
-    class.define_method("closed", method!(|this: &Stream| this.closed.get().value(), 0))?;
+    class.define_method("closed", method!(|this: &Stream| value(this.closed.get()), 0))?;
     class.define_method("closed?", method!(|this: &Stream| this.state.get() == State::Closed, 0))?;
-    class.define_method("parent", method!(|this: &Stream| this.parent.get().value(), 0))?;
+    class.define_method("parent", method!(|this: &Stream| value(this.parent.get()), 0))?;
     class.define_method("weight", method!(|this: &Stream| this.weight.get(), 0))?;
     class.define_method("dependency", method!(|this: &Stream| this.dependency.get(), 0))?;
     for name in ["local_window", "window"] {
@@ -386,8 +400,7 @@ fn define_stream(ruby: &Ruby, http2: RModule) -> Nothing {
 }
 
 /// Called by `wireloom/drop_in/http_2` alone: first `define`, then, with its Ruby parts in place, `complete`.
-pub(crate) fn init(_: &Ruby, wireloom: RModule) -> Nothing {
-    names::load();
+pub(crate) fn init(_ruby: &Ruby, wireloom: RModule) -> Nothing {
     let drop_in = wireloom.define_module("DropIn")?.define_module("HTTP2")?;
     drop_in.define_singleton_method("define", function!(define, 1))?;
     drop_in.define_singleton_method("complete", function!(names::set_classes, 1))?;
