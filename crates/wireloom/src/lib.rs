@@ -5,8 +5,10 @@
 //! [`wireloom_ws`], which does no I/O.
 //!
 //! Layers: `error`, `memory`, `version` → `headers`, `transport` → `http1`, `http2`, `websocket` → `registry` → `http` →
-//! `client`, `server` → `tower`.
+//! `client`, `server` → `tower` → `axum`.
 
+#[cfg(feature = "axum")]
+pub mod axum;
 pub mod client;
 pub mod error;
 mod headers;
@@ -28,7 +30,7 @@ pub use client::tls::ClientTls;
 pub use client::{Connector, Proxy, ProxyError, connect};
 pub use error::{Error, Stage};
 pub use headers::Headers;
-pub use http::{Body, BodySender, IntoResponse, Request, Response, Upgrade, Version};
+pub use http::{Body, BodySender, IntoResponse, OriginPolicy, Request, Response, Upgrade, Version};
 pub use memory::MemoryStats;
 pub use server::{Handler, Server, ServerConfig, ServerHandle};
 pub use transport::Transport;

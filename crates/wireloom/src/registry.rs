@@ -153,11 +153,13 @@ impl Registry {
         Some(Seat { registry: self.clone(), key, account: self.memory.account() })
     }
 
-    /// Waits until there are fewer connections than this. One task may wait.
+    /// Waits until there are fewer connections than this.
     pub(crate) async fn below(&self, max: usize) {
         while self.counters.open.load(Ordering::Relaxed) >= max {
             self.vacated.notified().await;
         }
+        // For another task that waits.
+        self.vacated.notify_one();
     }
 
     /// What serves the connection with this seat, unless it is done already.

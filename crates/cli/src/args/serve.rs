@@ -64,8 +64,8 @@ pub(crate) struct Serve {
     /// The certificate's key (PEM)
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
-    /// Let pages of this origin connect, such as https://example.com; * for all. Pages from here always may, and clients that
-    /// are no browsers. May be repeated
+    /// Let pages of this origin connect, such as https://example.com; * for all. Pages from here always may if they were
+    /// loaded from an address or localhost, and clients that are no browsers. May be repeated
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) allow_origin: Vec<String>,
     /// Threads; as many as there are processors by default

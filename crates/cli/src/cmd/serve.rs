@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use tracing::{error, info, warn};
 use wireloom::{
-    DeflateConfig, Keepalive, Observed, Server, ServerConfig, ServerHandle, ServerTls, SlowPeer, Watch,
+    DeflateConfig, Keepalive, Observed, OriginPolicy, Server, ServerConfig, ServerHandle, ServerTls,
+    SlowPeer, Watch,
 };
 
 use crate::args::{LogFormat, LogLevel, Serve, SlowPolicy};
@@ -106,6 +107,11 @@ impl Serve {
     pub(crate) fn config(&self) -> ServerConfig {
         let mut config = ServerConfig::default();
         let http = &self.http;
+        // RFC 6455 §10.2.
+        config.origins = match self.allow_origin.iter().any(|origin| origin == "*") {
+            true => OriginPolicy::any(),
+            false => OriginPolicy::listed(&self.allow_origin).with_same_origin([""; 0]),
+        };
         config.connections_max = http.max_connections;
         config.connections_per_address_max = http.max_per_address;
         config.handshake_timeout = http.handshake_timeout;

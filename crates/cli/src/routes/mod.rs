@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use tracing::debug;
-use wireloom::{CloseCode, IntoResponse, Request, Response, ServerHandle, Upgrade, WebSocket};
+use wireloom::{CloseCode, IntoResponse, Request, Response, ServerHandle, WebSocket};
 
 use crate::args::Serve;
 use rooms::{Member, Rooms};
@@ -17,7 +17,6 @@ use source::Source;
 
 /// The routes, and what they share.
 pub(crate) struct Routes {
-    origins: Vec<String>,
     /// Bodies are limited, and so collected before they are echoed.
     collects: bool,
     rooms: Arc<Rooms>,
@@ -54,7 +53,6 @@ impl Routes {
     pub(crate) fn new(args: &Serve) -> Self {
         let begun_at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
-            origins: args.allow_origin.clone(),
             collects: args.http.max_body.is_some(),
             rooms: Rooms::new(args.websocket.max_room_lag, args.websocket.max_room_queue),
             sunk: Arc::default(),
@@ -97,17 +95,17 @@ impl Routes {
                     .with_header("Allow", "GET, POST, PUT")
                     .into_response()
             }
-            "/echo" => self.open(request, Talk::Echo),
-            "/sink" => self.open(request, Talk::Sink(self.sunk.clone())),
+            "/echo" => Self::open(request, Talk::Echo),
+            "/sink" => Self::open(request, Talk::Sink(self.sunk.clone())),
             "/source" => match Source::from_query(request) {
-                Some(source) if request.is_websocket() => self.open(request, Talk::Source(source)),
+                Some(source) if request.is_websocket() => Self::open(request, Talk::Source(source)),
                 Some(source) => page(request, source.response()),
                 None => {
                     Response::text(400, "size, rate and count are whole numbers; size is at most 16777216\n")
                 }
             },
             path => match path.strip_prefix("/rooms/").and_then(|name| self.rooms.member(name)) {
-                Some(member) => self.open(request, Talk::Room(member)),
+                Some(member) => Self::open(request, Talk::Room(member)),
                 None => Response::not_found(),
             },
         }
@@ -139,11 +137,9 @@ impl Routes {
         Response::text(200, format!("{bytes} bytes\n"))
     }
 
-    /// Accepts a WebSocket if its origin may.
-    fn open(&self, request: &Request, talk: Talk) -> Response {
+    /// Accepts a WebSocket.
+    fn open(request: &Request, talk: Talk) -> Response {
         match request.websocket() {
-            // RFC 6455 §10.2: a server that is not meant for every page judges the origin.
-            Ok(upgrade) if !self.is_welcome(&upgrade) => Response::text(403, "this origin may not connect\n"),
             Ok(upgrade) => {
                 let (peer, opened) = (request.peer(), Instant::now());
                 upgrade.on_open(move |mut socket| async move {
@@ -154,13 +150,6 @@ impl Routes {
             }
             Err(refusal) => refusal,
         }
-    }
-
-    fn is_welcome(&self, upgrade: &Upgrade) -> bool {
-        let request = upgrade.request();
-        let Some(origin) = request.origin() else { return true };
-        let own = origin.split_once("://").is_some_and(|(_, host)| host.eq_ignore_ascii_case(request.host()));
-        own || self.origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin))
     }
 }
 

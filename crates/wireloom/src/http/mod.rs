@@ -2,6 +2,7 @@
 //! travel is [`crate::server`]'s.
 
 mod body;
+mod origin_policy;
 mod request;
 mod response;
 mod upgrade;
@@ -9,6 +10,7 @@ mod upgrade;
 #[cfg(feature = "tower")]
 pub(crate) use body::Piece;
 pub use body::{Body, BodySender};
+pub use origin_policy::OriginPolicy;
 pub use request::Request;
 pub(crate) use request::{Origin, RequestConfig};
 pub use response::{IntoResponse, Response};

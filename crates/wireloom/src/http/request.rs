@@ -11,7 +11,7 @@ use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::error::RequestError;
 use wireloom_ws::handshake::{self, HandshakeError};
 
-use super::{Body, Carrier, Response, TlsInfo, Upgrade, Version};
+use super::{Body, Carrier, OriginPolicy, Response, TlsInfo, Upgrade, Version};
 use crate::error::Error;
 use crate::headers::{Headers, Place};
 use crate::http2::Incoming;
@@ -37,6 +37,7 @@ pub(crate) struct RequestConfig {
     pub(crate) body_timeout: Duration,
     pub(crate) websocket: WebSocketConfig,
     pub(crate) deflate: Option<DeflateConfig>,
+    pub(crate) origins: OriginPolicy,
 }
 
 impl Default for RequestConfig {
@@ -46,6 +47,7 @@ impl Default for RequestConfig {
             body_timeout: Duration::from_secs(30),
             websocket: WebSocketConfig::default(),
             deflate: None,
+            origins: OriginPolicy::default(),
         }
     }
 }
@@ -243,6 +245,9 @@ impl Request {
     /// The response to refuse it with, when it is none or not a valid one.
     pub fn websocket(&self) -> Result<Upgrade, Response> {
         let judged = self.judge()?;
+        if !self.origin.config.origins.allows(judged.request()) {
+            return Err(Response::text(403, "this origin may not connect\n"));
+        }
         match self.carrier {
             Carrier::None => Err(Response::text(501, "no connection can be handed over here\n")),
             _ => Ok(judged),

@@ -1,6 +1,10 @@
 //! What makes a WebSocket of a request, over HTTP/1.1 and HTTP/2 alike.
 
+#[cfg(feature = "hyper")]
+use std::net::Ipv4Addr;
 use std::pin::Pin;
+#[cfg(feature = "hyper")]
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
@@ -9,6 +13,8 @@ use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::{self, Acceptance, Negotiated};
 
 use super::Response;
+#[cfg(feature = "hyper")]
+use crate::registry::Registry;
 use crate::registry::Seat;
 use crate::transport::Io;
 use crate::websocket::{Driven, WebSocket, WebSocketConfig};
@@ -20,7 +26,7 @@ pub(crate) enum Carrier {
     Own,
     /// hyper's.
     #[cfg(feature = "hyper")]
-    Hyper(crate::transport::PendingUpgrade),
+    Hyper(crate::transport::PendingUpgrade, Option<Arc<Registry>>),
     /// A server that cannot.
     #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "every other server is behind `tower`"))]
     None,
@@ -148,11 +154,13 @@ where
 
     #[cfg(feature = "hyper")]
     fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<dyn Open>> {
-        let Carrier::Hyper(pending) = self.carrier.clone() else { return Some(self) };
+        let Carrier::Hyper(pending, registry) = self.carrier.clone() else { return Some(self) };
+        // From now on, so that a shutdown waits for upgrades under way.
+        let seat = registry.and_then(|registry| registry.admit(Ipv4Addr::UNSPECIFIED.into(), None));
         tokio::spawn(async move {
             // The client may have gone before it was answered.
             if let Ok(io) = pending.wait().await {
-                self.open(io, &[], None).await;
+                self.open(io, &[], seat).await;
             }
         });
         None

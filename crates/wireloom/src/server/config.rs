@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wireloom_ws::deflate::DeflateConfig;
 
-use crate::http::RequestConfig;
+use crate::http::{OriginPolicy, RequestConfig};
 use crate::websocket::WebSocketConfig;
 
 /// Choices for a server. Every field says its reason beside its default.
@@ -58,6 +58,9 @@ pub struct ServerConfig {
     pub websocket: WebSocketConfig,
     /// How compression is offered to clients that ask for it. Not by default: it costs 280 KiB for each connection.
     pub deflate: Option<DeflateConfig>,
+    /// Which web pages may open WebSockets; others are answered 403. All of them: a server without cookies or other ambient
+    /// credentials may serve any page. Others should list their own.
+    pub origins: OriginPolicy,
 }
 
 impl Default for ServerConfig {
@@ -66,7 +69,8 @@ impl Default for ServerConfig {
         http2.settings.enable_connect_protocol = true;
         http2.limits.stall_timeout = Duration::from_secs(60);
         http2.output_ahead = 256 << 10;
-        let RequestConfig { body_len_max, body_timeout, websocket, deflate } = RequestConfig::default();
+        let RequestConfig { body_len_max, body_timeout, websocket, deflate, origins } =
+            RequestConfig::default();
         Self {
             connections_max: 100_000,
             connections_per_address_max: None,
@@ -83,6 +87,7 @@ impl Default for ServerConfig {
             shutdown_grace: Duration::from_secs(10),
             websocket,
             deflate,
+            origins,
         }
     }
 }
@@ -94,6 +99,7 @@ impl ServerConfig {
             body_timeout: self.body_timeout,
             websocket: self.websocket.clone(),
             deflate: self.deflate.clone(),
+            origins: self.origins.clone(),
         }
     }
 }

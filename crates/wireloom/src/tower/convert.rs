@@ -89,7 +89,8 @@ fn carrier<B>(request: &mut http::Request<B>) -> Carrier {
     }
     #[cfg(feature = "hyper")]
     if let Some(pending) = crate::transport::PendingUpgrade::of(request) {
-        return Carrier::Hyper(pending);
+        let tracker = request.extensions().get::<super::WebSocketTracker>();
+        return Carrier::Hyper(pending, tracker.map(|tracker| tracker.registry.clone()));
     }
     Carrier::None
 }

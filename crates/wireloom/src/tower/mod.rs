@@ -27,6 +27,8 @@
 //! ```
 
 mod convert;
+#[cfg(feature = "hyper")]
+mod tracker;
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -36,6 +38,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use tower_service::Service;
+
+#[cfg(feature = "hyper")]
+pub use tracker::WebSocketTracker;
 
 use crate::http::{Body, Origin, Request, RequestConfig, Response, TlsInfo, Upgrade};
 use crate::server::{Handler, ServerConfig};
@@ -53,7 +58,8 @@ pub struct Peer {
 /// [`handler`], and on hyper's (and so axum's) with the feature `hyper`. The response that
 /// [`on_open`](Upgrade::on_open) makes becomes an `http::Response` by `into()`, and is to be returned as it is.
 ///
-/// On hyper's server the WebSocket is served by a task of its own.
+/// On hyper's server the WebSocket is served by a task of its own, which a `WebSocketTracker` among the extensions of the request
+/// tracks.
 ///
 /// # Errors
 /// The response to refuse it with.

@@ -1,0 +1,156 @@
+//! Which web pages may open WebSockets (RFC 6455 §10.2). Browsers send cookies with the handshake and let any page begin one, so
+//! that the server has to check the origin.
+
+use std::net::IpAddr;
+
+use wireloom_ws::handshake;
+
+/// Which web pages may open WebSockets. Clients that send no `Origin` are not browsers and are always allowed.
+///
+/// ```
+/// use wireloom::{OriginPolicy, ServerConfig};
+///
+/// let mut config = ServerConfig::default();
+/// config.origins = OriginPolicy::listed(["https://example.com"]).with_same_origin(["api.example.com"]);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginPolicy {
+    rule: Rule,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Rule {
+    Any,
+    Listed {
+        /// In lower case.
+        origins: Vec<String>,
+        /// `None` when pages of the server's own origin are not allowed.
+        hosts: Option<Vec<String>>,
+    },
+}
+
+impl Default for OriginPolicy {
+    fn default() -> Self {
+        Self::any()
+    }
+}
+
+impl OriginPolicy {
+    /// Every page.
+    pub fn any() -> Self {
+        Self { rule: Rule::Any }
+    }
+
+    /// Pages of these origins alone, each as browsers send it: `https://example.com`, with a port that is not the scheme's own.
+    pub fn listed<T: AsRef<str>>(origins: impl IntoIterator<Item = T>) -> Self {
+        let origins = origins.into_iter().map(|origin| lower(origin.as_ref())).collect();
+        Self { rule: Rule::Listed { origins, hosts: None } }
+    }
+
+    /// Allows pages whose origin names the same host and port as the `Host` of the handshake, where that host is one of `hosts`
+    /// (without port), `localhost`, or an IP address.
+    ///
+    /// Without the list a page could let its own name resolve to the server's address (DNS rebinding): then `Origin` and `Host`
+    /// agree. An address is not resolved, and browsers resolve `localhost` themselves.
+    #[must_use]
+    pub fn with_same_origin<T: AsRef<str>>(mut self, hosts: impl IntoIterator<Item = T>) -> Self {
+        if let Rule::Listed { hosts: known, .. } = &mut self.rule {
+            let hosts = hosts.into_iter().map(|host| lower(host.as_ref()));
+            known.get_or_insert_default().extend(hosts);
+        }
+        self
+    }
+
+    /// Whether the page that made this request may open a WebSocket.
+    pub fn allows(&self, request: &handshake::Request) -> bool {
+        match (&self.rule, request.origin()) {
+            (Rule::Any, _) | (_, None) => true,
+            (Rule::Listed { origins, hosts }, Some(origin)) => {
+                let origin = lower(origin);
+                origins.contains(&origin)
+                    || hosts.as_ref().is_some_and(|hosts| is_same(&origin, &lower(request.host()), hosts))
+            }
+        }
+    }
+}
+
+fn is_same(origin: &str, host: &str, hosts: &[String]) -> bool {
+    let same = origin.split_once("://").is_some_and(|(_, authority)| authority == host);
+    same && is_known(without_port(host), hosts)
+}
+
+fn is_known(name: &str, hosts: &[String]) -> bool {
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    bare.parse::<IpAddr>().is_ok()
+        || name == "localhost"
+        || name.ends_with(".localhost")
+        || hosts.iter().any(|host| host == name)
+}
+
+fn without_port(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => authority,
+    }
+}
+
+fn lower(text: &str) -> String {
+    text.to_ascii_lowercase()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn allows(policy: &OriginPolicy, origin: Option<&str>, host: &str) -> bool {
+        let fields = [
+            ("Host", Some(host)),
+            ("Upgrade", Some("websocket")),
+            ("Connection", Some("Upgrade")),
+            ("Sec-WebSocket-Version", Some("13")),
+            ("Sec-WebSocket-Key", Some("dGhlIHNhbXBsZSBub25jZQ==")),
+            ("Origin", origin),
+        ];
+        let fields = fields.iter().filter_map(|(name, value)| Some((name.as_bytes(), (*value)?.as_bytes())));
+        let version = handshake::Version::Http11;
+        policy.allows(&handshake::Request::from_parts("GET", "/", version, fields).unwrap())
+    }
+
+    #[test]
+    fn allows_listed_origins_exactly() {
+        let policy = OriginPolicy::listed(["https://Example.com", "http://b.example:81"]);
+        for origin in ["https://example.com", "HTTPS://EXAMPLE.COM", "http://b.example:81"] {
+            assert!(allows(&policy, Some(origin), "a"), "{origin}");
+        }
+        for origin in [
+            "http://example.com",
+            "https://example.com:444",
+            "https://example.com.evil.example",
+            "https://a.example.com",
+            "https://evilexample.com",
+            "http://a",
+            "null",
+        ] {
+            assert!(!allows(&policy, Some(origin), "a"), "{origin}");
+        }
+        assert!(allows(&policy, None, "a"), "no browser");
+        assert!(allows(&OriginPolicy::any(), Some("null"), "a"));
+    }
+
+    #[test]
+    fn same_origin_is_for_known_hosts() {
+        let policy = OriginPolicy::listed([""; 0]).with_same_origin(["own.example"]);
+        for host in ["own.example", "OWN.example:8080", "127.0.0.1:80", "[::1]:80", "[::1]", "localhost:1"] {
+            assert!(allows(&policy, Some(&format!("http://{host}")), host), "{host}");
+        }
+        // DNS rebinding: the name of the page resolves to this server.
+        for host in
+            ["evil.example", "evil.example:8080", "own.example.evil.example", "127.0.0.1.evil.example"]
+        {
+            assert!(!allows(&policy, Some(&format!("http://{host}")), host), "{host}");
+        }
+        assert!(!allows(&policy, Some("http://own.example"), "own.example:8080"));
+        assert!(!allows(&policy, Some("null"), "null"));
+    }
+}

@@ -1,0 +1,72 @@
+//! WebSockets that another server hands over, so that a graceful shutdown reaches them.
+
+use std::sync::Arc;
+
+use crate::registry::{Phase, Registry};
+
+/// Tracks the WebSockets on a server of another crate, whose own graceful shutdown does not know of them. Wireloom's
+/// [`Server`](crate::Server) tracks its own.
+///
+/// It takes part when it is among the extensions of a request, put there by `axum::Extension` or another layer:
+///
+/// ```no_run
+/// # #[cfg(feature = "axum")] mod example {
+/// # use axum::{Extension, Router, routing::any};
+/// use wireloom::axum::WebSocketUpgrade;
+/// use wireloom::tower::WebSocketTracker;
+///
+/// # async fn serve(listener: tokio::net::TcpListener) -> std::io::Result<()> {
+/// let sockets = WebSocketTracker::new();
+/// let router = Router::new()
+///     .route("/", any(|upgrade: WebSocketUpgrade| async { upgrade.on_open(async |_socket| {}) }))
+///     .layer(Extension(sockets.clone()));
+/// let signal = async {
+///     // ... wait for the signal to end, then:
+///     sockets.shut_down();
+/// };
+/// axum::serve(listener, router).with_graceful_shutdown(signal).await?;
+/// sockets.closed().await;
+/// # Ok(())
+/// # }
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct WebSocketTracker {
+    pub(super) registry: Arc<Registry>,
+}
+
+impl Default for WebSocketTracker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl WebSocketTracker {
+    /// Tracks none yet.
+    pub fn new() -> Self {
+        Self { registry: Registry::new() }
+    }
+
+    /// Closes every tracked WebSocket, and those that follow, with 1001.
+    pub fn shut_down(&self) {
+        self.registry.enter(Phase::Draining);
+    }
+
+    /// Waits until no WebSocket is left.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn closed(&self) {
+        self.registry.below(1).await;
+    }
+
+    /// Tracked WebSockets, and upgrades under way.
+    pub fn len(&self) -> usize {
+        self.registry.counters.open.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

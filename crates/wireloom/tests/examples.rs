@@ -1,0 +1,84 @@
+//! The examples, each run against another or against a server of its own.
+
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use wireloom::{CloseCode, Request, Server};
+
+#[path = "../examples/axum.rs"]
+mod axum_example;
+#[path = "../examples/client.rs"]
+mod client;
+#[path = "../examples/firehose.rs"]
+mod firehose;
+#[path = "../examples/graceful_shutdown.rs"]
+mod graceful_shutdown;
+#[path = "../examples/hyper.rs"]
+mod hyper_example;
+#[path = "../examples/server.rs"]
+mod server;
+
+async fn listen() -> (TcpListener, std::net::SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+#[tokio::test]
+async fn the_client_gets_its_answer_from_each_server() {
+    let (listener, own) = listen().await;
+    tokio::spawn(server::serve(Server::new(listener)));
+    let (listener, hyper) = listen().await;
+    tokio::spawn(hyper_example::serve(listener));
+    let (listener, axum) = listen().await;
+    tokio::spawn(axum_example::serve(listener, std::future::pending()));
+    let (listener, axum_on_wireloom) = listen().await;
+    tokio::spawn(axum_example::serve_by_wireloom(listener));
+    for address in [own, hyper, axum, axum_on_wireloom] {
+        let answer = client::ask(&format!("ws://{address}/echo"), "hello").await.unwrap();
+        assert_eq!(answer.as_deref(), Some("hello"));
+    }
+}
+
+#[tokio::test]
+async fn servers_close_websockets_and_end_when_they_shut_down() {
+    let (end, ending) = oneshot::channel::<()>();
+    let (listener, address) = listen().await;
+    let serving = tokio::spawn(graceful_shutdown::serve(Server::new(listener), async { drop(ending.await) }));
+    let (axum_end, ending) = oneshot::channel::<()>();
+    let (listener, axum_address) = listen().await;
+    let axum_serving = tokio::spawn(axum_example::serve(listener, async { drop(ending.await) }));
+    for (address, end, serving) in [(address, end, serving), (axum_address, axum_end, axum_serving)] {
+        let mut socket = wireloom::connect(&format!("ws://{address}/echo")).await.unwrap();
+        socket.send("hello").await.unwrap();
+        assert!(socket.recv().await.unwrap().is_some());
+        end.send(()).unwrap();
+        let deadline = Duration::from_secs(20);
+        assert!(tokio::time::timeout(deadline, socket.recv()).await.unwrap().unwrap().is_none());
+        assert_eq!(socket.end().unwrap().code(), CloseCode::GOING_AWAY, "{address}");
+        drop(socket);
+        tokio::time::timeout(deadline, serving).await.unwrap().unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_firehose_is_consumed_to_its_end() {
+    let (listener, address) = listen().await;
+    tokio::spawn(Server::new(listener).serve(|request: Request| async move {
+        match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(|mut socket| async move {
+                for len in 0..1000 {
+                    socket.send(&vec![7; len]).await.unwrap();
+                }
+                let _ = socket.close(CloseCode::NORMAL, "").await;
+            }),
+            Err(refusal) => refusal,
+        }
+    }));
+    let mut totals = firehose::Totals::default();
+    firehose::consume(&format!("ws://{address}/"), &mut totals).await.unwrap();
+    assert_eq!((totals.events, totals.bytes), (1000, 1000 * 999 / 2));
+}
