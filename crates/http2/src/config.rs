@@ -34,8 +34,8 @@ pub struct Config {
     /// How much DATA is framed ahead of the transport, in bytes: enough for a large write, little enough for an urgent
     /// stream to overtake.
     pub output_ahead: usize,
-    /// How much a stream should have queued at most before the caller waits for [`crate::Event::Writable`], in bytes. With
-    /// many streams each gets less, so that all queues stay within their share of `memory_max`.
+    /// How much a stream should have queued at most before the caller waits for [`crate::Event::Writable`], in bytes. Where
+    /// much is queued on others it is less, so that all queues stay within their share of `memory_max`.
     pub stream_queue: u32,
     /// A server takes no input while its output is longer than this, in bytes: a peer that reads nothing cannot request
     /// more. A client always reads, or both ends could wait for each other.
@@ -87,17 +87,19 @@ impl Config {
         (memory_max - memory_max / 4).saturating_sub(output_max)
     }
 
-    /// How much each of `streams` streams should queue at most, in bytes.
+    /// How much a stream should queue at most while `queued` bytes are queued on all streams.
     #[inline]
-    pub(crate) const fn queue_max(&self, streams: u32) -> u32 {
-        if streams as u64 * self.stream_queue as u64 <= self.memory_max / 4 || streams == 0 {
-            return self.stream_queue;
+    pub(crate) const fn queue_max(&self, queued: u64) -> u32 {
+        let room = (self.memory_max / 4).saturating_sub(queued) / 4;
+        if room >= self.stream_queue as u64 {
+            self.stream_queue
+        } else if room <= Self::QUEUE_MIN as u64 {
+            if self.stream_queue < Self::QUEUE_MIN { self.stream_queue } else { Self::QUEUE_MIN }
+        } else {
+            room as u32
         }
-        let share = self.memory_max / 4 / streams as u64;
-        let share = if share < Self::QUEUE_MIN as u64 { Self::QUEUE_MIN as u64 } else { share };
-        if share < self.stream_queue as u64 { share as u32 } else { self.stream_queue }
     }
 
-    /// A stream may queue this much however many there are, in bytes.
+    /// A stream may queue this much whatever is queued on others, in bytes.
     const QUEUE_MIN: u32 = 1024;
 }

@@ -2,7 +2,7 @@
 //! as a state machine that never touches a socket, a clock, a thread or a global random source.
 //!
 //! Layers: `field` + `hpack`, `flow_control`, `priority`, `role` → `error` + `frame` → `limits` + `rate_limit`, `message`,
-//! `settings` → `config`, `stream`, `upgrade` → `event`, `scheduler` → `connection`.
+//! `settings` → `config`, `memory`, `upgrade` → `stream` → `event` → `connection`.
 
 #![no_std]
 

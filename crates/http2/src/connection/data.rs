@@ -102,7 +102,7 @@ impl Connection {
     }
 
     #[inline]
-    fn release_stream(&mut self, slot: u32) {
+    pub(super) fn release_stream(&mut self, slot: u32) {
         if let Some(update) = self.streams.stream_update(slot) {
             self.write_update(update);
         }

@@ -110,7 +110,10 @@ impl Connection {
             self.decoder.set_table_size_max(settings.header_table_size);
         }
         self.exchange.acknowledged = settings;
-        self.streams.set_recv_initial(self.exchange.initial_window_max());
+        // RFC 9113 §6.9.2: a smaller setting may have shut windows of which nothing is held that would be released.
+        for slot in self.streams.set_recv_initial(self.exchange.initial_window_max()) {
+            self.release_stream(slot);
+        }
         Ok(Some(PendingEvent::SettingsAcknowledged))
     }
 
@@ -139,6 +142,7 @@ impl Connection {
     pub(super) fn announce(&mut self, initial_window_before: u32) {
         let settings = self.config.settings;
         self.exchange.sent_settings(settings);
+        // The largest setting only grows here: no window is shut.
         self.streams.set_recv_initial(self.exchange.initial_window_max());
         self.streams.announce_initial_window(
             initial_window_before,

@@ -20,6 +20,7 @@ impl Connection {
             self.write_reset(reset);
         }
         if closed.removed {
+            self.rates.stream_finished(&self.config.limits);
             self.check_drained();
             if closed.released {
                 // What the caller of a closed stream holds is its own; the window goes back.

@@ -189,6 +189,10 @@ impl Connection {
     pub fn from_upgrade_client(config: Config, request: RequestKind) -> Result<(Self, StreamKey), Misuse> {
         let mut connection = Self::bare(Role::Client, config)?;
         connection.send_preface();
+        // RFC 7540 §3.2.1: the server acts on the settings of the upgrade at once; the 101 response acknowledged them.
+        let settings = connection.config.settings;
+        connection.exchange.acknowledged = settings;
+        connection.decoder.set_table_size_max(settings.header_table_size);
         let recv = RecvPhase::Headers(request);
         let id = StreamId::FIRST_CLIENT;
         let stream = connection.streams.record(id, recv, SendPhase::End, &connection.config);

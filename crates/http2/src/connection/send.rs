@@ -239,7 +239,7 @@ impl Connection {
             }
             return Ok(());
         }
-        let queue_max = self.config.queue_max(self.streams.len());
+        let queue_max = self.config.queue_max(self.streams.queued());
         Ok(self.streams.queue_data(slot, data, end_stream, content, queue_max)?)
     }
 
@@ -282,7 +282,7 @@ impl Connection {
     /// after this was called.
     pub fn send_capacity(&mut self, stream: StreamKey) -> usize {
         let Some(slot) = self.streams.slot(stream) else { return 0 };
-        let queue_max = self.config.queue_max(self.streams.len());
+        let queue_max = self.config.queue_max(self.streams.queued());
         let record = self.streams.get_mut(slot);
         let room = queue_max.saturating_sub(record.queued);
         if room == 0 {
@@ -335,7 +335,7 @@ impl Connection {
     /// Writes what a stream sends in its turn.
     fn write_next(&mut self, slot: u32) {
         let frame_len_max = self.data_len_max() as u32;
-        let queue_max = self.config.queue_max(self.streams.len());
+        let queue_max = self.config.queue_max(self.streams.queued());
         match self.streams.next_frame(slot, frame_len_max, BY_REFERENCE, queue_max) {
             NextFrame::Data { id, len, end_stream, writable } => {
                 self.write_data_header(id, len as usize, end_stream);

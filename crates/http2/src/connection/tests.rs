@@ -312,6 +312,349 @@ fn an_upgraded_request_is_stream_1() {
 }
 
 #[test]
+fn the_settings_of_an_upgrade_are_in_force_without_an_acknowledgement() {
+    // RFC 7540 §3.2.1: the server may use the table and the windows before it saw a SETTINGS frame.
+    let mut config = Config::new(Role::Client);
+    config.settings.initial_window_size = 100_000;
+    config.settings.header_table_size = 8_192;
+    let value = upgrade::encode_http2_settings(&config.settings);
+    let (mut client, _) = Connection::from_upgrade_client(config, RequestKind::Plain).unwrap();
+    let (mut server, there) =
+        Connection::from_upgrade_server(Config::new(Role::Server), value.as_bytes(), RequestKind::Plain)
+            .unwrap();
+    assert_eq!(client.acknowledged_settings().header_table_size, 8_192);
+    server.send_response(there, OK, false).unwrap();
+    server.send_data(there, vec![7; 60_000], true).unwrap();
+    let down = drain(&mut server);
+    let heard = feed(&mut client, &down);
+    assert!(heard.last().unwrap().ends_with("true"), "{heard:?}");
+    settle(&mut client, &mut server);
+    assert_eq!((client.ended(), server.ended()), (None, None));
+}
+
+#[test]
+fn nothing_follows_the_goaway_that_ends_a_connection() {
+    // RFC 9113 §5.4.1: the reason in GOAWAY is the reason for every stream.
+    let (mut client, mut server) = settled();
+    let (_, there) = ask(&mut client, &mut server);
+    server.abort(ErrorCode::ENHANCE_YOUR_CALM, b"enough");
+    server.reset(there, ErrorCode::INTERNAL_ERROR).unwrap();
+    assert!(!server.contains(there));
+    let down = drain(&mut server);
+    assert_eq!(feed(&mut client, &down), ["goaway 1 ENHANCE_YOUR_CALM"]);
+}
+
+#[test]
+fn a_cancelled_stream_is_reset_before_the_next_request_opens() {
+    // The peer would refuse the request: it counts the cancelled stream until RST_STREAM arrives (RFC 9113 §5.1.2).
+    let mut config = Config::new(Role::Server);
+    config.settings.max_concurrent_streams = 2;
+    let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+    settle(&mut client, &mut server);
+    let keys: Vec<_> = (0..4).map(|_| client.send_request(GET, false).unwrap()).collect();
+    settle(&mut client, &mut server);
+    client.reset(keys[0], ErrorCode::CANCEL).unwrap();
+    client.reset(keys[1], ErrorCode::CANCEL).unwrap();
+    let (at_client, at_server) = settle(&mut client, &mut server);
+    let expected = ["reset 1 CANCEL false", "reset 3 CANCEL false", "request 5 4 false", "request 7 4 false"];
+    assert_eq!(at_server, expected);
+    assert!(at_client.is_empty(), "{at_client:?}");
+}
+
+#[test]
+fn a_request_that_waits_is_idle_for_the_peer() {
+    // RFC 9113 §5.1 (idle): any frame but HEADERS and PRIORITY is a connection error, PROTOCOL_ERROR.
+    let frames: [&[u8]; 5] = [
+        &[0, 0, 4, 8, 0, 0, 0, 0, 3, 0, 0, 0, 1],
+        // RFC 9113 §6.9: an increment of 0 is an error of the stream, which an idle stream cannot have.
+        &[0, 0, 4, 8, 0, 0, 0, 0, 3, 0, 0, 0, 0],
+        &[0, 0, 4, 3, 0, 0, 0, 0, 3, 0, 0, 0, 8],
+        &[0, 0, 1, 0, 0, 0, 0, 0, 3, 7],
+        &[0, 0, 1, 1, 4, 0, 0, 0, 3, 0x88],
+    ];
+    for frame in frames {
+        let mut config = Config::new(Role::Server);
+        config.settings.max_concurrent_streams = 1;
+        let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+        settle(&mut client, &mut server);
+        client.send_request(GET, true).unwrap();
+        let waiting = client.send_request(GET, true).unwrap();
+        assert_eq!(waiting.id(), 3);
+        drain(&mut client);
+        let error = client.handle_input(Duration::ZERO, frame).unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::PROTOCOL_ERROR), "{frame:?}");
+        assert_eq!(client.ended(), Some(Ended::Failed(error)), "{frame:?}");
+    }
+}
+
+/// What a server sends on each stream, in order, for responses of these lengths to requests without content.
+fn order_of_data(requests: &[&[Field<'static>]], lens: &[usize]) -> Vec<u32> {
+    let (mut client, mut server) = settled();
+    for request in requests {
+        client.send_request(request.iter().copied(), true).unwrap();
+    }
+    settle(&mut client, &mut server);
+    for (n, &len) in lens.iter().enumerate() {
+        let there = server.find(StreamId::new(1 + 2 * n as u32).unwrap()).unwrap();
+        server.send_response(there, OK, false).unwrap();
+        server.send_data(there, vec![0; len], true).unwrap();
+    }
+    let (heard, _) = settle(&mut client, &mut server);
+    let data = heard.iter().filter_map(|event| event.strip_prefix("data ")?.split(' ').next()?.parse().ok());
+    let mut order: Vec<u32> = data.collect();
+    order.dedup();
+    order
+}
+
+#[test]
+fn streams_of_a_client_without_priorities_take_turns() {
+    let order = order_of_data(&[&GET, &GET], &[200_000, 20_000]);
+    assert!(order.len() > 3, "{order:?}");
+    assert_eq!(*order.last().unwrap(), 1, "the short response ended first: {order:?}");
+}
+
+#[test]
+fn a_client_that_sends_priorities_has_the_order_of_rfc_9218() {
+    let mut urgent = GET.to_vec();
+    urgent.push(Field::new(b"priority", b"u=1"));
+    // The request without a field has the default, urgency 3 and not incremental, like its successor.
+    let order = order_of_data(&[&urgent, &GET, &GET], &[100_000, 100_000, 100_000]);
+    assert_eq!(order, [1, 3, 5]);
+    let mut incremental = GET.to_vec();
+    incremental.push(Field::new(b"priority", b"i"));
+    let order = order_of_data(&[&incremental, &incremental], &[100_000, 100_000]);
+    assert!(order.len() > 4, "{order:?}");
+}
+
+#[test]
+fn trickles_on_two_streams_do_not_evade_the_stall_timeout() {
+    let mut config = Config::new(Role::Client);
+    config.settings.initial_window_size = 10;
+    config.stream_window_max = 10;
+    config.auto_release = false;
+    let (mut client, mut server) = ends_with(config, Config::new(Role::Server));
+    settle(&mut client, &mut server);
+    let streams = [ask(&mut client, &mut server), ask(&mut client, &mut server)];
+    for (_, there) in streams {
+        server.send_response(there, OK, false).unwrap();
+        server.send_data(there, vec![1; 60_000], true).unwrap();
+    }
+    settle(&mut client, &mut server);
+    let timeout = Limits::DEFAULT.stall_timeout;
+    let mut now = Duration::ZERO;
+    // One byte of window for one stream and then the other, all the time.
+    for turn in 0.. {
+        now += Duration::from_secs(7);
+        server.handle_timeout(now).unwrap();
+        while server.poll_event().is_some() {}
+        if !streams.iter().any(|&(_, there)| server.contains(there)) {
+            break;
+        }
+        assert!(now < timeout + timeout / 16 + Duration::from_secs(14), "not reset at {now:?}");
+        let id = streams[turn % 2].0.id() as u8;
+        let update = [0, 0, 4, 8, 0, 0, 0, 0, id, 0, 0, 0, 1];
+        let (taken, event) = server.handle_input(now, &update).unwrap();
+        assert!(taken == update.len() && event.is_none());
+        drain(&mut server);
+    }
+    assert!(now >= timeout);
+}
+
+#[test]
+fn a_frame_or_field_block_that_never_ends_has_a_deadline() {
+    let preface = [&PREFACE[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
+    // HEADERS without END_HEADERS, the beginning of HEADERS, and the beginning of a header.
+    let beginnings: [&[u8]; 3] =
+        [&[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82], &[0, 0, 9, 1, 4, 0, 0, 0, 1, 0x82], &[0, 0]];
+    let timeout = Limits::DEFAULT.field_block_timeout;
+    for beginning in beginnings {
+        for trickles in [false, true] {
+            let mut server = Connection::new(Role::Server, Config::new(Role::Server)).unwrap();
+            let start = Duration::from_secs(100);
+            server.handle_input(start, &preface).unwrap();
+            assert!(server.handle_input(start, &[0, 0, 0, 4, 1, 0, 0, 0, 0]).unwrap().1.is_some());
+            drain(&mut server);
+            server.handle_timeout(start).unwrap();
+            assert_eq!(server.poll_timeout(), None);
+            let (taken, event) = server.handle_input(start, beginning).unwrap();
+            assert!(taken == beginning.len() && event.is_none());
+            if trickles && beginning.len() != 2 {
+                // CONTINUATION without END_HEADERS, or one byte more.
+                let more: &[u8] =
+                    if beginning[2] == 1 { &[0, 0, 1, 9, 0, 0, 0, 0, 1, 0x84] } else { &[0x84] };
+                server.handle_input(start + timeout / 2, more).unwrap();
+            }
+            assert_eq!(server.poll_timeout(), Some(start + timeout));
+            let error = server.handle_timeout(start + timeout).unwrap_err();
+            assert_eq!(error.code(), Some(ErrorCode::ENHANCE_YOUR_CALM));
+        }
+    }
+}
+
+#[test]
+fn a_field_block_that_ends_has_no_deadline() {
+    let (_, mut server) = settled();
+    let now = Duration::from_secs(9);
+    for (bytes, deadline) in [
+        (&[0, 0, 3, 1, 0, 0, 0, 0, 1, 0x82, 0x86, 0x84][..], true),
+        (&[0, 0, 1, 9, 4, 0, 0, 0, 1, 0x41], false),
+    ] {
+        // The last field is cut: a connection error ends the test's second step, after the block is complete.
+        let result = server.handle_input(now, bytes).map(|_| ());
+        assert_eq!(result.is_ok(), deadline);
+        assert_eq!(server.poll_timeout().is_some_and(|at| at > now), deadline);
+    }
+}
+
+#[test]
+fn resets_behind_whole_responses_are_no_flood() {
+    // Go, Envoy and browsers cancel a stream whose response they have read to the end.
+    for ended in [true, false] {
+        let (mut client, mut server) = settled();
+        for _ in 0..20_000 {
+            let here = client.send_request(GET, ended).unwrap();
+            settle(&mut client, &mut server);
+            let there = server.find(StreamId::new(here.id()).unwrap()).unwrap();
+            server.send_response(there, OK, true).unwrap();
+            settle(&mut client, &mut server);
+            let id = here.id().to_be_bytes();
+            let reset = [0, 0, 4, 3, 0, id[0], id[1], id[2], id[3], 0, 0, 0, 8];
+            server.handle_input(Duration::ZERO, &reset).unwrap();
+            let _ = client.reset(here, ErrorCode::CANCEL);
+            drain(&mut client);
+        }
+        assert_eq!(server.ended(), None);
+    }
+}
+
+#[test]
+fn window_is_granted_once_whether_settings_are_acknowledged_or_not() {
+    // RFC 9113 §6.9.2: the peer adds the difference of the settings to every window.
+    for initial in [1 << 20, i32::MAX as u32] {
+        let mut config = Config::new(Role::Server);
+        config.settings.initial_window_size = initial;
+        config.connection_window = i32::MAX as u32;
+        config.memory_max = 8 << 30;
+        let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+        // The client sends before it has read the server's SETTINGS.
+        let here = client.send_request(GET, false).unwrap();
+        client.send_data(here, vec![1; 60_000], false).unwrap();
+        let up = drain(&mut client);
+        feed(&mut server, &up);
+        settle(&mut client, &mut server);
+        assert_eq!((client.ended(), server.ended()), (None, None));
+        let slot = client.streams.slot(here).unwrap();
+        let (window, _) = client.streams.windows(slot);
+        assert!(window <= i64::from(initial), "{window} of {initial}");
+        let more = client.send_data(here, vec![1; 100_000], true);
+        assert_eq!(more, Ok(()));
+        settle(&mut client, &mut server);
+        assert_eq!((client.ended(), server.ended()), (None, None));
+    }
+}
+
+#[test]
+fn a_lowered_initial_window_is_not_grown_again() {
+    let (mut client, mut server) = settled();
+    let upload = |client: &mut Connection, server: &mut Connection| {
+        let here = client.send_request(GET, false).unwrap();
+        client.send_data(here, vec![7; 4 << 20], true).unwrap();
+        settle(client, server);
+        let there = server.find(StreamId::new(here.id()).unwrap()).unwrap();
+        server.send_response(there, OK, true).unwrap();
+        settle(client, server);
+    };
+    upload(&mut client, &mut server);
+    assert!(server.streams.recv_target() > 256 * 1024);
+    let settings = Settings { initial_window_size: 20_000, ..server.config.settings };
+    server.update_settings(settings).unwrap();
+    settle(&mut client, &mut server);
+    upload(&mut client, &mut server);
+    assert_eq!(server.streams.recv_target(), 20_000);
+    server.update_settings(Settings { initial_window_size: 50_000, ..settings }).unwrap();
+    settle(&mut client, &mut server);
+    assert_eq!(server.streams.recv_target(), 50_000);
+    upload(&mut client, &mut server);
+    assert!(server.streams.recv_target() > 50_000);
+}
+
+#[test]
+fn a_client_reads_however_long_its_own_output_is() {
+    let (mut client, mut server) = settled();
+    let value = vec![b'v'; 16_000];
+    let fields = || GET.into_iter().chain([Field::new(b"x-long", &value)]);
+    for _ in 0..250 {
+        client.send_request(fields(), true).unwrap();
+    }
+    assert!(client.memory().output > 3 << 20);
+    assert!(client.wants_read(), "a server that waits for the client to read would wait for ever");
+    let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    let (taken, _) = client.handle_input(Duration::ZERO, &ping).unwrap();
+    assert_eq!(taken, ping.len());
+    // The server answers what it reads, and stops reading while its own output is long.
+    for _ in 0..10 {
+        let up = drain(&mut client);
+        let mut at = 0;
+        while let Ok((taken, Some(event))) = server.handle_input(Duration::ZERO, &up[at..]) {
+            at += taken;
+            if let Event::Request { stream, .. } = event {
+                let status = Field::known(Token::Status, b"200");
+                server.send_response(stream, [status, Field::new(b"x-long", &value)], true).unwrap();
+            }
+        }
+    }
+    assert!(!server.wants_read());
+    assert!(server.memory().output <= (server.config.output_max + 32_000) as u64);
+}
+
+#[test]
+fn the_memory_of_one_connection_is_bounded() {
+    let mut config = Config::new(Role::Server);
+    config.auto_release = false;
+    let (memory_max, output_max) = (config.memory_max, config.output_max as u64);
+    let mut client_config = Config::new(Role::Client);
+    client_config.memory_max = 1 << 40;
+    let (mut client, mut server) = ends_with(client_config, config);
+    settle(&mut client, &mut server);
+    // 256 uploads that no one reads, and 256 downloads whose client grants no window.
+    let keys: Vec<_> = (0..256).map(|_| client.send_request(GET, false).unwrap()).collect();
+    for &key in &keys {
+        client.send_data(key, vec![1; 1 << 20], false).unwrap();
+    }
+    settle(&mut client, &mut server);
+    let there: Vec<_> =
+        keys.iter().map(|key| server.find(StreamId::new(key.id()).unwrap()).unwrap()).collect();
+    for &key in &there {
+        server.send_response(key, OK, false).unwrap();
+        for _ in 0..1_000 {
+            let len = server.send_capacity(key).min(1 << 16);
+            if len == 0 {
+                break;
+            }
+            server.send_data(key, vec![1; len], false).unwrap();
+        }
+    }
+    let memory = server.memory();
+    assert!(memory.held > memory_max / 2, "{memory:?}");
+    assert!(memory.held <= memory_max - memory_max / 4 - output_max, "{memory:?}");
+    assert!(memory.queued <= memory_max / 4 + 256 * 1024, "{memory:?}");
+    assert!(memory.total() <= memory_max, "{memory:?}");
+    // What the caller keeps besides takes from the same bound, and new requests are refused above it.
+    server.set_caller_memory(memory_max + 1);
+    let (heard, _) = {
+        client.reset(keys[0], ErrorCode::CANCEL).unwrap();
+        client.send_request(GET, true).unwrap();
+        settle(&mut client, &mut server)
+    };
+    assert!(heard.contains(&"refused 513".into()), "{:?}", heard.last());
+    server.set_caller_memory(0);
+    client.reset(keys[1], ErrorCode::CANCEL).unwrap();
+    client.send_request(GET, true).unwrap();
+    let (_, at_server) = settle(&mut client, &mut server);
+    assert!(at_server.contains(&"request 515 4 true".into()), "{:?}", at_server.last());
+}
+
+#[test]
 fn input_waits_while_too_many_answers_do() {
     let (mut client, mut server) = settled();
     let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];

@@ -9,6 +9,7 @@
 //! WINDOW_UPDATE of the deficit when it is half of the target
 //! ```
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{RecvPhase, Streams};
@@ -178,8 +179,15 @@ impl Streams {
     ///
     /// Window is granted against the largest, because the peer adds the difference when it applies the setting
     /// (RFC 9113 §6.9.2): what was granted before must not be granted twice.
-    pub(crate) fn set_recv_initial(&mut self, initial_window_max: u32) {
-        self.recv_initial = initial_window_max;
+    ///
+    /// Returns the streams whose window shrank. O(streams).
+    pub(crate) fn set_recv_initial(&mut self, initial_window_max: u32) -> Vec<u32> {
+        let before = core::mem::replace(&mut self.recv_initial, initial_window_max);
+        let mut shrunk = Vec::new();
+        if initial_window_max < before {
+            self.slab.for_each(|slot, _| shrunk.push(slot));
+        }
+        shrunk
     }
 
     /// The caller announced another SETTINGS_INITIAL_WINDOW_SIZE.
