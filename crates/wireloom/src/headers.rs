@@ -45,6 +45,11 @@ impl Headers {
         Self { arena: Vec::with_capacity(bytes), spans: Vec::with_capacity(fields) }
     }
 
+    /// Memory that the fields take, in bytes.
+    pub(crate) fn memory_len(&self) -> usize {
+        self.arena.capacity() + self.spans.capacity() * size_of::<Span>()
+    }
+
     /// Fields that lie in bytes that were read.
     pub(crate) fn from_arena(arena: Vec<u8>, fields: Vec<(Place, Place)>) -> Self {
         Self { arena, spans: fields }

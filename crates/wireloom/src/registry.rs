@@ -12,7 +12,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
 use wireloom_ws::CloseCode;
 
-use crate::memory::{Account, Memory, default_max};
+use crate::memory::{Account, Group, Memory, default_max};
 use crate::websocket::{Shared, SlowTally};
 
 /// A connection on which nothing moves for so long gives back what it can.
@@ -176,11 +176,11 @@ impl Registry {
         tasks.iter().for_each(AbortHandle::abort);
     }
 
-    /// A seat for a WebSocket over a stream of a connection.
-    pub(crate) fn seat(self: &Arc<Self>) -> Seat {
+    /// A seat for a WebSocket over a stream of a connection, whose WebSockets have a memory limit together.
+    pub(crate) fn seat(self: &Arc<Self>, group: Arc<Group>) -> Seat {
         let member = Member { is_connection: false, task: None, socket: None, address: None };
         let key = lock(&self.members).all.insert(member);
-        Seat { registry: self.clone(), key, account: self.memory.account() }
+        Seat { registry: self.clone(), key, account: self.memory.account_in(Some(group)) }
     }
 
     pub(crate) fn sockets_len(&self) -> usize {

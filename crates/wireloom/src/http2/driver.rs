@@ -14,12 +14,14 @@ use wireloom_ws::Keepalive;
 use super::deadlines::{Deadlines, Timer};
 use super::deferred::Deferred;
 use super::head::Incoming;
+use super::memory_report::MemoryReport;
 use super::read_buffer::ReadBuffer;
 use super::requests::Requests;
-use super::shared::{DriverState, Locked, Shared, State};
+use super::shared::{DriverState, Locked, Reported, Shared, State};
 use super::sync::Arc;
 use super::timers::{Drain, IdleTimer, KeepaliveAction, KeepaliveTimer, ShrinkTimer};
 use crate::error::{Error, Stage};
+use crate::memory::{Account, Evict};
 use crate::transport::Io;
 
 /// Slices of one vectored write: a header and a payload for each frame that the core prepares.
@@ -46,6 +48,7 @@ pub(crate) struct Driver {
     drain: Drain,
     keepalive: Option<KeepaliveTimer>,
     shrink: ShrinkTimer,
+    memory: MemoryReport,
     /// Its memory is used again by each unlock.
     deferred: Deferred,
     /// Tasks that were woken since the driver last yielded.
@@ -97,6 +100,7 @@ impl Driver {
             drain: Drain::NotStarted,
             keepalive: None,
             shrink: ShrinkTimer::default(),
+            memory: MemoryReport::default(),
             deferred: Deferred::default(),
             woken_len: 0,
             ended: false,
@@ -124,6 +128,15 @@ impl Driver {
     /// Sends a PING to a silent peer, and gives up one that does not answer.
     pub(crate) fn with_keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
         self.keepalive = keepalive.map(|config| KeepaliveTimer::new(config, Instant::now()));
+        self
+    }
+
+    /// Reports the connection's memory to a server's accountant.
+    pub(crate) fn with_account(mut self, account: &Account) -> Self {
+        let shared: Arc<dyn Evict> = self.shared.clone();
+        account.on_evict(Arc::downgrade(&shared));
+        self.shared.lock().reported = Reported::Total(0);
+        self.memory = MemoryReport::new(account.clone());
         self
     }
 
@@ -198,17 +211,29 @@ impl Driver {
         }
     }
 
-    fn unlock(&mut self, state: Locked<'_>) {
+    fn unlock(&mut self, mut state: Locked<'_>) {
+        let memory = state.core.memory();
+        if let Reported::Total(reported) = &mut state.reported {
+            *reported = memory.total();
+        }
         if state.deferred.wakers_len() > 0 {
             self.woken_len = state.deferred.wakers_len();
         }
         state.unlock_with(&mut self.deferred);
+        self.memory.report(&memory);
     }
 
     /// Reads once if nothing is buffered.
     fn read(&mut self, cx: &mut Context<'_>) -> io::Result<Read> {
         if !self.input.is_empty() {
             return Ok(Read::Some);
+        }
+        if self.memory.poll_read_allowed(cx).is_pending() {
+            if let Some(keepalive) = &mut self.keepalive {
+                // The peer may have sent something.
+                keepalive.handle_received(Instant::now());
+            }
+            return Ok(Read::Pending);
         }
         match self.input.poll_fill(cx, &mut self.io)? {
             Poll::Ready(0) => Ok(Read::Eof),
@@ -310,6 +335,10 @@ impl Driver {
 
     /// Whether the core has ended, and its output is written or will not be read.
     fn has_ended(&mut self, state: &State, read: Read) -> bool {
+        if state.is_aborted {
+            self.blocked = true;
+            return true;
+        }
         let Some(ended) = state.core.ended() else { return false };
         if read == Read::Eof || ended == Ended::Eof || !(state.core.wants_write() || self.blocked) {
             return true;

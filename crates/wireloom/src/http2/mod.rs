@@ -22,13 +22,14 @@
 //!   a complete response resets with NO_ERROR (RFC 9113 §8.1).
 //! - [`Tunnel`] makes a transport of the two.
 //!
-//! Layers: `sync -> head, recv_buffer, read_buffer, deadlines, timers, unread -> slots, deferred -> shared -> recv_stream,
+//! Layers: `sync -> head, recv_buffer, read_buffer, deadlines, timers, unread, memory_report -> slots, deferred -> shared -> recv_stream,
 //! send_stream -> requests, tunnel -> driver`.
 
 mod deadlines;
 mod deferred;
 mod driver;
 mod head;
+mod memory_report;
 mod read_buffer;
 mod recv_buffer;
 mod recv_stream;
@@ -49,5 +50,5 @@ pub(crate) use head::{Head, Incoming, to_fields};
 pub(crate) use recv_stream::RecvStream;
 pub(crate) use requests::Requests;
 pub(crate) use send_stream::SendStream;
-pub(crate) use shared::{HandlerRef, Shared};
+pub(crate) use shared::{HandlerRef, HeadMemory, Shared};
 pub(crate) use tunnel::Tunnel;

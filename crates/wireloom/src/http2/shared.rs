@@ -23,6 +23,8 @@ use super::slots::{FollowUp, Receiving, Slots, StreamRef};
 use super::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::unread::UnreadRequests;
 use crate::error::Error;
+use crate::headers::Headers;
+use crate::memory::{Evict, FREE_LEN};
 
 pub(crate) struct Shared {
     state: Mutex<State>,
@@ -38,6 +40,9 @@ pub(super) struct State {
     /// Why the connection ended.
     pub(super) failure: Option<Error>,
     pub(super) driver: DriverHandle,
+    pub(super) reported: Reported,
+    /// The driver must drop the transport without writing what is queued.
+    pub(super) is_aborted: bool,
     pub(super) deferred: Deferred,
     /// Zero of the core's clock.
     epoch: Instant,
@@ -69,6 +74,24 @@ impl PeerPreface {
             Some(_) => Self::NotHttp2,
             None => Self::Partial(received + input.len() as u8),
         };
+    }
+}
+
+/// The memory that the driver last reported to the server's accountant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reported {
+    /// A client's connection: nobody counts.
+    Nothing,
+    /// Bytes.
+    Total(u64),
+}
+
+impl Reported {
+    /// The driver reports again when the memory has changed by this many bytes.
+    const STEP: u64 = 64 << 10;
+
+    fn is_outdated(self, total: u64) -> bool {
+        matches!(self, Self::Total(reported) if reported.abs_diff(total) >= Self::STEP)
     }
 }
 
@@ -126,6 +149,8 @@ impl Shared {
             peer_preface: PeerPreface::Partial(0),
             failure: None,
             driver: DriverHandle::default(),
+            reported: Reported::Nothing,
+            is_aborted: false,
             deferred: Deferred::default(),
             epoch: Instant::now(),
         };
@@ -220,6 +245,44 @@ impl Shared {
     }
 }
 
+impl Evict for Shared {
+    /// Ends the connection with ENHANCE_YOUR_CALM, and frees content that nobody has read.
+    fn evict(&self) {
+        let unread = self.command(|state| {
+            state.core.abort(ErrorCode::ENHANCE_YOUR_CALM, b"out of memory");
+            state.fail(Error::StreamReset(ErrorCode::ENHANCE_YOUR_CALM));
+            state.slots.take_unread()
+        });
+        drop(unread);
+    }
+
+    fn abort(&self) {
+        self.command(|state| state.is_aborted = true);
+    }
+}
+
+/// Memory of a request head that is larger than the accountant ignores, until it is dropped.
+pub(crate) struct HeadMemory {
+    shared: Arc<Shared>,
+    len: usize,
+}
+
+impl HeadMemory {
+    pub(crate) fn new(shared: &Arc<Shared>, head: &Headers) -> Option<Self> {
+        let len = head.memory_len();
+        (len > FREE_LEN).then(|| {
+            shared.command(|state| state.add_caller_memory(len as i64));
+            Self { shared: shared.clone(), len }
+        })
+    }
+}
+
+impl Drop for HeadMemory {
+    fn drop(&mut self) {
+        self.shared.command(|state| state.add_caller_memory(-(self.len as i64)));
+    }
+}
+
 /// The interest of a handler's task in its stream.
 pub(crate) struct HandlerRef {
     shared: Arc<Shared>,
@@ -278,7 +341,13 @@ impl State {
             (Some(deadline), Some(armed)) => deadline < armed,
             (deadline, _) => deadline.is_some(),
         };
-        if self.core.wants_write() || self.core.ended().is_some() || is_earlier() {
+        let is_outdated = || self.reported.is_outdated(self.core.memory().total());
+        if self.core.wants_write()
+            || self.core.ended().is_some()
+            || self.is_aborted
+            || is_outdated()
+            || is_earlier()
+        {
             self.driver.state = DriverState::WokenByCommand;
             self.deferred.wake_driver(self.driver.waker.take());
         }
@@ -300,6 +369,11 @@ impl State {
         if !is_read && self.core.role() == Role::Server && self.core.contains(key) {
             self.unread.add(key, self.now());
         }
+    }
+
+    fn add_caller_memory(&mut self, change: i64) {
+        let memory = self.core.memory().caller.saturating_add_signed(change);
+        self.core.set_caller_memory(memory);
     }
 
     pub(super) fn check_alive(&self) -> Result<(), Error> {

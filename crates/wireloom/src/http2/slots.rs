@@ -159,6 +159,11 @@ impl Slots {
         }
     }
 
+    /// Removes all content that nobody has read.
+    pub(super) fn take_unread(&mut self) -> Vec<RecvBuffer> {
+        self.slots.iter_mut().map(|(_, slot)| std::mem::take(&mut slot.data)).collect()
+    }
+
     /// Copies borrowed content, so that no read buffer is kept by content that nobody has read yet.
     pub(super) fn copy_borrowed(&mut self) {
         for (_, slot) in &mut self.slots {

@@ -149,12 +149,18 @@ impl Memory {
 
     /// The account of a new connection.
     pub(crate) fn account(self: &Arc<Self>) -> Account {
+        self.account_in(None)
+    }
+
+    /// The account of a WebSocket over a stream of a connection, whose group bounds all of them together.
+    pub(crate) fn account_in(self: &Arc<Self>, group: Option<Arc<Group>>) -> Account {
         let mut accounts = lock(&self.accounts);
         let entry = accounts.vacant_entry();
         let inner = Arc::new(Inner {
             memory: self.clone(),
             key: entry.key(),
             held: AtomicUsize::new(0),
+            group,
             is_evicted: AtomicBool::new(false),
             target: Mutex::new(None),
         });
@@ -298,8 +304,31 @@ struct Inner {
     key: usize,
     /// Bytes of all its reservations, in granules.
     held: AtomicUsize,
+    group: Option<Arc<Group>>,
     is_evicted: AtomicBool,
     target: Mutex<Option<Weak<dyn Evict>>>,
+}
+
+/// Accounts that have a limit together: the WebSockets over streams of one HTTP/2 connection.
+#[derive(Debug)]
+pub(crate) struct Group {
+    held: AtomicUsize,
+    max: usize,
+}
+
+impl Group {
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { held: AtomicUsize::new(0), max })
+    }
+
+    /// Bytes of all its accounts, in granules.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    fn has_room_for(&self, len: usize) -> bool {
+        self.held().saturating_add(len) <= self.max
+    }
 }
 
 impl Account {
@@ -447,6 +476,10 @@ impl Reservation {
         let Some(inner) = &self.account.0 else { return Ok(()) };
         let memory = &inner.memory;
         let more = (granules - self.granules) as usize * GRANULE;
+        if inner.group.as_ref().is_some_and(|group| !group.has_room_for(more)) {
+            memory.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Exhausted);
+        }
         if memory.total.load(Ordering::Relaxed).saturating_add(more) > memory.max() {
             memory.refused.fetch_add(1, Ordering::Relaxed);
             memory.pressed.notify_one();
@@ -463,9 +496,15 @@ impl Reservation {
         let len = before.abs_diff(granules) as usize * GRANULE;
         if granules > before {
             inner.held.fetch_add(len, Ordering::Relaxed);
+            if let Some(group) = &inner.group {
+                group.held.fetch_add(len, Ordering::Relaxed);
+            }
             inner.memory.add(self.category, len);
         } else {
             inner.held.fetch_sub(len, Ordering::Relaxed);
+            if let Some(group) = &inner.group {
+                group.held.fetch_sub(len, Ordering::Relaxed);
+            }
             inner.memory.subtract(self.category, len);
         }
     }
@@ -564,6 +603,22 @@ mod tests {
         let mut free = Account::default().reservation(Category::Body);
         assert_eq!(free.try_set(usize::MAX), Ok(()));
         assert_eq!(memory.stats().bodies, MAX);
+    }
+
+    #[test]
+    fn a_group_has_a_limit_of_its_own() {
+        let memory = Memory::new(100 * GRANULE);
+        let group = Group::new(2 * GRANULE);
+        let mut reservations: Vec<Reservation> =
+            (0..3).map(|_| memory.account_in(Some(group.clone())).reservation(Category::Assembly)).collect();
+        assert_eq!(reservations[0].try_set(GRANULE), Ok(()));
+        assert_eq!(reservations[1].try_set(2 * GRANULE), Err(Exhausted));
+        assert_eq!(reservations[1].try_set(GRANULE), Ok(()));
+        assert_eq!(reservations[2].try_set(GRANULE), Err(Exhausted));
+        drop(reservations.remove(0));
+        assert_eq!(reservations[1].try_set(GRANULE), Ok(()));
+        drop(reservations);
+        assert_eq!((group.held(), memory.stats().total, memory.stats().refused), (0, 0, 2));
     }
 
     #[test]

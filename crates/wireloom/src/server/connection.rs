@@ -26,6 +26,7 @@ use crate::http1::head::{self, Refusal};
 use crate::http1::write::{self, Ending};
 use crate::http1::{BodyEnd, BodyReader, Framing};
 use crate::http2::Driver;
+use crate::memory::Group;
 use crate::registry::{Handshaking, Phase, Registry, Seat};
 use crate::transport::{Io, poll_read, poll_write_all};
 
@@ -174,14 +175,19 @@ impl Connection {
                 (Driver::with_shared(io, shared).with_prefix(SWITCHING_TO_HTTP2), Some((key, request)))
             }
             // The configuration is judged when the server begins.
-            None => match Driver::new(io, Http2Role::Server, config.http2) {
+            None => match Driver::new(io, Http2Role::Server, http2_config(&config)) {
                 Ok(driver) => (driver, None),
                 Err(_) => return,
             },
         };
         let driver = driver.with_read_ahead(&bytes).with_idle_timeout(config.keep_alive_timeout);
+        let driver = driver.with_account(seat.account());
         drop(bytes);
-        http2::serve(driver, first, origin, registry, handler).await;
+        // Room for one message of the greatest length at least.
+        let message_len_max = config.websocket.core.limits.message_len_max;
+        let tunnels_memory_max = config.http2.memory_max.max(message_len_max);
+        let tunnels = Group::new(usize::try_from(tunnels_memory_max).unwrap_or(usize::MAX));
+        http2::serve(driver, first, origin, registry, (seat.account().clone(), tunnels), handler).await;
         drop(seat);
     }
 
@@ -189,7 +195,7 @@ impl Connection {
     /// answered as if it had not asked.
     fn upgrade(&self, request: &Request) -> Option<(Arc<http2::Shared>, StreamKey)> {
         let settings = http2_settings(request).filter(|_| self.config.http2_upgrade)?;
-        http2::Shared::upgraded(self.config.http2, &settings, request.kind()).ok()
+        http2::Shared::upgraded(http2_config(&self.config), &settings, request.kind()).ok()
     }
 
     /// `first`: nothing came before it on this connection. `preface_allowed`: it may be the preface of HTTP/2.
@@ -368,6 +374,13 @@ impl Connection {
         });
         let _ = work.await;
     }
+}
+
+/// The settings of HTTP/2, with the time that a head may take over either version.
+fn http2_config(config: &ServerConfig) -> wireloom_http2::Config {
+    let mut http2 = config.http2;
+    http2.limits.field_block_timeout = http2.limits.field_block_timeout.min(config.handshake_timeout);
+    http2
 }
 
 /// The head, or the preface of HTTP/2 where that is allowed, if `bytes` begin with one; `None` while that is not known.

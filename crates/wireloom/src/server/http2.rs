@@ -26,20 +26,24 @@ use crate::http::{Body, Origin, Request, Response, Running};
 use crate::http1::date;
 use crate::http1::write::digits;
 pub(super) use crate::http2::Shared;
-use crate::http2::{Driver, HandlerRef, Incoming, Progress, RecvStream, Tunnel, to_fields};
+use crate::http2::{Driver, HandlerRef, HeadMemory, Incoming, Progress, RecvStream, Tunnel, to_fields};
+use crate::memory::{Account, Group};
 use crate::registry::{Phase, Registry};
 use crate::transport::Io;
 
-/// Serves until the connection ends. `first` is the request of an upgrade.
+/// Serves until the connection ends. `first` is the request of an upgrade; `tunnels` is the memory of all WebSockets
+/// over the connection.
 pub(super) async fn serve(
     mut driver: Driver,
     first: Option<(StreamKey, Request)>,
     origin: Arc<Origin>,
     registry: Arc<Registry>,
+    (account, tunnels): (Account, Arc<Group>),
     handler: &Arc<impl Handler>,
 ) {
     registry.counters.http2.fetch_add(1, Ordering::Relaxed);
-    let serving = Serving { shared: driver.shared().clone(), registry, origin, handler: handler.clone() };
+    let shared = driver.shared().clone();
+    let serving = Serving { shared, registry, account, tunnels, origin, handler: handler.clone() };
     let mut tasks = JoinSet::new();
     let mut incoming = Vec::new();
     let shared = serving.shared.clone();
@@ -48,7 +52,7 @@ pub(super) async fn serve(
         loop {
             let progress = poll_fn(|cx| {
                 if let Some((key, request)) = first.take() {
-                    serving.start(cx, key, request, None, &mut tasks);
+                    serving.start(cx, Exchange { key, request, tunnel: None, head: None }, &mut tasks);
                 }
                 let progress = ready!(driver.poll(cx, &mut incoming));
                 for request in incoming.drain(..) {
@@ -85,26 +89,43 @@ pub(super) async fn serve(
 struct Serving<H> {
     shared: Arc<Shared>,
     registry: Arc<Registry>,
+    account: Account,
+    /// The memory of all WebSockets in tunnels.
+    tunnels: Arc<Group>,
     origin: Arc<Origin>,
     handler: Arc<H>,
+}
+
+/// A request for the handler.
+struct Exchange {
+    key: StreamKey,
+    request: Request,
+    /// The content of extended CONNECT.
+    tunnel: Option<RecvStream>,
+    head: Option<HeadMemory>,
 }
 
 impl<H: Handler> Serving<H> {
     fn handle_incoming(&self, cx: &mut Context<'_>, incoming: Incoming, tasks: &mut JoinSet<()>) {
         let (key, kind, content) = (incoming.key, incoming.kind, incoming.content);
-        let mut request = Request::http2(incoming, &self.origin);
         let content = content.map(|content| self.shared.recv_stream(content));
-        let mut tunnel = None;
-        match kind {
-            RequestKind::ExtendedConnect if request.is_websocket() => tunnel = content,
+        if !self.account.takes_new_work() {
+            // RFC 9113 §8.7: the client may send it again.
+            return self.shared.reset(key, ErrorCode::REFUSED_STREAM);
+        }
+        let head = HeadMemory::new(&self.shared, &incoming.headers);
+        let mut exchange =
+            Exchange { key, request: Request::http2(incoming, &self.origin), tunnel: None, head };
+        let request = &mut exchange.request;
+        match (kind, content) {
+            (RequestKind::ExtendedConnect, content) if request.is_websocket() => exchange.tunnel = content,
             // RFC 8441 §4, RFC 9220 §3: an unknown protocol. RFC 9110 §9.3.6: this server is not a proxy.
-            RequestKind::ExtendedConnect | RequestKind::Connect => {
+            (RequestKind::ExtendedConnect | RequestKind::Connect, _) => {
                 let refusal = Response::text(501, "CONNECT leads nowhere from here\n");
                 let _ = send_whole(&self.shared, key, refusal, false);
                 return;
             }
-            _ => {
-                let Some(mut content) = content else { return self.start(cx, key, request, None, tasks) };
+            (_, Some(mut content)) => {
                 let len = request.header("content-length").and_then(|len| std::str::from_utf8(len).ok());
                 let len = len.and_then(|len| len.parse().ok());
                 if request.names("expect", "100-continue") {
@@ -112,22 +133,17 @@ impl<H: Handler> Serving<H> {
                 }
                 request.set_body(Body::http2(content, len));
             }
+            (_, None) => {}
         }
-        self.start(cx, key, request, tunnel, tasks);
+        self.start(cx, exchange, tasks);
     }
 
     /// Polls the handler once, and spawns it if it is pending.
-    fn start(
-        &self,
-        cx: &mut Context<'_>,
-        key: StreamKey,
-        request: Request,
-        tunnel: Option<RecvStream>,
-        tasks: &mut JoinSet<()>,
-    ) {
+    fn start(&self, cx: &mut Context<'_>, exchange: Exchange, tasks: &mut JoinSet<()>) {
         self.registry.counters.requests.fetch_add(1, Ordering::Relaxed);
         let (shared, registry, handler) = (self.shared.clone(), self.registry.clone(), self.handler.clone());
-        let mut answering = Box::pin(answer(shared, registry, handler, key, request, tunnel));
+        let key = exchange.key;
+        let mut answering = Box::pin(answer(shared, registry, self.tunnels.clone(), handler, exchange));
         // A panic must not end the other requests: its stream is reset while it unwinds.
         let polled = panic::catch(&self.registry, || answering.as_mut().poll(cx));
         match polled.unwrap_or(Poll::Ready(None)) {
@@ -170,14 +186,15 @@ where
     }
 }
 
+/// Calls the handler and sends its response; returns the WebSocket to run in the stream's place.
 async fn answer(
     shared: Arc<Shared>,
     registry: Arc<Registry>,
+    tunnels: Arc<Group>,
     handler: Arc<impl Handler>,
-    key: StreamKey,
-    request: Request,
-    tunnel: Option<RecvStream>,
+    exchange: Exchange,
 ) -> Option<Running> {
+    let Exchange { key, request, tunnel, head: _head } = exchange;
     let mut unanswered = Unanswered { shared: &shared, key, answered: false };
     let is_head = request.method() == "HEAD";
     let (mut response, _) = panic::answer(&registry, &*handler, request).await;
@@ -189,7 +206,7 @@ async fn answer(
         let mut send = shared.send_stream(key);
         send.send_response(head(&digits(status), &headers, &date::now()), false).ok()?;
         let io = Io::Tunnel(Box::new(Tunnel::new(send, recv)));
-        return Some(opening.open(io, &[], Some(registry.seat())));
+        return Some(opening.open(io, &[], Some(registry.seat(tunnels))));
     }
     let answered = match response.body_mut().is_whole() {
         true => send_whole(&shared, key, response, is_head),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod memory;
 mod peer;
 mod requests;
 mod runtime;

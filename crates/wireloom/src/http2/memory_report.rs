@@ -1,0 +1,44 @@
+//! The memory of a connection, reported to the accountant of its server.
+
+use std::task::{Context, Poll};
+
+use wireloom_http2::Memory;
+
+use crate::memory::{Account, Category, Reservation};
+
+/// Owned by the driver: reports follow each other, and none is made under the connection's mutex.
+pub(super) struct MemoryReport {
+    account: Account,
+    held: Reservation,
+    send_queue: Reservation,
+    heads: Reservation,
+}
+
+impl MemoryReport {
+    pub(super) fn new(account: Account) -> Self {
+        Self {
+            held: account.reservation(Category::Http2Window),
+            send_queue: account.reservation(Category::SendQueue),
+            heads: account.reservation(Category::Head),
+            account,
+        }
+    }
+
+    pub(super) fn report(&mut self, memory: &Memory) {
+        let len = |len: u64| usize::try_from(len).unwrap_or(usize::MAX);
+        self.held.set(len(memory.held));
+        self.send_queue.set(len(memory.queued.saturating_add(memory.output)));
+        self.heads.set(len(memory.input.saturating_add(memory.caller)));
+    }
+
+    /// Ready when the connection may read.
+    pub(super) fn poll_read_allowed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.account.poll_read_allowed(cx)
+    }
+}
+
+impl Default for MemoryReport {
+    fn default() -> Self {
+        Self::new(Account::default())
+    }
+}

@@ -1,0 +1,114 @@
+//! The memory that clients make a server hold over HTTP/2, and heads that never end.
+
+use std::time::{Duration, Instant};
+
+use wireloom::ServerConfig;
+use wireloom_http2::error::ErrorCode;
+use wireloom_http2::{Config, Role};
+
+use super::peer::{Peer, Seen};
+use super::serve;
+
+async fn until(what: &str, check: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !check() {
+        assert!(began.elapsed() < Duration::from_secs(10), "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn unread_content_is_reported_and_given_back() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        let key = peer.ask("POST", "/never", &[], false).await;
+        peer.send(key, &[7; 100_000], false).await;
+        streams.push(key);
+    }
+    until("held", || server.handle.stats().memory.http2_windows >= 400_000).await;
+    for key in streams {
+        peer.reset(key).await;
+    }
+    until("given back", || server.handle.stats().memory.http2_windows == 0).await;
+    drop(peer);
+    until("closed", || server.handle.stats().connections_open == 0).await;
+    assert_eq!(server.handle.stats().memory.total, 0);
+}
+
+#[tokio::test]
+async fn large_heads_are_reported_as_long_as_a_handler_has_them() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    let filler = "x".repeat(30_000);
+    let mut streams = Vec::new();
+    for _ in 0..10 {
+        streams.push(peer.ask("GET", "/never", &[("x-filler", &filler)], true).await);
+    }
+    until("held", || server.handle.stats().memory.heads >= 300_000).await;
+    for key in streams {
+        peer.reset(key).await;
+    }
+    until("given back", || server.handle.stats().memory.heads == 0).await;
+}
+
+// The client that holds the most goes, the others stay.
+#[tokio::test]
+async fn a_client_that_takes_all_memory_is_evicted() {
+    let mut config = ServerConfig::default();
+    config.memory_max = 1 << 20;
+    config.http2.stream_window_max = 4 << 20;
+    config.http2.connection_window = 4 << 20;
+    let server = serve(config).await;
+    let mut modest = Peer::connect(server.address).await;
+    let mut greedy = Peer::connect(server.address).await;
+    let mut code = None;
+    let began = Instant::now();
+    // Near the limit the server stops reading from whoever holds memory; it evicts a second later.
+    'sending: while began.elapsed() < Duration::from_secs(10) {
+        let key = greedy.ask("POST", "/never", &[], false).await;
+        greedy.send(key, &[7; 200_000], false).await;
+        // The answer to this one tells that the server goes on.
+        let hello = modest.ask("GET", "/hello", &[], true).await;
+        assert_eq!(modest.whole(hello).await.2, b"hello\n");
+        while let Ok(seen) = tokio::time::timeout(Duration::from_millis(5), greedy.next(0)).await {
+            match seen {
+                Seen::GoAway(goaway) => code = Some(goaway),
+                Seen::Closed => break 'sending,
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(code, Some(ErrorCode::ENHANCE_YOUR_CALM));
+    until("freed", || server.handle.stats().memory.total == 0).await;
+    assert_eq!(server.handle.stats().memory.evicted, 1);
+    let hello = modest.ask("GET", "/hello", &[], true).await;
+    assert_eq!(modest.whole(hello).await.2, b"hello\n");
+}
+
+// A field block that never ends, or whose end is always to come, meets the time for a head.
+#[tokio::test]
+async fn a_head_that_never_ends_times_out() {
+    let mut config = ServerConfig::default();
+    config.handshake_timeout = Duration::from_millis(400);
+    let server = serve(config).await;
+    for trickles in [false, true] {
+        let mut peer = Peer::with(server.address, Config::new(Role::Client)).await;
+        let began = Instant::now();
+        // HEADERS on stream 1 without END_HEADERS, 100 bytes long, of which one comes.
+        peer.send_raw(b"\0\0\x64\x01\x01\0\0\0\x01\x82").await;
+        let goaway = loop {
+            match tokio::time::timeout(Duration::from_millis(50), peer.next(0)).await {
+                Ok(Seen::GoAway(code)) => break code,
+                Ok(Seen::Closed) => panic!("closed without GOAWAY"),
+                Ok(_) => {}
+                Err(_) if trickles => peer.send_raw(b"\x82").await,
+                Err(_) => {}
+            }
+            assert!(began.elapsed() < Duration::from_secs(5), "trickles: {trickles}");
+        };
+        assert_eq!(goaway, ErrorCode::ENHANCE_YOUR_CALM);
+        assert!(began.elapsed() >= Duration::from_millis(390));
+    }
+}
