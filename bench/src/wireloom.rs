@@ -77,11 +77,11 @@ impl Driver {
             if self.connection.wants_write() {
                 drop(self.connection.take_transmit());
             }
-            if let Some(slot) = self.connection.recv_slot() {
+            if let Some(mut slot) = self.connection.recv_slot() {
                 // No more at a time than into the buffer: what a read brings is unmasked while it is still close.
                 let len = slot.len().min(buffer.len());
                 let len = self.feed.recv(&mut slot[..len]);
-                let event = self.connection.received(NOW, len).expect("an honest peer");
+                let event = slot.filled(NOW, len).expect("an honest peer");
                 missing -= usize::from(event.is_some_and(|event| hand_out(event, sink)));
             } else {
                 self.at = 0;
@@ -182,13 +182,17 @@ impl<const BUFFER_LEN: usize> Reader for Decoding<BUFFER_LEN> {
             self.at += used;
             match piece {
                 None => {}
-                Some(Piece::Message { data, .. }) => {
+                Some(Piece::Text(text)) => {
+                    sink.message(text.as_bytes());
+                    missing -= 1;
+                }
+                Some(Piece::Binary(data)) => {
                     sink.message(data);
                     missing -= 1;
                 }
-                Some(Piece::Chunk { data, fin, .. }) => {
-                    sink.piece(data);
-                    if fin {
+                Some(Piece::Chunk(chunk)) => {
+                    sink.piece(chunk.data);
+                    if chunk.fin {
                         sink.end();
                         missing -= 1;
                     }

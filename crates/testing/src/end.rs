@@ -95,12 +95,12 @@ impl End {
         while !rest.is_empty() {
             let len = split.next(rng, rest.len());
             if rng.bool()
-                && let Some(slot) = self.connection.recv_slot()
+                && let Some(mut slot) = self.connection.recv_slot()
             {
                 let len = len.min(slot.len());
                 slot[..len].copy_from_slice(&rest[..len]);
                 rest = &rest[len..];
-                match self.connection.received(self.clock.now(), len) {
+                match slot.filled(self.clock.now(), len) {
                     Ok(Some(event)) => note(event, &mut self.lent, &mut heard),
                     Ok(None) => {}
                     Err(error) => heard.push(Heard::Failed(error)),

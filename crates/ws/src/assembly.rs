@@ -1,22 +1,28 @@
-//! The buffer in which one message grows: aligned where the next read goes, trusting no announced length too far, kept
-//! for the next message while messages stay large, let go when they do not.
+//! The buffer in which one message grows. Its memory grows with the bytes that arrive, not with the length that is announced,
+//! and stays for the next message while messages stay large.
 
 use alloc::vec::Vec;
 use bytes::Bytes;
 
-/// Where reads should land: vector stores and the kernel's copy are fastest on cache-line boundaries.
+/// Reads land on cache-line boundaries, where vector stores and the kernel's copy are fastest.
 const ALIGN: usize = 64;
 
-/// An announced length is believed up to here; beyond it the buffer doubles as bytes really arrive.
-const RESERVE_MAX: usize = 1 << 20;
+/// From this many bytes of a message on, further bytes may be read directly behind them.
+pub(crate) const DIRECT_LEN_MIN: usize = 4 << 10;
 
-/// The most that one read is offered, so that what it brings is unmasked and validated while it is in cache.
+/// The most that one read is offered, so that its bytes are unmasked and validated while they are in cache.
 const SLOT_MAX: usize = 256 << 10;
 
-/// A capacity up to this is not worth letting go between messages.
+/// A message that the application keeps holds at most this many bytes beyond twice its length.
+pub(crate) const OWNED_EXTRA_LEN: usize = 64;
+
+/// What [`Bytes`] allocates to share a buffer.
+const SHARED_LEN: usize = 32;
+
+/// A buffer up to this capacity is kept between messages of any length.
 const KEEP_MAX: usize = 64 << 10;
 
-/// So many messages in a row that use less than a quarter of the buffer let it go.
+/// A larger buffer is dropped after this many messages in a row that use less than a quarter of it.
 const LEAN_MAX: u8 = 8;
 
 /// ```text
@@ -27,6 +33,7 @@ const LEAN_MAX: u8 = 8;
 pub(crate) struct Assembly {
     /// `start + len <= bytes.len()`.
     bytes: Vec<u8>,
+    /// `start < ALIGN`.
     start: usize,
     len: usize,
     lean: u8,
@@ -48,7 +55,7 @@ impl Assembly {
         self.len
     }
 
-    /// Empties the buffer for the next message.
+    /// Empties the buffer for the next message, and drops its memory when messages have become small.
     pub(crate) fn clear(&mut self) {
         let capacity = self.bytes.capacity();
         if capacity > KEEP_MAX {
@@ -57,45 +64,97 @@ impl Assembly {
                 self.release();
             }
         }
+        self.restart();
+    }
+
+    /// Empties the buffer, and returns room for the next `len` bytes.
+    pub(crate) fn overwrite(&mut self, len: usize) -> &mut [u8] {
+        self.restart();
+        if self.bytes.len() < len {
+            self.bytes.resize(len, 0);
+        }
+        &mut self.bytes[..len]
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Empties the buffer.
+    fn restart(&mut self) {
         self.start = 0;
         self.len = 0;
     }
 
-    /// Gives the memory back.
+    /// Drops content and memory.
     pub(crate) fn release(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether there is no memory in it.
+    /// Whether there is memory.
     #[inline]
-    pub(crate) fn is_unused(&self) -> bool {
-        self.bytes.capacity() == 0
+    pub(crate) fn has_memory(&self) -> bool {
+        self.bytes.capacity() > 0
     }
 
-    /// The memory, without what it held.
+    /// The memory, without its content.
     pub(crate) fn take_memory(&mut self) -> Vec<u8> {
         core::mem::take(self).bytes
     }
 
-    /// Memory to grow in; what it holds is overwritten.
-    pub(crate) fn give_memory(&mut self, memory: Vec<u8>) {
-        *self = Self { bytes: memory, ..Self::default() };
+    /// The memory, with its content moved to memory of its own length; `None` when the content is too long to be worth that.
+    pub(crate) fn swap_memory(&mut self) -> Option<Vec<u8>> {
+        if self.len >= DIRECT_LEN_MIN || self.fits() {
+            return None;
+        }
+        let content = self.as_slice().to_vec();
+        let len = content.len();
+        Some(core::mem::replace(self, Self { bytes: content, len, ..Self::default() }).bytes)
     }
 
-    /// The message, moved out.
+    /// Memory to grow in, where there is none; its content is overwritten.
+    pub(crate) fn give_memory(&mut self, memory: Vec<u8>) {
+        if !self.has_memory() {
+            *self = Self { bytes: memory, ..Self::default() };
+        }
+    }
+
+    /// Whether the content may leave with the memory: it holds at most twice its length and [`OWNED_EXTRA_LEN`] bytes then.
+    fn fits(&self) -> bool {
+        self.bytes.capacity() + SHARED_LEN <= 2 * self.len + OWNED_EXTRA_LEN
+    }
+
+    /// The message, in memory that it does not exceed twice: moved out, or copied out of a buffer that is much larger.
     pub(crate) fn take(&mut self) -> Bytes {
+        if !self.fits() {
+            let message = Bytes::copy_from_slice(self.as_slice());
+            self.clear();
+            return message;
+        }
         let Self { mut bytes, start, len, .. } = core::mem::take(self);
         bytes.truncate(start + len);
         Bytes::from(bytes).slice(start..)
     }
 
-    /// Appends a piece; `more` bytes are announced to follow it.
+    /// Appends a piece; `more` bytes of its frame follow.
     pub(crate) fn push(&mut self, piece: &[u8], more: u64) {
-        let more = usize::try_from(more).unwrap_or(usize::MAX).min(RESERVE_MAX);
+        let more = usize::try_from(more).unwrap_or(usize::MAX);
         if self.len == 0 {
-            self.reserve(ALIGN + piece.len() + more);
+            let padding = if more >= DIRECT_LEN_MIN { ALIGN } else { 0 };
+            let room = padding + piece.len() + more.min(piece.len());
+            if self.bytes.capacity() < room {
+                self.bytes = Vec::with_capacity(room);
+            }
             // The next read, behind this piece, begins on a cache line.
-            self.start = (self.bytes.as_ptr() as usize + piece.len()).wrapping_neg() % ALIGN;
+            self.start = if padding > 0 {
+                (self.bytes.as_ptr().addr() + piece.len()).wrapping_neg() % ALIGN
+            } else {
+                0
+            };
+            if self.bytes.len() < self.start {
+                self.bytes.resize(self.start, 0);
+            }
         }
         let end = self.start + self.len;
         if self.bytes.len() >= end + piece.len() {
@@ -107,44 +166,46 @@ impl Assembly {
         self.len += piece.len();
     }
 
-    /// Room for `total` bytes from the front, by doubling.
-    fn reserve(&mut self, total: usize) {
-        if self.bytes.capacity() < total {
-            self.bytes.reserve(total - self.bytes.len());
+    /// Room for the next bytes of the message, of which `more` follow: as much as there is memory for, or else as much again
+    /// as has arrived.
+    pub(crate) fn slot(&mut self, more: u64) -> &mut [u8] {
+        let end = self.start + self.len;
+        let room = self.room(more);
+        if self.bytes.len() < end + room {
+            self.bytes.reserve_exact((end + room).saturating_sub(self.bytes.len()));
+            self.bytes.resize(end + room, 0);
         }
+        &mut self.bytes[end..end + room]
     }
 
-    /// Where the next bytes of the message may be read to: at most `max` of them.
-    pub(crate) fn slot(&mut self, max: u64) -> &mut [u8] {
-        let want = usize::try_from(max).unwrap_or(usize::MAX).min(SLOT_MAX);
+    fn room(&self, more: u64) -> usize {
+        let room = (self.bytes.capacity() - self.start - self.len).max(self.len);
+        usize::try_from(more).unwrap_or(usize::MAX).min(SLOT_MAX).min(room)
+    }
+
+    /// [`Assembly::slot`] after it was offered.
+    pub(crate) fn slot_bytes(&self, more: u64) -> &[u8] {
         let end = self.start + self.len;
-        if self.bytes.len() < end + want {
-            self.reserve(end + want);
-            self.bytes.resize(end + want, 0);
-        }
-        &mut self.bytes[end..end + want]
+        self.bytes.get(end..end + self.room(more)).unwrap_or_default()
     }
 
     /// `len` bytes of the slot have become the message's.
+    ///
+    /// # Panics
+    /// When the slot is shorter.
     #[inline]
     pub(crate) fn filled(&mut self, len: usize) {
-        debug_assert!(self.start + self.len + len <= self.bytes.len());
+        assert!(self.start + self.len + len <= self.bytes.len(), "more bytes than the slot holds");
         self.len += len;
     }
 
-    /// Lets `append` write behind the message, and returns its result and what it wrote.
+    /// Calls `append` to write behind the message; returns its result and the bytes it wrote.
     pub(crate) fn append_with<R>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> R) -> (R, &mut [u8]) {
         let end = self.start + self.len;
         self.bytes.truncate(end);
         let result = append(&mut self.bytes);
         self.len = self.bytes.len() - self.start;
         (result, &mut self.bytes[end..])
-    }
-
-    /// Drops the message's bytes that have been handed out, keeping the memory.
-    pub(crate) fn restart(&mut self) {
-        self.start = 0;
-        self.len = 0;
     }
 }
 
@@ -156,29 +217,62 @@ mod tests {
     #[test]
     fn grows_by_pieces_and_slots() {
         let mut assembly = Assembly::default();
-        assembly.push(b"abc", 10);
-        let slot = assembly.slot(10);
-        assert_eq!(slot.len(), 10);
-        assert_eq!(slot.as_ptr() as usize % ALIGN, 0);
+        assembly.push(&[b'a'; 5_000], 10_000);
+        let slot = assembly.slot(10_000);
+        assert!((5_000..=5_000 + ALIGN).contains(&slot.len()));
+        assert_eq!(slot.as_ptr().addr() % ALIGN, 0);
         slot[..4].copy_from_slice(b"defg");
         assembly.filled(4);
         assembly.push(b"hi", 0);
-        assert_eq!(assembly.as_slice(), b"abcdefghi");
+        assert_eq!(assembly.as_slice()[5_000..], *b"defghi");
         let kept = assembly.take();
-        assert_eq!(&kept[..], b"abcdefghi");
+        assert_eq!((kept.len(), &kept[5_000..]), (5_006, &b"defghi"[..]));
         assert_eq!(assembly.len(), 0);
     }
 
     #[test]
-    fn does_not_believe_announcements() {
+    fn grows_with_what_arrives_and_not_with_what_is_announced() {
         let mut assembly = Assembly::default();
         assembly.push(b"x", u64::MAX);
-        assert!(assembly.bytes.capacity() <= RESERVE_MAX + 2 * ALIGN);
-        assert_eq!(assembly.slot(u64::MAX).len(), SLOT_MAX);
+        assert!(assembly.bytes.capacity() <= 2 + ALIGN, "{}", assembly.bytes.capacity());
+        let mut assembly = Assembly::default();
+        assembly.push(&[7; DIRECT_LEN_MIN], u64::MAX);
+        while assembly.len() < 4 << 20 {
+            let slot = assembly.slot(u64::MAX).len();
+            assert!((1..=SLOT_MAX).contains(&slot));
+            assembly.filled(slot);
+            assert!(assembly.bytes.capacity() <= 2 * assembly.len() + ALIGN);
+        }
     }
 
     #[test]
-    fn lets_go_of_a_large_buffer_when_messages_turn_small() {
+    fn does_not_send_a_large_buffer_along_with_a_small_message() {
+        let mut assembly = Assembly::default();
+        assembly.give_memory(vec![0; 1 << 20]);
+        assembly.push(b"ab", 0);
+        let message = assembly.take();
+        assert_eq!(&message[..], b"ab");
+        assert!(assembly.has_memory(), "the buffer stays");
+        assembly.push(&[7; 600 << 10], 0);
+        assert_eq!(assembly.take().len(), 600 << 10);
+        assert!(!assembly.has_memory(), "the buffer left with a message that fills half of it");
+    }
+
+    #[test]
+    fn keeps_the_beginning_of_a_message_without_a_large_buffer() {
+        let mut assembly = Assembly::default();
+        assembly.give_memory(vec![0; 1 << 20]);
+        assembly.push(b"beginning", 1 << 20);
+        let memory = assembly.swap_memory().unwrap();
+        assert_eq!(memory.capacity(), 1 << 20);
+        assert!(assembly.bytes.capacity() < 100);
+        assembly.push(b" and rest", 0);
+        assert_eq!(assembly.as_slice(), b"beginning and rest");
+        assert!(assembly.swap_memory().is_none());
+    }
+
+    #[test]
+    fn drops_a_large_buffer_when_messages_become_small() {
         let mut assembly = Assembly::default();
         assembly.push(&vec![7; 1 << 20], 0);
         for _ in 0..=LEAN_MAX {
@@ -189,5 +283,14 @@ mod tests {
         assembly.clear();
         assembly.push(b"small", 0);
         assert!(assembly.bytes.capacity() < 1 << 20);
+    }
+
+    #[test]
+    #[should_panic(expected = "more bytes than the slot holds")]
+    fn refuses_more_than_the_slot() {
+        let mut assembly = Assembly::default();
+        assembly.push(&[7; 5_000], 10_000);
+        assembly.slot(10);
+        assembly.filled(6_000);
     }
 }

@@ -14,7 +14,7 @@
 use crate::config::Config;
 use crate::deflate::{Decompressor, DeflateConfig, DeflateParams};
 use crate::error::Error;
-use crate::event::Event;
+use crate::event::{Event, Payload};
 use crate::inbound::{self, Inbound};
 use crate::keys::MaskKeys;
 use crate::outbound::Outbound;
@@ -41,8 +41,7 @@ pub enum Transport {
 ///
 /// Four families of methods:
 /// - getters;
-/// - `handle_*`, for what comes in: [`handle_input`](Self::handle_input) (or [`recv_slot`](Self::recv_slot) and
-///   [`received`](Self::received)), [`handle_timeout`](Outbound::handle_timeout), [`handle_eof`](Outbound::handle_eof);
+/// - `handle_*`, for what comes in: [`handle_input`](Self::handle_input) (or [`recv_slot`](Self::recv_slot)), [`handle_timeout`](Outbound::handle_timeout), [`handle_eof`](Outbound::handle_eof);
 /// - commands: `send_*`, [`close`](Outbound::close);
 /// - `poll_*`, for what goes out: [`poll_transmit`](Outbound::poll_transmit) and [`transmitted`](Outbound::transmitted),
 ///   [`poll_timeout`](Outbound::poll_timeout).
@@ -142,43 +141,42 @@ impl Connection {
         if !self.outbound.is_listening() {
             return Ok((input.len(), None));
         }
-        if let Some((kind, at, len)) = self.inbound.whole_message(input) {
+        if let Some((whole, at, len)) = self.inbound.whole_message(input) {
             self.outbound.heard(now);
-            return Ok((at + len, Some(inbound::message(kind, &mut input[at..at + len]))));
+            let payload = Payload::Input(&mut input[at..at + len]);
+            return Ok((at + len, Some(inbound::message(whole, payload))));
         }
         let (used, arrival) = self.advance(now, input)?;
         Ok((used, self.inbound.event(arrival, input, self.round_trip)))
     }
 
-    /// Where to read the next bytes to, while a large message is being assembled: the end of the message itself. `None`
-    /// means: read into a buffer of your own, and pass it to [`handle_input`](Self::handle_input). After reading, call
-    /// [`received`](Self::received).
+    /// Room for the next bytes of a large message, at the end of the message itself. `None` outside of one: then read into a
+    /// buffer of your own, and pass it to [`handle_input`](Self::handle_input).
     ///
-    /// The slot is up to 256 KiB long; a read may bring less. From memory, reads of 16 KiB are fastest, since what each brings
-    /// is still in the first level of cache when it is unmasked; from a socket, larger ones save system calls.
-    pub fn recv_slot(&mut self) -> Option<&mut [u8]> {
-        if self.outbound.is_listening() { self.inbound.recv_slot() } else { None }
-    }
-
-    /// The first `len` bytes of [`recv_slot`](Self::recv_slot) have been read into.
+    /// The room is at most as long as the part of the message that has arrived, and 256 KiB; a read may bring less. From memory,
+    /// reads of 16 KiB are fastest, since their bytes are still in the first level of cache when they are unmasked; from a
+    /// socket, longer ones save system calls.
     ///
-    /// # Errors
-    /// As for [`handle_input`](Self::handle_input).
-    ///
-    /// # Panics
-    /// When `len` is more than the slot held.
-    pub fn received(&mut self, now: Duration, len: usize) -> Result<Option<Event<'_>>, Error> {
-        if !self.outbound.is_listening() {
-            return Ok(None);
+    /// ```
+    /// # use std::{io::Read, time::Duration};
+    /// # use wireloom_ws::{Connection, Event};
+    /// fn read_large(connection: &mut Connection, now: Duration, mut socket: impl Read) -> std::io::Result<()> {
+    ///     while let Some(mut slot) = connection.recv_slot() {
+    ///         let len = socket.read(&mut slot)?;
+    ///         match slot.filled(now, len) {
+    ///             Ok(Some(Event::Binary(message))) => println!("{} bytes", message.len()),
+    ///             Ok(_) => {}
+    ///             Err(error) => println!("{error}"),
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn recv_slot(&mut self) -> Option<RecvSlot<'_>> {
+        if !self.outbound.is_listening() || self.inbound.slot().is_none() {
+            return None;
         }
-        self.outbound.heard(now);
-        match self.inbound.slot_filled(len) {
-            Ok(arrival) => Ok(self.inbound.event(arrival, &mut [], None)),
-            Err(error) => {
-                self.outbound.handle_error(now, error);
-                Err(error)
-            }
-        }
+        Some(RecvSlot { connection: self })
     }
 
     /// Gives back the memory that an idle connection can do without: buffers that hold nothing, and the compression state
@@ -188,14 +186,14 @@ impl Connection {
         self.outbound.release_buffers();
     }
 
-    /// Everything but a message that arrived whole in one frame. It returns places, not an event: one made out here would
-    /// come back through memory, also for those that were not.
+    /// Everything but the fast path. It returns a place, not an event: an event made here would go through memory on the
+    /// fast path too.
     #[inline(never)]
     fn advance(&mut self, now: Duration, input: &mut [u8]) -> Result<(usize, Arrival), Error> {
         if !input.is_empty() {
             self.outbound.heard(now);
         }
-        match self.inbound.advance(input) {
+        match self.inbound.advance(input, self.inbound.delivery()) {
             Ok((used, arrival)) => {
                 if let Arrival::Control { opcode, at, len } = arrival {
                     let payload = self.inbound.control(at, len, input);
@@ -208,6 +206,49 @@ impl Connection {
                 Err(error)
             }
         }
+    }
+}
+
+/// Room at the end of a large message; see [`Connection::recv_slot`].
+///
+/// It is read into through `DerefMut`, and [`filled`](Self::filled) says how far. Bytes that were not announced that way are not
+/// part of the message.
+pub struct RecvSlot<'a> {
+    connection: &'a mut Connection,
+}
+
+impl<'a> RecvSlot<'a> {
+    /// The first `len` bytes have been read into.
+    ///
+    /// # Errors
+    /// As for [`Connection::handle_input`].
+    ///
+    /// # Panics
+    /// When `len` is more than the slot holds.
+    pub fn filled(self, now: Duration, len: usize) -> Result<Option<Event<'a>>, Error> {
+        let Connection { inbound, outbound, .. } = self.connection;
+        outbound.heard(now);
+        match inbound.slot_filled(len) {
+            Ok(arrival) => Ok(inbound.event(arrival, &mut [], None)),
+            Err(error) => {
+                outbound.handle_error(now, error);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Deref for RecvSlot<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.connection.inbound.slot_bytes()
+    }
+}
+
+impl DerefMut for RecvSlot<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.connection.inbound.slot().unwrap_or_default()
     }
 }
 
@@ -292,11 +333,11 @@ mod tests {
         };
         let mut rest = wire;
         while !rest.is_empty() {
-            if slot && let Some(slot) = connection.recv_slot() {
+            if slot && let Some(mut slot) = connection.recv_slot() {
                 let len = slot.len().min(step).min(rest.len());
                 slot[..len].copy_from_slice(&rest[..len]);
                 rest = &rest[len..];
-                if let Some(event) = connection.received(NOW, len).unwrap() {
+                if let Some(event) = slot.filled(NOW, len).unwrap() {
                     note(&event);
                 }
                 continue;

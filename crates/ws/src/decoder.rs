@@ -1,16 +1,17 @@
-//! Frames into messages, without buffers: the rules of RFC 6455 §5.2–§5.5 on how frames follow each other, masking and
-//! UTF-8 in one pass, limits. Assembly, inflation and answers belong to the layers above.
+//! Frames into pieces of messages, without buffers: the rules of RFC 6455 §5.2–§5.5 on the order of frames, masking and UTF-8
+//! in one pass, limits. Assembly, inflation and answers belong to the layers above.
 //!
 //! ```text
-//!            +-- whole message in one frame, all of it here: the short way, nothing is remembered --+
-//!            |                                                                                      v
-//! bytes -> header (kept over splits) -> data frame ----> payload pieces, in place ------------> Item
-//!                                    \-> control frame -> payload (kept over splits) --------/
+//!            +-- uncompressed message in one frame, all of it buffered: the fast path, no state changes --+
+//!            |                                                                                            v
+//! bytes -> header (kept over splits) -> data frame ----> payload, in place -------------------------> Item
+//!                                    \-> control frame -> payload (kept over splits) ---------------/
 //! ```
 
 use crate::close::CloseFrame;
 use crate::error::{Error, LimitExceeded, PeerMisbehaved};
-use crate::frame::{FIN, HEADER_LEN_MAX, Header, MASK, Seen};
+use crate::event::{Chunk, Whole};
+use crate::frame::{FIN, HEADER_LEN_MAX, Header, HeaderLog, MASK};
 use crate::limits::{FRAGMENT_LEN_EXCUSED, Limits};
 use crate::mask::{self, MaskKey};
 use crate::opcode::{Kind, Opcode};
@@ -19,37 +20,33 @@ use crate::utf8;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// First bytes of messages that need no more than one frame.
+/// First bytes of messages in one frame.
 const WHOLE_TEXT: u8 = FIN | Opcode::Text as u8;
 const WHOLE_BINARY: u8 = FIN | Opcode::Binary as u8;
 
-/// What one call of [`Decoder::decode`] found. All payloads are unmasked; uncompressed text is valid UTF-8.
+/// The result of one call of [`Decoder::decode`]. All payloads are unmasked, in the caller's buffer.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Piece<'a> {
-    /// A message that came in one frame and arrived whole.
-    Message {
+    /// A text message that came in one frame and arrived whole; it is validated.
+    Text(&'a str),
+    /// A binary message that came in one frame and arrived whole.
+    Binary(&'a mut [u8]),
+    /// A part of a message, cut where a frame or the input ended. Text is valid up to its end, except that a code point may
+    /// continue in the next piece.
+    Chunk(Chunk<'a>),
+    /// A part of a compressed message, or all of it: DEFLATE blocks (RFC 7692 §6.2), not validated.
+    Compressed {
         /// Text or binary.
         kind: Kind,
-        /// RSV1 was set: the data is DEFLATE and, if text, not validated (RFC 7692 §6.2).
-        compressed: bool,
-        /// The payload, in the caller's buffer.
-        data: &'a mut [u8],
-    },
-    /// A piece of a message, cut where a frame or the input ended; a code point of text may go on in the next piece.
-    Chunk {
-        /// Text or binary.
-        kind: Kind,
-        /// As for a whole message.
-        compressed: bool,
         /// The first piece of its message.
         first: bool,
-        /// The last piece of its message.
+        /// The last piece of its message; `data` may then be empty.
         fin: bool,
-        /// The piece, in the caller's buffer; it may be empty when `fin`.
+        /// The compressed bytes.
         data: &'a mut [u8],
     },
-    /// A ping, which wants a pong with the same payload (RFC 6455 §5.5.2).
+    /// A ping, to be answered by a pong with the same payload (RFC 6455 §5.5.2).
     Ping(&'a [u8]),
     /// A pong (RFC 6455 §5.5.3).
     Pong(&'a [u8]),
@@ -57,40 +54,29 @@ pub enum Piece<'a> {
     Close(CloseFrame<'a>),
 }
 
-/// [`Piece`] before it borrows: offsets into the input.
+/// [`Piece`] by offsets into the input. The variant says how far the payload has been validated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Item {
     /// All input was consumed and nothing is complete.
     Nothing,
-    Message {
-        kind: Kind,
-        compressed: bool,
-        at: usize,
-        len: usize,
-    },
-    Chunk {
-        kind: Kind,
-        compressed: bool,
-        first: bool,
-        fin: bool,
-        at: usize,
-        len: usize,
-    },
-    /// The payload lies in the input at `at`, or in the decoder when that is `None`.
-    Control {
-        opcode: Opcode,
-        at: Option<usize>,
-        len: usize,
-    },
+    /// A complete message.
+    Message { whole: Whole, at: usize, len: usize },
+    /// A part of a message: the last one when `end` is set, which then holds for the message.
+    Chunk { kind: Kind, first: bool, end: Option<Whole>, at: usize, len: usize },
+    /// A part of a compressed message.
+    Compressed { kind: Kind, first: bool, fin: bool, at: usize, len: usize },
+    /// A control frame. The payload is in the input at `at`, or in the decoder when that is `None`.
+    Control { opcode: Opcode, at: Option<usize>, len: usize },
 }
 
-/// Decodes the frames of one direction of a connection. It holds no payload, only where it stands.
+/// Decodes the frames of one direction of a connection. It holds no payload of messages, only its position among the frames.
 #[derive(Debug)]
 pub struct Decoder {
     sender: Role,
     /// 4 when permessage-deflate was negotiated, else 0.
     rsv_allowed: u8,
-    /// No header, frame or message is under way and nothing has failed: the next byte begins a frame of a new message.
+    /// The next byte begins a frame of a new message, and the fast path may be taken. Not set within a header, frame or
+    /// message, after an error, and while headers are logged.
     idle: bool,
     /// MASK if the sender masks, else 0.
     mask_bit: u8,
@@ -108,8 +94,8 @@ pub struct Decoder {
     message_len_max: u64,
     fragments_spare: u64,
     failed: Option<Error>,
-    /// Headers of frames that have begun, when somebody wants to see them.
-    seen: Option<Box<Seen>>,
+    /// Headers of frames that have begun, for an observer.
+    log: Option<Box<HeaderLog>>,
 }
 
 /// The frame whose payload is arriving.
@@ -157,11 +143,11 @@ impl Decoder {
             message_len_max: limits.message_len_max,
             fragments_spare: limits.fragments_spare,
             failed: None,
-            seen: None,
+            log: None,
         }
     }
 
-    /// Bytes that the data frame under way still lacks; 0 between frames, within a header or a control frame.
+    /// Bytes of the current data frame that have not arrived; 0 between frames, within a header or a control frame.
     #[inline]
     pub fn payload_remaining(&self) -> u64 {
         match self.frame {
@@ -170,8 +156,8 @@ impl Decoder {
         }
     }
 
-    /// Whose frames these are, and the limits of frames, messages and fragments: all there is to know when nothing is under
-    /// way.
+    /// The sender's role, and the limits of frames, messages and fragments: the whole state of an idle decoder. `None` when
+    /// it is not idle.
     pub(crate) fn idle(&self) -> Option<(Role, u64, u64, u64)> {
         (self.idle && self.rsv_allowed == 0).then_some((
             self.sender,
@@ -181,18 +167,18 @@ impl Decoder {
         ))
     }
 
-    /// Notes the headers of frames from now on, for [`Decoder::take_seen`]. The short way notes none, and is not taken then.
-    pub(crate) fn watch(&mut self) {
+    /// Logs the headers of frames from now on, for [`Decoder::take_headers`]. The fast path logs none, and is disabled.
+    pub(crate) fn log_headers(&mut self) {
         self.idle = false;
-        self.seen.get_or_insert_default();
+        self.log.get_or_insert_default();
     }
 
-    /// The headers that were noted since this was called last.
-    pub(crate) fn take_seen(&mut self) -> Vec<Header> {
-        self.seen.as_mut().map(|seen| core::mem::take(&mut seen.headers)).unwrap_or_default()
+    /// The headers that were logged since the last call.
+    pub(crate) fn take_headers(&mut self) -> Vec<Header> {
+        self.log.as_mut().map(|log| core::mem::take(&mut log.headers)).unwrap_or_default()
     }
 
-    /// No further byte is looked at on the short way.
+    /// Disables the fast path.
     pub(crate) fn stop(&mut self) {
         self.idle = false;
     }
@@ -204,17 +190,17 @@ impl Decoder {
     }
 
     /// Takes bytes from the front of `bytes` up to the end of the next piece: how many, and the piece. Without a piece,
-    /// all bytes were taken. Payloads are unmasked where they lie; bytes behind the piece are untouched.
+    /// all bytes were taken. Payloads are unmasked in place; bytes behind the piece are untouched.
     ///
     /// ```
-    /// use wireloom_ws::{Decoder, Kind, Limits, Piece, Role};
+    /// use wireloom_ws::{Decoder, Limits, Piece, Role};
     ///
     /// // RFC 6455 §5.7: a single-frame masked text message.
     /// let mut bytes = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
     /// let mut decoder = Decoder::new(Role::Client, false, &Limits::default());
     /// let (used, piece) = decoder.decode(&mut bytes)?;
     /// assert_eq!(used, 11);
-    /// assert!(matches!(piece, Some(Piece::Message { kind: Kind::Text, data, .. }) if data == b"Hello"));
+    /// assert_eq!(piece, Some(Piece::Text("Hello")));
     /// # Ok::<(), wireloom_ws::Error>(())
     /// ```
     ///
@@ -225,11 +211,15 @@ impl Decoder {
         let (used, item) = self.step(bytes)?;
         let piece = match item {
             Item::Nothing => None,
-            Item::Message { kind, compressed, at, len } => {
-                Some(Piece::Message { kind, compressed, data: &mut bytes[at..at + len] })
+            Item::Message { whole: Whole::Text(valid), at, len } => {
+                Some(Piece::Text(valid.text(&bytes[at..at + len])))
             }
-            Item::Chunk { kind, compressed, first, fin, at, len } => {
-                Some(Piece::Chunk { kind, compressed, first, fin, data: &mut bytes[at..at + len] })
+            Item::Message { whole: Whole::Binary, at, len } => Some(Piece::Binary(&mut bytes[at..at + len])),
+            Item::Chunk { kind, first, end, at, len } => {
+                Some(Piece::Chunk(Chunk { kind, first, fin: end.is_some(), data: &bytes[at..at + len] }))
+            }
+            Item::Compressed { kind, first, fin, at, len } => {
+                Some(Piece::Compressed { kind, first, fin, data: &mut bytes[at..at + len] })
             }
             Item::Control { opcode, at, len } => {
                 let payload = match at {
@@ -253,19 +243,19 @@ impl Decoder {
         Ok((used, piece))
     }
 
-    /// [`Decoder::decode`] by offsets, and with Close bodies not judged yet.
+    /// [`Decoder::decode`] by offsets, without a check of Close bodies.
     #[inline]
     pub(crate) fn step(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
         match self.whole_message(bytes) {
-            Some((kind, at, len)) => Ok((at + len, Item::Message { kind, compressed: false, at, len })),
+            Some((whole, at, len)) => Ok((at + len, Item::Message { whole, at, len })),
             None => self.step_slowly(bytes),
         }
     }
 
-    /// The short way: an uncompressed message in one frame that is here to its last byte, as its kind, offset and length.
-    /// `None` sends everything else, and whatever breaks a rule, the long way.
+    /// The fast path: an uncompressed message in one frame that is buffered to its last byte, with its offset and length.
+    /// `None` for everything else, and for errors.
     #[inline(always)]
-    pub(crate) fn whole_message(&mut self, bytes: &mut [u8]) -> Option<(Kind, usize, usize)> {
+    pub(crate) fn whole_message(&mut self, bytes: &mut [u8]) -> Option<(Whole, usize, usize)> {
         let &mut [first, second, ..] = bytes else { return None };
         let kind = match first {
             WHOLE_TEXT => Kind::Text,
@@ -285,20 +275,19 @@ impl Decoder {
         if len > self.whole_len_max {
             return None;
         }
-        let at = if self.mask_bit == 0 {
-            self.judge(kind, bytes.get_mut(2..2 + len)?, None)?;
-            2
+        if self.mask_bit == 0 {
+            let whole = self.unmask(kind, bytes.get_mut(2..2 + len)?, None)?;
+            Some((whole, 2, len))
         } else {
             let ([_, _, key @ ..], data) = bytes.get_mut(..6 + len)?.split_first_chunk_mut::<6>()?;
-            self.judge(kind, data, Some(MaskKey::new(*key)))?;
-            6
-        };
-        Some((kind, at, len))
+            let whole = self.unmask(kind, data, Some(MaskKey::new(*key)))?;
+            Some((whole, 6, len))
+        }
     }
 
-    /// The short way of a payload of 126 bytes and more.
+    /// The fast path of a payload of 126 bytes and more.
     #[inline(always)]
-    fn whole_extended(&mut self, bytes: &mut [u8], kind: Kind, len7: u8) -> Option<(Kind, usize, usize)> {
+    fn whole_extended(&mut self, bytes: &mut [u8], kind: Kind, len7: u8) -> Option<(Whole, usize, usize)> {
         let (len, key_at) = extended_len(bytes, len7)?;
         let at = key_at + usize::from(self.mask_bit >> 5);
         if len > self.whole_len_max || bytes.len() < at + len {
@@ -306,29 +295,32 @@ impl Decoder {
         }
         let (head, rest) = bytes.split_at_mut(at);
         let key = if self.mask_bit == 0 { None } else { Some(MaskKey::new(*head.last_chunk()?)) };
-        self.judge(kind, &mut rest[..len], key)?;
-        Some((kind, at, len))
+        let whole = self.unmask(kind, &mut rest[..len], key)?;
+        Some((whole, at, len))
     }
 
-    /// Unmasks the payload of a whole message, and looks whether text is UTF-8.
+    /// Unmasks the payload of a whole message, and validates text.
     #[inline(always)]
-    fn judge(&mut self, kind: Kind, data: &mut [u8], key: Option<MaskKey>) -> Option<()> {
+    fn unmask(&mut self, kind: Kind, data: &mut [u8], key: Option<MaskKey>) -> Option<Whole> {
         let valid = match (kind, key) {
-            (Kind::Binary, None) => true,
+            (Kind::Binary, None) => return Some(Whole::Binary),
             (Kind::Binary, Some(key)) => {
                 mask::apply(data, key);
-                true
+                return Some(Whole::Binary);
             }
-            (Kind::Text, None) => utf8::validate(data).is_ok(),
-            (Kind::Text, Some(key)) => utf8::unmask_validate(data, key).is_ok(),
+            (Kind::Text, None) => utf8::prove(data),
+            (Kind::Text, Some(key)) => utf8::unmask_prove(data, key),
         };
-        if !valid {
-            self.fail(PeerMisbehaved::InvalidUtf8.into());
+        match valid {
+            Ok(valid) => Some(Whole::Text(valid)),
+            Err(utf8::InvalidUtf8) => {
+                self.fail(PeerMisbehaved::InvalidUtf8.into());
+                None
+            }
         }
-        valid.then_some(())
     }
 
-    /// The long way: splits anywhere, fragments, control frames, compressed messages.
+    /// Everything but the fast path: splits anywhere, fragments, control frames, compressed messages, errors.
     #[cold]
     #[inline(never)]
     pub(crate) fn step_slowly(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
@@ -361,7 +353,7 @@ impl Decoder {
             };
             used += len;
             if !matches!(item, Item::Nothing) || used == bytes.len() {
-                self.idle = self.frame.is_none() && self.message.is_none() && self.seen.is_none();
+                self.idle = self.frame.is_none() && self.message.is_none() && self.log.is_none();
                 return Ok((used, item));
             }
         }
@@ -391,10 +383,10 @@ impl Decoder {
         }
     }
 
-    /// Judges a header against the message under way and the limits.
+    /// Checks a header against the current message and the limits.
     fn begin_frame(&mut self, header: &Header) -> Result<(), Error> {
-        if let Some(seen) = &mut self.seen {
-            seen.headers.push(*header);
+        if let Some(log) = &mut self.log {
+            log.headers.push(*header);
         }
         if header.opcode.is_control() {
             self.control.clear();
@@ -442,7 +434,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// `payload` is what has arrived of the frame's rest; it lies at `at` of the input.
+    /// Takes `payload`, which has arrived of the rest of a control frame, at `at` of the input.
     fn read_control(&mut self, mut frame: Frame, payload: &mut [u8], at: usize) -> Item {
         let whole = self.control.is_empty() && payload.len() as u64 == frame.remaining;
         if let Some(key) = frame.key {
@@ -462,33 +454,34 @@ impl Decoder {
         Item::Nothing
     }
 
-    /// `data` is what has arrived of the frame's rest; it lies at `at` of the input.
+    /// Takes `data`, which has arrived of the rest of a data frame, at `at` of the input.
     fn read_data(&mut self, mut frame: Frame, data: &mut [u8], at: usize) -> Result<Item, Error> {
         let Some(mut message) = self.message else { return Ok(Item::Nothing) };
         let len = data.len();
-        let validate = message.kind == Kind::Text && !message.compressed;
+        let Message { kind, compressed, .. } = message;
+        let is_text = kind == Kind::Text && !compressed;
         // RFC 6455 §8.1: text that is not UTF-8 MUST fail the connection; here, at the first impossible byte.
         let valid = match frame.key {
-            Some(key) if validate => self.utf8.push_masked(data, key).map(|key| frame.key = Some(key)),
+            Some(key) if is_text => self.utf8.push_masked(data, key).map(|key| frame.key = Some(key)),
             Some(key) => {
                 frame.key = Some(mask::apply(data, key));
                 Ok(())
             }
-            None if validate => self.utf8.push(data),
+            None if is_text => self.utf8.push(data),
             None => Ok(()),
         };
+        valid.map_err(|_| PeerMisbehaved::InvalidUtf8)?;
         frame.remaining -= len as u64;
         let fin = frame.fin && frame.remaining == 0;
-        let valid = if fin && validate { valid.and_then(|()| self.utf8.finish()) } else { valid };
-        valid.map_err(|_| PeerMisbehaved::InvalidUtf8)?;
-        let Message { kind, compressed, .. } = message;
+        let whole = if fin && is_text {
+            Whole::Text(self.utf8.end().map_err(|_| PeerMisbehaved::InvalidUtf8)?)
+        } else {
+            Whole::Binary
+        };
         let first = !message.started;
         self.frame = (frame.remaining > 0).then_some(frame);
         if fin {
             self.message = None;
-            if first {
-                return Ok(Item::Message { kind, compressed, at, len });
-            }
         } else {
             message.started |= len > 0;
             self.message = Some(message);
@@ -496,7 +489,11 @@ impl Decoder {
                 return Ok(Item::Nothing);
             }
         }
-        Ok(Item::Chunk { kind, compressed, first, fin, at, len })
+        Ok(match (compressed, first, fin) {
+            (true, ..) => Item::Compressed { kind, first, fin, at, len },
+            (false, true, true) => Item::Message { whole, at, len },
+            (false, ..) => Item::Chunk { kind, first, end: fin.then_some(whole), at, len },
+        })
     }
 
     #[cold]
@@ -561,10 +558,10 @@ mod tests {
                 at += used;
                 match found {
                     None => assert_eq!(at, piece.len()),
-                    Some(Piece::Message { data, .. }) => {
-                        said.push(String::from_utf8_lossy(data).into_owned());
-                    }
-                    Some(Piece::Chunk { data, fin, first, .. }) => {
+                    Some(Piece::Text(text)) => said.push(String::from(text)),
+                    Some(Piece::Binary(data)) => said.push(String::from_utf8_lossy(data).into_owned()),
+                    Some(Piece::Compressed { .. }) => panic!("no compression"),
+                    Some(Piece::Chunk(Chunk { data, fin, first, .. })) => {
                         assert_eq!(first, message.is_empty());
                         message.extend(data.iter().map(|&b| char::from(b)));
                         if fin {

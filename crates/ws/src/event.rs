@@ -1,8 +1,10 @@
-//! What a connection tells its owner, and the payloads that come with it.
+//! Events of a connection, and the payloads that they borrow.
 
 use crate::assembly::Assembly;
 use crate::close::CloseFrame;
 use crate::opcode::Kind;
+use crate::owned::{OwnedMessage, Utf8Bytes};
+use crate::utf8::Valid;
 use bytes::Bytes;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -12,11 +14,11 @@ use core::time::Duration;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A whole text message.
+    /// A complete text message.
     Text(Text<'a>),
-    /// A whole binary message.
+    /// A complete binary message.
     Binary(Binary<'a>),
-    /// A piece of a message, when the connection was configured to lend messages in chunks.
+    /// A chunk of a message; see [`Delivery::Chunks`](crate::Delivery::Chunks).
     Chunk(Chunk<'a>),
     /// A ping; its pong is queued already (RFC 6455 §5.5.2).
     Ping(&'a [u8]),
@@ -29,30 +31,47 @@ pub enum Event<'a> {
 /// A pong that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pong<'a> {
-    /// What the ping carried, or anything when the peer sent it unasked.
+    /// The payload of the ping that it answers, or anything when it is unsolicited.
     pub payload: &'a [u8],
     /// Time from the ping that this answers, if this end sent one with this payload.
     pub round_trip: Option<Duration>,
 }
 
-/// A piece of a message. The pieces of a text message make valid UTF-8 together; a code point may be cut between two.
+/// A part of a message. The chunks of a text message form valid UTF-8 together; a code point may be split between two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk<'a> {
     /// Text or binary.
     pub kind: Kind,
-    /// The first piece of its message.
+    /// The first chunk of its message.
     pub first: bool,
-    /// The last piece of its message; `data` may then be empty.
+    /// The last chunk of its message; `data` may then be empty.
     pub fin: bool,
-    /// The piece.
+    /// The bytes.
     pub data: &'a [u8],
 }
 
-/// Where a message lies.
+/// The kind of a complete message; for text, with the proof that it was validated to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whole {
+    Text(Valid),
+    Binary,
+}
+
+impl Whole {
+    #[inline]
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Self::Text(_) => Kind::Text,
+            Self::Binary => Kind::Binary,
+        }
+    }
+}
+
+/// The payload of a complete message.
 pub(crate) enum Payload<'a> {
     /// In the bytes that the caller passed in: it arrived whole.
     Input(&'a mut [u8]),
-    /// In the connection: it came in pieces or compressed.
+    /// In the connection: it came in fragments, in several reads, or compressed.
     Assembled(&'a mut Assembly),
 }
 
@@ -81,32 +100,34 @@ impl Payload<'_> {
     }
 }
 
-/// A whole text message, borrowed; it is a `str`.
-pub struct Text<'a>(Payload<'a>);
+/// A complete text message, borrowed; it is a `str`.
+pub struct Text<'a> {
+    payload: Payload<'a>,
+    valid: Valid,
+}
 
 impl<'a> Text<'a> {
-    /// `payload` has been validated.
+    /// `valid` is the proof for this payload.
     #[inline]
-    pub(crate) fn new(payload: Payload<'a>) -> Self {
-        Self(payload)
+    pub(crate) fn new(payload: Payload<'a>, valid: Valid) -> Self {
+        Self { payload, valid }
     }
 
     /// The message.
     #[inline]
-    #[allow(unsafe_code)]
     pub fn as_str(&self) -> &str {
-        let bytes = self.0.as_slice();
-        debug_assert!(core::str::from_utf8(bytes).is_ok());
-        // SAFETY: `Text::new` is called for `Arrival::Message` and `Arrival::Assembled` of `Kind::Text` alone, whose bytes
-        // `Decoder` (uncompressed) or `Receiver::inflate` (compressed) has run through `utf8` to the message's end, and a
-        // `Text` hands out no mutable access to them.
-        unsafe { core::str::from_utf8_unchecked(bytes) }
+        self.valid.text(self.payload.as_slice())
     }
 
-    /// The message to keep, as UTF-8: moved out without a copy when the connection had to assemble it, and copied when it
-    /// lies in the caller's buffer.
+    /// The message to keep. It is moved out of the connection where it was assembled, unless its buffer is more than twice as
+    /// long, and copied otherwise.
+    pub fn into_utf8_bytes(self) -> Utf8Bytes {
+        Utf8Bytes::new(self.payload.into_bytes(), self.valid)
+    }
+
+    /// [`into_utf8_bytes`](Self::into_utf8_bytes) as bytes.
     pub fn into_bytes(self) -> Bytes {
-        self.0.into_bytes()
+        self.payload.into_bytes()
     }
 }
 
@@ -125,7 +146,13 @@ impl fmt::Debug for Text<'_> {
     }
 }
 
-/// A whole binary message, borrowed; it is a `[u8]`, and may be changed in place.
+impl From<Text<'_>> for OwnedMessage {
+    fn from(text: Text<'_>) -> Self {
+        Self::Text(text.into_utf8_bytes())
+    }
+}
+
+/// A complete binary message, borrowed; it is a `[u8]`, and may be changed in place.
 pub struct Binary<'a>(Payload<'a>);
 
 impl<'a> Binary<'a> {
@@ -134,8 +161,7 @@ impl<'a> Binary<'a> {
         Self(payload)
     }
 
-    /// The message to keep: moved out without a copy when the connection had to assemble it, and copied when it lies in
-    /// the caller's buffer.
+    /// The message to keep; moved or copied as by [`Text::into_utf8_bytes`].
     pub fn into_bytes(self) -> Bytes {
         self.0.into_bytes()
     }
@@ -160,5 +186,11 @@ impl DerefMut for Binary<'_> {
 impl fmt::Debug for Binary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
+    }
+}
+
+impl From<Binary<'_>> for OwnedMessage {
+    fn from(binary: Binary<'_>) -> Self {
+        Self::Binary(binary.into_bytes())
     }
 }

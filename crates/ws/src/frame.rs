@@ -163,9 +163,9 @@ impl Header {
     }
 }
 
-/// Headers that are kept for somebody who wants to see them.
+/// Headers of frames, logged for an observer.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct HeaderLog {
     pub(crate) headers: Vec<Header>,
 }
 

@@ -1,31 +1,34 @@
-//! The half of a connection that takes bytes in and finds messages and control frames in them. It answers nothing, and
-//! needs no lock of whoever sends meanwhile: what concerns the other half is told to it, as [`Outbound`](crate::Outbound)
-//! says.
+//! The receiving half of a connection: bytes in, messages and control frames out. It answers nothing and shares nothing with
+//! the sending half; the driver passes control frames and errors on to [`Outbound`](crate::Outbound).
 
 use crate::close::CloseFrame;
 use crate::config::{Config, Delivery};
 use crate::decoder::Decoder;
-use crate::deflate::Decompressor;
+use crate::deflate::{Decompressor, DeflatePool};
 use crate::error::Error;
-use crate::event::{Binary, Chunk, Event, Payload, Pong, Text};
+use crate::event::{Binary, Chunk, Event, Payload, Pong, Text, Whole};
 use crate::frame::Header;
 use crate::limits::Limits;
-use crate::opcode::{Kind, Opcode};
-use crate::receive::{Arrival, Receiver};
+use crate::opcode::Opcode;
+use crate::receive::{Arrival, Part, Place, Receiver};
 use crate::role::Role;
 use alloc::vec::Vec;
-use bytes::Bytes;
 use core::fmt;
 use core::time::Duration;
 
-/// What takes bytes in, of a [`Connection`](crate::Connection) that was [split](crate::Connection::split).
+/// The receiving half of a [`Connection`](crate::Connection) that was [split](crate::Connection::split).
+///
+/// It borrows the driver's buffer for each call. A driver that keeps messages while it does other things uses a
+/// [`Reader`](crate::Reader), which owns the buffer.
 pub struct Inbound {
     receiver: Receiver,
-    /// A Close frame or a fault: what follows it is dropped (RFC 6455 §1.4).
-    over: bool,
+    delivery: Delivery,
+    /// After a Close frame or an error: further input is dropped (RFC 6455 §1.4).
+    is_closed: bool,
 }
 
-/// What an [`Inbound`] with nothing under way amounts to: enough to make it again, in a tenth of its memory.
+/// The state of an [`Inbound`] that is idle: enough to make it again, in a tenth of its memory.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleInbound {
     sender: Role,
@@ -35,142 +38,130 @@ pub struct IdleInbound {
     fragments_spare: u64,
 }
 
-impl IdleInbound {
-    pub(crate) fn new(decoder: &Decoder, delivery: Delivery) -> Option<Self> {
-        let (sender, frame_len_max, message_len_max, fragments_spare) = decoder.idle()?;
-        Some(Self { sender, delivery, frame_len_max, message_len_max, fragments_spare })
-    }
-}
-
 impl From<IdleInbound> for Inbound {
     fn from(idle: IdleInbound) -> Self {
         let IdleInbound { sender, delivery, frame_len_max, message_len_max, fragments_spare } = idle;
         let limits = Limits { frame_len_max, message_len_max, fragments_spare, ..Limits::default() };
         let decoder = Decoder::new(sender, false, &limits);
-        Self { receiver: Receiver::new(decoder, delivery, None, &limits), over: false }
+        Self { receiver: Receiver::new(decoder, None, &limits), delivery, is_closed: false }
     }
 }
 
 impl Inbound {
-    /// What is to be known to make this again later; `None` while something is under way, after the end, and where there is
-    /// more to know (compression, frames that are watched).
-    pub fn idle(&self) -> Option<IdleInbound> {
-        if self.over { None } else { self.receiver.idle() }
-    }
-
     pub(crate) fn new(role: Role, config: &Config, decompressor: Option<Decompressor>) -> Self {
         let peer = match role {
             Role::Client => Role::Server,
             Role::Server => Role::Client,
         };
         let decoder = Decoder::new(peer, decompressor.is_some(), &config.limits);
-        let receiver = Receiver::new(decoder, config.delivery, decompressor, &config.limits);
-        Self { receiver, over: false }
+        let receiver = Receiver::new(decoder, decompressor, &config.limits);
+        Self { receiver, delivery: config.delivery, is_closed: false }
     }
 
-    /// Notes the headers of frames that arrive from now on, for [`frames_seen`](Self::frames_seen).
-    pub fn watch_frames(&mut self) {
-        self.receiver.decoder.watch();
+    /// The state to make this again from. `None` within a frame or message, after the end, with compression, and while headers
+    /// are logged.
+    #[doc(hidden)]
+    pub fn idle(&self) -> Option<IdleInbound> {
+        if self.is_closed || self.receiver.is_compressed() {
+            return None;
+        }
+        let (sender, frame_len_max, message_len_max, fragments_spare) = self.receiver.decoder().idle()?;
+        Some(IdleInbound { sender, delivery: self.delivery, frame_len_max, message_len_max, fragments_spare })
     }
 
-    /// The headers that were noted since this was asked last.
-    pub fn frames_seen(&mut self) -> Vec<Header> {
-        self.receiver.decoder.take_seen()
+    /// Logs the headers of frames that arrive from now on, for [`take_headers`](Self::take_headers).
+    pub fn log_headers(&mut self) {
+        self.receiver.decoder_mut().log_headers();
     }
 
-    /// Takes bytes from the front of `input`, as [`Connection::handle_input`](crate::Connection::handle_input) does. Control
-    /// frames are to be told to [`Outbound::handle_event`](crate::Outbound::handle_event), which also fills in a pong's round
-    /// trip.
+    /// The headers that were logged since the last call.
+    pub fn take_headers(&mut self) -> Vec<Header> {
+        self.receiver.decoder_mut().take_headers()
+    }
+
+    /// Takes bytes from the front of `input`, as [`Connection::handle_input`](crate::Connection::handle_input) does. Pass
+    /// control frames to [`Outbound::handle_event`](crate::Outbound::handle_event), which also fills in the round trip of a
+    /// pong.
     ///
     /// # Errors
-    /// The rule or limit that the peer broke; tell [`Outbound::handle_error`](crate::Outbound::handle_error).
+    /// The rule or limit that the peer broke; pass it to [`Outbound::handle_error`](crate::Outbound::handle_error).
     #[inline]
     pub fn handle_input<'a>(&'a mut self, input: &'a mut [u8]) -> Result<(usize, Option<Event<'a>>), Error> {
-        if let Some((kind, at, len)) = self.whole_message(input) {
-            return Ok((at + len, Some(message(kind, &mut input[at..at + len]))));
+        if let Some((whole, at, len)) = self.whole_message(input) {
+            return Ok((at + len, Some(message(whole, Payload::Input(&mut input[at..at + len])))));
         }
-        let (used, arrival) = self.advance(input)?;
+        let (used, arrival) = self.advance(input, self.delivery)?;
         Ok((used, self.event(arrival, input, None)))
     }
 
-    /// The short way of [`handle_input`](Self::handle_input): an uncompressed message in one frame that is here to its last
-    /// byte, as its kind, offset and length; it is unmasked, and validated if it is text. `None` means nothing but that
-    /// `handle_input` is to be asked.
-    #[inline(always)]
-    pub fn whole_message(&mut self, input: &mut [u8]) -> Option<(Kind, usize, usize)> {
-        self.receiver.whole_message(input)
-    }
-
-    /// Bytes that the data frame under way still lacks.
-    #[inline]
-    pub fn payload_remaining(&self) -> u64 {
-        self.receiver.decoder.payload_remaining()
-    }
-
-    /// Where to read the next bytes of a large message to; see
-    /// [`Connection::recv_slot`](crate::Connection::recv_slot).
-    pub fn recv_slot(&mut self) -> Option<&mut [u8]> {
-        if self.over { None } else { self.receiver.slot() }
-    }
-
-    /// The first `len` bytes of [`recv_slot`](Self::recv_slot) have been read into.
-    ///
-    /// # Errors
-    /// As for [`handle_input`](Self::handle_input).
-    ///
-    /// # Panics
-    /// When `len` is more than the slot held.
-    pub fn received(&mut self, len: usize) -> Result<Option<Event<'_>>, Error> {
-        if self.over {
-            return Ok(None);
-        }
-        let arrival = self.slot_filled(len)?;
-        Ok(self.event(arrival, &mut [], None))
-    }
-
-    /// The message that came in pieces or compressed and was lent last: until more is taken in, it stays where it is.
-    #[inline]
-    pub fn assembled(&self) -> &[u8] {
-        self.receiver.assembly.as_slice()
-    }
-
-    /// That message, moved out with its memory.
-    pub fn take_assembled(&mut self) -> Bytes {
-        self.receiver.assembly.take()
-    }
-
-    /// Whether [`handle_input`](Self::handle_input) has an event without further bytes: what is lent as it inflates.
+    /// Whether [`handle_input`](Self::handle_input) has an event without further bytes: the next chunk of a compressed
+    /// message.
     pub fn has_more(&self) -> bool {
-        !self.over && self.receiver.has_more()
+        self.has_more_as(self.delivery)
     }
 
-    /// Whether there is memory in which messages are assembled.
-    pub fn has_memory(&self) -> bool {
-        !self.receiver.assembly.is_unused()
-    }
-
-    /// The memory in which messages are assembled, if no message is under way: to be lent to another connection while this
-    /// one has nothing to assemble.
-    pub fn take_memory(&mut self) -> Vec<u8> {
-        self.receiver.take_memory()
-    }
-
-    /// Memory to assemble messages in, if there is none.
-    pub fn give_memory(&mut self, memory: Vec<u8>) {
-        self.receiver.give_memory(memory);
-    }
-
-    /// Gives back the memory that an idle connection can do without.
+    /// Gives back the memory that an idle connection can do without; the next message allocates it again.
     pub fn release_buffers(&mut self) {
         self.receiver.release();
     }
 
-    /// [`handle_input`](Self::handle_input) by place, without its short way. Close frames have been judged.
-    pub(crate) fn advance(&mut self, input: &mut [u8]) -> Result<(usize, Arrival), Error> {
-        if self.over {
+    /// Bytes of memory held: messages that are being assembled, and the state of compressed ones.
+    pub fn memory_len(&self) -> usize {
+        self.receiver.memory_len()
+    }
+
+    /// Whether permessage-deflate was negotiated.
+    #[inline]
+    pub fn is_compressed(&self) -> bool {
+        self.receiver.is_compressed()
+    }
+
+    /// Takes an inflating codec from the pool, for the messages of the next read; see [`DeflatePool`].
+    pub fn take_codec(&mut self, pool: &mut DeflatePool) {
+        self.receiver.take_codec(pool);
+    }
+
+    /// Returns the codec to the pool, unless a compressed message is under way.
+    pub fn return_codec(&mut self, pool: &mut DeflatePool) {
+        self.receiver.return_codec(pool);
+    }
+
+    #[inline]
+    pub(crate) fn delivery(&self) -> Delivery {
+        self.delivery
+    }
+
+    #[inline]
+    pub(crate) fn receiver(&self) -> &Receiver {
+        &self.receiver
+    }
+
+    #[inline]
+    pub(crate) fn receiver_mut(&mut self) -> &mut Receiver {
+        &mut self.receiver
+    }
+
+    pub(crate) fn has_more_as(&self, delivery: Delivery) -> bool {
+        !self.is_closed && self.receiver.has_more(delivery)
+    }
+
+    /// The fast path of [`handle_input`](Self::handle_input): an uncompressed message in one frame that is buffered to its last
+    /// byte, with its offset and length.
+    #[inline(always)]
+    pub(crate) fn whole_message(&mut self, input: &mut [u8]) -> Option<(Whole, usize, usize)> {
+        self.receiver.whole_message(input)
+    }
+
+    /// [`handle_input`](Self::handle_input) by place, without its fast path. Close frames have been checked.
+    pub(crate) fn advance(
+        &mut self,
+        input: &mut [u8],
+        delivery: Delivery,
+    ) -> Result<(usize, Arrival), Error> {
+        if self.is_closed {
             return Ok((input.len(), Arrival::Nothing));
         }
-        let found = self.receiver.advance(input).and_then(|(used, arrival)| {
+        let found = self.receiver.advance(input, delivery).and_then(|(used, arrival)| {
             if let Arrival::Control { opcode: Opcode::Close, at, len } = arrival {
                 CloseFrame::decode(self.control(at, len, input))?;
                 self.close();
@@ -183,6 +174,17 @@ impl Inbound {
         found
     }
 
+    /// Where the next bytes of a large message may be read to.
+    pub(crate) fn slot(&mut self) -> Option<&mut [u8]> {
+        if self.is_closed { None } else { self.receiver.slot() }
+    }
+
+    /// The bytes of [`slot`](Self::slot), which has been offered; empty when it has not.
+    pub(crate) fn slot_bytes(&self) -> &[u8] {
+        self.receiver.assembly().slot_bytes(self.receiver.decoder().payload_remaining())
+    }
+
+    /// `len` bytes were read into [`slot`](Self::slot).
     pub(crate) fn slot_filled(&mut self, len: usize) -> Result<Arrival, Error> {
         let found = self.receiver.slot_filled(len);
         if found.is_err() {
@@ -191,10 +193,10 @@ impl Inbound {
         found
     }
 
-    /// What follows is dropped.
+    /// Drops what follows.
     fn close(&mut self) {
-        self.over = true;
-        self.receiver.decoder.stop();
+        self.is_closed = true;
+        self.receiver.decoder_mut().stop();
     }
 
     /// A control frame's payload.
@@ -202,11 +204,11 @@ impl Inbound {
     pub(crate) fn control<'a>(&'a self, at: Option<usize>, len: usize, input: &'a [u8]) -> &'a [u8] {
         match at {
             Some(at) => &input[at..at + len],
-            None => self.receiver.decoder.control(),
+            None => self.receiver.decoder().control(),
         }
     }
 
-    /// What has arrived, with what it borrows.
+    /// An arrival, with the payload that it borrows.
     #[inline(always)]
     pub(crate) fn event<'a>(
         &'a mut self,
@@ -216,25 +218,26 @@ impl Inbound {
     ) -> Option<Event<'a>> {
         Some(match arrival {
             Arrival::Nothing => return None,
-            Arrival::Message { kind, at, len } => message(kind, &mut input[at..at + len]),
-            Arrival::Assembled { kind: Kind::Text } => {
-                Event::Text(Text::new(Payload::Assembled(&mut self.receiver.assembly)))
-            }
-            Arrival::Assembled { kind: Kind::Binary } => {
-                Event::Binary(Binary::new(Payload::Assembled(&mut self.receiver.assembly)))
-            }
-            Arrival::AssembledChunk { kind, first, fin } => {
-                Event::Chunk(Chunk { kind, first, fin, data: self.receiver.assembly.as_slice() })
-            }
-            Arrival::Chunk { kind, first, fin, at, len } => {
-                Event::Chunk(Chunk { kind, first, fin, data: &input[at..at + len] })
+            Arrival::Message(Part::Whole(whole), place) => message(
+                whole,
+                match place {
+                    Place::Input { at, len } => Payload::Input(&mut input[at..at + len]),
+                    Place::Assembly => Payload::Assembled(self.receiver.assembly_mut()),
+                },
+            ),
+            Arrival::Message(Part::Chunk { kind, first, fin }, place) => {
+                let data = match place {
+                    Place::Input { at, len } => &input[at..at + len],
+                    Place::Assembly => self.receiver.assembly().as_slice(),
+                };
+                Event::Chunk(Chunk { kind, first, fin, data })
             }
             Arrival::Control { opcode, at, len } => {
                 let payload = self.control(at, len, input);
                 match opcode {
                     Opcode::Ping => Event::Ping(payload),
                     Opcode::Pong => Event::Pong(Pong { payload, round_trip }),
-                    // It was judged when it arrived.
+                    // It was checked when it arrived.
                     _ => Event::Close(CloseFrame::decode(payload).ok()?),
                 }
             }
@@ -242,17 +245,17 @@ impl Inbound {
     }
 }
 
-/// The event of a message that lies in the caller's buffer, unmasked and, if text, validated.
+/// The event of a complete message.
 #[inline(always)]
-pub(crate) fn message(kind: Kind, data: &mut [u8]) -> Event<'_> {
-    match kind {
-        Kind::Text => Event::Text(Text::new(Payload::Input(data))),
-        Kind::Binary => Event::Binary(Binary::new(Payload::Input(data))),
+pub(crate) fn message(whole: Whole, payload: Payload<'_>) -> Event<'_> {
+    match whole {
+        Whole::Text(valid) => Event::Text(Text::new(payload, valid)),
+        Whole::Binary => Event::Binary(Binary::new(payload)),
     }
 }
 
 impl fmt::Debug for Inbound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inbound").field("over", &self.over).finish_non_exhaustive()
+        f.debug_struct("Inbound").field("is_closed", &self.is_closed).finish_non_exhaustive()
     }
 }

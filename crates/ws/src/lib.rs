@@ -2,8 +2,8 @@
 //! as state machines that never touch a socket, a clock, a thread or a global random source.
 //!
 //! Layers: `assembly`, `close` + `error`, `limits`, `mask`, `opcode`, `outgoing`, `role` → `config`, `deflate` +
-//! `handshake`, `end`, `event`, `frame`, `keys`, `utf8` → `decoder`, `prepared` + `send`, `timers` → `inbound` + `receive`
-//! → `connection` + `outbound`.
+//! `handshake`, `end`, `frame`, `keys`, `utf8` → `owned` → `event` → `decoder`, `prepared` + `send`, `timers` → `receive` →
+//! `inbound` → `reader`, `connection` + `outbound`.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
@@ -27,7 +27,9 @@ pub mod mask;
 mod opcode;
 mod outbound;
 mod outgoing;
+mod owned;
 mod prepared;
+mod reader;
 mod receive;
 pub mod role;
 mod send;
@@ -36,14 +38,18 @@ pub mod utf8;
 
 pub use close::{CloseCode, CloseFrame};
 pub use config::{Config, Delivery, Keepalive};
-pub use connection::{Connection, Transport};
+pub use connection::{Connection, RecvSlot, Transport};
 pub use decoder::{Decoder, Piece};
 pub use end::{Cause, End, Initiator};
 pub use error::{Error, LimitExceeded, Misuse, PeerMisbehaved};
 pub use event::{Binary, Chunk, Event, Pong, Text};
-pub use inbound::{IdleInbound, Inbound};
+#[doc(hidden)]
+pub use inbound::IdleInbound;
+pub use inbound::Inbound;
 pub use limits::Limits;
 pub use opcode::{Kind, Opcode};
 pub use outbound::Outbound;
+pub use owned::{OwnedMessage, Utf8Bytes};
 pub use prepared::{FrameCompressor, PreparedFrame};
+pub use reader::{Reader, Received, Space, Step};
 pub use role::Role;

@@ -1,22 +1,30 @@
-//! The receiving half of a connection: messages assembled, or lent in pieces, and inflated. It answers nothing; what needs
-//! an answer is handed to `connection`.
+//! Messages from frames: collected until they are complete or delivered in chunks, and inflated. Control frames are passed on.
+//!
+//! The caller chooses for each call whether it wants messages or chunks, so that both can be mixed within one message:
+//!
+//! ```text
+//!             Delivery::Messages                       Delivery::Chunks
+//! frames ---> collected in the assembly --complete-->  |  in place, as they arrive -->
+//!             collected, then chunks are asked for:    |  what was collected is the next chunk
+//!             a chunk was delivered before:            |  the rest of the message is its last chunk
+//! ```
 
-use crate::assembly::Assembly;
+use crate::assembly::{Assembly, DIRECT_LEN_MIN};
 use crate::config::Delivery;
 use crate::decoder::{Decoder, Item};
-use crate::deflate::{Decompressor, InflateError, InflateLimit};
+use crate::deflate::{Decompressor, DeflatePool, InflateError, InflateLimit};
 use crate::error::{Error, LimitExceeded, PeerMisbehaved};
-use crate::inbound::IdleInbound;
+use crate::event::Whole;
 use crate::limits::{INFLATE_RATIO_FREE, Limits};
 use crate::opcode::{Kind, Opcode};
 use crate::utf8;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// From this much of a frame outstanding on, reads go straight to where the message grows.
+/// While at least this much of a frame is missing, reads may go directly to the assembly.
 const SLOT_LEN_MIN: u64 = 4 << 10;
 
-/// The most that is inflated before it is lent.
+/// The longest chunk of a compressed message.
 const INFLATED_CHUNK_LEN: usize = 32 << 10;
 
 /// What has arrived, by place.
@@ -24,28 +32,43 @@ const INFLATED_CHUNK_LEN: usize = 32 << 10;
 pub(crate) enum Arrival {
     /// All input was consumed and nothing is complete.
     Nothing,
-    /// A whole message in the input.
-    Message { kind: Kind, at: usize, len: usize },
-    /// A whole message in the assembly.
-    Assembled { kind: Kind },
-    /// A piece of a message in the input.
-    Chunk { kind: Kind, first: bool, fin: bool, at: usize, len: usize },
-    /// A piece of a message in the assembly.
-    AssembledChunk { kind: Kind, first: bool, fin: bool },
-    /// A control frame's payload: in the input, or in the decoder when `at` is `None`.
+    /// A message, or a chunk of one.
+    Message(Part, Place),
+    /// A control frame. The payload is in the input at `at`, or in the decoder when that is `None`.
     Control { opcode: Opcode, at: Option<usize>, len: usize },
 }
 
+/// How much of a message a payload is. Only a complete text has the proof that it is valid.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    Whole(Whole),
+    Chunk { kind: Kind, first: bool, fin: bool },
+}
+
+/// Where a payload is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    Input { at: usize, len: usize },
+    Assembly,
+}
+
 pub(crate) struct Receiver {
-    pub(crate) decoder: Decoder,
-    pub(crate) assembly: Assembly,
-    /// What the assembly holds has been handed out: the next message clears it.
-    handed_out: bool,
-    lend: bool,
-    /// A compressed piece is being lent as it inflates.
-    lending: bool,
+    decoder: Decoder,
+    assembly: Assembly,
+    content: Content,
+    /// A chunk of the current message has been delivered.
+    in_chunks: bool,
     /// Set when permessage-deflate was negotiated.
     inflate: Option<Box<Inflate>>,
+}
+
+/// What the assembly holds.
+#[derive(Clone, Copy, Debug)]
+enum Content {
+    /// Nothing, or bytes that were delivered: the next message overwrites them.
+    Delivered,
+    /// The beginning of a message of this kind, or the rest of one.
+    Collected(Kind),
 }
 
 /// The state of compressed messages.
@@ -53,262 +76,318 @@ struct Inflate {
     decompressor: Decompressor,
     limit: InflateLimit,
     utf8: utf8::Validator,
-    /// A compressed piece that is being lent as it inflates: the rest of it from `at` on.
-    piece: Vec<u8>,
+    /// Compressed bytes that are being inflated chunk by chunk.
+    pending: Option<Pending>,
+    /// Memory for the next [`Pending`].
+    spare: Vec<u8>,
+}
+
+struct Pending {
+    kind: Kind,
+    /// The message ends with these bytes.
+    fin: bool,
+    bytes: Vec<u8>,
+    /// Bytes that have been inflated.
     at: usize,
-    /// What message the piece belongs to, and whether it is its last.
-    piece_of: (Kind, bool),
-    /// A chunk of the message has been lent.
-    handed: bool,
 }
 
 impl Receiver {
-    pub(crate) fn new(
-        decoder: Decoder,
-        delivery: Delivery,
-        decompressor: Option<Decompressor>,
-        limits: &Limits,
-    ) -> Self {
+    pub(crate) fn new(decoder: Decoder, decompressor: Option<Decompressor>, limits: &Limits) -> Self {
         let inflate = decompressor.map(|decompressor| {
             let mut limit = InflateLimit::new(usize::try_from(limits.message_len_max).unwrap_or(usize::MAX));
             limit.max_ratio = limits.inflate_ratio_max;
             limit.ratio_free_len = INFLATE_RATIO_FREE as usize;
             let utf8 = utf8::Validator::new();
-            Box::new(Inflate {
-                decompressor,
-                limit,
-                utf8,
-                piece: Vec::new(),
-                at: 0,
-                piece_of: (Kind::Binary, false),
-                handed: false,
-            })
+            Box::new(Inflate { decompressor, limit, utf8, pending: None, spare: Vec::new() })
         });
-        let lend = delivery == Delivery::Chunks;
-        Self { decoder, assembly: Assembly::default(), handed_out: false, lend, lending: false, inflate }
-    }
-
-    /// Takes bytes from the front of `input` up to the next arrival. [`Receiver::whole_message`] has been tried.
-    pub(crate) fn advance(&mut self, input: &mut [u8]) -> Result<(usize, Arrival), Error> {
-        if let Some(arrival) = self.lend_inflated()? {
-            return Ok((0, arrival));
+        Self {
+            decoder,
+            assembly: Assembly::default(),
+            content: Content::Delivered,
+            in_chunks: false,
+            inflate,
         }
-        let (used, item) = self.decoder.step(input)?;
-        self.advance_past(input, used, item)
     }
 
-    /// The short way past everything: an uncompressed message that is all here, as its kind, offset and length.
+    pub(crate) fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
+    pub(crate) fn decoder_mut(&mut self) -> &mut Decoder {
+        &mut self.decoder
+    }
+
+    /// The assembly, for a payload that was delivered there last.
+    #[inline]
+    pub(crate) fn assembly(&self) -> &Assembly {
+        &self.assembly
+    }
+
+    #[inline]
+    pub(crate) fn assembly_mut(&mut self) -> &mut Assembly {
+        &mut self.assembly
+    }
+
+    /// Whether permessage-deflate was negotiated.
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.inflate.is_some()
+    }
+
+    /// The fast path: an uncompressed message in one frame that is buffered to its last byte, with its offset and length.
     #[inline(always)]
-    pub(crate) fn whole_message(&mut self, input: &mut [u8]) -> Option<(Kind, usize, usize)> {
-        // While a compressed piece is being lent, the decoder stands behind it.
-        if self.lending { None } else { self.decoder.whole_message(input) }
+    pub(crate) fn whole_message(&mut self, input: &mut [u8]) -> Option<(Whole, usize, usize)> {
+        // The rest of a compressed message comes first; the decoder is past it.
+        if self.is_inflating() { None } else { self.decoder.whole_message(input) }
     }
 
-    /// Goes on from an item that the decoder found.
-    fn advance_past(
+    #[inline(always)]
+    fn is_inflating(&self) -> bool {
+        self.inflate.as_ref().is_some_and(|inflate| inflate.pending.is_some())
+    }
+
+    /// Takes bytes from the front of `input` up to the next arrival; [`Receiver::whole_message`] has been tried. All input is
+    /// taken when nothing has arrived.
+    pub(crate) fn advance(
         &mut self,
         input: &mut [u8],
-        mut used: usize,
-        mut item: Item,
+        delivery: Delivery,
     ) -> Result<(usize, Arrival), Error> {
+        let ready = match delivery {
+            Delivery::Chunks => self.deliver_collected(),
+            Delivery::Messages => None,
+        };
+        let ready = if ready.is_some() { ready } else { self.inflate_pending(delivery)? };
+        if let Some(arrival) = ready {
+            return Ok((0, arrival));
+        }
+        let mut used = 0;
         loop {
             let begin = used;
-            if let Some(arrival) = self.take(input, item)? {
+            let (taken, item) = self.decoder.step(&mut input[begin..])?;
+            used += taken;
+            if let Some(arrival) = self.take(input, begin, item, delivery)? {
                 return Ok((used, arrival));
             }
             if used == input.len() {
                 return Ok((used, Arrival::Nothing));
             }
-            let (more, next) = self.decoder.step(&mut input[begin..])?;
-            used += more;
-            item = shifted(next, begin);
         }
     }
 
-    /// What an item means: an arrival, or something that has been put away.
-    fn take(&mut self, input: &mut [u8], item: Item) -> Result<Option<Arrival>, Error> {
+    /// Collects or delivers an item, whose offsets count from `begin` of the input.
+    fn take(
+        &mut self,
+        input: &[u8],
+        begin: usize,
+        item: Item,
+        delivery: Delivery,
+    ) -> Result<Option<Arrival>, Error> {
         match item {
             Item::Nothing => Ok(None),
-            Item::Control { opcode, at, len } => Ok(Some(Arrival::Control { opcode, at, len })),
-            Item::Message { kind, compressed: false, at, len } => {
-                Ok(Some(Arrival::Message { kind, at, len }))
+            Item::Control { opcode, at, len } => {
+                Ok(Some(Arrival::Control { opcode, at: at.map(|at| begin + at), len }))
             }
-            Item::Chunk { kind, compressed: false, first, fin, at, len } if self.lend => {
-                Ok(Some(Arrival::Chunk { kind, first, fin, at, len }))
+            Item::Message { whole, at, len } => {
+                Ok(Some(Arrival::Message(Part::Whole(whole), Place::Input { at: begin + at, len })))
             }
-            Item::Chunk { kind, compressed: false, fin, at, len, .. } => {
-                self.begin_assembly();
-                self.assembly.push(&input[at..at + len], self.decoder.payload_remaining());
-                Ok(self.finish_assembly(kind, fin))
-            }
-            Item::Message { kind, compressed: true, at, len } => {
-                self.inflate(kind, &input[at..at + len], true)
-            }
-            Item::Chunk { kind, compressed: true, fin, at, len, .. } => {
-                self.inflate(kind, &input[at..at + len], fin)
+            Item::Chunk { kind, end, at, len, .. } => match delivery {
+                Delivery::Chunks => {
+                    let part = self.chunk(kind, end.is_some());
+                    Ok(Some(Arrival::Message(part, Place::Input { at: begin + at, len })))
+                }
+                Delivery::Messages => {
+                    self.collect(kind);
+                    let data = &input[begin + at..begin + at + len];
+                    self.assembly.push(data, self.decoder.payload_remaining());
+                    Ok(end.map(|whole| self.complete(whole)))
+                }
+            },
+            Item::Compressed { kind, fin, at, len, .. } => {
+                let data = &input[begin + at..begin + at + len];
+                match delivery {
+                    Delivery::Chunks => {
+                        if let Some(inflate) = &mut self.inflate {
+                            let mut bytes = core::mem::take(&mut inflate.spare);
+                            bytes.clear();
+                            bytes.extend_from_slice(data);
+                            inflate.pending = Some(Pending { kind, fin, bytes, at: 0 });
+                        }
+                        self.inflate_pending(delivery)
+                    }
+                    Delivery::Messages => self.inflate(kind, data, fin),
+                }
             }
         }
     }
 
+    /// Prepares the assembly for bytes that are collected.
     #[inline]
-    fn begin_assembly(&mut self) {
-        if self.handed_out {
-            self.handed_out = false;
+    fn collect(&mut self, kind: Kind) {
+        if let Content::Delivered = self.content {
             self.assembly.clear();
+            self.content = Content::Collected(kind);
         }
     }
 
-    #[inline]
-    fn finish_assembly(&mut self, kind: Kind, fin: bool) -> Option<Arrival> {
-        self.handed_out = fin;
-        fin.then_some(Arrival::Assembled { kind })
+    /// The collected message is complete; or its rest, if the beginning was delivered in chunks.
+    fn complete(&mut self, whole: Whole) -> Arrival {
+        self.content = Content::Delivered;
+        let part = if self.in_chunks { self.chunk(whole.kind(), true) } else { Part::Whole(whole) };
+        Arrival::Message(part, Place::Assembly)
     }
 
-    /// A piece of a compressed message.
+    /// The next chunk of the current message.
+    fn chunk(&mut self, kind: Kind, fin: bool) -> Part {
+        let first = !core::mem::replace(&mut self.in_chunks, !fin);
+        Part::Chunk { kind, first, fin }
+    }
+
+    /// The collected bytes of an incomplete message, as a chunk.
+    fn deliver_collected(&mut self) -> Option<Arrival> {
+        let Content::Collected(kind) = self.content else { return None };
+        self.content = Content::Delivered;
+        (self.assembly.len() > 0).then(|| Arrival::Message(self.chunk(kind, false), Place::Assembly))
+    }
+
+    /// Inflates a piece of a message into the assembly.
     fn inflate(&mut self, kind: Kind, piece: &[u8], fin: bool) -> Result<Option<Arrival>, Error> {
-        if self.lend {
-            if let Some(inflate) = &mut self.inflate {
-                inflate.piece.clear();
-                inflate.piece.extend_from_slice(piece);
-                inflate.at = 0;
-                inflate.piece_of = (kind, fin);
-                self.lending = true;
-            }
-            return self.lend_inflated();
-        }
-        self.begin_assembly();
+        self.collect(kind);
         let Some(inflate) = &mut self.inflate else { return Ok(None) };
         let Inflate { decompressor, limit, utf8, .. } = &mut **inflate;
         let (inflated, text) =
             self.assembly.append_with(|out| decompressor.decompress(piece, fin, out, limit));
-        // Text before the place where inflation fails is judged first, or the verdict would depend on how the peer's bytes
+        // Text before the place where inflation fails is validated first: the error must not depend on where the peer's bytes
         // are cut.
-        if kind == Kind::Text {
-            validate(utf8, text, fin && inflated.is_ok())?;
-        }
+        let end = validate(kind, utf8, text, fin && inflated.is_ok())?;
         inflated.map_err(|error| inflate_error(error, limit))?;
-        Ok(self.finish_assembly(kind, fin))
+        Ok(end.map(|whole| self.complete(whole)))
     }
 
-    /// The next chunk of the compressed piece that is being lent; `None` when none is.
-    fn lend_inflated(&mut self) -> Result<Option<Arrival>, Error> {
+    /// Goes on with compressed bytes that were taken from the input: delivers the next chunk, or collects all of them.
+    fn inflate_pending(&mut self, delivery: Delivery) -> Result<Option<Arrival>, Error> {
         let Some(inflate) = &mut self.inflate else { return Ok(None) };
-        if !self.lending {
-            return Ok(None);
+        let Inflate { decompressor, limit, utf8, pending: pending_slot, spare } = &mut **inflate;
+        let Some(pending) = pending_slot else { return Ok(None) };
+        let (kind, fin) = (pending.kind, pending.fin);
+        if delivery == Delivery::Messages {
+            let Some(Pending { bytes, at, .. }) = pending_slot.take() else { return Ok(None) };
+            return self.inflate(kind, &bytes[at..], fin);
         }
-        let Inflate { decompressor, limit, utf8, piece, at, piece_of: (kind, fin), handed } = &mut **inflate;
-        let (kind, fin) = (*kind, *fin);
-        self.assembly.restart();
-        let slot = self.assembly.slot(INFLATED_CHUNK_LEN as u64);
+        self.content = Content::Delivered;
+        let slot = self.assembly.overwrite(INFLATED_CHUNK_LEN);
         let before = decompressor.message_len();
-        let step = decompressor.step(&piece[*at..], fin, slot, limit).map_err(|error| {
+        let step = decompressor.step(&pending.bytes[pending.at..], fin, slot, limit).map_err(|error| {
             let produced = decompressor.message_len().min(limit.max_len).saturating_sub(before);
-            match kind {
-                Kind::Text => validate(utf8, &slot[..produced], false).err().map(Error::from),
-                Kind::Binary => None,
-            }
-            .unwrap_or_else(|| inflate_error(error, limit))
+            let valid = validate(kind, utf8, &slot[..produced], false);
+            valid.err().map_or_else(|| inflate_error(error, limit), Error::from)
         })?;
+        let end = validate(kind, utf8, &slot[..step.produced], fin && !step.more)?;
         self.assembly.filled(step.produced);
-        *at += step.consumed;
-        let fin = fin && !step.more;
-        if kind == Kind::Text {
-            validate(utf8, self.assembly.as_slice(), fin)?;
+        pending.at += step.consumed;
+        if !step.more {
+            *spare = pending_slot.take().map(|pending| pending.bytes).unwrap_or_default();
         }
-        let first = !*handed;
-        *handed = !fin && (*handed || step.produced > 0);
-        self.lending = step.more;
-        if step.produced == 0 && !fin {
-            return Ok(None);
-        }
-        Ok(Some(Arrival::AssembledChunk { kind, first, fin }))
+        let part = match end {
+            Some(whole) if !self.in_chunks => Part::Whole(whole),
+            None if step.produced == 0 => return Ok(None),
+            end => self.chunk(kind, end.is_some()),
+        };
+        Ok(Some(Arrival::Message(part, Place::Assembly)))
     }
 
-    /// Where the next bytes of the message may be read to, when one large enough is being assembled.
+    /// Where the next bytes of the message may be read to, when enough of one has been collected and enough is missing.
     pub(crate) fn slot(&mut self) -> Option<&mut [u8]> {
         let remaining = self.decoder.payload_remaining();
-        if self.lend
-            || self.inflate.is_some()
-            || remaining < SLOT_LEN_MIN
-            || self.handed_out
-            || self.assembly.len() == 0
-        {
-            return None;
-        }
-        Some(self.assembly.slot(remaining))
+        let has_slot = matches!(self.content, Content::Collected(_))
+            && self.inflate.is_none()
+            && remaining >= SLOT_LEN_MIN
+            && self.assembly.len() >= DIRECT_LEN_MIN;
+        has_slot.then(|| self.assembly.slot(remaining))
     }
 
     /// `len` bytes were read into the slot.
+    ///
+    /// # Panics
+    /// When there is no slot, or less room in it.
     pub(crate) fn slot_filled(&mut self, len: usize) -> Result<Arrival, Error> {
-        let remaining = self.decoder.payload_remaining();
-        let slot = self.assembly.slot(remaining);
+        assert!(self.slot().is_some_and(|slot| len <= slot.len()), "more bytes than the slot holds");
+        let slot = self.assembly.slot(self.decoder.payload_remaining());
+        // The slot ends within the frame, so that one step takes all of it.
         let (_, item) = self.decoder.step(&mut slot[..len])?;
         self.assembly.filled(len);
         match item {
-            Item::Chunk { kind, fin: true, .. } => {
-                self.handed_out = true;
-                Ok(Arrival::Assembled { kind })
-            }
+            Item::Chunk { end: Some(whole), .. } => Ok(self.complete(whole)),
             _ => Ok(Arrival::Nothing),
         }
     }
 
-    /// See [`Inbound::idle`](crate::Inbound::idle).
-    pub(crate) fn idle(&self) -> Option<IdleInbound> {
-        let delivery = if self.lend { Delivery::Chunks } else { Delivery::Messages };
-        if self.inflate.is_some() { None } else { IdleInbound::new(&self.decoder, delivery) }
+    /// Whether there is an arrival without further bytes.
+    pub(crate) fn has_more(&self, delivery: Delivery) -> bool {
+        let has_collected = matches!(self.content, Content::Collected(_)) && self.assembly.len() > 0;
+        self.is_inflating() || delivery == Delivery::Chunks && has_collected
     }
 
-    pub(crate) fn has_more(&self) -> bool {
-        self.lending
-    }
-
-    /// The memory of the assembly, if it holds nothing that is still to be handed out.
-    pub(crate) fn take_memory(&mut self) -> Vec<u8> {
-        // In chunks nothing is kept.
-        if self.lending || !self.lend && !self.handed_out && self.assembly.len() > 0 {
-            return Vec::new();
-        }
-        self.handed_out = false;
-        self.assembly.take_memory()
-    }
-
-    pub(crate) fn give_memory(&mut self, memory: Vec<u8>) {
-        if self.assembly.is_unused() {
-            self.assembly.give_memory(memory);
+    /// The memory of the assembly, where the connection can do without: all of it when nothing is collected, and a large buffer
+    /// that holds little.
+    pub(crate) fn take_memory(&mut self) -> Option<Vec<u8>> {
+        match self.content {
+            Content::Delivered => self.assembly.has_memory().then(|| self.assembly.take_memory()),
+            Content::Collected(_) => self.assembly.swap_memory(),
         }
     }
 
-    /// Gives back what memory an idle connection can do without.
+    /// Takes a codec from the pool, if messages are compressed.
+    pub(crate) fn take_codec(&mut self, pool: &mut DeflatePool) {
+        if let Some(inflate) = &mut self.inflate {
+            inflate.decompressor.take_codec(pool);
+        }
+    }
+
+    /// Returns the codec to the pool, unless a compressed message is under way.
+    pub(crate) fn return_codec(&mut self, pool: &mut DeflatePool) {
+        if let Some(inflate) = &mut self.inflate {
+            inflate.spare = Vec::new();
+            inflate.decompressor.return_codec(pool);
+        }
+    }
+
+    /// Gives back the memory that an idle connection can do without.
     pub(crate) fn release(&mut self) {
-        if self.handed_out || self.assembly.len() == 0 {
-            self.assembly.release();
-            self.handed_out = false;
-        }
-        if let Some(inflate) = &mut self.inflate
-            && !self.lending
-        {
-            inflate.piece = Vec::new();
+        drop(self.take_memory());
+        if let Some(inflate) = &mut self.inflate {
+            inflate.spare = Vec::new();
             inflate.decompressor.shrink();
         }
     }
-}
 
-fn shifted(item: Item, by: usize) -> Item {
-    match item {
-        Item::Nothing => Item::Nothing,
-        Item::Message { kind, compressed, at, len } => Item::Message { kind, compressed, at: at + by, len },
-        Item::Chunk { kind, compressed, first, fin, at, len } => {
-            Item::Chunk { kind, compressed, first, fin, at: at + by, len }
-        }
-        Item::Control { opcode, at, len } => Item::Control { opcode, at: at.map(|at| at + by), len },
+    /// Bytes of memory held: collected messages, and the state of compressed ones.
+    pub(crate) fn memory_len(&self) -> usize {
+        let inflate = self.inflate.as_ref().map_or(0, |inflate| {
+            let pending = inflate.pending.as_ref().map_or(0, |pending| pending.bytes.capacity());
+            inflate.decompressor.memory_len() + inflate.spare.capacity() + pending
+        });
+        self.assembly.capacity() + inflate
     }
 }
 
-/// RFC 6455 §8.1, on text that came compressed.
-fn validate(utf8: &mut utf8::Validator, text: &[u8], fin: bool) -> Result<(), PeerMisbehaved> {
-    let valid = utf8.push(text).and_then(|()| if fin { utf8.finish() } else { Ok(()) });
-    valid.map_err(|_| PeerMisbehaved::InvalidUtf8)
+/// Validates text that came compressed (RFC 6455 §8.1); at its end, with the kind of the message.
+fn validate(
+    kind: Kind,
+    utf8: &mut utf8::Validator,
+    bytes: &[u8],
+    fin: bool,
+) -> Result<Option<Whole>, PeerMisbehaved> {
+    let whole = match kind {
+        Kind::Binary => Whole::Binary,
+        Kind::Text => {
+            utf8.push(bytes).map_err(|_| PeerMisbehaved::InvalidUtf8)?;
+            if !fin {
+                return Ok(None);
+            }
+            Whole::Text(utf8.end().map_err(|_| PeerMisbehaved::InvalidUtf8)?)
+        }
+    };
+    Ok(fin.then_some(whole))
 }
 
 fn inflate_error(error: InflateError, limit: &InflateLimit) -> Error {

@@ -4,7 +4,7 @@
 use crate::close::CloseFrame;
 use crate::deflate::Compressor;
 use crate::error::Misuse;
-use crate::frame::{HEADER_LEN_MAX, Header, Seen};
+use crate::frame::{HEADER_LEN_MAX, Header, HeaderLog};
 use crate::keys::MaskKeys;
 use crate::mask;
 use crate::opcode::{Kind, Opcode};
@@ -30,7 +30,7 @@ pub(crate) struct Sender {
     /// The message that is being sent in pieces, and whether it is compressed.
     under_way: Option<(Kind, bool)>,
     /// Headers of frames that were queued, when somebody wants to see them.
-    seen: Option<Box<Seen>>,
+    seen: Option<Box<HeaderLog>>,
 }
 
 /// The state of compressed messages.

@@ -78,11 +78,11 @@ fn serve(server: &mut Connection, wire: &[u8], buffer: &mut [u8]) -> usize {
         });
     };
     while !rest.is_empty() {
-        if let Some(slot) = server.recv_slot() {
+        if let Some(mut slot) = server.recv_slot() {
             let len = slot.len().min(rest.len()).min(buffer.len());
             slot[..len].copy_from_slice(&rest[..len]);
             rest = &rest[len..];
-            if let Some(event) = server.received(NOW, len).expect("lawful") {
+            if let Some(event) = slot.filled(NOW, len).expect("lawful") {
                 note(&event);
             }
             continue;

@@ -2,7 +2,7 @@
 //! flight, so that idle ones hold none.
 //!
 //! ```text
-//! take() -> [ .. | start .. end | .. ]  read -> decode in place -> lend -> empty -> dropped: back to this thread's pool
+//! take() -> [ .. | start .. end | .. ]  read -> decode in place -> borrow -> empty -> dropped: back to this thread's pool
 //! ```
 
 use std::cell::RefCell;
@@ -11,18 +11,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Vector kernels and the kernel's copy are fastest on cache-line boundaries.
 const ALIGN: usize = 64;
 
-/// What a read may bring at once: small enough for the second-level cache, large enough for few system calls.
+/// The most that one read brings: small enough for the second-level cache, large enough for few system calls.
 const LEN: usize = 256 << 10;
 
-/// What a read may bring while many connections have bytes in flight.
+/// The most that one read brings while many connections have bytes in flight.
 const LEN_SMALL: usize = 16 << 10;
 
-/// So many large buffers exist at once in a process; further ones are small.
+/// The large buffers that exist at once in a process; further ones are small.
 const LARGE_MAX: usize = 64;
 
 /// Large buffers that a thread keeps.
 const POOLED_MAX: usize = 4;
 
+/// Large buffers that exist: those in use and those in the pools. [`allocate`] and [`free`] count every buffer of that length,
+/// whatever it was allocated for.
 static LARGE: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -35,13 +37,60 @@ struct Pool {
 }
 
 impl Drop for Pool {
-    /// With its thread.
     fn drop(&mut self) {
-        LARGE.fetch_sub(self.kept.len(), Ordering::Relaxed);
+        self.kept.drain(..).for_each(free);
     }
 }
 
-/// Bytes that have arrived and were not taken yet.
+fn is_large(bytes: &[u8]) -> bool {
+    bytes.len() == LEN + ALIGN
+}
+
+/// A zeroed buffer with room for `len` aligned bytes.
+fn allocate(len: usize) -> Box<[u8]> {
+    let bytes: Box<[u8]> = vec![0; len + ALIGN].into();
+    if is_large(&bytes) {
+        LARGE.fetch_add(1, Ordering::Relaxed);
+    }
+    bytes
+}
+
+/// Drops a buffer that [`allocate`] made.
+fn free(bytes: Box<[u8]>) {
+    if is_large(&bytes) {
+        LARGE.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A buffer of this thread's pool, or a new one; it has room for 16 KiB at least.
+pub(crate) fn take_bytes() -> Box<[u8]> {
+    let pooled = POOL.try_with(|pool| pool.borrow_mut().kept.pop()).ok().flatten();
+    // Threads that ask at the same time may exceed the maximum by one each.
+    let is_scarce = || LARGE.load(Ordering::Relaxed) >= LARGE_MAX;
+    pooled.unwrap_or_else(|| allocate(if is_scarce() { LEN_SMALL } else { LEN }))
+}
+
+/// A buffer with room for `len` bytes.
+pub(crate) fn take_bytes_for(len: usize) -> Box<[u8]> {
+    if len <= LEN_SMALL { take_bytes() } else { allocate(len) }
+}
+
+/// Gives back a buffer that came from [`take_bytes`] or [`take_bytes_for`].
+pub(crate) fn give_bytes(bytes: Box<[u8]>) {
+    let mut bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
+    if bytes.as_deref().is_some_and(is_large) {
+        // A thread that ends keeps none.
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.kept.len() < POOLED_MAX {
+                pool.kept.extend(bytes.take());
+            }
+        });
+    }
+    bytes.into_iter().for_each(free);
+}
+
+/// Bytes that have arrived and have not been taken.
 ///
 /// `base <= start <= end <= bytes.len()`, and `base` is aligned.
 #[derive(Debug)]
@@ -55,31 +104,20 @@ pub(crate) struct Buffer {
 impl Buffer {
     /// An empty buffer of this thread's pool, or a new one.
     pub(crate) fn take() -> Self {
-        let pooled = POOL.try_with(|pool| pool.borrow_mut().kept.pop()).ok().flatten();
-        let bytes = pooled.unwrap_or_else(|| {
-            if LARGE.fetch_add(1, Ordering::Relaxed) < LARGE_MAX {
-                vec![0; LEN + ALIGN].into()
-            } else {
-                LARGE.fetch_sub(1, Ordering::Relaxed);
-                vec![0; LEN_SMALL + ALIGN].into()
-            }
-        });
-        let base = (bytes.as_ptr() as usize).wrapping_neg() % ALIGN;
-        Self { bytes, base, start: base, end: base }
+        Self::new(take_bytes())
     }
 
     /// A buffer that holds these bytes already.
     pub(crate) fn holding(bytes: &[u8]) -> Self {
-        let mut buffer = if bytes.len() <= LEN_SMALL {
-            Self::take()
-        } else {
-            let bytes: Box<[u8]> = vec![0; bytes.len() + ALIGN].into();
-            let base = (bytes.as_ptr() as usize).wrapping_neg() % ALIGN;
-            Self { bytes, base, start: base, end: base }
-        };
+        let mut buffer = Self::new(take_bytes_for(bytes.len()));
         buffer.bytes[buffer.base..buffer.base + bytes.len()].copy_from_slice(bytes);
         buffer.end = buffer.base + bytes.len();
         buffer
+    }
+
+    fn new(bytes: Box<[u8]>) -> Self {
+        let base = bytes.as_ptr().addr().wrapping_neg() % ALIGN;
+        Self { bytes, base, start: base, end: base }
     }
 
     #[inline]
@@ -87,7 +125,7 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// Where a read goes. The buffer must be empty.
+    /// Room for a read. The buffer must be empty.
     pub(crate) fn space(&mut self) -> &mut [u8] {
         debug_assert!(self.is_empty());
         self.start = self.base;
@@ -101,33 +139,21 @@ impl Buffer {
         self.end += len;
     }
 
-    /// What waits.
+    /// Bytes that have not been taken.
     #[inline]
     pub(crate) fn waiting(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.end]
     }
 
-    /// `len` bytes of what waited have been taken.
+    /// `len` bytes have been taken.
     #[inline]
     pub(crate) fn taken(&mut self, len: usize) {
         debug_assert!(self.start + len <= self.end);
         self.start += len;
     }
-
-    /// Where [`Buffer::waiting`] begins.
-    #[inline]
-    pub(crate) fn start(&self) -> usize {
-        self.start
-    }
-
-    /// Bytes that lay in the buffer, taken already.
-    #[inline]
-    pub(crate) fn at(&self, at: usize, len: usize) -> &[u8] {
-        &self.bytes[at..at + len]
-    }
 }
 
-/// What waits.
+/// Bytes that have not been taken.
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
@@ -136,28 +162,14 @@ impl AsRef<[u8]> for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.bytes.len() != LEN + ALIGN {
-            return;
-        }
-        let bytes = std::mem::take(&mut self.bytes);
-        let kept = POOL.try_with(|pool| {
-            let mut pool = pool.borrow_mut();
-            let keep = pool.kept.len() < POOLED_MAX;
-            if keep {
-                pool.kept.push(bytes);
-            }
-            keep
-        });
-        if !kept.unwrap_or(false) {
-            LARGE.fetch_sub(1, Ordering::Relaxed);
-        }
+        give_bytes(std::mem::take(&mut self.bytes));
     }
 }
 
-/// Memory in which messages are assembled that a thread keeps, in bytes, for whichever connection needs it next.
+/// Memory to assemble messages in that a thread keeps for its connections, in bytes.
 const MEMORY_LEN_MAX: usize = 16 << 20;
 
-/// In so many pieces at most.
+/// The most allocations that this memory consists of.
 const MEMORIES_MAX: usize = 64;
 
 thread_local! {
@@ -171,7 +183,7 @@ struct Memories {
 }
 
 /// Keeps memory that a connection does not need now.
-pub(crate) fn keep_memory(memory: Vec<u8>) {
+pub(crate) fn give_memory(memory: Vec<u8>) {
     let len = memory.capacity();
     if len == 0 {
         return;
@@ -185,17 +197,15 @@ pub(crate) fn keep_memory(memory: Vec<u8>) {
     });
 }
 
-/// Lends memory that has been kept, if there is some, to `take`.
-pub(crate) fn lend_memory(take: impl FnOnce(Vec<u8>)) {
+/// Memory that has been kept, if there is any.
+pub(crate) fn take_memory() -> Option<Vec<u8>> {
     let kept = MEMORIES.try_with(|memories| {
         let mut memories = memories.borrow_mut();
         let memory = memories.kept.pop()?;
         memories.len -= memory.capacity();
         Some(memory)
     });
-    if let Some(memory) = kept.ok().flatten() {
-        take(memory);
-    }
+    kept.ok().flatten()
 }
 
 #[cfg(test)]
@@ -203,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lends_aligned_memory_and_gets_it_back() {
+    fn reuses_aligned_memory() {
         let mut buffer = Buffer::take();
         assert_eq!(buffer.space().as_ptr() as usize % ALIGN, 0);
         let address = buffer.space().as_ptr();
@@ -212,35 +222,32 @@ mod tests {
     }
 
     #[test]
-    fn finds_again_what_was_taken() {
-        let mut buffer = Buffer::holding(b"hello world");
-        assert_eq!(buffer.waiting(), b"hello world");
-        let at = buffer.start() + 6;
-        buffer.taken(11);
-        assert!(buffer.is_empty());
-        assert_eq!(buffer.at(at, 5), b"world");
-    }
-
-    #[test]
     fn holds_more_than_a_pooled_buffer() {
         let much = vec![7; 40_000];
         assert_eq!(Buffer::holding(&much).waiting(), much);
     }
 
+    // A buffer for bytes that were read ahead may be as long as a pooled one. A count below zero would be huge.
+    #[test]
+    fn counts_each_large_buffer() {
+        let thread = std::thread::spawn(|| {
+            let lens = [LEN - 1, LEN, LEN, LEN, LEN, LEN, LEN, LEN + 1];
+            let buffers = lens.map(|len| Buffer::holding(&vec![7; len]));
+            assert!(LARGE.load(Ordering::Relaxed) >= 6);
+            drop(buffers);
+            assert_eq!(POOL.with_borrow(|pool| pool.kept.len()), POOLED_MAX);
+        });
+        thread.join().unwrap();
+        assert!(LARGE.load(Ordering::Relaxed) < 1_000);
+    }
+
     #[test]
     fn keeps_memory_within_a_bound() {
         for _ in 0..40 {
-            keep_memory(Vec::with_capacity(1 << 20));
+            give_memory(Vec::with_capacity(1 << 20));
         }
-        keep_memory(Vec::new());
-        let mut lent = 0;
-        loop {
-            let before = lent;
-            lend_memory(|memory| lent += memory.capacity());
-            if lent == before {
-                break;
-            }
-        }
-        assert!((1 << 20..=MEMORY_LEN_MAX).contains(&lent), "{lent}");
+        give_memory(Vec::new());
+        let kept: usize = std::iter::from_fn(take_memory).map(|memory| memory.capacity()).sum();
+        assert!((1 << 20..=MEMORY_LEN_MAX).contains(&kept), "{kept}");
     }
 }

@@ -11,6 +11,7 @@
 //! never while waiting, so that a reader that waits does not keep a writer from writing, nor the other way round. Messages
 //! that arrived together are received without it, and their answers gather without it in memory of the thread (`stage`).
 
+mod codecs;
 mod config;
 mod message;
 mod observer;
@@ -110,7 +111,7 @@ impl WebSocket {
         };
         let (mut inbound, mut outbound) = core.split();
         if config.observer.0.is_some() {
-            inbound.watch_frames();
+            inbound.log_headers();
             outbound.watch_frames();
         }
         let shared = Shared::new(

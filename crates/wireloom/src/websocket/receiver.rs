@@ -2,32 +2,30 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::ops::Range;
 use std::pin::Pin;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
 use tokio::time::Sleep;
-use wireloom_ws::{Cause, End, Event, IdleInbound, Inbound, Kind};
+use wireloom_ws::{Cause, End, IdleInbound, Inbound, Reader, Step};
 
-use super::message::{Message, OwnedMessage, Part};
+use super::codecs;
+use super::message::{Message, OwnedMessage};
 use super::observer::Observed;
 use super::state::{Half, Shared, State, Traffic};
 use crate::error::{Error, Stage};
-use crate::transport::buffer::{self, Buffer};
+use crate::transport::buffer;
 
-/// From this much of a frame outstanding on, a read goes to the end of the message itself. What is less is copied there from
-/// a buffer that takes what follows it too: a system call costs more than that.
-const SLOT_LEN_MIN: u64 = 64 << 10;
+/// While at least this much of a frame is missing, a read goes directly to the end of the message. Less is copied there from
+/// the read buffer, which takes the bytes of following frames too: a system call costs more than the copy.
+const DIRECT_LEN_MIN: u64 = 64 << 10;
 
-/// After a message of this length another is expected: then the read that brings its head brings little of it, and the rest
-/// goes where it belongs without being copied.
+/// After a message of this length another one is expected: then the read that brings its head brings little of it, and the rest
+/// goes directly to the message.
 const LARGE_LEN_MIN: usize = 256 << 10;
 
-/// What that read brings.
+/// The most that the read for the head of a large message brings.
 const HEAD_READ_LEN: usize = 16 << 10;
 
 /// The half of a [`WebSocket`](super::WebSocket) that receives.
@@ -35,77 +33,63 @@ const HEAD_READ_LEN: usize = 16 << 10;
 /// It also answers pings, watches deadlines and finishes the closing handshake: keep calling [`recv`](Self::recv).
 pub struct Receiver {
     pub(super) shared: Arc<Shared>,
-    /// In a box, so that futures that hold a receiver are small, however often it moves within them. None while nothing is
-    /// under way and `idle` says all that there is to know.
+    /// Boxed, so that futures that hold a receiver are small and cheap to move. `None` while the connection is idle and
+    /// `Shared::idle` is enough to make it again.
     reading: Option<Box<Reading>>,
     /// The message before was so large that the next is read in another way.
     expects_large: bool,
 }
 
 thread_local! {
-    /// Boxes for those who need one again: moving what they hold would cost more.
+    /// Readings of idle connections, for connections that need one. They are kept in their boxes, because moving them would
+    /// cost more than an allocation.
     #[allow(clippy::vec_box)]
     static SPARE: RefCell<Vec<Box<Reading>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// So many boxes are kept by a thread.
+/// The most readings that a thread keeps.
 const SPARE_MAX: usize = 8;
 
-/// What has arrived, and what is waited for.
-pub(super) struct Reading {
-    inbound: Inbound,
-    /// Held while bytes are in flight.
-    buffer: Option<Buffer>,
-    /// What [`Shared`] knows of it.
+/// The state of a connection that is not idle.
+struct Reading {
+    reader: Reader,
+    /// The value of [`Shared::is_at_hand`] that was stored last.
     at_hand: bool,
     /// The message before was so large that the next is read in another way.
     expects_large: bool,
     over: bool,
-    /// What was found last, for as long as a [`Message`] borrows this.
-    lent: Lent,
-    /// What ended the connection, until it is told.
+    /// The error that ended the connection, until it is returned.
     failed: Option<Box<Error>>,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// The pieces so far of a message that is to be handed out whole although pieces are lent.
-    joined: Option<Box<BytesMut>>,
-    /// How much of a message in pieces whoever watches has not been told yet.
-    told_len: u64,
+    /// Bytes of the current message that no observer has been notified of.
+    unreported_len: u64,
 }
 
-/// Where a message lies that has been found.
-#[derive(Clone, Copy)]
-pub(super) struct Lent {
-    pub(super) kind: Kind,
-    pub(super) part: Part,
-    /// It lies where messages are assembled, not in the buffer.
-    assembled: bool,
-    /// Where in the buffer.
-    at: usize,
-    len: usize,
-}
-
-impl Lent {
-    const NOTHING: Self = Self { kind: Kind::Binary, part: Part::Whole, assembled: false, at: 0, len: 0 };
+/// Whether a caller takes messages as configured, or complete ones only.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Want {
+    Configured,
+    Whole,
 }
 
 impl Receiver {
     pub(super) fn new(shared: Arc<Shared>, inbound: Inbound, arrived: &[u8]) -> Self {
         if arrived.is_empty() && shared.idle.is_some() && shared.idle == inbound.idle() {
-            // It is made when something arrives.
+            // The reading is made when something arrives.
             return Self { shared, reading: None, expects_large: false };
         }
         let mut reading = Reading::new(inbound);
-        reading.buffer = (!arrived.is_empty()).then(|| Buffer::holding(arrived));
+        reading.set_input(arrived);
         Self { shared, reading: Some(Box::new(reading)), expects_large: false }
     }
 
     /// The next message, borrowed until the one after it is asked for; `None` when the connection has been closed.
     ///
-    /// All frames of a read are lent before the next read, and what was sent in the meantime leaves in one write before
-    /// this waits. Pings are answered along the way.
+    /// All frames of a read are handed out before the next read, and messages that were sent in the meantime leave in one write
+    /// before this waits. Pings are answered along the way.
     ///
-    /// When [`Delivery::Chunks`](wireloom_ws::Delivery::Chunks) was chosen, a message that did not arrive at once comes in
-    /// pieces, as they arrive; see [`Message::is_last`].
+    /// With [`Delivery::Chunks`](wireloom_ws::Delivery::Chunks) a message that did not arrive at once comes in chunks, as they
+    /// arrive; see [`Message::is_last`].
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -118,7 +102,14 @@ impl Receiver {
         Receiving { receiver: Some(self) }
     }
 
-    /// As [`recv`](Self::recv), with a message to keep, always whole. One that came in pieces is not copied.
+    /// The next message, to keep; complete also with [`Delivery::Chunks`](wireloom_ws::Delivery::Chunks). A message that was
+    /// assembled from several frames or reads is moved out without a copy. It holds at most twice its length and 64 bytes.
+    ///
+    /// When [`recv`](Self::recv) has returned chunks of a message, this returns its rest: as text where that is UTF-8, and as
+    /// binary where a code point was split.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing, whichever method is called next.
     ///
     /// # Errors
     /// As for [`recv`](Self::recv).
@@ -126,19 +117,15 @@ impl Receiver {
         poll_fn(|cx| self.poll_recv_owned(cx)).await
     }
 
-    /// [`recv_owned`](Self::recv_owned) for those who poll.
+    /// Polls for the next message to keep; see [`recv_owned`](Self::recv_owned).
     ///
     /// # Errors
     /// As for [`recv`](Self::recv).
     pub fn poll_recv_owned(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnedMessage>, Error>> {
-        loop {
-            if !self.next_at_hand() && !ready!(self.poll_found(cx)) {
-                return Poll::Ready(self.take_failure().map_or(Ok(None), |error| Err(*error)));
-            }
-            if let Some(message) = self.reading.as_mut().and_then(|reading| reading.keep()) {
-                return Poll::Ready(Ok(Some(message)));
-            }
+        if !self.next_buffered() && !ready!(self.poll_found(cx, Want::Whole)) {
+            return Poll::Ready(self.take_failure().map_or(Ok(None), |error| Err(*error)));
         }
+        Poll::Ready(Ok(self.reading.as_mut().map(|reading| reading.reader.take_message())))
     }
 
     /// Why the connection ended, and who began it; `None` while it is open.
@@ -146,66 +133,56 @@ impl Receiver {
         self.shared.lock().core.end().cloned()
     }
 
-    /// What has moved so far, both ways.
+    /// Bytes transferred so far in each direction.
     pub fn traffic(&self) -> Traffic {
         self.shared.lock().traffic
     }
 
-    /// Finds the next message, if it lies whole in what has been read: most do.
+    /// The fast path: finds the next message if it is buffered whole, as most are.
     #[inline(always)]
-    fn next_at_hand(&mut self) -> bool {
+    fn next_buffered(&mut self) -> bool {
         let Some(reading) = &mut self.reading else { return false };
-        let Some(buffer) = &mut reading.buffer else { return false };
-        let start = buffer.start();
-        let Some((kind, at, len)) = reading.inbound.whole_message(buffer.waiting()) else { return false };
-        buffer.taken(at + len);
-        let at_hand = !buffer.is_empty();
+        if !reading.reader.next_message() {
+            return false;
+        }
+        let at_hand = reading.reader.has_input();
         if at_hand != reading.at_hand {
             reading.at_hand = at_hand;
             self.shared.set_at_hand(at_hand);
         }
-        reading.lent = Lent { kind, part: Part::Whole, assembled: false, at: start + at, len };
         true
     }
 
-    /// Ready when a message has been found, or, with `false`, when all is over: then there may be a
+    /// Ready when a message has been found, or, with `false`, at the end: then there may be a
     /// [failure](Self::take_failure).
     #[inline(never)]
-    fn poll_found(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+    fn poll_found(&mut self, cx: &mut Context<'_>, want: Want) -> Poll<bool> {
         let Self { shared, reading, expects_large } = self;
         if reading.is_none()
             && let Some(idle) = shared.idle
         {
             *reading = Some(Reading::again(idle, *expects_large));
         }
-        // What cannot be made again is never put away.
+        // A reading that cannot be made again is never put away.
         let Some(reading) = reading else { return Poll::Ready(false) };
-        if !reading.over {
-            match reading.poll_next(shared, cx) {
-                Poll::Ready(Some(lent)) => {
-                    reading.lent = lent;
-                    return Poll::Ready(true);
-                }
-                Poll::Ready(None) => {}
-                Poll::Pending => {
-                    if reading.is_idle(shared.idle) {
-                        *expects_large = reading.expects_large;
-                        self.put_away();
-                    }
-                    return Poll::Pending;
-                }
-            }
+        if reading.over {
+            return Poll::Ready(false);
         }
-        Poll::Ready(false)
+        let found = reading.poll_next(shared, cx, want);
+        if found.is_pending() && reading.is_idle(shared.idle) {
+            *expects_large = reading.expects_large;
+            self.put_away();
+        }
+        found
     }
 
-    /// What ended the connection, once.
+    /// The error that ended the connection, once.
     #[cold]
     fn take_failure(&mut self) -> Option<Box<Error>> {
         self.reading.as_mut()?.failed.take()
     }
 
-    /// Nothing is under way: the box is for others.
+    /// Makes the reading of this idle connection available to others.
     fn put_away(&mut self) {
         let Some(reading) = self.reading.take() else { return };
         // A thread that ends keeps none.
@@ -221,26 +198,23 @@ impl Receiver {
 impl Reading {
     fn new(inbound: Inbound) -> Self {
         Self {
-            inbound,
-            buffer: None,
+            reader: Reader::new(inbound),
             at_hand: false,
             expects_large: false,
             over: false,
-            lent: Lent::NOTHING,
             failed: None,
             sleep: None,
-            joined: None,
-            told_len: 0,
+            unreported_len: 0,
         }
     }
 
-    /// What was put away because it was idle.
+    /// Makes the reading of an idle connection again.
     fn again(idle: IdleInbound, expects_large: bool) -> Box<Self> {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
         let mut reading = spare.unwrap_or_else(|| Box::new(Self::new(idle.into())));
         // It was put away idle, so that nothing but the limits can differ.
-        if reading.inbound.idle() != Some(idle) {
-            reading.inbound = idle.into();
+        if reading.reader.idle() != Some(idle) {
+            reading.reader = Reader::new(idle.into());
         }
         reading.expects_large = expects_large;
         reading
@@ -248,71 +222,44 @@ impl Reading {
 
     /// Whether this can be made again from `idle`.
     fn is_idle(&self, idle: Option<IdleInbound>) -> bool {
-        idle.is_some()
-            && self.inbound.idle() == idle
-            && self.buffer.is_none()
-            && self.failed.is_none()
-            && self.sleep.is_none()
-            && self.joined.is_none()
+        idle.is_some() && self.reader.idle() == idle && self.failed.is_none() && self.sleep.is_none()
     }
 
-    #[inline]
-    pub(super) fn lent(&self) -> &Lent {
-        &self.lent
-    }
-
-    /// The bytes of what was found last.
-    #[inline(always)]
-    pub(super) fn lent_bytes(&self) -> &[u8] {
-        let Lent { assembled, at, len, .. } = self.lent;
-        match &self.buffer {
-            _ if assembled => self.inbound.assembled(),
-            Some(buffer) => buffer.at(at, len),
-            None => &[],
+    /// Puts bytes that were read before into the buffer.
+    fn set_input(&mut self, arrived: &[u8]) {
+        if arrived.is_empty() {
+            return;
         }
+        self.reader.set_buffer(buffer::take_bytes_for(arrived.len()));
+        let mut space = self.reader.space();
+        space.bytes()[..arrived.len()].copy_from_slice(arrived);
+        // Bytes in the buffer are decoded later.
+        let _ = space.filled(arrived.len());
+        codecs::with(|pool| self.reader.take_codec(pool));
     }
 
-    /// What was found last, to keep; `None` for a piece that is not its message's last.
-    fn keep(&mut self) -> Option<OwnedMessage> {
-        let Lent { kind, part, assembled, .. } = self.lent;
-        let data = match (part, assembled) {
-            (Part::Whole, true) => self.inbound.take_assembled(),
-            (Part::Whole, false) => Bytes::copy_from_slice(self.lent_bytes()),
-            (part, _) => {
-                let mut joined = self.joined.take().unwrap_or_default();
-                joined.extend_from_slice(self.lent_bytes());
-                if !part.is_last() {
-                    self.joined = Some(joined);
-                    return None;
-                }
-                joined.freeze()
-            }
-        };
-        Some(OwnedMessage::new(kind, data))
-    }
-
-    /// Ready with a message, or when all is over.
-    fn poll_next(&mut self, shared: &Arc<Shared>, cx: &mut Context<'_>) -> Poll<Option<Lent>> {
-        if let Some(lent) = self.decode(shared) {
-            return Poll::Ready(Some(lent));
+    /// Ready with `true` when a message has been found, and with `false` at the end.
+    fn poll_next(&mut self, shared: &Arc<Shared>, cx: &mut Context<'_>, want: Want) -> Poll<bool> {
+        if self.decode_buffered(shared, want) {
+            return Poll::Ready(true);
         }
         let mut state = shared.lock_written();
         let state = &mut *state;
         loop {
-            // An error is kept, and is told when all that has arrived was handed out.
+            // An error is kept, and is returned when everything that has arrived was handed out.
             let _ = state.poll_flush(Some((Half::Receiver, &*cx)));
             if state.settle(cx) {
                 self.finish(shared, state);
-                return Poll::Ready(None);
+                return Poll::Ready(false);
             }
             match self.poll_read(cx, state) {
-                Poll::Ready(Some(lent)) => {
+                Poll::Ready(true) => {
                     if shared.is_watched() {
-                        self.tell_read(shared, Some(lent));
+                        self.report_read(shared, true);
                     }
-                    return Poll::Ready(Some(lent));
+                    return Poll::Ready(true);
                 }
-                Poll::Ready(None) => {}
+                Poll::Ready(false) => {}
                 Poll::Pending => {
                     self.rest(shared);
                     if self.poll_deadline(cx, state).is_ready() {
@@ -324,83 +271,97 @@ impl Reading {
                     return Poll::Pending;
                 }
             }
-            if let Some(lent) = self.decode_with(shared, state) {
-                return Poll::Ready(Some(lent));
+            if self.decode(shared, state, want) {
+                return Poll::Ready(true);
             }
         }
     }
 
-    /// Nothing is in flight: nothing is held.
+    /// Nothing has arrived: gives buffers and codecs back to the thread.
     fn rest(&mut self, shared: &Shared) {
-        self.buffer = None;
-        buffer::keep_memory(self.inbound.take_memory());
+        self.release_memory();
         if shared.compressed && shared.release.swap(false, Ordering::Relaxed) {
-            self.inbound.release_buffers();
+            self.reader.release_buffers();
         }
     }
 
-    /// The next message in what has been read.
-    fn decode(&mut self, shared: &Arc<Shared>) -> Option<Lent> {
-        if !self.has_more() {
-            return None;
+    fn release_memory(&mut self) {
+        self.reader.take_buffer().into_iter().for_each(buffer::give_bytes);
+        self.reader.take_memory().into_iter().for_each(buffer::give_memory);
+        if self.reader.inbound().is_compressed() {
+            codecs::with(|pool| self.reader.return_codec(pool));
         }
-        self.decode_with(shared, &mut shared.lock())
     }
 
-    /// Whether there is something to decode. Compressed pieces may go on without further bytes.
-    fn has_more(&self) -> bool {
-        self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) || self.inbound.has_more()
+    /// Finds the next message in bytes that have been read before.
+    fn decode_buffered(&mut self, shared: &Arc<Shared>, want: Want) -> bool {
+        self.has_more(want) && self.decode(shared, &mut shared.lock(), want)
     }
 
-    fn decode_with(&mut self, shared: &Shared, state: &mut State) -> Option<Lent> {
-        let mut found = None;
-        while let Some(buffer) = &mut self.buffer {
-            let start = buffer.start();
-            let waiting = buffer.waiting();
-            let (range, len) = (waiting.as_ptr_range(), waiting.len());
-            match self.inbound.handle_input(waiting) {
-                Ok((used, event)) => {
-                    let is_event = event.is_some();
-                    found = event.and_then(|event| heed(event, state, &range, start + used));
-                    buffer.taken(used);
-                    if found.is_some() || !is_event {
-                        break;
-                    }
-                }
-                Err(error) => {
+    /// Whether there is something to decode. A compressed message may continue without further bytes, and so does one that
+    /// was collected for a `recv_owned` that was cancelled.
+    fn has_more(&self, want: Want) -> bool {
+        match want {
+            Want::Configured => self.reader.has_more(),
+            Want::Whole => self.reader.has_more_whole(),
+        }
+    }
+
+    /// Finds the next message, and passes control frames and errors to the core on the way.
+    fn decode(&mut self, shared: &Shared, state: &mut State, want: Want) -> bool {
+        let found = loop {
+            let step = match want {
+                Want::Configured => self.reader.decode(),
+                Want::Whole => self.reader.decode_whole(),
+            };
+            match step {
+                Ok(Step::Message) => break true,
+                Ok(Step::Control(mut event)) => {
                     let now = state.now();
-                    state.core.handle_error(now, error);
-                    self.failed = Some(Box::new(error.into()));
-                    buffer.taken(len);
-                    break;
+                    state.core.handle_event(now, &mut event);
+                }
+                Ok(Step::NeedsInput) => break false,
+                Err(error) => {
+                    self.fail(state, error);
+                    break false;
                 }
             }
-        }
+        };
         if shared.is_watched() {
-            self.tell_read(shared, found);
+            self.report_read(shared, found);
         }
-        self.expects_large &= found.is_none();
-        let at_hand = found.is_some() && self.has_more();
+        self.expects_large &= !found;
+        let at_hand = found && self.has_more(want);
         self.at_hand = at_hand;
         shared.set_at_hand(at_hand);
         found
     }
 
-    /// Tells whoever watches what frames have come, and what message.
-    fn tell_read(&mut self, shared: &Shared, found: Option<Lent>) {
-        for frame in self.inbound.frames_seen() {
+    /// The peer broke a rule or a limit.
+    fn fail(&mut self, state: &mut State, error: wireloom_ws::Error) {
+        let now = state.now();
+        state.core.handle_error(now, error);
+        self.failed = Some(Box::new(error.into()));
+    }
+
+    /// Notifies the observer of the frames that have arrived, and of the message that was found.
+    fn report_read(&mut self, shared: &Shared, found: bool) {
+        for frame in self.reader.take_headers() {
             shared.tell(&Observed::FrameRead(frame));
         }
-        let Some(lent) = found else { return };
-        self.told_len += if lent.assembled { self.inbound.assembled().len() } else { lent.len } as u64;
-        if lent.part.is_last() {
-            let len = std::mem::take(&mut self.told_len);
-            shared.tell(&Observed::MessageRead { kind: lent.kind, len });
+        if !found {
+            return;
+        }
+        let message = self.reader.message();
+        self.unreported_len += message.payload().len() as u64;
+        if message.is_last() {
+            let len = std::mem::take(&mut self.unreported_len);
+            shared.tell(&Observed::MessageRead { kind: message.kind(), len });
         }
     }
 
-    /// Ready when something has changed, with a message perhaps.
-    fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<Option<Lent>> {
+    /// Ready when a read is done, with `true` when that completed a message.
+    fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
         if state.io.directions_mix() {
             let combined = state.waker_for(Some((Half::Receiver, &*cx)));
             return self.poll_read_with(&mut Context::from_waker(&combined), state);
@@ -408,38 +369,56 @@ impl Reading {
         self.poll_read_with(cx, state)
     }
 
-    fn poll_read_with(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<Option<Lent>> {
-        if self.inbound.payload_remaining() >= SLOT_LEN_MIN
-            && let Some(slot) = self.inbound.recv_slot()
-        {
-            return match ready!(state.io.poll_read(cx, slot)) {
-                Ok(len) if len > 0 => {
-                    self.heard(state, len);
-                    Poll::Ready(self.receive_slot(state, len))
-                }
-                end => Self::ended(state, end.map(drop)),
-            };
+    fn poll_read_with(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
+        let is_large = self.reader.payload_remaining() >= DIRECT_LEN_MIN;
+        if !is_large || !self.reader.has_slot() {
+            if !self.reader.has_buffer() {
+                self.reader.set_buffer(buffer::take_bytes());
+            }
+            return self.poll_read_buffer(cx, state);
         }
-        let buffer = self.buffer.get_or_insert_with(Buffer::take);
-        let mut space = buffer.space();
-        if self.expects_large {
-            let len = space.len().min(HEAD_READ_LEN);
-            space = &mut space[..len];
-        }
-        match ready!(state.io.poll_read(cx, space)) {
+        let mut space = self.reader.space();
+        match ready!(state.io.poll_read(cx, space.bytes())) {
             Ok(len) if len > 0 => {
-                buffer.filled(len);
-                if !self.inbound.has_memory() {
-                    buffer::lend_memory(|memory| self.inbound.give_memory(memory));
-                }
-                self.heard(state, len);
-                Poll::Ready(None)
+                let completed = space.filled(len);
+                Self::count_read(state, len);
+                let completed = match completed {
+                    Ok(completed) => completed,
+                    Err(error) => {
+                        self.fail(state, error);
+                        false
+                    }
+                };
+                self.expects_large = completed && self.reader.message().payload().len() >= LARGE_LEN_MIN;
+                Poll::Ready(completed)
             }
             end => Self::ended(state, end.map(drop)),
         }
     }
 
-    fn heard(&mut self, state: &mut State, len: usize) {
+    fn poll_read_buffer(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
+        let len_max = if self.expects_large { HEAD_READ_LEN } else { usize::MAX };
+        let mut space = self.reader.buffer_space();
+        let bytes = space.bytes();
+        let len_max = bytes.len().min(len_max);
+        match ready!(state.io.poll_read(cx, &mut bytes[..len_max])) {
+            Ok(len) if len > 0 => {
+                // Bytes in the buffer are decoded later.
+                let _ = space.filled(len);
+                if !self.reader.has_memory() {
+                    buffer::take_memory().into_iter().for_each(|memory| self.reader.set_memory(memory));
+                }
+                if self.reader.inbound().is_compressed() {
+                    codecs::with(|pool| self.reader.take_codec(pool));
+                }
+                Self::count_read(state, len);
+                Poll::Ready(false)
+            }
+            end => Self::ended(state, end.map(drop)),
+        }
+    }
+
+    fn count_read(state: &mut State, len: usize) {
         state.traffic.bytes_received += len as u64;
         state.count_move();
         if state.core.keeps_alive() {
@@ -448,29 +427,12 @@ impl Reading {
         }
     }
 
-    /// `len` bytes were read to the end of a large message.
-    fn receive_slot(&mut self, state: &mut State, len: usize) -> Option<Lent> {
-        match self.inbound.received(len) {
-            Ok(event) => {
-                let lent = heed(event?, state, &(ptr::null()..ptr::null()), 0);
-                self.expects_large = self.inbound.assembled().len() >= LARGE_LEN_MIN;
-                lent
-            }
-            Err(error) => {
-                let now = state.now();
-                state.core.handle_error(now, error);
-                self.failed = Some(Box::new(error.into()));
-                None
-            }
-        }
-    }
-
-    fn ended(state: &mut State, end: std::io::Result<()>) -> Poll<Option<Lent>> {
+    fn ended(state: &mut State, end: std::io::Result<()>) -> Poll<bool> {
         match end {
             Ok(()) => state.core.handle_eof(),
             Err(error) => state.fail_read(&error),
         }
-        Poll::Ready(None)
+        Poll::Ready(false)
     }
 
     /// Ready when a deadline of the core has passed.
@@ -481,7 +443,7 @@ impl Reading {
         };
         let sleep = match &mut self.sleep {
             Some(sleep) => {
-                // Activity moves most deadlines back; the timer is moved when it goes off.
+                // Activity postpones most deadlines; the timer is moved when it fires.
                 if sleep.deadline() > deadline || sleep.is_elapsed() {
                     sleep.as_mut().reset(deadline);
                 }
@@ -494,12 +456,12 @@ impl Reading {
         Poll::Ready(())
     }
 
-    /// The transport is done with: says why, once.
+    /// The transport is no longer used: determines the error, and reports the end.
     fn finish(&mut self, shared: &Shared, state: &mut State) {
         self.over = true;
-        self.buffer = None;
+        self.reader.release_buffers();
+        self.release_memory();
         self.sleep = None;
-        self.joined = None;
         if self.failed.is_none() {
             self.failed = match state.core.end().map(|end| &end.cause) {
                 Some(Cause::Close { .. } | Cause::CloseTimeout) => None,
@@ -524,21 +486,21 @@ impl Reading {
 /// The future of [`Receiver::recv`]. Dropping it loses nothing.
 #[must_use = "nothing is received before this is awaited"]
 pub struct Receiving<'a> {
-    /// Until it is ready.
+    /// `None` once it was ready.
     receiver: Option<&'a mut Receiver>,
 }
 
 impl<'a> Future for Receiving<'a> {
     type Output = Result<Option<Message<'a>>, Error>;
 
-    // What is found at hand is to stay in registers on its way to whoever awaits it.
+    // Inlined, so that a buffered message stays in registers on its way to the caller.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(receiver) = self.receiver.take() else { return Poll::Ready(Ok(None)) };
-        if !receiver.next_at_hand() {
-            match receiver.poll_found(cx) {
+        if !receiver.next_buffered() {
+            match receiver.poll_found(cx, Want::Configured) {
                 Poll::Ready(true) => {}
-                // Errors are large: one in a box keeps others from being moved through memory on the way above.
+                // Errors are large: a boxed one keeps messages from being moved through memory.
                 Poll::Ready(false) => {
                     return Poll::Ready(receiver.take_failure().map_or(Ok(None), |error| Err(*error)));
                 }
@@ -548,31 +510,21 @@ impl<'a> Future for Receiving<'a> {
                 }
             }
         }
-        Poll::Ready(Ok(receiver.reading.as_deref().map(Message::new)))
+        Poll::Ready(Ok(receiver.reading.as_deref().map(|reading| Message::new(&reading.reader))))
+    }
+}
+
+impl Drop for Reading {
+    /// Gives memory of the thread's pools back.
+    fn drop(&mut self) {
+        self.reader.discard_input();
+        self.release_memory();
     }
 }
 
 impl Drop for Receiver {
-    /// Nothing is at hand any more: what is sent from now on waits for nothing.
+    /// Nothing will be received any more: messages that are sent from now on are written at once.
     fn drop(&mut self) {
         self.shared.set_at_hand(false);
     }
-}
-
-/// Does what an event asks for, and says where the message of one lies: when that is in `buffer`, it ends at `end` of it.
-fn heed(mut event: Event<'_>, state: &mut State, buffer: &Range<*const u8>, end: usize) -> Option<Lent> {
-    let (kind, part, data) = match &event {
-        Event::Text(text) => (Kind::Text, Part::Whole, text.as_bytes()),
-        Event::Binary(data) => (Kind::Binary, Part::Whole, &**data),
-        Event::Chunk(chunk) => (chunk.kind, Part::of(chunk.first, chunk.fin), chunk.data),
-        _ => {
-            let now = state.now();
-            state.core.handle_event(now, &mut event);
-            return None;
-        }
-    };
-    let len = data.len();
-    let assembled = len > 0 && !buffer.contains(&data.as_ptr());
-    let at = if assembled { 0 } else { end - len };
-    Some(Lent { kind, part, assembled, at, len })
 }

@@ -58,12 +58,12 @@ impl Window {
         self.start = (self.start + rest.len()) % self.len_max;
     }
 
-    /// Appends to a ring that is not full, in memory that exceeds its content by a quarter at most.
+    /// Appends to a ring that is not full, in memory that exceeds its content by half at most.
     fn append(&mut self, bytes: &[u8]) {
         let spare = self.bytes.capacity() - self.bytes.len();
         if spare < bytes.len() {
-            let quarter = self.bytes.len() / 4;
-            self.bytes.reserve_exact(bytes.len().max(quarter).min(self.len_max - self.bytes.len()));
+            let half = self.bytes.len() / 2;
+            self.bytes.reserve_exact(bytes.len().max(half).min(self.len_max - self.bytes.len()));
         }
         self.bytes.extend_from_slice(bytes);
     }
@@ -147,7 +147,7 @@ mod tests {
         for len in 1..3000 {
             window.push(&[7; 10]);
             let content = (10 * len).min(1 << 15);
-            assert!(window.memory_len() <= content + content / 4 + 10, "{content}");
+            assert!(window.memory_len() <= content + content / 2 + 10, "{content}");
         }
         assert_eq!(window.memory_len(), 1 << 15);
     }

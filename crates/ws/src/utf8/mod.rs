@@ -1,17 +1,16 @@
 //! UTF-8 validation (RFC 3629), incremental at any split and fused with unmasking.
 //!
-//! Owns the verdict on text and what must be remembered of it between two pieces: a code point that is not complete
-//! yet. Refuses to own the text, and to know what a frame or a message is.
+//! A text that was validated to its end yields a [`Valid`], and only that makes a `str` of bytes that a peer sent.
 //!
-//! # How it is fast
-//! Text is read from memory once. A masked piece is loaded, unmasked, judged and stored in the same pass; a register of
-//! ASCII costs one OR more than unmasking alone, and only what is not ASCII meets the lookup tables (see `x86`).
-//! Pieces below 256 bytes of ASCII are done by code inlined into the caller, which asks nobody what the processor can do.
+//! # Speed
+//! Text is read from memory once. A masked piece is loaded, unmasked, validated and stored in the same pass; a register of
+//! ASCII costs one OR more than unmasking alone, and the lookup tables (see `x86`) are used for other registers only.
+//! Pieces of ASCII below 256 bytes are handled by code inlined into the caller, without run-time detection of the processor.
 //!
-//! # What is remembered
-//! Nothing of a code point that is complete or impossible, so at most three bytes: the [`Validator`] is one word. It is
-//! settled byte by byte before the tables see the next piece, which thus always starts at a boundary, and the verdict
-//! falls in the piece that holds the first impossible byte: `C0` is refused on sight, `ED A0` at its second byte.
+//! # State between pieces
+//! Only an incomplete code point is remembered, at most three bytes: the [`Validator`] is one word. It is completed byte by
+//! byte before the tables see the next piece, which thus always starts at a boundary. An error is reported in the piece
+//! that holds the first impossible byte: `C0` at once, `ED A0` at its second byte.
 
 use crate::mask::{self, MaskKey, SHORT};
 
@@ -30,6 +29,30 @@ impl core::fmt::Display for InvalidUtf8 {
 }
 
 impl core::error::Error for InvalidUtf8 {}
+
+/// Proof that a text was validated to its end. Only the validators of this module make one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Valid(());
+
+impl Valid {
+    /// A `str` is valid.
+    #[inline]
+    pub(crate) fn of(_text: &str) -> Self {
+        Self(())
+    }
+
+    /// The text. `bytes` are those that were validated when this proof was made.
+    ///
+    /// Every `str` of a peer's bytes that is not checked again is made here.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub(crate) fn text(self, bytes: &[u8]) -> &str {
+        debug_assert!(core::str::from_utf8(bytes).is_ok());
+        // SAFETY: a `Valid` is made when the validation of a text has ended without an error, and is kept beside that text
+        // alone: by `Text`, `Utf8Bytes` and the place of a message in `receive`, none of which hands out mutable access.
+        unsafe { core::str::from_utf8_unchecked(bytes) }
+    }
+}
 
 /// Validates text that arrives in pieces, and fails in the piece that holds the first impossible byte.
 ///
@@ -99,13 +122,19 @@ impl Validator {
     /// [`InvalidUtf8`] when the text ends within a code point.
     #[inline]
     pub fn finish(&mut self) -> Result<(), InvalidUtf8> {
+        self.end().map(drop)
+    }
+
+    /// [`finish`](Self::finish) with the proof.
+    #[inline]
+    pub(crate) fn end(&mut self) -> Result<Valid, InvalidUtf8> {
         whole(core::mem::take(&mut self.partial))
     }
 
     #[inline]
-    fn keep(&mut self, verdict: Result<u32, InvalidUtf8>) -> Result<(), InvalidUtf8> {
-        self.partial = verdict.unwrap_or(scalar::FAILED);
-        verdict.map(drop)
+    fn keep(&mut self, state: Result<u32, InvalidUtf8>) -> Result<(), InvalidUtf8> {
+        self.partial = state.unwrap_or(scalar::FAILED);
+        state.map(drop)
     }
 }
 
@@ -115,10 +144,7 @@ impl Validator {
 /// [`InvalidUtf8`] when it is not UTF-8, or ends within a code point.
 #[inline]
 pub fn validate(text: &[u8]) -> Result<(), InvalidUtf8> {
-    if text.len() < SHORT && mask::is_ascii_short(text) {
-        return Ok(());
-    }
-    whole(push(0, text)?)
+    prove(text).map(drop)
 }
 
 /// Unmasks one whole text in place and validates it in the same pass.
@@ -127,45 +153,54 @@ pub fn validate(text: &[u8]) -> Result<(), InvalidUtf8> {
 /// [`InvalidUtf8`] when it is not UTF-8, or ends within a code point; it is then partly unmasked.
 #[inline]
 pub fn unmask_validate(text: &mut [u8], key: MaskKey) -> Result<(), InvalidUtf8> {
+    unmask_prove(text, key).map(drop)
+}
+
+/// Validates one whole text and returns it as such.
+///
+/// # Errors
+/// As [`validate`].
+#[inline]
+pub fn text(bytes: &[u8]) -> Result<&str, InvalidUtf8> {
+    Ok(prove(bytes)?.text(bytes))
+}
+
+/// Unmasks one whole text in place, validates it in the same pass and returns it as such.
+///
+/// # Errors
+/// As [`unmask_validate`].
+#[inline]
+pub fn unmask_text(bytes: &mut [u8], key: MaskKey) -> Result<&str, InvalidUtf8> {
+    Ok(unmask_prove(bytes, key)?.text(bytes))
+}
+
+/// [`validate`] with the proof.
+#[inline(always)]
+pub(crate) fn prove(text: &[u8]) -> Result<Valid, InvalidUtf8> {
+    if text.len() < SHORT && mask::is_ascii_short(text) {
+        return Ok(Valid(()));
+    }
+    whole(push(0, text)?)
+}
+
+/// [`unmask_validate`] with the proof.
+#[inline(always)]
+pub(crate) fn unmask_prove(text: &mut [u8], key: MaskKey) -> Result<Valid, InvalidUtf8> {
     if text.len() >= SHORT {
         whole(push_masked(0, text, key.word())?)
     } else if mask::apply_short(text, key.word()) {
-        Ok(())
+        Ok(Valid(()))
     } else {
         whole(push(0, text)?)
     }
 }
 
-/// Validates one whole text and lends it as such.
-///
-/// # Errors
-/// As [`validate`].
 #[inline]
-#[allow(unsafe_code)]
-pub fn text(bytes: &[u8]) -> Result<&str, InvalidUtf8> {
-    validate(bytes)?;
-    // SAFETY: `validate` has just found these bytes, which are borrowed since, to be UTF-8.
-    Ok(unsafe { core::str::from_utf8_unchecked(bytes) })
+fn whole(partial: u32) -> Result<Valid, InvalidUtf8> {
+    if partial == 0 { Ok(Valid(())) } else { Err(InvalidUtf8) }
 }
 
-/// Unmasks one whole text in place, validates it in the same pass and lends it as such.
-///
-/// # Errors
-/// As [`unmask_validate`].
-#[inline]
-#[allow(unsafe_code)]
-pub fn unmask_text(bytes: &mut [u8], key: MaskKey) -> Result<&mut str, InvalidUtf8> {
-    unmask_validate(bytes, key)?;
-    // SAFETY: `unmask_validate` has just found these bytes, which are borrowed since, to be UTF-8.
-    Ok(unsafe { core::str::from_utf8_unchecked_mut(bytes) })
-}
-
-#[inline]
-fn whole(partial: u32) -> Result<(), InvalidUtf8> {
-    if partial == 0 { Ok(()) } else { Err(InvalidUtf8) }
-}
-
-/// Judges a piece after `partial`; returns what it leaves incomplete.
+/// Validates a piece after `partial`; returns the state after it.
 #[inline(never)]
 fn push(partial: u32, piece: &[u8]) -> Result<u32, InvalidUtf8> {
     if partial != 0 || piece.is_empty() {
@@ -177,14 +212,14 @@ fn push(partial: u32, piece: &[u8]) -> Result<u32, InvalidUtf8> {
     return scalar::validate(piece);
 }
 
-/// Judges a piece that may begin within a code point.
+/// Validates a piece that may begin within a code point.
 #[cold]
 fn push_after(partial: u32, piece: &[u8]) -> Result<u32, InvalidUtf8> {
     let (partial, settled) = scalar::settle(partial, piece)?;
     if settled == piece.len() { Ok(partial) } else { push(partial, &piece[settled..]) }
 }
 
-/// Unmasks and judges a piece after `partial`; returns what it leaves incomplete.
+/// Unmasks and validates a piece after `partial`; returns the state after it.
 #[inline(never)]
 fn push_masked(partial: u32, piece: &mut [u8], key: u32) -> Result<u32, InvalidUtf8> {
     if partial != 0 || piece.is_empty() {
@@ -196,14 +231,14 @@ fn push_masked(partial: u32, piece: &mut [u8], key: u32) -> Result<u32, InvalidU
     return scalar::unmask_validate(piece, key, scalar::validate);
 }
 
-/// Unmasks and judges a piece that may begin within a code point.
+/// Unmasks and validates a piece that may begin within a code point.
 #[cold]
 fn push_masked_after(partial: u32, piece: &mut [u8], key: u32) -> Result<u32, InvalidUtf8> {
     let head = piece.len().min(4);
     mask::apply_short(&mut piece[..head], key);
     let (partial, settled) = scalar::settle(partial, &piece[..head])?;
     let key_after = mask::turned(key, settled);
-    // What follows the settled bytes is masked again, to be unmasked with its neighbours.
+    // The bytes after the settled ones are masked again, to be unmasked with their neighbours.
     mask::apply_short(&mut piece[settled..head], key_after);
     if settled == piece.len() { Ok(partial) } else { push_masked(partial, &mut piece[settled..], key_after) }
 }

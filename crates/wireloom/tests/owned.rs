@@ -1,0 +1,267 @@
+//! Messages that the application keeps: always whole, always valid, and no larger in memory than twice their length.
+
+#![allow(clippy::unwrap_used)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use futures_util::StreamExt as _;
+use tokio::io::{AsyncWriteExt as _, DuplexStream};
+use wireloom::wireloom_ws::handshake::Negotiated;
+use wireloom::wireloom_ws::{Delivery, Role};
+use wireloom::{DeflateConfig, OwnedMessage, Receiver, WebSocket, WebSocketConfig};
+
+/// Counts the bytes that this thread holds.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is passed on to the system's allocator.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = HELD.try_with(|held| held.set(held.get() + layout.size() as isize));
+        // SAFETY: the contract is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        let _ = HELD.try_with(|held| held.set(held.get() - layout.size() as isize));
+        // SAFETY: the contract is passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What `dropped` holds that nobody else does.
+fn held_by<T>(dropped: T) -> usize {
+    let before = HELD.get();
+    drop(dropped);
+    (before - HELD.get()) as usize
+}
+
+/// A server's end, and the transport that its client writes to.
+fn open(delivery: Delivery, deflate: bool) -> (WebSocket, DuplexStream) {
+    let (peer, transport) = tokio::io::duplex(4 << 20);
+    let mut config = WebSocketConfig::default();
+    config.core.delivery = delivery;
+    let deflate = deflate.then(DeflateConfig::default);
+    let mut negotiated = Negotiated::default();
+    negotiated.deflate = deflate.as_ref().map(|_| Default::default());
+    (WebSocket::from_transport(transport, Role::Server, negotiated, deflate.as_ref(), config, &[]), peer)
+}
+
+/// A frame as a client may mask it.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![first];
+    match payload.len() {
+        len @ 0..126 => frame.push(0x80 | len as u8),
+        len @ 126..0x1_0000 => {
+            frame.push(0x80 | 126);
+            frame.extend((len as u16).to_be_bytes());
+        }
+        len => {
+            frame.push(0x80 | 127);
+            frame.extend((len as u64).to_be_bytes());
+        }
+    }
+    frame.extend([0; 4]);
+    frame.extend(payload);
+    frame
+}
+
+/// Polls once, and drops the future.
+fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// The next message, which has arrived.
+fn owned(receiver: &mut Receiver) -> OwnedMessage {
+    match poll_once(receiver.recv_owned()) {
+        Poll::Ready(message) => message.unwrap().unwrap(),
+        Poll::Pending => panic!("nothing has arrived"),
+    }
+}
+
+fn check_text(message: &OwnedMessage) {
+    if let Some(text) = message.as_text() {
+        assert!(std::str::from_utf8(text.as_bytes()).is_ok(), "{:x?}", message.as_bytes());
+    }
+}
+
+// `recv` takes the first half of "ä", and the rest begins with a continuation byte.
+#[tokio::test]
+async fn the_rest_of_a_text_is_no_invalid_text() {
+    for stream in [false, true] {
+        let (socket, mut peer) = open(Delivery::Chunks, false);
+        let (_sender, mut receiver) = socket.split();
+        peer.write_all(&frame(0x01, b"h\xc3")).await.unwrap();
+        let first = receiver.recv().await.unwrap().unwrap();
+        assert_eq!((first.as_bytes(), first.is_last()), (&b"h\xc3"[..], false));
+        peer.write_all(&frame(0x80, b"\xa4!")).await.unwrap();
+        let rest = if stream {
+            receiver.next().await.unwrap().unwrap()
+        } else {
+            receiver.recv_owned().await.unwrap().unwrap()
+        };
+        check_text(&rest);
+        assert_eq!(rest.as_bytes(), b"\xa4!");
+        peer.write_all(&frame(0x81, "häh".as_bytes())).await.unwrap();
+        assert_eq!(owned(&mut receiver).as_text(), Some("häh"));
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_wait_for_a_whole_message_loses_nothing() {
+    for deflate in [false, true] {
+        let (socket, mut peer) = open(Delivery::Chunks, deflate);
+        let (_sender, mut receiver) = socket.split();
+        peer.write_all(&frame(0x02, b"one ")).await.unwrap();
+        assert!(poll_once(receiver.recv_owned()).is_pending());
+        peer.write_all(&frame(0x00, b"two ")).await.unwrap();
+        let mut heard = Vec::new();
+        while heard.len() < 8 {
+            let chunk = receiver.recv().await.unwrap().unwrap();
+            assert!(!chunk.is_last());
+            heard.extend_from_slice(chunk.as_bytes());
+        }
+        assert_eq!(heard, b"one two ");
+        peer.write_all(&[frame(0x00, b"three "), frame(0x80, b"four")].concat()).await.unwrap();
+        assert_eq!(owned(&mut receiver).as_bytes(), b"three four");
+        peer.write_all(&frame(0x82, b"next")).await.unwrap();
+        assert_eq!(owned(&mut receiver).as_bytes(), b"next");
+    }
+}
+
+// Every mixture of `recv`, `recv_owned` and cancelled `recv_owned` hands out each byte once, in order.
+#[tokio::test]
+async fn mixed_ways_to_receive_hand_out_each_byte_once() {
+    let text: String =
+        (0..400).map(|i| if i % 3 == 0 { 'ß' } else { char::from(b'a' + (i % 26) as u8) }).collect();
+    for seed in 0..300 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (socket, mut peer) = open(Delivery::Chunks, false);
+        let (_sender, mut receiver) = socket.split();
+        let (mut sent, mut received) = (Vec::new(), Vec::new());
+        for _ in 0..4 {
+            let mut rest = text.as_bytes();
+            let mut opcode = 1;
+            while !rest.is_empty() {
+                let len = random.usize(1..=200).min(rest.len());
+                let fin = if len == rest.len() { 0x80 } else { 0 };
+                let wire = frame(fin | opcode, &rest[..len]);
+                let cut = random.usize(0..=wire.len());
+                opcode = 0;
+                for part in [&wire[..cut], &wire[cut..]] {
+                    peer.write_all(part).await.unwrap();
+                    while random.u8(..3) > 0 {
+                        let taken = if random.bool() {
+                            match poll_once(receiver.recv()) {
+                                Poll::Ready(message) => Some(message.unwrap().unwrap().as_bytes().to_vec()),
+                                Poll::Pending => None,
+                            }
+                        } else {
+                            match poll_once(receiver.recv_owned()) {
+                                Poll::Ready(message) => {
+                                    let message = message.unwrap().unwrap();
+                                    check_text(&message);
+                                    Some(message.into_bytes().to_vec())
+                                }
+                                Poll::Pending => None,
+                            }
+                        };
+                        let Some(taken) = taken else { break };
+                        received.extend(taken);
+                    }
+                }
+                sent.extend_from_slice(&rest[..len]);
+                rest = &rest[len..];
+                assert!(sent.starts_with(&received), "seed {seed}");
+            }
+        }
+        while received.len() < sent.len() {
+            received.extend_from_slice(receiver.recv_owned().await.unwrap().unwrap().as_bytes());
+        }
+        assert_eq!(received, sent, "seed {seed}");
+    }
+}
+
+// A connection that has just received 1 MiB, or any other of its thread, must not send its memory along with two bytes.
+#[tokio::test]
+async fn a_message_holds_no_more_than_twice_its_length() {
+    let lens = [0, 1, 2, 13, 64, 125, 126, 1_000, 4_096, 5_000, 70_000, 300_000, 1 << 20, (1 << 20) + 1];
+    for deflate in [false, true] {
+        for delivery in [Delivery::Messages, Delivery::Chunks] {
+            for (whole, stream) in [(true, false), (false, false), (true, true), (false, true)] {
+                let (socket, mut peer) = open(delivery, deflate);
+                let (_sender, mut receiver) = socket.split();
+                for &len in lens.iter().chain(lens.iter().rev()) {
+                    let data = vec![b'x'; len];
+                    let wire = if whole {
+                        frame(0x81, &data)
+                    } else {
+                        let (one, two) = data.split_at(len / 2);
+                        [frame(0x01, one), frame(0x80, two)].concat()
+                    };
+                    peer.write_all(&wire).await.unwrap();
+                    let message = if stream {
+                        receiver.next().await.unwrap().unwrap()
+                    } else {
+                        receiver.recv_owned().await.unwrap().unwrap()
+                    };
+                    assert_eq!(message.as_bytes().len(), len);
+                    let held = match len % 3 {
+                        0 => held_by(message),
+                        1 => held_by(message.into_bytes()),
+                        _ => match message {
+                            OwnedMessage::Text(text) => held_by(text),
+                            OwnedMessage::Binary(_) => panic!("text was sent"),
+                        },
+                    };
+                    assert!(held <= 2 * len + 64, "{held} bytes held by {len}, whole {whole}, {delivery:?}");
+                    // A message that is borrowed and then kept.
+                    peer.write_all(&wire).await.unwrap();
+                    let message = loop {
+                        let message = receiver.recv().await.unwrap().unwrap();
+                        if message.is_last() {
+                            break message.into_owned();
+                        }
+                    };
+                    let len = message.as_bytes().len();
+                    let held = held_by(message);
+                    assert!(held <= 2 * len + 64, "{held} bytes held by {len} into_owned");
+                }
+            }
+        }
+    }
+}
+
+// Each connection announces a megabyte and sends little of it.
+#[tokio::test]
+async fn an_announced_length_costs_nothing_until_bytes_arrive() {
+    for sent in [24, 1_000, 4_000] {
+        let mut connections: Vec<_> = (0..64).map(|_| open(Delivery::Messages, false)).collect();
+        let wire = frame(0x82, &vec![7; 1 << 20]);
+        // The buffers of the thread's pool exist before.
+        let (mut first, mut peer) = open(Delivery::Messages, false);
+        peer.write_all(&wire[..1]).await.unwrap();
+        assert!(poll_once(first.recv()).is_pending());
+        for round in 0..2 {
+            let before = HELD.get();
+            for (socket, peer) in &mut connections {
+                peer.write_all(&wire[round * sent..(round + 1) * sent]).await.unwrap();
+                assert!(poll_once(socket.recv()).is_pending());
+            }
+            let held = (HELD.get() - before) as usize / connections.len();
+            println!("{held} bytes for {sent}");
+            // The transport in memory holds some of it too.
+            assert!(held <= 3 * sent + 2_048, "{held} bytes for {sent}");
+        }
+    }
+}

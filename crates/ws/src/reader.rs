@@ -1,0 +1,634 @@
+//! The receiving half with its own read buffer, for drivers that hand out messages and go on reading later.
+//!
+//! ```text
+//!              space()                    decode()                         message()
+//! transport -> read buffer, or the end -> unmasked, validated in place --> borrowed until the next call that takes
+//!              of a large message                                          the reader mutably
+//! ```
+
+use crate::config::Delivery;
+use crate::deflate::DeflatePool;
+use crate::error::Error;
+use crate::event::{Event, Whole};
+use crate::frame::Header;
+use crate::inbound::{IdleInbound, Inbound};
+use crate::opcode::Kind;
+use crate::owned::{OwnedMessage, Utf8Bytes};
+use crate::receive::{Arrival, Part, Place};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::fmt;
+
+/// The buffer's first byte is aligned to this, if there is room: vector kernels and the kernel's copy are fastest so.
+const ALIGN: usize = 64;
+
+/// An [`Inbound`] and the buffer that it reads from.
+///
+/// The message that was found last stays in place, and can be borrowed as often as needed, until something else is decoded or
+/// read.
+///
+/// ```
+/// use std::time::Duration;
+/// use wireloom_ws::{Config, Connection, Reader, Step};
+///
+/// let (inbound, _outbound) = Connection::server(Config::default(), None, Duration::ZERO).split();
+/// let mut reader = Reader::new(inbound);
+/// reader.set_buffer(vec![0; 4096].into());
+///
+/// // RFC 6455 §5.7: a single-frame masked text message, "Hello".
+/// let wire = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
+/// let mut space = reader.space();
+/// space.bytes()[..wire.len()].copy_from_slice(&wire);
+/// space.filled(wire.len())?;
+///
+/// assert!(matches!(reader.decode()?, Step::Message));
+/// assert_eq!(reader.message().text(), Some("Hello"));
+/// assert!(matches!(reader.decode()?, Step::NeedsInput));
+/// # Ok::<(), wireloom_ws::Error>(())
+/// ```
+pub struct Reader {
+    inbound: Inbound,
+    buffer: Buffer,
+    /// The message that was found last.
+    part: Part,
+    /// Where it is: within the buffer, before `buffer.start`, or in the assembly.
+    place: Place,
+}
+
+/// `start <= end <= bytes.len()`.
+#[derive(Default)]
+struct Buffer {
+    bytes: Box<[u8]>,
+    /// The bytes from `start` to `end` have not been decoded.
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    /// Starts again at the front, if all input has been decoded.
+    fn rewind(&mut self) {
+        if self.start == self.end {
+            let base = self.bytes.as_ptr().addr().wrapping_neg() % ALIGN;
+            self.start = if base < self.bytes.len() { base } else { 0 };
+            self.end = self.start;
+        }
+    }
+}
+
+const NO_MESSAGE: (Part, Place) = (Part::Whole(Whole::Binary), Place::Input { at: 0, len: 0 });
+
+/// The result of [`Reader::decode`].
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// A message or a chunk: see [`Reader::message`].
+    Message,
+    /// A control frame; pass it to [`Outbound::handle_event`](crate::Outbound::handle_event).
+    Control(Event<'a>),
+    /// All input was decoded: read more into [`Reader::space`].
+    NeedsInput,
+}
+
+/// A message or a chunk of one, borrowed from a [`Reader`].
+#[derive(Clone, Copy)]
+pub struct Received<'a> {
+    part: Part,
+    payload: &'a [u8],
+}
+
+impl<'a> Received<'a> {
+    /// Text or binary.
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        match self.part {
+            Part::Whole(whole) => whole.kind(),
+            Part::Chunk { kind, .. } => kind,
+        }
+    }
+
+    /// Whether this is a complete message.
+    #[inline]
+    pub fn is_whole(&self) -> bool {
+        matches!(self.part, Part::Whole(_))
+    }
+
+    /// Whether the message ends here.
+    #[inline]
+    pub fn is_last(&self) -> bool {
+        matches!(self.part, Part::Whole(_) | Part::Chunk { fin: true, .. })
+    }
+
+    /// The text; `None` when the message is binary, and for a chunk of text at whose ends a code point is split.
+    #[inline(always)]
+    pub fn text(&self) -> Option<&'a str> {
+        match self.part {
+            Part::Whole(Whole::Text(valid)) => Some(valid.text(self.payload)),
+            Part::Whole(Whole::Binary) | Part::Chunk { kind: Kind::Binary, .. } => None,
+            Part::Chunk { kind: Kind::Text, .. } => chunk_text(self.payload),
+        }
+    }
+
+    /// The payload, of text too.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// A copy to keep. A chunk of text at whose ends a code point is split becomes binary.
+    pub fn to_owned(&self) -> OwnedMessage {
+        owned(self.part, Bytes::copy_from_slice(self.payload))
+    }
+}
+
+impl fmt::Debug for Received<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.text() {
+            Some(text) => f.debug_tuple("Text").field(&text).finish(),
+            None => f.debug_tuple("Binary").field(&self.payload).finish(),
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn chunk_text(chunk: &[u8]) -> Option<&str> {
+    crate::utf8::text(chunk).ok()
+}
+
+#[inline(always)]
+fn owned(part: Part, data: Bytes) -> OwnedMessage {
+    match part {
+        Part::Whole(Whole::Text(valid)) => OwnedMessage::Text(Utf8Bytes::new(data, valid)),
+        Part::Whole(Whole::Binary) => OwnedMessage::Binary(data),
+        Part::Chunk { kind, .. } => OwnedMessage::from_chunk(kind, data),
+    }
+}
+
+/// Room for the next read: [`bytes`](Self::bytes) is filled from its front, and [`filled`](Self::filled) says how far.
+pub struct Space<'a> {
+    reader: &'a mut Reader,
+    is_direct: bool,
+}
+
+impl Space<'_> {
+    /// The room.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        if self.is_direct {
+            // Offered by `Reader::space`, and nothing has been decoded since.
+            return self.reader.inbound.slot().unwrap_or_default();
+        }
+        &mut self.reader.buffer.bytes[self.reader.buffer.end..]
+    }
+
+    /// Whether the room is the end of a large message itself.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// `len` bytes have been read. True when they completed a message; otherwise call [`Reader::decode`].
+    ///
+    /// # Errors
+    /// As for [`Reader::decode`].
+    ///
+    /// # Panics
+    /// When `len` is more than the room.
+    pub fn filled(self, len: usize) -> Result<bool, Error> {
+        let Reader { inbound, buffer, part, place } = self.reader;
+        if self.is_direct {
+            return Ok(match inbound.slot_filled(len)? {
+                Arrival::Message(arrived, at) => {
+                    (*part, *place) = (arrived, at);
+                    true
+                }
+                _ => false,
+            });
+        }
+        assert!(len <= buffer.bytes.len() - buffer.end, "more bytes than there is room for");
+        buffer.end += len;
+        Ok(false)
+    }
+}
+
+impl Reader {
+    /// A reader without a buffer.
+    pub fn new(inbound: Inbound) -> Self {
+        let (part, place) = NO_MESSAGE;
+        Self { inbound, buffer: Buffer::default(), part, place }
+    }
+
+    /// The receiving half.
+    pub fn inbound(&self) -> &Inbound {
+        &self.inbound
+    }
+
+    #[doc(hidden)]
+    pub fn idle(&self) -> Option<IdleInbound> {
+        if self.buffer.bytes.is_empty() { self.inbound.idle() } else { None }
+    }
+
+    /// The headers that were logged since the last call; see [`Inbound::log_headers`].
+    pub fn take_headers(&mut self) -> Vec<Header> {
+        self.inbound.take_headers()
+    }
+
+    // The read buffer.
+
+    /// Whether there is a read buffer.
+    #[inline]
+    pub fn has_buffer(&self) -> bool {
+        !self.buffer.bytes.is_empty()
+    }
+
+    /// Gives the reader a buffer, if it has none. It holds the frames that arrive; its content does not matter.
+    pub fn set_buffer(&mut self, bytes: Box<[u8]>) {
+        if !self.has_buffer() {
+            self.buffer = Buffer { bytes, start: 0, end: 0 };
+            self.buffer.rewind();
+        }
+    }
+
+    /// Takes the buffer, if all its input has been decoded. The last message can no longer be borrowed.
+    pub fn take_buffer(&mut self) -> Option<Box<[u8]>> {
+        if !self.has_buffer() || self.has_input() {
+            return None;
+        }
+        (self.part, self.place) = NO_MESSAGE;
+        Some(core::mem::take(&mut self.buffer).bytes)
+    }
+
+    /// Whether there is input that has not been decoded.
+    #[inline]
+    pub fn has_input(&self) -> bool {
+        self.buffer.start < self.buffer.end
+    }
+
+    /// Room for the next read: the end of a large message that is being assembled, or else the buffer. The last message can
+    /// no longer be borrowed.
+    ///
+    /// Without a buffer, and while the buffer is full of input that has not been decoded, there may be no room.
+    pub fn space(&mut self) -> Space<'_> {
+        let is_direct = self.has_slot();
+        Space { is_direct, ..self.buffer_space() }
+    }
+
+    /// Room for the next read in the buffer, also where a large message is being assembled. The last message can no longer be
+    /// borrowed.
+    pub fn buffer_space(&mut self) -> Space<'_> {
+        (self.part, self.place) = NO_MESSAGE;
+        self.buffer.rewind();
+        Space { reader: self, is_direct: false }
+    }
+
+    /// Whether [`space`](Self::space) is the end of a large message itself.
+    pub fn has_slot(&mut self) -> bool {
+        !self.has_input() && self.inbound.slot().is_some()
+    }
+
+    /// Drops input that has not been decoded.
+    pub fn discard_input(&mut self) {
+        self.buffer.start = self.buffer.end;
+    }
+
+    /// Bytes of the current data frame that have not arrived.
+    #[inline]
+    pub fn payload_remaining(&self) -> u64 {
+        self.inbound.receiver().decoder().payload_remaining()
+    }
+
+    // Messages.
+
+    /// Decodes up to the next message, chunk or control frame.
+    ///
+    /// # Errors
+    /// The rule or limit that the peer broke; pass it to [`Outbound::handle_error`](crate::Outbound::handle_error). All further
+    /// input is dropped.
+    pub fn decode(&mut self) -> Result<Step<'_>, Error> {
+        self.decode_as(self.inbound.delivery())
+    }
+
+    /// Decodes up to the next complete message or control frame, whatever the configured [`Delivery`]. Where chunks of
+    /// the message have been handed out before, its rest is the last chunk.
+    ///
+    /// # Errors
+    /// As for [`decode`](Self::decode).
+    pub fn decode_whole(&mut self) -> Result<Step<'_>, Error> {
+        self.decode_as(Delivery::Messages)
+    }
+
+    fn decode_as(&mut self, delivery: Delivery) -> Result<Step<'_>, Error> {
+        if self.next_message() {
+            return Ok(Step::Message);
+        }
+        (self.part, self.place) = NO_MESSAGE;
+        let Buffer { bytes, start, end } = &mut self.buffer;
+        let input = &mut bytes[*start..*end];
+        let (used, arrival) = match self.inbound.advance(input, delivery) {
+            Ok(advanced) => advanced,
+            Err(error) => {
+                *start = *end;
+                return Err(error);
+            }
+        };
+        let begin = *start;
+        *start += used;
+        match arrival {
+            Arrival::Nothing => Ok(Step::NeedsInput),
+            Arrival::Message(part, place) => {
+                self.part = part;
+                self.place = match place {
+                    Place::Input { at, len } => Place::Input { at: begin + at, len },
+                    Place::Assembly => Place::Assembly,
+                };
+                Ok(Step::Message)
+            }
+            Arrival::Control { .. } => match self.inbound.event(arrival, input, None) {
+                Some(event) => Ok(Step::Control(event)),
+                None => Ok(Step::NeedsInput),
+            },
+        }
+    }
+
+    /// Whether the next message is buffered to its last byte, uncompressed and in one frame, as most are; then it is found. If
+    /// not, [`decode`](Self::decode) has to be called.
+    #[inline(always)]
+    pub fn next_message(&mut self) -> bool {
+        let Buffer { bytes, start, end } = &mut self.buffer;
+        let Some((whole, at, len)) = self.inbound.whole_message(&mut bytes[*start..*end]) else {
+            return false;
+        };
+        let at = *start + at;
+        *start = at + len;
+        self.part = Part::Whole(whole);
+        self.place = Place::Input { at, len };
+        true
+    }
+
+    /// Whether [`decode`](Self::decode) can find something without further bytes.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.has_input() || self.inbound.has_more()
+    }
+
+    /// Whether [`decode_whole`](Self::decode_whole) can find something without further bytes.
+    pub fn has_more_whole(&self) -> bool {
+        self.has_input() || self.inbound.has_more_as(Delivery::Messages)
+    }
+
+    /// The message or chunk that was found last; empty when it can no longer be borrowed.
+    #[inline(always)]
+    pub fn message(&self) -> Received<'_> {
+        Received { part: self.part, payload: self.payload() }
+    }
+
+    #[inline(always)]
+    fn payload(&self) -> &[u8] {
+        match self.place {
+            Place::Input { at, len } => &self.buffer.bytes[at..at + len],
+            Place::Assembly => self.inbound.receiver().assembly().as_slice(),
+        }
+    }
+
+    /// The message or chunk that was found last, to keep: moved out of the place where it was assembled, unless that is more
+    /// than twice as long, and copied otherwise.
+    #[inline]
+    pub fn take_message(&mut self) -> OwnedMessage {
+        let data = match self.place {
+            Place::Input { at, len } => Bytes::copy_from_slice(&self.buffer.bytes[at..at + len]),
+            // It leaves an empty message in its place.
+            Place::Assembly => self.inbound.receiver_mut().assembly_mut().take(),
+        };
+        owned(self.part, data)
+    }
+
+    // Memory of an idle connection.
+
+    /// Whether there is memory to assemble messages in.
+    #[inline]
+    pub fn has_memory(&self) -> bool {
+        self.inbound.receiver().assembly().has_memory()
+    }
+
+    /// Gives the reader memory to assemble messages in, if it has none.
+    pub fn set_memory(&mut self, memory: Vec<u8>) {
+        self.inbound.receiver_mut().assembly_mut().give_memory(memory);
+    }
+
+    /// Takes memory that is not needed while nothing arrives; another connection may assemble messages in it. The last message
+    /// can no longer be borrowed.
+    pub fn take_memory(&mut self) -> Option<Vec<u8>> {
+        (self.part, self.place) = NO_MESSAGE;
+        self.inbound.receiver_mut().take_memory()
+    }
+
+    /// See [`Inbound::take_codec`].
+    pub fn take_codec(&mut self, pool: &mut DeflatePool) {
+        self.inbound.take_codec(pool);
+    }
+
+    /// See [`Inbound::return_codec`].
+    pub fn return_codec(&mut self, pool: &mut DeflatePool) {
+        self.inbound.return_codec(pool);
+    }
+
+    /// Gives back the memory that an idle connection can do without. The last message can no longer be borrowed.
+    pub fn release_buffers(&mut self) {
+        (self.part, self.place) = NO_MESSAGE;
+        self.inbound.release_buffers();
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("inbound", &self.inbound).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::connection::Connection;
+    use crate::deflate::{DeflateConfig, DeflateParams};
+    use crate::frame::{FIN, HEADER_LEN_MAX, Header};
+    use crate::limits::Limits;
+    use crate::mask::{self, MaskKey};
+    use crate::opcode::Opcode;
+    use alloc::vec;
+    use core::time::Duration;
+
+    const NOW: Duration = Duration::ZERO;
+
+    fn reader(config: Config) -> Reader {
+        let (inbound, _) = Connection::server(config, None, NOW).split();
+        let mut reader = Reader::new(inbound);
+        reader.set_buffer(vec![0; 1 << 16].into());
+        reader
+    }
+
+    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let key = MaskKey::new([0x11, 0x22, 0x83, 0x44]);
+        let mut bytes = [0; HEADER_LEN_MAX];
+        let header = Header {
+            fin: first & FIN != 0,
+            rsv: 0,
+            opcode: Opcode::from_bits(first & 0xF).unwrap(),
+            mask: Some(key),
+            payload_len: payload.len() as u64,
+        };
+        let len = header.encode(&mut bytes);
+        let mut frame = bytes[..len].to_vec();
+        mask::extend(&mut frame, payload, key);
+        frame
+    }
+
+    /// Reads `wire` into the room that the reader offers; whether a message was completed by that.
+    fn read(reader: &mut Reader, wire: &[u8]) -> Result<bool, Error> {
+        let mut space = reader.space();
+        space.bytes()[..wire.len()].copy_from_slice(wire);
+        space.filled(wire.len())
+    }
+
+    #[test]
+    fn a_message_stays_until_something_else_is_decoded() {
+        let mut reader = reader(Config::default());
+        let wire = [frame(0x81, "grüße".as_bytes()), frame(0x01, b"one "), frame(0x80, b"two")].concat();
+        assert_eq!(read(&mut reader, &wire), Ok(false));
+        assert!(reader.next_message());
+        assert_eq!((reader.message().text(), reader.message().text()), (Some("grüße"), Some("grüße")));
+        assert!(!reader.next_message());
+        assert!(matches!(reader.decode(), Ok(Step::Message)));
+        assert_eq!(reader.message().text(), Some("one two"));
+        assert_eq!(reader.take_message(), "one two".into());
+        assert_eq!(reader.message().payload(), b"");
+        assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+        assert!(reader.take_buffer().is_some() && !reader.has_buffer());
+        assert_eq!(reader.message().payload(), b"");
+    }
+
+    // Bytes that were read without room for them at the end of a message are never part of one.
+    #[test]
+    fn offers_the_end_of_a_message_only_where_it_is_collected() {
+        let (mut reader, wire) = (reader(Config::default()), frame(0x81, &[b'x'; 60_000]));
+        assert!(!reader.has_slot(), "no message");
+        read(&mut reader, &wire[..2_000]).unwrap();
+        assert!(!reader.has_slot(), "input that has not been decoded");
+        assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+        assert!(!reader.has_slot(), "too little has arrived");
+        read(&mut reader, &wire[2_000..20_000]).unwrap();
+        assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+        assert!(reader.has_slot() && reader.space().is_direct());
+        let mut at = 20_000;
+        while at < wire.len() {
+            let len = reader.space().bytes().len().min(10_002).min(wire.len() - at);
+            let completed = read(&mut reader, &wire[at..at + len]).unwrap();
+            at += len;
+            assert_eq!(completed, at == wire.len());
+        }
+        assert_eq!(reader.message().text().map(str::len), Some(60_000));
+        assert!(!reader.has_slot(), "the message is complete");
+    }
+
+    #[test]
+    #[should_panic(expected = "more bytes than")]
+    fn refuses_more_bytes_than_the_room_holds() {
+        let mut reader = reader(Config::default());
+        read(&mut reader, &frame(0x81, &[b'x'; 60_000])[..20_000]).unwrap();
+        assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+        let mut space = reader.space();
+        let len = space.bytes().len();
+        let _ = space.filled(len + 1);
+    }
+
+    // The end of the message is read into directly; the first impossible byte is found there.
+    #[test]
+    fn finds_invalid_text_that_was_read_directly() {
+        let mut reader = reader(Config::default());
+        let wire = frame(0x81, &[&[b'x'; 30_000][..], b"\xff", &[b'x'; 30_000]].concat());
+        read(&mut reader, &wire[..20_000]).unwrap();
+        assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+        assert!(reader.space().is_direct());
+        assert!(read(&mut reader, &wire[20_000..35_000]).is_err());
+        assert_eq!(reader.message().payload(), b"");
+        assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+    }
+
+    #[test]
+    fn an_invalid_frame_is_an_error_once() {
+        let mut reader = reader(Config::default());
+        read(&mut reader, &[frame(0x81, b"ok"), vec![0x83], frame(0x81, b"dropped")].concat()).unwrap();
+        assert!(matches!(reader.decode(), Ok(Step::Message)));
+        assert!(reader.decode().is_err());
+        assert!(!reader.has_input() && !reader.has_more());
+        read(&mut reader, &frame(0x81, b"dropped")).unwrap();
+        assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+    }
+
+    #[test]
+    fn delivers_messages_and_chunks_as_each_call_asks() {
+        let config = Config { delivery: Delivery::Chunks, ..Config::default() };
+        let mut reader = reader(config);
+        let mut next = |wire: &[u8], whole: bool| {
+            read(&mut reader, wire).unwrap();
+            let step = if whole { reader.decode_whole() } else { reader.decode() };
+            match step.unwrap() {
+                Step::Message => {
+                    let message = reader.message();
+                    Some((
+                        message.payload().to_vec(),
+                        message.is_whole(),
+                        message.is_last(),
+                        message.text().is_some(),
+                    ))
+                }
+                Step::Control(_) | Step::NeedsInput => None,
+            }
+        };
+        let some = |bytes: &[u8], whole, last, text| Some((bytes.to_vec(), whole, last, text));
+        // Collected, then asked for in chunks.
+        assert_eq!(next(&frame(0x01, b"a\xc3"), true), None);
+        assert_eq!(next(&frame(0x00, b"\xa4b"), false), some(b"a\xc3", false, false, false));
+        assert_eq!(next(b"", false), some(b"\xa4b", false, false, false));
+        // In chunks, then the rest.
+        assert_eq!(next(&frame(0x00, b"c"), true), None);
+        assert_eq!(next(&frame(0x80, b"d"), true), some(b"cd", false, true, true));
+        // And a complete message again.
+        assert_eq!(next(&frame(0x01, b"e\xc3"), true), None);
+        assert_eq!(next(&frame(0x80, b"\xa4"), true), some(b"e\xc3\xa4", true, true, true));
+    }
+
+    // RFC 7692 §7.2.3.1, with the pending compressed bytes taken over by either way to receive.
+    #[test]
+    fn delivers_compressed_messages_as_each_call_asks() {
+        let deflate = DeflateConfig::default();
+        let config = Config {
+            delivery: Delivery::Chunks,
+            limits: Limits { message_len_max: 1 << 20, ..Limits::default() },
+            ..Config::default()
+        };
+        let params = DeflateParams::default();
+        let mut client = Connection::client(Config::default(), Some((params, &deflate)), [7; 32], NOW);
+        client.send_text(&"größe ".repeat(20_000)).unwrap();
+        client.send_text("end").unwrap();
+        let wire = client.take_transmit();
+        let expected = "größe ".repeat(20_000);
+        for whole_from in 0..8 {
+            let (inbound, _) = Connection::server(config.clone(), Some((params, &deflate)), NOW).split();
+            let mut reader = Reader::new(inbound);
+            reader.set_buffer(vec![0; wire.len() + 64].into());
+            read(&mut reader, &wire).unwrap();
+            let (mut received, mut calls) = (Vec::new(), 0);
+            loop {
+                let step = if calls >= whole_from { reader.decode_whole() } else { reader.decode() };
+                calls += 1;
+                assert!(matches!(step.unwrap(), Step::Message));
+                received.extend_from_slice(reader.message().payload());
+                if reader.message().is_last() {
+                    break;
+                }
+            }
+            assert!(received == expected.as_bytes(), "whole from call {whole_from}");
+            assert!(matches!(reader.decode(), Ok(Step::Message)));
+            assert_eq!(reader.message().text(), Some("end"));
+        }
+    }
+}
