@@ -28,7 +28,7 @@ pub mod websocket;
 #[cfg(feature = "tls")]
 pub use client::tls::ClientTls;
 pub use client::{Connector, Proxy, ProxyError, connect};
-pub use error::{Error, Stage};
+pub use error::{Error, IoError, Stage};
 pub use headers::Headers;
 pub use http::{Body, BodySender, IntoResponse, OriginPolicy, Request, Response, Upgrade, Version};
 pub use memory::MemoryStats;

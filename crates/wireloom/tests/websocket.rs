@@ -332,7 +332,7 @@ impl Session for Answers<'_> {
     async fn on_message(&mut self, sender: &mut Sender, message: Message<'_>) -> Result<(), Error> {
         self.0.push(message.as_text().unwrap_or("binary").to_owned());
         if message.is_binary() {
-            return Err(Error::Io(std::io::ErrorKind::InvalidData));
+            return Err(Error::Io(std::io::ErrorKind::InvalidData.into()));
         }
         sender.send(message).await
     }
@@ -375,7 +375,7 @@ async fn tells_the_peer_when_a_session_fails() {
     assert_eq!(client.end().unwrap().code(), CloseCode::INTERNAL_ERROR);
     let (heard, end) = server.await.unwrap();
     assert_eq!(heard, ["binary", "closed 1011"]);
-    assert_eq!(end.unwrap_err(), Error::Io(std::io::ErrorKind::InvalidData));
+    assert_eq!(end.unwrap_err(), Error::Io(std::io::ErrorKind::InvalidData.into()));
 }
 
 // A message without its middle would be another.

@@ -130,6 +130,12 @@ impl Outbound {
         self.sender.watch();
     }
 
+    /// Masks with keys from a new `seed` from now on: a process that was forked must not repeat those of its parent (RFC 6455
+    /// §10.3). Does nothing at a server's end.
+    pub fn reseed(&mut self, seed: [u8; 32]) {
+        self.sender.reseed(seed);
+    }
+
     /// The headers that were noted since this was asked last.
     pub fn frames_seen(&mut self) -> Vec<Header> {
         self.sender.take_seen()

@@ -57,6 +57,13 @@ impl Sender {
         }
     }
 
+    /// Masks with keys from `seed` from now on, if it masks.
+    pub(crate) fn reseed(&mut self, seed: [u8; 32]) {
+        if let Some(keys) = &mut self.keys {
+            **keys = MaskKeys::new(seed);
+        }
+    }
+
     /// Sends a message in one frame.
     #[inline]
     pub(crate) fn message(&mut self, kind: Kind, payload: &[u8], compress: bool) -> Result<(), Misuse> {

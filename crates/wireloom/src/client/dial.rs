@@ -41,20 +41,19 @@ impl Known {
     /// The addresses of a host in the order in which to try them.
     pub(super) async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
         let known = self.0.iter().find(|(known, _)| known.eq_ignore_ascii_case(host));
-        let found = match known {
+        let found: Vec<SocketAddr> = match known {
             // Port 0 stands for the URL's.
             Some((_, addresses)) => {
                 let with_port =
                     |at: &SocketAddr| SocketAddr::new(at.ip(), if at.port() == 0 { port } else { at.port() });
                 addresses.iter().map(with_port).collect()
             }
-            // The kinds that the resolver's errors have say nothing.
             None => match tokio::net::lookup_host((host, port)).await {
                 Ok(found) => found.collect(),
-                Err(_) => Vec::new(),
+                Err(error) => return Err(Error::Host(Some(error.into()))),
             },
         };
-        if found.is_empty() { Err(Error::Host) } else { Ok(interleave(found)) }
+        if found.is_empty() { Err(Error::Host(None)) } else { Ok(interleave(found)) }
     }
 }
 
@@ -195,6 +194,6 @@ mod tests {
         assert_eq!(found, ["127.0.0.2:80".parse().unwrap(), "[::1]:7".parse().unwrap()]);
         assert_eq!(known.resolve("127.0.0.1", 80).await.unwrap(), ["127.0.0.1:80".parse().unwrap()]);
         known.add("example.com".into(), Vec::new());
-        assert_eq!(known.resolve("example.com", 80).await, Err(Error::Host));
+        assert_eq!(known.resolve("example.com", 80).await, Err(Error::Host(None)));
     }
 }

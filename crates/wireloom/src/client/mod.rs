@@ -384,7 +384,8 @@ impl Connector {
             return self.http2_to(target.clone(), headers.to_vec()).await?.open_at(target).await;
         }
         let mut nonce = [0; 16];
-        getrandom::getrandom(&mut nonce).map_err(|_| Error::Io(io::ErrorKind::Other))?;
+        getrandom::getrandom(&mut nonce)
+            .map_err(|error| Error::Io(io::Error::other(error.to_string()).into()))?;
         let handshake = ClientHandshake::new(self.options(target, headers), nonce, self.handshake_limits)?;
         let (io, peer) = tokio::time::timeout(self.connect_timeout, self.dial(target))
             .await

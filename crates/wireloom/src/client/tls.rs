@@ -180,7 +180,7 @@ impl ClientTls {
         let built = if self.reads_files() {
             let tls = self.clone();
             let building = tokio::task::spawn_blocking(move || tls.build());
-            building.await.map_err(|_| Error::Io(io::ErrorKind::Other))??
+            building.await.map_err(|error| Error::Io(io::Error::other(error).into()))??
         } else {
             self.build()?
         };

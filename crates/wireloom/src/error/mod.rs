@@ -1,15 +1,16 @@
 //! What can go wrong around a WebSocket, split by who is to blame.
 
 use std::fmt;
-use std::io;
 
 use wireloom_ws::handshake::uri::UriError;
 use wireloom_ws::handshake::{HandshakeError, Response};
 
+mod io;
 mod proxy;
 #[cfg(feature = "tls")]
 mod tls;
 
+pub use self::io::IoError;
 pub use proxy::ProxyError;
 
 /// Why something could not be done.
@@ -24,8 +25,8 @@ pub enum Error {
     Refused(Box<Response>),
     /// The URL is not one of a WebSocket, or of a request, or leads to another server than the connection does.
     Url(UriError),
-    /// No address is known for the host.
-    Host,
+    /// No address is known for the host; the resolver's error, if it gave one.
+    Host(Option<IoError>),
     /// The proxy opened no way to the server.
     Proxy(ProxyError),
     /// The server redirects further than the client follows, or to where it does not.
@@ -38,8 +39,10 @@ pub enum Error {
     SlowPeer,
     /// Something took too long.
     Timeout(Stage),
-    /// The transport failed.
-    Io(io::ErrorKind),
+    /// The transport or the operating system failed.
+    Io(IoError),
+    /// The memory limit of the server is reached ([`ServerConfig::memory_max`](crate::ServerConfig::memory_max)).
+    Overloaded,
     /// The server answered plain text with a TLS alert: its port speaks TLS only.
     TlsPort,
     /// TLS failed: a certificate was not accepted, or there is no protocol in common.
@@ -91,7 +94,8 @@ impl fmt::Display for Error {
                 "the URL begins with neither ws:// nor wss:// (nor, for requests, http:// or https://)",
             ),
             Self::Url(error) => write!(f, "the URL cannot be used: {error}"),
-            Self::Host => f.write_str("no address is known for the host"),
+            Self::Host(None) => f.write_str("no address is known for the host"),
+            Self::Host(Some(error)) => write!(f, "no address is known for the host: {error}"),
             Self::Proxy(error) => error.fmt(f),
             Self::Redirect => f.write_str("the server redirects to where this client does not follow"),
             Self::Closed => f.write_str("the connection is closed"),
@@ -101,7 +105,8 @@ impl fmt::Display for Error {
             Self::Timeout(Stage::Handshake) => f.write_str("the opening handshake took too long"),
             Self::Timeout(Stage::Silence) => f.write_str("the peer has been silent for too long"),
             Self::Timeout(Stage::Body) => f.write_str("the content took too long"),
-            Self::Io(kind) => kind.fmt(f),
+            Self::Io(error) => error.fmt(f),
+            Self::Overloaded => f.write_str("the memory limit of the server is reached"),
             #[cfg(feature = "tls")]
             Self::Tls(error) => {
                 f.write_str("TLS: ")?;
@@ -124,7 +129,14 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::NoHttp2(Some(error)) => Some(error),
+            Self::WebSocket(error) => Some(error),
+            Self::Handshake(error) => Some(error),
+            Self::Url(error) => Some(error),
+            Self::Host(Some(error)) | Self::Io(error) => Some(error.get_ref()),
+            Self::Proxy(error) => Some(error),
+            #[cfg(feature = "tls")]
+            Self::Tls(error) => Some(error),
+            Self::Http2(error) | Self::NoHttp2(Some(error)) => Some(error),
             _ => None,
         }
     }
@@ -168,12 +180,12 @@ impl From<wireloom_ws::handshake::error::Misuse> for Error {
     }
 }
 
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
         #[cfg(feature = "tls")]
         if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             return Self::Tls(tls.clone());
         }
-        Self::Io(error.kind())
+        Self::Io(error.into())
     }
 }

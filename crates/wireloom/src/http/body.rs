@@ -18,6 +18,7 @@ use crate::error::{Error, Stage};
 use crate::headers::Headers;
 use crate::http1::{BodyReceiver, Content};
 use crate::http2::RecvStream;
+use crate::memory::{Account, Category};
 
 /// Pieces that a [`BodySender`] may be ahead of the peer.
 const CHANNEL_LEN: usize = 4;
@@ -64,6 +65,8 @@ struct Terms {
     timeout: Option<Duration>,
     sleep: Option<Pin<Box<Sleep>>>,
     trailers: Option<Headers>,
+    /// The connection's memory, which collected content is part of.
+    account: Account,
 }
 
 #[derive(Default)]
@@ -151,6 +154,14 @@ impl Body {
     #[must_use]
     pub fn with_len_max(self, len_max: usize) -> Self {
         self.terms(|terms| terms.len_max = Some(len_max))
+    }
+
+    /// Counts collected content among the memory of its connection.
+    pub(crate) fn with_account(self, account: &Account) -> Self {
+        if let Source::Http1(receiver) = &self.source {
+            receiver.end_on_evict(account);
+        }
+        self.terms(|terms| terms.account = account.clone())
     }
 
     /// Whether there is nothing left of it.
@@ -277,12 +288,13 @@ impl Body {
         }
         let began = Instant::now();
         let mut collected = BytesMut::new();
+        let mut reservation = self.terms.get_or_insert_default().account.reservation(Category::Body);
         loop {
             let next = match timeout {
-                None => self.chunk().await?,
+                None => self.next_collected().await?,
                 Some(timeout) => {
                     let grace = Duration::from_secs((collected.len() / BYTES_PER_SECOND_MIN) as u64);
-                    let next = tokio::time::timeout_at(began + timeout + grace, self.chunk()).await;
+                    let next = tokio::time::timeout_at(began + timeout + grace, self.next_collected()).await;
                     next.map_err(|_| Error::Timeout(Stage::Body))??
                 }
             };
@@ -290,8 +302,21 @@ impl Body {
             if next.len() > len_max - collected.len() {
                 return Err(Error::TooLarge);
             }
+            reservation.try_set(collected.len() + next.len()).map_err(|_| Error::Overloaded)?;
             collected.extend_from_slice(&next);
         }
+    }
+
+    /// As [`chunk`](Self::chunk); waits while the server is near its memory limit and this connection holds some of it.
+    async fn next_collected(&mut self) -> Result<Option<Bytes>, Error> {
+        poll_fn(|cx| {
+            if let Some(terms) = &self.terms {
+                ready!(terms.account.poll_read_allowed(cx));
+            }
+            self.poll_chunk(cx)
+        })
+        .await
+        .transpose()
     }
 
     /// The trailers behind the content, once [`chunk`](Self::chunk) or [`bytes`](Self::bytes) has come to its end.

@@ -15,6 +15,7 @@ use super::{Body, Carrier, OriginPolicy, Response, TlsInfo, Upgrade, Version};
 use crate::error::Error;
 use crate::headers::{Headers, Place};
 use crate::http2::Incoming;
+use crate::memory::Account;
 use crate::websocket::WebSocketConfig;
 
 /// A request that has arrived. Its [`body`](Self::bytes) may still be arriving.
@@ -57,6 +58,8 @@ pub(crate) struct Origin {
     pub(crate) peer: SocketAddr,
     pub(crate) tls: Option<Arc<TlsInfo>>,
     pub(crate) config: Arc<RequestConfig>,
+    /// The memory of the connection.
+    pub(crate) account: Account,
 }
 
 #[cfg(feature = "tower")]
@@ -64,7 +67,7 @@ impl Origin {
     /// For a request of which nothing is known.
     pub(crate) fn nowhere() -> Arc<Self> {
         let peer = SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, 0));
-        Arc::new(Self { peer, tls: None, config: Arc::default() })
+        Arc::new(Self { peer, tls: None, config: Arc::default(), account: Account::default() })
     }
 }
 
@@ -127,7 +130,9 @@ impl Request {
         self.body = if body.is_whole() && body.len_hint().is_none_or(|len| len <= len_max as u64) {
             body
         } else {
-            body.with_len_max(len_max).with_timeout(Some(self.origin.config.body_timeout))
+            body.with_len_max(len_max)
+                .with_timeout(Some(self.origin.config.body_timeout))
+                .with_account(&self.origin.account)
         };
     }
 

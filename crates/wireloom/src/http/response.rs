@@ -165,6 +165,8 @@ impl From<Error> for Response {
             // RFC 9110 §15.5.14, §15.5.9.
             Error::TooLarge => Self::text(413, "the body is too large\n"),
             Error::Timeout(Stage::Body) => Self::text(408, "the body took too long\n"),
+            // RFC 9110 §15.6.4.
+            Error::Overloaded => Self::text(503, "the server is overloaded\n"),
             Error::Malformed(why) => Self::text(400, format!("{why}\n")),
             Error::Cut | Error::Closed | Error::StreamReset(_) => Self::text(400, "the body broke off\n"),
             _ => Self::text(500, "something went wrong here\n"),

@@ -8,6 +8,10 @@ use bytes::{Bytes, BytesMut};
 
 use crate::error::Error;
 use crate::headers::Headers;
+use crate::memory::{Account, Evict};
+
+#[derive(Default)]
+struct Shared(Mutex<Channel>);
 
 #[derive(Default)]
 struct Channel {
@@ -28,23 +32,49 @@ pub(super) enum Demand {
 }
 
 /// The application's end.
-pub(crate) struct BodyReceiver(Arc<Mutex<Channel>>);
+pub(crate) struct BodyReceiver(Arc<Shared>);
 
 /// The connection's end. Dropping it before [`finish`](Self::finish) fails the body.
-pub(super) struct BodySender(Arc<Mutex<Channel>>);
+pub(super) struct BodySender(Arc<Shared>);
 
 pub(super) fn body_channel() -> (BodySender, BodyReceiver) {
-    let channel = Arc::new(Mutex::default());
+    let channel = Arc::<Shared>::default();
     (BodySender(channel.clone()), BodyReceiver(channel))
 }
 
-fn lock(channel: &Mutex<Channel>) -> MutexGuard<'_, Channel> {
-    channel.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Channel> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, end: Result<(), Error>, trailers: Option<Headers>) {
+        let mut channel = self.lock();
+        if channel.end.is_none() {
+            channel.end = Some(end);
+            channel.trailers = trailers;
+        }
+        let receiver = channel.receiver.take();
+        drop(channel);
+        receiver.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A request whose body is collected ends with [`Error::Overloaded`], which is answered with 503.
+impl Evict for Shared {
+    fn evict(&self) {
+        let mut channel = self.lock();
+        channel.content = BytesMut::new();
+        channel.demand = Some(Demand::Closed);
+        let sender = channel.sender.take();
+        drop(channel);
+        sender.into_iter().for_each(Waker::wake);
+        self.end(Err(Error::Overloaded), None);
+    }
 }
 
 impl BodyReceiver {
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
-        let mut channel = lock(&self.0);
+        let mut channel = self.0.lock();
         if !channel.content.is_empty() {
             return Poll::Ready(Some(Ok(channel.content.split().freeze())));
         }
@@ -53,7 +83,7 @@ impl BodyReceiver {
             Some(Err(error)) => return Poll::Ready(Some(Err(error.clone()))),
             None => {}
         }
-        channel.demand = Some(Demand::Content);
+        channel.demand.get_or_insert(Demand::Content);
         channel.receiver = Some(cx.waker().clone());
         let sender = channel.sender.take();
         drop(channel);
@@ -61,14 +91,20 @@ impl BodyReceiver {
         Poll::Pending
     }
 
+    /// The body is ended when the server has to free memory.
+    pub(crate) fn end_on_evict(&self, account: &Account) {
+        let weak = Arc::downgrade(&self.0);
+        account.on_evict(weak);
+    }
+
     pub(crate) fn trailers(&mut self) -> Option<Headers> {
-        lock(&self.0).trailers.take()
+        self.0.lock().trailers.take()
     }
 }
 
 impl Drop for BodyReceiver {
     fn drop(&mut self) {
-        let mut channel = lock(&self.0);
+        let mut channel = self.0.lock();
         channel.demand = Some(Demand::Closed);
         channel.content = BytesMut::new();
         let sender = channel.sender.take();
@@ -80,7 +116,7 @@ impl Drop for BodyReceiver {
 impl BodySender {
     /// Ready when content is asked for, or the receiver was dropped.
     pub(super) fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
-        let mut channel = lock(&self.0);
+        let mut channel = self.0.lock();
         match channel.demand {
             Some(demand) => Poll::Ready(demand),
             None => {
@@ -92,12 +128,12 @@ impl BodySender {
 
     /// Whether the receiver was dropped.
     pub(super) fn is_closed(&self) -> bool {
-        lock(&self.0).demand == Some(Demand::Closed)
+        self.0.lock().demand == Some(Demand::Closed)
     }
 
     /// Hands over the bytes that `append` adds to the content.
     pub(super) fn put<T>(&self, append: impl FnOnce(&mut BytesMut) -> T) -> T {
-        let mut channel = lock(&self.0);
+        let mut channel = self.0.lock();
         let result = append(&mut channel.content);
         if channel.demand == Some(Demand::Closed) {
             channel.content = BytesMut::new();
@@ -114,23 +150,12 @@ impl BodySender {
 
     /// Ends the body.
     pub(super) fn finish(&self, trailers: Headers) {
-        self.end(Ok(()), Some(trailers).filter(|trailers| !trailers.is_empty()));
+        self.0.end(Ok(()), Some(trailers).filter(|trailers| !trailers.is_empty()));
     }
 
     /// Ends the body with an error.
     pub(super) fn fail(&self, error: Error) {
-        self.end(Err(error), None);
-    }
-
-    fn end(&self, end: Result<(), Error>, trailers: Option<Headers>) {
-        let mut channel = lock(&self.0);
-        if channel.end.is_none() {
-            channel.end = Some(end);
-            channel.trailers = trailers;
-        }
-        let receiver = channel.receiver.take();
-        drop(channel);
-        receiver.into_iter().for_each(Waker::wake);
+        self.0.end(Err(error), None);
     }
 }
 

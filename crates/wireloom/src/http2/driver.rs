@@ -460,6 +460,6 @@ fn transport_error(error: &io::Error) -> Error {
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::ConnectionAborted
         | io::ErrorKind::BrokenPipe => Error::Cut,
-        kind => Error::Io(kind),
+        kind => Error::Io(kind.into()),
     }
 }

@@ -116,7 +116,7 @@ impl Drop for Tunnel {
 
 fn transport_error(error: Error) -> io::Error {
     match error {
-        Error::Io(kind) => kind.into(),
+        Error::Io(error) => error.kind().into(),
         _ => io::ErrorKind::ConnectionReset.into(),
     }
 }

@@ -275,8 +275,29 @@ impl Memory {
     }
 
     fn add(&self, category: Category, len: usize) {
-        self.categories[category as usize].fetch_add(len, Ordering::Relaxed);
         let before = self.total.fetch_add(len, Ordering::AcqRel);
+        self.added(category, before, len);
+    }
+
+    /// As [`add`](Self::add), within the limit.
+    fn try_add(&self, category: Category, len: usize) -> Result<(), Exhausted> {
+        let max = self.max();
+        let within = |total: usize| total.checked_add(len).filter(|&total| total <= max);
+        match self.total.fetch_update(Ordering::AcqRel, Ordering::Relaxed, within) {
+            Ok(before) => {
+                self.added(category, before, len);
+                Ok(())
+            }
+            Err(_) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                self.pressed.notify_one();
+                Err(Exhausted)
+            }
+        }
+    }
+
+    fn added(&self, category: Category, before: usize, len: usize) {
+        self.categories[category as usize].fetch_add(len, Ordering::Relaxed);
         if self.pressure_at(before + len) > self.pressure_at(before) {
             self.pressed.notify_one();
         }
@@ -285,10 +306,13 @@ impl Memory {
     fn subtract(&self, category: Category, len: usize) {
         self.categories[category as usize].fetch_sub(len, Ordering::Relaxed);
         let before = self.total.fetch_sub(len, Ordering::AcqRel);
-        if self.pressure_at(before) > Pressure::Normal
-            && self.pressure_at(before - len) == Pressure::Normal
-            && self.has_waiting.swap(false, Ordering::AcqRel)
-        {
+        if self.pressure_at(before) > Pressure::Normal && self.pressure_at(before - len) == Pressure::Normal {
+            self.wake_waiting();
+        }
+    }
+
+    fn wake_waiting(&self) {
+        if self.has_waiting.swap(false, Ordering::AcqRel) {
             let waiting = std::mem::take(&mut *lock(&self.waiting));
             waiting.into_iter().for_each(Waker::wake);
         }
@@ -372,13 +396,16 @@ impl Account {
     }
 
     /// Ready when the connection may read: memory is not near the limit, or the connection holds none of it, so that clients
-    /// with small messages are served at all times.
+    /// with small messages are served at all times; or it was evicted and is to see that.
     pub(crate) fn poll_read_allowed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(inner) = &self.0 else { return Poll::Ready(()) };
-        if inner.memory.pressure() == Pressure::Normal || inner.held() == 0 {
+        let is_evicted = || inner.is_evicted.load(Ordering::Acquire);
+        if inner.memory.pressure() == Pressure::Normal || inner.held() == 0 || is_evicted() {
             return Poll::Ready(());
         }
-        inner.memory.poll_normal(cx)
+        let normal = inner.memory.poll_normal(cx);
+        // It may have been evicted before the waker was there.
+        if is_evicted() { Poll::Ready(()) } else { normal }
     }
 
     /// Ready when memory is not near the limit: before a window is granted.
@@ -408,13 +435,21 @@ impl Inner {
         self.held.load(Ordering::Relaxed)
     }
 
+    fn add_held(&self, len: usize) {
+        self.held.fetch_add(len, Ordering::Relaxed);
+        if let Some(group) = &self.group {
+            group.held.fetch_add(len, Ordering::Relaxed);
+        }
+    }
+
     /// False when nothing can be closed.
     fn evict(&self) -> bool {
         let target = lock(&self.target).as_ref().and_then(Weak::upgrade);
         let Some(target) = target else { return false };
-        self.is_evicted.store(true, Ordering::Relaxed);
+        self.is_evicted.store(true, Ordering::Release);
         self.memory.evicted.fetch_add(1, Ordering::Relaxed);
         target.evict();
+        self.memory.wake_waiting();
         true
     }
 
@@ -480,12 +515,9 @@ impl Reservation {
             memory.refused.fetch_add(1, Ordering::Relaxed);
             return Err(Exhausted);
         }
-        if memory.total.load(Ordering::Relaxed).saturating_add(more) > memory.max() {
-            memory.refused.fetch_add(1, Ordering::Relaxed);
-            memory.pressed.notify_one();
-            return Err(Exhausted);
-        }
-        self.change(granules);
+        memory.try_add(self.category, more)?;
+        inner.add_held(more);
+        self.granules = granules;
         Ok(())
     }
 
@@ -495,10 +527,7 @@ impl Reservation {
         let before = std::mem::replace(&mut self.granules, granules);
         let len = before.abs_diff(granules) as usize * GRANULE;
         if granules > before {
-            inner.held.fetch_add(len, Ordering::Relaxed);
-            if let Some(group) = &inner.group {
-                group.held.fetch_add(len, Ordering::Relaxed);
-            }
+            inner.add_held(len);
             inner.memory.add(self.category, len);
         } else {
             inner.held.fetch_sub(len, Ordering::Relaxed);

@@ -73,7 +73,12 @@ impl Connection {
             return None;
         };
         let info = Some(Arc::new(crate::transport::tls::info(stream.get_ref().1)));
-        let origin = Arc::new(Origin { tls: info, peer: origin.peer, config: origin.config.clone() });
+        let origin = Arc::new(Origin {
+            tls: info,
+            peer: origin.peer,
+            config: origin.config.clone(),
+            account: origin.account.clone(),
+        });
         let io = Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream)));
         Some(Self { io, origin, config, registry, seat, patience, bytes })
     }

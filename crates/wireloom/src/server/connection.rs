@@ -26,7 +26,7 @@ use crate::http1::head::{self, Refusal};
 use crate::http1::write::{self, Ending};
 use crate::http1::{BodyEnd, BodyReader, Framing};
 use crate::http2::Driver;
-use crate::memory::Group;
+use crate::memory::{Category, Group};
 use crate::registry::{Handshaking, Phase, Registry, Seat};
 use crate::transport::{Io, poll_read, poll_write_all};
 
@@ -105,6 +105,10 @@ impl Connection {
             drop(handshaking.take());
             preface_allowed = false;
             let begun = match arrived {
+                // RFC 9110 §15.6.4.
+                Arrived::Head(_) if !self.origin.account.takes_new_work() => {
+                    Err((503, "the server is overloaded"))
+                }
                 Arrived::Head(len) => self.ask(len, |request| panic::answer(registry, handler, request)),
                 Arrived::Http2 => return Next::Http2(None),
                 Arrived::End => return Next::End,
@@ -200,7 +204,8 @@ impl Connection {
 
     /// `first`: nothing came before it on this connection. `preface_allowed`: it may be the preface of HTTP/2.
     async fn read_head(&mut self, first: bool, preface_allowed: bool) -> Arrived {
-        let Self { io, config, patience, bytes, .. } = self;
+        let Self { io, config, patience, bytes, origin, .. } = self;
+        let mut reservation = origin.account.reservation(Category::Head);
         let mut scanned = 0;
         let mut deadline =
             Deadline::after(if first { config.handshake_timeout } else { config.keep_alive_timeout });
@@ -209,6 +214,7 @@ impl Connection {
             if let Some(arrived) = look(bytes, &mut scanned, preface_allowed, config.head_len_max) {
                 return arrived;
             }
+            reservation.set(bytes.len());
             let quiet = bytes.is_empty();
             if !quiet && !std::mem::replace(&mut begun, true) {
                 deadline = Deadline::after(config.handshake_timeout);

@@ -203,7 +203,12 @@ impl Server {
                 let _ = tune(SockRef::from(&stream), &config);
             }
             let key = seat.key();
-            let origin = Arc::new(Origin { peer, tls: None, config: for_requests.clone() });
+            let origin = Arc::new(Origin {
+                peer,
+                tls: None,
+                config: for_requests.clone(),
+                account: seat.account().clone(),
+            });
             let connection = Connection::new(stream, origin, config.clone(), registry.clone(), seat);
             let task = Task::Http(Box::pin(serving.clone().serve(connection)));
             #[cfg(feature = "tracing")]
@@ -410,7 +415,8 @@ mod tests {
         let peer = stream.local_addr().unwrap();
         let registry = Registry::new();
         let seat = registry.admit(peer.ip(), None).unwrap();
-        let origin = Arc::new(Origin { peer, tls: None, config: Arc::default() });
+        let origin =
+            Arc::new(Origin { peer, tls: None, config: Arc::default(), account: seat.account().clone() });
         let serving = Arc::new(Serving {
             handler: Arc::new(|_: Request| async { Response::new(204) }),
             handshakes: Arc::new(Semaphore::new(1)),

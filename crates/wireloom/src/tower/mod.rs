@@ -43,6 +43,7 @@ use tower_service::Service;
 pub use tracker::WebSocketTracker;
 
 use crate::http::{Body, Origin, Request, RequestConfig, Response, TlsInfo, Upgrade};
+use crate::memory::Account;
 use crate::server::{Handler, ServerConfig};
 
 /// Among the extensions of a request that Wireloom's server has received: where it came from.
@@ -155,7 +156,12 @@ where
         let peer = request.extensions().get::<Peer>().cloned();
         let peer =
             peer.unwrap_or_else(|| Peer { address: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), tls: None });
-        let origin = Arc::new(Origin { peer: peer.address, tls: peer.tls, config: self.config.clone() });
+        let origin = Arc::new(Origin {
+            peer: peer.address,
+            tls: peer.tls,
+            config: self.config.clone(),
+            account: Account::default(),
+        });
         let request = convert::request_in(request, &origin);
         let handler = self.handler.clone();
         Box::pin(async move { Ok(handler.handle(request).await.into()) })

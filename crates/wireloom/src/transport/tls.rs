@@ -58,7 +58,7 @@ impl Files {
 
 pub(crate) fn pem_error(error: rustls::pki_types::pem::Error) -> Error {
     match error {
-        rustls::pki_types::pem::Error::Io(error) => Error::Io(error.kind()),
+        rustls::pki_types::pem::Error::Io(error) => Error::Io(error.into()),
         _ => Error::Tls(rustls::Error::General("not a PEM file with what is wanted".into())),
     }
 }

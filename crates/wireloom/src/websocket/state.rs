@@ -618,7 +618,7 @@ fn failure(error: &io::Error) -> Error {
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::ConnectionAborted
         | io::ErrorKind::BrokenPipe => Error::Cut,
-        kind => Error::Io(kind),
+        kind => Error::Io(kind.into()),
     }
 }
 

@@ -68,10 +68,10 @@ async fn says_what_took_too_long() {
 #[tokio::test]
 async fn says_what_it_could_not_reach() {
     let nowhere = Connector::new().resolve("nowhere.example", []);
-    assert_eq!(nowhere.connect("ws://nowhere.example/").await.unwrap_err(), Error::Host);
+    assert_eq!(nowhere.connect("ws://nowhere.example/").await.unwrap_err(), Error::Host(None));
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let error = wireloom::connect(&format!("ws://{closed}/")).await.unwrap_err();
-    assert_eq!(error, Error::Io(std::io::ErrorKind::ConnectionRefused));
+    assert_eq!(error, Error::Io(std::io::ErrorKind::ConnectionRefused.into()));
 }
 
 /// A server that says this to whomever asks.

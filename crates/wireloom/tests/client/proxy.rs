@@ -106,7 +106,7 @@ async fn says_why_an_http_proxy_opens_nothing() {
     let proxied = Connector::new().proxy(Proxy::new(&format!("http://{closed}")).unwrap());
     assert_eq!(
         proxied.connect("ws://a/").await.unwrap_err(),
-        Error::Io(std::io::ErrorKind::ConnectionRefused)
+        Error::Io(std::io::ErrorKind::ConnectionRefused.into())
     );
 }
 

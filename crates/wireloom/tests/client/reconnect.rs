@@ -167,7 +167,7 @@ async fn gives_up_after_so_many_attempts() {
     let mut policy = quick();
     policy.attempts_max = Some(2);
     let mut socket = Connector::new().reconnecting(format!("ws://{closed}/"), policy);
-    let refused = Error::Io(std::io::ErrorKind::ConnectionRefused);
+    let refused = Error::Io(std::io::ErrorKind::ConnectionRefused.into());
     for _ in 0..2 {
         match step(&mut socket).await {
             Step::NotOpened { error, .. } => assert_eq!(error, refused),

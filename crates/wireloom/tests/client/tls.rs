@@ -152,7 +152,7 @@ async fn shows_a_certificate_to_whom_asks_for_one() {
     assert!(matches!(trusting.clone().with_identity(&certificate, &key), Err(Error::Tls(_))));
     assert!(matches!(trusting.clone().with_root_file(&key), Err(Error::Tls(_))));
     std::fs::remove_dir_all(&folder).unwrap();
-    let missing = Error::Io(std::io::ErrorKind::NotFound);
+    let missing = Error::Io(std::io::ErrorKind::NotFound.into());
     assert_eq!(trusting.with_root_file(&key).err(), Some(missing));
 }
 

@@ -1,5 +1,5 @@
-//! A buffer that connections of a thread share to take input into while none of them is parsing, so that an idle one holds
-//! none: payloads are unmasked where they lie, and what Ruby hands in is the application's.
+//! A buffer that the connections of a thread share, so that an idle one holds none. Input is copied into it, because payloads
+//! are unmasked in place and the String that Ruby passes is the application's.
 
 use std::cell::RefCell;
 
@@ -10,7 +10,7 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The buffer, empty. It may be missing while another connection of the thread has it: then it is a new one.
+/// The buffer, empty; a new one while another connection of the thread uses it.
 #[inline]
 pub(crate) fn take() -> Vec<u8> {
     let mut buffer = SCRATCH.with(|scratch| std::mem::take(&mut *scratch.borrow_mut()));
@@ -18,7 +18,7 @@ pub(crate) fn take() -> Vec<u8> {
     buffer
 }
 
-/// Gives it back.
+/// Returns the buffer.
 #[inline]
 pub(crate) fn give(buffer: Vec<u8>) {
     if buffer.capacity() <= LEN_MAX {

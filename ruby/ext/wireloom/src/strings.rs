@@ -1,37 +1,45 @@
-//! Making Ruby Strings: one copy, straight into the String, with the encoding and the coderange set, so that Ruby never scans
-//! what was validated already.
+//! Ruby Strings made in one copy, with encoding and coderange set, so that Ruby never scans what was validated already.
+//!
+//! Functions that allocate take `&Ruby`: they cannot be called from [`Exclusive::with`](crate::exclusive::Exclusive::with), and
+//! nothing is borrowed when they raise NoMemoryError.
 
-use magnus::rb_sys::{AsRawValue, FromRawValue};
-use magnus::{RArray, RString, Value};
+use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
+use magnus::{Error, RString, Ruby, Value};
 use rb_sys::ruby_coderange_type::{
     RUBY_ENC_CODERANGE_7BIT, RUBY_ENC_CODERANGE_BROKEN, RUBY_ENC_CODERANGE_VALID,
 };
 use rb_sys::{
-    RBasic, VALUE, rb_ary_new_from_values, rb_str_buf_new, rb_str_capacity, rb_str_modify_expand, rb_str_new,
-    rb_str_set_len, rb_utf8_encindex,
+    RBasic, VALUE, rb_str_buf_new, rb_str_capacity, rb_str_modify_expand, rb_str_new, rb_str_set_len,
+    rb_utf8_encindex,
     ruby_encoding_consts::{RUBY_ENCODING_MASK, RUBY_ENCODING_SHIFT},
     ruby_fl_type::RUBY_FL_FREEZE,
 };
 
 /// A String in `ASCII-8BIT`.
 #[inline]
-pub(crate) fn binary(bytes: &[u8]) -> RString {
-    // SAFETY: pointer and length are a slice's; Ruby copies from it. Only NoMemoryError is raised, which nothing outlives.
+pub(crate) fn binary(_: &Ruby, bytes: &[u8]) -> RString {
+    // SAFETY: pointer and length are a slice's; Ruby copies from it.
     unsafe { rstring(rb_str_new(start(bytes), bytes.len() as _)) }
 }
 
 /// A String in UTF-8 of bytes that are known to be valid; `ascii` when they are known to be ASCII too.
 #[inline]
-pub(crate) fn utf8(text: &str, ascii: bool) -> RString {
-    let string = utf8_unchecked(text.as_bytes());
+pub(crate) fn utf8(ruby: &Ruby, text: &str, ascii: bool) -> RString {
+    let string = utf8_unchecked(ruby, text.as_bytes());
     declare_valid(string, ascii);
     string
 }
 
-/// A String in UTF-8 of bytes that nobody has judged: Ruby finds the coderange out when it is asked.
+/// A String in UTF-8 of text.
 #[inline]
-pub(crate) fn utf8_unchecked(bytes: &[u8]) -> RString {
-    let string = binary(bytes);
+pub(crate) fn text(ruby: &Ruby, text: &str) -> RString {
+    utf8(ruby, text, text.is_ascii())
+}
+
+/// A String in UTF-8 of bytes that were not validated: Ruby determines the coderange when it needs it.
+#[inline]
+pub(crate) fn utf8_unchecked(ruby: &Ruby, bytes: &[u8]) -> RString {
+    let string = binary(ruby, bytes);
     // SAFETY: the String was made just now.
     unsafe { set_utf8(string.as_raw()) };
     string
@@ -39,8 +47,8 @@ pub(crate) fn utf8_unchecked(bytes: &[u8]) -> RString {
 
 /// A String in UTF-8, its coderange set when it is ASCII.
 #[inline]
-pub(crate) fn utf8_or_ascii(bytes: &[u8]) -> RString {
-    let string = utf8_unchecked(bytes);
+pub(crate) fn utf8_or_ascii(ruby: &Ruby, bytes: &[u8]) -> RString {
+    let string = utf8_unchecked(ruby, bytes);
     if bytes.is_ascii() {
         declare_valid(string, true);
     }
@@ -49,14 +57,14 @@ pub(crate) fn utf8_or_ascii(bytes: &[u8]) -> RString {
 
 /// The same, frozen.
 #[inline]
-pub(crate) fn utf8_or_ascii_frozen(bytes: &[u8]) -> RString {
-    let string = utf8_or_ascii(bytes);
-    // SAFETY: a String begins with an RBasic; one that nobody has seen yet needs no more than the flag.
+pub(crate) fn utf8_or_ascii_frozen(ruby: &Ruby, bytes: &[u8]) -> RString {
+    let string = utf8_or_ascii(ruby, bytes);
+    // SAFETY: a String begins with an RBasic; a new one needs no more than the flag.
     unsafe { (*(string.as_raw() as *mut RBasic)).flags |= RUBY_FL_FREEZE as VALUE };
     string
 }
 
-/// What a String holds at this moment.
+/// The bytes of a String.
 ///
 /// # Safety
 /// `string` is a String that outlives `'a` (see [`keep`]), and nothing changes it meanwhile: no Ruby code runs, or it is
@@ -69,7 +77,8 @@ pub(crate) unsafe fn bytes<'a>(string: VALUE) -> &'a [u8] {
     }
 }
 
-/// Keeps `string` alive up to here: who holds only its bytes, which may lie within the object, calls this when done with them.
+/// Keeps `string` alive up to here. A caller that holds only its bytes, which may lie within the object, calls this after their
+/// last use.
 #[inline]
 pub(crate) fn keep(string: impl Into<Option<RString>>) {
     std::hint::black_box(string.into());
@@ -77,31 +86,21 @@ pub(crate) fn keep(string: impl Into<Option<RString>>) {
 
 /// The same bytes as a frozen String: `string` itself when it is frozen.
 #[inline]
-pub(crate) fn frozen(string: RString) -> RString {
-    // SAFETY: a String goes in and comes out; only NoMemoryError is raised.
+pub(crate) fn frozen(_: &Ruby, string: RString) -> RString {
+    // SAFETY: a String goes in and comes out.
     unsafe { rstring(rb_sys::rb_str_new_frozen(string.as_raw())) }
 }
 
-/// Where `bytes` begin. An empty slice's pointer may be dangling, which Ruby 3.1 hands on to `memcpy` and hashes.
+/// The address of `bytes`. That of an empty slice may be dangling, and Ruby 3.1 passes it to `memcpy` and to hashes.
 #[inline]
 pub(crate) fn start(bytes: &[u8]) -> *const std::ffi::c_char {
     if bytes.is_empty() { c"".as_ptr() } else { bytes.as_ptr().cast() }
 }
 
-/// Tells Ruby what was found out about a String in UTF-8.
-///
-/// # Safety
-/// It is UTF-8 by its encoding and not frozen; it is valid, and ASCII as `ascii` says.
-#[inline]
-pub(crate) unsafe fn mark_valid(string: RString, ascii: bool) {
-    // SAFETY: the caller vouches for it.
-    unsafe { set_coderange(string.as_raw(), ascii) }
-}
-
 /// Makes the encoding UTF-8, as `RB_ENCODING_SET_INLINED` does, which costs no call; the coderange stays.
 ///
 /// # Safety
-/// `string` is a live String that nobody else has seen.
+/// `string` is a live String that no code of Ruby has seen.
 #[inline]
 unsafe fn set_utf8(string: VALUE) {
     let basic = string as *mut RBasic;
@@ -112,7 +111,7 @@ unsafe fn set_utf8(string: VALUE) {
     }
 }
 
-/// Tells Ruby that `string`, whose encoding is UTF-8, is valid, and whether it is ASCII.
+/// Sets the coderange of `string`, whose encoding is UTF-8, to valid, or to ASCII.
 ///
 /// # Safety
 /// `string` is a live String that is not frozen, and both are true of its bytes.
@@ -131,39 +130,46 @@ unsafe fn set_coderange(string: VALUE, ascii: bool) {
 /// # Safety
 /// `value` is a String.
 #[inline]
-unsafe fn rstring(value: VALUE) -> RString {
+pub(crate) unsafe fn rstring(value: VALUE) -> RString {
     // SAFETY: the caller vouches for it.
     unsafe { RString::from_value(Value::from_raw(value)).unwrap_unchecked() }
 }
 
-/// A String in `ASCII-8BIT` of `len` bytes, which `write` writes in full.
+/// A String in `ASCII-8BIT` of `len` bytes whose content is undefined until [`contents`] was written.
 #[inline]
-pub(crate) fn binary_with<T>(len: usize, write: impl FnOnce(&mut [u8]) -> T) -> RString {
-    // SAFETY: without a source Ruby makes room and leaves it as it is; only NoMemoryError is raised.
-    let string = unsafe { rstring(rb_str_new(std::ptr::null(), len as _)) };
-    write_all(string, write);
-    string
+pub(crate) fn uninitialized(_: &Ruby, len: usize) -> RString {
+    // SAFETY: without a source Ruby makes room and leaves it as it is.
+    unsafe { rstring(rb_str_new(std::ptr::null(), len as _)) }
 }
 
-/// A String in UTF-8 of `len` bytes, which `write` writes in full and nobody has judged.
+/// The bytes of a String that this extension made, to be written.
+///
+/// # Safety
+/// No code of Ruby has seen the String, so it is neither frozen nor shared, and none runs while the slice is in use. What the
+/// slice holds may be undefined, and is overwritten before it is read.
 #[inline]
-pub(crate) fn utf8_with<T>(len: usize, write: impl FnOnce(&mut [u8]) -> T) -> RString {
-    let string = binary_with(len, write);
-    // SAFETY: the String was made just now.
-    unsafe { set_utf8(string.as_raw()) };
-    string
+#[allow(clippy::mut_from_ref)]
+pub(crate) unsafe fn contents<'a>(string: RString) -> &'a mut [u8] {
+    // SAFETY: the caller vouches for it.
+    unsafe { room(string.as_raw(), 0, string.len()) }
 }
 
+/// `len` bytes of a String's memory from `at`.
+///
+/// # Safety
+/// As for [`contents`], and the String has capacity for them.
 #[inline]
-fn write_all<T>(string: RString, write: impl FnOnce(&mut [u8]) -> T) {
-    // SAFETY: nobody else has the String yet; what `write` is lent may be garbage but is the String's memory.
+unsafe fn room<'a>(string: VALUE, at: usize, len: usize) -> &'a mut [u8] {
+    if len == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller vouches for it.
     unsafe {
-        let bytes = string.as_slice();
-        write(std::slice::from_raw_parts_mut(bytes.as_ptr().cast_mut(), bytes.len()));
+        std::slice::from_raw_parts_mut(rb_sys::RSTRING_PTR(string).cast_mut().cast::<u8>().add(at), len)
     }
 }
 
-/// Tells Ruby that a String in UTF-8 that is this extension's own is valid; `ascii` when it is ASCII.
+/// Sets the coderange of a String in UTF-8 that this extension made to valid; `ascii` when it is ASCII.
 #[inline]
 pub(crate) fn declare_valid(string: RString, ascii: bool) {
     // SAFETY: the caller vouches for it; the String is not frozen.
@@ -172,42 +178,53 @@ pub(crate) fn declare_valid(string: RString, ascii: bool) {
 
 /// An empty String in `ASCII-8BIT` with room for `len` bytes.
 #[inline]
-pub(crate) fn with_capacity(len: usize) -> RString {
-    // SAFETY: only NoMemoryError is raised.
+pub(crate) fn with_capacity(_: &Ruby, len: usize) -> RString {
+    // SAFETY: any length will do.
     unsafe { rstring(rb_str_buf_new(len as _)) }
 }
 
-/// Appends `bytes` to a String that is this extension's own. When it is full it grows by `reserve` of its length, in bytes.
+/// Runs `make`, which only allocates; NoMemoryError comes back as an error.
 #[inline]
-pub(crate) fn append(string: RString, bytes: &[u8], reserve: impl FnOnce(usize) -> usize) {
-    make_room(string, bytes.len(), reserve);
-    append_with(string, bytes.len(), |room| room.copy_from_slice(bytes));
+pub(crate) fn protected(ruby: &Ruby, make: impl FnOnce(&Ruby) -> RString) -> Result<RString, Error> {
+    let made = protect(|| make(ruby).as_raw())?;
+    // SAFETY: a String, made by `make`.
+    Ok(unsafe { rstring(made) })
 }
 
-/// Appends `len` bytes, which `write` writes in full, to a String that is this extension's own and has room for them.
+/// The memory behind the end of a String, `len` bytes of it; once they were written, [`extend`] makes them part of the String.
+///
+/// # Safety
+/// As for [`contents`].
 ///
 /// # Panics
-/// When it has not.
+/// When the String has no room for them.
 #[inline]
-pub(crate) fn append_with(string: RString, len: usize, write: impl FnOnce(&mut [u8])) {
-    let have = string.len();
-    // SAFETY: nobody else has the String yet, so it is neither frozen nor shared; that it has room is checked, and what
-    // `write` is lent may be garbage but is memory of the String's, which it overwrites.
+#[allow(clippy::mut_from_ref)]
+pub(crate) unsafe fn spare<'a>(string: RString, len: usize) -> &'a mut [u8] {
+    let (value, have) = (string.as_raw(), string.len());
+    // SAFETY: that it has room is checked; the rest is the caller's.
     unsafe {
-        let value = string.as_raw();
         assert!(rb_str_capacity(value) as usize >= have + len, "no room for {len} bytes");
-        let end = string.as_slice().as_ptr().cast_mut().add(have);
-        write(std::slice::from_raw_parts_mut(end, len));
-        rb_str_set_len(value, (have + len) as _);
+        room(value, have, len)
     }
 }
 
-/// Makes room for `len` more bytes in a String that is this extension's own; when it is full it grows by `reserve` of its
-/// length, in bytes.
+/// Makes the `len` bytes that were written to [`spare`] part of the String.
+///
+/// # Safety
+/// They were written.
 #[inline]
-pub(crate) fn make_room(string: RString, len: usize, reserve: impl FnOnce(usize) -> usize) {
+pub(crate) unsafe fn extend(string: RString, len: usize) {
+    // SAFETY: `spare` checked the capacity.
+    unsafe { rb_str_set_len(string.as_raw(), (string.len() + len) as _) };
+}
+
+/// Makes room for `len` more bytes in a String that this extension made; when it is full it grows by `reserve` of its length, in
+/// bytes.
+#[inline]
+pub(crate) fn make_room(_: &Ruby, string: RString, len: usize, reserve: impl FnOnce(usize) -> usize) {
     let have = string.len();
-    // SAFETY: the String is this extension's own, so neither frozen nor shared.
+    // SAFETY: no code of Ruby has seen the String, so it is neither frozen nor shared.
     unsafe {
         if (rb_str_capacity(string.as_raw()) as usize) < have + len {
             rb_str_modify_expand(string.as_raw(), reserve(have).max(len) as _);
@@ -215,21 +232,27 @@ pub(crate) fn make_room(string: RString, len: usize, reserve: impl FnOnce(usize)
     }
 }
 
-/// An Array of `values`.
-pub(crate) fn array(values: &[VALUE]) -> RArray {
-    // SAFETY: pointer and length are a slice's; Ruby copies from it.
-    unsafe {
-        RArray::from_value(Value::from_raw(rb_ary_new_from_values(values.len() as _, values.as_ptr())))
-            .unwrap_unchecked()
-    }
-}
-
-/// Makes UTF-8 of a String that is this extension's own and whose bytes `wireloom_ws` has found valid; `ascii` when they are
-/// ASCII.
+/// Makes UTF-8 of a String that this extension made and whose bytes were found to be valid; `ascii` when they are ASCII.
+#[inline]
 pub(crate) fn declare_utf8(string: RString, ascii: bool) {
     // SAFETY: the caller vouches for it; the String is not frozen.
     unsafe {
         set_utf8(string.as_raw());
         set_coderange(string.as_raw(), ascii);
+    }
+}
+
+/// Makes a String UTF-8, without a call of `force_encoding`, which a program may have overridden; its bytes were found to be
+/// valid, and ASCII when `ascii`.
+///
+/// # Safety
+/// `string` is not frozen, and no Ruby code ran since its bytes were checked.
+pub(crate) unsafe fn associate_utf8(string: RString, valid: Option<bool>) {
+    // SAFETY: a String that is not frozen.
+    unsafe {
+        rb_sys::rb_enc_associate_index(string.as_raw(), rb_utf8_encindex());
+        if let Some(ascii) = valid {
+            set_coderange(string.as_raw(), ascii);
+        }
     }
 }

@@ -3,12 +3,11 @@
 use super::{ProxyError, read_exact, write_all};
 use crate::client::credentials::Credentials;
 use crate::error::Error;
+use crate::http1::head;
 use crate::transport::Io;
 
-/// Bytes of the answer's head, those of informational answers included; header lines in it.
-/// As for [`wireloom_ws::handshake::HandshakeLimits`].
+/// Bytes of the heads of a response, interim ones included. As for [`wireloom_ws::handshake::HandshakeLimits`].
 const HEAD_LEN_MAX: usize = 16 << 10;
-const HEADERS_MAX: usize = 100;
 
 pub(super) async fn open(
     io: &mut Io,
@@ -52,10 +51,6 @@ async fn read_head(io: &mut Io, room: &mut usize) -> Result<u16, Error> {
             return Err(ProxyError::Malformed.into());
         }
     }
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut response = httparse::Response::new(&mut headers);
-    match (response.parse(&head), response.code) {
-        (Ok(httparse::Status::Complete(_)), Some(status)) => Ok(status),
-        _ => Err(ProxyError::Malformed.into()),
-    }
+    let (status, ..) = head::parse_response(head).map_err(|_| ProxyError::Malformed)?;
+    Ok(status)
 }

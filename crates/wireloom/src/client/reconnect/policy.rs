@@ -84,7 +84,7 @@ impl Trouble {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::NotOpened(error) => match error {
-                Error::Host | Error::Timeout(_) | Error::Io(_) | Error::Cut | Error::Closed => true,
+                Error::Host(_) | Error::Timeout(_) | Error::Io(_) | Error::Cut | Error::Closed => true,
                 // Over HTTP/2: the server goes away, or has no room, or failed.
                 Error::NotProcessed | Error::StreamReset(_) => true,
                 Error::Refused(response) => is_passing_status(response.status()),
@@ -178,9 +178,9 @@ mod tests {
             assert_eq!(refused(Response::refusal(status).unwrap()).is_passing(), passes, "{status}");
         }
         for (error, passes) in [
-            (Error::Host, true),
+            (Error::Host(None), true),
             (Error::Timeout(Stage::Connect), true),
-            (Error::Io(std::io::ErrorKind::ConnectionRefused), true),
+            (Error::Io(std::io::ErrorKind::ConnectionRefused.into()), true),
             (Error::Proxy(ProxyError::Refused(502)), true),
             (Error::Proxy(ProxyError::Refused(407)), false),
             (Error::Proxy(ProxyError::Socks(5)), true),

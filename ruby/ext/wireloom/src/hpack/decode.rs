@@ -9,9 +9,10 @@ use wireloom_http2::hpack::{DecodeError, huffman, integer};
 use super::error::HeaderError;
 use super::statics;
 use super::table::Table;
+use crate::held::Owner;
 use crate::strings;
 
-/// What a block says that those who carry it want to know.
+/// Fields of a block that its frame is treated by.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Head {
     pub(crate) method: Option<RString>,
@@ -46,33 +47,35 @@ const LIST_SIZE_UNBOUNDED: usize = 0x7fff_ffff;
 /// What each field counts beyond its name and its value (RFC 9113 §6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
-/// Decodes a whole block into an Array of pairs. The table stays in step with the peer's up to the field that is wrong.
+/// Decodes a whole block into an Array of pairs, and allocates no more than that. The table, which is `owner`'s, stays in step
+/// with the peer's up to the field that is wrong.
 pub(crate) fn decode(
     ruby: &Ruby,
+    owner: Owner,
     table: &mut Table,
     block: &[u8],
     rules: Rules,
-    head: &mut Head,
-) -> Result<RArray, HeaderError> {
+) -> Result<(RArray, Head), HeaderError> {
     let mut scratch = std::mem::take(&mut table.scratch);
-    let decoded = fields(ruby, table, block, rules, head, &mut scratch);
+    let decoded = fields(ruby, owner, table, block, rules, &mut scratch);
     if scratch.capacity() <= SCRATCH_KEPT {
         table.scratch = scratch;
     }
     decoded
 }
 
-/// More room than this is given back after the block that wanted it.
+/// A larger buffer is freed after the block that needed it.
 const SCRATCH_KEPT: usize = 16 << 10;
 
 fn fields(
     ruby: &Ruby,
+    owner: Owner,
     table: &mut Table,
     block: &[u8],
     rules: Rules,
-    head: &mut Head,
     scratch: &mut Vec<u8>,
-) -> Result<RArray, HeaderError> {
+) -> Result<(RArray, Head), HeaderError> {
+    let mut head = Head::default();
     let mut list = List::new();
     let mut rest = block;
     let mut first_field = true;
@@ -88,7 +91,7 @@ fn fields(
             return Err(HeaderError::compression("dynamic table size update required"));
         }
         first_field = false;
-        let (name, value) = field(table, first, &mut rest, scratch, rules)?;
+        let (name, value) = field(ruby, owner, table, first, &mut rest, scratch, rules)?;
         if let Rules::Message { list_size_max, lenient } = rules {
             // SAFETY: names that `field` gives are frozen.
             let name = unsafe { strings::bytes(name.as_raw()) };
@@ -104,11 +107,11 @@ fn fields(
                     return Err(list_too_large());
                 }
             }
-            note(ruby, name, value, head, lenient)?;
+            note(ruby, name, value, &mut head, lenient)?;
         }
         list.push(name, value);
     }
-    Ok(list.finish())
+    Ok((list.finish(), head))
 }
 
 /// Pairs on their way into an Array, on the stack, where Ruby finds them.
@@ -169,6 +172,8 @@ fn size_update(table: &mut Table, size: usize, first_field: bool) -> Result<(), 
 }
 
 fn field(
+    ruby: &Ruby,
+    owner: Owner,
     table: &mut Table,
     first: u8,
     rest: &mut &[u8],
@@ -192,7 +197,7 @@ fn field(
                         format!("Invalid uppercase key: {}", bytes.escape_ascii()).into(),
                     ));
                 }
-                strings::utf8_or_ascii_frozen(bytes)
+                strings::utf8_or_ascii_frozen(ruby, bytes)
             }
         }
     } else {
@@ -200,10 +205,10 @@ fn field(
     };
     let bytes = string(rest, scratch)?;
     if !index_it {
-        return Ok((name, strings::utf8_or_ascii(bytes)));
+        return Ok((name, strings::utf8_or_ascii(ruby, bytes)));
     }
-    let value = strings::utf8_or_ascii_frozen(bytes);
-    table.insert(name, value);
+    let value = strings::utf8_or_ascii_frozen(ruby, bytes);
+    table.insert(owner, name, value);
     Ok((name, value))
 }
 
@@ -214,7 +219,7 @@ fn entry(table: &Table, index: u32) -> Result<(RString, RString), HeaderError> {
     table.get(index).ok_or(HeaderError::compression("Index too large"))
 }
 
-/// RFC 7541 §5.2: a string literal, where it lies or decoded into `scratch`.
+/// RFC 7541 §5.2: a string literal, borrowed from the block or decoded into `scratch`.
 #[inline]
 fn string<'s, 'b: 's>(rest: &mut &'b [u8], scratch: &'s mut Vec<u8>) -> Result<&'s [u8], HeaderError> {
     let (&first, after) =
@@ -241,7 +246,7 @@ fn integer(first: u8, prefix: u8, rest: &mut &[u8]) -> Result<u32, HeaderError> 
     })
 }
 
-/// RFC 9113 §8.2.2 and what [`Head`] wants.
+/// RFC 9113 §8.2.2, and the fields of [`Head`].
 #[inline]
 fn note(ruby: &Ruby, name: &[u8], value: RString, head: &mut Head, lenient: bool) -> Result<(), HeaderError> {
     // By length first: hardly any other name has one of these.

@@ -9,6 +9,7 @@ use wireloom_http2::hpack::{STATIC_LEN, huffman, integer, static_find, static_na
 
 use super::error::HeaderError;
 use super::table::{Found, Table};
+use crate::held::Owner;
 use crate::strings;
 
 /// What fields are looked up in, and whether they enter the dynamic table.
@@ -40,17 +41,27 @@ pub(crate) struct Policy {
     pub(crate) fill_path: bool,
 }
 
-/// Appends the block of an Array of pairs; pseudo-fields go first. Runs no Ruby code, and changes nothing when it fails.
+/// The longest name or value that is encoded, in bytes. No peer takes nearly as much, and every length fits into the 32 bits
+/// of the integers here.
+const FIELD_LEN_MAX: usize = 64 << 20;
+
+/// Appends the block of an Array of pairs; pseudo-fields go first. Allocates Strings for the table, which is `owner`'s, and runs no
+/// Ruby code. Changes nothing when it fails.
 pub(crate) fn encode(
+    ruby: &Ruby,
+    owner: Owner,
     table: &mut Table,
     policy: Policy,
     list: RArray,
     out: &mut Vec<u8>,
 ) -> Result<(), HeaderError> {
-    // All of them are looked at before the first is encoded: the table must not run ahead of the peer's.
+    // All of them are checked before the first is encoded: the table must not run ahead of the peer's.
     let (mut pseudo_first, mut regular_seen) = (true, false);
     for at in 0..list.len() {
-        let (name, _) = pair(list, at)?;
+        let (name, value) = pair(list, at)?;
+        if name.len().max(value.len()) > FIELD_LEN_MAX {
+            return Err(HeaderError::Argument(format!("a header is longer than {FIELD_LEN_MAX} bytes")));
+        }
         // SAFETY: no Ruby code runs while the slice is in use.
         let is_pseudo = unsafe { name.as_slice() }.first() == Some(&b':');
         pseudo_first &= !(is_pseudo && regular_seen);
@@ -60,7 +71,7 @@ pub(crate) fn encode(
     if pseudo_first {
         for at in 0..list.len() {
             let (name, value) = pair(list, at)?;
-            field(table, policy, name, value, out);
+            field(ruby, owner, table, policy, name, value, out);
         }
         return Ok(());
     }
@@ -69,7 +80,7 @@ pub(crate) fn encode(
             let (name, value) = pair(list, at)?;
             // SAFETY: as above.
             if (unsafe { name.as_slice() }.first() == Some(&b':')) == wanted {
-                field(table, policy, name, value, out);
+                field(ruby, owner, table, policy, name, value, out);
             }
         }
     }
@@ -90,6 +101,29 @@ pub(crate) fn pairs(ruby: &Ruby, headers: Value) -> Result<RArray, Error> {
         return Ok(list);
     }
     headers.funcall_public::<_, _, RArray>("to_a", ())
+}
+
+/// The same list with Strings for names and values that are Symbols or Integers, as the original takes them; `list` itself when
+/// all are Strings. Runs `to_s`.
+///
+/// # Errors
+/// An entry is no pair, or nil is among them.
+pub(crate) fn strings(ruby: &Ruby, list: RArray) -> Result<RArray, Error> {
+    if (0..list.len()).all(|at| pair(list, at).is_ok()) {
+        return Ok(list);
+    }
+    let string = |value: Value| -> Result<Value, Error> {
+        if value.is_kind_of(ruby.class_integer()) || value.is_kind_of(ruby.class_symbol()) {
+            return value.funcall_public("to_s", ());
+        }
+        Ok(value)
+    };
+    let made = ruby.ary_new_capa(list.len());
+    for at in 0..list.len() {
+        let pair: RArray = list.entry(at as isize)?;
+        made.push(ruby.ary_new_from_values(&[string(pair.entry(0)?)?, string(pair.entry(1)?)?]))?;
+    }
+    Ok(made)
 }
 
 #[inline]
@@ -138,7 +172,15 @@ pub(crate) fn find(table: &mut Table, index: Index, name: &[u8], value: &[u8]) -
     found
 }
 
-fn field(table: &mut Table, policy: Policy, name: RString, value: RString, out: &mut Vec<u8>) {
+fn field(
+    ruby: &Ruby,
+    owner: Owner,
+    table: &mut Table,
+    policy: Policy,
+    name: RString,
+    value: RString,
+    out: &mut Vec<u8>,
+) {
     // SAFETY: no Ruby code runs while the slices are in use.
     let (name_bytes, value_bytes) =
         unsafe { (strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) };
@@ -167,12 +209,14 @@ fn field(table: &mut Table, policy: Policy, name: RString, value: RString, out: 
             found.name.filter(|&index| index as usize <= STATIC_LEN).and_then(|index| table.get(index));
         let name = match (known, name) {
             (Some((name, _)), _) => name,
-            (None, Some(name)) => strings::frozen(name),
-            (None, None) => strings::frozen(strings::utf8_or_ascii(name_bytes)),
+            (None, Some(name)) => strings::frozen(ruby, name),
+            (None, None) => strings::utf8_or_ascii_frozen(ruby, name_bytes),
         };
-        let value =
-            value.map_or_else(|| strings::frozen(strings::utf8_or_ascii(value_bytes)), strings::frozen);
-        table.insert(name, value);
+        let value = match value {
+            Some(value) => strings::frozen(ruby, value),
+            None => strings::utf8_or_ascii_frozen(ruby, value_bytes),
+        };
+        table.insert(owner, name, value);
     }
 }
 

@@ -1,7 +1,7 @@
 //! `Wireloom::HPACK`: header compression alone, and the tables that HTTP/2 connections use.
 //!
-//! It owns tables of Ruby Strings and what goes on the wire for them; the Huffman code, integers and the static table are the
-//! core's. `Wireloom::HPACK::Context` is one table with both directions; `lib/` gives it its faces.
+//! It owns tables of Ruby Strings and their encoding; the Huffman code, integers and the static table are the core's.
+//! `Wireloom::HPACK::Context` is one table with both directions; `lib/` builds `Encoder` and `Decoder` on it.
 
 pub(crate) mod decode;
 pub(crate) mod encode;
@@ -9,18 +9,18 @@ pub(crate) mod error;
 mod statics;
 pub(crate) mod table;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
-use magnus::value::Lazy;
 use magnus::{
-    DataTypeFunctions, Error, ExceptionClass, Module, RArray, RHash, RModule, RString, Ruby, Symbol,
-    TryConvert, TypedData, Value, gc, method, prelude::*,
+    Error, ExceptionClass, Module, RArray, RHash, RModule, RString, Ruby, Symbol, Value, prelude::*,
 };
 use wireloom_http2::hpack::huffman;
 
-use crate::panic::guard;
+use crate::exclusive::Exclusive;
+use crate::guard::{function, method};
+use crate::held::{Immortal, Owner, managed, plain};
 use crate::strings;
 use decode::{Head, Rules};
 use encode::{Huffman, Index, Policy};
@@ -28,58 +28,42 @@ use error::HeaderError;
 pub(crate) use statics::statics;
 use table::Table;
 
-static ERROR: Lazy<ExceptionClass> = Lazy::new(|ruby| hpack_class(ruby, "Error"));
-static FIELD_ERROR: Lazy<ExceptionClass> = Lazy::new(|ruby| hpack_class(ruby, "FieldError"));
-
-fn hpack_class(ruby: &Ruby, name: &str) -> ExceptionClass {
-    ruby.class_object()
-        .const_get::<_, RModule>("Wireloom")
-        .and_then(|wireloom| wireloom.const_get::<_, RModule>("HPACK"))
-        .and_then(|hpack| hpack.const_get(name))
-        .unwrap_or_else(|_| ruby.exception_runtime_error())
-}
+static ERROR: Immortal<ExceptionClass> = Immortal::new();
+static FIELD_ERROR: Immortal<ExceptionClass> = Immortal::new();
 
 /// A dynamic table and a policy.
-#[derive(TypedData)]
-#[magnus(class = "Wireloom::HPACK::Context", free_immediately, mark, size)]
 struct Context {
-    table: RefCell<Table>,
-    policy: RefCell<Policy>,
+    table: Exclusive<Table>,
+    policy: Cell<Policy>,
     /// See [`Rules::Message`].
     list_size_max: Cell<usize>,
     lenient: Cell<bool>,
 }
 
+plain!(Policy);
+
+managed!(
+    Context as "Wireloom::HPACK::Context" { table, policy, list_size_max, lenient },
+    size = |context| context.table.try_with(|table| table.heap_size()).unwrap_or(0)
+);
+
 impl Default for Context {
     fn default() -> Self {
-        let policy = Policy { table_size: 4096, ..Policy::default() };
         Self {
-            table: RefCell::new(Table::new(4096)),
-            policy: RefCell::new(policy),
+            table: Exclusive::new(Table::new(4096)),
+            policy: Cell::new(Policy { table_size: 4096, ..Policy::default() }),
             list_size_max: Cell::new(usize::MAX),
             lenient: Cell::new(false),
         }
     }
 }
 
-impl DataTypeFunctions for Context {
-    fn mark(&self, marker: &gc::Marker) {
-        // SAFETY: unconditionally, even while the table is borrowed: nothing in it is half changed when Ruby allocates.
-        unsafe { &*self.table.as_ptr() }.mark(marker);
-    }
-
-    fn size(&self) -> usize {
-        // SAFETY: likewise.
-        size_of::<Self>() + unsafe { &*self.table.as_ptr() }.heap_size()
-    }
-}
-
 fn raise(ruby: &Ruby, error: HeaderError) -> Error {
     match error {
         HeaderError::Compression(message) => {
-            Error::new(ruby.get_inner(&ERROR), message.unwrap_or("invalid header block fragment".into()))
+            Error::new(ERROR.get(ruby), message.unwrap_or("invalid header block fragment".into()))
         }
-        HeaderError::Field(message) => Error::new(ruby.get_inner(&FIELD_ERROR), message),
+        HeaderError::Field(message) => Error::new(FIELD_ERROR.get(ruby), message),
         HeaderError::Argument(message) => Error::new(ruby.exception_arg_error(), message),
         HeaderError::Type(message) => Error::new(ruby.exception_type_error(), message),
     }
@@ -114,30 +98,29 @@ fn symbol(ruby: &Ruby, options: RHash, key: &str) -> Result<Option<String>, Erro
 impl Context {
     fn initialize(ruby: &Ruby, this: Obj<Self>, options: RHash) -> Result<(), Error> {
         let policy = policy(ruby, options)?;
-        *this.table.borrow_mut() = Table::new(policy.table_size);
-        *this.policy.borrow_mut() = policy;
+        this.table.with(|table| *table = Table::new(policy.table_size));
+        this.policy.set(policy);
         Ok(())
     }
 
-    fn initialize_copy(ruby: &Ruby, this: Obj<Self>, other: Value) -> Result<Obj<Self>, Error> {
-        let other = Obj::<Self>::try_convert(other)?;
-        guard(ruby, || {
-            *this.table.borrow_mut() = other.table.borrow().clone();
-            *this.policy.borrow_mut() = *other.policy.borrow();
-            this.list_size_max.set(other.list_size_max.get());
-            this.lenient.set(other.lenient.get());
-            Ok(this)
-        })
+    fn initialize_copy(this: Obj<Self>, other: Obj<Self>) -> Obj<Self> {
+        // Context takes no write barriers, so that the copies need none.
+        let copy = other.table.with(|table| table.clone());
+        this.table.with(|table| *table = copy);
+        this.policy.set(other.policy.get());
+        this.list_size_max.set(other.list_size_max.get());
+        this.lenient.set(other.lenient.get());
+        this
     }
 
     fn compress(ruby: &Ruby, this: Obj<Self>, headers: Value) -> Result<RString, Error> {
-        guard(ruby, || {
-            let list = encode::pairs(ruby, headers)?;
-            let mut out = Vec::with_capacity(256);
-            encode::encode(&mut this.table.borrow_mut(), *this.policy.borrow(), list, &mut out)
-                .map_err(|error| raise(ruby, error))?;
-            Ok(strings::binary(&out))
-        })
+        let list = encode::pairs(ruby, headers)?;
+        let mut out = Vec::with_capacity(256);
+        let (owner, policy) = (Owner::of(this), this.policy.get());
+        this.table
+            .allocating(ruby, |ruby, table| encode::encode(ruby, owner, table, policy, list, &mut out))?
+            .map_err(|error| raise(ruby, error))?;
+        strings::protected(ruby, |ruby| strings::binary(ruby, &out))
     }
 
     fn decompress(ruby: &Ruby, this: Obj<Self>, block: RString) -> Result<RArray, Error> {
@@ -160,23 +143,21 @@ impl Context {
     }
 
     fn decode(ruby: &Ruby, this: Obj<Self>, block: RString, rules: Rules) -> Result<(RArray, Head), Error> {
-        guard(ruby, || {
-            let mut head = Head::default();
-            // SAFETY: no Ruby code runs while the slice is in use, and the String is kept below.
-            let bytes = unsafe { strings::bytes(block.as_raw()) };
-            let list = decode::decode(ruby, &mut this.table.borrow_mut(), bytes, rules, &mut head);
-            strings::keep(block);
-            Ok((list.map_err(|error| raise(ruby, error))?, head))
-        })
+        // SAFETY: no Ruby code runs while the slice is in use, and the String is kept below.
+        let bytes = unsafe { strings::bytes(block.as_raw()) };
+        let owner = Owner::of(this);
+        let decoded =
+            this.table.allocating(ruby, |ruby, table| decode::decode(ruby, owner, table, bytes, rules));
+        strings::keep(block);
+        decoded?.map_err(|error| raise(ruby, error))
     }
 
-    /// The entries, newest first, as frozen pairs.
+    /// The entries, newest first, as pairs.
     fn table(ruby: &Ruby, this: &Self) -> Result<RArray, Error> {
         let list = ruby.ary_new();
-        let len = this.table.borrow().len() as u32;
+        let len = this.table.with(|table| table.len()) as u32;
         for age in 0..len {
-            let entry = this.table.borrow().get(62 + age);
-            if let Some((name, value)) = entry {
+            if let Some((name, value)) = this.table.with(|table| table.get(62 + age)) {
                 list.push(ruby.ary_new_from_values(&[name, value]))?;
             }
         }
@@ -184,49 +165,56 @@ impl Context {
     }
 
     fn current_table_size(&self) -> usize {
-        self.table.borrow().size()
+        self.table.with(|table| table.size())
     }
 
     fn limit(&self) -> usize {
-        self.table.borrow().limit()
+        self.table.with(|table| table.limit())
     }
 
     fn max_limit(&self) -> usize {
-        self.table.borrow().max_limit()
+        self.table.with(|table| table.max_limit())
     }
 
     fn update_due(&self) -> Option<usize> {
-        self.table.borrow().update_due()
+        self.table.with(|table| table.update_due())
     }
 
     fn settle(&self) {
-        self.table.borrow_mut().settle();
+        self.table.with(Table::settle);
     }
 
     fn set_limit(&self, size: u32) {
-        self.table.borrow_mut().set_limit(size as usize);
+        self.table.with(|table| table.set_limit(size as usize));
     }
 
     fn set_max_limit(&self, size: u32) {
-        self.table.borrow_mut().set_max_limit(size as usize);
+        self.table.with(|table| table.set_max_limit(size as usize));
     }
 
-    fn insert(&self, name: RString, value: RString) {
-        let (name, value) = (strings::frozen(name), strings::frozen(value));
-        self.table.borrow_mut().insert(name, value);
+    fn insert(ruby: &Ruby, this: Obj<Self>, name: RString, value: RString) -> Result<(), Error> {
+        let (name, value) = (strings::frozen(ruby, name), strings::frozen(ruby, value));
+        let owner = Owner::of(this);
+        this.table.allocating(ruby, |_, table| table.insert(owner, name, value))
     }
 
     /// The field at an index from 0, or nil.
     fn at(ruby: &Ruby, this: &Self, index: u32) -> Option<RArray> {
-        let entry = this.table.borrow().get(index.checked_add(1)?);
+        let index = index.checked_add(1)?;
+        let entry = this.table.with(|table| table.get(index));
         entry.map(|(name, value)| ruby.ary_new_from_values(&[name, value]))
     }
 
     /// Where a field is, and where its name is: indices from 0, or nil.
     fn find(&self, name: RString, value: RString) -> (Option<u32>, Option<u32>) {
-        // SAFETY: no Ruby code runs while the slices are in use.
-        let (name, value) = unsafe { (strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) };
-        let found = encode::find(&mut self.table.borrow_mut(), self.policy.borrow().index, name, value);
+        let index = self.policy.get().index;
+        let found = {
+            // SAFETY: no Ruby code runs while the slices are in use.
+            let (name, value) = unsafe { (strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) };
+            self.table.with(|table| encode::find(table, index, name, value))
+        };
+        strings::keep(name);
+        strings::keep(value);
         (found.exact.map(|index| index - 1), found.name.map(|index| index - 1))
     }
 }
@@ -250,33 +238,45 @@ impl Head {
     }
 }
 
-fn huffman_encode(source: RString) -> RString {
-    // SAFETY: no Ruby code runs while the slice is in use.
-    let bytes = unsafe { strings::bytes(source.as_raw()) };
-    let len = huffman::encoded_len(bytes);
-    let mut out = vec![0; len + huffman::ENCODE_SLACK];
-    huffman::encode(bytes, &mut out);
-    strings::binary(&out[..len])
+fn huffman_encode(ruby: &Ruby, source: RString) -> Result<RString, Error> {
+    let out = {
+        // SAFETY: no Ruby code runs while the slice is in use.
+        let bytes = unsafe { strings::bytes(source.as_raw()) };
+        let len = huffman::encoded_len(bytes);
+        let mut out = vec![0; len + huffman::ENCODE_SLACK];
+        huffman::encode(bytes, &mut out);
+        out.truncate(len);
+        out
+    };
+    strings::keep(source);
+    strings::protected(ruby, |ruby| strings::binary(ruby, &out))
 }
 
 fn huffman_decode(ruby: &Ruby, source: RString) -> Result<RString, Error> {
-    // SAFETY: no Ruby code runs while the slice is in use.
-    let bytes = unsafe { strings::bytes(source.as_raw()) };
-    let mut out = vec![0; huffman::decoded_len_max(bytes.len())];
-    let decoded = huffman::decode(bytes, &mut out).map_err(|error| raise(ruby, error.into()))?;
-    Ok(strings::binary(&out[..decoded.len]))
+    let out = {
+        // SAFETY: no Ruby code runs while the slice is in use.
+        let bytes = unsafe { strings::bytes(source.as_raw()) };
+        let mut out = vec![0; huffman::decoded_len_max(bytes.len())];
+        huffman::decode(bytes, &mut out).map(|decoded| {
+            out.truncate(decoded.len);
+            out
+        })
+    };
+    strings::keep(source);
+    let out = out.map_err(|error| raise(ruby, error.into()))?;
+    strings::protected(ruby, |ruby| strings::binary(ruby, &out))
 }
 
 pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
-    statics();
+    statics::load(ruby);
     let hpack = wireloom.define_module("HPACK")?;
     let error = hpack.define_error("Error", wireloom.const_get::<_, ExceptionClass>("Error")?)?;
-    hpack.define_error("FieldError", error)?;
-    Lazy::force(&ERROR, ruby);
-    Lazy::force(&FIELD_ERROR, ruby);
-    hpack.define_singleton_method("huffman_encode", magnus::function!(huffman_encode, 1))?;
-    hpack.define_singleton_method("huffman_decode", magnus::function!(huffman_decode, 1))?;
+    ERROR.set(ruby, error);
+    FIELD_ERROR.set(ruby, hpack.define_error("FieldError", error)?);
+    hpack.define_singleton_method("huffman_encode", function!(huffman_encode, 1))?;
+    hpack.define_singleton_method("huffman_decode", function!(huffman_decode, 1))?;
     let context = hpack.define_class("Context", ruby.class_object())?;
+    Context::load(ruby, context);
     context.define_alloc_func::<Context>();
     context.define_private_method("initialize", method!(Context::initialize, 1))?;
     context.define_private_method("initialize_copy", method!(Context::initialize_copy, 1))?;

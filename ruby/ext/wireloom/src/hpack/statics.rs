@@ -3,26 +3,31 @@
 
 use std::sync::OnceLock;
 
-use magnus::rb_sys::{AsRawValue, FromRawValue};
-use magnus::{RString, Ruby, Value};
-use rb_sys::VALUE;
+use magnus::{RString, Ruby};
 use wireloom_http2::field::Token;
 use wireloom_http2::hpack::{STATIC_LEN, static_get};
 
+use crate::held::Registered;
 use crate::strings;
 
 pub(crate) struct Statics {
-    fields: [(VALUE, VALUE); STATIC_LEN],
-    /// By token; 0 for [`Token::Unknown`].
-    names: Vec<VALUE>,
+    fields: [(Registered<RString>, Registered<RString>); STATIC_LEN],
+    /// By token; none for [`Token::Unknown`].
+    names: Vec<Option<Registered<RString>>>,
 }
 
 static STATICS: OnceLock<Statics> = OnceLock::new();
 
-/// Set when the extension is loaded.
+/// Called once, while the library loads.
+pub(super) fn load(ruby: &Ruby) {
+    let _ = STATICS.set(Statics::new(ruby));
+}
+
+/// # Panics
+/// Before [`load`].
 #[inline]
 pub(crate) fn statics() -> &'static Statics {
-    STATICS.get_or_init(|| Statics::new(&Ruby::get().expect("called from Ruby")))
+    STATICS.get().expect("set while the library loads")
 }
 
 impl Statics {
@@ -33,7 +38,7 @@ impl Statics {
         });
         let names = (0..=u8::MAX)
             .map_while(Token::from_index)
-            .map(|token| if token == Token::Unknown { 0 } else { interned(ruby, token.name().as_bytes()) })
+            .map(|token| (token != Token::Unknown).then(|| interned(ruby, token.name().as_bytes())))
             .collect();
         Self { fields, names }
     }
@@ -42,23 +47,21 @@ impl Statics {
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<(RString, RString)> {
         let (name, value) = self.fields.get(index.checked_sub(1)?)?;
-        Some((string(*name), string(*value)))
+        Some((name.get(), value.get()))
     }
 
     /// The String of a known name.
     #[inline]
     pub(crate) fn name(&self, token: Token) -> Option<RString> {
-        (token != Token::Unknown).then(|| string(self.names[token as usize]))
+        self.names[token as usize].map(|name| name.get())
     }
 }
 
-fn interned(ruby: &Ruby, bytes: &[u8]) -> VALUE {
-    let string = strings::utf8_or_ascii(bytes).to_interned_str();
-    ruby.gc_register_mark_object(string);
-    string.as_raw()
-}
-
-fn string(value: VALUE) -> RString {
-    // SAFETY: made by `interned`, which registered it for good.
-    unsafe { RString::from_value(Value::from_raw(value)).unwrap_unchecked() }
+fn interned(ruby: &Ruby, bytes: &[u8]) -> Registered<RString> {
+    // SAFETY: an interned String is one.
+    let string = unsafe {
+        let interned = strings::utf8_or_ascii(ruby, bytes).to_interned_str();
+        strings::rstring(magnus::rb_sys::AsRawValue::as_raw(interned))
+    };
+    Registered::new(ruby, string)
 }

@@ -2,7 +2,7 @@
 //! Strings of that entry again, and nothing is made for it.
 //!
 //! ```text
-//! entries  |newest|...|oldest|   index 62 is the front; entry number n stands at inserted - 1 - n
+//! entries  |newest|...|oldest|   index 62 is the front; entry number n is at inserted - 1 - n
 //! by_field   hash of name and value -> number of the newest such entry        (from the first look-up on)
 //! by_name    hash of name           -> number of the newest such entry
 //! ```
@@ -12,13 +12,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use magnus::gc::Marker;
-use magnus::rb_sys::FromRawValue;
-use magnus::{RString, Value};
-use rb_sys::VALUE;
+use magnus::RString;
+use magnus::rb_sys::AsRawValue;
 use wireloom_http2::hpack::STATIC_LEN;
 
 use super::statics;
+use crate::held::{Held, Owner, plain, traced};
 use crate::strings;
 
 /// What an entry counts for beyond its bytes (RFC 7541 §4.1).
@@ -26,30 +25,35 @@ const OVERHEAD: usize = 32;
 
 #[derive(Clone, Copy)]
 struct Entry {
-    name: VALUE,
-    value: VALUE,
+    name: Held,
+    value: Held,
     size: usize,
     name_hash: u64,
     field_hash: u64,
 }
 
+traced!(Entry { name, value, size, name_hash, field_hash });
+
 /// The table and the sizes that SETTINGS and the two ends agree on.
 #[derive(Clone)]
 pub(crate) struct Table {
     entries: VecDeque<Entry>,
-    /// How many entries there ever were.
+    /// The number of entries that were ever added.
     inserted: u64,
     size: usize,
-    /// What both ends use at present: `size <= limit`.
+    /// The size in use by both ends: `size <= limit`.
     limit: usize,
-    /// What SETTINGS allow, and the least that they allowed since the last block.
+    /// The size that SETTINGS allow, and the smallest that they allowed since the last block.
     max_limit: usize,
     lowest_max_limit: usize,
-    /// None until someone looks a field up: decoders never do.
+    /// None until the first look-up: decoders have none.
     lookup: Option<Lookup>,
     /// Room to decode strings in.
     pub(super) scratch: Vec<u8>,
 }
+
+plain!(Lookup);
+traced!(Table { entries, inserted, size, limit, max_limit, lowest_max_limit, lookup, scratch });
 
 #[derive(Clone, Default)]
 struct Lookup {
@@ -59,8 +63,8 @@ struct Lookup {
 
 impl Lookup {
     fn add(&mut self, entry: &mut Entry, number: u64) {
-        entry.name_hash = hash(0, bytes(entry.name));
-        entry.field_hash = hash(entry.name_hash, bytes(entry.value));
+        entry.name_hash = hash(0, bytes(&entry.name));
+        entry.field_hash = hash(entry.name_hash, bytes(&entry.value));
         self.by_name.insert(entry.name_hash, number);
         self.by_field.insert(entry.field_hash, number);
     }
@@ -104,13 +108,6 @@ impl Table {
             lowest_max_limit: limit,
             lookup: None,
             scratch: Vec::new(),
-        }
-    }
-
-    pub(crate) fn mark(&self, marker: &Marker) {
-        for entry in &self.entries {
-            marker.mark(string(entry.name));
-            marker.mark(string(entry.value));
         }
     }
 
@@ -171,15 +168,17 @@ impl Table {
         Some((string(entry.name), string(entry.value)))
     }
 
-    /// RFC 7541 §4.4: adds an entry, evicting until it fits; one that cannot fit empties the table. The Strings are frozen.
-    pub(crate) fn insert(&mut self, name: RString, value: RString) {
+    /// RFC 7541 §4.4: adds an entry, evicting until it fits; one that cannot fit empties the table. The Strings are frozen, and
+    /// the table is `owner`'s.
+    pub(crate) fn insert(&mut self, owner: Owner, name: RString, value: RString) {
         let size = name.len() + value.len() + OVERHEAD;
         if size > self.limit {
             self.evict_to(0);
             return;
         }
         self.evict_to(self.limit - size);
-        let mut entry = Entry { name: raw(name), value: raw(value), size, name_hash: 0, field_hash: 0 };
+        let (name, value) = (Held::new(owner, name.as_raw()), Held::new(owner, value.as_raw()));
+        let mut entry = Entry { name, value, size, name_hash: 0, field_hash: 0 };
         if let Some(lookup) = &mut self.lookup {
             lookup.add(&mut entry, self.inserted);
         }
@@ -199,9 +198,9 @@ impl Table {
         }
         let name_hash = hash(0, name);
         let field_hash = hash(name_hash, value);
-        let of_name = self.index_of(&lookup.by_name, name_hash, |entry| bytes(entry.name) == name);
+        let of_name = self.index_of(&lookup.by_name, name_hash, |entry| bytes(&entry.name) == name);
         let exact = self.index_of(&lookup.by_field, field_hash, |entry| {
-            bytes(entry.value) == value && bytes(entry.name) == name
+            bytes(&entry.value) == value && bytes(&entry.name) == name
         });
         Found { exact, name: of_name }
     }
@@ -240,18 +239,14 @@ impl Table {
     }
 }
 
-fn raw(string: RString) -> VALUE {
-    magnus::rb_sys::AsRawValue::as_raw(string)
+fn string(held: Held) -> RString {
+    // SAFETY: only Strings enter the table.
+    unsafe { strings::rstring(held.raw()) }
 }
 
-fn string(value: VALUE) -> RString {
-    // SAFETY: only Strings enter the table, and `mark` keeps them alive and in place.
-    unsafe { RString::from_value(Value::from_raw(value)).unwrap_unchecked() }
-}
-
-fn bytes<'a>(value: VALUE) -> &'a [u8] {
-    // SAFETY: entries are frozen and live as long as the table holds them; the slice is compared and dropped.
-    unsafe { strings::bytes(value) }
+fn bytes(held: &Held) -> &[u8] {
+    // SAFETY: entries are frozen and live as long as the table holds them.
+    unsafe { strings::bytes(held.raw()) }
 }
 
 /// Eight bytes at a time, folded by a multiplication each.

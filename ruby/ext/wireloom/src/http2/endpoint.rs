@@ -1,15 +1,13 @@
 //! `Wireloom::HTTP2::Client` and `Server`: the core's connection, with bytes going in and events coming out in one call a read.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
-use magnus::value::Lazy;
 use magnus::{
-    DataTypeFunctions, Error, ExceptionClass, RArray, RHash, RModule, RString, Ruby, Symbol, TryConvert,
-    TypedData, Value, method, prelude::*,
+    Error, ExceptionClass, RArray, RHash, RModule, RString, Ruby, Symbol, TryConvert, Value, prelude::*,
 };
 use wireloom_http2::error::{Error as CoreError, ErrorCode, Misuse};
 use wireloom_http2::field::Field;
@@ -18,36 +16,61 @@ use wireloom_http2::priority::Priority;
 use wireloom_http2::{Config, Connection, Ended, Role, StreamKey};
 
 use super::events;
+use crate::exclusive::Exclusive;
+use crate::guard::method;
+use crate::held::{Immortal, managed, plain};
 use crate::hpack::encode::pairs;
-use crate::panic::guard;
-use crate::strings;
+use crate::memory::Accounted;
+use crate::{scratch, strings};
 
-static ERROR: Lazy<ExceptionClass> = Lazy::new(|ruby| {
-    ruby.class_object()
-        .const_get::<_, RModule>("Wireloom")
-        .and_then(|wireloom| wireloom.const_get::<_, RModule>("HTTP2"))
-        .and_then(|http2| http2.const_get("Error"))
-        .unwrap_or_else(|_| ruby.exception_runtime_error())
-});
+static ERROR: Immortal<ExceptionClass> = Immortal::new();
 
-#[derive(TypedData)]
-#[magnus(class = "Wireloom::HTTP2::Connection", free_immediately, size)]
 struct Endpoint {
-    connection: RefCell<Option<Connection>>,
-    /// Input that waits until output was taken.
-    waiting: RefCell<Vec<u8>>,
+    state: Exclusive<EndpointState>,
     began: Cell<Instant>,
+    memory: Accounted,
 }
+
+#[derive(Default)]
+struct EndpointState {
+    connection: Option<Connection>,
+    /// Input that waits until output was taken.
+    waiting: Vec<u8>,
+}
+
+plain!(EndpointState);
+
+managed!(
+    Endpoint as "Wireloom::HTTP2::Connection" { state, began, memory },
+    size = |endpoint| endpoint.state.try_with(|state| state.waiting.capacity()).unwrap_or(0)
+);
 
 impl Default for Endpoint {
     fn default() -> Self {
-        Self { connection: RefCell::new(None), waiting: RefCell::default(), began: Cell::new(Instant::now()) }
+        Self { state: Exclusive::default(), began: Cell::new(Instant::now()), memory: Accounted::default() }
     }
 }
 
-impl DataTypeFunctions for Endpoint {
-    fn size(&self) -> usize {
-        size_of::<Self>() + self.waiting.try_borrow().map_or(0, |waiting| waiting.capacity())
+/// Why a call failed, before an exception is made of it.
+enum Failure {
+    NotInitialized,
+    Core(CoreError),
+}
+
+impl Failure {
+    #[cold]
+    fn raised(self, ruby: &Ruby) -> Error {
+        let message = match self {
+            Self::NotInitialized => "not initialized",
+            Self::Core(error) => error.reason(),
+        };
+        Error::new(ERROR.get(ruby), message.to_owned())
+    }
+}
+
+impl EndpointState {
+    fn connection(&mut self) -> Result<&mut Connection, Failure> {
+        self.connection.as_mut().ok_or(Failure::NotInitialized)
     }
 }
 
@@ -56,17 +79,14 @@ impl Endpoint {
         self.began.get().elapsed()
     }
 
-    /// Runs `work` on the connection; what the caller did wrong is raised.
+    /// Runs `work` on the connection; a mistake of the caller's is raised.
     fn with<T>(
         &self,
         ruby: &Ruby,
-        work: impl FnOnce(&mut Connection) -> Result<T, CoreError>,
+        work: impl FnOnce(&mut Connection) -> Result<T, CoreError> + Send,
     ) -> Result<T, Error> {
-        guard(ruby, || {
-            let mut connection = self.connection.borrow_mut();
-            let connection = connection.as_mut().ok_or_else(|| raise(ruby, "not initialized"))?;
-            work(connection).map_err(|error| raise(ruby, error.reason()))
-        })
+        let done = self.state.with(|state| work(state.connection()?).map_err(Failure::Core));
+        done.map_err(|failure| failure.raised(ruby))
     }
 
     /// The same for one stream.
@@ -74,7 +94,7 @@ impl Endpoint {
         &self,
         ruby: &Ruby,
         id: u32,
-        work: impl FnOnce(&mut Connection, StreamKey) -> Result<T, CoreError>,
+        work: impl FnOnce(&mut Connection, StreamKey) -> Result<T, CoreError> + Send,
     ) -> Result<T, Error> {
         self.with(ruby, |connection| {
             let key = StreamId::new(id).and_then(|id| connection.find(id)).ok_or(Misuse::StreamGone)?;
@@ -87,38 +107,23 @@ impl Endpoint {
         let config = config(ruby, role, options)?;
         let connection = Connection::new(role, config)
             .map_err(|misuse| Error::new(ruby.exception_arg_error(), misuse.reason()))?;
-        *this.connection.borrow_mut() = Some(connection);
+        this.state.with(|state| state.connection = Some(connection));
         Ok(())
     }
 
     /// Takes bytes; returns the events of all of them.
     fn receive(ruby: &Ruby, this: Obj<Self>, input: RString) -> Result<RArray, Error> {
-        guard(ruby, || {
-            let list = ruby.ary_new();
-            let mut connection = this.connection.borrow_mut();
-            let connection = connection.as_mut().ok_or_else(|| raise(ruby, "not initialized"))?;
-            let mut waiting = this.waiting.borrow_mut();
-            let input = strings::frozen(input);
-            // SAFETY: the String is frozen, and kept below.
-            let bytes = unsafe { strings::bytes(input.as_raw()) };
-            let now = this.now();
-            let taken = if waiting.is_empty() {
-                let taken = drain(ruby, connection, now, bytes, list);
-                if let Ok(taken) = &taken {
-                    waiting.extend_from_slice(&bytes[*taken..]);
-                }
-                taken
-            } else {
-                waiting.extend_from_slice(bytes);
-                let taken = drain(ruby, connection, now, &waiting, list);
-                if let Ok(taken) = &taken {
-                    waiting.drain(..*taken);
-                }
-                taken
-            };
-            strings::keep(input);
-            taken.map(|_| list)
-        })
+        let list = ruby.ary_new();
+        let input = strings::frozen(ruby, input);
+        // SAFETY: the String is frozen, and kept below.
+        let bytes = unsafe { strings::bytes(input.as_raw()) };
+        let now = this.now();
+        let received = this.state.allocating(ruby, |ruby, state| receive(ruby, state, now, bytes, list));
+        strings::keep(input);
+        let waiting = this.state.with(|state| state.waiting.capacity());
+        this.memory.set(waiting);
+        received??.map_err(|failure| failure.raised(ruby))?;
+        Ok(list)
     }
 
     fn eof(ruby: &Ruby, this: Obj<Self>) -> Result<RArray, Error> {
@@ -126,14 +131,14 @@ impl Endpoint {
             connection.handle_eof();
             Ok(())
         })?;
-        Self::receive(ruby, this, strings::binary(b""))
+        Self::receive(ruby, this, strings::binary(ruby, b""))
     }
 
     /// Acts on deadlines that have passed; returns events.
     fn tick(ruby: &Ruby, this: Obj<Self>) -> Result<RArray, Error> {
         let now = this.now();
         let ended = this.with(ruby, |connection| Ok(connection.handle_timeout(now)))?;
-        let list = Self::receive(ruby, this, strings::binary(b""))?;
+        let list = Self::receive(ruby, this, strings::binary(ruby, b""))?;
         if let Err(error) = ended {
             list.push(events::failure(ruby, error)?)?;
         }
@@ -141,74 +146,103 @@ impl Endpoint {
     }
 
     /// Seconds until [`Endpoint::tick`], or nil.
-    fn timeout(ruby: &Ruby, this: &Self) -> Result<Option<f64>, Error> {
+    fn timeout(ruby: &Ruby, this: Obj<Self>) -> Result<Option<f64>, Error> {
         let now = this.now();
         this.with(ruby, |connection| {
             Ok(connection.poll_timeout().map(|at| at.saturating_sub(now).as_secs_f64()))
         })
     }
 
-    /// What is to be written.
-    fn take_output(ruby: &Ruby, this: &Self) -> Result<RString, Error> {
-        this.with(ruby, |connection| {
-            let mut out = None;
+    /// Bytes that are to be written.
+    fn take_output(ruby: &Ruby, this: Obj<Self>) -> Result<RString, Error> {
+        let mut out = scratch::take();
+        let done = this.with(ruby, |connection| {
             loop {
                 let mut slices = [&[][..]; 64];
                 let filled = connection.poll_transmit(&mut slices);
-                let len: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
-                if len == 0 {
-                    return Ok(out.unwrap_or_else(|| strings::binary(b"")));
-                }
-                let string = *out.get_or_insert_with(|| strings::with_capacity(len));
+                let mut len = 0;
                 for slice in &slices[..filled] {
-                    strings::append(string, slice, |needed| needed * 2);
+                    out.extend_from_slice(slice);
+                    len += slice.len();
+                }
+                if len == 0 {
+                    return Ok(());
                 }
                 connection.transmitted(len);
             }
+        });
+        let output = done.and_then(|()| strings::protected(ruby, |ruby| strings::binary(ruby, &out)));
+        scratch::give(out);
+        output
+    }
+
+    fn request(ruby: &Ruby, this: Obj<Self>, headers: Value, end_stream: bool) -> Result<u32, Error> {
+        let fields = Fields::of(ruby, headers)?;
+        fields.with(|fields| {
+            this.with(ruby, |connection| {
+                Ok(connection.send_request(fields.iter().copied(), end_stream)?.id())
+            })
         })
     }
 
-    fn request(ruby: &Ruby, this: &Self, headers: Value, end_stream: bool) -> Result<u32, Error> {
+    fn respond(ruby: &Ruby, this: Obj<Self>, id: u32, headers: Value, end_stream: bool) -> Result<(), Error> {
         let fields = Fields::of(ruby, headers)?;
-        this.with(ruby, |connection| Ok(connection.send_request(fields.iter(), end_stream)?.id()))
+        fields.with(|fields| {
+            this.with_stream(ruby, id, |connection, key| {
+                connection.send_response(key, fields.iter().copied(), end_stream)
+            })
+        })
     }
 
-    fn respond(ruby: &Ruby, this: &Self, id: u32, headers: Value, end_stream: bool) -> Result<(), Error> {
+    fn inform(ruby: &Ruby, this: Obj<Self>, id: u32, headers: Value) -> Result<(), Error> {
         let fields = Fields::of(ruby, headers)?;
-        this.with_stream(ruby, id, |connection, key| connection.send_response(key, fields.iter(), end_stream))
+        fields.with(|fields| {
+            this.with_stream(ruby, id, |connection, key| {
+                connection.send_informational(key, fields.iter().copied())
+            })
+        })
     }
 
-    fn inform(ruby: &Ruby, this: &Self, id: u32, headers: Value) -> Result<(), Error> {
+    fn trailers(ruby: &Ruby, this: Obj<Self>, id: u32, headers: Value) -> Result<(), Error> {
         let fields = Fields::of(ruby, headers)?;
-        this.with_stream(ruby, id, |connection, key| connection.send_informational(key, fields.iter()))
+        fields.with(|fields| {
+            this.with_stream(ruby, id, |connection, key| {
+                connection.send_trailers(key, fields.iter().copied())
+            })
+        })
     }
 
-    fn trailers(ruby: &Ruby, this: &Self, id: u32, headers: Value) -> Result<(), Error> {
+    fn promise(ruby: &Ruby, this: Obj<Self>, id: u32, headers: Value) -> Result<u32, Error> {
         let fields = Fields::of(ruby, headers)?;
-        this.with_stream(ruby, id, |connection, key| connection.send_trailers(key, fields.iter()))
+        fields.with(|fields| {
+            this.with_stream(ruby, id, |connection, key| {
+                Ok(connection.push_promise(key, fields.iter().copied())?.id())
+            })
+        })
     }
 
-    fn promise(ruby: &Ruby, this: &Self, id: u32, headers: Value) -> Result<u32, Error> {
-        let fields = Fields::of(ruby, headers)?;
-        this.with_stream(ruby, id, |connection, key| Ok(connection.push_promise(key, fields.iter())?.id()))
-    }
-
-    fn data(ruby: &Ruby, this: &Self, id: u32, data: RString, end_stream: bool) -> Result<(), Error> {
+    fn data(ruby: &Ruby, this: Obj<Self>, id: u32, data: RString, end_stream: bool) -> Result<(), Error> {
         // SAFETY: copied before any Ruby code runs.
         let data = unsafe { strings::bytes(data.as_raw()) }.to_vec();
         this.with_stream(ruby, id, |connection, key| connection.send_data(key, data, end_stream))
     }
 
-    fn reset(ruby: &Ruby, this: &Self, id: u32, code: Value) -> Result<(), Error> {
+    fn reset(ruby: &Ruby, this: Obj<Self>, id: u32, code: Value) -> Result<(), Error> {
         let code = error_code(ruby, code)?;
         this.with_stream(ruby, id, |connection, key| connection.reset(key, code))
     }
 
-    fn release(ruby: &Ruby, this: &Self, id: u32, len: usize) -> Result<(), Error> {
+    fn release(ruby: &Ruby, this: Obj<Self>, id: u32, len: usize) -> Result<(), Error> {
         this.with_stream(ruby, id, |connection, key| connection.release_capacity(key, len))
     }
 
-    fn prioritize(ruby: &Ruby, this: &Self, id: u32, urgency: u8, incremental: bool) -> Result<(), Error> {
+    fn prioritize(
+        ruby: &Ruby,
+        this: Obj<Self>,
+        id: u32,
+        urgency: u8,
+        incremental: bool,
+    ) -> Result<(), Error> {
         if urgency > Priority::URGENCY_MAX {
             return Err(Error::new(ruby.exception_arg_error(), "urgency goes from 0 to 7"));
         }
@@ -219,11 +253,11 @@ impl Endpoint {
         })
     }
 
-    fn capacity(ruby: &Ruby, this: &Self, id: u32) -> Result<usize, Error> {
+    fn capacity(ruby: &Ruby, this: Obj<Self>, id: u32) -> Result<usize, Error> {
         this.with_stream(ruby, id, |connection, key| Ok(connection.send_capacity(key)))
     }
 
-    fn ping(ruby: &Ruby, this: &Self, payload: RString) -> Result<(), Error> {
+    fn ping(ruby: &Ruby, this: Obj<Self>, payload: RString) -> Result<(), Error> {
         // SAFETY: copied before any Ruby code runs.
         let payload = unsafe { strings::bytes(payload.as_raw()) }.try_into();
         let payload =
@@ -232,14 +266,14 @@ impl Endpoint {
         this.with(ruby, |connection| connection.send_ping(now, payload))
     }
 
-    fn shutdown(ruby: &Ruby, this: &Self) -> Result<(), Error> {
+    fn shutdown(ruby: &Ruby, this: Obj<Self>) -> Result<(), Error> {
         this.with(ruby, |connection| {
             connection.shutdown();
             Ok(())
         })
     }
 
-    fn abort(ruby: &Ruby, this: &Self, code: Value, message: RString) -> Result<(), Error> {
+    fn abort(ruby: &Ruby, this: Obj<Self>, code: Value, message: RString) -> Result<(), Error> {
         let code = error_code(ruby, code)?;
         // SAFETY: copied before any Ruby code runs.
         let message = unsafe { strings::bytes(message.as_raw()) }.to_vec();
@@ -249,32 +283,32 @@ impl Endpoint {
         })
     }
 
-    fn has_output(ruby: &Ruby, this: &Self) -> Result<bool, Error> {
+    fn has_output(ruby: &Ruby, this: Obj<Self>) -> Result<bool, Error> {
         this.with(ruby, |connection| Ok(connection.wants_write()))
     }
 
-    fn has_ended(ruby: &Ruby, this: &Self) -> Result<bool, Error> {
+    fn has_ended(ruby: &Ruby, this: Obj<Self>) -> Result<bool, Error> {
         this.with(ruby, |connection| Ok(connection.ended().is_some()))
     }
 
-    fn is_going_away(ruby: &Ruby, this: &Self) -> Result<bool, Error> {
+    fn is_going_away(ruby: &Ruby, this: Obj<Self>) -> Result<bool, Error> {
         this.with(ruby, |connection| Ok(connection.is_going_away()))
     }
 
     /// Whether bytes wait for output to be taken.
     fn has_input(&self) -> bool {
-        !self.waiting.borrow().is_empty()
+        self.state.with(|state| !state.waiting.is_empty())
     }
 
-    fn streams(ruby: &Ruby, this: &Self) -> Result<usize, Error> {
+    fn streams(ruby: &Ruby, this: Obj<Self>) -> Result<usize, Error> {
         this.with(ruby, |connection| Ok(connection.streams()))
     }
 
-    fn open_capacity(ruby: &Ruby, this: &Self) -> Result<usize, Error> {
+    fn open_capacity(ruby: &Ruby, this: Obj<Self>) -> Result<usize, Error> {
         this.with(ruby, |connection| Ok(connection.open_capacity()))
     }
 
-    fn peer_settings(ruby: &Ruby, this: &Self) -> Result<RHash, Error> {
+    fn peer_settings(ruby: &Ruby, this: Obj<Self>) -> Result<RHash, Error> {
         let settings = this.with(ruby, |connection| Ok(*connection.peer_settings()))?;
         let hash = ruby.hash_new();
         hash.aset(ruby.to_symbol("header_table_size"), settings.header_table_size)?;
@@ -289,7 +323,28 @@ impl Endpoint {
     }
 }
 
-/// Feeds the connection until it wants no more, and tells what happened; says how many bytes it took.
+/// Feeds the connection with what waited and with `bytes`; pushes events to `list`. Runs no Ruby code.
+fn receive(
+    ruby: &Ruby,
+    state: &mut EndpointState,
+    now: Duration,
+    bytes: &[u8],
+    list: RArray,
+) -> Result<Result<(), Failure>, Error> {
+    let EndpointState { connection, waiting } = state;
+    let Some(connection) = connection else { return Ok(Err(Failure::NotInitialized)) };
+    if waiting.is_empty() {
+        let taken = drain(ruby, connection, now, bytes, list)?;
+        waiting.extend_from_slice(&bytes[taken..]);
+    } else {
+        waiting.extend_from_slice(bytes);
+        let taken = drain(ruby, connection, now, waiting, list)?;
+        waiting.drain(..taken);
+    }
+    Ok(Ok(()))
+}
+
+/// Feeds the connection until it takes no more, and pushes the events to `list`; returns how many bytes it took.
 fn drain(
     ruby: &Ruby,
     connection: &mut Connection,
@@ -297,7 +352,7 @@ fn drain(
     bytes: &[u8],
     list: RArray,
 ) -> Result<usize, Error> {
-    let was_over = matches!(connection.ended(), Some(Ended::Failed(_)));
+    let had_failed = matches!(connection.ended(), Some(Ended::Failed(_)));
     let mut at = 0;
     loop {
         match connection.handle_input(now, &bytes[at..]) {
@@ -309,7 +364,7 @@ fn drain(
                 }
             }
             Err(error) => {
-                if !was_over {
+                if !had_failed {
                     list.push(events::failure(ruby, error)?)?;
                 }
                 return Ok(bytes.len());
@@ -320,16 +375,15 @@ fn drain(
 
 /// Fields of Ruby Strings: names in lower case.
 struct Fields {
+    /// Frozen Strings, names and values by turns, in an Array of its own: what the program does meanwhile changes nothing.
     list: RArray,
     /// Names that had to be lower-cased, by position.
     lowered: Vec<(usize, Vec<u8>)>,
-    len: usize,
 }
 
 impl Fields {
     fn of(ruby: &Ruby, headers: Value) -> Result<Self, Error> {
         let given = pairs(ruby, headers)?;
-        // A list of its own, with frozen Strings: what the program does meanwhile changes nothing.
         let list = ruby.ary_new_capa(given.len() * 2);
         let mut lowered = Vec::new();
         for at in 0..given.len() {
@@ -340,35 +394,34 @@ impl Fields {
             if bytes.iter().any(u8::is_ascii_uppercase) {
                 lowered.push((at, bytes.to_ascii_lowercase()));
             }
-            list.push(strings::frozen(name))?;
-            list.push(strings::frozen(value))?;
+            list.push(strings::frozen(ruby, name))?;
+            list.push(strings::frozen(ruby, value))?;
         }
-        Ok(Self { list, lowered, len: given.len() })
+        Ok(Self { list, lowered })
     }
 
-    fn iter(&self) -> impl Iterator<Item = Field<'_>> + Clone {
-        // SAFETY: the Array is this object's own, on the stack of whoever holds it, and nothing adds to it any more.
+    /// Runs `work` with the fields, which are `Send` because they are plain bytes.
+    fn with<T>(&self, work: impl FnOnce(&[Field<'_>]) -> T) -> T {
+        let mut lowered = self.lowered.iter().peekable();
+        // SAFETY: the Array is this object's own, on the stack, and nothing adds to it; its Strings are frozen.
         let strings = unsafe { self.list.as_slice() };
-        (0..self.len).map(move |at| {
-            let bytes = |at: usize| {
-                // SAFETY: the Strings are frozen and in the list.
-                unsafe { strings::bytes(strings[at].as_raw()) }
-            };
-            let name = self.lowered.iter().find(|(lowered, _)| *lowered == at);
-            Field::new(name.map_or_else(|| bytes(2 * at), |(_, name)| name), bytes(2 * at + 1))
-        })
-    }
-}
-
-impl Drop for Fields {
-    fn drop(&mut self) {
+        let fields: Vec<Field<'_>> = strings
+            .chunks_exact(2)
+            .enumerate()
+            .map(|(at, pair)| {
+                // SAFETY: likewise.
+                let (name, value) =
+                    unsafe { (strings::bytes(pair[0].as_raw()), strings::bytes(pair[1].as_raw())) };
+                match lowered.next_if(|(of, _)| *of == at) {
+                    Some((_, name)) => Field::new(name, value),
+                    None => Field::new(name, value),
+                }
+            })
+            .collect();
+        let done = work(&fields);
         std::hint::black_box(self.list);
+        done
     }
-}
-
-#[cold]
-fn raise(ruby: &Ruby, message: &str) -> Error {
-    Error::new(ruby.get_inner(&ERROR), message.to_owned())
 }
 
 /// `:cancel`, or a number.
@@ -381,7 +434,7 @@ fn error_code(ruby: &Ruby, given: Value) -> Result<ErrorCode, Error> {
         .ok_or_else(|| Error::new(ruby.exception_arg_error(), format!("no such error code: {symbol}")))
 }
 
-/// What Ruby says in keywords, as the core's configuration.
+/// The core's configuration from keyword arguments.
 fn config(ruby: &Ruby, role: Role, options: RHash) -> Result<Config, Error> {
     fn set<T: TryConvert>(ruby: &Ruby, options: RHash, name: &str, place: &mut T) -> Result<(), Error> {
         if let Some(given) = options.lookup::<_, Option<T>>(ruby.to_symbol(name))? {
@@ -408,8 +461,9 @@ fn config(ruby: &Ruby, role: Role, options: RHash) -> Result<Config, Error> {
 
 pub(super) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     let http2 = wireloom.define_module("HTTP2")?;
-    http2.define_error("Error", wireloom.const_get::<_, ExceptionClass>("Error")?)?;
+    ERROR.set(ruby, http2.define_error("Error", wireloom.const_get::<_, ExceptionClass>("Error")?)?);
     let class = http2.define_class("Connection", ruby.class_object())?;
+    Endpoint::load(ruby, class);
     class.define_alloc_func::<Endpoint>();
     class.define_private_method("set_up", method!(Endpoint::set_up, 2))?;
     class.define_private_method("send_request", method!(Endpoint::request, 2))?;

@@ -1,17 +1,25 @@
-//! What the core tells, as Ruby objects: the Structs that `lib/wireloom/http2.rb` defines.
+//! Events of the core as Ruby objects: the Structs that `lib/wireloom/http2.rb` defines. Making them calls no method, so that it
+//! may happen while the connection is borrowed.
 
-use magnus::value::{Lazy, ReprValue};
-use magnus::{Class, Error, RArray, RClass, RModule, RString, Ruby, Value, prelude::*};
+use magnus::rb_sys::{AsRawValue, FromRawValue};
+use magnus::{Error, RArray, RClass, RModule, RString, Ruby, Value, prelude::*};
 use wireloom_http2::Event;
 use wireloom_http2::error::{Error as CoreError, ErrorCode};
 use wireloom_http2::field::FieldList;
 
+use crate::held::Immortal;
 use crate::hpack::statics;
 use crate::strings;
 
 macro_rules! classes {
     ($($name:ident = $text:literal,)*) => {
-        $(static $name: Lazy<RClass> = Lazy::new(|ruby| class(ruby, $text));)*
+        $(static $name: Immortal<RClass> = Immortal::new();)*
+
+        /// Looks the Structs up.
+        pub(super) fn complete(ruby: &Ruby, module: RModule) -> Result<(), Error> {
+            $($name.set(ruby, module.const_get($text)?);)*
+            Ok(())
+        }
     };
 }
 
@@ -35,15 +43,7 @@ classes! {
     FAILURE = "Failure",
 }
 
-fn class(ruby: &Ruby, name: &str) -> RClass {
-    ruby.class_object()
-        .const_get::<_, RModule>("Wireloom")
-        .and_then(|wireloom| wireloom.const_get::<_, RModule>("HTTP2"))
-        .and_then(|http2| http2.const_get(name))
-        .unwrap_or_else(|_| ruby.class_object())
-}
-
-/// An event as an object; none for one that this gem does not know yet.
+/// An event as an object; none for one that this gem does not know.
 pub(super) fn object(ruby: &Ruby, event: Event<'_>) -> Result<Option<Value>, Error> {
     let made = match event {
         Event::Request { stream, fields, end_stream, .. } => {
@@ -67,11 +67,11 @@ pub(super) fn object(ruby: &Ruby, event: Event<'_>) -> Result<Option<Value>, Err
             new(ruby, &PROMISE, &[parent, id(ruby, promised.id()), headers(ruby, fields)?])
         }
         Event::Data { stream, data, end_stream } => {
-            let data = strings::binary(data).as_value();
+            let data = strings::binary(ruby, data).as_value();
             new(ruby, &DATA, &[id(ruby, stream.id()), data, flag(ruby, end_stream)])
         }
         Event::Reset { stream, code, error } => {
-            let message = error.map_or(ruby.qnil().as_value(), |error| text(error.reason()));
+            let message = error.map_or(ruby.qnil().as_value(), |error| text(ruby, error.reason()));
             new(ruby, &RESET, &[id(ruby, stream.id()), name(ruby, code), message])
         }
         Event::Refused { stream } => new(ruby, &REFUSED, &[id(ruby, stream.id())]),
@@ -80,10 +80,10 @@ pub(super) fn object(ruby: &Ruby, event: Event<'_>) -> Result<Option<Value>, Err
         Event::SettingsAcknowledged => new(ruby, &SETTINGS_ACKNOWLEDGED, &[]),
         Event::Pong { payload, round_trip } => {
             let seconds = ruby.float_from_f64(round_trip.as_secs_f64()).as_value();
-            new(ruby, &PONG, &[strings::binary(&payload).as_value(), seconds])
+            new(ruby, &PONG, &[strings::binary(ruby, &payload).as_value(), seconds])
         }
         Event::GoAway { last_stream_id, code, debug_data } => {
-            let debug = strings::binary(debug_data).as_value();
+            let debug = strings::binary(ruby, debug_data).as_value();
             new(ruby, &GO_AWAY, &[id(ruby, last_stream_id.get()), name(ruby, code), debug])
         }
         Event::Priority { stream, priority } => {
@@ -91,13 +91,14 @@ pub(super) fn object(ruby: &Ruby, event: Event<'_>) -> Result<Option<Value>, Err
             new(ruby, &PRIORITY, &[id(ruby, stream.id()), urgency, flag(ruby, priority.incremental)])
         }
         Event::AltSvc { stream_id, origin, value } => {
-            let (origin, value) = (strings::binary(origin).as_value(), strings::binary(value).as_value());
+            let (origin, value) =
+                (strings::binary(ruby, origin).as_value(), strings::binary(ruby, value).as_value());
             new(ruby, &ALT_SVC, &[id(ruby, stream_id.get()), origin, value])
         }
         Event::Origin(origins) => {
             let list = ruby.ary_new();
             for origin in origins.iter() {
-                list.push(strings::utf8_or_ascii(origin))?;
+                list.push(strings::utf8_or_ascii(ruby, origin))?;
             }
             new(ruby, &ORIGIN, &[list.as_value()])
         }
@@ -109,11 +110,23 @@ pub(super) fn object(ruby: &Ruby, event: Event<'_>) -> Result<Option<Value>, Err
 /// The connection's end, by the peer's fault.
 pub(super) fn failure(ruby: &Ruby, error: CoreError) -> Result<Value, Error> {
     let code = error.code().unwrap_or(ErrorCode::INTERNAL_ERROR);
-    new(ruby, &FAILURE, &[name(ruby, code), text(error.reason())])
+    new(ruby, &FAILURE, &[name(ruby, code), text(ruby, error.reason())])
 }
 
-fn new(ruby: &Ruby, class: &Lazy<RClass>, members: &[Value]) -> Result<Value, Error> {
-    ruby.get_inner(class).new_instance(members)
+/// An object of a Struct, without `initialize`.
+fn new(ruby: &Ruby, class: &Immortal<RClass>, members: &[Value]) -> Result<Value, Error> {
+    let class = class.get(ruby).as_raw();
+    // SAFETY: the class is a Struct with as many members, or an ordinary one without any; the object is on this stack.
+    unsafe {
+        if members.is_empty() {
+            return Ok(Value::from_raw(rb_sys::rb_obj_alloc(class)));
+        }
+        let object = rb_sys::rb_struct_alloc_noinit(class);
+        for (at, member) in members.iter().enumerate() {
+            rb_sys::rb_struct_aset(object, rb_sys::LONG2FIX(at as _), member.as_raw());
+        }
+        Ok(Value::from_raw(object))
+    }
 }
 
 fn id(ruby: &Ruby, number: u32) -> Value {
@@ -124,8 +137,8 @@ fn flag(ruby: &Ruby, flag: bool) -> Value {
     if flag { ruby.qtrue().as_value() } else { ruby.qfalse().as_value() }
 }
 
-fn text(text: &str) -> Value {
-    strings::utf8(text, text.is_ascii()).as_value()
+fn text(ruby: &Ruby, text: &str) -> Value {
+    strings::text(ruby, text).as_value()
 }
 
 /// An error code as a Symbol, `:cancel`; unknown ones as Integers.
@@ -142,8 +155,8 @@ fn headers(ruby: &Ruby, fields: &FieldList) -> Result<Value, Error> {
     for field in fields.iter() {
         let name: RString = statics()
             .name(field.token())
-            .unwrap_or_else(|| strings::frozen(strings::utf8_or_ascii(field.name())));
-        list.push(ruby.ary_new_from_values(&[name, strings::utf8_or_ascii(field.value())]))?;
+            .unwrap_or_else(|| strings::utf8_or_ascii_frozen(ruby, field.name()));
+        list.push(ruby.ary_new_from_values(&[name, strings::utf8_or_ascii(ruby, field.value())]))?;
     }
     Ok(list.as_value())
 }

@@ -4,9 +4,15 @@ mod drop_in;
 mod endpoint;
 mod events;
 
+use magnus::prelude::*;
 use magnus::{Error, RModule, Ruby};
 
 pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     endpoint::init(ruby, wireloom)?;
     drop_in::init(ruby, wireloom)
+}
+
+/// Called when the Ruby part of the module is loaded.
+pub(crate) fn complete(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
+    events::complete(ruby, wireloom.const_get("HTTP2")?)
 }

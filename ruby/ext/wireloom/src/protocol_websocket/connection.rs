@@ -1,50 +1,50 @@
-//! `Connection#read`: the short way for a message in one frame, which makes no frame object and calls no method but the
-//! stream's; everything else goes on in Ruby, at `wireloom_read_on`.
+//! `Connection#read`: a fast path for a message in one frame, which makes no frame object and calls no method but the
+//! stream's; everything else continues in Ruby, at `wireloom_read_on`.
 
 use std::ffi::c_int;
 
 use magnus::error::ErrorType;
 use magnus::prelude::*;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
-use magnus::{Error, Fixnum, RArray, RClass, RModule, Ruby, TryConvert, Value, method};
+use magnus::{Error, Fixnum, RArray, RClass, RModule, Ruby, TryConvert, Value};
 use rb_sys::{ID, rb_ivar_get};
 
 use super::framer::{self, Frame, Limit, RawMethod};
 use super::names::{self, Names};
 use super::{epoch, payload, reopened};
-use crate::panic::guard;
+use crate::guard::enter;
 
-/// What `wireloom_plain?` remembers: below the epoch so many bits of the longest message.
+/// The result of `wireloom_plain?` holds the length of the longest message in this many bits, and the epoch above them.
 const PLAIN_LEN_BITS: u32 = 30;
 
 /// RFC 6455 §7.4.1.
 const INVALID_PAYLOAD: u16 = 1007;
 
 pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
-    let short: RawMethod = read;
-    protocol.const_get::<_, RClass>("Connection")?.define_method("read", short)
+    protocol.const_get::<_, RClass>("Connection")?.define_method("read", read as RawMethod)
 }
 
 /// `read(**options)`.
 unsafe extern "C" fn read(argc: c_int, argv: *const Value, connection: Value) -> Value {
     // SAFETY: Ruby calls this, with a connection; nothing here has a destructor.
     unsafe {
-        if let Some(message) = read_in_memory(connection) {
-            return message;
-        }
-        let long: RawMethod = method!(read_guarded, -1);
-        long(argc, argv, connection)
+        enter(|ruby| match read_in_memory(ruby, connection) {
+            Some(message) => Ok(message),
+            None => {
+                let args = if argc == 0 { &[] } else { std::slice::from_raw_parts(argv, argc as usize) };
+                read_any(ruby, connection, args)
+            }
+        })
     }
 }
 
-/// A message that lies whole, in one frame, in a `StringIO`; `None`, and nothing is taken, for everything else.
+/// A message that is complete, in one frame, in a `StringIO`; `None`, and nothing is taken, for everything else.
 ///
 /// # Safety
 /// As for `Stream::window`.
 #[inline]
-unsafe fn read_in_memory(connection: Value) -> Option<Value> {
+unsafe fn read_in_memory(ruby: &Ruby, connection: Value) -> Option<Value> {
     let names = names::get()?;
-    let ruby = Ruby::get_with(connection);
     let framer = ivar(connection, names.framer);
     let limit = known_plain(names, connection, framer)?;
     if !is_ready(names, connection) {
@@ -55,7 +55,7 @@ unsafe fn read_in_memory(connection: Value) -> Option<Value> {
         return None;
     }
     // SAFETY: the caller vouches for it.
-    unsafe { framer::take_in_memory(&ruby, stream, limit, |frame| message_of(&ruby, names, frame)) }
+    unsafe { framer::take_in_memory(ruby, stream, limit, |frame| message_of(ruby, names, frame)) }
 }
 
 /// The message in a frame that holds all of it; `None` for other frames, and text that is not UTF-8.
@@ -65,54 +65,52 @@ fn message_of(ruby: &Ruby, names: &Names, frame: Frame) -> Option<Value> {
         return None;
     }
     let is_text = frame.opcode == 1;
-    let buffer = payload::message(frame.payload, frame.fresh, frame.mask, is_text)?;
+    let buffer = payload::message(ruby, frame.payload, frame.fresh, frame.mask, is_text)?;
     let class = if is_text { names.text_message } else { names.binary_message };
-    Some(names.object(ruby.get_inner(class), [(names.buffer, buffer.as_raw())]))
+    Some(names.object(class.get(), [(names.buffer, buffer.as_raw())]))
 }
 
 /// Whether no message has begun, and nothing decorates the reading.
 #[inline]
 fn is_ready(names: &Names, connection: Value) -> bool {
-    ivar(connection, names.state).as_raw() != names.closed
+    ivar(connection, names.state).as_raw() != names.closed.get().as_raw()
         && RArray::from_value(ivar(connection, names.pending)).is_some_and(|frames| frames.is_empty())
         && ivar(connection, names.reader).as_raw() == connection.as_raw()
 }
 
-fn read_guarded(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error> {
-    guard(ruby, || {
-        let names = names::get().ok_or_else(|| Error::new(ruby.exception_runtime_error(), "not attached"))?;
-        let nil = ruby.qnil().as_value();
-        let framer = ivar(rb_self, names.framer);
-        if !is_plain(names, rb_self, framer)? {
-            framer.funcall::<_, _, Value>("flush", ())?;
-            return read_on(rb_self, nil, args);
-        }
-        let stream = framer::stream(names, framer);
-        stream.flush()?;
-        if ivar(rb_self, names.state).as_raw() == names.closed {
-            return Ok(nil);
-        }
-        if !is_ready(names, rb_self) {
-            return read_on(rb_self, nil, args);
-        }
-        let limit = ivar(rb_self, names.maximum_message_size);
-        let limit = Limit::Message(if limit.is_nil() { u64::MAX } else { u64::try_convert(limit)? });
-        let frame = match framer::read(ruby, names, stream, limit) {
-            Ok(frame) => frame,
-            Err(error) => return read_failed(rb_self, error, false),
-        };
-        if !frame.is_message() {
-            let frame = frame.into_object(ruby, names, ivar(framer, names.frames_by_opcode).as_raw())?;
-            return read_on(rb_self, frame, args);
-        }
-        message_of(ruby, names, frame).map(Ok).unwrap_or_else(|| {
-            let message = "invalid UTF-8 in text frame!".to_owned();
-            read_failed(rb_self, names.protocol_error(ruby, message, INVALID_PAYLOAD), true)
-        })
+fn read_any(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error> {
+    let names = names::get().ok_or_else(|| Error::new(ruby.exception_runtime_error(), "not attached"))?;
+    let nil = ruby.qnil().as_value();
+    let framer = ivar(rb_self, names.framer);
+    if !is_plain(names, rb_self, framer)? {
+        framer.funcall::<_, _, Value>("flush", ())?;
+        return read_on(rb_self, nil, args);
+    }
+    let stream = framer::stream(names, framer);
+    stream.flush()?;
+    if ivar(rb_self, names.state).as_raw() == names.closed.get().as_raw() {
+        return Ok(nil);
+    }
+    if !is_ready(names, rb_self) {
+        return read_on(rb_self, nil, args);
+    }
+    let limit = ivar(rb_self, names.maximum_message_size);
+    let limit = Limit::Message(if limit.is_nil() { u64::MAX } else { u64::try_convert(limit)? });
+    let frame = match framer::read(ruby, names, stream, limit) {
+        Ok(frame) => frame,
+        Err(error) => return read_failed(rb_self, error, false),
+    };
+    if !frame.is_message() {
+        let frame = frame.into_object(ruby, names, ivar(framer, names.frames_by_opcode).as_raw())?;
+        return read_on(rb_self, frame, args);
+    }
+    message_of(ruby, names, frame).map(Ok).unwrap_or_else(|| {
+        let message = "invalid UTF-8 in text frame!".to_owned();
+        read_failed(rb_self, names.protocol_error(message, INVALID_PAYLOAD), true)
     })
 }
 
-/// Whether nothing that the short way jumps over has been overridden: neither in the classes nor for these two objects.
+/// Whether no method that the fast path omits has been overridden, neither in the classes nor for these two objects.
 fn is_plain(names: &Names, connection: Value, framer: Value) -> Result<bool, Error> {
     if known_plain(names, connection, framer).is_some() {
         return Ok(true);
@@ -123,7 +121,7 @@ fn is_plain(names: &Names, connection: Value, framer: Value) -> Result<bool, Err
     connection.funcall("wireloom_plain?", ())
 }
 
-/// The same, as far as it is remembered: then how long a message may be, or less. What is longer goes the long way.
+/// The same, when it was found out before: then the longest message that the fast path takes.
 #[inline]
 fn known_plain(names: &Names, connection: Value, framer: Value) -> Option<Limit> {
     let plain = Fixnum::from_value(ivar(connection, names.plain))?.to_i64();
@@ -132,14 +130,14 @@ fn known_plain(names: &Names, connection: Value, framer: Value) -> Option<Limit>
         .then_some(Limit::Message((plain & ((1 << PLAIN_LEN_BITS) - 1)) as u64))
 }
 
-/// Whether nothing is overridden for this object alone: that makes a singleton class, which `class` is then.
+/// Whether the object has no singleton class, which `class` would be.
 #[inline]
 fn is_plain_object(value: Value) -> bool {
     // SAFETY: a live object.
     value.class().as_raw() == unsafe { rb_sys::rb_obj_class(value.as_raw()) }
 }
 
-/// Goes on in Ruby, with a frame that was read, if any. `args` are the options of `read`, as a Hash when there are any.
+/// Continues in Ruby, with a frame that was read, if any. `args` are the options of `read`, as a Hash when there are any.
 fn read_on(connection: Value, frame: Value, args: &[Value]) -> Result<Value, Error> {
     match args {
         [] => connection.funcall("wireloom_read_on", (frame,)),

@@ -4,13 +4,13 @@ use std::ffi::c_int;
 
 use magnus::prelude::*;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
-use magnus::{Error, KwArgs, RClass, RHash, RModule, RString, Ruby, TryConvert, Value, method};
+use magnus::{Error, KwArgs, RClass, RHash, RModule, RString, Ruby, TryConvert, Value};
 use rb_sys::{Qfalse, VALUE, rb_ivar_get};
 
 use super::names::{self, Names};
 use super::reopened;
 use super::stream::Stream;
-use crate::panic::guard;
+use crate::guard::enter;
 use crate::strings;
 
 /// What `MAXIMUM_ALLOWED_FRAME_SIZE` is.
@@ -34,7 +34,7 @@ pub(super) struct Frame {
     pub(super) opcode: u8,
     pub(super) mask: Option<[u8; 4]>,
     pub(super) payload: RString,
-    /// The payload was made here and nobody has seen it.
+    /// The payload was made here, so that no code of Ruby has seen it.
     pub(super) fresh: bool,
 }
 
@@ -54,55 +54,58 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
 /// A method as Ruby calls it: the number of arguments, these, and the receiver. Ruby may raise through it.
 pub(super) type RawMethod = unsafe extern "C" fn(c_int, *const Value, Value) -> Value;
 
-/// `read_frame(maximum_frame_size = 2**63)`: the short way for a frame that lies whole in a `StringIO`, on which catching what
-/// that raises would be an eighth of the time.
+/// `read_frame(maximum_frame_size = 2**63)`, with a fast path for a frame that is complete in a `StringIO`: there a `protect`
+/// would take an eighth of the time.
 unsafe extern "C" fn read_frame(argc: c_int, argv: *const Value, framer: Value) -> Value {
-    let long: RawMethod = method!(read_frame_guarded, -1);
     // SAFETY: Ruby calls this, with a framer; nothing here has a destructor.
     unsafe {
-        let frame = if argc == 0 { read_frame_in_memory(framer) } else { None };
-        frame.unwrap_or_else(|| long(argc, argv, framer))
+        enter(|ruby| {
+            if argc == 0 {
+                return match read_frame_in_memory(ruby, framer) {
+                    Some(frame) => Ok(frame),
+                    None => read_any_frame(ruby, framer, &[]),
+                };
+            }
+            read_any_frame(ruby, framer, std::slice::from_raw_parts(argv, argc as usize))
+        })
     }
 }
 
 /// # Safety
 /// As for `Stream::window`.
 #[inline]
-unsafe fn read_frame_in_memory(framer: Value) -> Option<Value> {
+unsafe fn read_frame_in_memory(ruby: &Ruby, framer: Value) -> Option<Value> {
     let names = names::get()?;
-    let ruby = Ruby::get_with(framer);
     let stream = stream(names, framer);
     // SAFETY: an object and an interned name.
     let frames = unsafe { rb_ivar_get(framer.as_raw(), names.frames_by_opcode) };
-    if !stream.is_memory() || !names.is_default(&ruby, frames) || reopened() {
+    if !stream.is_memory() || !names.is_default(frames) || reopened() {
         return None;
     }
     // SAFETY: the caller vouches for it.
     unsafe {
-        take_in_memory(&ruby, stream, Limit::Frame(PAYLOAD_LEN_MAX), |frame| {
-            let class = names.frame_class(&ruby, frame.opcode);
-            Some(frame.allocate(&ruby, names, class))
+        take_in_memory(ruby, stream, Limit::Frame(PAYLOAD_LEN_MAX), |frame| {
+            let class = names.frame_class(frame.opcode);
+            Some(frame.allocate(ruby, names, class))
         })
     }
 }
 
-fn read_frame_guarded(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error> {
-    guard(ruby, || {
-        let names = names::get().ok_or_else(|| Error::new(ruby.exception_runtime_error(), "not attached"))?;
-        let max = match args {
-            [] => PAYLOAD_LEN_MAX,
-            // Whatever is above all lengths does not fit into 64 bits, and limits nothing.
-            [max] => u64::try_convert(*max).unwrap_or(PAYLOAD_LEN_MAX),
-            _ => {
-                let message = format!("wrong number of arguments (given {}, expected 0..1)", args.len());
-                return Err(Error::new(ruby.exception_arg_error(), message));
-            }
-        };
-        let frame = read(ruby, names, stream(names, rb_self), Limit::Frame(max))?;
-        // SAFETY: an object and an interned name.
-        let frames = unsafe { rb_ivar_get(rb_self.as_raw(), names.frames_by_opcode) };
-        frame.into_object(ruby, names, frames)
-    })
+fn read_any_frame(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error> {
+    let names = names::get().ok_or_else(|| Error::new(ruby.exception_runtime_error(), "not attached"))?;
+    let max = match args {
+        [] => PAYLOAD_LEN_MAX,
+        // Whatever is above all lengths does not fit into 64 bits, and limits nothing.
+        [max] => u64::try_convert(*max).unwrap_or(PAYLOAD_LEN_MAX),
+        _ => {
+            let message = format!("wrong number of arguments (given {}, expected 0..1)", args.len());
+            return Err(Error::new(ruby.exception_arg_error(), message));
+        }
+    };
+    let frame = read(ruby, names, stream(names, rb_self), Limit::Frame(max))?;
+    // SAFETY: an object and an interned name.
+    let frames = unsafe { rb_ivar_get(rb_self.as_raw(), names.frames_by_opcode) };
+    frame.into_object(ruby, names, frames)
 }
 
 /// What the framer reads from.
@@ -112,7 +115,8 @@ pub(super) fn stream(names: &Names, framer: Value) -> Stream<'_> {
     Stream::new(names, unsafe { Value::from_raw(rb_ivar_get(framer.as_raw(), names.stream)) })
 }
 
-/// What `make` makes of a frame that lies whole in a `StringIO`. `None`, and nothing is taken, when none does or nothing is made.
+/// The result of `make` for a frame that is complete in a `StringIO`. `None`, and nothing is consumed, without such a frame or
+/// result.
 ///
 /// # Safety
 /// As for `Stream::window`.
@@ -126,11 +130,10 @@ pub(super) unsafe fn take_in_memory<T>(
     // SAFETY: the caller vouches for it.
     let window = unsafe { stream.window() }?;
     let look = |bytes: &[u8]| {
-        let (frame, used) = Frame::whole(bytes, limit)?;
+        let (frame, used) = Frame::whole(ruby, bytes, limit)?;
         Some((make(frame)?, used))
     };
-    // What panics here does so again on the long way, which tells.
-    let (made, used) = guard(ruby, || Ok(window.look(look))).ok().flatten()?;
+    let (made, used) = window.look(look)?;
     // SAFETY: the caller vouches for it.
     unsafe { stream.skip(ruby, window, used) };
     Some(made)
@@ -144,8 +147,8 @@ pub(super) fn read(ruby: &Ruby, names: &Names, stream: Stream<'_>, limit: Limit)
     let &[first, second] = head.as_ref().map_or(&[][..], |head| unsafe { head.as_slice() }) else {
         return Err(eof("Could not read frame header!"));
     };
-    let start = Start::decode(first, second)
-        .map_err(|message| names.protocol_error(ruby, message, PROTOCOL_ERROR))?;
+    let start =
+        Start::decode(first, second).map_err(|message| names.protocol_error(message, PROTOCOL_ERROR))?;
     let extended = start.extended_len();
     let wanted = extended + if start.masked { 4 } else { 0 };
     let mut head = [0; 12];
@@ -167,7 +170,7 @@ pub(super) fn read(ruby: &Ruby, names: &Names, stream: Stream<'_>, limit: Limit)
     let mask =
         start.masked.then(|| [head[extended], head[extended + 1], head[extended + 2], head[extended + 3]]);
     if let Some((message, code)) = limit.exceeded(len) {
-        return Err(names.protocol_error(ruby, message, code));
+        return Err(names.protocol_error(message, code));
     }
     let payload = stream.read(ruby, len)?.ok_or_else(|| eof("Could not read payload!"))?;
     if payload.len() as u64 != len {
@@ -231,9 +234,9 @@ impl Start {
 }
 
 impl Frame {
-    /// The frame that `bytes` begin with, and its length, when all of it is there and keeps to the rules and the `limit`.
+    /// The frame that `bytes` begin with, and its length, when it is complete, valid and within the `limit`.
     #[inline]
-    fn whole(bytes: &[u8], limit: Limit) -> Option<(Self, usize)> {
+    fn whole(ruby: &Ruby, bytes: &[u8], limit: Limit) -> Option<(Self, usize)> {
         let &[first, second, ..] = bytes else { return None };
         let start = Start::decode(first, second).ok()?;
         let extended = start.extended_len();
@@ -246,7 +249,8 @@ impl Frame {
         let payload = bytes.get(at..)?.get(..usize::try_from(len).ok()?)?;
         let mask = head.get(extended..).and_then(|key| key.try_into().ok());
         let Start { finished, flags, opcode, .. } = start;
-        let frame = Self { finished, flags, opcode, mask, payload: strings::binary(payload), fresh: true };
+        let frame =
+            Self { finished, flags, opcode, mask, payload: strings::binary(ruby, payload), fresh: true };
         Some((frame, at + payload.len()))
     }
 
@@ -259,23 +263,23 @@ impl Frame {
     /// The frame as an object of the class that `frames` has for its opcode.
     #[inline]
     pub(super) fn into_object(self, ruby: &Ruby, names: &Names, frames: VALUE) -> Result<Value, Error> {
-        if names.is_default(ruby, frames) && !reopened() {
-            let class = names.frame_class(ruby, self.opcode);
+        if names.is_default(frames) && !reopened() {
+            let class = names.frame_class(self.opcode);
             return Ok(self.allocate(ruby, names, class));
         }
         // SAFETY: what the framer keeps.
         let class: Value = unsafe { Value::from_raw(frames) }.funcall("[]", (self.opcode,))?;
-        let class = if class.to_bool() { class } else { names.frame_class(ruby, 0xF).as_value() };
-        if names.is_frame_class(ruby, class)
+        let class = if class.to_bool() { class } else { names.frame_class(0xF).as_value() };
+        if names.is_frame_class(class)
             && !reopened()
             && let Some(class) = RClass::from_value(class)
         {
             return Ok(self.allocate(ruby, names, class));
         }
         // SAFETY: `false` is a constant.
-        let mask = self
-            .mask
-            .map_or(unsafe { Value::from_raw(Qfalse as VALUE) }, |key| strings::binary(&key).as_value());
+        let mask = self.mask.map_or(unsafe { Value::from_raw(Qfalse as VALUE) }, |key| {
+            strings::binary(ruby, &key).as_value()
+        });
         let options: RHash = kwargs_of(ruby, self.flags, self.opcode, mask)?;
         class.funcall("new", (self.finished, self.payload, KwArgs(options)))
     }
@@ -310,27 +314,25 @@ pub(super) fn header(
     length: u64,
     mask: Value,
 ) -> Result<RString, Error> {
-    guard(ruby, || {
-        let masked = mask.to_bool();
-        let mut bytes = Vec::with_capacity(14);
-        bytes.push(u8::from(finished) << 7 | (flags & 7) << 4 | opcode & 0xF);
-        let bit = u8::from(masked) << 7;
-        match length {
-            0..=125 => bytes.push(bit | length as u8),
-            126..=0xFFFF => {
-                bytes.push(bit | 126);
-                bytes.extend_from_slice(&(length as u16).to_be_bytes());
-            }
-            _ => {
-                bytes.push(bit | 127);
-                bytes.extend_from_slice(&length.to_be_bytes());
-            }
+    let masked = mask.to_bool();
+    let mut bytes = Vec::with_capacity(14);
+    bytes.push(u8::from(finished) << 7 | (flags & 7) << 4 | opcode & 0xF);
+    let bit = u8::from(masked) << 7;
+    match length {
+        0..=125 => bytes.push(bit | length as u8),
+        126..=0xFFFF => {
+            bytes.push(bit | 126);
+            bytes.extend_from_slice(&(length as u16).to_be_bytes());
         }
-        if masked {
-            let mask = RString::try_convert(mask)?;
-            // SAFETY: copied at once.
-            bytes.extend_from_slice(unsafe { mask.as_slice() });
+        _ => {
+            bytes.push(bit | 127);
+            bytes.extend_from_slice(&length.to_be_bytes());
         }
-        Ok(strings::binary(&bytes))
-    })
+    }
+    if masked {
+        let mask = RString::try_convert(mask)?;
+        // SAFETY: copied at once.
+        bytes.extend_from_slice(unsafe { mask.as_slice() });
+    }
+    Ok(strings::binary(ruby, &bytes))
 }

@@ -1,5 +1,5 @@
-//! What the drop-in replacement of the gem `protocol-websocket` does natively: reading frames off a stream, masking, the
-//! headers of frames, and the short way from a frame to a message. The classes are Ruby's (`lib/wireloom/drop_in/`).
+//! The native part of the drop-in replacement of the gem `protocol-websocket`: reading frames from a stream, masking, the
+//! headers of frames, and a fast path from a frame to a message. The classes are in Ruby (`lib/wireloom/drop_in/`).
 
 mod connection;
 mod framer;
@@ -11,12 +11,14 @@ mod utf8;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use magnus::prelude::*;
-use magnus::{Error, RModule, Ruby, Value, function};
+use magnus::{Error, RModule, Ruby, Value};
 
-/// Counts what was overridden since `attach`; what a connection remembers of itself holds for one count.
+use crate::guard::function;
+
+/// Counts overridden methods since `attach`; what was found out about a connection holds for one count.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// Whether one of the replacement's own classes was reopened: then no short way is taken any more.
+/// Whether one of the replacement's own classes was reopened: then no fast path is taken any more.
 static REOPENED: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
@@ -38,7 +40,7 @@ fn attach(protocol: RModule) -> Result<(), Error> {
     names::attach(protocol)
 }
 
-/// Told by `Watch` that `class`, or what some class includes, overrides something that the short ways jump over.
+/// Called by `Watch` when `class`, or a module, overrides a method that the fast paths omit.
 fn overridden(class: Value) {
     let Some(names) = names::get() else { return };
     EPOCH.fetch_add(1, Ordering::Relaxed);

@@ -1,23 +1,24 @@
-//! The classes and the names that the native side reaches for, looked up once.
+//! The classes and the names that the native part uses, looked up while the drop-in loads.
 
 use std::sync::OnceLock;
 
 use magnus::prelude::*;
 use magnus::rb_sys::{AsRawValue, FromRawValue};
-use magnus::value::Opaque;
 use magnus::{Error, ExceptionClass, RClass, RHash, RModule, Ruby, Value};
 use rb_sys::{ID, VALUE, rb_intern3, rb_ivar_set, rb_usascii_encoding};
+
+use crate::held::Registered;
 
 /// See the module.
 pub(super) struct Names {
     /// By opcode; where there is none, `Frame`.
-    frames: [Opaque<RClass>; 16],
-    default_frames: Opaque<RHash>,
-    others: [Opaque<RClass>; 4],
-    pub(super) text_message: Opaque<RClass>,
-    pub(super) binary_message: Opaque<RClass>,
-    protocol_error: Opaque<ExceptionClass>,
-    string_io: VALUE,
+    frames: [Registered<RClass>; 16],
+    default_frames: Registered<RHash>,
+    others: [Registered<RClass>; 4],
+    pub(super) text_message: Registered<RClass>,
+    pub(super) binary_message: Registered<RClass>,
+    protocol_error: Registered<ExceptionClass>,
+    string_io: Registered<RClass>,
     /// What makes an ordinary object of a class.
     allocate: unsafe extern "C" fn(VALUE) -> VALUE,
 
@@ -32,7 +33,7 @@ pub(super) struct Names {
     pub(super) reader: ID,
     pub(super) plain: ID,
     pub(super) maximum_message_size: ID,
-    pub(super) closed: VALUE,
+    pub(super) closed: Registered<magnus::Symbol>,
     pub(super) flush: ID,
     pub(super) read: ID,
     pub(super) string: ID,
@@ -51,13 +52,11 @@ pub(super) fn get() -> Option<&'static Names> {
 
 pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
     let ruby = Ruby::get_with(protocol);
-    let class = |name: &str| -> Result<RClass, Error> {
-        let class: RClass = protocol.const_get(name)?;
-        ruby.gc_register_mark_object(class);
-        Ok(class)
+    let class = |name: &str| -> Result<_, Error> {
+        Ok(Registered::new(&ruby, protocol.const_get::<_, RClass>(name)?))
     };
     let frame = class("Frame")?;
-    let mut frames = [frame.into(); 16];
+    let mut frames = [frame; 16];
     for (opcode, name) in [
         (0x0, "ContinuationFrame"),
         (0x1, "TextFrame"),
@@ -66,31 +65,23 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
         (0x9, "PingFrame"),
         (0xA, "PongFrame"),
     ] {
-        frames[opcode] = class(name)?.into();
+        frames[opcode] = class(name)?;
     }
     let default_frames: RHash = protocol.const_get("FRAMES")?;
-    ruby.gc_register_mark_object(default_frames);
     let error: ExceptionClass = protocol.const_get("ProtocolError")?;
-    ruby.gc_register_mark_object(error);
     let string_io: RClass = ruby.class_object().const_get("StringIO")?;
-    ruby.gc_register_mark_object(string_io);
     // SAFETY: a class; what it answers stays.
     let allocate = unsafe { rb_sys::rb_get_alloc_func(ruby.class_object().as_raw()) };
     let allocate =
         allocate.ok_or_else(|| Error::new(ruby.exception_runtime_error(), "objects have no allocator"))?;
     let names = Names {
         frames,
-        default_frames: default_frames.into(),
-        others: [
-            class("Framer")?.into(),
-            class("Connection")?.into(),
-            class("Message")?.into(),
-            frame.into(),
-        ],
-        text_message: class("TextMessage")?.into(),
-        binary_message: class("BinaryMessage")?.into(),
-        protocol_error: error.into(),
-        string_io: string_io.as_raw(),
+        default_frames: Registered::new(&ruby, default_frames),
+        others: [class("Framer")?, class("Connection")?, class("Message")?, frame],
+        text_message: class("TextMessage")?,
+        binary_message: class("BinaryMessage")?,
+        protocol_error: Registered::new(&ruby, error),
+        string_io: Registered::new(&ruby, string_io),
         allocate,
         stream: id("@stream"),
         frames_by_opcode: id("@frames"),
@@ -103,8 +94,7 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
         reader: id("@reader"),
         plain: id("@wireloom_plain"),
         maximum_message_size: id("@maximum_message_size"),
-        // SAFETY: the symbol of an interned name, which stays.
-        closed: unsafe { rb_sys::rb_id2sym(id("closed")) },
+        closed: Registered::new(&ruby, ruby.to_symbol("closed")),
         flush: id("flush"),
         read: id("read"),
         string: id("string"),
@@ -119,14 +109,14 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
 impl Names {
     /// The class that frames of `opcode` become unless a framer has others.
     #[inline]
-    pub(super) fn frame_class(&self, ruby: &Ruby, opcode: u8) -> RClass {
-        ruby.get_inner(self.frames[usize::from(opcode & 0xF)])
+    pub(super) fn frame_class(&self, opcode: u8) -> RClass {
+        self.frames[usize::from(opcode & 0xF)].get()
     }
 
     /// An object of `class`, with its first instance variables, without `initialize`.
     #[inline]
     pub(super) fn object<const N: usize>(&self, class: RClass, variables: [(ID, VALUE); N]) -> Value {
-        // SAFETY: a class of ordinary objects, whose instance variables may be set while nobody has seen them; only
+        // SAFETY: a class of ordinary objects, whose instance variables may be set; only
         // NoMemoryError is raised.
         unsafe {
             let object = (self.allocate)(class.as_raw());
@@ -139,33 +129,32 @@ impl Names {
 
     /// Whether `frames` is the constant `FRAMES`.
     #[inline]
-    pub(super) fn is_default(&self, ruby: &Ruby, frames: VALUE) -> bool {
-        ruby.get_inner(self.default_frames).as_raw() == frames
+    pub(super) fn is_default(&self, frames: VALUE) -> bool {
+        self.default_frames.get().as_raw() == frames
     }
 
     /// Whether `class` makes the frames of a protocol's own kinds.
-    pub(super) fn is_frame_class(&self, ruby: &Ruby, class: Value) -> bool {
-        self.frames.iter().any(|own| ruby.get_inner(*own).as_raw() == class.as_raw())
+    pub(super) fn is_frame_class(&self, class: Value) -> bool {
+        self.frames.iter().any(|own| own.get().as_raw() == class.as_raw())
     }
 
     /// Whether `stream` is a `StringIO` and nothing made of one.
     #[inline]
     pub(super) fn is_string_io(&self, stream: Value) -> bool {
         // A singleton class, where there is one.
-        stream.class().as_raw() == self.string_io
+        stream.class().as_raw() == self.string_io.get().as_raw()
     }
 
     pub(super) fn is_own_class(&self, class: Value) -> bool {
-        let ruby = Ruby::get_with(class);
         let mut own =
             self.frames.iter().chain(&self.others).chain([&self.text_message, &self.binary_message]);
-        own.any(|own| ruby.get_inner(*own).as_raw() == class.as_raw())
+        own.any(|own| own.get().as_raw() == class.as_raw())
     }
 
     /// The exception that says how the peer broke the protocol.
     #[cold]
-    pub(super) fn protocol_error(&self, ruby: &Ruby, message: String, code: u16) -> Error {
-        match ruby.get_inner(self.protocol_error).new_instance((message, code)) {
+    pub(super) fn protocol_error(&self, message: String, code: u16) -> Error {
+        match self.protocol_error.get().new_instance((message, code)) {
             Ok(exception) => exception.into(),
             Err(error) => error,
         }

@@ -1,13 +1,13 @@
-//! What frames are read from: any object with `read(length)`. A `StringIO` is read where it lies.
+//! The object that frames are read from: any with `read(length)`. A `StringIO` is read in place.
 
 use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
 use magnus::{Error, Fixnum, RString, Ruby, TryConvert, Value};
-use rb_sys::{Qfalse, Qnil, VALUE, rb_funcallv};
+use rb_sys::{Qfalse, VALUE, rb_funcallv};
 
 use super::names::Names;
 use crate::strings;
 
-/// What is left of a `StringIO`: its string, and where in it.
+/// What is left of a `StringIO`: its string, and the position in it.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     string: VALUE,
@@ -15,10 +15,10 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The bytes, in which `look` may make objects, but no Ruby may run.
+    /// Runs `look` with the bytes; it may make objects, but runs no Ruby code.
     #[inline]
     pub(super) fn look<T>(self, look: impl FnOnce(&[u8]) -> T) -> T {
-        // SAFETY: the position is within the string, which lives on the stack until here and which nobody changes meanwhile.
+        // SAFETY: the position is within the string, which is on the stack until here, and no Ruby code runs that could change it.
         let bytes = unsafe { &strings::bytes(self.string)[self.pos..] };
         let seen = look(bytes);
         std::hint::black_box(self.string);
@@ -46,17 +46,18 @@ impl<'n> Stream<'n> {
     /// What is left of a `StringIO` that may be read and has not ended.
     ///
     /// # Safety
-    /// It [is one](Self::is_memory). Ruby may raise: this is called where an exception skips no destructor and no `guard`.
+    /// It [is one](Self::is_memory). Ruby may raise: this is called where an exception skips no destructor and no borrow.
     #[inline]
     pub(super) unsafe fn window(&self) -> Option<Window> {
-        // SAFETY: a live object and interned names; the caller vouches for what an exception skips. A StringIO's string is a
-        // String or nil, and its position a Fixnum.
+        // SAFETY: a live object and interned names; the caller vouches for what an exception skips. The methods may be
+        // overridden: their results are checked.
         unsafe {
-            let string = self.call(self.names.string);
-            if self.call(self.names.closed_read) != Qfalse as VALUE || string == Qnil as VALUE {
+            if self.call(self.names.closed_read) != Qfalse as VALUE {
                 return None;
             }
             let pos = Fixnum::from_value(Value::from_raw(self.call(self.names.pos)))?.to_i64();
+            // The last call: none that comes after it can change the String.
+            let string = RString::from_value(Value::from_raw(self.call(self.names.string)))?.as_raw();
             (0..rb_sys::RSTRING_LEN(string) as i64)
                 .contains(&pos)
                 .then_some(Window { string, pos: pos as usize })

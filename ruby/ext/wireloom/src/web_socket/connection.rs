@@ -1,24 +1,22 @@
 //! One end of a WebSocket, from its handshake on.
 //!
 //! ```text
-//! Unset -> Asking (client) ----------+--> Open
-//!      \-> Asked (server) -> Judging +
-//!                 any of them -> Over: refused, failed or given up
+//! New -> Requesting (client) -------------------+--> Open
+//!     \-> AwaitingRequest (server) -> Deciding -+
+//!                              any of them -> Closed: refused, failed or given up
 //! ```
 
+use super::event::Event;
 use super::options;
-use crate::panic::guard;
-use crate::{scratch, strings};
+use crate::clock::now;
+use crate::exclusive::Exclusive;
+use crate::guard::method;
+use crate::held::{Immortal, managed, plain};
+use crate::memory::Accounted;
+use crate::{keys, scratch, strings};
 use magnus::prelude::*;
-use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
 use magnus::typed_data::Obj;
-use magnus::{
-    DataTypeFunctions, Error, IntoValue, RArray, RClass, RHash, RModule, RString, Ruby, TypedData, Value,
-    method,
-};
-use std::cell::RefCell;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use magnus::{Error, ExceptionClass, RArray, RHash, RModule, RString, Ruby, Value};
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::handshake::client::{ClientHandshake, ClientOptions};
 use wireloom_ws::handshake::uri::Uri;
@@ -26,14 +24,32 @@ use wireloom_ws::handshake::{
     Acceptance, HandshakeError, HandshakeLimits, Negotiated, Request, Response, ServerHandshake, Version,
     client, server,
 };
-use wireloom_ws::{CloseCode, Config, Event, Transport};
+use wireloom_ws::{CloseCode, Config, Transport};
 
-/// Bytes that a client may send behind its request before it is answered: it has no business to.
+/// Bytes that a client may send behind its request before it is answered. It has no reason to.
 const EARLY_LEN_MAX: usize = 64 << 10;
 
-#[derive(TypedData, Default)]
-#[magnus(class = "Wireloom::WebSocket::Connection", free_immediately, size)]
-pub(crate) struct Connection(RefCell<Inner>);
+/// From this length on input is handled without the GVL, in bytes: about 50 µs of unmasking and validating.
+const DETACHED_LEN: usize = 512 << 10;
+/// The same where permessage-deflate was negotiated: input of this length takes about 50 µs or more to inflate.
+const DETACHED_COMPRESSED_LEN: usize = 4 << 10;
+/// A message of this length takes about 50 µs to compress.
+const DETACHED_DEFLATE_LEN: usize = 4 << 10;
+
+static ERROR: Immortal<ExceptionClass> = Immortal::new();
+
+#[derive(Default)]
+pub(crate) struct Connection {
+    inner: Exclusive<Inner>,
+    memory: Accounted,
+}
+
+plain!(Inner, Accounted);
+
+managed!(
+    Connection as "Wireloom::WebSocket::Connection" { inner, memory },
+    size = |connection| connection.inner.try_with(|inner| inner.heap_size()).unwrap_or(0)
+);
 
 #[derive(Default)]
 struct Inner {
@@ -42,524 +58,530 @@ struct Inner {
     deflate: Option<DeflateConfig>,
     subprotocol: Option<String>,
     compressed: bool,
-    /// What the handshake has to write.
+    /// Output of the handshake.
     out: Vec<u8>,
+    /// [`keys::forks`] when the masking keys of the connection were seeded.
+    forks: usize,
 }
 
 #[derive(Default)]
 enum State {
     #[default]
-    Unset,
-    Asking(Box<ClientHandshake>),
-    Asked(Box<ServerHandshake>),
-    /// A request waits to be judged; the bytes came behind it.
-    Judging(Box<Request>, Vec<u8>),
+    New,
+    Requesting(Box<ClientHandshake>),
+    AwaitingRequest(Box<ServerHandshake>),
+    /// A request waits for `accept` or `reject`; the bytes came behind it.
+    Deciding(Box<Request>, Vec<u8>),
     Open(Box<wireloom_ws::Connection>),
-    Over,
+    Closed,
 }
 
-impl DataTypeFunctions for Connection {
-    fn size(&self) -> usize {
-        let held = self.0.try_borrow().map_or(0, |inner| {
-            inner.out.capacity()
-                + match &inner.state {
-                    State::Open(connection) => size_of_val(&**connection) + connection.queued_len(),
-                    State::Judging(_, early) => early.capacity(),
-                    _ => 0,
-                }
-        });
-        size_of::<Self>() + held
+/// Why a call failed, before an exception is made of it.
+pub(super) enum Failure {
+    /// This end asked for something impossible.
+    Misuse(String),
+    NoRandomness(keys::NoRandomness),
+}
+
+impl Failure {
+    fn misuse(message: impl std::fmt::Display) -> Self {
+        Self::Misuse(message.to_string())
     }
-}
 
-/// The time that deadlines are measured in.
-fn now() -> Duration {
-    static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed()
-}
-
-fn random<const N: usize>(ruby: &Ruby) -> Result<[u8; N], Error> {
-    let mut bytes = [0; N];
-    getrandom::getrandom(&mut bytes)
-        .map_err(|error| Error::new(ruby.exception_runtime_error(), format!("no randomness: {error}")))?;
-    Ok(bytes)
-}
-
-fn class(ruby: &Ruby, name: &str) -> Result<RClass, Error> {
-    ruby.class_object()
-        .const_get::<_, RModule>("Wireloom")?
-        .const_get::<_, RModule>("WebSocket")?
-        .const_get(name)
-}
-
-/// `Wireloom::WebSocket::Error`: this end asked for what cannot be done.
-fn misuse(ruby: &Ruby, said: impl std::fmt::Display) -> Error {
-    match class(ruby, "Error") {
-        Ok(class) => match magnus::ExceptionClass::from_value(class.as_value()) {
-            Some(class) => Error::new(class, said.to_string()),
-            None => Error::new(ruby.exception_runtime_error(), said.to_string()),
-        },
-        Err(error) => error,
-    }
-}
-
-/// An event: an object of the Struct `Wireloom::WebSocket::name`. No code of Ruby runs for it, so that nothing can come between
-/// an event and the input behind it.
-fn event(ruby: &Ruby, name: &str, members: &[Value]) -> Result<Value, Error> {
-    let class = class(ruby, name)?.as_raw();
-    protect(|| {
-        // SAFETY: the class is a Struct with so many members; the closure owns nothing that a raise would leak.
-        unsafe {
-            let event = rb_sys::rb_struct_alloc_noinit(class);
-            for (at, member) in members.iter().enumerate() {
-                rb_sys::rb_struct_aset(event, rb_sys::LONG2FIX(at as _), member.as_raw());
-            }
-            event
+    #[cold]
+    fn raised(self, ruby: &Ruby) -> Error {
+        match self {
+            Self::Misuse(message) => Error::new(ERROR.get(ruby), message),
+            Self::NoRandomness(error) => error.raised(ruby),
         }
-    })
-    // SAFETY: it is an object of Ruby's.
-    .map(|event| unsafe { Value::from_raw(event) })
+    }
 }
 
-fn text(value: &str) -> RString {
-    strings::utf8(value, value.is_ascii())
+impl From<keys::NoRandomness> for Failure {
+    fn from(error: keys::NoRandomness) -> Self {
+        Self::NoRandomness(error)
+    }
+}
+
+fn misuse(ruby: &Ruby, message: impl std::fmt::Display) -> Error {
+    Failure::misuse(message).raised(ruby)
 }
 
 impl Connection {
-    fn ask(ruby: &Ruby, rb_self: Obj<Self>, url: String, options: RHash) -> Result<(), Error> {
-        guard(ruby, || {
-            let uri = Uri::parse(&url).map_err(|error| misuse(ruby, format_args!("{url}: {error}")))?;
-            let mut request = ClientOptions::new(uri.authority(), uri.resource());
-            for name in options::option::<Vec<String>>(options, ruby, "subprotocols")?.unwrap_or_default() {
-                request = request.subprotocol(name);
-            }
-            if let Some(origin) = options::option::<String>(options, ruby, "origin")? {
-                request = request.origin(origin);
-            }
-            for (name, value) in options::pairs(options::option(options, ruby, "headers")?)? {
-                request = request.header(name, value);
-            }
-            let deflate = options::deflate(ruby, options)?;
-            if let Some(deflate) = &deflate {
-                request = request.deflate(deflate.clone());
-            }
-            let handshake = ClientHandshake::new(request, random(ruby)?, HandshakeLimits::default())
-                .map_err(|error| misuse(ruby, error))?;
-            let config = options::config(ruby, options)?;
-            *rb_self.0.borrow_mut() = Inner {
-                out: handshake.request().to_vec(),
-                state: State::Asking(Box::new(handshake)),
-                config,
-                deflate,
-                ..Inner::default()
-            };
-            Ok(())
-        })
+    /// `ask(url, options)`: begins as a client.
+    fn ask(ruby: &Ruby, this: Obj<Self>, url: String, options: RHash) -> Result<(), Error> {
+        let uri = Uri::parse(&url).map_err(|error| misuse(ruby, format_args!("{url}: {error}")))?;
+        let mut request = ClientOptions::new(uri.authority(), uri.resource());
+        for name in options::option::<Vec<String>>(options, ruby, "subprotocols")?.unwrap_or_default() {
+            request = request.subprotocol(name);
+        }
+        if let Some(origin) = options::option::<String>(options, ruby, "origin")? {
+            request = request.origin(origin);
+        }
+        for (name, value) in options::pairs(options::option(options, ruby, "headers")?)? {
+            request = request.header(name, value);
+        }
+        let deflate = options::deflate(ruby, options)?;
+        if let Some(deflate) = &deflate {
+            request = request.deflate(deflate.clone());
+        }
+        let key = keys::random().map_err(|error| error.raised(ruby))?;
+        let handshake = ClientHandshake::new(request, key, HandshakeLimits::default())
+            .map_err(|error| misuse(ruby, error))?;
+        let inner = Inner {
+            out: handshake.request().to_vec(),
+            state: State::Requesting(Box::new(handshake)),
+            config: options::config(ruby, options)?,
+            deflate,
+            ..Inner::default()
+        };
+        this.inner.with(|place| *place = inner);
+        Ok(())
     }
 
-    fn listen(ruby: &Ruby, rb_self: Obj<Self>, options: RHash) -> Result<(), Error> {
-        guard(ruby, || {
-            *rb_self.0.borrow_mut() = Inner {
-                state: State::Asked(Box::new(ServerHandshake::new(HandshakeLimits::default()))),
-                config: options::config(ruby, options)?,
-                deflate: options::deflate(ruby, options)?,
-                ..Inner::default()
-            };
-            Ok(())
-        })
+    /// `listen(options)`: begins as a server.
+    fn listen(ruby: &Ruby, this: Obj<Self>, options: RHash) -> Result<(), Error> {
+        let inner = Inner {
+            state: State::AwaitingRequest(Box::new(ServerHandshake::new(HandshakeLimits::default()))),
+            config: options::config(ruby, options)?,
+            deflate: options::deflate(ruby, options)?,
+            ..Inner::default()
+        };
+        this.inner.with(|place| *place = inner);
+        Ok(())
     }
 
-    /// A request that another HTTP parser has read. Returns the event, which is a refusal when it is no handshake.
+    /// A request that another HTTP parser has read. Returns the event, which is a Failure when it is no handshake.
     fn listen_to(
         ruby: &Ruby,
-        rb_self: Obj<Self>,
+        this: Obj<Self>,
         verb: String,
         target: String,
         headers: Value,
         options: RHash,
     ) -> Result<Value, Error> {
-        guard(ruby, || {
-            Self::listen(ruby, rb_self, options)?;
-            let headers = options::pairs(Some(headers))?;
+        Self::listen(ruby, this, options)?;
+        let headers = options::pairs(Some(headers))?;
+        let event = this.inner.with(|inner| {
             let fields = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-            let inner = &mut *rb_self.0.borrow_mut();
             match Request::from_parts(&verb, &target, Version::Http11, fields) {
-                Ok(request) => inner.judge(ruby, request, Vec::new()),
-                Err(error) => inner.refuse(ruby, error),
+                Ok(request) => inner.decide(request, Vec::new()),
+                Err(error) => inner.refuse(error),
             }
-        })
+        });
+        event.object(ruby)
     }
 
-    fn receive(ruby: &Ruby, rb_self: Obj<Self>, chunk: RString) -> Result<RArray, Error> {
-        guard(ruby, || {
-            let mut input = scratch::take();
-            // SAFETY: no code of Ruby runs while the slice is borrowed.
-            input.extend_from_slice(unsafe { chunk.as_slice() });
-            let events = ruby.ary_new();
-            let done = rb_self.0.borrow_mut().receive(ruby, &mut input, events);
-            scratch::give(input);
-            done.map(|()| events)
-        })
+    /// `receive(chunk)`: the events that it brings.
+    fn receive(ruby: &Ruby, this: Obj<Self>, chunk: RString) -> Result<RArray, Error> {
+        let mut input = scratch::take();
+        // SAFETY: no code of Ruby runs while the slice is borrowed.
+        input.extend_from_slice(unsafe { chunk.as_slice() });
+        let mut events = Vec::new();
+        let len = input.len();
+        let detached = len >= DETACHED_COMPRESSED_LEN
+            && this.inner.with(|inner| len >= DETACHED_LEN || inner.is_inflating());
+        let done = if detached {
+            this.inner.detached(|inner| inner.receive(&mut input, &mut events))
+        } else {
+            this.inner.with(|inner| inner.receive(&mut input, &mut events))
+        };
+        scratch::give(input);
+        this.account();
+        let events = Event::list(ruby, events)?;
+        done.map_err(|failure| failure.raised(ruby))?;
+        Ok(events)
     }
 
-    /// The request is granted: `accept(subprotocol, headers)`. Returns the events of what came behind it.
+    /// `grant(subprotocol, headers)`: accepts the request. Returns the events of the input that came behind it.
     fn accept(
         ruby: &Ruby,
-        rb_self: Obj<Self>,
+        this: Obj<Self>,
         subprotocol: Option<String>,
         headers: Option<Value>,
     ) -> Result<RArray, Error> {
-        guard(ruby, || {
-            let headers = options::pairs(headers)?;
-            let headers: Vec<(&str, &str)> =
-                headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-            let inner = &mut *rb_self.0.borrow_mut();
-            let State::Judging(request, early) = &mut inner.state else {
-                return Err(misuse(ruby, "no request waits for an answer"));
-            };
-            let acceptance = Acceptance {
-                subprotocol: subprotocol.as_deref(),
-                deflate: inner.deflate.as_ref(),
-                headers: &headers,
-            };
-            let (response, negotiated) =
-                request.accept(&acceptance).map_err(|error| misuse(ruby, HandshakeError::from(error)))?;
-            response.write_to(&mut inner.out);
-            let mut early = std::mem::take(early);
-            let events = ruby.ary_new();
-            events.push(inner.open(ruby, negotiated, None)?)?;
-            inner.receive(ruby, &mut early, events)?;
-            Ok(events)
-        })
+        let headers = options::pairs(headers)?;
+        let mut events = Vec::new();
+        let done = this.inner.with(|inner| inner.accept(subprotocol.as_deref(), &headers, &mut events));
+        done.map_err(|failure| failure.raised(ruby))?;
+        Event::list(ruby, events)
     }
 
-    /// The request is refused: `reject(status, headers, body)`. The transport is to be closed behind the answer.
+    /// `refuse(status, headers, body)`: rejects the request. The transport is to be closed behind the answer.
     fn reject(
         ruby: &Ruby,
-        rb_self: Obj<Self>,
+        this: Obj<Self>,
         status: u16,
         headers: Option<Value>,
         body: Option<String>,
     ) -> Result<(), Error> {
-        guard(ruby, || {
-            // What Ruby converts runs its code, so before anything is borrowed.
-            let headers = options::pairs(headers)?;
-            let inner = &mut *rb_self.0.borrow_mut();
-            if !matches!(inner.state, State::Judging(..)) {
-                return Err(misuse(ruby, "no request waits for an answer"));
-            }
-            let says = |error| misuse(ruby, HandshakeError::from(error));
-            let mut response = Response::refusal(status).map_err(says)?;
-            for (name, value) in &headers {
-                response = response.with_header(name, value).map_err(says)?;
-            }
-            if let Some(body) = body {
-                response = response.with_body("text/plain; charset=utf-8", body).map_err(says)?;
-            }
-            response.write_to(&mut inner.out);
-            inner.state = State::Over;
-            Ok(())
-        })
+        let headers = options::pairs(headers)?;
+        let done = this.inner.with(|inner| inner.reject(status, &headers, body));
+        done.map_err(|failure| failure.raised(ruby))
     }
 
-    fn take_output(ruby: &Ruby, rb_self: Obj<Self>) -> Result<RString, Error> {
-        guard(ruby, || {
-            let inner = &mut *rb_self.0.borrow_mut();
-            let State::Open(connection) = &mut inner.state else {
-                return Ok(strings::binary(&std::mem::take(&mut inner.out)));
-            };
-            let output = strings::with_capacity(inner.out.len() + connection.queued_len());
-            strings::append(output, &std::mem::take(&mut inner.out), |_| 0);
-            loop {
-                let mut slices: [&[u8]; 16] = [&[]; 16];
-                let count = connection.poll_transmit(&mut slices);
-                if count == 0 {
-                    return Ok(output);
-                }
-                let mut written = 0;
-                for slice in &slices[..count] {
-                    strings::append(output, slice, |have| have);
-                    written += slice.len();
-                }
-                connection.transmitted(written);
-            }
-        })
+    fn take_output(ruby: &Ruby, this: Obj<Self>) -> Result<RString, Error> {
+        let mut out = scratch::take();
+        this.inner.with(|inner| inner.take_output(&mut out));
+        let output = strings::protected(ruby, |ruby| strings::binary(ruby, &out));
+        scratch::give(out);
+        this.account();
+        output
     }
 
     fn has_output(&self) -> bool {
-        let inner = self.0.borrow();
-        !inner.out.is_empty() || matches!(&inner.state, State::Open(connection) if connection.wants_write())
-    }
-
-    /// Runs a command of an open connection.
-    fn command(
-        &self,
-        ruby: &Ruby,
-        run: impl FnOnce(&mut wireloom_ws::Connection) -> Result<(), wireloom_ws::Error>,
-    ) -> Result<(), Error> {
-        guard(ruby, || match &mut self.0.borrow_mut().state {
-            State::Open(connection) => run(connection).map_err(|error| misuse(ruby, error)),
-            _ => Err(misuse(ruby, "the connection is not open")),
+        self.inner.with(|inner| {
+            !inner.out.is_empty()
+                || matches!(&inner.state, State::Open(connection) if connection.wants_write())
         })
     }
 
-    fn send_text(ruby: &Ruby, rb_self: Obj<Self>, data: RString) -> Result<(), Error> {
-        // SAFETY: no code of Ruby runs while the slice is borrowed.
+    /// Runs a command of an open connection, without the GVL when it has to compress `len` bytes that are many.
+    fn command(
+        &self,
+        ruby: &Ruby,
+        len: usize,
+        run: impl FnOnce(&mut wireloom_ws::Connection) -> Result<(), wireloom_ws::Error> + Send,
+    ) -> Result<(), Error> {
+        let command = |inner: &mut Inner| {
+            inner.reseed()?;
+            match &mut inner.state {
+                State::Open(connection) => run(connection).map_err(Failure::misuse),
+                _ => Err(Failure::misuse("the connection is not open")),
+            }
+        };
+        let done = if len >= DETACHED_DEFLATE_LEN && self.inner.with(|inner| inner.compressed) {
+            self.inner.detached(command)
+        } else {
+            self.inner.with(command)
+        };
+        self.account();
+        done.map_err(|failure| failure.raised(ruby))
+    }
+
+    fn send_text(ruby: &Ruby, this: Obj<Self>, data: RString) -> Result<(), Error> {
+        let data = strings::frozen(ruby, data);
+        // SAFETY: the String is frozen, and kept below.
         let bytes = unsafe { data.as_slice() };
-        match wireloom_ws::utf8::text(bytes) {
-            Ok(text) => rb_self.command(ruby, |connection| connection.send_text(text)),
+        let done = match wireloom_ws::utf8::text(bytes) {
+            Ok(text) => this.command(ruby, text.len(), |connection| connection.send_text(text)),
             Err(_) => Err(misuse(ruby, "text is not UTF-8")),
-        }
+        };
+        strings::keep(data);
+        done
     }
 
-    fn send_binary(ruby: &Ruby, rb_self: Obj<Self>, data: RString) -> Result<(), Error> {
+    fn send_binary(ruby: &Ruby, this: Obj<Self>, data: RString) -> Result<(), Error> {
+        let data = strings::frozen(ruby, data);
+        // SAFETY: the String is frozen, and kept below.
+        let bytes = unsafe { data.as_slice() };
+        let done = this.command(ruby, bytes.len(), |connection| connection.send_binary(bytes));
+        strings::keep(data);
+        done
+    }
+
+    fn ping(ruby: &Ruby, this: Obj<Self>, data: RString) -> Result<(), Error> {
         // SAFETY: no code of Ruby runs while the slice is borrowed.
         let bytes = unsafe { data.as_slice() };
-        rb_self.command(ruby, |connection| connection.send_binary(bytes))
+        let done = this.command(ruby, 0, |connection| connection.send_ping(now(), bytes));
+        strings::keep(data);
+        done
     }
 
-    fn ping(ruby: &Ruby, rb_self: Obj<Self>, data: RString) -> Result<(), Error> {
-        // SAFETY: no code of Ruby runs while the slice is borrowed.
-        let bytes = unsafe { data.as_slice() };
-        rb_self.command(ruby, |connection| connection.send_ping(now(), bytes))
-    }
-
-    fn close(ruby: &Ruby, rb_self: Obj<Self>, code: Option<u16>, reason: String) -> Result<(), Error> {
-        if !matches!(rb_self.0.borrow().state, State::Open(_)) {
-            // Whoever closes before the handshake is over gives it up.
-            rb_self.0.borrow_mut().state = State::Over;
+    /// `send_close(code, reason)`; before the handshake is complete the connection is given up.
+    fn close(ruby: &Ruby, this: Obj<Self>, code: Option<u16>, reason: String) -> Result<(), Error> {
+        let is_open = this.inner.with(|inner| {
+            let is_open = matches!(inner.state, State::Open(_));
+            if !is_open {
+                inner.state = State::Closed;
+            }
+            is_open
+        });
+        if !is_open {
             return Ok(());
         }
-        rb_self.command(ruby, |connection| connection.close(now(), code.map(CloseCode::new), &reason))
+        this.command(ruby, 0, |connection| connection.close(now(), code.map(CloseCode::new), &reason))
     }
 
     fn eof(&self) {
-        let mut inner = self.0.borrow_mut();
-        match &mut inner.state {
+        self.inner.with(|inner| match &mut inner.state {
             State::Open(connection) => connection.handle_eof(),
-            state => *state = State::Over,
-        }
+            state => *state = State::Closed,
+        });
     }
 
     /// Seconds until `tick` has something to do, or nil.
     fn timeout(&self) -> Option<f64> {
-        match &self.0.borrow().state {
+        self.inner.with(|inner| match &inner.state {
             State::Open(connection) => {
                 connection.poll_timeout().map(|at| at.saturating_sub(now()).as_secs_f64())
             }
             _ => None,
-        }
+        })
     }
 
     fn tick(&self) {
-        if let State::Open(connection) = &mut self.0.borrow_mut().state {
-            connection.handle_timeout(now());
-        }
+        self.inner.with(|inner| {
+            if let State::Open(connection) = &mut inner.state {
+                connection.handle_timeout(now());
+            }
+        });
     }
 
     fn state(&self) -> &'static str {
-        match &self.0.borrow().state {
-            State::Unset | State::Asking(_) | State::Asked(_) | State::Judging(..) => "connecting",
+        self.inner.with(|inner| match &inner.state {
+            State::New | State::Requesting(_) | State::AwaitingRequest(_) | State::Deciding(..) => {
+                "connecting"
+            }
             State::Open(connection) if connection.is_open() => "open",
             State::Open(connection) if connection.transport() == Transport::Close => "closed",
             State::Open(_) => "closing",
-            State::Over => "closed",
-        }
+            State::Closed => "closed",
+        })
     }
 
     /// What to do with the transport once all output is written: `open`, `shut_down_write` or `close`.
     fn transport(&self) -> &'static str {
-        match &self.0.borrow().state {
+        self.inner.with(|inner| match &inner.state {
             State::Open(connection) => match connection.transport() {
                 Transport::Open => "open",
                 Transport::ShutdownWrite => "shut_down_write",
                 Transport::Close => "close",
             },
-            State::Over => "close",
+            State::Closed => "close",
             _ => "open",
-        }
+        })
     }
 
     fn is_congested(&self) -> bool {
-        matches!(&self.0.borrow().state, State::Open(connection) if connection.is_congested())
+        self.inner.with(|inner| matches!(&inner.state, State::Open(connection) if connection.is_congested()))
     }
 
     fn is_clean(&self) -> bool {
-        matches!(&self.0.borrow().state, State::Open(connection) if connection.was_clean())
+        self.inner.with(|inner| matches!(&inner.state, State::Open(connection) if connection.was_clean()))
     }
 
     fn is_compressed(&self) -> bool {
-        self.0.borrow().compressed
+        self.inner.with(|inner| inner.compressed)
     }
 
-    fn subprotocol(&self) -> Option<RString> {
-        self.0.borrow().subprotocol.as_deref().map(text)
+    fn subprotocol(ruby: &Ruby, this: Obj<Self>) -> Option<RString> {
+        this.inner.with(|inner| inner.subprotocol.clone()).map(|name| strings::text(ruby, &name))
     }
 
     /// The code that the connection ended with (RFC 6455 §7.1.5), or nil while it has not.
     fn close_code(&self) -> Option<u16> {
-        match &self.0.borrow().state {
+        self.inner.with(|inner| match &inner.state {
             State::Open(connection) => connection.end().map(|end| end.code().value()),
             _ => None,
-        }
+        })
+    }
+
+    /// Tells the collector how much memory the connection uses.
+    fn account(&self) {
+        self.memory.set(self.inner.with(|inner| inner.heap_size()));
     }
 }
 
 impl Inner {
+    fn heap_size(&self) -> usize {
+        self.out.capacity()
+            + match &self.state {
+                State::Open(connection) => size_of_val(&**connection) + connection.queued_len(),
+                State::Deciding(_, early) => early.capacity(),
+                _ => 0,
+            }
+    }
+
+    /// Whether input may have to be inflated.
+    fn is_inflating(&self) -> bool {
+        self.compressed && matches!(self.state, State::Open(_))
+    }
+
+    /// After a fork the parent has the same masking keys (RFC 6455 §10.3): takes new ones.
+    fn reseed(&mut self) -> Result<(), Failure> {
+        if self.forks != keys::forks()
+            && let State::Open(connection) = &mut self.state
+        {
+            connection.reseed(keys::random()?);
+            self.forks = keys::forks();
+        }
+        Ok(())
+    }
+
     /// Takes all of `input` and appends what it brought to `events`.
-    fn receive(&mut self, ruby: &Ruby, input: &mut [u8], events: RArray) -> Result<(), Error> {
+    fn receive(&mut self, input: &mut [u8], events: &mut Vec<Event>) -> Result<(), Failure> {
+        // Answers to pings and to a Close are masked too.
+        self.reseed()?;
         let mut at = 0;
         while at < input.len() {
             match &mut self.state {
-                State::Unset => return Err(misuse(ruby, "the connection was not initialized: call super")),
-                State::Asking(handshake) => match handshake.handle_input(&input[at..]) {
+                State::New => return Err(Failure::misuse("the connection was not initialized: call super")),
+                State::Requesting(handshake) => match handshake.handle_input(&input[at..]) {
                     Ok(client::Progress::Incomplete) => return Ok(()),
                     Ok(client::Progress::Done { negotiated, consumed }) => {
                         at += consumed;
-                        let opened = self.open(ruby, negotiated, Some(random(ruby)?))?;
-                        events.push(opened)?;
+                        events.push(self.open(negotiated, Some(keys::random()?)));
                     }
                     Ok(client::Progress::Refused { response, .. }) => {
-                        self.state = State::Over;
-                        let headers = headers(ruby, response.headers())?;
-                        let status = response.status().into_value_with(ruby);
-                        return events.push(event(ruby, "Refused", &[status, headers.as_value()])?);
-                    }
-                    Err(error) => return events.push(self.refuse(ruby, error)?),
-                },
-                State::Asked(handshake) => match handshake.handle_input(&input[at..]) {
-                    Ok(server::Progress::Incomplete) => return Ok(()),
-                    Ok(server::Progress::Complete { consumed }) => {
-                        let Some(request) = handshake.request().cloned() else { return Ok(()) };
-                        let request = self.judge(ruby, request, input[at + consumed..].to_vec())?;
-                        return events.push(request);
+                        let event = Event::refused(response.status(), response.headers());
+                        self.state = State::Closed;
+                        events.push(event);
+                        return Ok(());
                     }
                     Err(error) => {
-                        error.refusal().write_to(&mut self.out);
-                        return events.push(self.refuse(ruby, error)?);
+                        events.push(self.refuse(error));
+                        return Ok(());
                     }
                 },
-                State::Judging(_, early) => {
+                State::AwaitingRequest(handshake) => {
+                    match handshake.handle_input(&input[at..]) {
+                        Ok(server::Progress::Incomplete) => {}
+                        Ok(server::Progress::Complete { consumed }) => {
+                            if let Some(request) = handshake.request().cloned() {
+                                events.push(self.decide(request, input[at + consumed..].to_vec()));
+                            }
+                        }
+                        Err(error) => {
+                            error.refusal().write_to(&mut self.out);
+                            events.push(self.refuse(error));
+                        }
+                    }
+                    return Ok(());
+                }
+                State::Deciding(_, early) => {
                     if early.len() + (input.len() - at) > EARLY_LEN_MAX {
-                        self.state = State::Over;
-                        let said = text("the client sends before it is answered");
-                        let code = CloseCode::POLICY_VIOLATION.value().into_value_with(ruby);
-                        return events.push(event(ruby, "Failure", &[code, said.as_value()])?);
+                        self.state = State::Closed;
+                        events.push(Event::Failure {
+                            code: Some(CloseCode::POLICY_VIOLATION.value()),
+                            message: "the client sends before it is answered".into(),
+                        });
+                        return Ok(());
                     }
                     early.extend_from_slice(&input[at..]);
                     return Ok(());
                 }
-                State::Open(connection) => return receive_open(ruby, connection, &mut input[at..], events),
-                State::Over => return Ok(()),
+                State::Open(connection) => {
+                    receive_open(connection, &mut input[at..], events);
+                    return Ok(());
+                }
+                State::Closed => return Ok(()),
             }
         }
         Ok(())
     }
 
-    fn open(&mut self, ruby: &Ruby, negotiated: Negotiated, seed: Option<[u8; 32]>) -> Result<Value, Error> {
+    fn accept(
+        &mut self,
+        subprotocol: Option<&str>,
+        headers: &[(String, String)],
+        events: &mut Vec<Event>,
+    ) -> Result<(), Failure> {
+        let headers: Vec<(&str, &str)> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let State::Deciding(request, early) = &mut self.state else {
+            return Err(Failure::misuse("no request waits for an answer"));
+        };
+        let acceptance = Acceptance { subprotocol, deflate: self.deflate.as_ref(), headers: &headers };
+        let (response, negotiated) =
+            request.accept(&acceptance).map_err(|error| Failure::misuse(HandshakeError::from(error)))?;
+        response.write_to(&mut self.out);
+        let mut early = std::mem::take(early);
+        events.push(self.open(negotiated, None));
+        self.receive(&mut early, events)
+    }
+
+    fn reject(
+        &mut self,
+        status: u16,
+        headers: &[(String, String)],
+        body: Option<String>,
+    ) -> Result<(), Failure> {
+        if !matches!(self.state, State::Deciding(..)) {
+            return Err(Failure::misuse("no request waits for an answer"));
+        }
+        let misuse = |error| Failure::misuse(HandshakeError::from(error));
+        let mut response = Response::refusal(status).map_err(misuse)?;
+        for (name, value) in headers {
+            response = response.with_header(name, value).map_err(misuse)?;
+        }
+        if let Some(body) = body {
+            response = response.with_body("text/plain; charset=utf-8", body).map_err(misuse)?;
+        }
+        response.write_to(&mut self.out);
+        self.state = State::Closed;
+        Ok(())
+    }
+
+    fn take_output(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.out);
+        let State::Open(connection) = &mut self.state else { return };
+        loop {
+            let mut slices: [&[u8]; 16] = [&[]; 16];
+            let count = connection.poll_transmit(&mut slices);
+            if count == 0 {
+                return;
+            }
+            let mut written = 0;
+            for slice in &slices[..count] {
+                out.extend_from_slice(slice);
+                written += slice.len();
+            }
+            connection.transmitted(written);
+        }
+    }
+
+    fn open(&mut self, negotiated: Negotiated, seed: Option<[u8; 32]>) -> Event {
         let Negotiated { subprotocol, deflate } = negotiated;
         self.compressed = deflate.is_some();
+        self.forks = keys::forks();
         let config = std::mem::take(&mut self.config);
         let deflate: Option<(DeflateParams, &DeflateConfig)> = deflate.zip(self.deflate.as_ref());
         self.state = State::Open(Box::new(match seed {
             Some(seed) => wireloom_ws::Connection::client(config, deflate, seed, now()),
             None => wireloom_ws::Connection::server(config, deflate, now()),
         }));
-        let name = subprotocol.as_deref().map(text).into_value_with(ruby);
-        self.subprotocol = subprotocol;
-        event(ruby, "Open", &[name, self.compressed.into_value_with(ruby)])
+        self.subprotocol.clone_from(&subprotocol);
+        Event::Open { subprotocol, compressed: self.compressed }
     }
 
     /// A request is complete: it waits for `accept` or `reject`.
-    fn judge(&mut self, ruby: &Ruby, request: Request, early: Vec<u8>) -> Result<Value, Error> {
-        let offered = ruby.ary_new();
-        for name in request.subprotocols() {
-            offered.push(text(name))?;
-        }
-        let members = [
-            text(request.path()).as_value(),
-            request.query().map(text).into_value_with(ruby),
-            text(request.host()).as_value(),
-            request.origin().map(text).into_value_with(ruby),
-            offered.as_value(),
-            headers(ruby, request.headers())?.as_value(),
-        ];
-        self.state = State::Judging(Box::new(request), early);
-        event(ruby, "Request", &members)
+    fn decide(&mut self, request: Request, early: Vec<u8>) -> Event {
+        let event = Event::request(&request);
+        self.state = State::Deciding(Box::new(request), early);
+        event
     }
 
     /// The handshake has failed.
-    fn refuse(&mut self, ruby: &Ruby, error: HandshakeError) -> Result<Value, Error> {
-        self.state = State::Over;
-        event(
-            ruby,
-            "Failure",
-            &[CloseCode::ABNORMAL.value().into_value_with(ruby), text(error.reason()).as_value()],
-        )
+    fn refuse(&mut self, error: HandshakeError) -> Event {
+        self.state = State::Closed;
+        Event::Failure { code: Some(CloseCode::ABNORMAL.value()), message: error.reason().into() }
     }
 }
 
-/// Header fields by their names in lower case; those of one name are joined by commas (RFC 9110 §5.3).
-fn headers<'a>(ruby: &Ruby, fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Result<RHash, Error> {
-    let hash = ruby.hash_new();
-    for (name, value) in fields {
-        let name = text(&name.to_ascii_lowercase());
-        let value = strings::utf8_unchecked(value);
-        if let Some(before) = hash.lookup::<_, Option<RString>>(name)? {
-            before.cat(", ");
-            before.buf_append(value)?;
-        } else {
-            hash.aset(name, value)?;
-        }
-    }
-    Ok(hash)
-}
-
-/// The hot loop: every event of a chunk.
-fn receive_open(
-    ruby: &Ruby,
-    connection: &mut wireloom_ws::Connection,
-    input: &mut [u8],
-    events: RArray,
-) -> Result<(), Error> {
+/// Every event of a chunk.
+fn receive_open(connection: &mut wireloom_ws::Connection, input: &mut [u8], events: &mut Vec<Event>) {
     let now = now();
     let mut at = 0;
     while at < input.len() {
-        let found = match connection.handle_input(now, &mut input[at..]) {
-            Ok((used, found)) => {
+        match connection.handle_input(now, &mut input[at..]) {
+            Ok((used, Some(event))) => {
                 at += used;
-                found
+                events.extend(Event::of(event));
             }
+            Ok((_, None)) => return,
             Err(error) => {
-                let code = error.close_code().map(CloseCode::value).into_value_with(ruby);
-                return events.push(event(ruby, "Failure", &[code, text(&error.to_string()).as_value()])?);
+                let code = error.close_code().map(CloseCode::value);
+                return events.push(Event::Failure { code, message: error.to_string() });
             }
-        };
-        let Some(found) = found else { return Ok(()) };
-        match found {
-            Event::Text(message) => events.push(text(&message))?,
-            Event::Binary(message) => events.push(strings::binary(&message))?,
-            Event::Ping(data) => {
-                events.push(event(ruby, "Ping", &[strings::binary(data).as_value()])?)?;
-            }
-            Event::Pong(pong) => {
-                let data = strings::binary(pong.payload).as_value();
-                let trip = pong.round_trip.map(|trip| trip.as_secs_f64()).into_value_with(ruby);
-                events.push(event(ruby, "Pong", &[data, trip])?)?;
-            }
-            Event::Close(close) => {
-                let code = close.code.map(CloseCode::value).into_value_with(ruby);
-                events.push(event(ruby, "Close", &[code, text(close.reason).as_value()])?)?;
-            }
-            _ => {}
         }
     }
-    Ok(())
 }
 
 pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     let module = wireloom.define_module("WebSocket")?;
     let class = module.define_class("Connection", ruby.class_object())?;
+    Connection::load(ruby, class);
     class.define_alloc_func::<Connection>();
     class.define_private_method("ask", method!(Connection::ask, 2))?;
     class.define_private_method("listen", method!(Connection::listen, 1))?;
@@ -582,6 +604,11 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     class.define_method("clean?", method!(Connection::is_clean, 0))?;
     class.define_method("compressed?", method!(Connection::is_compressed, 0))?;
     class.define_method("subprotocol", method!(Connection::subprotocol, 0))?;
-    class.define_method("close_code", method!(Connection::close_code, 0))?;
+    class.define_method("close_code", method!(Connection::close_code, 0))
+}
+
+/// Called when the Ruby part of `Wireloom::WebSocket` is loaded.
+pub(super) fn complete(ruby: &Ruby, module: RModule) -> Result<(), Error> {
+    ERROR.set(ruby, module.const_get("Error")?);
     Ok(())
 }

@@ -1,16 +1,18 @@
 //! `Wireloom::DriverCodec`: one connection's frames, both ways.
 
 use super::delivery::{self, Delivery};
-use super::frames::{FIN, Found, Frames, MASK, Rules, nil};
-use crate::panic::guard;
+use super::frames::{FIN, Found, Frames, MASK, Part, Rules, TEXT};
+use super::payload::{self, Text};
+use crate::exclusive::Exclusive;
+use crate::guard::{function, method};
+use crate::held::{Held, Owner, managed, plain};
+use crate::keys::Keys;
 use crate::strings;
 use magnus::prelude::*;
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
-use magnus::{
-    DataTypeFunctions, Error, RArray, RClass, RModule, RString, Ruby, TypedData, Value, function, gc, method,
-};
-use std::cell::{Cell, RefCell};
+use magnus::{Error, RArray, RClass, RModule, RString, Ruby, Value};
+use std::cell::Cell;
 use wireloom_ws::frame::HEADER_LEN_MAX;
 use wireloom_ws::mask::{self, MaskKey};
 
@@ -19,42 +21,54 @@ const MESSAGE: u8 = 1;
 const RAW: u8 = 2;
 const BROKEN: u8 = 3;
 
-/// Masking keys that are fetched at a time: fetching costs more than masking a small frame, and what a forked process
-/// inherits should be little.
-const KEYS: usize = 16;
+/// From this length on a part of a message is unmasked and validated without the GVL, in bytes: about 50 µs of work.
+const DETACHED_LEN: usize = 512 << 10;
 
-#[derive(TypedData)]
-#[magnus(class = "Wireloom::DriverCodec", free_immediately, mark, size)]
+/// A message that is being put together never reserves more than this on a frame header's word alone, in bytes.
+const TRUSTED_LEN: usize = 1 << 20;
+/// Above it, it reserves at most this many times what has arrived.
+const TRUSTED_RATIO: usize = 16;
+
 pub(crate) struct Codec {
-    frames: RefCell<Frames>,
+    frames: Exclusive<Frames>,
     /// Binary messages are handed over as Arrays of bytes.
-    arrays: bool,
+    arrays: Cell<bool>,
     delivery: Delivery,
     /// The String of the message under way, or nil.
-    assembly: Cell<Value>,
-    /// What goes with what `parse` returned.
-    payload: Cell<Value>,
+    assembly: Cell<Held>,
+    /// Its text as far as it was validated.
+    text: Exclusive<Text>,
+    /// What belongs to the result of `parse`.
+    payload: Cell<Held>,
     /// The chunk that is being parsed while listeners are called, or nil, and how much of it was used.
-    chunk: Cell<(Value, usize)>,
-    keys: RefCell<Keys>,
+    chunk: Cell<(Held, usize)>,
+    keys: Exclusive<Keys>,
 }
 
-// SAFETY: magnus asks for `Send`. Ruby hands the object to one thread at a time, as the values it holds.
-unsafe impl Send for Codec {}
+plain!(Frames, Text, Keys);
 
-impl DataTypeFunctions for Codec {
-    // Without asking whether anyone borrows: marking happens while they do.
-    fn mark(&self, marker: &gc::Marker) {
-        marker.mark(self.assembly.get());
-        marker.mark(self.payload.get());
-        marker.mark(self.chunk.get().0);
-        self.delivery.mark(marker);
-    }
+managed!(
+    Codec as "Wireloom::DriverCodec" { frames, arrays, delivery, assembly, text, payload, chunk, keys },
+    size = |codec| codec.frames.try_with(|frames| frames.held_len()).unwrap_or(0)
+);
 
-    fn size(&self) -> usize {
-        size_of::<Self>() + self.frames.try_borrow().map_or(0, |frames| frames.held_len())
-    }
+/// What one step through the input brought.
+enum Step {
+    /// The input is used up.
+    Done,
+    /// Part of a message.
+    Part,
+    /// A message: its data, and whether it is text.
+    Message(RString, bool),
+    /// A message for an extension: its data, opcode and reserved bits.
+    Raw(RString, u8, u8),
+    /// A control frame with its payload.
+    Control(u8, RString),
+    /// The peer broke a rule: the name of the error in `Hybi::ERRORS`, and a message.
+    Broken(&'static str, String),
 }
+
+const NOT_UTF8: (&str, &str) = ("encoding_error", "Could not decode a text frame as UTF-8");
 
 impl Codec {
     /// `DriverCodec.new(event_class, max_length, require_masking, refuse_masking, arrays)`
@@ -65,121 +79,220 @@ impl Codec {
         require_masking: bool,
         refuse_masking: bool,
         arrays: bool,
-    ) -> Result<Self, Error> {
-        guard(ruby, || {
-            Ok(Self {
-                frames: RefCell::new(Frames::new(Rules {
-                    message_len_max,
-                    require_masking,
-                    refuse_masking,
-                    rsv_allowed: 0,
-                    raw: false,
-                })),
-                arrays,
-                delivery: Delivery::new(event),
-                assembly: Cell::new(nil()),
-                payload: Cell::new(nil()),
-                chunk: Cell::new((nil(), 0)),
-                keys: RefCell::new(Keys { bytes: [0; 4 * KEYS], left: 0 }),
-            })
-        })
+    ) -> Result<Obj<Self>, Error> {
+        delivery::check_event(ruby, event)?;
+        let rules = Rules { message_len_max, require_masking, refuse_masking, rsv_allowed: 0, raw: false };
+        let codec = ruby.obj_wrap(Self {
+            frames: Exclusive::new(Frames::new(rules)),
+            arrays: Cell::new(arrays),
+            delivery: Delivery::default(),
+            assembly: Cell::new(Held::NIL),
+            text: Exclusive::default(),
+            payload: Cell::new(Held::NIL),
+            chunk: Cell::new((Held::NIL, 0)),
+            keys: Exclusive::default(),
+        });
+        codec.delivery.set_event(Owner::of(codec), event);
+        Ok(codec)
     }
 
     /// `codec.extend(rsv_allowed)`: messages go through extensions from now on.
     fn extend(&self, rsv_allowed: u8) {
-        let mut frames = self.frames.borrow_mut();
-        frames.rules.rsv_allowed = rsv_allowed;
-        frames.rules.raw = true;
+        self.frames.with(|frames| {
+            frames.rules.rsv_allowed = rsv_allowed;
+            frames.rules.raw = true;
+        });
     }
 
     /// `codec.stop`: forgets everything and takes no further input.
     fn stop(&self) {
-        self.frames.borrow_mut().stop();
-        self.assembly.set(nil());
-        self.chunk.set((nil(), 0));
+        self.frames.with(Frames::stop);
+        self.assembly.set(Held::NIL);
+        self.chunk.set((Held::NIL, 0));
     }
 
     /// `codec.parse(chunk, driver)`: takes the chunk, or nil for none, and hands messages to the driver's listeners, unless
-    /// its `emit` is not the one it was born with. Returns nil when the input is used up, else what was found; its payload
-    /// is `codec.payload`.
-    fn parse(ruby: &Ruby, rb_self: Obj<Self>, chunk: Value, driver: Value) -> Result<Option<u8>, Error> {
-        guard(ruby, || {
-            let this = &*rb_self;
-            // Of a call that this one is made from within: its rest comes first.
-            this.keep_chunk();
-            if !chunk.is_nil() {
-                let chunk = RString::from_value(chunk).ok_or_else(|| {
-                    Error::new(ruby.exception_type_error(), "a chunk of input has to be a String")
-                })?;
-                this.chunk.set((chunk.as_value(), 0));
-                if this.frames.borrow().has_kept() {
-                    this.keep_chunk();
-                }
+    /// its `emit` was replaced. Returns nil when the input is used up, else what was found; its payload is `codec.payload`.
+    fn parse(ruby: &Ruby, this: Obj<Self>, chunk: Value, driver: Value) -> Result<Option<u8>, Error> {
+        // Waits for a thread that works on a message without the GVL.
+        this.frames.with(|_| ());
+        // The rest of a call that this one was made from within comes first.
+        this.keep_chunk();
+        if !chunk.is_nil() {
+            let chunk = RString::from_value(chunk).ok_or_else(|| {
+                Error::new(ruby.exception_type_error(), "a chunk of input has to be a String")
+            })?;
+            this.chunk.set((Held::new(Owner::of(this), chunk.as_raw()), 0));
+            if this.frames.with(|frames| frames.has_kept()) {
+                this.keep_chunk();
             }
-            let found = this.deliver_messages(ruby, driver);
-            // Before the application gets to change it.
-            this.keep_chunk();
-            let Some((kind, payload)) = found? else { return Ok(None) };
-            this.payload.set(payload);
-            Ok(Some(kind))
+        }
+        let found = Self::deliver_messages(ruby, this, driver);
+        // Before the application can change it.
+        this.keep_chunk();
+        let Some((kind, payload)) = found? else { return Ok(None) };
+        this.payload.set(Held::new(Owner::of(this), payload.as_raw()));
+        Ok(Some(kind))
+    }
+
+    /// Copies what is left of the chunk that is being parsed: the chunk is the application's.
+    fn keep_chunk(&self) {
+        let (chunk, at) = self.chunk.replace((Held::NIL, 0));
+        if let Some(chunk) = RString::from_value(chunk.value()) {
+            // SAFETY: no code of Ruby runs while the slice is borrowed.
+            let rest = unsafe { chunk.as_slice() }.get(at..).unwrap_or_default();
+            self.frames.with(|frames| frames.keep(rest));
+            strings::keep(chunk);
+        }
+    }
+
+    fn next(ruby: &Ruby, this: Obj<Self>) -> Result<Step, Error> {
+        let step = Self::step(ruby, this);
+        if step.is_err() {
+            // There was no memory for a message: the ones behind it would be wrong.
+            this.stop();
+        }
+        step
+    }
+
+    fn step(ruby: &Ruby, this: Obj<Self>) -> Result<Step, Error> {
+        let (chunk, at) = this.chunk.get();
+        let Some(chunk) = RString::from_value(chunk.value()) else {
+            if !this.frames.with(|frames| frames.has_kept()) {
+                return Ok(Step::Done);
+            }
+            let (kept, at) = this.frames.with(Frames::take_kept);
+            let (used, found) = this.frames.with(|frames| frames.next(&kept[at..]));
+            let step = Self::store(ruby, this, &kept[at..], found);
+            let rest = matches!(step, Ok(Step::Done));
+            this.frames.with(|frames| frames.restore(kept, at + used, rest));
+            return step;
+        };
+        // SAFETY: no code of Ruby runs while the slice is borrowed, and the GVL is released only for a frozen String.
+        let input = unsafe { chunk.as_slice() }.get(at..).unwrap_or_default();
+        let (used, found) = this.frames.with(|frames| frames.next(input));
+        if matches!(found, Found::Nothing) {
+            this.frames.with(|frames| frames.keep(&input[used..]));
+            this.chunk.set((Held::NIL, 0));
+            return Ok(Step::Done);
+        }
+        // Changes that listeners make to the chunk must not be seen here: the rest is a frozen String that shares its bytes.
+        let shared = if used < input.len() || used >= DETACHED_LEN {
+            strings::protected(ruby, |ruby| strings::frozen(ruby, chunk))?
+        } else {
+            chunk
+        };
+        let rest = if used < input.len() {
+            (Held::new(Owner::of(this), shared.as_raw()), at + used)
+        } else {
+            (Held::NIL, 0)
+        };
+        this.chunk.set(rest);
+        // SAFETY: as above.
+        let input = unsafe { shared.as_slice() }.get(at..).unwrap_or_default();
+        let step = Self::store(ruby, this, input, found);
+        strings::keep(shared);
+        step
+    }
+
+    /// Makes objects of what was found in `input`.
+    fn store(ruby: &Ruby, this: Obj<Self>, input: &[u8], found: Found) -> Result<Step, Error> {
+        match found {
+            Found::Nothing => Ok(Step::Done),
+            Found::Part(part) => Self::store_part(ruby, this, &input[part.range.clone()], part),
+            Found::Control(opcode, range, key) => {
+                let data = strings::protected(ruby, |ruby| strings::uninitialized(ruby, range.len()))?;
+                // SAFETY: the String was made just now.
+                payload::copy(unsafe { strings::contents(data) }, &input[range], key);
+                Ok(Step::Control(opcode, data))
+            }
+            Found::Broken(kind, message) => {
+                this.assembly.set(Held::NIL);
+                Ok(Step::Broken(kind, message))
+            }
+        }
+    }
+
+    fn store_part(ruby: &Ruby, this: Obj<Self>, bytes: &[u8], part: Part) -> Result<Step, Error> {
+        let raw = this.frames.with(|frames| frames.rules.raw);
+        let is_text = part.opcode == TEXT && !raw;
+        let whole = part.first && part.last;
+        let data = if whole {
+            strings::protected(ruby, |ruby| strings::uninitialized(ruby, bytes.len()))?
+        } else {
+            Self::assembly(ruby, this, bytes.len(), part.missing)?
+        };
+        let mut text = if part.first { Text::default() } else { this.text.with(std::mem::take) };
+        // SAFETY: no code of Ruby has seen the String: it is new, or the codec's own.
+        let room = unsafe { if whole { strings::contents(data) } else { strings::spare(data, bytes.len()) } };
+        let mut fill = || {
+            payload::copy(room, bytes, part.key);
+            !is_text || if whole { text.validate(room) } else { text.push(room, part.last) }
+        };
+        let valid = if bytes.len() >= DETACHED_LEN { this.frames.detached(|_| fill()) } else { fill() };
+        if !whole {
+            // SAFETY: `fill` has written them.
+            unsafe { strings::extend(data, bytes.len()) };
+        }
+        if !valid {
+            this.assembly.set(Held::NIL);
+            this.frames.with(Frames::refuse_text);
+            return Ok(Step::Broken(NOT_UTF8.0, NOT_UTF8.1.to_owned()));
+        }
+        if !part.last {
+            this.assembly.set(Held::new(Owner::of(this), data.as_raw()));
+            this.text.with(|kept| *kept = text);
+            return Ok(Step::Part);
+        }
+        this.assembly.set(Held::NIL);
+        if raw {
+            return Ok(Step::Raw(data, part.opcode, part.rsv));
+        }
+        if is_text {
+            strings::declare_utf8(data, text.is_ascii());
+        }
+        Ok(Step::Message(data, is_text))
+    }
+
+    /// The String of the message under way, with room for `len` bytes more; `missing` are announced behind them.
+    fn assembly(ruby: &Ruby, this: Obj<Self>, len: usize, missing: u64) -> Result<RString, Error> {
+        let announced = usize::try_from(missing).unwrap_or(usize::MAX).saturating_add(len);
+        let data = RString::from_value(this.assembly.get().value());
+        strings::protected(ruby, |ruby| {
+            let data = data.unwrap_or_else(|| strings::with_capacity(ruby, announced.min(TRUSTED_LEN)));
+            strings::make_room(ruby, data, len, |have| {
+                announced.min((have + len).saturating_mul(TRUSTED_RATIO).max(TRUSTED_LEN))
+            });
+            data
         })
     }
 
-    /// What is left of the chunk that is being parsed is copied: it stays the application's.
-    fn keep_chunk(&self) {
-        let (chunk, at) = self.chunk.replace((nil(), 0));
-        if let Some(chunk) = RString::from_value(chunk) {
-            // SAFETY: no code of Ruby runs while the slice is borrowed.
-            let rest = unsafe { chunk.as_slice() }.get(at..).unwrap_or_default();
-            self.frames.borrow_mut().keep(rest);
-        }
-    }
-
-    fn next(&self) -> Found {
-        let mut frames = self.frames.borrow_mut();
-        let (chunk, at) = self.chunk.get();
-        let Some(chunk) = RString::from_value(chunk) else {
-            return if frames.has_kept() { frames.next_kept(&self.assembly, nil()) } else { Found::Nothing };
-        };
-        // SAFETY: no code of Ruby runs while the slice is borrowed; what is allocated meanwhile cannot free it.
-        let input = unsafe { chunk.as_slice() }.get(at..).unwrap_or_default();
-        let (used, found) = frames.next(input, &self.assembly, nil());
-        if matches!(found, Found::Nothing) {
-            frames.keep(&input[used..]);
-            self.chunk.set((nil(), 0));
-        } else {
-            // What listeners do to the chunk is not to be seen here: the rest is of a frozen one that shares its bytes.
-            let rest = (used < input.len()).then(|| RString::new_frozen(chunk).as_value());
-            self.chunk.set(rest.map_or((nil(), 0), |rest| (rest, at + used)));
-        }
-        found
-    }
-
     /// Until something else than a message turns up.
-    fn deliver_messages(&self, ruby: &Ruby, driver: Value) -> Result<Option<(u8, Value)>, Error> {
+    fn deliver_messages(ruby: &Ruby, this: Obj<Self>, driver: Value) -> Result<Option<(u8, Value)>, Error> {
         let mut listeners = None;
         loop {
-            return Ok(Some(match self.next() {
-                Found::Nothing => return Ok(None),
-                Found::Message(data, text) => {
-                    let data = if self.arrays && !text {
+            return Ok(Some(match Self::next(ruby, this)? {
+                Step::Done => return Ok(None),
+                Step::Part => continue,
+                Step::Message(data, text) => {
+                    let data = if this.arrays.get() && !text {
                         bytes_to_array(ruby, data).as_value()
                     } else {
                         data.as_value()
                     };
                     let listeners = match listeners {
                         Some(listeners) => listeners,
-                        None => *listeners.insert(self.delivery.listeners(driver)?),
+                        None => *listeners.insert(this.delivery.listeners(Owner::of(this), driver)?),
                     };
                     match listeners {
                         Some(listeners) => {
-                            self.delivery.deliver(ruby, listeners, data)?;
+                            this.delivery.deliver(ruby, listeners, data)?;
                             continue;
                         }
                         None => (MESSAGE, data),
                     }
                 }
-                Found::Raw(data, opcode, rsv) => {
+                Step::Raw(data, opcode, rsv) => {
                     let parts = ruby.ary_new_from_values(&[
                         data.as_value(),
                         ruby.integer_from_i64(i64::from(opcode)).as_value(),
@@ -187,11 +300,11 @@ impl Codec {
                     ]);
                     (RAW, parts.as_value())
                 }
-                Found::Control(opcode, data) => (opcode, data.as_value()),
-                Found::Broken(error, said) => {
+                Step::Control(opcode, data) => (opcode, data.as_value()),
+                Step::Broken(error, message) => {
                     let parts = ruby.ary_new_capa(2);
                     parts.push(ruby.to_symbol(error))?;
-                    parts.push(said)?;
+                    parts.push(message)?;
                     (BROKEN, parts.as_value())
                 }
             }));
@@ -200,69 +313,55 @@ impl Codec {
 
     /// `codec.payload`: a String; of a raw message `[data, opcode, reserved bits]`; of a broken rule `[error, message]`.
     fn payload(&self) -> Value {
-        self.payload.replace(nil())
+        self.payload.replace(Held::NIL).value()
     }
 
     /// `codec.frame(first_byte, data, code, key)`: a frame, its payload being the code, if any, and the data. The key is a
     /// String of four bytes, true for a new one, or false.
     fn frame(
         ruby: &Ruby,
-        rb_self: Obj<Self>,
+        this: Obj<Self>,
         first: u8,
         data: RString,
         code: Option<u16>,
         key: Value,
     ) -> Result<RString, Error> {
-        guard(ruby, || {
-            // SAFETY: nothing of Ruby runs while the slice is borrowed.
-            let given = RString::from_value(key).and_then(|key| unsafe { key.as_slice() }.try_into().ok());
-            let key = match given {
-                Some(given) => Some(MaskKey::new(given)),
-                None => key.to_bool().then(|| rb_self.keys.borrow_mut().next(ruby)).transpose()?,
-            };
-            let code = code.map(u16::to_be_bytes);
-            let code = code.as_ref().map_or(&[][..], |code| &code[..]);
-            let len = code.len() + data.len();
-            let (head, head_len) = header(first, len, key);
-            let out = strings::with_capacity(head_len + len);
-            strings::append(out, &head[..head_len], |_| 0);
-            // SAFETY: nothing of Ruby runs while the slice is borrowed but the growing of another String.
-            let data = unsafe { data.as_slice() };
-            match key {
-                Some(key) => {
-                    strings::append_with(out, code.len(), |room| {
-                        mask::copy(room, code, key);
-                    });
-                    strings::append_with(out, data.len(), |room| {
-                        mask::copy(room, data, key.advanced(code.len()));
-                    });
-                }
-                None => {
-                    strings::append(out, code, |_| 0);
-                    strings::append(out, data, |_| 0);
-                }
-            }
-            Ok(out)
-        })
+        // SAFETY: nothing of Ruby runs while the slice is borrowed.
+        let given = RString::from_value(key).and_then(|key| unsafe { key.as_slice() }.try_into().ok());
+        let key = match given {
+            Some(given) => Some(MaskKey::new(given)),
+            None if key.to_bool() => Some(this.keys.with(Keys::next).map_err(|error| error.raised(ruby))?),
+            None => None,
+        };
+        let code = code.map(u16::to_be_bytes);
+        let code = code.as_ref().map_or(&[][..], |code| &code[..]);
+        let len = code.len() + data.len();
+        let (head, head_len) = header(first, len, key);
+        let out = strings::uninitialized(ruby, head_len + len);
+        // SAFETY: `out` was made just now; nothing of Ruby runs while the slices are borrowed.
+        let (room, data_bytes) = unsafe { (strings::contents(out), data.as_slice()) };
+        let (room_head, room) = room.split_at_mut(head_len);
+        let (room_code, room_data) = room.split_at_mut(code.len());
+        room_head.copy_from_slice(&head[..head_len]);
+        payload::copy(room_code, code, key);
+        payload::copy(room_data, data_bytes, key.map(|key| key.advanced(code.len())));
+        strings::keep(data);
+        Ok(out)
     }
 
     /// `DriverCodec.mask(payload, key)`: a masked copy, or the payload itself without a key of four bytes.
-    fn mask(ruby: &Ruby, payload: RString, key: Value) -> Result<RString, Error> {
-        guard(ruby, || {
-            let Some(key) = RString::from_value(key) else { return Ok(payload) };
-            // SAFETY: nothing of Ruby runs while the slices are borrowed but the making of another String.
-            unsafe {
-                let Ok(key) = <[u8; 4]>::try_from(key.as_slice()) else { return Ok(payload) };
-                let out = strings::with_capacity(payload.len());
-                strings::append_with(out, payload.len(), |room| {
-                    mask::copy(room, payload.as_slice(), MaskKey::new(key));
-                });
-                Ok(out)
-            }
-        })
+    fn mask(ruby: &Ruby, payload: RString, key: Value) -> RString {
+        // SAFETY: copied at once.
+        let key = RString::from_value(key).and_then(|key| unsafe { key.as_slice() }.try_into().ok());
+        let Some(key) = key else { return payload };
+        let out = strings::uninitialized(ruby, payload.len());
+        // SAFETY: `out` was made just now; nothing of Ruby runs while the slices are borrowed.
+        unsafe { mask::copy(strings::contents(out), payload.as_slice(), MaskKey::new(key)) };
+        strings::keep(payload);
+        out
     }
 
-    /// `DriverCodec.changed`: some class's methods have changed; what was known of their `emit` is not any more.
+    /// `DriverCodec.changed`: methods of some class have changed, so what was found out about `emit` no longer holds.
     fn changed() {
         delivery::forget();
     }
@@ -292,39 +391,31 @@ fn header(first: u8, len: usize, key: Option<MaskKey>) -> ([u8; HEADER_LEN_MAX],
     (head, end)
 }
 
-/// Masking keys from the operating system.
-struct Keys {
-    bytes: [u8; 4 * KEYS],
-    left: usize,
-}
-
-impl Keys {
-    fn next(&mut self, ruby: &Ruby) -> Result<MaskKey, Error> {
-        if self.left == 0 {
-            getrandom::getrandom(&mut self.bytes).map_err(|error| {
-                Error::new(ruby.exception_runtime_error(), format!("no randomness for masking keys: {error}"))
-            })?;
-            self.left = KEYS;
-        }
-        self.left -= 1;
-        let key = &self.bytes[4 * self.left..4 * self.left + 4];
-        Ok(MaskKey::new([key[0], key[1], key[2], key[3]]))
-    }
-}
-
 /// The bytes of a String as an Array of Integers.
 fn bytes_to_array(ruby: &Ruby, data: RString) -> RArray {
-    // Integers up to 255 are immediate: nothing is allocated and no barrier is needed but the Array itself.
-    // SAFETY: nothing of Ruby runs while the slice is borrowed.
-    let values: Vec<rb_sys::VALUE> = unsafe { data.as_slice() }
-        .iter()
-        .map(|&byte| ruby.integer_from_i64(i64::from(byte)).as_raw())
-        .collect();
-    strings::array(&values)
+    /// Integers that are made before they go into the Array; up to 255 they are no objects.
+    const CHUNK: usize = 512;
+    let list = ruby.ary_new_capa(data.len());
+    let mut at = 0;
+    while at < data.len() {
+        let mut values = [0; CHUNK];
+        // SAFETY: the slice is not used beyond the loop below, in which nothing is allocated.
+        let bytes = unsafe { &data.as_slice()[at..] };
+        let len = bytes.len().min(CHUNK);
+        for (value, &byte) in values.iter_mut().zip(bytes) {
+            *value = ruby.integer_from_i64(i64::from(byte)).as_raw();
+        }
+        // SAFETY: a new Array, and Integers.
+        unsafe { rb_sys::rb_ary_cat(list.as_raw(), values.as_ptr(), len as _) };
+        at += len;
+    }
+    list
 }
 
 pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     let class = wireloom.define_class("DriverCodec", ruby.class_object())?;
+    class.undef_default_alloc_func();
+    Codec::load(ruby, class);
     class.define_singleton_method("new", function!(Codec::new, 5))?;
     class.define_singleton_method("mask", function!(Codec::mask, 2))?;
     class.define_singleton_method("changed", function!(Codec::changed, 0))?;

@@ -1,63 +1,90 @@
-//! Handing messages to listeners without the way through `emit`, which costs more than parsing them: as long as the driver's
-//! `emit` is the emitter's own, neither overridden nor stubbed, what it would do is done here.
+//! Delivery of messages to listeners without `emit`, which costs more than parsing them: while the driver's `emit` is the
+//! emitter's own, neither overridden nor stubbed, this does the same.
 
 use magnus::prelude::*;
 use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
-use magnus::value::{LazyId, Opaque};
-use magnus::{Error, RArray, RClass, RObject, Ruby, Value, gc};
+use magnus::value::LazyId;
+use magnus::{Error, RArray, RClass, RObject, Ruby, Value};
 use rb_sys::{RBasic, VALUE, rb_obj_is_proc, rb_proc_call_with_block, rb_struct_new};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::held::{Held, Owner, traced};
+
 /// Counts changes of methods of drivers' classes.
 static CHANGES: AtomicUsize = AtomicUsize::new(0);
+
 static MESSAGE_LISTENERS: LazyId = LazyId::new("message_listeners");
+
+/// Called once, while the library loads.
+pub(super) fn load(ruby: &Ruby) {
+    LazyId::force(&MESSAGE_LISTENERS, ruby);
+}
 
 pub(crate) fn forget() {
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Whether `class` is one of events: a Struct with one member.
+///
+/// # Errors
+/// It is not.
+pub(super) fn check_event(ruby: &Ruby, class: RClass) -> Result<(), Error> {
+    let is_struct = class.is_inherited(ruby.class_struct());
+    let members = if is_struct {
+        // SAFETY: a class made by Struct, or Struct itself, for which this raises.
+        let members = protect(|| unsafe { rb_sys::rb_struct_s_members(class.as_raw()) })?;
+        // SAFETY: a live object.
+        RArray::from_value(unsafe { Value::from_raw(members) }).map_or(0, RArray::len)
+    } else {
+        0
+    };
+    if members == 1 {
+        return Ok(());
+    }
+    Err(Error::new(ruby.exception_type_error(), "events have to be of a Struct with one member"))
+}
+
 /// How one codec delivers.
 pub(crate) struct Delivery {
     /// The class of events, a Struct with one member.
-    event: Opaque<RClass>,
-    /// Of the driver, and of the emitter that it forwards to: the class, not a singleton one, whose `emit` was found to be
-    /// the emitter's own, at so many changes.
-    plain: [Cell<Option<(Value, usize)>>; 2],
+    event: Cell<Held>,
+    /// The classes, not singleton ones, of the driver and of the emitter that it forwards to, whose `emit` was found to be the
+    /// emitter's own, and the value of [`CHANGES`] then.
+    plain: [Cell<(Held, usize)>; 2],
+}
+
+traced!(Delivery { event, plain });
+
+impl Default for Delivery {
+    fn default() -> Self {
+        Self { event: Cell::new(Held::NIL), plain: [const { Cell::new((Held::NIL, 0)) }; 2] }
+    }
 }
 
 impl Delivery {
-    pub(crate) fn new(event: RClass) -> Self {
-        Self { event: event.into(), plain: [const { Cell::new(None) }; 2] }
+    /// `event` passed [`check_event`].
+    pub(super) fn set_event(&self, owner: Owner, event: RClass) {
+        self.event.set(Held::new(owner, event.as_raw()));
     }
 
-    pub(crate) fn mark(&self, marker: &gc::Marker) {
-        marker.mark(self.event);
-        for plain in &self.plain {
-            if let Some((class, _)) = plain.get() {
-                marker.mark(class);
-            }
-        }
-    }
-
-    /// The Array of those who listen for messages, or `None` when messages have to go through `emit`.
-    pub(crate) fn listeners(&self, driver: Value) -> Result<Option<RArray>, Error> {
+    /// The Array of listeners for messages, or `None` when messages have to go through `emit`.
+    pub(super) fn listeners(&self, owner: Owner, driver: Value) -> Result<Option<RArray>, Error> {
         let mut emitter = driver;
         for plain in &self.plain {
             let Some(object) = RObject::from_value(emitter) else { return Ok(None) };
-            // What the object answers to, be it a class of its own: that of a stubbed object is not the one it was made of.
+            // The class that methods are looked up in: a stubbed object has a singleton one.
             // SAFETY: `object` is a live object, which begins with an RBasic.
             let class = unsafe { Value::from_raw((*(object.as_raw() as *const RBasic)).klass) };
             let changes = CHANGES.load(Ordering::Relaxed);
-            let known = plain
-                .get()
-                .is_some_and(|(plain, known_at)| known_at == changes && plain.as_raw() == class.as_raw());
+            let (known_class, known_at) = plain.get();
+            let known = known_at == changes && known_class.raw() == class.as_raw();
             let answer: Value = object.funcall(*MESSAGE_LISTENERS, (known,))?;
             if answer.is_nil() {
                 return Ok(None);
             }
             if !known && class.as_raw() == object.class().as_raw() {
-                plain.set(Some((class, changes)));
+                plain.set((Held::new(owner, class.as_raw()), changes));
             }
             match RArray::from_value(answer) {
                 Some(listeners) => return Ok(Some(listeners)),
@@ -67,19 +94,19 @@ impl Delivery {
         Ok(None)
     }
 
-    /// Calls those who listen now, in order, with an event that holds `data`.
-    pub(crate) fn deliver(&self, ruby: &Ruby, listeners: RArray, data: Value) -> Result<(), Error> {
+    /// Calls the present listeners, in order, with an event that holds `data`.
+    pub(super) fn deliver(&self, ruby: &Ruby, listeners: RArray, data: Value) -> Result<(), Error> {
         let count = listeners.len();
         if count == 0 {
             return Ok(());
         }
-        let class = ruby.get_inner(self.event).as_raw();
-        // SAFETY: the class is a Struct with one member.
+        let class = self.event.get().raw();
+        // SAFETY: `check_event` found that the class is a Struct with one member.
         let event = unsafe { rb_struct_new(class, data.as_raw()) };
         if count == 1 {
             return call(listeners.entry(0)?, event);
         }
-        // Those who are listening when the message arrives hear it, whatever they do to the list.
+        // A copy: listeners may change the list.
         let now = ruby.ary_new_capa(count);
         now.concat(listeners)?;
         for at in 0..count {

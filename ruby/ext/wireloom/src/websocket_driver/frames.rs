@@ -1,42 +1,49 @@
-//! Frames of one direction into messages, judged in the order and the words of `websocket-driver`, which differ from the
-//! core's [`wireloom_ws::Decoder`]: a peer may mask or not unless told, and each broken rule has a sentence of its own.
+//! Frames of one direction into parts of messages, validated in the order and with the messages of `websocket-driver`, which
+//! differ from the core's [`wireloom_ws::Decoder`]: a peer may mask or not unless told, and each broken rule has a sentence of
+//! its own.
 //!
-//! Owns where it stands in the stream and the bytes that were not used yet. Payloads are read once, from what the application
-//! handed in, and unmasked on their way into the String that the listener gets.
+//! Owns the position in the stream and the bytes that were not used yet. It reads no payload and makes no object: the codec
+//! copies payloads, unmasked, from the input into the String that the listener gets.
 
-use crate::{scratch, strings};
-use magnus::prelude::*;
-use magnus::rb_sys::FromRawValue;
-use magnus::{RString, Value};
-use std::cell::Cell;
+use crate::scratch;
+use std::ops::Range;
 use wireloom_ws::frame::CONTROL_LEN_MAX;
-use wireloom_ws::mask::{self, MaskKey};
-use wireloom_ws::utf8;
+use wireloom_ws::mask::MaskKey;
 
 /// The highest bits of a frame's first and second byte (RFC 6455 §5.2).
 pub(crate) const FIN: u8 = 0x80;
 pub(crate) const MASK: u8 = 0x80;
-const TEXT: u8 = 1;
+pub(crate) const TEXT: u8 = 1;
 const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
 const PONG: u8 = 10;
 
-/// A message that is being put together never reserves more than this on a frame header's word alone, in bytes.
-const TRUSTED_LEN: usize = 1 << 20;
-/// From then on it reserves so many times what has arrived.
-const TRUSTED_RATIO: usize = 16;
 /// What [`Frames::next`] found.
 pub(crate) enum Found {
     /// The input is used up.
     Nothing,
-    /// A message: its data, and whether it is text.
-    Message(RString, bool),
-    /// A message for an extension: its data, opcode and reserved bits.
-    Raw(RString, u8, u8),
-    /// A control frame with its payload.
-    Control(u8, RString),
-    /// The peer broke a rule: the name of the error in `Hybi::ERRORS`, and what to say. Who asks for more passes over that frame.
+    /// Payload of a message.
+    Part(Part),
+    /// A control frame: its opcode, where its payload is in the input, and the key that masks it.
+    Control(u8, Range<usize>, Option<MaskKey>),
+    /// The peer broke a rule: the name of the error in `Hybi::ERRORS`, and a message. The next call skips that frame.
     Broken(&'static str, String),
+}
+
+/// Payload of a message, all that is in the input of one frame.
+pub(crate) struct Part {
+    /// Where it is in the input.
+    pub(crate) range: Range<usize>,
+    /// The key that masks it, turned to its first byte.
+    pub(crate) key: Option<MaskKey>,
+    /// Of the message: text or binary, and the reserved bits.
+    pub(crate) opcode: u8,
+    pub(crate) rsv: u8,
+    /// Bytes of the frame that are missing behind it.
+    pub(crate) missing: u64,
+    /// The first part of its message, and the last.
+    pub(crate) first: bool,
+    pub(crate) last: bool,
 }
 
 /// What the owner of a connection chooses.
@@ -45,7 +52,7 @@ pub(crate) struct Rules {
     pub(crate) message_len_max: u64,
     /// Frames have to be masked.
     pub(crate) require_masking: bool,
-    /// Frames must not be masked: a client hears a server (RFC 6455 §5.1).
+    /// Frames must not be masked: they come from a server (RFC 6455 §5.1).
     pub(crate) refuse_masking: bool,
     /// Reserved bits that an extension claims on the first frame of a message, as 4, 2 and 1.
     pub(crate) rsv_allowed: u8,
@@ -61,13 +68,14 @@ struct Frame {
     remaining: u64,
 }
 
-/// The message that is arriving. Its data is the String in [`Frames::assembly`].
+/// The message that is arriving.
 struct Message {
     opcode: u8,
     rsv: u8,
+    /// What the headers of its frames announced so far, in bytes.
     len: u64,
-    /// All of it so far, so that nothing had to be validated.
-    ascii: bool,
+    /// Parts of it were found before.
+    begun: bool,
 }
 
 pub(crate) struct Frames {
@@ -78,11 +86,10 @@ pub(crate) struct Frames {
     at: usize,
     frame: Option<Frame>,
     message: Option<Message>,
-    utf8: utf8::Validator,
     /// The next header is of the frame that broke a rule.
     broken: bool,
-    /// What is to come of that frame's payload, in bytes.
-    passing: u64,
+    /// What is missing of that frame's payload, in bytes.
+    skipping: u64,
     stopped: bool,
 }
 
@@ -94,9 +101,8 @@ impl Frames {
             at: 0,
             frame: None,
             message: None,
-            utf8: utf8::Validator::new(),
             broken: false,
-            passing: 0,
+            skipping: 0,
             stopped: false,
         }
     }
@@ -115,12 +121,12 @@ impl Frames {
         self.at = 0;
     }
 
-    /// Whether input waits that [`next_kept`](Self::next_kept) has to see before any other.
+    /// Whether there is input that [`take_kept`](Self::take_kept) returns.
     pub(crate) fn has_kept(&self) -> bool {
         self.at < self.kept.len()
     }
 
-    /// Keeps input for [`next_kept`](Self::next_kept).
+    /// Keeps input for the next call.
     pub(crate) fn keep(&mut self, input: &[u8]) {
         if self.stopped || input.is_empty() {
             return;
@@ -134,173 +140,113 @@ impl Frames {
         self.kept.extend_from_slice(input);
     }
 
-    /// The next thing in the input that was kept.
-    pub(crate) fn next_kept(&mut self, assembly: &Cell<Value>, nil: Value) -> Found {
-        let kept = std::mem::take(&mut self.kept);
-        let (used, found) = self.next(&kept[self.at..], assembly, nil);
-        let at = self.at + used;
-        self.at = 0;
-        if !matches!(found, Found::Nothing) {
-            self.kept = kept;
-            self.at = at;
-        } else {
-            // Little is left, if anything.
-            self.kept = kept[at..].to_vec();
-            scratch::give(kept);
-        }
-        found
+    /// The input that was kept, and how much of it was used. The caller gives it back by [`restore`](Self::restore).
+    pub(crate) fn take_kept(&mut self) -> (Vec<u8>, usize) {
+        (std::mem::take(&mut self.kept), std::mem::take(&mut self.at))
     }
 
-    /// The next thing in `input`, and how many bytes of it were used. `assembly` is where the message under way is kept, `nil`
-    /// between messages. When nothing is found, what was not used has to be kept: up to 138 bytes.
+    /// Gives back what [`take_kept`](Self::take_kept) returned, used up to `at`; `rest` when the remainder is too short for
+    /// anything to be found in it.
+    pub(crate) fn restore(&mut self, kept: Vec<u8>, at: usize, rest: bool) {
+        if self.stopped {
+            return scratch::give(kept);
+        }
+        if rest {
+            self.kept = kept[at..].to_vec();
+            self.at = 0;
+            scratch::give(kept);
+        } else {
+            self.kept = kept;
+            self.at = at;
+        }
+    }
+
+    /// The next part of a message or control frame in `input`, and how many bytes were used. When nothing is found, what was not
+    /// used has to be kept: up to 138 bytes.
     #[inline]
-    pub(crate) fn next(&mut self, input: &[u8], assembly: &Cell<Value>, nil: Value) -> (usize, Found) {
+    pub(crate) fn next(&mut self, input: &[u8]) -> (usize, Found) {
         let mut at = 0;
         if self.stopped {
             return (input.len(), Found::Nothing);
         }
-        if self.broken || self.passing > 0 {
-            at = self.pass_over(input);
-            if self.broken || self.passing > 0 {
+        if self.broken || self.skipping > 0 {
+            at = self.skip(input);
+            if self.broken || self.skipping > 0 {
                 return (at, Found::Nothing);
             }
         }
-        loop {
-            let frame = match self.frame.take() {
-                Some(frame) => frame,
-                None => match self.header(&input[at..]) {
-                    Ok(Some((frame, len))) => {
-                        at += len;
-                        frame
-                    }
-                    Ok(None) => return (at, Found::Nothing),
-                    Err((kind, said)) => {
-                        self.broken = true;
-                        self.give_up(assembly, nil);
-                        return (at, Found::Broken(kind, said));
-                    }
-                },
-            };
-            let here = input.len() - at;
-            let len = usize::try_from(frame.remaining).map_or(here, |remaining| remaining.min(here));
-            let piece = &input[at..at + len];
-            let whole = len as u64 == frame.remaining;
-            if frame.opcode >= CLOSE {
-                if !whole {
-                    self.frame = Some(frame);
-                    return (at, Found::Nothing);
+        let mut frame = match self.frame.take() {
+            Some(frame) => frame,
+            None => match self.header(&input[at..]) {
+                Ok(Some((frame, len))) => {
+                    at += len;
+                    frame
                 }
-                let payload = strings::binary_with(len, |room| fill(room, piece, frame.key));
-                return (at + len, Found::Control(frame.opcode, payload));
+                Ok(None) => return (at, Found::Nothing),
+                Err((kind, message)) => {
+                    self.broken = true;
+                    self.message = None;
+                    return (at, Found::Broken(kind, message));
+                }
+            },
+        };
+        let buffered = input.len() - at;
+        let len = usize::try_from(frame.remaining).map_or(buffered, |remaining| remaining.min(buffered));
+        let range = at..at + len;
+        let whole = len as u64 == frame.remaining;
+        if frame.opcode >= CLOSE {
+            if !whole {
+                self.frame = Some(frame);
+                return (at, Found::Nothing);
             }
-            at += len;
-            let found = if whole && frame.fin && assembly.get().is_nil() {
-                self.whole(&frame, piece)
-            } else {
-                self.assemble(frame, piece, assembly, nil)
-            };
-            if !matches!(found, Found::Nothing) || at == input.len() {
-                return (at, found);
-            }
+            return (range.end, Found::Control(frame.opcode, range, frame.key));
         }
+        if len == 0 && !whole {
+            self.frame = Some(frame);
+            return (at, Found::Nothing);
+        }
+        let Some(message) = &mut self.message else { return (range.end, Found::Nothing) };
+        let (key, last) = (frame.key, whole && frame.fin);
+        frame.remaining -= len as u64;
+        let part = Part {
+            range: range.clone(),
+            key,
+            opcode: message.opcode,
+            rsv: message.rsv,
+            missing: frame.remaining,
+            first: !std::mem::replace(&mut message.begun, true),
+            last,
+        };
+        if last {
+            self.message = None;
+        } else if !whole {
+            frame.key = key.map(|key| key.advanced(len));
+            self.frame = Some(frame);
+        }
+        (range.end, Found::Part(part))
     }
 
-    /// Passes over what is here of a frame that broke a rule; returns how many bytes that was.
+    /// The text of the part that was found last is invalid: skips what is missing of its frame, and forgets its message.
     #[cold]
-    fn pass_over(&mut self, input: &[u8]) -> usize {
+    pub(crate) fn refuse_text(&mut self) {
+        self.skipping = self.frame.take().map_or(0, |frame| frame.remaining);
+        self.message = None;
+    }
+
+    /// Skips what `input` holds of a frame that broke a rule; returns how many bytes that was.
+    #[cold]
+    fn skip(&mut self, input: &[u8]) -> usize {
         let mut at = 0;
         if self.broken {
             let Some((len, end)) = extent(input) else { return 0 };
-            (self.broken, self.passing, at) = (false, len, end);
+            (self.broken, self.skipping, at) = (false, len, end);
         }
-        let here = (input.len() - at) as u64;
-        let passed = self.passing.min(here);
-        self.passing -= passed;
-        at + passed as usize
+        let skipped = self.skipping.min((input.len() - at) as u64);
+        self.skipping -= skipped;
+        at + skipped as usize
     }
 
-    /// Forgets the message under way.
-    #[cold]
-    fn give_up(&mut self, assembly: &Cell<Value>, nil: Value) {
-        assembly.set(nil);
-        self.message = None;
-        self.utf8 = utf8::Validator::new();
-    }
-
-    /// A message that is here whole in one frame.
-    #[inline]
-    fn whole(&mut self, frame: &Frame, piece: &[u8]) -> Found {
-        let Some(message) = self.message.take() else { return Found::Nothing };
-        if message.opcode != TEXT || self.rules.raw {
-            let data = strings::binary_with(piece.len(), |room| fill(room, piece, frame.key));
-            return self.found(&message, data);
-        }
-        let (mut ascii, mut valid) = (true, true);
-        let data = strings::utf8_with(piece.len(), |room| {
-            fill(room, piece, frame.key);
-            ascii = room.is_ascii();
-            valid = ascii || utf8::validate(room).is_ok();
-        });
-        if !valid {
-            return not_utf8();
-        }
-        strings::declare_valid(data, ascii);
-        Found::Message(data, true)
-    }
-
-    /// A piece of a message that does not come whole: unmasked on its way into the message's String.
-    fn assemble(&mut self, mut frame: Frame, piece: &[u8], assembly: &Cell<Value>, nil: Value) -> Found {
-        let Some(message) = &mut self.message else { return Found::Nothing };
-        let validate = message.opcode == TEXT && !self.rules.raw;
-        let missing = usize::try_from(frame.remaining).unwrap_or(usize::MAX);
-        let data = RString::from_value(assembly.get())
-            .unwrap_or_else(|| strings::with_capacity(missing.min(TRUSTED_LEN)));
-        strings::make_room(data, piece.len(), |have| {
-            missing.min((have + piece.len()).saturating_mul(TRUSTED_RATIO).max(TRUSTED_LEN))
-        });
-        let mut valid = true;
-        let utf8 = &mut self.utf8;
-        strings::append_with(data, piece.len(), |room| {
-            frame.key = fill(room, piece, frame.key);
-            if validate {
-                message.ascii = message.ascii && room.is_ascii();
-                // RFC 6455 §8.1: refused at the first impossible byte, not at the end of the message.
-                valid = message.ascii || utf8.push(room).is_ok();
-            }
-        });
-        frame.remaining -= piece.len() as u64;
-        let done = frame.fin && frame.remaining == 0;
-        if !valid || (done && validate && self.utf8.finish().is_err()) {
-            self.passing = frame.remaining;
-            self.give_up(assembly, nil);
-            return not_utf8();
-        }
-        if !done {
-            assembly.set(data.as_value());
-            if frame.remaining > 0 {
-                self.frame = Some(frame);
-            }
-            return Found::Nothing;
-        }
-        if validate {
-            strings::declare_utf8(data, message.ascii);
-        }
-        assembly.set(nil);
-        match self.message.take() {
-            Some(message) => self.found(&message, data),
-            None => Found::Nothing,
-        }
-    }
-
-    fn found(&self, message: &Message, data: RString) -> Found {
-        if self.rules.raw {
-            Found::Raw(data, message.opcode, message.rsv)
-        } else {
-            Found::Message(data, message.opcode == TEXT)
-        }
-    }
-
-    /// The next header and its length, if all of it is here. Rules are judged as soon as the bytes they need have arrived.
+    /// The next header and its length, once it is complete. Rules are checked as soon as the bytes they need have arrived.
     #[inline]
     fn header(&mut self, bytes: &[u8]) -> Result<Option<(Frame, usize)>, (&'static str, String)> {
         let Some(&first) = bytes.first() else { return Ok(None) };
@@ -308,13 +254,13 @@ impl Frames {
         let opens = opcode == TEXT || opcode == BINARY;
         if rsv != 0 && (!opens || rsv & !self.rules.rsv_allowed != 0) {
             let bit = |bit: u8| u8::from(rsv & bit != 0);
-            let said = format!(
+            let message = format!(
                 "One or more reserved bits are on: reserved1 = {}, reserved2 = {}, reserved3 = {}",
                 bit(4),
                 bit(2),
                 bit(1)
             );
-            return Err(("protocol_error", said));
+            return Err(("protocol_error", message));
         }
         if opcode > PONG || (opcode > BINARY && opcode < CLOSE) {
             return Err(("protocol_error", format!("Unrecognized frame opcode: {opcode}")));
@@ -354,14 +300,14 @@ impl Frames {
             len => (u64::from(len), 2, 0),
         };
         if control && len > CONTROL_LEN_MAX as u64 {
-            let said = format!("Received control frame having too long payload: {len}");
-            return Err(("protocol_error", said));
+            let message = format!("Received control frame having too long payload: {len}");
+            return Err(("protocol_error", message));
         }
         self.check_len(control, len)?;
         // RFC 6455 §5.2: the minimal number of bytes MUST be used to encode the length.
         if len < least {
-            let said = format!("Received frame length {len} in a form for longer ones");
-            return Err(("protocol_error", said));
+            let message = format!("Received frame length {len} in a form for longer ones");
+            return Err(("protocol_error", message));
         }
         let (key, end) = if masked {
             match bytes.get(key_at..key_at + 4).and_then(|key| key.first_chunk()) {
@@ -374,7 +320,7 @@ impl Frames {
         if !control {
             match &mut self.message {
                 Some(message) => message.len += len,
-                None if opens => self.message = Some(Message { opcode, rsv, len, ascii: true }),
+                None if opens => self.message = Some(Message { opcode, rsv, len, begun: false }),
                 None => {
                     return Err(("protocol_error", "Received unexpected continuation frame".to_owned()));
                 }
@@ -392,7 +338,7 @@ impl Frames {
     }
 }
 
-/// How long a frame's payload and its header are, whatever else is wrong with it, once all of the header is here.
+/// The lengths of a frame's payload and of its header, once the header is complete, whatever else is wrong with it.
 fn extent(bytes: &[u8]) -> Option<(u64, usize)> {
     let &second = bytes.get(1)?;
     let (len, end) = match second & 0x7F {
@@ -402,26 +348,4 @@ fn extent(bytes: &[u8]) -> Option<(u64, usize)> {
     };
     let end = end + if second & MASK != 0 { 4 } else { 0 };
     (bytes.len() >= end).then_some((len, end))
-}
-
-/// Copies `piece` into `room`, unmasked; returns the key for the byte behind it.
-#[inline]
-fn fill(room: &mut [u8], piece: &[u8], key: Option<MaskKey>) -> Option<MaskKey> {
-    match key {
-        Some(key) => Some(mask::copy(room, piece, key)),
-        None => {
-            room.copy_from_slice(piece);
-            None
-        }
-    }
-}
-
-fn not_utf8() -> Found {
-    Found::Broken("encoding_error", "Could not decode a text frame as UTF-8".to_owned())
-}
-
-/// A value that is nobody's.
-pub(crate) fn nil() -> Value {
-    // SAFETY: nil is a constant of Ruby.
-    unsafe { Value::from_raw(rb_sys::Qnil as rb_sys::VALUE) }
 }

@@ -1,34 +1,35 @@
 //! `HTTP2::Connection`: what one connection holds, and its streams.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
-use magnus::{DataTypeFunctions, Error, Module, RModule, Ruby, TryConvert, TypedData, Value, gc};
+use magnus::{Error, Module, RModule, Ruby, TryConvert, Value};
 use rb_sys::VALUE;
 use wireloom_http2::rate_limit::RateLimit;
 
-use super::frame::{Frame, NIL, value};
-use super::listeners::{Listeners, emit};
-use super::names::{self, classes, sym};
+use super::frame::{NIL, Stored, value};
+use super::listeners::{Emitter, Listeners, emit};
+use super::names::{self, classes, is_class, sym};
 use super::receive::Input;
 use super::send::connection_error;
 use super::stream::{State, Stream};
+use crate::exclusive::Exclusive;
+use crate::held::{Held, Owner, managed, plain, traced};
 use crate::hpack::encode::Policy;
 use crate::hpack::table::Table;
+use crate::memory::Accounted;
 
 /// What every peer assumes before SETTINGS (RFC 9113 §6.5.2, §6.9.2).
 pub(super) const WINDOW_DEFAULT: i64 = 65_535;
 const FRAME_LEN_DEFAULT: usize = 16_384;
 pub(super) const TABLE_SIZE_DEFAULT: usize = 4096;
 
-/// How many streams that this side reset are remembered, so that what is still under way for them is ignored.
+/// Streams that this side reset and whose identifiers are kept, so that frames that the peer sent before it knew are ignored.
 const RESETS_MAX: usize = 1_024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,21 +84,19 @@ impl Hasher for IdHasher {
     }
 }
 
-pub(crate) type Streams = HashMap<u32, VALUE, BuildHasherDefault<IdHasher>>;
+pub(crate) type Streams = HashMap<u32, Held, BuildHasherDefault<IdHasher>>;
 
 /// A block of fields that goes on in CONTINUATION.
 #[derive(Clone)]
 pub(crate) struct Pending {
-    pub(crate) frame: Frame,
+    pub(crate) frame: Stored,
     pub(crate) block: Vec<u8>,
     pub(crate) frames: usize,
 }
 
-// SAFETY: the frame names no objects: its payload is in `block`.
-unsafe impl Send for Pending {}
+plain!(Stage, Upgrade, RateLimit, Input);
+traced!(Pending { frame, block, frames });
 
-#[derive(TypedData)]
-#[magnus(class = "HTTP2::Connection", free_immediately, mark, size)]
 pub(crate) struct Connection {
     pub(crate) is_client: Cell<bool>,
     pub(crate) stage: Cell<Stage>,
@@ -120,32 +119,33 @@ pub(crate) struct Connection {
     /// Streams that the peer promised and that are not closed.
     pub(crate) promised_streams: Cell<i64>,
     /// Hashes and an Array that programs see.
-    pub(crate) local_settings: Cell<VALUE>,
-    pub(crate) remote_settings: Cell<VALUE>,
-    pub(crate) pending_settings: Cell<VALUE>,
+    pub(crate) local_settings: Cell<Held>,
+    pub(crate) remote_settings: Cell<Held>,
+    pub(crate) pending_settings: Cell<Held>,
     /// SETTINGS of this side that the peer has not acknowledged yet.
     pub(crate) settings_unacknowledged: Cell<u32>,
-    pub(crate) origin_set: Cell<VALUE>,
+    pub(crate) origin_set: Cell<Held>,
     pub(crate) origins_due: Cell<bool>,
     /// Streams that PRIORITY alone made.
     pub(crate) idle_streams: Cell<u32>,
     /// A [`FrameBuffer`], or nil.
-    pub(crate) buffer: Cell<VALUE>,
+    pub(crate) buffer: Cell<Held>,
     pub(crate) received_frame: Cell<bool>,
     /// On Ruby's clock, in seconds.
     pub(crate) closed_since: Cell<Option<f64>>,
-    pub(crate) listeners: RefCell<Listeners>,
-    pub(crate) streams: RefCell<Streams>,
-    pub(crate) resets: RefCell<VecDeque<u32>>,
-    pub(crate) input: RefCell<Input>,
-    pub(crate) pending: RefCell<Option<Pending>>,
-    pub(crate) compressor: RefCell<Table>,
+    pub(crate) listeners: Exclusive<Listeners>,
+    pub(crate) streams: Exclusive<Streams>,
+    pub(crate) resets: Exclusive<VecDeque<u32>>,
+    pub(crate) input: Exclusive<Input>,
+    pub(crate) pending: Exclusive<Option<Pending>>,
+    pub(crate) compressor: Exclusive<Table>,
     pub(crate) policy: Cell<Policy>,
-    pub(crate) decompressor: RefCell<Table>,
-    pub(crate) rates: RefCell<RateLimit>,
-    /// Room for a block on its way out, and for one on its way in.
-    pub(crate) room_out: RefCell<Vec<u8>>,
-    pub(crate) room_in: RefCell<Vec<u8>>,
+    pub(crate) decompressor: Exclusive<Table>,
+    pub(crate) rates: Exclusive<RateLimit>,
+    /// Buffers for a block that is sent, and for one that is received.
+    pub(crate) room_out: Exclusive<Vec<u8>>,
+    pub(crate) room_in: Exclusive<Vec<u8>>,
+    pub(crate) memory: Accounted,
 }
 
 impl Default for Connection {
@@ -168,67 +168,57 @@ impl Default for Connection {
             remote_max_streams: Cell::new(0x7fff_ffff),
             list_size_max: Cell::new(0x7fff_ffff),
             promised_streams: Cell::new(0),
-            local_settings: Cell::new(NIL),
-            remote_settings: Cell::new(NIL),
-            pending_settings: Cell::new(NIL),
+            local_settings: Cell::new(Held::NIL),
+            remote_settings: Cell::new(Held::NIL),
+            pending_settings: Cell::new(Held::NIL),
             settings_unacknowledged: Cell::new(0),
-            origin_set: Cell::new(NIL),
+            origin_set: Cell::new(Held::NIL),
             origins_due: Cell::new(false),
             idle_streams: Cell::new(0),
-            buffer: Cell::new(NIL),
+            buffer: Cell::new(Held::NIL),
             received_frame: Cell::new(false),
             closed_since: Cell::new(None),
-            listeners: RefCell::default(),
-            streams: RefCell::default(),
-            resets: RefCell::default(),
-            input: RefCell::default(),
-            pending: RefCell::default(),
-            compressor: RefCell::new(Table::new(TABLE_SIZE_DEFAULT)),
+            listeners: Exclusive::default(),
+            streams: Exclusive::default(),
+            resets: Exclusive::default(),
+            input: Exclusive::default(),
+            pending: Exclusive::default(),
+            compressor: Exclusive::new(Table::new(TABLE_SIZE_DEFAULT)),
             policy: Cell::new(Policy { table_size: 4096, ..Policy::default() }),
-            decompressor: RefCell::new(Table::new(TABLE_SIZE_DEFAULT)),
-            rates: RefCell::default(),
-            room_out: RefCell::default(),
-            room_in: RefCell::default(),
+            decompressor: Exclusive::new(Table::new(TABLE_SIZE_DEFAULT)),
+            rates: Exclusive::default(),
+            room_out: Exclusive::default(),
+            room_in: Exclusive::default(),
+            memory: Accounted::default(),
         }
     }
 }
 
-impl DataTypeFunctions for Connection {
-    fn mark(&self, marker: &gc::Marker) {
-        for place in [
-            &self.local_settings,
-            &self.remote_settings,
-            &self.pending_settings,
-            &self.origin_set,
-            &self.buffer,
-        ] {
-            marker.mark(value(place.get()));
-        }
-        // SAFETY: unconditionally, even while one is borrowed: none is half changed when Ruby allocates.
-        unsafe {
-            (*self.listeners.as_ptr()).mark(marker);
-            (*self.streams.as_ptr()).values().for_each(|stream| marker.mark(value(*stream)));
-            (*self.compressor.as_ptr()).mark(marker);
-            (*self.decompressor.as_ptr()).mark(marker);
-        }
-    }
+managed!(
+    Connection as "HTTP2::Connection" {
+        is_client, stage, upgrade, stream_id, last_stream_id, last_promise_id, active_stream_count, local_window, local_window_limit, remote_window, remote_window_limit, local_max_frame_size, remote_max_frame_size, local_max_streams, remote_max_streams, list_size_max, promised_streams, local_settings, remote_settings, pending_settings, settings_unacknowledged, origin_set, origins_due, idle_streams, buffer, received_frame, closed_since, listeners, streams, resets, input, pending, compressor, policy, decompressor, rates, room_out, room_in, memory
+    },
+    size = Connection::heap_size
+);
 
-    fn size(&self) -> usize {
-        // SAFETY: likewise.
-        let held = unsafe {
-            (*self.listeners.as_ptr()).heap_size()
-                + (*self.streams.as_ptr()).capacity() * size_of::<(u32, VALUE)>()
-                + (*self.compressor.as_ptr()).heap_size()
-                + (*self.decompressor.as_ptr()).heap_size()
-                + (*self.input.as_ptr()).heap_size()
-        };
-        size_of::<Self>() + held
+impl Emitter for Connection {
+    fn listeners(&self) -> &Exclusive<Listeners> {
+        &self.listeners
     }
 }
 
 impl Connection {
-    /// Takes over what another connection is; streams and listeners are the same objects.
-    pub(crate) fn copy_from(&self, other: &Self) -> Result<(), Error> {
+    fn heap_size(&self) -> usize {
+        let tables = [&self.compressor, &self.decompressor];
+        self.listeners.try_with(|listeners| listeners.heap_size()).unwrap_or(0)
+            + self.streams.try_with(|streams| streams.capacity()).unwrap_or(0) * size_of::<(u32, Held)>()
+            + tables.iter().filter_map(|table| table.try_with(|table| table.heap_size())).sum::<usize>()
+            + self.input.try_with(|input| input.heap_size()).unwrap_or(0)
+    }
+
+    /// Copies the state of another connection; streams and listeners are the same objects. The class takes no write barriers, so
+    /// that copies of what is held need none.
+    pub(crate) fn copy_from(&self, other: &Self, owner: Owner) -> Result<(), Error> {
         self.is_client.set(other.is_client.get());
         self.stage.set(other.stage.get());
         self.upgrade.set(other.upgrade.get());
@@ -261,8 +251,9 @@ impl Connection {
             (&self.remote_settings, &other.remote_settings),
             (&self.pending_settings, &other.pending_settings),
         ] {
-            if from.get() != NIL {
-                place.set(value(from.get()).funcall_public::<_, _, Value>("dup", ())?.as_raw());
+            if !from.get().is_nil() {
+                let copy: Value = from.get().value().funcall_public("dup", ())?;
+                place.set(Held::new(owner, copy.as_raw()));
             }
         }
         self.origin_set.set(other.origin_set.get());
@@ -271,36 +262,41 @@ impl Connection {
         self.received_frame.set(other.received_frame.get());
         self.closed_since.set(other.closed_since.get());
         self.policy.set(other.policy.get());
-        *self.listeners.borrow_mut() = other.listeners.borrow().clone();
-        *self.streams.borrow_mut() = other.streams.borrow().clone();
-        *self.resets.borrow_mut() = other.resets.borrow().clone();
-        *self.input.borrow_mut() = other.input.borrow().clone();
-        *self.pending.borrow_mut() = other.pending.borrow().clone();
-        *self.compressor.borrow_mut() = other.compressor.borrow().clone();
-        *self.decompressor.borrow_mut() = other.decompressor.borrow().clone();
-        *self.rates.borrow_mut() = other.rates.borrow().clone();
+        copy(&self.listeners, &other.listeners);
+        copy(&self.streams, &other.streams);
+        copy(&self.resets, &other.resets);
+        copy(&self.input, &other.input);
+        copy(&self.pending, &other.pending);
+        copy(&self.compressor, &other.compressor);
+        copy(&self.decompressor, &other.decompressor);
+        copy(&self.rates, &other.rates);
         Ok(())
     }
 }
 
-/// More room than this is given back after use.
-const ROOM_KEPT: usize = 16 << 10;
-
-/// Takes the room out of its place; a listener that comes back here meanwhile finds none and makes its own.
-pub(super) fn take_room(place: &RefCell<Vec<u8>>) -> Vec<u8> {
-    std::mem::take(&mut *place.borrow_mut())
+pub(super) fn copy<T: Clone + Send>(to: &Exclusive<T>, from: &Exclusive<T>) {
+    let mut copy = from.with(|from| from.clone());
+    to.with(|to| std::mem::swap(to, &mut copy));
 }
 
-pub(super) fn put_room(place: &RefCell<Vec<u8>>, mut room: Vec<u8>) {
+/// A larger buffer is freed after use, in bytes.
+const ROOM_KEPT: usize = 16 << 10;
+
+/// Takes the buffer out of its place; a listener that calls back meanwhile finds none and makes its own.
+pub(super) fn take_room(place: &Exclusive<Vec<u8>>) -> Vec<u8> {
+    place.with(std::mem::take)
+}
+
+pub(super) fn put_room(place: &Exclusive<Vec<u8>>, mut room: Vec<u8>) {
     if room.capacity() <= ROOM_KEPT {
         room.clear();
-        *place.borrow_mut() = room;
+        place.with(|place| *place = room);
     }
 }
 
 static PATCHED: AtomicBool = AtomicBool::new(false);
 
-/// Someone opened one of the classes: from now on every call goes the long way, through Ruby.
+/// One of the classes was reopened: from now on every call is dispatched by Ruby.
 pub(crate) fn set_patched() {
     PATCHED.store(true, Ordering::Relaxed);
 }
@@ -317,27 +313,21 @@ pub(crate) fn class_of(object: VALUE) -> VALUE {
     unsafe { (*(object as *const rb_sys::RBasic)).klass }
 }
 
-/// Whether nobody has put methods of his own before those of the connection.
+/// Whether no method of the connection is overridden.
 #[inline]
 pub(crate) fn is_plain(this: Obj<Connection>) -> bool {
     let class = class_of(this.as_raw());
-    (class == classes().client || class == classes().server) && !is_patched()
+    (is_class(class, classes().client) || is_class(class, classes().server)) && !is_patched()
 }
 
-/// Time since the first connection, for rates alone.
-pub(crate) fn now() -> Duration {
-    static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed()
-}
-
-/// Ruby's monotonic clock in seconds: by it, which tests may set forward, a connection that was closed grows old.
+/// Ruby's monotonic clock in seconds, which tests may set forward: the age of a connection that was closed.
 pub(crate) fn clock(ruby: &Ruby) -> Result<f64, Error> {
     let process: RModule = ruby.class_object().const_get("Process")?;
     let id: Value = process.const_get("CLOCK_MONOTONIC")?;
     process.funcall("clock_gettime", (id,))
 }
 
-/// The connection takes part in nothing any more.
+/// The connection is closed.
 pub(crate) fn close(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
     this.stage.set(Stage::Closed);
     this.closed_since.set(Some(clock(ruby)?));
@@ -349,12 +339,13 @@ pub(super) fn call_own(this: Obj<Connection>, method: &str, args: &[Value]) -> R
     this.funcall::<_, _, Value>(method, args).map(|_| ())
 }
 
-/// What a stream begins with.
+/// The state of a new stream.
 #[derive(Clone, Copy)]
 pub(crate) struct Opening {
     pub(crate) id: u32,
     pub(crate) weight: i64,
     pub(crate) dependency: u32,
+    /// A stream, or nil.
     pub(crate) parent: VALUE,
     pub(crate) state: State,
 }
@@ -390,7 +381,7 @@ pub(crate) fn activate_stream(
     this: Obj<Connection>,
     opening: Opening,
 ) -> Result<Obj<Stream>, Error> {
-    if this.streams.borrow().contains_key(&opening.id) {
+    if this.streams.with(|streams| streams.contains_key(&opening.id)) {
         return connection_error(ruby, this, sym().protocol_error, Some("Stream ID already exists"), None);
     }
     // RFC 9113 §5.1.2: each side limits what the other opens.
@@ -398,15 +389,10 @@ pub(crate) fn activate_stream(
     if !own && this.active_stream_count.get() >= this.local_max_streams.get() {
         return Err(names::error(ruby, sym().stream_limit_exceeded, None));
     }
-    let stream = Stream::default();
-    set_up_stream(ruby, this, &stream, opening)?;
-    // SAFETY: `HTTP2::Stream` is a class.
-    let class = unsafe { magnus::RClass::from_value(value(classes().stream)).unwrap_unchecked() };
-    let sender = stream.sender.get();
-    let stream = ruby.obj_wrap_as(stream, class);
-    // Until here nobody else held it.
-    std::hint::black_box(sender);
-    this.streams.borrow_mut().insert(opening.id, stream.as_raw());
+    let stream = ruby.obj_wrap_as(Stream::default(), classes().stream.get());
+    set_up_stream(ruby, this, stream, opening)?;
+    let held = Held::new(Owner::of(this), stream.as_raw());
+    this.streams.with(|streams| streams.insert(opening.id, held));
     if opening.parent != NIL {
         this.promised_streams.set(this.promised_streams.get() + 1);
     }
@@ -417,21 +403,23 @@ pub(crate) fn activate_stream(
 pub(crate) fn set_up_stream(
     ruby: &Ruby,
     this: Obj<Connection>,
-    stream: &Stream,
+    stream: Obj<Stream>,
     opening: Opening,
 ) -> Result<(), Error> {
     if opening.id == opening.dependency {
         // RFC 9113 §5.3.1, of RFC 7540.
         return Err(names::error(ruby, sym().protocol_error, Some("stream can't depend on itself")));
     }
-    stream.connection.set(this.as_raw());
+    let owner = Owner::of(stream);
+    stream.connection.set(Held::new(owner, this.as_raw()));
     if !is_plain(this) {
-        stream.sender.set(this.funcall::<_, _, Value>("method", (value(sym().send),))?.as_raw());
+        let sender: Value = this.funcall("method", (value(sym().send),))?;
+        stream.sender.set(Held::new(owner, sender.as_raw()));
     }
     stream.id.set(opening.id);
     stream.weight.set(opening.weight);
     stream.dependency.set(opening.dependency);
-    stream.parent.set(opening.parent);
+    stream.parent.set(Held::new(owner, opening.parent));
     stream.state.set(opening.state);
     let window = this.local_window_limit.get();
     stream.local_window.set(window);
@@ -446,21 +434,28 @@ pub(crate) fn set_up_stream(
 /// A stream came to its end.
 pub(crate) fn stream_closed(ruby: &Ruby, this: Obj<Connection>, stream: Obj<Stream>) -> Result<(), Error> {
     let id = stream.id.get();
-    let gone = this.streams.borrow_mut().remove(&id).is_some();
-    if gone && stream.closed.get() == sym().local_rst {
-        let mut resets = this.resets.borrow_mut();
-        if resets.len() == RESETS_MAX {
-            resets.pop_front();
-        }
-        resets.push_back(id);
+    let gone = this.streams.with(|streams| streams.remove(&id)).is_some();
+    if gone && stream.closed.get().raw() == sym().local_rst {
+        this.resets.with(|resets| {
+            if resets.len() == RESETS_MAX {
+                resets.pop_front();
+            }
+            resets.push_back(id);
+        });
     }
-    if gone && stream.parent.get() != NIL {
+    if gone && !stream.parent.get().is_nil() {
         this.promised_streams.set(this.promised_streams.get() - 1);
     }
-    if this.stage.get() == Stage::Closing && this.streams.borrow().is_empty() {
+    if this.stage.get() == Stage::Closing && this.streams.with(|streams| streams.is_empty()) {
         close(ruby, this)?;
     }
     Ok(())
+}
+
+/// The stream with that identifier.
+pub(super) fn find_stream(this: Obj<Connection>, id: u32) -> Option<Obj<Stream>> {
+    let stream = this.streams.with(|streams| streams.get(&id).copied())?;
+    Obj::try_convert(stream.value()).ok()
 }
 
 /// The streams in the order of their identifiers: listeners may open and close some meanwhile.
@@ -468,18 +463,17 @@ pub(crate) fn each_stream(
     this: Obj<Connection>,
     mut work: impl FnMut(Obj<Stream>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let mut ids: Vec<u32> = this.streams.borrow().keys().copied().collect();
+    let mut ids: Vec<u32> = this.streams.with(|streams| streams.keys().copied().collect());
     ids.sort_unstable();
     for id in ids {
-        let stream = this.streams.borrow().get(&id).copied();
-        if let Some(stream) = stream {
-            work(Obj::try_convert(value(stream))?)?;
+        if let Some(stream) = find_stream(this, id) {
+            work(stream)?;
         }
     }
     Ok(())
 }
 
-/// The window of a stream changes with SETTINGS: listeners hear of it as of any event.
+/// The window of a stream changes with SETTINGS: an event of the stream.
 pub(crate) fn change_stream_window(
     stream: Obj<Stream>,
     event: VALUE,
@@ -492,9 +486,9 @@ pub(crate) fn change_stream_window(
         stream.local_window_max.set(window);
         stream.local_window.set(window);
     }
-    if !stream.listeners.borrow().any(event) {
+    if !stream.listens(event) {
         return Ok(());
     }
     let window = ruby.integer_from_i64(window).as_raw();
-    emit(&stream.listeners, event, &[window], NIL)
+    emit(stream, event, &[window], NIL)
 }

@@ -6,6 +6,7 @@ use magnus::{Error, RArray, RHash, RString, Ruby, TryConvert, Value};
 use rb_sys::VALUE;
 
 use super::names::{error, sym};
+use crate::held::{Held, Owner, plain, traced};
 use crate::hpack::decode::Head;
 use crate::strings;
 
@@ -81,7 +82,7 @@ impl Kind {
     }
 }
 
-/// The nine bytes (RFC 9113 §4.1); no kind when nobody knows the type.
+/// The nine bytes (RFC 9113 §4.1); no kind when the type is unknown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     pub(crate) kind: Option<Kind>,
@@ -108,7 +109,7 @@ impl Header {
     }
 }
 
-/// A frame on its way. It lives on the stack, where Ruby finds the objects that it names.
+/// A frame being sent or received. It lives on the stack, where Ruby finds the objects that it names; elsewhere it is [`Stored`].
 #[derive(Clone, Copy)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
@@ -119,7 +120,7 @@ pub(crate) struct Frame {
     pub(crate) payload: VALUE,
     /// The part of the payload, a String, that is meant: offset and length. All of it when unset.
     pub(crate) slice: Option<(usize, usize)>,
-    /// Counts the byte that tells the length of the padding.
+    /// Counts the byte that holds the length of the padding.
     pub(crate) padding: Option<u32>,
     pub(crate) weight: Option<i64>,
     pub(crate) dependency: Option<u32>,
@@ -129,10 +130,10 @@ pub(crate) struct Frame {
     pub(crate) increment: Option<i64>,
     pub(crate) promise_stream: Option<u32>,
     pub(crate) last_stream: Option<u32>,
-    /// The stream was closed by this side: nobody is to hear of the frame.
+    /// The stream was closed by this side: listeners are not called for the frame.
     pub(crate) ignore: bool,
     pub(crate) head: Head,
-    /// What it was made of, when that was a Hash; else nil.
+    /// The Hash that it was made of, or nil.
     pub(crate) hash: VALUE,
 }
 
@@ -159,7 +160,7 @@ impl Frame {
         }
     }
 
-    /// Puts the frame on a stream unless it is on one; its Hash, if it has one, is told.
+    /// Puts the frame on a stream unless it is on one, and notes that in its Hash, if it has one.
     pub(crate) fn put_on(&mut self, stream: u32) -> Result<(), Error> {
         if self.stream.is_some() {
             return Ok(());
@@ -257,7 +258,7 @@ impl Frame {
             None => Ok(()),
         };
         set(sym.r#type, self.kind.symbol())?;
-        // As the original has it: what is about to be sent has flags only if it can or does.
+        // As the original has it: a frame about to be sent has flags only if its type can have some.
         let sent = self.length.is_none();
         let may_have_flags =
             matches!(self.kind, Kind::Data | Kind::Headers | Kind::PushPromise | Kind::Continuation);
@@ -281,7 +282,7 @@ impl Frame {
         match (self.slice, self.payload_string()) {
             (Some((offset, len)), Some(string)) => {
                 // SAFETY: copied before anything can change the String.
-                let part = strings::binary(unsafe { &bytes(string)[offset..offset + len] });
+                let part = strings::binary(ruby, unsafe { &bytes(string)[offset..offset + len] });
                 strings::keep(string);
                 hash.aset(value(sym.payload), part)?;
             }
@@ -325,18 +326,84 @@ pub(crate) fn value(raw: VALUE) -> Value {
 }
 
 /// A String in `ASCII-8BIT` of two parts.
-pub(crate) fn joined(first: &[u8], second: &[u8]) -> RString {
-    // SAFETY: the String is made with room for both parts, and nothing else knows it yet. No Ruby code runs.
-    unsafe {
-        let string = rb_sys::rb_str_new(std::ptr::null(), (first.len() + second.len()) as _);
-        let room = rb_sys::RSTRING_PTR(string).cast_mut().cast::<u8>();
-        std::ptr::copy_nonoverlapping(first.as_ptr(), room, first.len());
-        std::ptr::copy_nonoverlapping(second.as_ptr(), room.add(first.len()), second.len());
-        RString::from_value(Value::from_raw(string)).unwrap_unchecked()
+pub(crate) fn joined(ruby: &Ruby, first: &[u8], second: &[u8]) -> RString {
+    let string = strings::uninitialized(ruby, first.len() + second.len());
+    // SAFETY: the String was made just now.
+    let (room_first, room_second) = unsafe { strings::contents(string) }.split_at_mut(first.len());
+    room_first.copy_from_slice(first);
+    room_second.copy_from_slice(second);
+    string
+}
+
+/// A frame in the memory of an object: the objects that it names are held.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored {
+    frame: Unnamed,
+    payload: Held,
+    error: Held,
+    hash: Held,
+    method: Held,
+    trailer: Held,
+}
+
+plain!(Unnamed);
+traced!(Stored { frame, payload, error, hash, method, trailer });
+
+/// A frame that names no objects.
+#[derive(Clone, Copy)]
+struct Unnamed(Frame);
+
+// SAFETY: it holds nothing of Ruby's.
+unsafe impl Send for Unnamed {}
+// SAFETY: likewise.
+unsafe impl Sync for Unnamed {}
+
+impl Stored {
+    pub(crate) fn new(owner: Owner, mut frame: Frame) -> Self {
+        // Every field is named: one with an object that is not held does not compile.
+        let Frame {
+            payload,
+            error,
+            hash,
+            head: Head { method, trailer, status: _, content_length: _ },
+            kind: _,
+            flags: _,
+            stream: _,
+            length: _,
+            slice: _,
+            padding: _,
+            weight: _,
+            dependency: _,
+            exclusive: _,
+            increment: _,
+            promise_stream: _,
+            last_stream: _,
+            ignore: _,
+        } = frame;
+        let held = |object: VALUE| Held::new(owner, object);
+        (frame.payload, frame.error, frame.hash) = (NIL, NIL, NIL);
+        (frame.head.method, frame.head.trailer) = (None, None);
+        Self {
+            frame: Unnamed(frame),
+            payload: held(payload),
+            error: held(error),
+            hash: held(hash),
+            method: held(method.map_or(NIL, |method| method.as_raw())),
+            trailer: held(trailer.map_or(NIL, |trailer| trailer.as_raw())),
+        }
+    }
+
+    /// The frame, for the stack.
+    pub(crate) fn frame(self) -> Frame {
+        let Unnamed(mut frame) = self.frame;
+        (frame.payload, frame.error, frame.hash) = (self.payload.raw(), self.error.raw(), self.hash.raw());
+        frame.head.method = RString::from_value(self.method.value());
+        frame.head.trailer = RArray::from_value(self.trailer.value());
+        frame
     }
 }
 
-/// The bytes of a String that this stack holds on to.
+/// The bytes of a String that is on this stack.
 ///
 /// # Safety
 /// Nothing changes the String while the slice is in use.

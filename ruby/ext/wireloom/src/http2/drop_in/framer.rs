@@ -5,29 +5,28 @@ use std::ops::Range;
 
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
-use magnus::{
-    DataTypeFunctions, Error, RArray, RHash, RString, Ruby, TryConvert, TypedData, Value, method, prelude::*,
-    scan_args,
-};
+use magnus::{Error, RArray, RHash, RString, Ruby, TryConvert, Value, prelude::*, scan_args};
 use rb_sys::VALUE;
 
 use super::frame::{ACK, Frame, HEADER_LEN, Header, Kind, PADDED, PRIORITY, bytes, joined, value};
 use super::names::{error, sym};
-use crate::panic::guard;
+use crate::guard::method;
+use crate::held::managed;
 use crate::strings;
 
 const STREAM_ID_MAX: u32 = 0x7fff_ffff;
 const WINDOW_INCREMENT_MAX: i64 = 0x7fff_ffff;
 const EXCLUSIVE: u32 = 0x8000_0000;
 
-#[derive(TypedData)]
-#[magnus(class = "HTTP2::Framer", free_immediately, size)]
 pub(crate) struct Framer {
     local_max_frame_size: Cell<usize>,
     remote_max_frame_size: Cell<usize>,
 }
 
-impl DataTypeFunctions for Framer {}
+managed!(
+    Framer as "HTTP2::Framer" { local_max_frame_size, remote_max_frame_size },
+    size = |_| 0
+);
 
 impl Default for Framer {
     fn default() -> Self {
@@ -44,28 +43,26 @@ impl Framer {
     }
 
     fn generate(ruby: &Ruby, this: &Self, hash: RHash) -> Result<RString, Error> {
-        guard(ruby, || {
-            let mut frame = Frame::from_hash(ruby, hash)?;
-            generate(ruby, &mut frame, this.remote_max_frame_size.get())
-        })
+        let mut frame = Frame::from_hash(ruby, hash)?;
+        generate(ruby, &mut frame, this.remote_max_frame_size.get())
     }
 
     /// Takes one frame from the front of `buffer`; nil when it is not whole.
     fn parse(ruby: &Ruby, this: &Self, buffer: RString) -> Result<Option<RHash>, Error> {
-        guard(ruby, || {
+        {
             // SAFETY: the slice is not used beyond this expression.
             let Some(header) = Header::decode(unsafe { bytes(buffer) }) else { return Ok(None) };
             if buffer.len() < HEADER_LEN + header.len {
                 return Ok(None);
             }
             check_len(ruby, &header, this.local_max_frame_size.get())?;
-            let whole = strings::frozen(buffer);
+            let whole = strings::frozen(ruby, buffer);
             buffer.drop_bytes(HEADER_LEN + header.len)?;
             // SAFETY: the String is frozen, and kept below.
             let payload = &unsafe { bytes(whole) }[HEADER_LEN..HEADER_LEN + header.len];
             let parsed = parse(ruby, &header, payload, true);
             strings::keep(whole);
-            match parsed? {
+            match parsed.map_err(|invalid| invalid.raised(ruby))? {
                 Some((frame, _)) => frame.to_hash(ruby).map(Some),
                 None => {
                     let hash = ruby.hash_new();
@@ -73,7 +70,7 @@ impl Framer {
                     Ok(Some(hash))
                 }
             }
-        })
+        }
     }
 }
 
@@ -86,22 +83,42 @@ pub(crate) fn check_len(ruby: &Ruby, header: &Header, len_max: usize) -> Result<
     }
 }
 
-/// Reads a frame; nothing of a type that nobody knows. Blocks of fields become a String only when asked to be; where they lie
-/// is told in any case.
+/// Why a frame cannot be read, before an exception is made of it.
+pub(crate) enum Invalid {
+    /// The Symbol of the error, and a message.
+    Frame(VALUE, String),
+    Raised(Error),
+}
+
+impl Invalid {
+    #[cold]
+    pub(crate) fn raised(self, ruby: &Ruby) -> Error {
+        match self {
+            Self::Frame(kind, message) => error(ruby, kind, Some(&message)),
+            Self::Raised(error) => error,
+        }
+    }
+}
+
+impl From<Error> for Invalid {
+    fn from(error: Error) -> Self {
+        Self::Raised(error)
+    }
+}
+
+/// Reads a frame; none of an unknown type. Blocks of fields become a String only when `whole`; their place in the payload is
+/// returned in any case. Allocates, but runs no Ruby code.
 pub(crate) fn parse(
     ruby: &Ruby,
     header: &Header,
     payload: &[u8],
     whole: bool,
-) -> Result<Option<(Frame, Range<usize>)>, Error> {
+) -> Result<Option<(Frame, Range<usize>)>, Invalid> {
     let Some(kind) = header.kind else { return Ok(None) };
     let sym = sym();
     let size_error = |name: &str, wanted: usize| {
-        error(
-            ruby,
-            sym.frame_size_error,
-            Some(&format!("Invalid length for {name} ({} != {wanted})", header.len)),
-        )
+        let message = format!("Invalid length for {name} ({} != {wanted})", header.len);
+        Invalid::Frame(sym.frame_size_error, message)
     };
     let mut frame = Frame::new(kind, header.stream);
     frame.flags = header.flags;
@@ -109,7 +126,7 @@ pub(crate) fn parse(
     let mut range = 0..payload.len();
     if kind.may_be_padded() && frame.has(PADDED) {
         // RFC 9113 §6.1: padding as long as the payload or longer is a PROTOCOL_ERROR.
-        let too_long = || error(ruby, sym.protocol_error, Some("padding too long"));
+        let too_long = || Invalid::Frame(sym.protocol_error, "padding too long".into());
         let padding = usize::from(*payload.first().ok_or_else(too_long)?);
         if padding >= payload.len() {
             return Err(too_long());
@@ -121,13 +138,13 @@ pub(crate) fn parse(
     }
     let body = &payload[range.clone()];
     match kind {
-        Kind::Data => frame.payload = binary(body),
+        Kind::Data => frame.payload = binary(ruby, body),
         Kind::Ping => {
             // RFC 9113 §6.7.
             if body.len() != 8 {
                 return Err(size_error("PING", 8));
             }
-            frame.payload = binary(body);
+            frame.payload = binary(ruby, body);
         }
         Kind::Continuation => {}
         Kind::Headers => {
@@ -161,13 +178,13 @@ pub(crate) fn parse(
             frame.last_stream = Some(u32::from_be_bytes(*last) & STREAM_ID_MAX);
             frame.error = error_name(ruby, u32::from_be_bytes(*code));
             if body.len() > 8 {
-                frame.payload = binary(&body[8..]);
+                frame.payload = binary(ruby, &body[8..]);
             }
         }
         Kind::WindowUpdate => {
             let Some(increment) = body.first_chunk().filter(|_| body.len() == 4) else {
                 let message = format!("Invalid length for WINDOW_UPDATE ({} not multiple of 4)", header.len);
-                return Err(error(ruby, sym.frame_size_error, Some(&message)));
+                return Err(Invalid::Frame(sym.frame_size_error, message));
             };
             frame.increment = Some(i64::from(u32::from_be_bytes(*increment) & STREAM_ID_MAX));
         }
@@ -182,13 +199,13 @@ pub(crate) fn parse(
         },
     }
     if whole && matches!(kind, Kind::Headers | Kind::PushPromise | Kind::Continuation) {
-        frame.payload = binary(&payload[range.clone()]);
+        frame.payload = binary(ruby, &payload[range.clone()]);
     }
     Ok(Some((frame, range)))
 }
 
-fn binary(bytes: &[u8]) -> VALUE {
-    strings::binary(bytes).as_raw()
+fn binary(ruby: &Ruby, bytes: &[u8]) -> VALUE {
+    strings::binary(ruby, bytes).as_raw()
 }
 
 fn priority(frame: &mut Frame, body: &[u8]) -> Option<()> {
@@ -208,8 +225,8 @@ fn error_name(ruby: &Ruby, code: u32) -> VALUE {
         .unwrap_or_else(|| ruby.integer_from_u64(u64::from(code)).as_raw())
 }
 
-fn settings(ruby: &Ruby, header: &Header, body: &[u8]) -> Result<VALUE, Error> {
-    let protocol_error = |message: &str| error(ruby, sym().protocol_error, Some(message));
+fn settings(ruby: &Ruby, header: &Header, body: &[u8]) -> Result<VALUE, Invalid> {
+    let protocol_error = |message: &str| Invalid::Frame(sym().protocol_error, message.to_owned());
     if !body.len().is_multiple_of(6) {
         return Err(protocol_error("Invalid settings payload length"));
     }
@@ -218,7 +235,7 @@ fn settings(ruby: &Ruby, header: &Header, body: &[u8]) -> Result<VALUE, Error> {
     }
     // RFC 9113 §6.5: an acknowledgement with content is a FRAME_SIZE_ERROR.
     if header.flags & ACK != 0 && !body.is_empty() {
-        return Err(error(ruby, sym().frame_size_error, Some("Invalid settings payload length")));
+        return Err(Invalid::Frame(sym().frame_size_error, "Invalid settings payload length".into()));
     }
     let known = sym().settings();
     let list = ruby.ary_new();
@@ -250,7 +267,7 @@ fn altsvc(ruby: &Ruby, frame: &Frame, body: &[u8]) -> Result<Option<RHash>, Erro
     hash.aset(value(sym.port), u16::from_be_bytes([p, q]))?;
     for (key, part) in [(sym.proto, proto), (sym.host, host), (sym.origin, rest)] {
         if !part.is_empty() {
-            hash.aset(value(key), strings::binary(part))?;
+            hash.aset(value(key), strings::binary(ruby, part))?;
         }
     }
     Ok(Some(hash))
@@ -264,13 +281,13 @@ fn origins(ruby: &Ruby, body: &[u8]) -> Result<Option<RArray>, Error> {
         let Some((origin, after)) = after.split_at_checked(usize::from(u16::from_be_bytes(*len))) else {
             return Ok(None);
         };
-        list.push(strings::binary(origin))?;
+        list.push(strings::binary(ruby, origin))?;
         rest = after;
     }
     Ok(rest.is_empty().then_some(list))
 }
 
-/// The bytes of a frame. Its Hash, if it has one, is told `:flags` and `:length`.
+/// The bytes of a frame. Its Hash, if it has one, gets `:flags` and `:length`.
 pub(crate) fn generate(ruby: &Ruby, frame: &mut Frame, len_max: usize) -> Result<RString, Error> {
     let mut room = Vec::new();
     // What goes before, in `room`, and then the payload, when it is a String that goes out as it is: held by `frame`.
@@ -309,7 +326,7 @@ pub(crate) fn generate(ruby: &Ruby, frame: &mut Frame, len_max: usize) -> Result
     }
     let header = Header::encode(frame.kind, frame.flags, length, stream);
     if room.is_empty() && padding == 0 {
-        let whole = joined(&header, content);
+        let whole = joined(ruby, &header, content);
         strings::keep(string);
         return Ok(whole);
     }
@@ -317,7 +334,7 @@ pub(crate) fn generate(ruby: &Ruby, frame: &mut Frame, len_max: usize) -> Result
     room.extend_from_slice(content);
     strings::keep(string);
     room.resize(room.len() + padding, 0);
-    Ok(strings::binary(&room))
+    Ok(strings::binary(ruby, &room))
 }
 
 fn refused(ruby: &Ruby, message: String) -> Error {
@@ -409,9 +426,9 @@ fn error_code(ruby: &Ruby, given: VALUE) -> Result<u32, Error> {
 
 fn write_settings(ruby: &Ruby, payload: Value, room: &mut Vec<u8>) -> Result<(), Error> {
     let known = sym().settings();
-    for (name, number) in settings_pairs(ruby, payload)? {
+    settings_pairs(ruby, payload)?.each(|name, number| {
         let found = if let Ok(id) = u16::try_convert(value(name)) {
-            let Some(found) = known.iter().find(|(known, _)| *known == id) else { continue };
+            let Some(found) = known.iter().find(|(known, _)| *known == id) else { return Ok(()) };
             *found
         } else {
             let unknown = || refused(ruby, format!("Unknown settings ID for {}", value(name)));
@@ -419,23 +436,37 @@ fn write_settings(ruby: &Ruby, payload: Value, room: &mut Vec<u8>) -> Result<(),
         };
         room.extend(found.0.to_be_bytes());
         room.extend(u32::try_convert(value(number))?.to_be_bytes());
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
-/// Settings as pairs, given as a Hash, a list of pairs, or nil. The caller holds on to `payload`.
-pub(crate) fn settings_pairs(ruby: &Ruby, payload: Value) -> Result<Vec<(VALUE, VALUE)>, Error> {
-    if payload.is_nil() {
-        return Ok(Vec::new());
+/// Settings as pairs, in an Array on the stack that holds keys and numbers by turns.
+pub(crate) struct Pairs(RArray);
+
+impl Pairs {
+    pub(crate) fn each(&self, mut work: impl FnMut(VALUE, VALUE) -> Result<(), Error>) -> Result<(), Error> {
+        for at in (0..self.0.len() as isize).step_by(2) {
+            let (key, number): (Value, Value) = (self.0.entry(at)?, self.0.entry(at + 1)?);
+            work(key.as_raw(), number.as_raw())?;
+        }
+        Ok(())
     }
-    let mut pairs = Vec::new();
+}
+
+/// Settings as pairs, given as a Hash, a list of pairs, or nil.
+pub(crate) fn settings_pairs(ruby: &Ruby, payload: Value) -> Result<Pairs, Error> {
+    let pairs = ruby.ary_new();
+    if payload.is_nil() {
+        return Ok(Pairs(pairs));
+    }
     let list = crate::hpack::encode::pairs(ruby, payload)?;
     for at in 0..list.len() {
+        // A copy, which the conversion of a later pair cannot change.
         let pair: RArray = list.entry(at as isize)?;
-        // The keys are Symbols, the numbers mostly immediate; both are held by what `payload` holds.
-        pairs.push((pair.entry::<Value>(0)?.as_raw(), pair.entry::<Value>(1)?.as_raw()));
+        pairs.push(pair.entry::<Value>(0)?)?;
+        pairs.push(pair.entry::<Value>(1)?)?;
     }
-    Ok(pairs)
+    Ok(Pairs(pairs))
 }
 
 fn write_altsvc(ruby: &Ruby, frame: &Frame, room: &mut Vec<u8>) -> Result<(), Error> {
@@ -458,6 +489,7 @@ fn write_altsvc(ruby: &Ruby, frame: &Frame, room: &mut Vec<u8>) -> Result<(), Er
 
 pub(crate) fn init(ruby: &Ruby, http2: magnus::RModule) -> Result<(), Error> {
     let framer = http2.define_class("Framer", ruby.class_object())?;
+    Framer::load(ruby, framer);
     framer.define_alloc_func::<Framer>();
     framer.define_private_method("initialize", method!(Framer::initialize, -1))?;
     framer.define_method("generate", method!(Framer::generate, 1))?;

@@ -1,21 +1,22 @@
-//! Who wants to hear of what: the listeners of a connection or a stream, called without a Hash or an Array in between.
+//! The listeners of a connection or a stream, called without a Hash or an Array in between.
 
-use std::cell::RefCell;
-
-use magnus::gc::Marker;
 use magnus::rb_sys::AsRawValue;
+use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
 use magnus::{Error, Ruby, Symbol, Value, block::Proc};
 use rb_sys::VALUE;
 
-use super::frame::{NIL, value};
+use super::frame::NIL;
 use super::names::sym;
+use crate::exclusive::Exclusive;
+use crate::held::{Held, Managed, Owner, traced};
 
 #[derive(Clone, Copy)]
 struct Listener {
-    event: VALUE,
-    callable: VALUE,
-    /// Tells listeners apart while others come and go.
+    /// A Symbol; one made from a String at run time can be collected.
+    event: Held,
+    callable: Held,
+    /// Identifies the listener while others come and go.
     token: u32,
     once: bool,
 }
@@ -26,25 +27,31 @@ pub(crate) struct Listeners {
     tokens: u32,
 }
 
-impl Listeners {
-    pub(crate) fn mark(&self, marker: &Marker) {
-        for listener in &self.list {
-            // Symbols made from Strings at run time can be collected too.
-            marker.mark(value(listener.event));
-            marker.mark(value(listener.callable));
-        }
-    }
+traced!(Listener { event, callable, token, once });
+traced!(Listeners { list, tokens });
 
+/// A connection or a stream.
+pub(crate) trait Emitter: Managed {
+    fn listeners(&self) -> &Exclusive<Listeners>;
+
+    /// Whether the event has a listener.
+    #[inline]
+    fn listens(&self, event: VALUE) -> bool {
+        self.listeners().with(|listeners| listeners.any(event))
+    }
+}
+
+impl Listeners {
     pub(crate) fn heap_size(&self) -> usize {
         self.list.capacity() * size_of::<Listener>()
     }
 
     #[inline]
-    pub(crate) fn any(&self, event: VALUE) -> bool {
-        self.list.iter().any(|listener| listener.event == event)
+    fn any(&self, event: VALUE) -> bool {
+        self.list.iter().any(|listener| listener.event.raw() == event)
     }
 
-    pub(crate) fn add(&mut self, event: VALUE, callable: VALUE, once: bool) {
+    fn add(&mut self, event: Held, callable: Held, once: bool) {
         self.tokens = self.tokens.wrapping_add(1);
         if self.list.capacity() == self.list.len() {
             self.list.reserve_exact(self.list.len().clamp(4, 64));
@@ -54,11 +61,11 @@ impl Listeners {
 
     #[inline]
     fn next(&self, event: VALUE, from: usize) -> Option<(usize, Listener)> {
-        let at = from + self.list.get(from..)?.iter().position(|listener| listener.event == event)?;
+        let at = from + self.list.get(from..)?.iter().position(|listener| listener.event.raw() == event)?;
         Some((at, self.list[at]))
     }
 
-    /// Where the listener stands now, which stood at `at`.
+    /// The position of the listener that was at `at`.
     fn find(&self, at: usize, token: u32) -> Option<usize> {
         match self.list.get(at) {
             Some(listener) if listener.token == token => Some(at),
@@ -67,13 +74,8 @@ impl Listeners {
     }
 }
 
-/// Adds the block as a listener of the event, a Symbol or what has `to_sym`. Both are now held.
-pub(crate) fn listen(
-    ruby: &Ruby,
-    listeners: &RefCell<Listeners>,
-    event: Value,
-    once: bool,
-) -> Result<[VALUE; 2], Error> {
+/// Adds the block as a listener of the event, a Symbol or an object with `to_sym`.
+pub(crate) fn listen<T: Emitter>(ruby: &Ruby, this: Obj<T>, event: Value, once: bool) -> Result<(), Error> {
     let Ok(callable) = ruby.block_proc() else {
         return Err(Error::new(ruby.exception_arg_error(), "must provide callback"));
     };
@@ -81,43 +83,52 @@ pub(crate) fn listen(
         Some(symbol) => symbol,
         None => event.funcall_public("to_sym", ())?,
     };
-    let held = [event.as_raw(), callable.as_raw()];
-    listeners.borrow_mut().add(held[0], held[1], once);
-    Ok(held)
+    let owner = Owner::of(this);
+    let (event, callable) = (Held::new(owner, event.as_raw()), Held::new(owner, callable.as_raw()));
+    this.listeners().with(|listeners| listeners.add(event, callable, once));
+    Ok(())
 }
 
-/// Calls the listeners of an event in their order. One that answers `:delete`, or that wanted to hear once, goes; when one
-/// raises, those behind it stay uncalled.
+/// Calls the listeners of an event in their order. One that returns `:delete`, or that was added by `once`, is removed; when one
+/// raises, those behind it are not called. `this` stays alive until the last one has returned.
 #[inline]
-pub(crate) fn emit(
-    listeners: &RefCell<Listeners>,
+pub(crate) fn emit<T: Emitter>(
+    this: Obj<T>,
     event: VALUE,
     args: &[VALUE],
     block: VALUE,
 ) -> Result<(), Error> {
+    let done = emit_from(this, event, args, block);
+    std::hint::black_box(this.as_raw());
+    done
+}
+
+#[inline]
+fn emit_from<T: Emitter>(this: Obj<T>, event: VALUE, args: &[VALUE], block: VALUE) -> Result<(), Error> {
     let mut from = 0;
     loop {
-        let next = listeners.borrow().next(event, from);
+        let next = this.listeners().with(|listeners| listeners.next(event, from));
         let Some((at, listener)) = next else { return Ok(()) };
-        let answer = call(listener.callable, args, block)?;
-        let mut listeners = listeners.borrow_mut();
-        let now = listeners.find(at, listener.token);
-        if listener.once || answer == sym().delete {
+        let answer = call(listener.callable.raw(), args, block)?;
+        let remove = listener.once || answer == sym().delete;
+        from = this.listeners().with(|listeners| {
+            let now = listeners.find(at, listener.token);
+            if !remove {
+                return now.map_or(at, |now| now + 1);
+            }
             if let Some(now) = now {
                 listeners.list.remove(now);
             }
-            from = now.unwrap_or(at);
-        } else {
-            from = now.map_or(at, |now| now + 1);
-        }
+            now.unwrap_or(at)
+        });
     }
 }
 
 #[inline]
 fn call(callable: VALUE, args: &[VALUE], block: VALUE) -> Result<VALUE, Error> {
-    // `protect` is a jump's landing place: nothing in here needs to be dropped.
+    // What is raised lands in `protect`: nothing in here needs to be dropped.
     magnus::rb_sys::protect(|| {
-        // SAFETY: the listener is a Proc, marked by its list or held by this stack; the arguments lie on this stack.
+        // SAFETY: the listener is a Proc, held by this stack; the arguments lie on this stack.
         unsafe { rb_sys::rb_proc_call_with_block(callable, args.len() as _, args.as_ptr(), block) }
     })
 }
@@ -140,8 +151,9 @@ impl<'a> Emission<'a> {
         })
     }
 
-    pub(crate) fn deliver(&self, listeners: &RefCell<Listeners>) -> Result<(), Error> {
-        let args: Vec<VALUE> = self.args.iter().map(|arg| arg.as_raw()).collect();
-        emit(listeners, self.event, &args, self.block)
+    pub(crate) fn deliver<T: Emitter>(&self, this: Obj<T>) -> Result<(), Error> {
+        // SAFETY: a Value is a VALUE; these are the arguments of the call, which Ruby holds.
+        let args = unsafe { std::slice::from_raw_parts(self.args.as_ptr().cast::<VALUE>(), self.args.len()) };
+        emit(this, self.event, args, self.block)
     }
 }

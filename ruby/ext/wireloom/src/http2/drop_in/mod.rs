@@ -20,12 +20,11 @@ mod stream;
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
-use magnus::{
-    Error, RHash, RModule, RString, Ruby, Symbol, TryConvert, Value, function, method, prelude::*, scan_args,
-};
+use magnus::{Error, RHash, RModule, RString, Ruby, Symbol, TryConvert, Value, prelude::*, scan_args};
 use rb_sys::VALUE;
 
-use crate::panic::guard;
+use crate::guard::{function, method};
+use crate::held::{Held, Owner};
 use connection::{Connection, Opening, Stage, Upgrade};
 use frame::{Frame, NIL, value};
 use frame_buffer::FrameBuffer;
@@ -48,19 +47,16 @@ impl Connection {
         local: Value,
         remote: Value,
     ) -> Nothing {
-        guard(ruby, || settings::set_up(ruby, this, is_client, encoding, local, remote))
+        settings::set_up(ruby, this, is_client, encoding, local, remote)
     }
 
-    fn rb_initialize_copy(ruby: &Ruby, this: Obj<Self>, other: Value) -> Result<Obj<Self>, Error> {
-        let other = Obj::<Self>::try_convert(other)?;
-        guard(ruby, || {
-            this.copy_from(&other)?;
-            Ok(this)
-        })
+    fn rb_initialize_copy(this: Obj<Self>, other: Obj<Self>) -> Result<Obj<Self>, Error> {
+        this.copy_from(&other, Owner::of(this))?;
+        Ok(this)
     }
 
     fn rb_receive(ruby: &Ruby, this: Obj<Self>, data: Option<RString>) -> Nothing {
-        guard(ruby, || receive::receive(ruby, this, data))
+        receive::receive(ruby, this, data)
     }
 
     fn rb_append(ruby: &Ruby, this: Obj<Self>, data: Option<RString>) -> Nothing {
@@ -71,34 +67,34 @@ impl Connection {
     }
 
     fn rb_send(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Nothing {
-        guard(ruby, || send::send(ruby, this, &mut Frame::from_hash(ruby, hash)?))
+        send::send(ruby, this, &mut Frame::from_hash(ruby, hash)?)
     }
 
     fn rb_encode(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Nothing {
-        guard(ruby, || send::encode(ruby, this, &mut Frame::from_hash(ruby, hash)?))
+        send::encode(ruby, this, &mut Frame::from_hash(ruby, hash)?)
     }
 
     fn rb_ping(ruby: &Ruby, this: Obj<Self>, payload: RString) -> Nothing {
-        guard(ruby, || send::ping(ruby, this, payload.as_value(), 0))
+        send::ping(ruby, this, payload.as_value(), 0)
     }
 
     fn rb_goaway(ruby: &Ruby, this: Obj<Self>, args: &[Value]) -> Nothing {
         let args = scan_args::scan_args::<(), (Option<Value>, Option<Value>), (), (), (), ()>(args)?;
         let error = args.optional.0.map_or(sym().no_error, |error| error.as_raw());
         let payload = args.optional.1.map_or(NIL, |payload| payload.as_raw());
-        guard(ruby, || send::goaway(ruby, this, error, payload))
+        send::goaway(ruby, this, error, payload)
     }
 
     fn rb_window_update(ruby: &Ruby, this: Obj<Self>, increment: i64) -> Nothing {
-        guard(ruby, || send::window_update(ruby, this, increment))
+        send::window_update(ruby, this, increment)
     }
 
     fn rb_settings(ruby: &Ruby, this: Obj<Self>, payload: Value) -> Nothing {
-        guard(ruby, || settings::settings(ruby, this, payload))
+        settings::settings(ruby, this, payload)
     }
 
     fn rb_send_connection_preface(ruby: &Ruby, this: Obj<Self>) -> Nothing {
-        guard(ruby, || settings::send_connection_preface(ruby, this))
+        settings::send_connection_preface(ruby, this)
     }
 
     fn rb_new_stream(
@@ -109,14 +105,14 @@ impl Connection {
         parent: Value,
         state: Symbol,
     ) -> Result<Obj<Stream>, Error> {
-        guard(ruby, || {
+        {
             let opening = opening(ruby, 0, weight, dependency, parent, state)?;
             connection::new_stream(ruby, this, opening)
-        })
+        }
     }
 
     fn rb_activate_stream(ruby: &Ruby, this: Obj<Self>, id: u32) -> Result<Obj<Stream>, Error> {
-        guard(ruby, || connection::activate_stream(ruby, this, Opening::new(id)))
+        connection::activate_stream(ruby, this, Opening::new(id))
     }
 
     fn rb_upgrade(this: Obj<Self>, stage: i32) {
@@ -127,29 +123,29 @@ impl Connection {
     }
 
     fn rb_set_origins(this: Obj<Self>, origins: Value, due: bool) {
-        this.origin_set.set(origins.as_raw());
+        this.origin_set.set(Held::new(Owner::of(this), origins.as_raw()));
         this.origins_due.set(due);
     }
 
     fn rb_on(ruby: &Ruby, this: Obj<Self>, event: Value) -> Nothing {
-        listeners::listen(ruby, &this.listeners, event, false).map(|_| ())
+        listeners::listen(ruby, this, event, false)
     }
 
     fn rb_once(ruby: &Ruby, this: Obj<Self>, event: Value) -> Nothing {
-        listeners::listen(ruby, &this.listeners, event, true).map(|_| ())
+        listeners::listen(ruby, this, event, true)
     }
 
     fn rb_emit(ruby: &Ruby, this: Obj<Self>, args: &[Value]) -> Nothing {
         let emission = Emission::of(ruby, args)?;
-        guard(ruby, || emission.deliver(&this.listeners))
+        emission.deliver(this)
     }
 
     fn rb_flush(ruby: &Ruby, this: Obj<Self>) -> Nothing {
-        guard(ruby, || send::flush(ruby, this))
+        send::flush(ruby, this)
     }
 
     fn rb_send_buffer(ruby: &Ruby, this: Obj<Self>) -> Result<Obj<FrameBuffer>, Error> {
-        FrameBuffer::of(ruby, &this.buffer)
+        FrameBuffer::of(ruby, Owner::of(this), &this.buffer)
     }
 }
 
@@ -166,13 +162,6 @@ fn opening(
     Ok(Opening { id, weight, dependency, parent: parent.as_raw(), state })
 }
 
-fn listen(ruby: &Ruby, this: Obj<Stream>, event: Value, once: bool) -> Nothing {
-    for held in listeners::listen(ruby, &this.listeners, event, once)? {
-        stream::holds(this, held);
-    }
-    Ok(())
-}
-
 /// Methods of `HTTP2::Stream`.
 impl Stream {
     #[allow(clippy::too_many_arguments)]
@@ -187,23 +176,18 @@ impl Stream {
         state: Symbol,
     ) -> Nothing {
         let opening = opening(ruby, id, weight, dependency, parent, state)?;
-        guard(ruby, || connection::set_up_stream(ruby, connection, &this, opening))?;
-        for held in [&this.connection, &this.sender, &this.parent] {
-            stream::holds(this, held.get());
-        }
-        Ok(())
+        connection::set_up_stream(ruby, connection, this, opening)
     }
 
-    fn rb_initialize_copy(this: Obj<Self>, other: Value) -> Result<Obj<Self>, Error> {
-        let other = Obj::<Self>::try_convert(other)?;
+    fn rb_initialize_copy(this: Obj<Self>, other: Obj<Self>) -> Obj<Self> {
         this.copy_from(&other);
         // SAFETY: a live object of this extension, of a type that write barriers protect.
         unsafe { rb_sys::rb_gc_writebarrier_unprotect(this.as_raw()) };
-        Ok(this)
+        this
     }
 
     fn rb_receive(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Nothing {
-        guard(ruby, || stream::receive(ruby, this, &mut Frame::from_hash(ruby, hash)?))
+        stream::receive(ruby, this, &mut Frame::from_hash(ruby, hash)?)
     }
 
     fn rb_append(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Nothing {
@@ -214,7 +198,7 @@ impl Stream {
     }
 
     fn rb_send(ruby: &Ruby, this: Obj<Self>, hash: RHash) -> Nothing {
-        guard(ruby, || stream::send(ruby, this, &mut Frame::from_hash(ruby, hash)?))
+        stream::send(ruby, this, &mut Frame::from_hash(ruby, hash)?)
     }
 
     fn rb_headers(
@@ -224,44 +208,44 @@ impl Stream {
         end_headers: bool,
         end_stream: bool,
     ) -> Nothing {
-        guard(ruby, || stream::headers(ruby, this, headers, end_headers, end_stream))
+        stream::headers(ruby, this, headers, end_headers, end_stream)
     }
 
     fn rb_data(ruby: &Ruby, this: Obj<Self>, payload: RString, end_stream: bool) -> Nothing {
-        guard(ruby, || stream::data(ruby, this, payload, end_stream))
+        stream::data(ruby, this, payload, end_stream)
     }
 
     fn rb_close(ruby: &Ruby, this: Obj<Self>, args: &[Value]) -> Nothing {
         let args = scan_args::scan_args::<(), (Option<Value>,), (), (), (), ()>(args)?;
         let error = args.optional.0.map_or(sym().stream_closed, |error| error.as_raw());
-        guard(ruby, || stream::close(ruby, this, error))
+        stream::close(ruby, this, error)
     }
 
     /// RST_STREAM with an error of that name.
     fn rb_reset(ruby: &Ruby, this: Obj<Self>, error: VALUE) -> Nothing {
-        guard(ruby, || stream::close(ruby, this, error))
+        stream::close(ruby, this, error)
     }
 
     fn rb_refuse_frame(ruby: &Ruby, this: Obj<Self>) -> Nothing {
-        guard(ruby, || stream::refuse(ruby, this))
+        stream::refuse(ruby, this)
     }
 
     fn rb_window_update(ruby: &Ruby, this: Obj<Self>, increment: i64) -> Nothing {
-        guard(ruby, || stream::window_update(ruby, this, increment))
+        stream::window_update(ruby, this, increment)
     }
 
     fn rb_on(ruby: &Ruby, this: Obj<Self>, event: Value) -> Nothing {
-        listen(ruby, this, event, false)
+        listeners::listen(ruby, this, event, false)
     }
 
     fn rb_once(ruby: &Ruby, this: Obj<Self>, event: Value) -> Nothing {
-        listen(ruby, this, event, true)
+        listeners::listen(ruby, this, event, true)
     }
 
-    /// An event that the stream itself acts on does what it says; then its listeners hear of it.
+    /// The stream acts on some events itself; then its listeners are called.
     fn rb_emit(ruby: &Ruby, this: Obj<Self>, args: &[Value]) -> Nothing {
         let emission = Emission::of(ruby, args)?;
-        guard(ruby, || {
+        {
             if let Some(&first) = emission.args.first() {
                 if emission.event == sym().window {
                     this.remote_window.set(i64::try_convert(first)?);
@@ -275,12 +259,12 @@ impl Stream {
                     send::send(ruby, connection, &mut Frame::from_hash(ruby, hash)?)?;
                 }
             }
-            emission.deliver(&this.listeners)
-        })
+            emission.deliver(this)
+        }
     }
 
     fn rb_flush(ruby: &Ruby, this: Obj<Self>) -> Nothing {
-        guard(ruby, || stream::flush(ruby, this))
+        stream::flush(ruby, this)
     }
 
     fn rb_send_buffer(ruby: &Ruby, this: Obj<Self>) -> Result<Obj<FrameBuffer>, Error> {
@@ -298,6 +282,7 @@ fn define(ruby: &Ruby, http2: RModule) -> Nothing {
 
 fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
     let class = http2.define_class("Connection", ruby.class_object())?;
+    Connection::load(ruby, class);
     class.define_alloc_func::<Connection>();
     class.define_private_method("set_up", method!(Connection::rb_set_up, 4))?;
     class.define_private_method("initialize_copy", method!(Connection::rb_initialize_copy, 1))?;
@@ -336,14 +321,14 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
     }
     class.define_method("remote_window", method!(|this: &Connection| this.remote_window.get(), 0))?;
     class
-        .define_method("local_settings", method!(|this: &Connection| value(this.local_settings.get()), 0))?;
+        .define_method("local_settings", method!(|this: &Connection| this.local_settings.get().value(), 0))?;
     class.define_method(
         "remote_settings",
-        method!(|this: &Connection| value(this.remote_settings.get()), 0),
+        method!(|this: &Connection| this.remote_settings.get().value(), 0),
     )?;
     class.define_method(
         "pending_settings",
-        method!(|this: &Connection| value(this.pending_settings.get()), 0),
+        method!(|this: &Connection| this.pending_settings.get().value(), 0),
     )?;
     class.define_method(
         "active_stream_count",
@@ -357,13 +342,14 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
 
 fn define_stream(ruby: &Ruby, http2: RModule) -> Nothing {
     let class = http2.define_class("Stream", ruby.class_object())?;
+    Stream::load(ruby, class);
     class.define_alloc_func::<Stream>();
     class.define_private_method("set_up", method!(Stream::rb_set_up, 6))?;
     class.define_private_method("initialize_copy", method!(Stream::rb_initialize_copy, 1))?;
     class.define_private_method("send_headers", method!(Stream::rb_headers, 3))?;
     class.define_private_method("send_data", method!(Stream::rb_data, 2))?;
     class.define_private_method("refuse_frame", method!(Stream::rb_refuse_frame, 0))?;
-    class.define_private_method("connection", method!(|this: &Stream| value(this.connection.get()), 0))?;
+    class.define_private_method("connection", method!(|this: &Stream| this.connection.get().value(), 0))?;
     class.define_method("receive", method!(Stream::rb_receive, 1))?;
     class.define_method("<<", method!(Stream::rb_append, 1))?;
     class.define_method("send", method!(Stream::rb_send, 1))?;
@@ -388,9 +374,9 @@ fn define_stream(ruby: &Ruby, http2: RModule) -> Nothing {
     )?;
     class.define_method("id", method!(|this: &Stream| this.id.get(), 0))?;
     class.define_method("state", method!(|this: &Stream| value(this.state.get().symbol()), 0))?;
-    class.define_method("closed", method!(|this: &Stream| value(this.closed.get()), 0))?;
+    class.define_method("closed", method!(|this: &Stream| this.closed.get().value(), 0))?;
     class.define_method("closed?", method!(|this: &Stream| this.state.get() == State::Closed, 0))?;
-    class.define_method("parent", method!(|this: &Stream| value(this.parent.get()), 0))?;
+    class.define_method("parent", method!(|this: &Stream| this.parent.get().value(), 0))?;
     class.define_method("weight", method!(|this: &Stream| this.weight.get(), 0))?;
     class.define_method("dependency", method!(|this: &Stream| this.dependency.get(), 0))?;
     for name in ["local_window", "window"] {
@@ -400,7 +386,8 @@ fn define_stream(ruby: &Ruby, http2: RModule) -> Nothing {
 }
 
 /// Called by `wireloom/drop_in/http_2` alone: first `define`, then, with its Ruby parts in place, `complete`.
-pub(crate) fn init(_ruby: &Ruby, wireloom: RModule) -> Nothing {
+pub(crate) fn init(_: &Ruby, wireloom: RModule) -> Nothing {
+    names::load();
     let drop_in = wireloom.define_module("DropIn")?.define_module("HTTP2")?;
     drop_in.define_singleton_method("define", function!(define, 1))?;
     drop_in.define_singleton_method("complete", function!(names::set_classes, 1))?;

@@ -1,11 +1,13 @@
-//! The Symbols and classes that the drop-in speaks with, looked up once.
+//! The Symbols and classes that the drop-in uses, looked up while it loads.
 
 use std::sync::OnceLock;
 
-use magnus::rb_sys::{AsRawValue, FromRawValue};
+use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
-use magnus::{Class, Error, ExceptionClass, RClass, RModule, Ruby, Value, prelude::*};
+use magnus::{Class, Error, ExceptionClass, RClass, RModule, Ruby, prelude::*};
 use rb_sys::VALUE;
+
+use crate::held::Registered;
 
 macro_rules! symbols {
     ($($name:ident)*) => {
@@ -83,33 +85,44 @@ impl Symbols {
 
 static SYMBOLS: OnceLock<Symbols> = OnceLock::new();
 
-#[inline]
-pub(crate) fn sym() -> &'static Symbols {
-    SYMBOLS.get_or_init(Symbols::new)
+/// Called once, while the library loads.
+pub(super) fn load() {
+    let _ = SYMBOLS.set(Symbols::new());
 }
 
-/// Classes of the drop-in; constants of `HTTP2` keep them alive.
-pub(crate) struct Classes {
-    pub(crate) client: VALUE,
-    pub(crate) server: VALUE,
-    pub(crate) stream: VALUE,
-    pub(crate) error: VALUE,
-    /// `HTTP2::Error` itself.
-    pub(crate) error_module: VALUE,
-    /// By the Symbol that `HTTP2::Error.types` has for each.
-    pub(crate) errors: Vec<(VALUE, VALUE)>,
+/// # Panics
+/// Before [`load`].
+#[inline]
+pub(crate) fn sym() -> &'static Symbols {
+    SYMBOLS.get().expect("set while the library loads")
 }
+
+/// Classes of the drop-in.
+pub(crate) struct Classes {
+    pub(crate) client: Registered<RClass>,
+    pub(crate) server: Registered<RClass>,
+    pub(crate) stream: Registered<RClass>,
+    error: Registered<RClass>,
+    /// `HTTP2::Error` itself.
+    pub(crate) error_module: Registered<RModule>,
+    protocol_error: Registered<ExceptionClass>,
+    /// By the Symbol that `HTTP2::Error.types` has for each.
+    errors: Vec<(SymbolId, Registered<ExceptionClass>)>,
+}
+
+/// A static Symbol.
+type SymbolId = VALUE;
 
 static CLASSES: OnceLock<Classes> = OnceLock::new();
 
 /// Called once, when `HTTP2` is complete.
 pub(crate) fn set_classes(ruby: &Ruby, http2: RModule) -> Result<(), Error> {
     let error: RModule = http2.const_get("Error")?;
-    ruby.gc_register_mark_object(error);
-    let class = |module: RModule, name: &str| -> Result<VALUE, Error> {
-        let class: RClass = module.const_get(name)?;
-        ruby.gc_register_mark_object(class);
-        Ok(class.as_raw())
+    let class = |module: RModule, name: &str| -> Result<_, Error> {
+        Ok(Registered::new(ruby, module.const_get::<_, RClass>(name)?))
+    };
+    let exception = |name: &str| -> Result<_, Error> {
+        Ok(Registered::new(ruby, error.const_get::<_, ExceptionClass>(name)?))
     };
     let mut errors = Vec::new();
     for (symbol, name) in [
@@ -123,14 +136,15 @@ pub(crate) fn set_classes(ruby: &Ruby, http2: RModule) -> Result<(), Error> {
         (sym().stream_limit_exceeded, "StreamLimitExceeded"),
         (sym().frame_size_error, "FrameSizeError"),
     ] {
-        errors.push((symbol, class(error, name)?));
+        errors.push((symbol, exception(name)?));
     }
     let classes = Classes {
         client: class(http2, "Client")?,
         server: class(http2, "Server")?,
         stream: class(http2, "Stream")?,
         error: class(error, "Error")?,
-        error_module: error.as_raw(),
+        error_module: Registered::new(ruby, error),
+        protocol_error: exception("ProtocolError")?,
         errors,
     };
     CLASSES.set(classes).map_err(|_| Error::new(ruby.exception_runtime_error(), "HTTP2 is in place already"))
@@ -140,15 +154,13 @@ pub(crate) fn classes() -> &'static Classes {
     CLASSES.get().expect("the drop-in is complete before its objects are made")
 }
 
-/// An exception of the drop-in by its Symbol; those without a class of their own are protocol errors. Without a message it
-/// says its class.
+/// An exception of the drop-in by its Symbol; those without a class of their own are protocol errors. Without a message it has
+/// that of its class.
 #[cold]
-pub(crate) fn error(ruby: &Ruby, kind: VALUE, message: Option<&str>) -> Error {
-    let errors = &classes().errors;
-    let class = errors.iter().find(|(symbol, _)| *symbol == kind).unwrap_or(&errors[1]).1;
-    // SAFETY: `set_classes` found it under HTTP2::Error.
-    let class = unsafe { ExceptionClass::from_value(Value::from_raw(class)) };
-    let class = class.unwrap_or_else(|| ruby.exception_runtime_error());
+pub(crate) fn error(_: &Ruby, kind: VALUE, message: Option<&str>) -> Error {
+    let classes = classes();
+    let class = classes.errors.iter().find(|(symbol, _)| *symbol == kind);
+    let class = class.map_or(classes.protocol_error, |(_, class)| *class).get();
     let made = match message {
         Some(message) => class.new_instance((message,)),
         None => class.new_instance(()),
@@ -158,7 +170,11 @@ pub(crate) fn error(ruby: &Ruby, kind: VALUE, message: Option<&str>) -> Error {
 
 /// Whether an exception is one of `HTTP2::Error`.
 pub(crate) fn is_ours(error: &Error) -> bool {
-    // SAFETY: a class that lives as long as Ruby does.
-    let class = unsafe { RClass::from_value(Value::from_raw(classes().error)) };
-    class.is_some_and(|class| error.value().is_some_and(|value| value.is_kind_of(class)))
+    error.value().is_some_and(|value| value.is_kind_of(classes().error.get()))
+}
+
+/// Whether the class of an object is `class` itself, not a singleton class nor a subclass.
+#[inline]
+pub(crate) fn is_class(class: VALUE, of: Registered<RClass>) -> bool {
+    of.get().as_raw() == class
 }

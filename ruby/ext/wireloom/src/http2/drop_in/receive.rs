@@ -1,5 +1,5 @@
-//! Receiving: bytes become frames, frames go where they belong (RFC 9113 §3.4, §4, §5.1, §6). What comes after a frame whose
-//! listener raised waits in the buffer for the next call.
+//! Receiving: bytes become frames, frames go to their streams (RFC 9113 §3.4, §4, §5.1, §6). Input behind a frame whose listener
+//! raised stays in the buffer for the next call.
 
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
@@ -11,24 +11,26 @@ use wireloom_http2::rate_limit::Charge;
 
 use super::MAGIC;
 use super::connection::{
-    self, Connection, Opening, Pending, Stage, Upgrade, activate_stream, each_stream, put_room, take_room,
+    self, Connection, Opening, Pending, Stage, Upgrade, activate_stream, each_stream, find_stream, put_room,
+    take_room,
 };
-use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, value};
+use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, Stored, bytes, value};
 use super::framer::{check_len, parse, settings_pairs};
-use super::listeners::emit;
+use super::listeners::{Emitter, emit};
 use super::names::{is_ours, sym};
 use super::send::{acknowledge_settings, charge, connection_error, send_own};
 use super::stream::{self, State, Stream, WINDOW_MAX};
 use super::{names, pseudo, send, settings};
+use crate::held::Owner;
 use crate::hpack::decode::{Rules, decode};
 
-/// Frames on a connection that was closed are passed over for so long.
+/// Frames on a connection that was closed are ignored for this long, in seconds.
 const CLOSED_GRACE_S: f64 = 15.0;
 
 /// Streams that PRIORITY alone made, at most; more are not worth the memory.
 const IDLE_STREAMS_MAX: u32 = 100;
 
-/// Bytes that came in and are not used up.
+/// Input that was not used yet.
 #[derive(Clone, Default)]
 pub(crate) struct Input {
     bytes: Vec<u8>,
@@ -37,7 +39,8 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    fn append(&mut self, more: &[u8]) {
+    /// Returns how much memory is in use.
+    fn append(&mut self, more: &[u8]) -> usize {
         if self.at == self.bytes.len() {
             self.bytes.clear();
             self.at = 0;
@@ -46,6 +49,7 @@ impl Input {
             self.at = 0;
         }
         self.bytes.extend_from_slice(more);
+        self.heap_size()
     }
 
     fn rest(&self) -> &[u8] {
@@ -70,7 +74,10 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: Option<RString>)
     // Nothing behind the head of an upgrade: httpx gives what an empty body reads as.
     let Some(data) = data else { return Ok(()) };
     // SAFETY: copied before any Ruby code runs.
-    this.input.borrow_mut().append(unsafe { bytes(data) });
+    let bytes = unsafe { bytes(data) };
+    let buffered = this.input.with(|input| input.append(bytes));
+    crate::strings::keep(data);
+    this.memory.set(buffered);
     match frames(ruby, this) {
         // What a listener raises ends the connection, whatever it is about.
         Err(error) if !is_ours(&error) && error.is_kind_of(ruby.exception_standard_error()) => {
@@ -90,17 +97,16 @@ fn frames(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the 24 bytes are there that a client begins with (RFC 9113 §3.4).
+/// Whether the 24 bytes have arrived that a client begins with (RFC 9113 §3.4).
 fn magic(ruby: &Ruby, this: Obj<Connection>) -> Result<bool, Error> {
-    let (whole, right) = {
-        let mut input = this.input.borrow_mut();
+    let (whole, right) = this.input.with(|input| {
         let len = input.rest().len().min(MAGIC.len());
         let right = input.rest()[..len] == MAGIC[..len];
         if len == MAGIC.len() {
             input.consume(len);
         }
         (len == MAGIC.len(), right)
-    };
+    });
     if !right {
         return Err(names::error(ruby, sym().handshake_error, None));
     }
@@ -112,21 +118,17 @@ fn magic(ruby: &Ruby, this: Obj<Connection>) -> Result<bool, Error> {
 
 /// The header of the next frame, once the frame is whole.
 fn next(ruby: &Ruby, this: Obj<Connection>) -> Result<Option<Header>, Error> {
-    let (header, buffered) = {
-        let input = this.input.borrow();
-        let Some(header) = Header::decode(input.rest()) else { return Ok(None) };
-        (header, input.rest().len())
-    };
+    let (header, buffered) = this.input.with(|input| (Header::decode(input.rest()), input.rest().len()));
+    let Some(header) = header else { return Ok(None) };
     check_len(ruby, &header, this.local_max_frame_size.get())?;
     Ok((buffered >= HEADER_LEN + header.len).then_some(header))
 }
 
 fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> {
-    let watched = this.listeners.borrow().any(sym().frame_received);
+    let watched = this.listens(sym().frame_received);
     let has_block = matches!(header.kind, Some(Kind::Headers | Kind::PushPromise | Kind::Continuation));
     let mut block = if has_block { take_room(&this.room_in) } else { Vec::new() };
-    let parsed = {
-        let mut input = this.input.borrow_mut();
+    let parsed = this.input.allocating(ruby, |ruby, input| {
         let payload = &input.rest()[HEADER_LEN..HEADER_LEN + header.len];
         let parsed = parse(ruby, &header, payload, watched);
         if let Ok(Some((_, range))) = &parsed
@@ -135,8 +137,9 @@ fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> 
             block.extend_from_slice(&payload[range.clone()]);
         }
         input.consume(HEADER_LEN + header.len);
-        parsed?
-    };
+        parsed
+    })?;
+    let parsed = parsed.map_err(|invalid| invalid.raised(ruby))?;
     let mut frame = match parsed {
         Some((frame, _)) => frame,
         None => return unknown(ruby, this),
@@ -150,9 +153,9 @@ fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> 
     }
     if watched {
         let hash = frame.to_hash(ruby)?;
-        emit(&this.listeners, sym().frame_received, &[hash.as_raw()], NIL)?;
+        emit(this, sym().frame_received, &[hash.as_raw()], NIL)?;
     }
-    if this.pending.borrow().is_some() {
+    if this.pending.with(|pending| pending.is_some()) {
         let Some((first, whole)) = continued(ruby, this, &frame, &block)? else { return Ok(()) };
         return headers(ruby, this, first, whole);
     }
@@ -170,7 +173,8 @@ fn one(ruby: &Ruby, this: Obj<Connection>, header: Header) -> Result<(), Error> 
             }
             if !frame.has(END_HEADERS) {
                 frame.payload = NIL;
-                *this.pending.borrow_mut() = Some(Pending { frame, block, frames: 0 });
+                let frame = Stored::new(Owner::of(this), frame);
+                this.pending.with(|pending| *pending = Some(Pending { frame, block, frames: 0 }));
                 return Ok(());
             }
             headers(ruby, this, frame, block)
@@ -186,7 +190,7 @@ fn protocol_error<T>(ruby: &Ruby, this: Obj<Connection>, message: &str) -> Resul
 
 /// RFC 9113 §5.5: discarded, but not within a block of fields.
 fn unknown(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
-    if this.pending.borrow().is_some() || this.is_client.get() && !this.received_frame.get() {
+    if this.pending.with(|pending| pending.is_some()) || this.is_client.get() && !this.received_frame.get() {
         return protocol_error(ruby, this, "protocol error");
     }
     charge(ruby, this, Charge::UnknownFrame)
@@ -199,38 +203,41 @@ fn continued(
     frame: &Frame,
     more: &[u8],
 ) -> Result<Option<(Frame, Vec<u8>)>, Error> {
-    let mut pending = this.pending.borrow_mut();
-    let of = pending.as_ref().and_then(|begun| begun.frame.stream);
-    if frame.kind != Kind::Continuation || frame.stream != of {
-        drop(pending);
+    let begun = this.pending.with(Option::take);
+    let Some(mut begun) = begun else { return Ok(None) };
+    let mut first = begun.frame.frame();
+    if frame.kind != Kind::Continuation || frame.stream != first.stream {
+        this.pending.with(|pending| *pending = Some(begun));
         return protocol_error(ruby, this, "protocol error");
     }
-    let Some(mut begun) = pending.take() else { return Ok(None) };
     begun.block.extend_from_slice(more);
     begun.frames += 1;
     let limits = Limits::DEFAULT;
     if begun.block.len() > limits.field_block_len_max
         || begun.frames > limits.continuations_max && begun.block.len() / begun.frames < 1024
     {
-        drop(pending);
         return protocol_error(ruby, this, "too many continuations received");
     }
     if !frame.has(END_HEADERS) {
-        *pending = Some(begun);
+        this.pending.with(|pending| *pending = Some(begun));
         return Ok(None);
     }
-    begun.frame.flags |= END_HEADERS;
-    begun.frame.length = None;
-    Ok(Some((begun.frame, begun.block)))
+    first.flags |= END_HEADERS;
+    first.length = None;
+    Ok(Some((first, begun.block)))
 }
 
 /// HEADERS and PUSH_PROMISE with their block, whole.
 fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>) -> Result<(), Error> {
     let rules = Rules::Message { list_size_max: this.list_size_max.get(), lenient: false };
-    let decoded = decode(ruby, &mut this.decompressor.borrow_mut(), &block, rules, &mut frame.head);
+    let owner = Owner::of(this);
+    let decoded = this.decompressor.allocating(ruby, |ruby, table| decode(ruby, owner, table, &block, rules));
     put_room(&this.room_in, block);
-    let list = match decoded {
-        Ok(list) => list,
+    let list = match decoded? {
+        Ok((list, head)) => {
+            frame.head = head;
+            list
+        }
         Err(error) => {
             use crate::hpack::error::HeaderError;
             let kind = match &error {
@@ -248,7 +255,9 @@ fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>)
     // step.
     let leaving = matches!(this.stage.get(), Stage::Closed | Stage::Closing);
     if leaving
-        && (frame.kind == Kind::PushPromise || id > this.last_stream_id.get() || find(this, id).is_none())
+        && (frame.kind == Kind::PushPromise
+            || id > this.last_stream_id.get()
+            || find_stream(this, id).is_none())
     {
         return Ok(());
     }
@@ -258,10 +267,10 @@ fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>)
     if frame.payload_len() == 0 && list.is_empty() {
         charge(ruby, this, Charge::EmptyFrame)?;
     }
-    let stream = match find(this, id) {
+    let stream = match find_stream(this, id) {
         Some(stream) => stream,
         // RFC 9113 §5.1: what the peer sent before it knew of a reset is ignored.
-        None if this.resets.borrow().contains(&id) => return Ok(()),
+        None if was_reset(this, id) => return Ok(()),
         None => {
             pseudo::verify(ruby, this, list, this.is_client.get())?;
             verify_order(ruby, this, id)?;
@@ -272,16 +281,15 @@ fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>)
                 ..Opening::new(id)
             };
             let stream = activate_stream(ruby, this, opening)?;
-            emit(&this.listeners, sym().stream, &[stream.as_raw()], NIL)?;
+            emit(this, sym().stream, &[stream.as_raw()], NIL)?;
             stream
         }
     };
     stream::deliver(ruby, stream, &mut frame)
 }
 
-fn find(this: Obj<Connection>, id: u32) -> Option<Obj<Stream>> {
-    let stream = this.streams.borrow().get(&id).copied()?;
-    Obj::try_convert(value(stream)).ok()
+fn was_reset(this: Obj<Connection>, id: u32) -> bool {
+    this.resets.with(|resets| resets.contains(&id))
 }
 
 /// RFC 9113 §5.1.1: identifiers grow.
@@ -315,20 +323,20 @@ fn promised(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame, list: RArray)
     if i64::try_convert(enabled).is_ok_and(|enabled| enabled == 0) {
         return protocol_error(ruby, this, "push promises are disabled");
     }
-    let Some(parent) = find(this, id) else {
+    let Some(parent) = find_stream(this, id) else {
         // The parent is gone, but was there: the push is refused.
-        if id < this.stream_id.get() && !id.is_multiple_of(2) || this.resets.borrow().contains(&id) {
+        if id < this.stream_id.get() && !id.is_multiple_of(2) || was_reset(this, id) {
             return refuse_push(ruby, this, promised);
         }
         return protocol_error(ruby, this, "missing parent ID");
     };
     let open = match parent.state.get() {
         State::Open | State::HalfClosedLocal => true,
-        State::HalfClosing => parent.closed.get() == sym.half_closed_local,
+        State::HalfClosing => parent.closed.get().raw() == sym.half_closed_local,
         _ => false,
     };
     if !open {
-        if parent.closed.get() != sym.local_rst {
+        if parent.closed.get().raw() != sym.local_rst {
             return protocol_error(ruby, this, "protocol error");
         }
         return refuse_push(ruby, this, promised);
@@ -342,7 +350,7 @@ fn promised(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame, list: RArray)
     }
     let stream = activate_stream(ruby, this, Opening { parent: parent.as_raw(), ..Opening::new(promised) })?;
     this.last_promise_id.set(promised);
-    emit(&this.listeners, sym.promise, &[stream.as_raw()], NIL)?;
+    emit(this, sym.promise, &[stream.as_raw()], NIL)?;
     stream::deliver(ruby, stream, frame)
 }
 
@@ -355,7 +363,7 @@ fn refuse_push(ruby: &Ruby, this: Obj<Connection>, promised: u32) -> Result<(), 
 
 /// Everything else that has a stream.
 fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> Result<(), Error> {
-    if let Some(stream) = find(this, id) {
+    if let Some(stream) = find_stream(this, id) {
         charge_on_stream(ruby, this, stream, frame)?;
         stream::deliver(ruby, stream, frame)?;
         return if frame.kind == Kind::Data { data_received(ruby, this, frame) } else { Ok(()) };
@@ -367,7 +375,7 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
         (false, true) => id > this.last_promise_id.get(),
         (false, false) => id > this.last_stream_id.get(),
     };
-    let idle = idle && !this.resets.borrow().contains(&id);
+    let idle = idle && !was_reset(this, id);
     match frame.kind {
         Kind::Priority => {
             charge(ruby, this, Charge::Priority)?;
@@ -382,7 +390,7 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
                 ..Opening::new(id)
             };
             let stream = activate_stream(ruby, this, opening)?;
-            emit(&this.listeners, sym().stream, &[stream.as_raw()], NIL)?;
+            emit(this, sym().stream, &[stream.as_raw()], NIL)?;
             stream::deliver(ruby, stream, frame)
         }
         // RFC 9113 §5.1: of closed streams these are ignored.
@@ -400,7 +408,7 @@ fn on_stream(ruby: &Ruby, this: Obj<Connection>, id: u32, frame: &mut Frame) -> 
             protocol_error(ruby, this, "sent window update on idle stream")
         }
         // RFC 9113 §6.9: DATA that nobody reads counts all the same.
-        Kind::Data if this.resets.borrow().contains(&id) => data_received(ruby, this, frame),
+        Kind::Data if was_reset(this, id) => data_received(ruby, this, frame),
         Kind::Altsvc | Kind::Origin => charge(ruby, this, Charge::UnknownFrame),
         _ => protocol_error(ruby, this, "stream does not exist"),
     }
@@ -413,7 +421,7 @@ fn charge_on_stream(
     frame: &Frame,
 ) -> Result<(), Error> {
     let what = match frame.kind {
-        Kind::RstStream if !this.is_client.get() && stream.closed.get() != sym().local_closed => {
+        Kind::RstStream if !this.is_client.get() && stream.closed.get().raw() != sym().local_closed => {
             Charge::PeerReset
         }
         Kind::Priority => Charge::Priority,
@@ -467,7 +475,7 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
                 let hash = frame.to_hash(ruby)?;
                 let origin: Option<RString> = hash.lookup(value(sym().origin))?;
                 match origin.is_some_and(|origin| !origin.is_empty()) {
-                    true => emit(&this.listeners, sym().altsvc, &[hash.as_raw()], NIL),
+                    true => emit(this, sym().altsvc, &[hash.as_raw()], NIL),
                     false => Ok(()),
                 }
             }
@@ -476,7 +484,7 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
                 let origins = RArray::try_convert(frame.payload())?;
                 for at in 0..origins.len() {
                     let origin: Value = origins.entry(at as isize)?;
-                    emit(&this.listeners, sym().origin, &[origin.as_raw()], NIL)?;
+                    emit(this, sym().origin, &[origin.as_raw()], NIL)?;
                 }
                 Ok(())
             }
@@ -498,7 +506,7 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
 
 fn ping(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
     if frame.has(ACK) {
-        return emit(&this.listeners, sym().ack, &[frame.payload], NIL);
+        return emit(this, sym().ack, &[frame.payload], NIL);
     }
     charge(ruby, this, Charge::Ping)?;
     send::ping(ruby, this, frame.payload(), ACK)
@@ -506,13 +514,13 @@ fn ping(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> 
 
 fn goaway(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
     // RFC 9113 §6.8: a peer that leaves without an error lets the streams under way come to their end; no new ones.
-    let more = frame.error == sym().no_error && !this.streams.borrow().is_empty();
+    let more = frame.error == sym().no_error && this.streams.with(|streams| !streams.is_empty());
     connection::close(ruby, this)?;
     if more {
         this.stage.set(Stage::Closing);
     }
     let last = ruby.integer_from_u64(u64::from(frame.last_stream.unwrap_or(0)));
-    emit(&this.listeners, sym().goaway, &[last.as_raw(), frame.error, frame.payload], NIL)
+    emit(this, sym().goaway, &[last.as_raw(), frame.error, frame.payload], NIL)
 }
 
 fn window_grown(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error> {
@@ -532,22 +540,20 @@ fn window_grown(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(),
 fn settings_frame(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
     let sym = sym();
     if frame.has(ACK) {
-        let pending = RArray::try_convert(value(this.pending_settings.get()))?;
+        let pending = RArray::try_convert(this.pending_settings.get().value())?;
         let acknowledged: Value = pending.shift()?;
         if acknowledged.is_nil() {
             return protocol_error(ruby, this, "SETTINGS acknowledged that were not sent");
         }
         this.settings_unacknowledged.set(this.settings_unacknowledged.get().saturating_sub(1));
-        for (key, number) in settings_pairs(ruby, acknowledged)? {
-            local_setting(ruby, this, key, number)?;
-        }
+        settings_pairs(ruby, acknowledged)?.each(|key, number| local_setting(ruby, this, key, number))?;
         let left = ruby.integer_from_u64(pending.len() as u64);
         let hash = frame.to_hash(ruby)?;
-        emit(&this.listeners, sym.settings_ack, &[hash.as_raw(), left.as_raw()], NIL)?;
+        emit(this, sym.settings_ack, &[hash.as_raw(), left.as_raw()], NIL)?;
         if this.origins_due.get() {
             this.origins_due.set(false);
             let mut frame = Frame::new(Kind::Origin, 0);
-            frame.payload = this.origin_set.get();
+            frame.payload = this.origin_set.get().raw();
             send_own(ruby, this, &mut frame)?;
         }
         return Ok(());
@@ -555,9 +561,7 @@ fn settings_frame(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Resu
     charge(ruby, this, Charge::Settings)?;
     let pairs = settings_pairs(ruby, frame.payload())?;
     settings::validate_settings(ruby, this, !this.is_client.get(), &pairs)?;
-    for (key, number) in pairs {
-        remote_setting(ruby, this, key, number)?;
-    }
+    pairs.each(|key, number| remote_setting(ruby, this, key, number))?;
     if this.stage.get() == Stage::Closed || this.upgrade.get() == Upgrade::Started {
         return Ok(());
     }
@@ -590,7 +594,7 @@ fn local_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE) 
             send_own(ruby, this, &mut frame)?;
         }
     } else if key == sym.settings_header_table_size {
-        this.decompressor.borrow_mut().set_max_limit(number.clamp(0, 1 << 30) as usize);
+        this.decompressor.with(|table| table.set_max_limit(number.clamp(0, 1 << 30) as usize));
     } else if key == sym.settings_max_frame_size {
         this.local_max_frame_size.set(number.max(16_384) as usize);
     } else if key == sym.settings_max_header_list_size {
@@ -613,7 +617,7 @@ fn remote_setting(ruby: &Ruby, this: Obj<Connection>, key: VALUE, number: VALUE)
             connection::change_stream_window(stream, sym.window, stream.remote_window.get() + change, ruby)
         })?;
     } else if key == sym.settings_header_table_size {
-        this.compressor.borrow_mut().set_max_limit(number.clamp(0, 1 << 30) as usize);
+        this.compressor.with(|table| table.set_max_limit(number.clamp(0, 1 << 30) as usize));
     } else if key == sym.settings_max_frame_size {
         this.remote_max_frame_size.set(number.max(16_384) as usize);
     } else if key == sym.settings_max_concurrent_streams {

@@ -9,17 +9,19 @@ use rb_sys::VALUE;
 use wireloom_http2::Limits;
 use wireloom_http2::rate_limit::Charge;
 
-use super::connection::{Connection, Stage, call_own, close, is_plain, now, put_room, take_room};
+use super::connection::{Connection, Stage, call_own, close, is_plain, put_room, take_room};
 use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, value};
 use super::frame_buffer::FrameBuffer;
 use super::framer::generate;
-use super::listeners::emit;
+use super::listeners::{Emitter, emit};
 use super::names::{self, classes, sym};
 use super::settings::preface_own;
+use crate::clock::now;
+use crate::held::Owner;
 use crate::hpack::encode as hpack;
 use crate::hpack::error::HeaderError;
 
-/// A call of `send`, of what stands in its place if someone put something there.
+/// A call of `send`, dispatched by Ruby when a program may have overridden it.
 pub(crate) fn send_own(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
     if is_plain(this) {
         return send(ruby, this, frame);
@@ -27,12 +29,12 @@ pub(crate) fn send_own(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) ->
     call_own(this, "send", &[frame.to_hash(ruby)?.as_value()])
 }
 
-/// Sends a frame; DATA as far as the window reaches.
+/// Sends a frame; DATA up to the window.
 pub(crate) fn send(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
     preface_own(ruby, this)?;
-    if this.listeners.borrow().any(sym().frame_sent) {
+    if this.listens(sym().frame_sent) {
         let hash = frame.to_hash(ruby)?;
-        emit(&this.listeners, sym().frame_sent, &[hash.as_raw()], NIL)?;
+        emit(this, sym().frame_sent, &[hash.as_raw()], NIL)?;
     }
     match frame.kind {
         Kind::Data => send_data(ruby, this, frame),
@@ -46,7 +48,7 @@ pub(crate) fn send(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Res
     }
 }
 
-/// A call of `encode`, of what stands in its place if someone put something there.
+/// A call of `encode`, dispatched by Ruby when a program may have overridden it.
 fn encode_own(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
     if is_plain(this) {
         return encode(ruby, this, frame);
@@ -54,10 +56,10 @@ fn encode_own(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
     call_own(this, "encode", &[frame.to_hash(ruby)?.as_value()])
 }
 
-/// Puts a frame into bytes, which who listens to `:frame` takes.
+/// Encodes a frame; the bytes go to the listeners of `:frame`.
 pub(crate) fn encode(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
     let encoded = generate(ruby, frame, this.remote_max_frame_size.get())?;
-    emit(&this.listeners, sym().frame, &[encoded.as_raw()], NIL)
+    emit(this, sym().frame, &[encoded.as_raw()], NIL)
 }
 
 fn send_data(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
@@ -68,17 +70,17 @@ fn send_data(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<()
             return send_data_now(ruby, this, frame);
         }
     }
-    FrameBuffer::of(ruby, &this.buffer)?.push(*frame);
+    FrameBuffer::push(ruby, FrameBuffer::of(ruby, Owner::of(this), &this.buffer)?, *frame);
     flush(ruby, this)
 }
 
-/// Sends what waits, as far as the window reaches.
+/// Sends buffered DATA, up to the window.
 pub(crate) fn flush(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
     if FrameBuffer::is_empty(&this.buffer) {
         return Ok(());
     }
-    let buffer = FrameBuffer::of(ruby, &this.buffer)?;
-    while let Some(mut frame) = buffer.take(this.remote_window.get()) {
+    let buffer = FrameBuffer::of(ruby, Owner::of(this), &this.buffer)?;
+    while let Some(mut frame) = FrameBuffer::take(buffer, this.remote_window.get()) {
         send_data_now(ruby, this, &mut frame)?;
     }
     Ok(())
@@ -86,7 +88,7 @@ pub(crate) fn flush(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
 
 fn send_data_now(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
     let len = frame.payload_len();
-    this.rates.borrow_mut().data_sent(len, &Limits::DEFAULT);
+    this.rates.with(|rates| rates.data_sent(len, &Limits::DEFAULT));
     // Before the frame leaves: a peer in the same process gives window back at once.
     this.remote_window.set(this.remote_window.get() - len as i64);
     encode_own(ruby, this, frame)
@@ -100,8 +102,11 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
         // SAFETY: no Ruby code runs while the slice is copied.
         room.extend_from_slice(unsafe { bytes(block) });
     } else {
+        let (owner, policy) = (Owner::of(this), this.policy.get());
         let encoded = hpack::pairs(ruby, frame.payload()).and_then(|list| {
-            hpack::encode(&mut this.compressor.borrow_mut(), this.policy.get(), list, &mut room)
+            let list = hpack::strings(ruby, list)?;
+            this.compressor
+                .allocating(ruby, |ruby, table| hpack::encode(ruby, owner, table, policy, list, &mut room))?
                 .map_err(|error| header_error(ruby, error))
         });
         if let Err(error) = encoded {
@@ -120,9 +125,9 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
     if plain && block_len <= len_max {
         let stream = frame.stream.unwrap_or(0);
         room[..HEADER_LEN].copy_from_slice(&Header::encode(Kind::Headers, frame.flags, block_len, stream));
-        let encoded = crate::strings::binary(&room);
+        let encoded = crate::strings::binary(ruby, &room);
         put_room(&this.room_out, room);
-        return emit(&this.listeners, sym().frame, &[encoded.as_raw()], NIL);
+        return emit(this, sym().frame, &[encoded.as_raw()], NIL);
     }
     let block = &room[HEADER_LEN..];
     // What goes into a PUSH_PROMISE or beside a priority before the block counts too.
@@ -137,7 +142,7 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
     if !whole {
         frame.flags &= !END_HEADERS;
     }
-    frame.payload = crate::strings::binary(&block[..first_len]).as_raw();
+    frame.payload = crate::strings::binary(ruby, &block[..first_len]).as_raw();
     match RHash::from_value(value(frame.hash)) {
         Some(hash) if hash.is_frozen() => frame.hash = NIL,
         Some(hash) => {
@@ -154,7 +159,7 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
         let flags = if rest.is_empty() && (ends || !whole) { END_HEADERS } else { 0 };
         let mut more = Frame::new(Kind::Continuation, frame.stream.unwrap_or(0));
         more.flags = flags;
-        more.payload = crate::strings::binary(part).as_raw();
+        more.payload = crate::strings::binary(ruby, part).as_raw();
         encode_own(ruby, this, &mut more)?;
     }
     Ok(())
@@ -169,7 +174,7 @@ pub(crate) fn header_error(ruby: &Ruby, error: HeaderError) -> Error {
     }
 }
 
-/// PING; whoever sent it hears of the answer by `:ack`.
+/// PING; its answer is the event `:ack`.
 pub(crate) fn ping(ruby: &Ruby, this: Obj<Connection>, payload: Value, flags: u8) -> Result<(), Error> {
     let mut frame = Frame::new(Kind::Ping, 0);
     frame.flags = flags;
@@ -233,14 +238,14 @@ pub(crate) fn connection_error<T>(
         Some(message) => ruby.str_new(message).as_value(),
         None => cause.funcall_public("message", ())?,
     };
-    let types: Value = value(classes().error_module);
+    let types = classes().error_module.get();
     let error: Value = types.funcall("caused", (value(kind), message, cause))?;
     Err(magnus::Exception::from_value(error).map_or_else(|| names::error(ruby, kind, None), Error::from))
 }
 
-/// Counts what a peer makes too much of (see the core's limits).
+/// Counts against the core's rate limits.
 pub(crate) fn charge(ruby: &Ruby, this: Obj<Connection>, charge: Charge) -> Result<(), Error> {
-    let counted = this.rates.borrow_mut().charge(charge, &Limits::DEFAULT, now());
+    let counted = this.rates.with(|rates| rates.charge(charge, &Limits::DEFAULT, now()));
     match counted {
         Ok(()) => Ok(()),
         Err(exceeded) => {

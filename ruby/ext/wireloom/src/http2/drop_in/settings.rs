@@ -8,22 +8,23 @@ use rb_sys::VALUE;
 
 use super::connection::{Connection, Stage, TABLE_SIZE_DEFAULT, WINDOW_DEFAULT, call_own, is_plain};
 use super::frame::{Frame, Kind, NIL, value};
-use super::framer::settings_pairs;
-use super::listeners::emit;
+use super::framer::{Pairs, settings_pairs};
+use super::listeners::{Emitter, emit};
 use super::names::sym;
 use super::send::{connection_error, send_own};
 use super::stream::WINDOW_MAX;
+use crate::held::{Held, Owner};
 use crate::hpack::encode;
 use crate::hpack::table::Table;
 
 /// One of the settings, an `HTTP2::Settings`.
-pub(crate) fn get(settings: VALUE, key: VALUE) -> Result<Value, Error> {
-    value(settings).funcall_public("[]", (value(key),))
+pub(crate) fn get(settings: Held, key: VALUE) -> Result<Value, Error> {
+    settings.value().funcall_public("[]", (value(key),))
 }
 
 /// Changes one of the settings.
-pub(crate) fn set(settings: VALUE, key: VALUE, number: VALUE) -> Result<(), Error> {
-    value(settings).funcall_public::<_, _, Value>("[]=", (value(key), value(number))).map(|_| ())
+pub(crate) fn set(settings: Held, key: VALUE, number: VALUE) -> Result<(), Error> {
+    settings.value().funcall_public::<_, _, Value>("[]=", (value(key), value(number))).map(|_| ())
 }
 
 /// Makes a connection of these settings; `encoding` holds `:huffman`, `:index` and `:table_size`.
@@ -35,15 +36,16 @@ pub(crate) fn set_up(
     local: Value,
     remote: Value,
 ) -> Result<(), Error> {
-    let number = |key: VALUE| i64::try_convert(get(local.as_raw(), key)?);
+    let owner = Owner::of(this);
+    let number = |key: VALUE| i64::try_convert(local.funcall_public::<_, _, Value>("[]", (value(key),))?);
     let sym = sym();
     let policy = encode::Policy { fill_path: true, ..crate::hpack::policy(ruby, encoding)? };
     this.is_client.set(is_client);
     this.stage.set(if is_client { Stage::WaitingPreface } else { Stage::WaitingMagic });
     this.stream_id.set(if is_client { 1 } else { 2 });
-    this.local_settings.set(local.as_raw());
-    this.remote_settings.set(remote.as_raw());
-    this.pending_settings.set(ruby.ary_new().as_raw());
+    this.local_settings.set(Held::new(owner, local.as_raw()));
+    this.remote_settings.set(Held::new(owner, remote.as_raw()));
+    this.pending_settings.set(Held::new(owner, ruby.ary_new().as_raw()));
     let window = number(sym.settings_initial_window_size)?;
     this.local_window.set(window);
     this.local_window_limit.set(window);
@@ -52,8 +54,8 @@ pub(crate) fn set_up(
     this.list_size_max.set(number(sym.settings_max_header_list_size)?.max(0) as usize);
     // Until SETTINGS are acknowledged, both ends have to do with the default (RFC 9113 §4.3.1). An encoder that is to use
     // less says so in its first block.
-    *this.compressor.borrow_mut() = Table::new(TABLE_SIZE_DEFAULT);
-    *this.decompressor.borrow_mut() = Table::new(TABLE_SIZE_DEFAULT);
+    this.compressor.with(|table| *table = Table::new(TABLE_SIZE_DEFAULT));
+    this.decompressor.with(|table| *table = Table::new(TABLE_SIZE_DEFAULT));
     this.policy.set(policy);
     Ok(())
 }
@@ -63,11 +65,11 @@ pub(crate) fn validate_settings(
     ruby: &Ruby,
     this: Obj<Connection>,
     by_client: bool,
-    pairs: &[(VALUE, VALUE)],
+    pairs: &Pairs,
 ) -> Result<(), Error> {
     let sym = sym();
-    for &(key, number) in pairs {
-        let Ok(number) = i64::try_convert(value(number)) else { continue };
+    pairs.each(|key, number| {
+        let Ok(number) = i64::try_convert(value(number)) else { return Ok(()) };
         let (valid, kind) = if key == sym.settings_enable_push {
             (number == 0 || by_client && number == 1, sym.protocol_error)
         } else if key == sym.settings_initial_window_size {
@@ -78,13 +80,13 @@ pub(crate) fn validate_settings(
             // RFC 8441 §3, RFC 9218 §2.1.
             (number == 0 || number == 1, sym.protocol_error)
         } else {
-            continue;
+            return Ok(());
         };
         if !valid {
             return connection_error(ruby, this, kind, Some(&format!("invalid {} value", value(key))), None);
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Sends SETTINGS: a Hash or a list of pairs. They hold once acknowledged.
@@ -92,7 +94,7 @@ pub(crate) fn settings(ruby: &Ruby, this: Obj<Connection>, payload: Value) -> Re
     let pairs = settings_pairs(ruby, payload)?;
     validate_settings(ruby, this, this.is_client.get(), &pairs)?;
     // Before they are sent: a peer in the same process answers at once.
-    RArray::try_convert(value(this.pending_settings.get()))?.push(payload)?;
+    RArray::try_convert(this.pending_settings.get().value())?.push(payload)?;
     this.settings_unacknowledged.set(this.settings_unacknowledged.get() + 1);
     let mut frame = Frame::new(Kind::Settings, 0);
     frame.payload = payload.as_raw();
@@ -101,7 +103,7 @@ pub(crate) fn settings(ruby: &Ruby, this: Obj<Connection>, payload: Value) -> Re
 
 /// The settings that differ from what every peer assumes, and the window of the connection, which SETTINGS cannot change.
 fn send_first_settings(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
-    let local: RHash = value(this.local_settings.get()).funcall_public("to_h", ())?;
+    let local: RHash = this.local_settings.get().value().funcall_public("to_h", ())?;
     let payload = ruby.ary_new();
     local.foreach(|key: Value, number: Value| {
         let known = sym().settings().iter().any(|(_, name)| *name == key.as_raw());
@@ -147,9 +149,9 @@ pub(crate) fn send_connection_preface(ruby: &Ruby, this: Obj<Connection>) -> Res
         return Ok(());
     }
     this.stage.set(Stage::Connected);
-    if this.listeners.borrow().any(sym().frame) {
-        let magic = crate::strings::binary(super::MAGIC);
-        emit(&this.listeners, sym().frame, &[magic.as_raw()], NIL)?;
+    if this.listens(sym().frame) {
+        let magic = crate::strings::binary(ruby, super::MAGIC);
+        emit(this, sym().frame, &[magic.as_raw()], NIL)?;
     }
     send_first_settings(ruby, this)
 }

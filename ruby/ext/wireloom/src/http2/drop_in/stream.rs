@@ -11,21 +11,21 @@
 //! `half_closing` and `closing` last as long as the frame that causes the change is at work, so that `:half_close` and
 //! `:close` come after its own events.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 use magnus::rb_sys::AsRawValue;
-use magnus::typed_data::{Obj, Writebarrier};
+use magnus::typed_data::Obj;
 use magnus::value::ReprValue;
-use magnus::{DataTypeFunctions, Error, RArray, RHash, RString, Ruby, TryConvert, TypedData, Value, gc};
+use magnus::{Error, RArray, RHash, RString, Ruby, TryConvert, Value};
 use rb_sys::VALUE;
 
 use super::connection::{self, Connection};
 use super::frame::{END_HEADERS, END_STREAM, Frame, Kind, NIL, value};
 use super::frame_buffer::FrameBuffer;
-use super::listeners::{Listeners, emit};
-use super::names::{classes, error, sym};
-
-pub(crate) const FALSE: VALUE = rb_sys::Qfalse as VALUE;
+use super::listeners::{Emitter, Listeners, emit};
+use super::names::{classes, error, is_class, sym};
+use crate::exclusive::Exclusive;
+use crate::held::{Held, Owner, managed, plain};
 
 pub(crate) const WINDOW_MAX: i64 = 0x7fff_ffff;
 
@@ -75,20 +75,17 @@ impl State {
     }
 }
 
-#[derive(TypedData)]
-#[magnus(class = "HTTP2::Stream", free_immediately, mark, size, wb_protected)]
 pub(crate) struct Stream {
-    // Whoever puts an object into one of these calls `holds`, unless the stream is not wrapped yet.
-    pub(crate) connection: Cell<VALUE>,
-    /// Who takes the frames: nil for the connection itself, or the Method that someone put in its place.
-    pub(crate) sender: Cell<VALUE>,
-    pub(crate) parent: Cell<VALUE>,
+    pub(crate) connection: Cell<Held>,
+    /// The Method that frames are passed to, where a program overrides `send` of the connection; else nil.
+    pub(crate) sender: Cell<Held>,
+    pub(crate) parent: Cell<Held>,
     /// Why it was closed or half closed, a Symbol; else false.
-    pub(crate) closed: Cell<VALUE>,
+    pub(crate) closed: Cell<Held>,
     /// A [`FrameBuffer`], or nil.
-    pub(crate) buffer: Cell<VALUE>,
+    pub(crate) buffer: Cell<Held>,
     /// The names of trailers announced, or nil.
-    trailers: Cell<VALUE>,
+    trailers: Cell<Held>,
     pub(crate) id: Cell<u32>,
     pub(crate) dependency: Cell<u32>,
     pub(crate) weight: Cell<i64>,
@@ -105,18 +102,18 @@ pub(crate) struct Stream {
     waiting_on_trailers: Cell<bool>,
     received_data: Cell<bool>,
     activated: Cell<bool>,
-    pub(crate) listeners: RefCell<Listeners>,
+    pub(crate) listeners: Exclusive<Listeners>,
 }
 
 impl Default for Stream {
     fn default() -> Self {
         Self {
-            connection: Cell::new(NIL),
-            sender: Cell::new(NIL),
-            parent: Cell::new(NIL),
-            closed: Cell::new(FALSE),
-            buffer: Cell::new(NIL),
-            trailers: Cell::new(NIL),
+            connection: Cell::new(Held::NIL),
+            sender: Cell::new(Held::NIL),
+            parent: Cell::new(Held::NIL),
+            closed: Cell::new(Held::FALSE),
+            buffer: Cell::new(Held::NIL),
+            trailers: Cell::new(Held::NIL),
             id: Cell::new(0),
             dependency: Cell::new(0),
             weight: Cell::new(16),
@@ -132,28 +129,30 @@ impl Default for Stream {
             waiting_on_trailers: Cell::new(false),
             received_data: Cell::new(false),
             activated: Cell::new(false),
-            listeners: RefCell::default(),
+            listeners: Exclusive::default(),
         }
     }
 }
 
-impl DataTypeFunctions for Stream {
-    fn mark(&self, marker: &gc::Marker) {
-        for place in [&self.connection, &self.sender, &self.parent, &self.buffer, &self.trailers] {
-            marker.mark(value(place.get()));
-        }
-        // SAFETY: unconditionally; a list is never half changed when Ruby allocates.
-        unsafe { &*self.listeners.as_ptr() }.mark(marker);
-    }
+plain!(State);
 
-    fn size(&self) -> usize {
-        // SAFETY: likewise.
-        size_of::<Self>() + unsafe { &*self.listeners.as_ptr() }.heap_size()
+// Streams are many and live long: with write barriers old ones are not scanned while they stay as they are.
+managed!(
+    Stream as "HTTP2::Stream" {
+        connection, sender, parent, closed, buffer, trailers, id, dependency, weight, local_window, local_window_max, remote_window, slack, content_left, status, state, has_method, is_head, waiting_on_trailers, received_data, activated, listeners
+    },
+    write_barrier,
+    size = |stream| stream.listeners.try_with(|listeners| listeners.heap_size()).unwrap_or(0)
+);
+
+impl Emitter for Stream {
+    fn listeners(&self) -> &Exclusive<Listeners> {
+        &self.listeners
     }
 }
 
 impl Stream {
-    /// Takes over what another stream is, its listeners included.
+    /// Copies the state of another stream, its listeners included. The caller takes write barriers off the copy.
     pub(crate) fn copy_from(&self, other: &Self) {
         for (place, from) in [
             (&self.connection, &other.connection),
@@ -188,31 +187,22 @@ impl Stream {
         ] {
             place.set(from.get());
         }
-        *self.listeners.borrow_mut() = other.listeners.borrow().clone();
+        connection::copy(&self.listeners, &other.listeners);
     }
 }
 
-/// Tells the collector, for which old streams are no work while they stay as they are, that a stream now holds `child`.
-pub(crate) fn holds(this: Obj<Stream>, child: VALUE) {
-    if !rb_sys::SPECIAL_CONST_P(child) {
-        this.writebarrier(value(child));
-    }
-}
-
-/// The frames that wait.
+/// Frames that wait for the window.
 pub(crate) fn buffer(ruby: &Ruby, this: Obj<Stream>) -> Result<Obj<FrameBuffer>, Error> {
-    let buffer = FrameBuffer::of(ruby, &this.buffer)?;
-    holds(this, buffer.as_raw());
-    Ok(buffer)
+    FrameBuffer::of(ruby, Owner::of(this), &this.buffer)
 }
 
-/// Whether nobody has put methods of his own before those of the stream.
+/// Whether no method of the stream is overridden.
 #[inline]
 pub(crate) fn is_plain(stream: Obj<Stream>) -> bool {
-    connection::class_of(stream.as_raw()) == classes().stream && !connection::is_patched()
+    is_class(connection::class_of(stream.as_raw()), classes().stream) && !connection::is_patched()
 }
 
-/// A call of `receive`, of what stands in its place if someone put something there.
+/// A call of `receive`, dispatched by Ruby when a program may have overridden it.
 pub(crate) fn deliver(ruby: &Ruby, stream: Obj<Stream>, frame: &mut Frame) -> Result<(), Error> {
     if is_plain(stream) {
         return receive(ruby, stream, frame);
@@ -224,7 +214,7 @@ pub(crate) fn deliver(ruby: &Ruby, stream: Obj<Stream>, frame: &mut Frame) -> Re
 pub(crate) fn receive(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Error> {
     transition(ruby, this, frame, false)?;
     let state = this.state.get();
-    let reset_here = this.closed.get() == sym().local_rst;
+    let reset_here = this.closed.get().raw() == sym().local_rst;
     match frame.kind {
         Kind::Data => {
             // RFC 9113 §6.1: otherwise a stream error of type STREAM_CLOSED.
@@ -238,7 +228,7 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Resu
             let len = frame.payload_len() as i64 + i64::from(frame.padding.unwrap_or(0));
             this.local_window.set(this.local_window.get() - len);
             if !frame.ignore {
-                emit(&this.listeners, sym().data, &[frame.payload], NIL)?;
+                emit(this, sym().data, &[frame.payload], NIL)?;
             }
             replenish(ruby, this)?;
         }
@@ -253,12 +243,12 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Resu
                 verify_trailers(ruby, this, frame)?;
             }
             if !frame.ignore {
-                emit(&this.listeners, sym().headers, &[frame.payload], NIL)?;
+                emit(this, sym().headers, &[frame.payload], NIL)?;
             }
-            this.waiting_on_trailers.set(this.trailers.get() != NIL);
+            this.waiting_on_trailers.set(!this.trailers.get().is_nil());
         }
         Kind::PushPromise if !frame.ignore => {
-            emit(&this.listeners, sym().promise_headers, &[frame.payload], NIL)?;
+            emit(this, sym().promise_headers, &[frame.payload], NIL)?;
         }
         Kind::Continuation => {
             if state == State::Closed && !reset_here {
@@ -275,7 +265,7 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Resu
             let hash = frame.to_hash(ruby)?;
             let origin: Option<RString> = hash.lookup(value(sym().origin))?;
             if origin.is_none_or(RString::is_empty) {
-                emit(&this.listeners, sym().altsvc, &[hash.as_raw()], NIL)?;
+                emit(this, sym().altsvc, &[hash.as_raw()], NIL)?;
             }
         }
         _ => {}
@@ -294,11 +284,10 @@ fn note_head(this: Obj<Stream>, frame: &Frame) {
     }
     this.status.set(this.status.get().or(head.status));
     this.content_left.set(this.content_left.get().or(head.content_length));
-    if this.trailers.get() == NIL
+    if this.trailers.get().is_nil()
         && let Some(trailer) = head.trailer
     {
-        this.trailers.set(trailer.as_raw());
-        holds(this, trailer.as_raw());
+        this.trailers.set(Held::new(Owner::of(this), trailer.as_raw()));
     }
 }
 
@@ -323,7 +312,7 @@ fn verify_trailers(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<(), 
         return stream_error(ruby, this, sym().protocol_error, Some(message));
     }
     let (Some(announced), Some(trailers)) =
-        (RArray::from_value(value(this.trailers.get())), RArray::from_value(frame.payload()))
+        (RArray::from_value(this.trailers.get().value()), RArray::from_value(frame.payload()))
     else {
         return Ok(());
     };
@@ -376,7 +365,7 @@ fn window_grown(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<(), Err
     flush(ruby, this)
 }
 
-/// A call of `send`, of what stands in its place if someone put something there.
+/// A call of `send`, dispatched by Ruby when a program may have overridden it.
 pub(crate) fn send_own(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Error> {
     if is_plain(this) {
         return send(ruby, this, frame);
@@ -384,7 +373,7 @@ pub(crate) fn send_own(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Res
     this.funcall::<_, _, Value>("send", (frame.to_hash(ruby)?,)).map(|_| ())
 }
 
-/// Sends a frame on the stream, DATA as far as the windows reach.
+/// Sends a frame on the stream, DATA up to the windows.
 pub(crate) fn send(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Error> {
     match frame.kind {
         Kind::Data => return send_data(ruby, this, frame),
@@ -408,17 +397,17 @@ fn send_data(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Er
             return send_now(ruby, this, frame);
         }
     }
-    buffer(ruby, this)?.push(*frame);
+    FrameBuffer::push(ruby, buffer(ruby, this)?, *frame);
     flush(ruby, this)
 }
 
-/// Sends what waits, as far as the window reaches.
+/// Sends buffered DATA, up to the window.
 pub(crate) fn flush(ruby: &Ruby, this: Obj<Stream>) -> Result<(), Error> {
     if FrameBuffer::is_empty(&this.buffer) {
         return Ok(());
     }
     let buffer = buffer(ruby, this)?;
-    while let Some(mut frame) = buffer.take(this.remote_window.get()) {
+    while let Some(mut frame) = FrameBuffer::take(buffer, this.remote_window.get()) {
         send_now(ruby, this, &mut frame)?;
     }
     Ok(())
@@ -434,24 +423,24 @@ fn send_now(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Err
     complete_transition(ruby, this, frame)
 }
 
-/// The connection hears of every frame first, then those who listen.
+/// A frame goes to the connection first, then to the listeners.
 fn emit_frame(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame) -> Result<(), Error> {
-    let heard = this.listeners.borrow().any(sym().frame);
-    let hash = if heard { Some(frame.to_hash(ruby)?) } else { None };
-    if this.sender.get() != NIL {
+    let watched = this.listens(sym().frame);
+    let hash = if watched { Some(frame.to_hash(ruby)?) } else { None };
+    if !this.sender.get().is_nil() {
         let hash = frame.to_hash(ruby)?;
-        value(this.sender.get()).funcall_public::<_, _, Value>("call", (hash,))?;
-    } else if this.connection.get() != NIL {
+        this.sender.get().value().funcall_public::<_, _, Value>("call", (hash,))?;
+    } else if !this.connection.get().is_nil() {
         super::send::send(ruby, connection_of(this)?, frame)?;
     }
     match hash {
-        Some(hash) => emit(&this.listeners, sym().frame, &[hash.as_raw()], NIL),
+        Some(hash) => emit(this, sym().frame, &[hash.as_raw()], NIL),
         None => Ok(()),
     }
 }
 
 pub(crate) fn connection_of(this: Obj<Stream>) -> Result<Obj<Connection>, Error> {
-    Obj::try_convert(value(this.connection.get()))
+    Obj::try_convert(this.connection.get().value())
 }
 
 /// HEADERS, which end the stream too when they answer a HEAD request.
@@ -485,7 +474,7 @@ pub(crate) fn data(ruby: &Ruby, this: Obj<Stream>, payload: RString, end_stream:
         return send_own(ruby, this, &mut frame);
     }
     // Listeners run between the frames: they shall not change what is left.
-    frame.payload = crate::strings::frozen(payload).as_raw();
+    frame.payload = crate::strings::frozen(ruby, payload).as_raw();
     while frame.payload_len() > len_max {
         let (mut first, rest) = frame.split(len_max);
         first.length = None;
@@ -508,14 +497,14 @@ pub(crate) fn process_priority(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) ->
     this.weight.set(frame.weight.unwrap_or(16));
     this.dependency.set(frame.dependency.unwrap_or(0));
     let sym = sym();
-    if !this.listeners.borrow().any(sym.priority) {
+    if !this.listens(sym.priority) {
         return Ok(());
     }
     let hash: RHash = ruby.hash_new();
     hash.aset(value(sym.weight), frame.weight)?;
     hash.aset(value(sym.dependency), frame.dependency)?;
     hash.aset(value(sym.exclusive), frame.exclusive)?;
-    emit(&this.listeners, sym.priority, &[hash.as_raw()], NIL)
+    emit(this, sym.priority, &[hash.as_raw()], NIL)
 }
 
 /// Resets the stream and gives the error that says why; an error of type PROTOCOL_ERROR ends the connection.
@@ -545,7 +534,7 @@ fn transition(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame, sending: bool) 
     match (this.state.get(), frame.kind) {
         (State::Idle, Kind::PushPromise) => {
             this.state.set(if sending { State::ReservedLocal } else { State::ReservedRemote });
-            emit(&this.listeners, sym.reserved, &[], NIL)
+            emit(this, sym.reserved, &[], NIL)
         }
         (State::Idle, Kind::Headers) if ends => half_close(this, half),
         (State::Idle, Kind::Headers) => {
@@ -588,7 +577,7 @@ fn transition(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame, sending: bool) 
 
         // A peer in the same process answers while the frame that ended this side's part is still on its way.
         (State::HalfClosing, Kind::Data | Kind::Headers | Kind::Continuation)
-            if ends && this.closed.get() != half =>
+            if ends && this.closed.get().raw() != half =>
         {
             half_closed(this)?;
             closing(this, if sending { sym.local_closed } else { sym.remote_closed })
@@ -598,7 +587,7 @@ fn transition(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame, sending: bool) 
         (State::Closed, Kind::RstStream) if sending => Ok(()),
         (State::Closed, _) if sending => stream_error(ruby, this, sym.stream_closed, None),
         (State::Closed, kind) => {
-            let why = this.closed.get();
+            let why = this.closed.get().raw();
             if why == sym.remote_rst || why == sym.remote_closed {
                 match kind {
                     Kind::RstStream | Kind::WindowUpdate => Ok(()),
@@ -616,7 +605,7 @@ fn transition(ruby: &Ruby, this: Obj<Stream>, frame: &mut Frame, sending: bool) 
 }
 
 fn half_close(this: Obj<Stream>, why: VALUE) -> Result<(), Error> {
-    this.closed.set(why);
+    this.closed.set(Held::new(Owner::of(this), why));
     if this.state.get() != State::Open {
         activate(this)?;
     }
@@ -625,7 +614,7 @@ fn half_close(this: Obj<Stream>, why: VALUE) -> Result<(), Error> {
 }
 
 fn closing(this: Obj<Stream>, why: VALUE) -> Result<(), Error> {
-    this.closed.set(why);
+    this.closed.set(Held::new(Owner::of(this), why));
     this.state.set(State::Closing);
     Ok(())
 }
@@ -636,7 +625,7 @@ fn activate(this: Obj<Stream>) -> Result<(), Error> {
         connection.active_stream_count.set(connection.active_stream_count.get() + 1);
     }
     this.activated.set(true);
-    emit(&this.listeners, sym().active, &[], NIL)
+    emit(this, sym().active, &[], NIL)
 }
 
 fn complete_transition(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<(), Error> {
@@ -649,7 +638,7 @@ fn complete_transition(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<
                 }
                 connection::stream_closed(ruby, connection, this)?;
             }
-            emit(&this.listeners, sym().close, &[frame.error], NIL)
+            emit(this, sym().close, &[frame.error], NIL)
         }
         State::HalfClosing => half_closed(this),
         _ => Ok(()),
@@ -657,7 +646,7 @@ fn complete_transition(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<
 }
 
 fn half_closed(this: Obj<Stream>) -> Result<(), Error> {
-    let local = this.closed.get() == sym().half_closed_local;
+    let local = this.closed.get().raw() == sym().half_closed_local;
     this.state.set(if local { State::HalfClosedLocal } else { State::HalfClosedRemote });
-    emit(&this.listeners, sym().half_close, &[], NIL)
+    emit(this, sym().half_close, &[], NIL)
 }

@@ -1,0 +1,371 @@
+//! The server API: what an application's backend asks of a hub over HTTP, as Centrifugo's HTTP API names it.
+//!
+//! `POST /api/METHOD` with a JSON object, answered by `{"result": …}` or `{"error": {"code": …, "message": …}}`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use subtle::ConstantTimeEq as _;
+use wireloom::{Request, Response};
+
+use crate::engine::{Action, Control, EngineError};
+use crate::history::{HistoryQuery, Position};
+use crate::hub::{Hub, PublishError, PublishOptions};
+use crate::protocol::{ClientInfo, ErrorCode, Publication, StreamPosition};
+use crate::session::stats;
+
+/// Commands of one batch.
+const BATCH_MAX: usize = 1_000;
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Publish {
+    channel: String,
+    channels: Vec<String>,
+    data: Option<Box<RawValue>>,
+    b64data: String,
+    skip_history: bool,
+    tags: HashMap<String, String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct User {
+    user: String,
+    channel: String,
+    client: String,
+    whitelist: Vec<String>,
+    disconnect: Option<Code>,
+    code: u16,
+    reason: String,
+    expired: bool,
+    expire_at: Option<u64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Code {
+    code: u16,
+    reason: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Channel {
+    channel: String,
+    pattern: String,
+    limit: i32,
+    since: Option<StreamPosition>,
+    reverse: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Batch {
+    commands: Vec<BTreeMap<String, Box<RawValue>>>,
+}
+
+/// The one answer to a wrong key; which part was wrong is not told.
+fn unauthorized() -> Response {
+    Response::text(401, "unauthorized\n")
+}
+
+impl Hub {
+    /// Answers a request of the server API. `path` is what follows `/api`.
+    pub(crate) async fn answer_api(&self, request: &mut Request) -> Response {
+        let Some(key) = self.0.settings().config.api.key.clone() else { return Response::not_found() };
+        let method = request.path().trim_start_matches("/api").trim_matches('/').to_owned();
+        let given = match (request.header("x-api-key"), request.header("authorization")) {
+            (Some(given), _) => Some(given),
+            (None, Some(given)) => given.strip_prefix(b"apikey "),
+            (None, None) => None,
+        };
+        if !given.is_some_and(|given| bool::from(given.ct_eq(key.as_bytes()))) {
+            return unauthorized();
+        }
+        if request.method() != "POST" {
+            return Response::text(405, "the server API takes POST\n");
+        }
+        let body = match request.bytes().await {
+            Ok(body) => body,
+            Err(error) => return error.into(),
+        };
+        match self.call(&method, &body).await {
+            Ok(result) => respond(&json!({ "result": result })),
+            Err(Failure::NoSuchMethod) => Response::not_found(),
+            Err(Failure::Malformed(reason)) => Response::text(400, format!("{reason}\n")),
+            Err(Failure::Refused(code)) => respond(&json!({ "error": error(code) })),
+        }
+    }
+
+    async fn call(&self, method: &str, body: &[u8]) -> Result<Value, Failure> {
+        if method != "batch" {
+            return self.call_one(method, body).await;
+        }
+        let batch: Batch = parse(body)?;
+        if batch.commands.len() > BATCH_MAX {
+            return Err(Failure::Refused(ErrorCode::LimitExceeded));
+        }
+        let mut replies = Vec::with_capacity(batch.commands.len());
+        for command in batch.commands {
+            let Some((method, body)) = command.into_iter().next() else {
+                return Err(Failure::Malformed("a command of the batch is empty".into()));
+            };
+            replies.push(match self.call_one(&method, body.get().as_bytes()).await {
+                Ok(result) => json!({ method: result }),
+                Err(Failure::Refused(code)) => json!({ "error": error(code) }),
+                Err(Failure::NoSuchMethod) => json!({ "error": error(ErrorCode::MethodNotFound) }),
+                Err(Failure::Malformed(_)) => json!({ "error": error(ErrorCode::BadRequest) }),
+            });
+        }
+        Ok(json!({ "replies": replies }))
+    }
+
+    async fn call_one(&self, method: &str, body: &[u8]) -> Result<Value, Failure> {
+        match method {
+            "publish" => {
+                let request: Publish = parse(body)?;
+                self.api_publish(&request.channel, &request).await
+            }
+            "broadcast" => {
+                let request: Publish = parse(body)?;
+                if request.channels.is_empty() {
+                    return Err(Failure::Refused(ErrorCode::BadRequest));
+                }
+                let mut responses = Vec::with_capacity(request.channels.len());
+                for channel in &request.channels {
+                    responses.push(match self.api_publish(channel, &request).await {
+                        Ok(result) => json!({ "result": result }),
+                        Err(Failure::Refused(code)) => json!({ "error": error(code) }),
+                        Err(other) => return Err(other),
+                    });
+                }
+                Ok(json!({ "responses": responses }))
+            }
+            "subscribe" => {
+                let request: User = parse(body)?;
+                let channel = named(&request.channel)?.to_owned();
+                self.control(&request, Action::Subscribe { channel }).await
+            }
+            "unsubscribe" => {
+                let request: User = parse(body)?;
+                let channel = named(&request.channel)?.to_owned();
+                self.control(&request, Action::Unsubscribe { channel }).await
+            }
+            "disconnect" => {
+                let request: User = parse(body)?;
+                let own = Code { code: request.code, reason: request.reason.clone() };
+                let Code { code, reason } = request.disconnect.as_ref().unwrap_or(&own);
+                let (code, reason) = if *code == 0 { (3503, "force disconnect") } else { (*code, &**reason) };
+                if !(3000..5000).contains(&code) || reason.len() > 123 {
+                    return Err(Failure::Refused(ErrorCode::BadRequest));
+                }
+                let except = request.whitelist.first().cloned().unwrap_or_default();
+                let reason = reason.to_owned();
+                self.control(&request, Action::Disconnect { code, reason, except }).await
+            }
+            "refresh" => {
+                let request: User = parse(body)?;
+                let now = self.0.clock.now().as_secs();
+                let expire_at = if request.expired { Some(now) } else { request.expire_at };
+                self.control(&request, Action::Refresh { expire_at }).await
+            }
+            "presence" | "presence_stats" => self.api_presence(method, parse(body)?).await,
+            "history" => self.api_history(parse(body)?).await,
+            "history_remove" => {
+                let request: Channel = parse(body)?;
+                let channel = named(&request.channel)?;
+                self.known(channel)?;
+                self.0.engine().remove_history(channel).await?;
+                Ok(json!({}))
+            }
+            "channels" => {
+                let request: Channel = parse(body)?;
+                let channels = self.0.channels.list().into_iter();
+                let matching = channels.filter(|(name, _)| matches(&request.pattern, name));
+                let listed =
+                    matching.map(|(name, clients)| (name.to_string(), json!({ "num_clients": clients })));
+                Ok(json!({ "channels": listed.collect::<serde_json::Map<_, _>>() }))
+            }
+            "info" => Ok(self.api_info()),
+            _ => Err(Failure::NoSuchMethod),
+        }
+    }
+
+    fn known(&self, channel: &str) -> Result<crate::config::ChannelOptions, Failure> {
+        self.0.options(channel).ok_or(Failure::Refused(ErrorCode::UnknownChannel))
+    }
+
+    async fn api_publish(&self, channel: &str, request: &Publish) -> Result<Value, Failure> {
+        let data = match &request.data {
+            Some(data) => Bytes::copy_from_slice(data.get().as_bytes()),
+            None => match STANDARD.decode(&request.b64data) {
+                Ok(data) if !data.is_empty() => data.into(),
+                _ => return Err(Failure::Refused(ErrorCode::BadRequest)),
+            },
+        };
+        let options = PublishOptions { tags: request.tags.clone(), skip_history: request.skip_history };
+        let position = self.publish_with(named(channel)?, data, options).await.map_err(|error| {
+            Failure::Refused(match error {
+                PublishError::BadChannel => ErrorCode::LimitExceeded,
+                PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
+                PublishError::Engine(EngineError::ChannelLimit) => ErrorCode::LimitExceeded,
+                PublishError::Engine(EngineError::Unavailable(_)) => ErrorCode::Internal,
+            })
+        })?;
+        Ok(match position {
+            Position { offset: 0, .. } => json!({}),
+            Position { offset, epoch } => json!({ "offset": offset, "epoch": epoch }),
+        })
+    }
+
+    async fn control(&self, request: &User, action: Action) -> Result<Value, Failure> {
+        let control = Control { user: named(&request.user)?.into(), client: request.client.clone(), action };
+        self.0.start();
+        self.0.engine().control(control).await?;
+        Ok(json!({}))
+    }
+
+    async fn api_presence(&self, method: &str, request: Channel) -> Result<Value, Failure> {
+        let channel = named(&request.channel)?;
+        if !self.known(channel)?.presence {
+            return Err(Failure::Refused(ErrorCode::NotAvailable));
+        }
+        let clients = self.0.engine().presence(channel).await?;
+        if method == "presence_stats" {
+            return Ok(to_value(&stats(&clients)));
+        }
+        let by_id: HashMap<&str, &ClientInfo> = clients.iter().map(|info| (&*info.client, info)).collect();
+        Ok(json!({ "presence": to_value(&by_id) }))
+    }
+
+    async fn api_history(&self, request: Channel) -> Result<Value, Failure> {
+        let channel = named(&request.channel)?;
+        self.known(channel)?;
+        let since = request.since.map(|since| Position { offset: since.offset, epoch: since.epoch });
+        let limit = Some(usize::try_from(request.limit).unwrap_or(usize::MAX));
+        let query = HistoryQuery { since, limit, reverse: request.reverse };
+        let history =
+            self.0.history(channel, &query).await?.ok_or(Failure::Refused(ErrorCode::NotAvailable))?;
+        let wrong_epoch = |since: &Position| !since.epoch.is_empty() && since.epoch != history.position.epoch;
+        if query.since.as_ref().is_some_and(wrong_epoch) {
+            return Err(Failure::Refused(ErrorCode::UnrecoverablePosition));
+        }
+        let publications: Vec<&Publication> = history.publications.iter().map(Arc::as_ref).collect();
+        let Position { offset, epoch } = history.position.clone();
+        Ok(json!({ "publications": to_value(&publications), "offset": offset, "epoch": epoch }))
+    }
+
+    fn api_info(&self) -> Value {
+        let node = &self.0;
+        let own = json!({
+            "uid": node.name,
+            "name": node.name,
+            "version": env!("CARGO_PKG_VERSION"),
+            "num_clients": node.clients_len(),
+            "num_users": node.users_len(),
+            "num_subs": node.channels.list().iter().map(|(_, clients)| clients).sum::<usize>(),
+            "num_channels": node.channels.len(),
+            "uptime": node.uptime().as_secs(),
+        });
+        let peers = node.engine().peers().into_iter().map(|name| json!({ "uid": name, "name": name }));
+        json!({ "nodes": std::iter::once(own).chain(peers).collect::<Vec<_>>() })
+    }
+}
+
+/// Why a call has no result.
+enum Failure {
+    NoSuchMethod,
+    Malformed(String),
+    Refused(ErrorCode),
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        Self::Refused(match error {
+            EngineError::ChannelLimit => ErrorCode::LimitExceeded,
+            EngineError::Unavailable(_) => ErrorCode::Internal,
+        })
+    }
+}
+
+fn parse<'a, T: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<T, Failure> {
+    // A call without arguments may have no body.
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Ok(T::default());
+    }
+    serde_json::from_slice(body).map_err(|error| Failure::Malformed(error.to_string()))
+}
+
+fn named(name: &str) -> Result<&str, Failure> {
+    if name.is_empty() { Err(Failure::Refused(ErrorCode::BadRequest)) } else { Ok(name) }
+}
+
+fn error(code: ErrorCode) -> Value {
+    json!({ "code": code.code(), "message": code.message() })
+}
+
+/// Publications carry JSON of their own, which passes through text.
+fn to_value(value: &impl Serialize) -> Value {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or(Value::Null)
+}
+
+fn respond(value: &Value) -> Response {
+    Response::new(200).with_body("application/json", value.to_string())
+}
+
+/// Whether a name fits a pattern in which `*` stands for any characters. An empty pattern fits all.
+fn matches(pattern: &str, name: &str) -> bool {
+    if pattern.is_empty() {
+        return true;
+    }
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut name) = name.strip_prefix(start) else { return false };
+    let mut parts = rest.split('*').peekable();
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return name.ends_with(part);
+        }
+        match name.find(part) {
+            Some(at) => name = &name[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+impl crate::hub::Node {
+    fn uptime(&self) -> Duration {
+        self.clock.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matches_patterns() {
+        for (pattern, name, fits) in [
+            ("", "a", true),
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("a*", "ab", true),
+            ("*b", "ab", true),
+            ("a*c*e", "abcde", true),
+            ("a*c*e", "abde", false),
+            ("ab*b", "ab", false),
+            ("*", "", true),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+}

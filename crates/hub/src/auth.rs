@@ -1,0 +1,278 @@
+//! Tokens: JSON Web Tokens (RFC 7519) with the claims of the client protocol.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use jsonwebtoken::jwk::JwkSet;
+use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use crate::config::{ConfigError, TokenConfig};
+
+/// Verifies tokens.
+pub(crate) struct Verifier {
+    keys: Vec<(Algorithm, DecodingKey)>,
+    jwks: JwkSet,
+    audience: Option<String>,
+    issuer: Option<String>,
+}
+
+/// Why a token does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenError {
+    /// It was valid once.
+    Expired,
+    /// It is malformed, forged, of another issuer or for another audience.
+    Invalid,
+}
+
+/// What a token grants a connection.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ConnectClaims {
+    /// The user.
+    pub(crate) sub: String,
+    exp: Option<u64>,
+    expire_at: Option<u64>,
+    info: Option<Box<RawValue>>,
+    b64info: Option<String>,
+    /// Channels to subscribe the connection to.
+    pub(crate) channels: Vec<String>,
+    /// The same, with options.
+    pub(crate) subs: HashMap<String, SubClaims>,
+}
+
+/// The options of a channel that a connection's token subscribes it to.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct SubClaims {
+    info: Option<Box<RawValue>>,
+    b64info: Option<String>,
+    data: Option<Box<RawValue>>,
+    b64data: Option<String>,
+}
+
+/// What a token grants a subscription.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct SubscribeClaims {
+    /// The user.
+    pub(crate) sub: String,
+    /// The channel.
+    pub(crate) channel: String,
+    /// The connection; any of the user's when empty.
+    pub(crate) client: String,
+    exp: Option<u64>,
+    expire_at: Option<u64>,
+    info: Option<Box<RawValue>>,
+    b64info: Option<String>,
+}
+
+impl ConnectClaims {
+    /// Since 1970; `None` for never.
+    pub(crate) fn expires_at(&self) -> Option<Duration> {
+        expiry(self.exp, self.expire_at)
+    }
+
+    pub(crate) fn info(&self) -> Bytes {
+        payload(self.info.as_deref(), self.b64info.as_deref())
+    }
+}
+
+impl SubClaims {
+    pub(crate) fn info(&self) -> Bytes {
+        payload(self.info.as_deref(), self.b64info.as_deref())
+    }
+
+    pub(crate) fn data(&self) -> Bytes {
+        payload(self.data.as_deref(), self.b64data.as_deref())
+    }
+}
+
+impl SubscribeClaims {
+    /// Since 1970; `None` for never.
+    pub(crate) fn expires_at(&self) -> Option<Duration> {
+        expiry(self.exp, self.expire_at)
+    }
+
+    pub(crate) fn info(&self) -> Bytes {
+        payload(self.info.as_deref(), self.b64info.as_deref())
+    }
+}
+
+/// `expire_at` overrides when the connection ends; 0 there means never.
+fn expiry(exp: Option<u64>, expire_at: Option<u64>) -> Option<Duration> {
+    match expire_at {
+        Some(0) => None,
+        Some(at) => Some(Duration::from_secs(at)),
+        None => exp.map(Duration::from_secs),
+    }
+}
+
+fn payload(json: Option<&RawValue>, base64: Option<&str>) -> Bytes {
+    if let Some(base64) = base64.filter(|text| !text.is_empty()) {
+        return STANDARD.decode(base64).unwrap_or_default().into();
+    }
+    json.map(|json| Bytes::copy_from_slice(json.get().as_bytes())).unwrap_or_default()
+}
+
+impl Verifier {
+    pub(crate) fn new(config: &TokenConfig) -> Result<Self, ConfigError> {
+        use Algorithm::{ES256, ES384, EdDSA, HS256, HS384, HS512, RS256, RS384, RS512};
+        let mut keys = Vec::new();
+        let mut add = |algorithms: &[Algorithm], key: DecodingKey| {
+            keys.extend(algorithms.iter().map(|algorithm| (*algorithm, key.clone())));
+        };
+        let pem = |name: &str, key: Result<DecodingKey, jsonwebtoken::errors::Error>| {
+            key.map_err(|error| ConfigError(format!("token.{name}: {error}")))
+        };
+        if let Some(secret) = &config.hmac_secret {
+            if secret.is_empty() {
+                return Err(ConfigError("token.hmac_secret must not be empty".into()));
+            }
+            add(&[HS256, HS384, HS512], DecodingKey::from_secret(secret.as_bytes()));
+        }
+        if let Some(key) = &config.rsa_public_key {
+            let key = pem("rsa_public_key", DecodingKey::from_rsa_pem(key.as_bytes()))?;
+            add(&[RS256, RS384, RS512], key);
+        }
+        if let Some(key) = &config.ecdsa_public_key {
+            let key = pem("ecdsa_public_key", DecodingKey::from_ec_pem(key.as_bytes()))?;
+            add(&[ES256, ES384], key);
+        }
+        if let Some(key) = &config.eddsa_public_key {
+            let key = pem("eddsa_public_key", DecodingKey::from_ed_pem(key.as_bytes()))?;
+            add(&[EdDSA], key);
+        }
+        let file = config.jwks_file.as_ref().map(|path| {
+            std::fs::read_to_string(path)
+                .map_err(|error| ConfigError(format!("token.jwks_file {}: {error}", path.display())))
+        });
+        let jwks = match file.transpose()?.as_ref().or(config.jwks.as_ref()) {
+            Some(text) => {
+                serde_json::from_str(text).map_err(|error| ConfigError(format!("token.jwks: {error}")))?
+            }
+            None => JwkSet { keys: Vec::new() },
+        };
+        Ok(Self { keys, jwks, audience: config.audience.clone(), issuer: config.issuer.clone() })
+    }
+
+    pub(crate) fn connect(&self, token: &str, now: Duration) -> Result<ConnectClaims, TokenError> {
+        let claims: ConnectClaims = self.verify(token)?;
+        in_time(claims.exp, now).map(|()| claims)
+    }
+
+    pub(crate) fn subscribe(&self, token: &str, now: Duration) -> Result<SubscribeClaims, TokenError> {
+        let claims: SubscribeClaims = self.verify(token)?;
+        in_time(claims.exp, now).map(|()| claims)
+    }
+
+    /// The claims, when a key for the token's own algorithm verifies it. `exp` is checked by the callers, against the hub's
+    /// clock.
+    fn verify<T: DeserializeOwned>(&self, token: &str) -> Result<T, TokenError> {
+        let header = decode_header(token).map_err(|_| TokenError::Invalid)?;
+        let mut validation = Validation::new(header.alg);
+        validation.validate_exp = false;
+        validation.validate_nbf = true;
+        validation.required_spec_claims.clear();
+        match &self.audience {
+            Some(audience) => {
+                validation.set_audience(&[audience]);
+                validation.required_spec_claims.insert("aud".into());
+            }
+            None => validation.validate_aud = false,
+        }
+        if let Some(issuer) = &self.issuer {
+            validation.set_issuer(&[issuer]);
+            validation.required_spec_claims.insert("iss".into());
+        }
+        let by_id = header.kid.as_deref().and_then(|id| self.jwks.find(id));
+        if let Some(jwk) = by_id {
+            // RFC 8725 §3.1: a key is used with its own algorithm alone.
+            let own = jwk.common.key_algorithm.and_then(|own| own.to_string().parse::<Algorithm>().ok());
+            if own.is_some_and(|own| own != header.alg) {
+                return Err(TokenError::Invalid);
+            }
+            let key = DecodingKey::from_jwk(jwk).map_err(|_| TokenError::Invalid)?;
+            return decode(token, &key, &validation).map(|data| data.claims).map_err(|_| TokenError::Invalid);
+        }
+        let key = self.keys.iter().find(|(algorithm, _)| *algorithm == header.alg);
+        let (_, key) = key.ok_or(TokenError::Invalid)?;
+        decode(token, key, &validation).map(|data| data.claims).map_err(|_| TokenError::Invalid)
+    }
+}
+
+fn in_time(exp: Option<u64>, now: Duration) -> Result<(), TokenError> {
+    if exp.is_some_and(|exp| exp <= now.as_secs()) { Err(TokenError::Expired) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jsonwebtoken::{EncodingKey, Header, encode};
+    use serde_json::json;
+
+    const NOW: Duration = Duration::from_secs(1_000_000);
+
+    fn verifier() -> Verifier {
+        Verifier::new(&TokenConfig { hmac_secret: Some("secret".into()), ..TokenConfig::default() }).unwrap()
+    }
+
+    fn sign(claims: &serde_json::Value, secret: &str) -> String {
+        encode(&Header::default(), claims, &EncodingKey::from_secret(secret.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn reads_the_claims_of_a_valid_token() {
+        let token = sign(
+            &json!({ "sub": "42", "exp": 1_000_001, "info": { "name": "x" }, "subs": { "a": {} }, "channels": ["b"] }),
+            "secret",
+        );
+        let claims = verifier().connect(&token, NOW).unwrap();
+        assert_eq!((&*claims.sub, &claims.info()[..]), ("42", &br#"{"name":"x"}"#[..]));
+        assert_eq!(claims.expires_at(), Some(NOW + Duration::from_secs(1)));
+        assert!(claims.subs.contains_key("a"));
+        assert_eq!(claims.channels, ["b"]);
+    }
+
+    #[test]
+    fn refuses_expired_and_forged_tokens() {
+        let expired = sign(&json!({ "sub": "42", "exp": 1_000_000 }), "secret");
+        assert_eq!(verifier().connect(&expired, NOW).unwrap_err(), TokenError::Expired);
+        let forged = sign(&json!({ "sub": "42" }), "other");
+        assert_eq!(verifier().connect(&forged, NOW).unwrap_err(), TokenError::Invalid);
+        // {"alg":"none"} and no signature.
+        let none = "eyJhbGciOiJub25lIn0.eyJzdWIiOiI0MiJ9.";
+        for token in ["", "x", "a.b.c", none] {
+            assert_eq!(verifier().connect(token, NOW).unwrap_err(), TokenError::Invalid, "{token}");
+        }
+    }
+
+    #[test]
+    fn requires_the_issuer_and_the_audience() {
+        let config = TokenConfig {
+            hmac_secret: Some("secret".into()),
+            audience: Some("hub".into()),
+            issuer: Some("app".into()),
+            ..TokenConfig::default()
+        };
+        let verifier = Verifier::new(&config).unwrap();
+        assert!(verifier.connect(&sign(&json!({ "aud": "hub", "iss": "app" }), "secret"), NOW).is_ok());
+        for claims in
+            [json!({}), json!({ "aud": "hub" }), json!({ "aud": "x", "iss": "app" }), json!({ "iss": "app" })]
+        {
+            assert!(verifier.connect(&sign(&claims, "secret"), NOW).is_err(), "{claims}");
+        }
+    }
+
+    #[test]
+    fn refuses_every_token_without_a_key() {
+        let verifier = Verifier::new(&TokenConfig::default()).unwrap();
+        assert!(verifier.connect(&sign(&json!({}), ""), NOW).is_err());
+    }
+}

@@ -1,0 +1,338 @@
+//! The subscribers of this node, by channel, and the fan-out to them. A publication is encoded once per format and shared.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use slab::Slab;
+use wireloom::{OwnedMessage, PreparedMessage};
+
+use crate::client::{Active, Client, Format, Subscription, encode, event};
+use crate::engine::Membership;
+use crate::history::Position;
+use crate::outbox::Pushed;
+use crate::protocol::{Encoding, Join, Leave, Publication, Push, Reply, UnsubscribeCode, UnsubscribePush};
+use crate::shards::{Shards, lock};
+
+/// The tag of publications by bare connections: `text` when the payload is a JSON string that stands for a text that is not
+/// JSON, `binary` when the message was binary.
+pub(crate) const BARE_TAG: &str = "bare";
+
+/// Publications that are kept for a subscriber while its history is read.
+const WAITING_MAX: usize = 10_000;
+
+/// The subscribers of this node, by channel.
+#[derive(Debug)]
+pub(crate) struct Channels {
+    channels: Shards<Slab<Subscriber>>,
+}
+
+#[derive(Debug)]
+struct Subscriber {
+    client: Arc<Client>,
+    phase: Phase,
+    join_leave: bool,
+}
+
+/// Is told of clients for which a publication did not fit.
+pub(crate) type OnSlow<'a> = &'a dyn Fn(&Client, Pushed);
+
+/// How far a subscription has come.
+#[derive(Debug)]
+enum Phase {
+    /// The history is being read: what is published meanwhile waits.
+    Recovering(Vec<Arc<Publication>>),
+    /// Publications are passed on as they come; without a position, gaps do not matter.
+    Live,
+    /// Publications are passed on as they come, and each must follow the one before.
+    Positioned(Position),
+}
+
+/// What a subscriber asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Start {
+    /// From where on publications must come without gaps.
+    pub(crate) position: Option<Position>,
+    /// Joins and leaves are passed on.
+    pub(crate) join_leave: bool,
+}
+
+impl Channels {
+    pub(crate) fn new() -> Self {
+        Self { channels: Shards::new() }
+    }
+
+    /// Channels with subscribers.
+    pub(crate) fn len(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// The channels and how many subscribers each has.
+    pub(crate) fn list(&self) -> Vec<(Arc<str>, usize)> {
+        let each =
+            |shard: std::sync::MutexGuard<'_, std::collections::HashMap<Arc<str>, Slab<Subscriber>>>| {
+                shard.iter().map(|(name, subscribers)| (name.clone(), subscribers.len())).collect::<Vec<_>>()
+            };
+        self.channels.each().flat_map(each).collect()
+    }
+
+    /// Adds a subscriber that does not receive anything yet: its name and its key.
+    pub(crate) fn add(&self, channel: &str, client: Arc<Client>) -> (Arc<str>, usize) {
+        let mut shard = self.channels.lock(channel);
+        let name = shard.get_key_value(channel).map_or_else(|| channel.into(), |(name, _)| name.clone());
+        let subscribers = shard.entry(name.clone()).or_default();
+        let key = subscribers.insert(Subscriber {
+            client,
+            phase: Phase::Recovering(Vec::new()),
+            join_leave: false,
+        });
+        (name, key)
+    }
+
+    /// Lets a subscriber receive what is published from now on, behind `first`: the reply to its command, with what was
+    /// recovered. False when a gap shows that the client must start again.
+    pub(crate) fn start(
+        &self,
+        channel: &str,
+        key: usize,
+        start: Start,
+        first: &[Reply],
+        on_slow: OnSlow<'_>,
+    ) -> bool {
+        let mut shard = self.channels.lock(channel);
+        let Some(subscriber) = shard.get_mut(channel).and_then(|subscribers| subscribers.get_mut(key)) else {
+            return false;
+        };
+        subscriber.join_leave = start.join_leave;
+        first.iter().for_each(|reply| subscriber.client.send(reply));
+        let phase = start.position.map_or(Phase::Live, Phase::Positioned);
+        let Phase::Recovering(waiting) = std::mem::replace(&mut subscriber.phase, phase) else { return true };
+        waiting.iter().all(|publication| {
+            // What was published while the history was read may be in it already.
+            let is_new = match &subscriber.phase {
+                Phase::Positioned(position) => publication.offset > position.offset,
+                _ => true,
+            };
+            !is_new || subscriber.pass(&mut Encoded::new(channel, publication), on_slow)
+        })
+    }
+
+    /// Removes a subscriber.
+    pub(crate) fn remove(&self, channel: &str, key: usize) {
+        let mut shard = self.channels.lock(channel);
+        let Some(subscribers) = shard.get_mut(channel) else { return };
+        subscribers.try_remove(key);
+        if subscribers.is_empty() {
+            shard.remove(channel);
+        }
+    }
+
+    /// Passes a publication on to all subscribers. Those that cannot follow it are returned: their subscriptions must end.
+    pub(crate) fn publish(
+        &self,
+        channel: &str,
+        epoch: &str,
+        publication: &Arc<Publication>,
+        on_slow: OnSlow<'_>,
+    ) -> Vec<(Arc<Client>, usize)> {
+        let mut shard = self.channels.lock(channel);
+        let Some(subscribers) = shard.get_mut(channel) else { return Vec::new() };
+        let mut encoded = Encoded::new(channel, publication);
+        let mut lost = Vec::new();
+        for (key, subscriber) in subscribers.iter_mut() {
+            if let Phase::Recovering(waiting) = &mut subscriber.phase
+                && waiting.len() < WAITING_MAX
+            {
+                waiting.push(publication.clone());
+                continue;
+            }
+            if !subscriber.pass_at(&mut encoded, epoch, on_slow) {
+                lost.push((subscriber.client.clone(), key));
+            }
+        }
+        lost
+    }
+
+    /// Every subscriber with a position, when the history that it follows is gone.
+    pub(crate) fn positioned(&self, channel: &str) -> Vec<(Arc<Client>, usize)> {
+        let shard = self.channels.lock(channel);
+        let Some(subscribers) = shard.get(channel) else { return Vec::new() };
+        let positioned = subscribers.iter().filter(|(_, one)| matches!(one.phase, Phase::Positioned(_)));
+        positioned.map(|(key, one)| (one.client.clone(), key)).collect()
+    }
+
+    /// Tells the subscribers that asked for it that a client joined or left.
+    pub(crate) fn announce(&self, channel: &str, membership: &Membership) {
+        let shard = self.channels.lock(channel);
+        let Some(subscribers) = shard.get(channel) else { return };
+        let mut push = Push { channel: channel.into(), ..Push::default() };
+        let whose = match membership {
+            Membership::Join(info) => {
+                push.join = Some(Join { info: Some(info.clone()) });
+                &info.client
+            }
+            Membership::Leave(info) => {
+                push.leave = Some(Leave { info: Some(info.clone()) });
+                &info.client
+            }
+        };
+        let reply = Reply { push: Some(push), ..Reply::default() };
+        let mut shared = Shared::default();
+        for (_, subscriber) in subscribers {
+            if subscriber.join_leave
+                && subscriber.client.id != *whose
+                && let Some(message) = shared.get(subscriber.client.format, &reply)
+            {
+                subscriber.client.outbox.push_droppable(message);
+            }
+        }
+    }
+}
+
+impl Subscriber {
+    /// Passes a publication on, if its place in the history fits. False when there is a gap before it.
+    fn pass_at(&mut self, encoded: &mut Encoded<'_>, epoch: &str, on_slow: OnSlow<'_>) -> bool {
+        match &self.phase {
+            // More was published than is kept while the history is read.
+            Phase::Recovering(_) => return false,
+            Phase::Positioned(position) if position.epoch != epoch => return false,
+            Phase::Positioned(position) if encoded.publication.offset <= position.offset => return true,
+            _ => {}
+        }
+        self.pass(encoded, on_slow)
+    }
+
+    fn pass(&mut self, encoded: &mut Encoded<'_>, on_slow: OnSlow<'_>) -> bool {
+        let message = encoded.get(self.client.format);
+        let pushed = match &mut self.phase {
+            Phase::Positioned(position) => {
+                if encoded.publication.offset != position.offset + 1 {
+                    return false;
+                }
+                position.offset += 1;
+                self.client.outbox.push(message)
+            }
+            _ => self.client.outbox.push_droppable(message),
+        };
+        if matches!(pushed, Pushed::Dropped | Pushed::Overflowed) {
+            on_slow(&self.client, pushed);
+        }
+        true
+    }
+}
+
+/// Ends a client's subscription from the server's side; what is left to do for it. A subscription that is still being made is
+/// taken back by the task that makes it.
+pub(crate) fn end_subscription(
+    channels: &Channels,
+    channel: &str,
+    client: &Client,
+    code: UnsubscribeCode,
+) -> Option<Active> {
+    let subscription = lock(&client.subscriptions).remove(channel)?;
+    let unsubscribe = UnsubscribePush { code: code.code(), reason: code.reason().into() };
+    client.push(Push { channel: channel.into(), unsubscribe: Some(unsubscribe), ..Push::default() });
+    let Subscription::Active(active) = subscription else { return None };
+    channels.remove(channel, active.key);
+    Some(active)
+}
+
+/// A publication in every format that a subscriber of the channel wants.
+struct Encoded<'a> {
+    channel: &'a str,
+    publication: &'a Arc<Publication>,
+    shared: Shared,
+    bare: Option<PreparedMessage>,
+    reply: Option<Reply>,
+}
+
+impl<'a> Encoded<'a> {
+    fn new(channel: &'a str, publication: &'a Arc<Publication>) -> Self {
+        Self { channel, publication, shared: Shared::default(), bare: None, reply: None }
+    }
+
+    fn get(&mut self, format: Format) -> PreparedMessage {
+        if format == Format::Bare {
+            return self.bare.get_or_insert_with(|| bare(self.publication)).clone();
+        }
+        let reply = self.reply.get_or_insert_with(|| {
+            let publication = Some(Publication::clone(self.publication));
+            let push = Push { channel: self.channel.into(), publication, ..Push::default() };
+            Reply { push: Some(push), ..Reply::default() }
+        });
+        self.shared.get(format, reply).unwrap_or_else(|| PreparedMessage::text(""))
+    }
+}
+
+/// A push in every format but the bare one, each made once.
+#[derive(Default)]
+struct Shared {
+    json: Option<PreparedMessage>,
+    protobuf: Option<PreparedMessage>,
+    event: Option<PreparedMessage>,
+}
+
+impl Shared {
+    /// `None` for formats that do not have this push.
+    fn get(&mut self, format: Format, reply: &Reply) -> Option<PreparedMessage> {
+        let (message, encoding) = match format {
+            Format::Protocol(encoding @ Encoding::Json) => (&mut self.json, encoding),
+            Format::Protocol(encoding @ Encoding::Protobuf) => (&mut self.protobuf, encoding),
+            Format::EventStream => {
+                if self.event.is_none() {
+                    self.event = event(reply);
+                }
+                return self.event.clone();
+            }
+            Format::Bare => return None,
+        };
+        Some(message.get_or_insert_with(|| encode(encoding, reply)).clone())
+    }
+}
+
+/// A publication as a bare connection receives it.
+fn bare(publication: &Publication) -> PreparedMessage {
+    let data = &publication.data;
+    match publication.tags.get(BARE_TAG).map(String::as_str) {
+        Some("binary") => PreparedMessage::binary(data),
+        Some("text") if let Ok(text) = serde_json::from_slice::<String>(data) => PreparedMessage::text(&text),
+        _ => match std::str::from_utf8(data) {
+            Ok(text) => PreparedMessage::text(text),
+            Err(_) => PreparedMessage::binary(data),
+        },
+    }
+}
+
+/// A bare connection's message as a publication.
+pub(crate) fn publication_of(message: OwnedMessage) -> Publication {
+    let tag = |kind: &str| [(BARE_TAG.to_owned(), kind.to_owned())].into();
+    match message.as_text() {
+        Some(text) if serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok() => {
+            Publication { data: message.into_bytes(), ..Publication::default() }
+        }
+        Some(text) => {
+            let data = Bytes::from(serde_json::Value::from(text).to_string());
+            Publication { data, tags: tag("text"), ..Publication::default() }
+        }
+        None => Publication { data: message.into_bytes(), tags: tag("binary"), ..Publication::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bare_messages_come_out_as_they_went_in() {
+        for message in [
+            OwnedMessage::from("hello"),
+            "\"quoted\"".into(),
+            "{\"a\": 1}".into(),
+            "".into(),
+            OwnedMessage::from(b"\xff\x00".to_vec()),
+            OwnedMessage::from(b"text".to_vec()),
+        ] {
+            let received = bare(&publication_of(message.clone()));
+            assert_eq!((received.as_text(), received.as_bytes()), (message.as_text(), message.as_bytes()));
+        }
+    }
+}

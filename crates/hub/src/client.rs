@@ -1,0 +1,169 @@
+//! One connection as the rest of the hub sees it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use wireloom::PreparedMessage;
+
+use crate::outbox::Outbox;
+use crate::protocol::{self, ClientInfo, ConnectPush, ConnectResult, Encoding, Push, Reply};
+use crate::shards::lock;
+
+/// How messages look on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Format {
+    /// The client protocol.
+    Protocol(Encoding),
+    /// Pushes alone, as server-sent events.
+    EventStream,
+    /// Publications of one channel, and nothing around them.
+    Bare,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Identity {
+    /// Empty for an anonymous client.
+    pub(crate) user: String,
+    /// A JSON value for others to see; may be empty.
+    pub(crate) info: bytes::Bytes,
+}
+
+/// One connection as the rest of the hub sees it.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) id: String,
+    pub(crate) format: Format,
+    pub(crate) outbox: Outbox,
+    identity: OnceLock<Identity>,
+    pub(crate) subscriptions: Mutex<HashMap<Arc<str>, Subscription>>,
+    /// Since 1970; when the connection's token expires.
+    expires_at: Mutex<Option<Duration>>,
+}
+
+/// A connection's subscription to a channel.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Subscription {
+    /// The command is being carried out.
+    Pending,
+    /// It stands.
+    Active(Active),
+}
+
+/// What has to be undone when a subscription ends.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Active {
+    /// Its place among the channel's subscribers.
+    pub(crate) key: usize,
+    /// Set when the client is listed.
+    pub(crate) presence: bool,
+    /// Set when its leaving is announced.
+    pub(crate) announced: bool,
+    /// The client as this channel sees it.
+    pub(crate) info: ClientInfo,
+    /// Since 1970; when the subscription's token expires.
+    pub(crate) expires_at: Option<Duration>,
+    /// The server made it; the client cannot end or renew it.
+    pub(crate) server_side: bool,
+}
+
+impl Client {
+    pub(crate) fn new(id: String, format: Format, outbox: Outbox) -> Self {
+        Self {
+            id,
+            format,
+            outbox,
+            identity: OnceLock::new(),
+            subscriptions: Mutex::default(),
+            expires_at: Mutex::default(),
+        }
+    }
+
+    /// `None` until the client has connected.
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        self.identity.get()
+    }
+
+    /// The user; empty for an anonymous client, and for one that has not connected.
+    pub(crate) fn user(&self) -> &str {
+        self.identity().map_or("", |identity| &identity.user)
+    }
+
+    /// False when the client has connected already.
+    pub(crate) fn connect(&self, identity: Identity) -> bool {
+        self.identity.set(identity).is_ok()
+    }
+
+    pub(crate) fn expires_at(&self) -> Option<Duration> {
+        *lock(&self.expires_at)
+    }
+
+    pub(crate) fn set_expires_at(&self, at: Option<Duration>) {
+        *lock(&self.expires_at) = at;
+    }
+
+    /// The client as others see it.
+    pub(crate) fn info(&self, channel_info: bytes::Bytes) -> ClientInfo {
+        let identity = self.identity().cloned().unwrap_or_default();
+        ClientInfo {
+            user: identity.user,
+            client: self.id.clone(),
+            conn_info: identity.info,
+            chan_info: channel_info,
+        }
+    }
+
+    pub(crate) fn is_subscribed(&self, channel: &str) -> bool {
+        matches!(lock(&self.subscriptions).get(channel), Some(Subscription::Active(_)))
+    }
+
+    /// Sends a reply or a push; bare connections have none.
+    pub(crate) fn send(&self, reply: &Reply) {
+        match self.format {
+            Format::Protocol(encoding) => drop(self.outbox.push(encode(encoding, reply))),
+            Format::EventStream => {
+                if let Some(event) = event(reply) {
+                    self.outbox.push(event);
+                }
+            }
+            Format::Bare => {}
+        }
+    }
+
+    pub(crate) fn push(&self, push: Push) {
+        self.send(&Reply { push: Some(push), ..Reply::default() });
+    }
+}
+
+/// A reply as one WebSocket message.
+pub(crate) fn encode(encoding: Encoding, reply: &Reply) -> PreparedMessage {
+    let bytes = protocol::encode_reply(encoding, reply);
+    match encoding {
+        // JSON is written by serde, as UTF-8.
+        Encoding::Json => PreparedMessage::text(std::str::from_utf8(&bytes).unwrap_or_default()),
+        Encoding::Protobuf => PreparedMessage::binary(&bytes),
+    }
+}
+
+/// A push as a server-sent event; a ping is an empty push, and the reply to `connect` is a push as well. There are no other
+/// replies where a client sends no commands.
+pub(crate) fn event(reply: &Reply) -> Option<PreparedMessage> {
+    let push = match (&reply.push, &reply.connect) {
+        (Some(push), _) => push.clone(),
+        (None, Some(connect)) => Push { connect: Some(connect.clone().into()), ..Push::default() },
+        (None, None) if *reply == Reply::default() => Push::default(),
+        (None, None) => return None,
+    };
+    // JSON holds no newline, so that one line of `data` is enough.
+    let json = serde_json::to_string(&push).unwrap_or_default();
+    Some(PreparedMessage::text(&format!("data: {json}\n\n")))
+}
+
+impl From<ConnectResult> for ConnectPush {
+    fn from(result: ConnectResult) -> Self {
+        let ConnectResult { client, version, expires, ttl, data, subs, ping, pong, session, node, time } =
+            result;
+        Self { client, version, expires, ttl, data, subs, ping, pong, session, node, time }
+    }
+}

@@ -1,0 +1,37 @@
+//! The time since 1970 by the runtime's clock, which tests may pause.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+/// Never goes back, unlike the system's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    started: Instant,
+    started_at: Duration,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        let started_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { started: Instant::now(), started_at }
+    }
+
+    /// Since 1970.
+    pub(crate) fn now(&self) -> Duration {
+        self.started_at + self.started.elapsed()
+    }
+
+    /// Since the clock was made.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The instant of a time since 1970; the start of the clock for earlier ones.
+    pub(crate) fn instant(&self, at: Duration) -> Instant {
+        self.started + at.saturating_sub(self.started_at).min(FAR)
+    }
+}
+
+/// Far enough for a timer that need not fire.
+const FAR: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -1,0 +1,257 @@
+//! The history of one channel: the newest publications and the position of the last one. No clock: times are arguments.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::RecoveryMode;
+use crate::protocol::Publication;
+
+/// A place in the history of a channel: the offset of its last publication, and which history the offset belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Position {
+    /// Counted from 1; 0 before the first publication.
+    pub offset: u64,
+    /// Changes when a history is lost or removed. Empty where there is none.
+    pub epoch: String,
+}
+
+/// How much of a channel's history is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Publications.
+    pub size: usize,
+    /// How long each is kept.
+    pub ttl: Duration,
+}
+
+/// What part of a history is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistoryQuery {
+    /// Only what was published after this position.
+    pub since: Option<Position>,
+    /// At most this many publications; `None` for all.
+    pub limit: Option<usize>,
+    /// The newest first; `since` then means what was published before.
+    pub reverse: bool,
+}
+
+/// Part of a history.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    /// The publications.
+    pub publications: Vec<Arc<Publication>>,
+    /// The position of the newest publication of the channel, whether it is in `publications` or not.
+    pub position: Position,
+}
+
+/// The answer to a client that wants to continue from a position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recovery {
+    /// What the client missed, in order; empty when that is not known in full.
+    pub publications: Vec<Arc<Publication>>,
+    /// `publications` is everything that the client missed.
+    pub recovered: bool,
+    /// The position after `publications`.
+    pub position: Position,
+}
+
+/// The publications of a channel in memory.
+///
+/// Invariant: the offsets in `kept` are consecutive, and the last one is `top`.
+#[derive(Debug)]
+pub(crate) struct Log {
+    epoch: String,
+    top: u64,
+    kept: VecDeque<Kept>,
+    /// When the last publication arrived.
+    used_at: Duration,
+}
+
+#[derive(Debug)]
+struct Kept {
+    publication: Arc<Publication>,
+    expires_at: Duration,
+}
+
+impl Log {
+    pub(crate) fn new(epoch: String, now: Duration) -> Self {
+        Self { epoch, top: 0, kept: VecDeque::new(), used_at: now }
+    }
+
+    /// A log that continues at a position, with what is still kept of it.
+    pub(crate) fn restore(
+        position: Position,
+        kept: impl IntoIterator<Item = (Arc<Publication>, Duration)>,
+        now: Duration,
+    ) -> Self {
+        let kept =
+            kept.into_iter().map(|(publication, expires_at)| Kept { publication, expires_at }).collect();
+        Self { epoch: position.epoch, top: position.offset, kept, used_at: now }
+    }
+
+    pub(crate) fn position(&self) -> Position {
+        Position { offset: self.top, epoch: self.epoch.clone() }
+    }
+
+    /// The offset of the oldest publication that is kept; the next one's when none is.
+    pub(crate) fn first(&self) -> u64 {
+        self.top + 1 - self.kept.len() as u64
+    }
+
+    pub(crate) fn used_at(&self) -> Duration {
+        self.used_at
+    }
+
+    /// Adds a publication, which gets the next offset.
+    pub(crate) fn append(
+        &mut self,
+        mut publication: Publication,
+        retention: Retention,
+        now: Duration,
+    ) -> Arc<Publication> {
+        self.top += 1;
+        self.used_at = now;
+        publication.offset = self.top;
+        let publication = Arc::new(publication);
+        let expires_at = now.saturating_add(retention.ttl);
+        self.kept.push_back(Kept { publication: publication.clone(), expires_at });
+        while self.kept.len() > retention.size {
+            self.kept.pop_front();
+        }
+        publication
+    }
+
+    /// Drops what has expired. A publication never outlives an older one, because offsets stay consecutive.
+    pub(crate) fn expire(&mut self, now: Duration) {
+        if let Some(last) = self.kept.iter().rposition(|kept| kept.expires_at <= now) {
+            self.kept.drain(..=last);
+        }
+    }
+
+    pub(crate) fn read(&mut self, query: &HistoryQuery, now: Duration) -> History {
+        self.expire(now);
+        let limit = query.limit.unwrap_or(usize::MAX);
+        let since = query.since.as_ref().map(|since| since.offset);
+        let all = self.kept.iter().map(|kept| &kept.publication);
+        let publications = if query.reverse {
+            let before = since.unwrap_or(u64::MAX);
+            all.rev().filter(|one| one.offset < before).take(limit).cloned().collect()
+        } else {
+            let after = since.unwrap_or(0);
+            all.filter(|one| one.offset > after).take(limit).cloned().collect()
+        };
+        History { publications, position: self.position() }
+    }
+
+    /// What a client at `since` missed.
+    pub(crate) fn recover(
+        &mut self,
+        since: &Position,
+        mode: RecoveryMode,
+        limit: usize,
+        now: Duration,
+    ) -> Recovery {
+        self.expire(now);
+        let position = self.position();
+        let same = since.epoch == self.epoch && since.offset <= self.top;
+        let lost = || Recovery { publications: Vec::new(), recovered: false, position: position.clone() };
+        match mode {
+            RecoveryMode::Cache => {
+                let newest = self.kept.back().map(|kept| kept.publication.clone());
+                let is_current = same && since.offset == self.top;
+                let publications: Vec<_> = newest.filter(|_| !is_current).into_iter().collect();
+                let recovered = is_current || !publications.is_empty();
+                Recovery { publications, recovered, position }
+            }
+            RecoveryMode::Stream if !same => lost(),
+            RecoveryMode::Stream => {
+                let missed = self.top - since.offset;
+                if missed > self.kept.len() as u64 || missed > limit as u64 {
+                    return lost();
+                }
+                let first = self.kept.len() - missed as usize;
+                let publications = self.kept.range(first..).map(|kept| kept.publication.clone()).collect();
+                Recovery { publications, recovered: true, position }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    const S: Duration = Duration::from_secs(1);
+    const KEEP_3: Retention = Retention { size: 3, ttl: Duration::from_secs(10) };
+
+    fn log(count: u64) -> Log {
+        let mut log = Log::new("e".into(), S);
+        for n in 1..=count {
+            let data = Bytes::from(n.to_string());
+            log.append(Publication { data, ..Publication::default() }, KEEP_3, S * n as u32);
+        }
+        log
+    }
+
+    fn offsets(publications: &[Arc<Publication>]) -> Vec<u64> {
+        publications.iter().map(|publication| publication.offset).collect()
+    }
+
+    fn at(offset: u64) -> Position {
+        Position { offset, epoch: "e".into() }
+    }
+
+    #[test]
+    fn recovers_exactly_what_was_missed_or_nothing() {
+        let mut log = log(5);
+        for (offset, missed) in
+            [(5, Some(&[][..])), (4, Some(&[5])), (2, Some(&[3, 4, 5])), (1, None), (6, None)]
+        {
+            let recovery = log.recover(&at(offset), RecoveryMode::Stream, 100, S * 5);
+            assert_eq!(recovery.recovered, missed.is_some(), "{offset}");
+            assert_eq!(offsets(&recovery.publications), missed.unwrap_or(&[]), "{offset}");
+            assert_eq!(recovery.position, at(5));
+        }
+        assert!(!log.recover(&at(2), RecoveryMode::Stream, 2, S * 5).recovered, "beyond the limit");
+        let other = Position { offset: 5, epoch: "f".into() };
+        assert!(!log.recover(&other, RecoveryMode::Stream, 100, S * 5).recovered, "another epoch");
+    }
+
+    #[test]
+    fn tells_a_client_that_expired_publications_are_lost() {
+        let mut log = log(3);
+        // The first expires 10 s after second 1.
+        assert!(log.recover(&at(0), RecoveryMode::Stream, 100, S * 11 - Duration::from_nanos(1)).recovered);
+        assert!(!log.recover(&at(0), RecoveryMode::Stream, 100, S * 11).recovered);
+        assert!(log.recover(&at(1), RecoveryMode::Stream, 100, S * 11).recovered);
+        assert!(log.recover(&at(3), RecoveryMode::Stream, 100, S * 1000).recovered, "nothing was missed");
+    }
+
+    #[test]
+    fn cache_mode_delivers_the_newest_unless_the_client_has_it() {
+        let mut log = log(5);
+        for (offset, delivered) in [(0, &[5][..]), (4, &[5]), (5, &[])] {
+            let recovery = log.recover(&at(offset), RecoveryMode::Cache, 100, S * 5);
+            assert!(recovery.recovered);
+            assert_eq!(offsets(&recovery.publications), delivered);
+        }
+        assert!(!log.recover(&at(4), RecoveryMode::Cache, 100, S * 100).recovered, "it has expired");
+    }
+
+    #[test]
+    fn reads_in_both_directions() {
+        let mut log = log(5);
+        let mut read = |since: Option<u64>, limit, reverse| {
+            let query = HistoryQuery { since: since.map(at), limit, reverse };
+            offsets(&log.read(&query, S * 5).publications)
+        };
+        assert_eq!(read(None, None, false), [3, 4, 5]);
+        assert_eq!(read(None, Some(2), false), [3, 4]);
+        assert_eq!(read(None, Some(2), true), [5, 4]);
+        assert_eq!(read(Some(4), None, false), [5]);
+        assert_eq!(read(Some(4), None, true), [3]);
+        assert_eq!(read(None, Some(0), false), [0; 0]);
+    }
+}

@@ -1,0 +1,155 @@
+//! Callbacks by which an application decides what clients may do.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::protocol::{self, Disconnect, ErrorCode};
+
+/// What a callback returns.
+pub type HookFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+type Hook<A, T> = Option<Arc<dyn Fn(A) -> HookFuture<T> + Send + Sync>>;
+
+/// A client that wants to connect. Its token, if it sent one, has been verified.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ConnectEvent {
+    /// The id of the connection.
+    pub client: String,
+    /// The user that the token names; empty without a token.
+    pub user: String,
+    /// Whether there was a valid token.
+    pub has_token: bool,
+    /// What the client sent along.
+    pub data: Bytes,
+    /// Headers that the client sent within its connect command.
+    pub headers: HashMap<String, String>,
+    /// The address of the client.
+    pub peer: Option<SocketAddr>,
+}
+
+/// What a client that may connect is.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectGrant {
+    /// The user; empty for an anonymous one.
+    pub user: String,
+    /// A JSON value that others see.
+    pub info: Bytes,
+    /// A JSON value for the client.
+    pub data: Bytes,
+    /// Channels to subscribe the connection to.
+    pub channels: Vec<String>,
+    /// When the connection expires, since 1970.
+    pub expires_at: Option<Duration>,
+}
+
+/// A client that wants to subscribe.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SubscribeEvent {
+    /// The id of the connection.
+    pub client: String,
+    /// Empty for an anonymous client.
+    pub user: String,
+    /// The channel.
+    pub channel: String,
+    /// What the client sent along.
+    pub data: Bytes,
+}
+
+/// What a client that may subscribe gets.
+#[derive(Clone, Debug, Default)]
+pub struct SubscribeGrant {
+    /// A JSON value that others see, for this channel.
+    pub info: Bytes,
+    /// A JSON value for the client.
+    pub data: Bytes,
+    /// When the subscription expires, since 1970.
+    pub expires_at: Option<Duration>,
+}
+
+/// A client that wants to publish.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PublishEvent {
+    /// The id of the connection.
+    pub client: String,
+    /// Empty for an anonymous client.
+    pub user: String,
+    /// The channel.
+    pub channel: String,
+    /// The payload.
+    pub data: Bytes,
+}
+
+/// A client that calls a method, or sends a message (then `method` is empty).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RpcEvent {
+    /// The id of the connection.
+    pub client: String,
+    /// Empty for an anonymous client.
+    pub user: String,
+    /// The method.
+    pub method: String,
+    /// The argument.
+    pub data: Bytes,
+}
+
+/// A connection that has ended.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DisconnectEvent {
+    /// The id of the connection.
+    pub client: String,
+    /// Empty for an anonymous client.
+    pub user: String,
+    /// Why it ended.
+    pub reason: Disconnect,
+}
+
+/// Why a callback refuses: a code of the protocol, or one of the application's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// 1 to 399 are the protocol's; applications use 400 to 1999.
+    pub code: u32,
+    /// In words.
+    pub message: String,
+    /// The client may try again.
+    pub temporary: bool,
+}
+
+impl From<ErrorCode> for Refusal {
+    fn from(code: ErrorCode) -> Self {
+        Self { code: code.code(), message: code.message().into(), temporary: code.is_temporary() }
+    }
+}
+
+impl From<Refusal> for protocol::Error {
+    fn from(refusal: Refusal) -> Self {
+        Self { code: refusal.code, message: refusal.message, temporary: refusal.temporary }
+    }
+}
+
+/// The callbacks that were set.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    pub(crate) connect: Hook<ConnectEvent, Result<ConnectGrant, Disconnect>>,
+    pub(crate) subscribe: Hook<SubscribeEvent, Result<SubscribeGrant, Refusal>>,
+    pub(crate) publish: Hook<PublishEvent, Result<Bytes, Refusal>>,
+    pub(crate) rpc: Hook<RpcEvent, Result<Bytes, Refusal>>,
+    pub(crate) message: Hook<RpcEvent, ()>,
+    pub(crate) disconnect: Hook<DisconnectEvent, ()>,
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hooks")
+    }
+}

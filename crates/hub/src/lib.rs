@@ -1,0 +1,37 @@
+//! Channels over WebSocket: fan-out, presence, history and recovery.
+//!
+//! Modules import only from those before them:
+//! `protocol` → `random`, `clock`, `shards`, `config`, `history` → `auth`, `outbox`, `client`, `engine`, `hooks`, `metrics` →
+//! `channels` → `hub`, `subscribe`, `session` → `transport`, `api`.
+
+mod api;
+mod auth;
+mod channels;
+mod client;
+mod clock;
+mod config;
+pub mod engine;
+mod history;
+mod hooks;
+mod hub;
+mod metrics;
+mod outbox;
+pub mod protocol;
+mod random;
+mod serve;
+mod session;
+mod shards;
+mod subscribe;
+mod transport;
+
+pub use config::{
+    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, HubConfig, RecoveryMode, SlowPolicy,
+    TokenConfig,
+};
+pub use history::{History, HistoryQuery, Position, Recovery, Retention};
+pub use hooks::{
+    ConnectEvent, ConnectGrant, DisconnectEvent, HookFuture, PublishEvent, Refusal, RpcEvent, SubscribeEvent,
+    SubscribeGrant,
+};
+pub use hub::{Hub, HubBuilder, PublishError, PublishOptions};
+pub use metrics::HubStats;

@@ -1,0 +1,178 @@
+//! The two encodings of the client protocol. JSON: one value a line. Protobuf: each message behind its length as a varint.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::messages::{Command, Reply};
+
+/// How messages are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// Text, one JSON value a line.
+    Json,
+    /// Binary, each message behind its length.
+    Protobuf,
+}
+
+impl Encoding {
+    /// The WebSocket subprotocol by which a client asks for Protobuf.
+    pub const PROTOBUF_SUBPROTOCOL: &str = "centrifuge-protobuf";
+    /// The WebSocket subprotocol by which a client may ask for JSON, which is the default.
+    pub const JSON_SUBPROTOCOL: &str = "centrifuge-json";
+}
+
+/// A message of a client that is not a batch of commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeError;
+
+/// The commands of one WebSocket message, decoded one at a time, so that a batch of many tiny commands costs no memory.
+#[derive(Debug)]
+pub struct Commands {
+    encoding: Encoding,
+    /// Empty after an error: the rest of a malformed message has no meaning.
+    rest: Bytes,
+}
+
+impl Commands {
+    /// The commands in `message`.
+    #[must_use]
+    pub fn new(encoding: Encoding, message: Bytes) -> Self {
+        Self { encoding, rest: message }
+    }
+
+    fn decode(&mut self) -> Option<Result<Command, DecodeError>> {
+        match self.encoding {
+            Encoding::Json => {
+                let begin = self.rest.iter().position(|byte| !byte.is_ascii_whitespace())?;
+                // serde would also take an array of the fields for an object.
+                if self.rest[begin] != b'{' {
+                    return Some(Err(DecodeError));
+                }
+                let mut values = serde_json::Deserializer::from_slice(&self.rest).into_iter::<Command>();
+                let command = values.next()?.map_err(|_| DecodeError);
+                let used = values.byte_offset();
+                self.rest = self.rest.slice(used..);
+                Some(command)
+            }
+            Encoding::Protobuf if self.rest.is_empty() => None,
+            Encoding::Protobuf => {
+                Some(Command::decode_length_delimited(&mut self.rest).map_err(|_| DecodeError))
+            }
+        }
+    }
+}
+
+impl Iterator for Commands {
+    type Item = Result<Command, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let command = self.decode();
+        if !matches!(command, Some(Ok(_))) {
+            self.rest = Bytes::new();
+        }
+        command
+    }
+}
+
+/// A reply as one WebSocket message.
+#[must_use]
+pub fn encode_reply(encoding: Encoding, reply: &Reply) -> Vec<u8> {
+    match encoding {
+        // The only values that could fail to be written are maps with keys that are not strings; there are none.
+        Encoding::Json => serde_json::to_vec(reply).unwrap_or_default(),
+        Encoding::Protobuf => reply.encode_length_delimited_to_vec(),
+    }
+}
+
+/// Payloads are bytes in Protobuf and any JSON value in JSON. Bytes that are not JSON, which only a Protobuf client can publish,
+/// are a string in base64 for JSON clients.
+pub(super) mod raw {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use bytes::Bytes;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde_json::value::RawValue;
+
+    pub(in crate::protocol) fn serialize<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
+        match serde_json::from_slice::<&RawValue>(bytes) {
+            Ok(value) => value.serialize(to),
+            Err(_) => STANDARD.encode(bytes).serialize(to),
+        }
+    }
+
+    pub(in crate::protocol) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
+        Box::<RawValue>::deserialize(from).map(|value| Bytes::from(String::from(Box::<str>::from(value))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{ConnectRequest, ErrorCode, Publication, Push};
+
+    fn decode_commands(encoding: Encoding, message: &[u8]) -> Result<Vec<Command>, DecodeError> {
+        Commands::new(encoding, Bytes::copy_from_slice(message)).collect()
+    }
+
+    #[test]
+    fn decodes_a_batch_of_json_commands() {
+        let batch = b"{\"id\":1,\"connect\":{\"token\":\"t\",\"data\":{\"a\": [1]}}}\n{\"id\":2,\"subscribe\":{\"channel\":\"c\"}}\n{}";
+        let commands = decode_commands(Encoding::Json, batch).unwrap();
+        assert_eq!(commands.len(), 3);
+        let connect = commands[0].connect.as_ref().unwrap();
+        assert_eq!((&*connect.token, &connect.data[..]), ("t", &b"{\"a\": [1]}"[..]));
+        assert_eq!(commands[1].subscribe.as_ref().unwrap().channel, "c");
+        assert_eq!(commands[2], Command::default());
+    }
+
+    #[test]
+    fn ignores_unknown_json_fields() {
+        let commands = decode_commands(Encoding::Json, b"{\"id\":1,\"later\":{\"x\":1}}").unwrap();
+        assert_eq!(commands, [Command { id: 1, ..Command::default() }]);
+    }
+
+    #[test]
+    fn refuses_malformed_batches() {
+        for bad in [&b"{"[..], b"[]", b"{}[]", b"{\"id\":-1}", b"{\"id\":\"x\"}", b"\xff", b"{\"id\":1}x"] {
+            assert_eq!(decode_commands(Encoding::Json, bad), Err(DecodeError), "{}", bad.escape_ascii());
+        }
+        for bad in [&[1][..], &[0x80], &[2, 8, 0x80], &[3, 0x22, 9, 0]] {
+            assert_eq!(decode_commands(Encoding::Protobuf, bad), Err(DecodeError), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn decodes_a_batch_of_protobuf_commands() {
+        let command = Command {
+            id: 7,
+            connect: Some(ConnectRequest { token: "t".into(), ..ConnectRequest::default() }),
+            ..Command::default()
+        };
+        let mut batch = command.encode_length_delimited_to_vec();
+        batch.push(0);
+        assert_eq!(decode_commands(Encoding::Protobuf, &batch).unwrap(), [command, Command::default()]);
+    }
+
+    #[test]
+    fn leaves_out_empty_fields() {
+        assert_eq!(encode_reply(Encoding::Json, &Reply::default()), b"{}");
+        assert_eq!(encode_reply(Encoding::Protobuf, &Reply::default()), [0]);
+        let reply = Reply { id: 3, error: Some(ErrorCode::BadRequest.into()), ..Reply::default() };
+        assert_eq!(
+            encode_reply(Encoding::Json, &reply),
+            br#"{"id":3,"error":{"code":107,"message":"bad request"}}"#
+        );
+    }
+
+    #[test]
+    fn embeds_json_payloads_and_encodes_others_as_base64() {
+        for (data, json) in [(&b"{\"x\": 1}"[..], r#"{"x": 1}"#), (&[0xff, 0], r#""/wA=""#)] {
+            let publication =
+                Publication { data: Bytes::copy_from_slice(data), offset: 5, ..Publication::default() };
+            let push = Push { channel: "c".into(), publication: Some(publication), ..Push::default() };
+            let reply = Reply { push: Some(push), ..Reply::default() };
+            let expected = format!(r#"{{"push":{{"channel":"c","pub":{{"data":{json},"offset":5}}}}}}"#);
+            assert_eq!(String::from_utf8(encode_reply(Encoding::Json, &reply)).unwrap(), expected);
+        }
+    }
+}

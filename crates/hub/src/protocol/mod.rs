@@ -1,0 +1,12 @@
+//! The Centrifugal client protocol, version 2: its messages, its two encodings and its codes.
+//!
+//! A client sends [`Command`]s, the server sends [`Reply`]s. A reply with an `id` answers the command with that `id`; a reply
+//! without one carries a [`Push`]. An empty message is a ping from the server and a pong from the client.
+
+mod codec;
+mod codes;
+mod messages;
+
+pub use codec::{Commands, DecodeError, Encoding, encode_reply};
+pub use codes::{Disconnect, ErrorCode, Unsubscribe as UnsubscribeCode};
+pub use messages::*;

@@ -1,0 +1,594 @@
+//! A connection that speaks the client protocol: commands in, replies out, deadlines.
+//!
+//! ```text
+//! Connecting --connect--> Connected --token expired, no pong, too many commands, bad request--> ended by the outbox
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::auth::TokenError;
+use crate::client::{Client, Format, Identity, Subscription};
+use crate::config::Access;
+use crate::engine::EngineError;
+use crate::history::{HistoryQuery, Position};
+use crate::hooks::{ConnectEvent, ConnectGrant, PublishEvent, Refusal, RpcEvent};
+use crate::hub::{Node, Origin, PublishError};
+use crate::protocol::{
+    Command, Commands, ConnectRequest, ConnectResult, Disconnect, ErrorCode, HistoryRequest, HistoryResult,
+    PingResult, PresenceResult, PresenceStatsResult, Publication, PublishRequest, PublishResult, Push,
+    RefreshResult, Reply, RpcResult, SubRefreshRequest, SubRefreshResult, SubscribePush, SubscribeRequest,
+    SubscribeResult, UnsubscribeResult,
+};
+use crate::shards::lock;
+use crate::subscribe::{self, Grant, by_token};
+
+/// A connection that speaks the client protocol.
+pub(crate) struct Session {
+    pub(crate) node: Arc<Node>,
+    pub(crate) client: Arc<Client>,
+    origin: Origin,
+    state: State,
+    budget: Budget,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// The connect command must come first.
+    Connecting {
+        stale_at: Duration,
+    },
+    Connected {
+        ping: Ping,
+    },
+}
+
+/// The server pings, the client answers.
+#[derive(Clone, Copy, Debug)]
+enum Ping {
+    /// The next one is due.
+    DueAt(Duration),
+    /// One was sent, and must be answered.
+    MissingAt(Duration),
+}
+
+/// Commands that a client may still send; it refills with time.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    commands: f64,
+    filled_at: Duration,
+}
+
+/// A client may save up so much of its budget.
+const BURST: Duration = Duration::from_secs(5);
+
+impl Budget {
+    fn take(&mut self, per_s: u32, now: Duration) -> bool {
+        let per_s = f64::from(per_s);
+        let gained = now.saturating_sub(self.filled_at).as_secs_f64() * per_s;
+        self.commands = (self.commands + gained).min(per_s * BURST.as_secs_f64());
+        self.filled_at = now;
+        let has = self.commands >= 1.0;
+        if has {
+            self.commands -= 1.0;
+        }
+        has
+    }
+}
+
+impl Session {
+    pub(crate) fn new(node: Arc<Node>, client: Arc<Client>, origin: Origin) -> Self {
+        let settings = node.settings();
+        let config = &settings.config.client;
+        let now = node.clock.now();
+        let commands = f64::from(config.commands_per_s_max) * BURST.as_secs_f64();
+        let state = State::Connecting { stale_at: now + config.stale_after };
+        Self { client, origin, state, budget: Budget { commands, filled_at: now }, node }
+    }
+
+    /// The next time to call [`handle_timeout`](Self::handle_timeout), since 1970.
+    pub(crate) fn poll_timeout(&self) -> Duration {
+        let ping = match self.state {
+            State::Connecting { stale_at } => return stale_at,
+            State::Connected { ping: Ping::DueAt(at) | Ping::MissingAt(at) } => at,
+        };
+        self.expires_at().map_or(ping, |at| at.min(ping))
+    }
+
+    /// When the connection's token, or that of one of its subscriptions, has been expired for long enough.
+    fn expires_at(&self) -> Option<Duration> {
+        let grace = self.node.settings().config.client.expired_grace;
+        let subscriptions = lock(&self.client.subscriptions);
+        let first = subscriptions.values().filter_map(|subscription| match subscription {
+            Subscription::Active(active) => active.expires_at,
+            Subscription::Pending => None,
+        });
+        first.chain(self.client.expires_at()).min().map(|at| at + grace)
+    }
+
+    pub(crate) fn handle_timeout(&mut self) {
+        let settings = self.node.settings();
+        let config = &settings.config.client;
+        let now = self.node.clock.now();
+        match self.state {
+            State::Connecting { stale_at } => {
+                if stale_at <= now {
+                    self.end(Disconnect::Stale);
+                }
+                return;
+            }
+            State::Connected { ping: Ping::DueAt(at) } if at <= now => {
+                self.client.send(&Reply::default());
+                let ping = match self.client.format {
+                    // It sends nothing, so that a pong cannot be asked for.
+                    Format::EventStream => Ping::DueAt(now + config.ping_interval),
+                    _ => Ping::MissingAt(now + config.pong_timeout),
+                };
+                self.state = State::Connected { ping };
+            }
+            State::Connected { ping: Ping::MissingAt(at) } if at <= now => self.end(Disconnect::NoPong),
+            State::Connected { .. } => {}
+        }
+        if self.client.expires_at().is_some_and(|at| at + config.expired_grace <= now) {
+            self.end(Disconnect::Expired);
+        } else if self.expires_at().is_some_and(|at| at <= now) {
+            self.end(Disconnect::SubscriptionExpired);
+        }
+    }
+
+    fn end(&self, reason: Disconnect) {
+        self.client.outbox.end(reason);
+    }
+
+    /// Carries out the commands of one message, in order. Gives up at the first that breaks the protocol.
+    pub(crate) async fn handle_message(&mut self, message: Bytes) {
+        let Format::Protocol(encoding) = self.client.format else { return };
+        if message.is_empty() {
+            return self.refuse(Disconnect::BadRequest);
+        }
+        let per_s = self.node.settings().config.client.commands_per_s_max;
+        for command in Commands::new(encoding, message) {
+            if !self.budget.take(per_s, self.node.clock.now()) {
+                self.node.metrics.rate_limited.increment();
+                return self.end(Disconnect::TooManyRequests);
+            }
+            match command {
+                Ok(command) => {
+                    if let Err(reason) = self.handle_command(command).await {
+                        return self.refuse(reason);
+                    }
+                }
+                Err(_) => return self.refuse(Disconnect::BadRequest),
+            }
+        }
+    }
+
+    fn refuse(&self, reason: Disconnect) {
+        if reason == Disconnect::BadRequest {
+            self.node.metrics.bad_requests.increment();
+        }
+        self.end(reason);
+    }
+
+    async fn handle_command(&mut self, command: Command) -> Result<(), Disconnect> {
+        let id = command.id;
+        if command == Command::default() {
+            return self.handle_pong();
+        }
+        if id == 0 && command.send.is_none() {
+            return Err(Disconnect::BadRequest);
+        }
+        if let Some(connect) = command.connect {
+            return self.connect(id, connect).await;
+        }
+        if matches!(self.state, State::Connecting { .. }) {
+            return Err(Disconnect::BadRequest);
+        }
+        if let Some(request) = command.send {
+            self.message(request.data).await;
+            return Ok(());
+        }
+        if let Some(subscribe) = command.subscribe {
+            self.subscribe(id, subscribe).await;
+            return Ok(());
+        }
+        let mut reply = Reply { id, ..Reply::default() };
+        if let Err(refusal) = self.answer(command, &mut reply).await {
+            self.node.metrics.refused.increment();
+            reply.error = Some(refusal.into());
+        }
+        self.client.send(&reply);
+        Ok(())
+    }
+
+    /// Commands that have one reply.
+    async fn answer(&mut self, command: Command, reply: &mut Reply) -> Result<(), Refusal> {
+        let Command {
+            unsubscribe,
+            publish,
+            presence,
+            presence_stats,
+            history,
+            ping,
+            rpc,
+            refresh,
+            sub_refresh,
+            ..
+        } = command;
+        if let Some(request) = unsubscribe {
+            self.unsubscribe(&request.channel).await?;
+            reply.unsubscribe = Some(UnsubscribeResult {});
+        } else if let Some(request) = publish {
+            reply.publish = Some(self.publish(request).await?);
+        } else if let Some(request) = presence {
+            let clients = self.presence(&request.channel).await?;
+            let presence = clients.into_iter().map(|info| (info.client.clone(), info)).collect();
+            reply.presence = Some(PresenceResult { presence });
+        } else if let Some(request) = presence_stats {
+            reply.presence_stats = Some(stats(&self.presence(&request.channel).await?));
+        } else if let Some(request) = history {
+            reply.history = Some(self.history(request).await?);
+        } else if ping.is_some() {
+            reply.ping = Some(PingResult {});
+        } else if let Some(request) = rpc {
+            let event = self.event(request.method, request.data);
+            let hook = self.node.hooks.rpc.as_ref().ok_or(ErrorCode::MethodNotFound)?;
+            reply.rpc = Some(RpcResult { data: hook(event).await? });
+        } else if let Some(request) = refresh {
+            reply.refresh = Some(self.refresh(&request.token)?);
+        } else if let Some(request) = sub_refresh {
+            reply.sub_refresh = Some(self.sub_refresh(&request)?);
+        } else {
+            return Err(ErrorCode::MethodNotFound.into());
+        }
+        Ok(())
+    }
+
+    fn handle_pong(&mut self) -> Result<(), Disconnect> {
+        match &mut self.state {
+            State::Connecting { .. } => Err(Disconnect::BadRequest),
+            State::Connected { ping } => {
+                // One that was not asked for does no harm.
+                if let Ping::MissingAt(_) = ping {
+                    let interval = self.node.settings().config.client.ping_interval;
+                    *ping = Ping::DueAt(self.node.clock.now() + interval);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Establishes a connection whose client sends nothing else. It is subscribed to what it names, too.
+    pub(crate) async fn connect_one_way(&mut self, request: ConnectRequest) -> Result<(), Disconnect> {
+        let wanted = request.subs.clone();
+        self.connect(0, request).await?;
+        if matches!(self.state, State::Connecting { .. }) {
+            return Err(Disconnect::InvalidToken);
+        }
+        for (channel, command) in wanted {
+            if lock(&self.client.subscriptions).contains_key(&*channel) {
+                continue;
+            }
+            let command = SubscribeRequest { channel: channel.clone(), ..command };
+            let request = subscribe::Request { command, granted: None, origin: self.origin.origin.clone() };
+            let Ok(mut established) = subscribe::subscribe(&self.node, &self.client, request).await else {
+                return Err(Disconnect::PermissionDenied);
+            };
+            let result = std::mem::take(&mut established.result);
+            let publications = result.publications.iter().cloned();
+            let replies =
+                std::iter::once(subscribed(&channel, &result)).chain(publications.map(|publication| {
+                    let publication = Some(publication);
+                    Push { channel: channel.clone(), publication, ..Push::default() }
+                }));
+            let replies = replies.map(|push| Reply { push: Some(push), ..Reply::default() }).collect();
+            established.start(replies).await;
+        }
+        Ok(())
+    }
+
+    async fn connect(&mut self, id: u32, request: ConnectRequest) -> Result<(), Disconnect> {
+        if !matches!(self.state, State::Connecting { .. }) {
+            return Err(Disconnect::BadRequest);
+        }
+        let (mut grant, subs) = match self.authenticate(&request).await {
+            Ok(granted) => granted,
+            Err(Denied::Refused(code)) => {
+                self.node.metrics.refused.increment();
+                self.client.send(&Reply { id, error: Some(code.into()), ..Reply::default() });
+                return Ok(());
+            }
+            Err(Denied::Ended(reason)) => return Err(reason),
+        };
+        let identity = Identity { user: std::mem::take(&mut grant.user), info: grant.info.clone() };
+        if !self.client.connect(identity) || !self.node.identify(&self.client) {
+            return Err(Disconnect::ConnectionLimit);
+        }
+        let settings = self.node.settings();
+        let config = &settings.config.client;
+        let now = self.node.clock.now();
+        self.client.set_expires_at(grant.expires_at);
+        self.state = State::Connected { ping: Ping::DueAt(now + config.ping_interval) };
+        let ttl = grant.expires_at.map(|at| seconds(at.saturating_sub(now)));
+        let mut result = ConnectResult {
+            client: self.client.id.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            expires: ttl.is_some(),
+            ttl: ttl.unwrap_or(0),
+            data: grant.data,
+            ping: seconds(config.ping_interval),
+            pong: self.client.format != Format::EventStream,
+            node: self.node.name.clone(),
+            ..ConnectResult::default()
+        };
+        let mut established = Vec::new();
+        for (channel, grant) in subs {
+            let position = request.subs.get(&channel).cloned().unwrap_or_default();
+            let command = SubscribeRequest { channel: channel.clone(), token: String::new(), ..position };
+            let request = subscribe::Request { command, granted: Some(grant), origin: None };
+            if let Ok(subscription) = subscribe::subscribe(&self.node, &self.client, request).await {
+                result.subs.insert(channel, subscription.result.clone());
+                established.push(subscription);
+            }
+        }
+        self.client.send(&Reply { id, connect: Some(result), ..Reply::default() });
+        for subscription in established {
+            subscription.start(Vec::new()).await;
+        }
+        Ok(())
+    }
+
+    /// Who connects, and to which channels the connection is subscribed from the start.
+    async fn authenticate(
+        &self,
+        request: &ConnectRequest,
+    ) -> Result<(ConnectGrant, Vec<(String, Grant)>), Denied> {
+        let settings = self.node.settings();
+        let mut grant = ConnectGrant::default();
+        let mut subs = Vec::new();
+        let has_token = !request.token.is_empty();
+        if has_token {
+            let claims = settings.verifier.connect(&request.token, self.node.clock.now()).map_err(
+                |error| match error {
+                    TokenError::Expired => Denied::Refused(ErrorCode::TokenExpired),
+                    TokenError::Invalid => Denied::Ended(Disconnect::InvalidToken),
+                },
+            )?;
+            grant.expires_at = claims.expires_at();
+            grant.info = claims.info();
+            grant.channels = claims.channels;
+            grant.user = claims.sub;
+            let server_side = |info, data| Grant { info, data, expires_at: None, server_side: true };
+            subs.extend(
+                claims.subs.iter().map(|(name, sub)| (name.clone(), server_side(sub.info(), sub.data()))),
+            );
+        }
+        if let Some(hook) = &self.node.hooks.connect {
+            let event = ConnectEvent {
+                client: self.client.id.clone(),
+                user: grant.user.clone(),
+                has_token,
+                data: request.data.clone(),
+                headers: request.headers.clone(),
+                peer: self.origin.peer,
+            };
+            grant = hook(event).await.map_err(Denied::Ended)?;
+        } else if !has_token && !settings.config.client.anonymous {
+            return Err(Denied::Ended(Disconnect::InvalidToken));
+        }
+        let channels = std::mem::take(&mut grant.channels);
+        let named = channels.into_iter().map(|name| (name, Grant { server_side: true, ..Grant::default() }));
+        subs.extend(named);
+        Ok((grant, subs))
+    }
+
+    async fn subscribe(&mut self, id: u32, command: SubscribeRequest) {
+        let request = subscribe::Request { command, granted: None, origin: self.origin.origin.clone() };
+        match subscribe::subscribe(&self.node, &self.client, request).await {
+            Ok(mut established) => {
+                let result = std::mem::take(&mut established.result);
+                established.start(vec![Reply { id, subscribe: Some(result), ..Reply::default() }]).await;
+            }
+            Err(refusal) => {
+                self.node.metrics.refused.increment();
+                self.client.send(&Reply { id, error: Some(refusal.into()), ..Reply::default() });
+            }
+        }
+    }
+
+    async fn unsubscribe(&self, channel: &str) -> Result<(), Refusal> {
+        if channel.is_empty() {
+            return Err(ErrorCode::BadRequest.into());
+        }
+        let active = {
+            let mut subscriptions = lock(&self.client.subscriptions);
+            match subscriptions.get(channel) {
+                Some(Subscription::Active(active)) if active.server_side => {
+                    return Err(ErrorCode::PermissionDenied.into());
+                }
+                Some(Subscription::Active(active)) => {
+                    let active = active.clone();
+                    subscriptions.remove(channel);
+                    active
+                }
+                // Commands are carried out one after the other, so that none can be under way.
+                Some(Subscription::Pending) | None => return Ok(()),
+            }
+        };
+        self.node.channels.remove(channel, active.key);
+        self.node.leave(channel, &self.client.id, active).await;
+        Ok(())
+    }
+
+    /// Whether the namespace, or a subscription, lets this client do something on a channel.
+    fn may(&self, channel: &str, access: Access) -> Result<(), ErrorCode> {
+        let has_user = !self.client.user().is_empty();
+        let may = match access {
+            Access::Anyone => true,
+            Access::Client => has_user,
+            Access::Subscriber => self.client.is_subscribed(channel),
+            Access::Token => false,
+        };
+        if may { Ok(()) } else { Err(ErrorCode::PermissionDenied) }
+    }
+
+    async fn publish(&self, request: PublishRequest) -> Result<PublishResult, Refusal> {
+        let PublishRequest { channel, data } = request;
+        if channel.is_empty() || data.is_empty() {
+            return Err(ErrorCode::BadRequest.into());
+        }
+        let options = self.node.options(&channel).ok_or(ErrorCode::UnknownChannel)?;
+        let data = match &self.node.hooks.publish {
+            Some(hook) => {
+                let event = PublishEvent {
+                    client: self.client.id.clone(),
+                    user: self.client.user().into(),
+                    channel: channel.clone(),
+                    data,
+                };
+                hook(event).await?
+            }
+            None => {
+                self.may(&channel, options.publish)?;
+                data
+            }
+        };
+        let info =
+            lock(&self.client.subscriptions).get(&*channel).and_then(|subscription| match subscription {
+                Subscription::Active(active) => Some(active.info.clone()),
+                Subscription::Pending => None,
+            });
+        let info = info.unwrap_or_else(|| self.client.info(Bytes::new()));
+        let publication = Publication { data, info: Some(info), ..Publication::default() };
+        self.node.publish(&channel, publication, false).await.map_err(|error| match error {
+            PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
+            PublishError::BadChannel | PublishError::Engine(EngineError::ChannelLimit) => {
+                ErrorCode::LimitExceeded
+            }
+            PublishError::Engine(EngineError::Unavailable(_)) => ErrorCode::Internal,
+        })?;
+        Ok(PublishResult {})
+    }
+
+    async fn presence(&self, channel: &str) -> Result<Vec<crate::protocol::ClientInfo>, Refusal> {
+        let options =
+            self.node.options(channel).filter(|_| !channel.is_empty()).ok_or(ErrorCode::UnknownChannel)?;
+        if !options.presence {
+            return Err(ErrorCode::NotAvailable.into());
+        }
+        self.may(channel, options.presence_access)?;
+        Ok(self.node.engine().presence(channel).await.map_err(|_| ErrorCode::Internal)?)
+    }
+
+    async fn history(&self, request: HistoryRequest) -> Result<HistoryResult, Refusal> {
+        let channel = &request.channel;
+        let options =
+            self.node.options(channel).filter(|_| !channel.is_empty()).ok_or(ErrorCode::UnknownChannel)?;
+        if !options.has_history() {
+            return Err(ErrorCode::NotAvailable.into());
+        }
+        self.may(channel, options.history_access)?;
+        let since = request.since.map(|since| Position { offset: since.offset, epoch: since.epoch });
+        // A client may read at most so much at once, whatever it asks for.
+        let limit = usize::try_from(request.limit).unwrap_or(usize::MAX).min(HISTORY_MAX);
+        let query = HistoryQuery { since, limit: Some(limit), reverse: request.reverse };
+        let history =
+            self.node.history(channel, &query).await.map_err(|_| ErrorCode::Internal)?.unwrap_or_default();
+        if let Some(since) = &query.since
+            && since.epoch != history.position.epoch
+        {
+            return Err(ErrorCode::UnrecoverablePosition.into());
+        }
+        Ok(HistoryResult {
+            publications: history.publications.iter().map(|one| (**one).clone()).collect(),
+            epoch: history.position.epoch,
+            offset: history.position.offset,
+        })
+    }
+
+    fn event(&self, method: String, data: Bytes) -> RpcEvent {
+        RpcEvent { client: self.client.id.clone(), user: self.client.user().into(), method, data }
+    }
+
+    async fn message(&self, data: Bytes) {
+        if let Some(hook) = &self.node.hooks.message {
+            hook(self.event(String::new(), data)).await;
+        }
+    }
+
+    fn refresh(&self, token: &str) -> Result<RefreshResult, ErrorCode> {
+        if token.is_empty() {
+            return Err(ErrorCode::BadRequest);
+        }
+        let now = self.node.clock.now();
+        let claims = self.node.settings().verifier.connect(token, now).map_err(|error| match error {
+            TokenError::Expired => ErrorCode::TokenExpired,
+            TokenError::Invalid => ErrorCode::PermissionDenied,
+        })?;
+        if claims.sub != self.client.user() {
+            return Err(ErrorCode::PermissionDenied);
+        }
+        let expires_at = claims.expires_at();
+        self.client.set_expires_at(expires_at);
+        Ok(RefreshResult {
+            client: self.client.id.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            expires: expires_at.is_some(),
+            ttl: expires_at.map_or(0, |at| seconds(at.saturating_sub(now))),
+        })
+    }
+
+    fn sub_refresh(&self, request: &SubRefreshRequest) -> Result<SubRefreshResult, ErrorCode> {
+        if request.channel.is_empty() || request.token.is_empty() {
+            return Err(ErrorCode::BadRequest);
+        }
+        if !self.client.is_subscribed(&request.channel) {
+            return Err(ErrorCode::PermissionDenied);
+        }
+        let grant = by_token(&self.node, &self.client, &request.channel, &request.token)?;
+        if let Some(Subscription::Active(active)) =
+            lock(&self.client.subscriptions).get_mut(&*request.channel)
+        {
+            active.expires_at = grant.expires_at;
+        }
+        let now = self.node.clock.now();
+        let ttl = grant.expires_at.map_or(0, |at| seconds(at.saturating_sub(now)));
+        Ok(SubRefreshResult { expires: grant.expires_at.is_some(), ttl })
+    }
+}
+
+/// What tells a client of a subscription that it did not ask for by a command.
+pub(crate) fn subscribed(channel: &str, result: &SubscribeResult) -> Push {
+    let subscribe = SubscribePush {
+        recoverable: result.recoverable,
+        epoch: result.epoch.clone(),
+        offset: result.offset,
+        positioned: result.positioned,
+        data: result.data.clone(),
+    };
+    Push { channel: channel.into(), subscribe: Some(subscribe), ..Push::default() }
+}
+
+/// Publications that one history command returns.
+const HISTORY_MAX: usize = 1_000;
+
+/// Why a client did not connect.
+enum Denied {
+    /// It may send another connect command.
+    Refused(ErrorCode),
+    /// The connection ends.
+    Ended(Disconnect),
+}
+
+pub(crate) fn stats(clients: &[crate::protocol::ClientInfo]) -> PresenceStatsResult {
+    let users: std::collections::HashSet<&str> = clients.iter().map(|info| &*info.user).collect();
+    let count = |len: usize| len.try_into().unwrap_or(u32::MAX);
+    PresenceStatsResult { num_clients: count(clients.len()), num_users: count(users.len()) }
+}
+
+/// Whole seconds, rounded up, so that a client does not refresh too early.
+fn seconds(time: Duration) -> u32 {
+    time.as_millis().div_ceil(1000).try_into().unwrap_or(u32::MAX)
+}

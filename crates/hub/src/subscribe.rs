@@ -1,0 +1,291 @@
+//! Subscribing: rights, history, presence, in the order in which they have to happen.
+//!
+//! ```text
+//! Pending -> subscriber added, publications wait -> history read -> reply, what waited, live -> presence, join
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::auth::TokenError;
+use crate::channels::Start;
+use crate::client::{Active, Client, Subscription};
+use crate::config::{Access, ChannelOptions};
+use crate::engine::{EngineError, Membership};
+use crate::history::Position;
+use crate::hooks::{Refusal, SubscribeEvent};
+use crate::hub::{Node, retention};
+use crate::protocol::{ErrorCode, Reply, SubscribeRequest, SubscribeResult};
+use crate::shards::lock;
+
+/// A subscription that is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) command: SubscribeRequest,
+    /// The server, or the connection's token, grants it.
+    pub(crate) granted: Option<Grant>,
+    /// The origin of the client's page.
+    pub(crate) origin: Option<String>,
+}
+
+/// What was granted with a subscription.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Grant {
+    pub(crate) info: Bytes,
+    pub(crate) data: Bytes,
+    pub(crate) expires_at: Option<Duration>,
+    pub(crate) server_side: bool,
+}
+
+/// A subscription whose publications wait until it is [started](Established::start).
+pub(crate) struct Established {
+    reserved: Reserved,
+    active: Active,
+    start: Start,
+    options: ChannelOptions,
+    /// The answer to the client.
+    pub(crate) result: SubscribeResult,
+}
+
+/// A subscription that is being made. Dropping it takes back what has happened so far, also when a connection ends amid a
+/// command.
+struct Reserved {
+    node: Arc<Node>,
+    client: Arc<Client>,
+    channel: Arc<str>,
+    step: Step,
+}
+
+/// What there is to take back.
+enum Step {
+    /// The client's list has a pending entry.
+    Listed,
+    /// The channel has a subscriber, too.
+    Added { key: usize },
+    /// The engine was told, too.
+    Followed { key: usize },
+    /// Nothing: the subscription stands, or the server has ended it.
+    Done,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if let Step::Added { key } | Step::Followed { key } = self.step {
+            self.node.channels.remove(&self.channel, key);
+        }
+        if let Step::Followed { .. } = self.step {
+            self.node.engine().unsubscribe(&self.channel);
+        }
+        if !matches!(self.step, Step::Done) {
+            let mut subscriptions = lock(&self.client.subscriptions);
+            if subscriptions.get(&self.channel) == Some(&Subscription::Pending) {
+                subscriptions.remove(&self.channel);
+            }
+        }
+    }
+}
+
+impl Request {
+    /// A subscription that the server makes on its own.
+    pub(crate) fn from_server(channel: &str) -> Self {
+        let command = SubscribeRequest { channel: channel.into(), ..SubscribeRequest::default() };
+        Self { command, granted: Some(Grant { server_side: true, ..Grant::default() }), origin: None }
+    }
+}
+
+/// Subscribes a client, up to the place where publications begin to arrive.
+pub(crate) async fn subscribe(
+    node: &Arc<Node>,
+    client: &Arc<Client>,
+    request: Request,
+) -> Result<Established, Refusal> {
+    let settings = node.settings();
+    let config = &settings.config;
+    let name = request.command.channel.as_str();
+    if name.is_empty() {
+        return Err(ErrorCode::BadRequest.into());
+    }
+    if name.len() > config.client.channel_name_len_max {
+        return Err(ErrorCode::LimitExceeded.into());
+    }
+    let options = config.channel_options(name).ok_or(ErrorCode::UnknownChannel)?.clone();
+    {
+        let mut subscriptions = lock(&client.subscriptions);
+        if subscriptions.contains_key(name) {
+            return Err(ErrorCode::AlreadySubscribed.into());
+        }
+        if subscriptions.len() >= config.client.channels_max {
+            return Err(ErrorCode::LimitExceeded.into());
+        }
+        subscriptions.insert(name.into(), Subscription::Pending);
+    }
+    let (node, client) = (node.clone(), client.clone());
+    let reserved = Reserved { node, client, channel: name.into(), step: Step::Listed };
+    let grant = authorise(&reserved.node, &reserved.client, &request, &options).await?;
+    add(reserved, &request, options, grant).await
+}
+
+/// Whether the client may subscribe, and what comes with it.
+async fn authorise(
+    node: &Node,
+    client: &Client,
+    request: &Request,
+    options: &ChannelOptions,
+) -> Result<Grant, Refusal> {
+    if let Some(grant) = &request.granted {
+        return Ok(grant.clone());
+    }
+    let origins = &options.allowed_origins;
+    if let Some(origin) = &request.origin
+        && !origins.is_empty()
+        && !origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin))
+    {
+        return Err(ErrorCode::PermissionDenied.into());
+    }
+    let SubscribeRequest { channel, token, data, .. } = &request.command;
+    if !token.is_empty() {
+        return by_token(node, client, channel, token).map_err(Refusal::from);
+    }
+    if let Some(hook) = &node.hooks.subscribe {
+        let event = SubscribeEvent {
+            client: client.id.clone(),
+            user: client.user().into(),
+            channel: channel.clone(),
+            data: data.clone(),
+        };
+        let grant = hook(event).await?;
+        let expires_at = grant.expires_at;
+        return Ok(Grant { info: grant.info, data: grant.data, expires_at, server_side: false });
+    }
+    // A channel that names users, as in `chat#7,42`, is for them alone.
+    if let Some((_, users)) = channel.split_once('#') {
+        let is_named = !client.user().is_empty() && users.split(',').any(|user| user == client.user());
+        return if is_named { Ok(Grant::default()) } else { Err(ErrorCode::PermissionDenied.into()) };
+    }
+    let may = match options.subscribe {
+        _ if channel.starts_with('$') => false,
+        Access::Anyone => true,
+        Access::Client | Access::Subscriber => !client.user().is_empty(),
+        Access::Token => false,
+    };
+    if may { Ok(Grant::default()) } else { Err(ErrorCode::PermissionDenied.into()) }
+}
+
+pub(crate) fn by_token(node: &Node, client: &Client, channel: &str, token: &str) -> Result<Grant, ErrorCode> {
+    let claims =
+        node.settings().verifier.subscribe(token, node.clock.now()).map_err(|error| match error {
+            TokenError::Expired => ErrorCode::TokenExpired,
+            TokenError::Invalid => ErrorCode::PermissionDenied,
+        })?;
+    let is_own = claims.channel == channel
+        && claims.sub == client.user()
+        && (claims.client.is_empty() || claims.client == client.id);
+    if !is_own {
+        return Err(ErrorCode::PermissionDenied);
+    }
+    let (info, expires_at) = (claims.info(), claims.expires_at());
+    Ok(Grant { info, data: Bytes::new(), expires_at, server_side: false })
+}
+
+/// Adds the subscriber and reads what it missed.
+async fn add(
+    mut reserved: Reserved,
+    request: &Request,
+    options: ChannelOptions,
+    grant: Grant,
+) -> Result<Established, Refusal> {
+    let (node, client) = (reserved.node.clone(), reserved.client.clone());
+    let command = &request.command;
+    let (channel, key) = node.channels.add(&command.channel, client.clone());
+    reserved.channel = channel;
+    reserved.step = Step::Added { key };
+    node.engine().subscribe(&reserved.channel).await.map_err(refusal)?;
+    reserved.step = Step::Followed { key };
+    let (start, mut result) = position(&node, command, &options, &reserved.channel).await.map_err(refusal)?;
+    let ttl = grant.expires_at.map(|at| at.saturating_sub(node.clock.now()).as_secs());
+    result.expires = ttl.is_some();
+    result.ttl = ttl.map_or(0, |ttl| ttl.try_into().unwrap_or(u32::MAX));
+    result.data = grant.data;
+    let active = Active {
+        key,
+        presence: options.presence,
+        announced: options.join_leave,
+        info: client.info(grant.info),
+        expires_at: grant.expires_at,
+        server_side: grant.server_side,
+    };
+    Ok(Established { reserved, active, start, options, result })
+}
+
+fn refusal(error: EngineError) -> Refusal {
+    match error {
+        EngineError::ChannelLimit => ErrorCode::LimitExceeded.into(),
+        EngineError::Unavailable(reason) => {
+            tracing::warn!(reason, "the engine failed");
+            ErrorCode::Internal.into()
+        }
+    }
+}
+
+/// Where the subscription begins, and what the client missed.
+async fn position(
+    node: &Node,
+    command: &SubscribeRequest,
+    options: &ChannelOptions,
+    channel: &str,
+) -> Result<(Start, SubscribeResult), EngineError> {
+    let join_leave = options.join_leave && (options.force_push_join_leave || command.join_leave);
+    let mut start = Start { position: None, join_leave };
+    let mut result = SubscribeResult::default();
+    let wanted = options.force_recovery || command.recoverable || command.positioned || command.recover;
+    let Some(retention) = retention(options).filter(|_| wanted) else { return Ok((start, result)) };
+    result.recoverable = options.force_recovery || command.recoverable || command.recover;
+    result.positioned = true;
+    result.was_recovering = command.recover;
+    let since = Position { offset: command.offset, epoch: command.epoch.clone() };
+    let since = (command.recover && result.recoverable).then_some(&since);
+    let recovery = node.engine().recover(channel, since, options.recovery_mode, retention).await?;
+    if command.recover {
+        let counter = if recovery.recovered { &node.metrics.recovered } else { &node.metrics.unrecovered };
+        counter.increment();
+    }
+    result.recovered = recovery.recovered;
+    result.epoch = recovery.position.epoch.clone();
+    result.offset = recovery.position.offset;
+    result.publications = recovery.publications.iter().map(|one| (**one).clone()).collect();
+    start.position = Some(recovery.position);
+    Ok((start, result))
+}
+
+impl Established {
+    /// Sends the replies, then lets publications arrive, then tells the others. The replies of several subscriptions may be one.
+    pub(crate) async fn start(self, replies: Vec<Reply>) {
+        let Self { mut reserved, active, start, options, .. } = self;
+        let (node, client, channel) =
+            (reserved.node.clone(), reserved.client.clone(), reserved.channel.clone());
+        let (info, key) = (active.info.clone(), active.key);
+        match lock(&client.subscriptions).get_mut(&*channel) {
+            Some(subscription) => *subscription = Subscription::Active(active),
+            // The connection, or the server API, ended it meanwhile.
+            None => return,
+        }
+        reserved.step = Step::Done;
+        let on_slow = |client: &Client, pushed| node.note_slow(&channel, client, pushed);
+        if !node.channels.start(&channel, key, start, &replies, &on_slow) {
+            node.unsubscribe(&channel, &client, crate::protocol::UnsubscribeCode::InsufficientState);
+            return;
+        }
+        if options.presence
+            && let Err(error) = node.engine().add_presence(&channel, &info).await
+        {
+            tracing::warn!(%channel, %error, "presence was not added");
+        }
+        if options.join_leave
+            && let Err(error) = node.engine().publish_membership(&channel, Membership::Join(info)).await
+        {
+            tracing::warn!(%channel, %error, "a join was not announced");
+        }
+    }
+}

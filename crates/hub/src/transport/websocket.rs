@@ -1,0 +1,216 @@
+//! Connections over WebSocket: the client protocol, and bare messages of one channel.
+//!
+//! One task serves a connection. It writes what its outbox holds, reads commands, and carries them out one after the other;
+//! while a command waits for the engine or for a callback, publications go on.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+
+use tracing::{debug, info};
+use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket};
+
+use super::leaving::Leaving;
+use crate::channels::publication_of;
+use crate::client::{Client, Format};
+use crate::config::Access;
+use crate::hub::{Node, Origin};
+use crate::outbox::Taken;
+use crate::protocol::Disconnect;
+use crate::session::Session;
+use crate::subscribe::{self, Grant};
+
+/// Serves a connection that speaks the client protocol.
+pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Origin) {
+    let (mut sender, mut receiver) = socket.split();
+    let client = match node.accept(Format::Protocol(origin.encoding)) {
+        Ok(client) => client,
+        Err(reason) => return close(&mut sender, &reason).await,
+    };
+    let mut leaving = Leaving::new(&node, &client);
+    let session = Box::new(Session::new(node.clone(), client.clone(), origin));
+    let reason = run(&node, &client, &mut sender, &mut receiver, Work::Idle(session)).await;
+    leaving.reason = reason.clone();
+    finish(&mut sender, &mut receiver, &reason).await;
+    leaving.forget().await;
+}
+
+/// What a session is doing.
+enum Work {
+    /// It waits for the next message.
+    Idle(Box<Session>),
+    /// It carries out a command.
+    Busy(Pin<Box<dyn Future<Output = Box<Session>> + Send>>),
+}
+
+/// Serves a session until it ends; why it did.
+async fn run(
+    node: &Node,
+    client: &Client,
+    sender: &mut Sender,
+    receiver: &mut Receiver,
+    mut work: Work,
+) -> Disconnect {
+    let mut messages = Vec::new();
+    loop {
+        let deadline = match &work {
+            Work::Idle(session) => Some(node.clock.instant(session.poll_timeout())),
+            Work::Busy(_) => None,
+        };
+        tokio::select! {
+            biased;
+            taken = poll_fn(|cx| client.outbox.poll_take(cx, &mut messages)) => match taken {
+                Taken::End(reason) => return reason,
+                Taken::Messages => {
+                    if let Err(reason) = write(node, client, sender, &mut messages).await {
+                        return reason;
+                    }
+                }
+            },
+            next = next(&mut work, receiver) => match next {
+                Some(next) => work = next,
+                None => return Disconnect::ConnectionClosed,
+            },
+            () = sleep_until(deadline) => {
+                if let Work::Idle(session) = &mut work {
+                    session.handle_timeout();
+                }
+            }
+        }
+    }
+}
+
+/// Goes on: an idle session receives a message, a busy one finishes its command. `None` at the end of the connection.
+///
+/// # Cancel safety
+/// Nothing is lost when the future is dropped.
+async fn next(work: &mut Work, receiver: &mut Receiver) -> Option<Work> {
+    match work {
+        Work::Busy(busy) => Some(Work::Idle(busy.await)),
+        Work::Idle(_) => {
+            let message = receiver.recv_owned().await.ok().flatten()?.into_bytes();
+            let Work::Idle(mut session) =
+                std::mem::replace(work, Work::Busy(Box::pin(std::future::pending())))
+            else {
+                return None;
+            };
+            Some(Work::Busy(Box::pin(async move {
+                session.handle_message(message).await;
+                session
+            })))
+        }
+    }
+}
+
+async fn sleep_until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Writes all messages at once, as long as the client is not too slow for that.
+async fn write(
+    node: &Node,
+    client: &Client,
+    sender: &mut Sender,
+    messages: &mut Vec<PreparedMessage>,
+) -> Result<(), Disconnect> {
+    let writing = async {
+        for message in messages.drain(..) {
+            sender.feed(&message).await?;
+        }
+        sender.flush().await
+    };
+    let mut writing = pin!(writing);
+    // Most writes are taken at once; only one that waits needs a timer.
+    let at_once = poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx))).await;
+    let written = match at_once {
+        Poll::Ready(written) => Ok(written),
+        Poll::Pending => {
+            let queue_time_max = node.settings().config.client.queue_time_max;
+            tokio::time::timeout(queue_time_max, writing).await
+        }
+    };
+    match written {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => {
+            debug!(client = client.id, %error, "the connection failed");
+            Err(Disconnect::ConnectionClosed)
+        }
+        Err(_) => {
+            node.metrics.evicted_slow.increment();
+            info!(client = client.id, user = client.user(), "disconnecting a slow client: it does not read");
+            Err(Disconnect::Slow)
+        }
+    }
+}
+
+async fn close(sender: &mut Sender, reason: &Disconnect) {
+    // The connection may have ended already, or the application chose a code that no Close frame can carry.
+    let _ = sender.close(CloseCode::new(reason.code()), reason.reason()).await;
+}
+
+/// The closing handshake. The core bounds how long it may take.
+async fn finish(sender: &mut Sender, receiver: &mut Receiver, reason: &Disconnect) {
+    close(sender, reason).await;
+    while let Ok(Some(_)) = receiver.recv().await {}
+}
+
+/// Serves a connection whose messages are the publications of one channel, both ways.
+pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, channel: String) {
+    let (mut sender, mut receiver) = socket.split();
+    let client = match node.accept(Format::Bare) {
+        Ok(client) => client,
+        Err(reason) => return close(&mut sender, &reason).await,
+    };
+    let mut leaving = Leaving::new(&node, &client);
+    let reason = run_bare(&node, &client, &mut sender, &mut receiver, &channel).await;
+    leaving.reason = reason.clone();
+    finish(&mut sender, &mut receiver, &reason).await;
+    leaving.forget().await;
+}
+
+async fn run_bare(
+    node: &Arc<Node>,
+    client: &Arc<Client>,
+    sender: &mut Sender,
+    receiver: &mut Receiver,
+    channel: &str,
+) -> Disconnect {
+    let request = subscribe::Request {
+        command: crate::protocol::SubscribeRequest { channel: channel.into(), ..Default::default() },
+        granted: Some(Grant::default()),
+        origin: None,
+    };
+    match subscribe::subscribe(node, client, request).await {
+        Ok(established) => established.start(Vec::new()).await,
+        Err(_) => return Disconnect::PermissionDenied,
+    }
+    let may_publish = node.options(channel).is_some_and(|options| options.publish >= Access::Subscriber);
+    let mut messages = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            taken = poll_fn(|cx| client.outbox.poll_take(cx, &mut messages)) => match taken {
+                Taken::End(reason) => return reason,
+                Taken::Messages => {
+                    if let Err(reason) = write(node, client, sender, &mut messages).await {
+                        return reason;
+                    }
+                }
+            },
+            message = receiver.recv_owned() => match message {
+                Ok(Some(_)) if !may_publish => return Disconnect::PermissionDenied,
+                Ok(Some(message)) => {
+                    if let Err(error) = node.publish(channel, publication_of(message), false).await {
+                        info!(channel, %error, "not published");
+                        return Disconnect::Internal;
+                    }
+                }
+                Ok(None) | Err(_) => return Disconnect::ConnectionClosed,
+            },
+        }
+    }
+}

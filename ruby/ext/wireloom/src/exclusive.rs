@@ -1,0 +1,137 @@
+//! State of an object that one call at a time works on.
+//!
+//! Ruby code never runs while it is borrowed: [`Exclusive::with`] takes a closure that is `Send`, and no handle of Ruby is,
+//! neither `&Ruby` nor a value. [`Exclusive::allocating`] may make objects, which can raise NoMemoryError: the borrow lies
+//! outside of the `protect` that catches it, so that it ends.
+
+use std::cell::{RefCell, RefMut};
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use magnus::rb_sys::protect;
+use magnus::{Error, Ruby};
+
+/// State of an object that one call at a time works on.
+#[derive(Default)]
+pub(crate) struct Exclusive<T> {
+    state: RefCell<T>,
+    /// A thread works on it without the GVL.
+    detached: AtomicBool,
+}
+
+/// How long a thread sleeps before it looks again whether another one has finished, in microseconds.
+const BUSY_WAIT_US: i64 = 50;
+
+impl<T> Exclusive<T> {
+    pub(crate) fn new(state: T) -> Self {
+        Self { state: RefCell::new(state), detached: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.state.as_ptr()
+    }
+
+    /// Runs `work`, which can call nothing of Ruby.
+    #[inline]
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R + Send) -> R {
+        work(&mut self.borrow())
+    }
+
+    /// The same, when the state is not in use.
+    pub(crate) fn try_with<R>(&self, work: impl FnOnce(&mut T) -> R + Send) -> Option<R> {
+        self.state.try_borrow_mut().ok().map(|mut state| work(&mut state))
+    }
+
+    /// Runs `work`, which makes objects but calls no method.
+    ///
+    /// # Errors
+    /// There is no memory for an object.
+    #[inline]
+    pub(crate) fn allocating<R>(
+        &self,
+        ruby: &Ruby,
+        work: impl FnOnce(&Ruby, &mut T) -> R,
+    ) -> Result<R, Error> {
+        let mut state = self.borrow();
+        let mut made = None;
+        protect(|| {
+            made = Some(work(ruby, &mut state));
+            rb_sys::Qnil as rb_sys::VALUE
+        })?;
+        Ok(made.expect("`work` returned"))
+    }
+
+    /// Runs `work` without the GVL. Other threads go on meanwhile; one that needs this state waits.
+    pub(crate) fn detached<R: Send>(&self, work: impl FnOnce(&mut T) -> R + Send) -> R
+    where
+        T: Send,
+    {
+        let mut state = self.borrow();
+        self.detached.store(true, Ordering::Relaxed);
+        let done = {
+            let state = &mut *state;
+            catch_unwind(AssertUnwindSafe(|| without_gvl(|| work(state))))
+        };
+        self.detached.store(false, Ordering::Relaxed);
+        drop(state);
+        done.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// # Panics
+    /// When a call for the same object is below this one on the stack, which nothing here makes possible.
+    #[inline]
+    fn borrow(&self) -> RefMut<'_, T> {
+        while self.detached.load(Ordering::Relaxed) {
+            let wait = rb_sys::timeval { tv_sec: 0, tv_usec: BUSY_WAIT_US };
+            // SAFETY: no borrow is alive; what an interrupt raises skips nothing that has a destructor.
+            unsafe { rb_sys::rb_thread_wait_for(wait) };
+        }
+        self.state.borrow_mut()
+    }
+}
+
+unsafe extern "C" {
+    // `ruby/thread.h`, which rb-sys has no bindings of.
+    fn rb_thread_call_without_gvl2(
+        run: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
+        data: *mut c_void,
+        unblock: Option<unsafe extern "C" fn(*mut c_void)>,
+        unblock_data: *mut c_void,
+    ) -> *mut c_void;
+}
+
+/// Runs `work` without the GVL, so that other threads of Ruby run meanwhile. It cannot be interrupted.
+pub(crate) fn without_gvl<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    struct Call<W, R> {
+        work: Option<W>,
+        done: Option<std::thread::Result<R>>,
+    }
+    unsafe extern "C" fn run<W: FnOnce() -> R, R>(call: *mut c_void) -> *mut c_void {
+        // SAFETY: `call` is the `Call` below, which nothing else looks at meanwhile.
+        let call = unsafe { &mut *call.cast::<Call<W, R>>() };
+        if let Some(work) = call.work.take() {
+            call.done = Some(catch_unwind(AssertUnwindSafe(work)));
+        }
+        std::ptr::null_mut()
+    }
+    fn runner<W: FnOnce() -> R, R>(_: &Call<W, R>) -> unsafe extern "C" fn(*mut c_void) -> *mut c_void {
+        run::<W, R>
+    }
+    let mut call = Call { work: Some(work), done: None };
+    let run = runner(&call);
+    let pointer = (&raw mut call).cast::<c_void>();
+    // SAFETY: `work` touches nothing of Ruby's, since it is `Send`. This variant raises nothing: with an interrupt pending it
+    // returns at once.
+    unsafe {
+        rb_thread_call_without_gvl2(run, pointer, None, std::ptr::null_mut());
+        if call.work.is_some() {
+            // An interrupt was pending: with the GVL, then.
+            run(pointer);
+        }
+    }
+    match call.done.expect("ran") {
+        Ok(done) => done,
+        Err(panic) => resume_unwind(panic),
+    }
+}

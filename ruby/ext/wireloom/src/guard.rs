@@ -1,0 +1,113 @@
+//! The way from Ruby into Rust. Every exported method is defined by [`method!`] or [`function!`] of this module, whose
+//! wrappers turn panics into `Wireloom::InternalError`; magnus's own raise `fatal`, which ends the process. A test fails
+//! when a file uses those.
+
+use magnus::prelude::*;
+use magnus::rb_sys::resume_error;
+use magnus::{Error, ExceptionClass, RModule, Ruby, Value};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::held::Immortal;
+
+static INTERNAL_ERROR: Immortal<ExceptionClass> = Immortal::new();
+
+pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
+    let error = wireloom.define_error("Error", ruby.exception_standard_error())?;
+    let internal = wireloom.define_error("InternalError", error)?;
+    INTERNAL_ERROR.set(ruby, internal);
+    internal.define_singleton_method("provoke", function!(provoke, 0))?;
+    Ok(())
+}
+
+/// `Wireloom::InternalError.provoke`: panics, for the test that it can be rescued.
+fn provoke() {
+    panic!("provoked")
+}
+
+/// Runs an exported method: a panic in it becomes `Wireloom::InternalError`, and an error is raised once nothing of Rust is
+/// left to be dropped.
+///
+/// # Safety
+/// Ruby calls this, by a function that has nothing to drop.
+#[inline]
+pub(crate) unsafe fn enter(work: impl FnOnce(&Ruby) -> Result<Value, Error>) -> Value {
+    // SAFETY: Ruby called.
+    let ruby = unsafe { Ruby::get_unchecked() };
+    let error = match catch_unwind(AssertUnwindSafe(|| work(&ruby))) {
+        Ok(Ok(value)) => return value,
+        Ok(Err(error)) => error,
+        Err(panic) => internal_error(&ruby, panic),
+    };
+    // SAFETY: the error is moved in, and nothing else is alive.
+    unsafe { resume_error(error) }
+}
+
+#[cold]
+fn internal_error(ruby: &Ruby, panic: Box<dyn Any + Send>) -> Error {
+    let class = INTERNAL_ERROR.get(ruby);
+    let message = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(message), _) => message,
+        (_, Some(message)) => message.as_str(),
+        _ => "no message",
+    };
+    Error::new(class, format!("a bug in wireloom: {message}"))
+}
+
+/// A method of an object: a function that takes `&Ruby` or not, `self` and as many arguments as the arity says (-1: a slice of
+/// them).
+macro_rules! method {
+    ($f:expr, -1) => {{
+        unsafe extern "C" fn exported(
+            argc: std::ffi::c_int,
+            argv: *const magnus::Value,
+            rb_self: magnus::Value,
+        ) -> magnus::Value {
+            #[allow(unused_imports)]
+            use magnus::method::{MethodCAry, RubyMethodCAry};
+            // SAFETY: Ruby calls this, with as many arguments as it says.
+            unsafe {
+                crate::guard::enter(|ruby| $f.call_convert_value(ruby, argc, argv, rb_self))
+            }
+        }
+        exported as unsafe extern "C" fn(std::ffi::c_int, *const magnus::Value, magnus::Value) -> magnus::Value
+    }};
+    ($f:expr, 0) => { crate::guard::method!(@fixed $f, Method0, RubyMethod0,) };
+    ($f:expr, 1) => { crate::guard::method!(@fixed $f, Method1, RubyMethod1, a) };
+    ($f:expr, 2) => { crate::guard::method!(@fixed $f, Method2, RubyMethod2, a b) };
+    ($f:expr, 3) => { crate::guard::method!(@fixed $f, Method3, RubyMethod3, a b c) };
+    ($f:expr, 4) => { crate::guard::method!(@fixed $f, Method4, RubyMethod4, a b c d) };
+    ($f:expr, 5) => { crate::guard::method!(@fixed $f, Method5, RubyMethod5, a b c d e) };
+    ($f:expr, 6) => { crate::guard::method!(@fixed $f, Method6, RubyMethod6, a b c d e f) };
+    (@fixed $f:expr, $method:ident, $ruby_method:ident, $($arg:ident)*) => {{
+        unsafe extern "C" fn exported(rb_self: magnus::Value, $($arg: magnus::Value),*) -> magnus::Value {
+            #[allow(unused_imports)]
+            use magnus::method::{$method, $ruby_method};
+            // SAFETY: Ruby calls this.
+            unsafe { crate::guard::enter(|ruby| $f.call_convert_value(ruby, rb_self, $($arg),*)) }
+        }
+        exported as unsafe extern "C" fn(magnus::Value, $(crate::guard::method!(@value $arg)),*) -> magnus::Value
+    }};
+    (@value $arg:ident) => { magnus::Value };
+}
+
+/// A method of a module: the same without `self`.
+macro_rules! function {
+    ($f:expr, 0) => { crate::guard::function!(@fixed $f, Function0, RubyFunction0,) };
+    ($f:expr, 1) => { crate::guard::function!(@fixed $f, Function1, RubyFunction1, a) };
+    ($f:expr, 2) => { crate::guard::function!(@fixed $f, Function2, RubyFunction2, a b) };
+    ($f:expr, 3) => { crate::guard::function!(@fixed $f, Function3, RubyFunction3, a b c) };
+    ($f:expr, 4) => { crate::guard::function!(@fixed $f, Function4, RubyFunction4, a b c d) };
+    ($f:expr, 5) => { crate::guard::function!(@fixed $f, Function5, RubyFunction5, a b c d e) };
+    (@fixed $f:expr, $function:ident, $ruby_function:ident, $($arg:ident)*) => {{
+        unsafe extern "C" fn exported(_module: magnus::Value, $($arg: magnus::Value),*) -> magnus::Value {
+            #[allow(unused_imports)]
+            use magnus::method::{$function, $ruby_function};
+            // SAFETY: Ruby calls this.
+            unsafe { crate::guard::enter(|ruby| $f.call_convert_value(ruby, $($arg),*)) }
+        }
+        exported as unsafe extern "C" fn(magnus::Value, $(crate::guard::method!(@value $arg)),*) -> magnus::Value
+    }};
+}
+
+pub(crate) use {function, method};

@@ -1,0 +1,37 @@
+//! Memory outside of Ruby's heap that an object uses: the collector runs more often when there is much of it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Smaller changes are not reported, in bytes.
+const STEP: usize = 64 << 10;
+
+/// How much memory was reported for one object; given back when the object is freed.
+#[derive(Default)]
+pub(crate) struct Accounted(AtomicUsize);
+
+impl Accounted {
+    /// The object uses `len` bytes now.
+    #[inline]
+    pub(crate) fn set(&self, len: usize) {
+        if len.abs_diff(self.0.load(Ordering::Relaxed)) >= STEP {
+            self.report(len);
+        }
+    }
+
+    #[cold]
+    fn report(&self, len: usize) {
+        let before = self.0.swap(len, Ordering::Relaxed);
+        // SAFETY: the GVL is held; nothing is borrowed while the collector may run.
+        unsafe { rb_sys::rb_gc_adjust_memory_usage((len as isize - before as isize) as _) };
+    }
+}
+
+impl Drop for Accounted {
+    fn drop(&mut self) {
+        let reported = *self.0.get_mut();
+        if reported > 0 {
+            // SAFETY: less memory never starts the collector, which may be running here.
+            unsafe { rb_sys::rb_gc_adjust_memory_usage(-(reported as isize) as _) };
+        }
+    }
+}

@@ -1,0 +1,394 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+require "open3"
+require "rbconfig"
+require "timeout"
+
+# Misuse and accidents that must not end the process, nor leave an object unusable. Each script runs in a process of its own.
+class SoundnessTest < Wireloom::TestCase
+  LIB = File.expand_path("../lib", __dir__)
+  SOURCES = File.expand_path("../ext/wireloom/src", __dir__)
+
+  # The output of a script, which has to end by itself within a minute.
+  def run_script(script)
+    out = status = nil
+    Open3.popen2e(RbConfig.ruby, "-W0", "-I#{LIB}", "-e", script) do |stdin, stdouterr, thread|
+      stdin.close
+      begin
+        Timeout.timeout(60) { out = stdouterr.read }
+      rescue Timeout::Error
+        Process.kill(:KILL, thread.pid)
+        flunk "the script hangs"
+      end
+      status = thread.value
+    end
+    assert status.success?, "#{status}\n#{out.lines.first(25).join}"
+    out
+  end
+
+  def test_the_first_calls_are_made_by_many_ractors
+    3.times do
+      assert_equal "8\n", run_script(<<~RUBY)
+        require "wireloom/drop_in/http_2"
+        require "wireloom/drop_in/websocket_driver"
+        ractors = Array.new(8) do
+          Ractor.new do
+            Ractor.receive
+            client = Wireloom::HTTP2::Client.new
+            server = Wireloom::HTTP2::Server.new
+            client.request([[":method", "GET"], [":scheme", "http"], [":authority", "x"], [":path", "/"]], end_stream: true)
+            requests = server.receive(client.take_output).grep(Wireloom::HTTP2::Request)
+            begin
+              server.respond(99, [[":status", "200"]])
+            rescue Wireloom::HTTP2::Error
+              requests << :refused
+            end
+            HTTP2::Client.new.send_connection_preface
+            requests.size == 2
+          end
+        end
+        ractors.each { |ractor| ractor.send(:go) }
+        puts ractors.count { |ractor| ractor.respond_to?(:value) ? ractor.value : ractor.take }
+      RUBY
+    end
+  end
+
+  def test_a_frame_buffer_holds_all_of_a_frame
+    assert_equal "true\n", run_script(<<~RUBY)
+      require "wireloom/drop_in/http_2"
+      buffer = HTTP2::FrameBuffer.new
+      300.times do |at|
+        buffer << { type: :data, payload: "x" * 100, method: "method " + at.to_s * 30, error: ("error" + at.to_s).to_sym,
+                    trailer: ["trailer " + at.to_s * 30] }
+        GC.start if at % 50 == 0
+      end
+      200.times { "filler" * 30; ["filler"] * 9 }
+      GC.start
+      GC.compact if GC.respond_to?(:compact)
+      200.times { "filler" * 30; ["filler"] * 9 }
+      puts (0...300).all? { |at|
+        frame = buffer.retrieve(1000)
+        frame[:method] == "method " + at.to_s * 30 && frame[:trailer] == ["trailer " + at.to_s * 30] &&
+          frame[:error] == ("error" + at.to_s).to_sym
+      }
+    RUBY
+  end
+
+  def test_settings_whose_numbers_are_converted_by_the_application
+    assert_equal "ok\n", run_script(<<~RUBY)
+      require "wireloom/drop_in/http_2"
+      class Number
+        def initialize(number) = @number = number
+
+        def to_int
+          $pairs&.clear
+          GC.start
+          500.times { "garbage" * 20 }
+          @number
+        end
+      end
+      framer = HTTP2::Framer.new
+      20.times do
+        $pairs = Array.new(6) { [:settings_max_concurrent_streams, Number.new(2**40 % 1000 + 7)] }
+        begin
+          framer.generate({ type: :settings, stream: 0, payload: $pairs })
+        rescue TypeError, HTTP2::Error::Error, IndexError
+        end
+        server = HTTP2::Server.new
+        $pairs = [[:settings_initial_window_size, Number.new(70_000)], [:settings_max_frame_size, Number.new(20_000)]]
+        begin
+          server.settings($pairs)
+        rescue TypeError, HTTP2::Error::Error
+        end
+      end
+      puts "ok"
+    RUBY
+  end
+
+  def test_no_memory_for_a_message
+    skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
+    assert_equal "NoMemoryError\ntrue\n3\ntrue\n", run_script(<<~RUBY)
+      require "wireloom/drop_in/websocket_driver"
+      socket = Struct.new(:env) { def write(bytes) = true }.new({ "REQUEST_METHOD" => "GET", "HTTP_CONNECTION" => "Upgrade",
+        "HTTP_UPGRADE" => "websocket", "HTTP_SEC_WEBSOCKET_KEY" => "x", "HTTP_SEC_WEBSOCKET_VERSION" => "13" })
+      driver = WebSocket::Driver::Hybi.new(socket, max_length: 1 << 30)
+      driver.start
+      driver.on(:message) { |event| puts event.data.bytesize }
+      header = [0x82, 127, 300 << 20].pack("CCQ>")
+      chunk = "x" * (1 << 20)
+      GC.start
+      pages = File.read("/proc/self/statm").split[0].to_i
+      Process.setrlimit(:AS, pages * 4096 + (150 << 20))
+      driver.parse(header)
+      begin
+        300.times { driver.parse(chunk) }
+      rescue NoMemoryError => e
+        puts e.class
+      end
+      Process.setrlimit(:AS, Process::RLIM_INFINITY) rescue nil
+      # Nothing is borrowed, and nothing of the broken message is delivered.
+      driver.parse("\\x82\\x01x")
+      puts driver.close
+      puts driver.instance_variable_get(:@ready_state) + 1
+      codec = driver.instance_variable_get(:@codec)
+      codec.stop
+      puts codec.parse("\\x82\\x01x", driver).nil?
+    RUBY
+  end
+
+  def test_exceptions_of_the_application_call_back
+    assert_equal "ok\n", run_script(<<~'RUBY')
+      require "wireloom/drop_in/http_2"
+      require "wireloom/drop_in/websocket_driver"
+      $connections = []
+      reenter = Module.new do
+        def initialize(*)
+          super
+          return if $reentered
+
+          $reentered = true
+          $connections.each do |connection|
+            connection.respond_to?(:input?) && connection.input?
+            connection.respond_to?(:receive) && connection.receive("".b)
+            connection.respond_to?(:output?) && connection.output?
+            connection.respond_to?(:take_output) && connection.take_output
+          rescue StandardError
+            nil
+          end
+          $reentered = false
+        end
+      end
+      [HTTP2::Error::Error, Wireloom::HTTP2::Error, Wireloom::WebSocket::Error, Wireloom::InternalError,
+       *Wireloom::HTTP2.constants.map { |name| Wireloom::HTTP2.const_get(name) }.grep(Class).select { |c| c < Struct },
+       *Wireloom::WebSocket.constants.map { |name| Wireloom::WebSocket.const_get(name) }.grep(Class).select { |c| c < Struct }
+      ].each { |type| type.prepend(reenter) }
+      frames = ["\0\0\x01\x06\0\0\0\0\0x", "\0\0\x05\x04\0\0\0\0\0xxxxx", "\0\0\0\x01\x08\0\0\0\x01", "\xFF" * 30]
+      frames.each do |frame|
+        server = HTTP2::Server.new
+        $connections = [server]
+        begin
+          server << "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".b + frame.b
+        rescue HTTP2::Error::Error
+        end
+        server = Wireloom::HTTP2::Server.new
+        $connections = [server]
+        server.receive("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".b + frame.b)
+        server.respond(5, []) rescue nil
+      end
+      client = Wireloom::WebSocket::Client.new("ws://x")
+      server = Wireloom::WebSocket::Server.new
+      $connections = [client, server]
+      server.receive(client.take_output)
+      server.accept
+      client.receive(server.take_output)
+      client.text("\xFF") rescue nil
+      client.text("a")
+      client.ping("b")
+      client.close
+      server.receive(client.take_output)
+      client.receive(server.take_output)
+      server.accept rescue nil
+      puts "ok"
+    RUBY
+  end
+
+  def test_overridden_methods_of_string_io
+    assert_equal "ok\n", run_script(<<~'RUBY')
+      require "wireloom/drop_in/protocol_websocket"
+      require "stringio"
+      io = StringIO.new("\x81\x01a".b * 10)
+      [nil, 5, :symbol, [], Object.new, "\x81\x05shorter than pos"].each do |answer|
+        StringIO.class_eval { define_method(:string) { answer } }
+        begin
+          Protocol::WebSocket::Framer.new(io).read_frame
+        rescue StandardError
+        end
+      end
+      [nil, -1, 2**70, "1", 2**62 - 1].each do |answer|
+        StringIO.class_eval { define_method(:string) { "\x81\x01a".b } }
+        StringIO.class_eval { define_method(:pos) { answer } }
+        begin
+          Protocol::WebSocket::Framer.new(io).read_frame
+        rescue StandardError
+        end
+      end
+      puts "ok"
+    RUBY
+  end
+
+  def test_a_foreign_struct_for_events
+    assert_equal "TypeError\n" * 5 + "ok\n", run_script(<<~RUBY)
+      require "wireloom"
+      [Struct.new(:a, :b, :c, :d, :e, :f, :g, :h, :i), Struct, Class.new, String, Class.new(Struct)].each do |type|
+        Wireloom::DriverCodec.new(type, 100, false, false, false)
+      rescue TypeError => e
+        puts e.class
+      end
+      begin
+        Wireloom::DriverCodec.allocate
+      rescue TypeError
+        puts "ok"
+      end
+    RUBY
+  end
+
+  def test_masking_keys_after_a_fork
+    skip "no fork" unless Process.respond_to?(:fork)
+    assert_equal "0\n", run_script(<<~'RUBY')
+      require "wireloom/drop_in/websocket_driver"
+      codec = Wireloom::DriverCodec.new(WebSocket::Driver::MessageEvent, 100, false, false, false)
+      client = Wireloom::WebSocket::Client.new("ws://x")
+      server = Wireloom::WebSocket::Server.new
+      server.receive(client.take_output)
+      server.accept
+      client.receive(server.take_output)
+      keys = lambda do
+        Array.new(8) { codec.frame(1, "", nil, true)[2, 4].unpack1("H*") } +
+          Array.new(8) { client.text(""); client.take_output[2, 4].unpack1("H*") } +
+          Array.new(8) { client.receive("\x89\x00".b); client.take_output[2, 4].unpack1("H*") }
+      end
+      keys.call
+      reader, writer = IO.pipe
+      2.times { fork { writer.puts keys.call } }
+      Process.waitall
+      writer.close
+      all = reader.read.split + keys.call
+      puts 72 - all.uniq.size
+    RUBY
+  end
+
+  def test_a_stream_lives_until_its_last_listener_has_returned
+    assert_equal "true\n", run_script(<<~RUBY)
+      require "wireloom/drop_in/http_2"
+      headers = [[":method", "GET"], [":scheme", "http"], [":authority", "x"], [":path", "/"]]
+      closed = 0
+      client = HTTP2::Client.new
+      server = HTTP2::Server.new
+      client.on(:frame) { |bytes| server << bytes }
+      server.on(:frame) { |bytes| client << bytes }
+      server.on(:stream) do |stream|
+        3.times do
+          stream.on(:close) do
+            GC.start
+            200.times { HTTP2::Stream.allocate; "garbage" * 9 }
+            closed += 1
+          end
+        end
+        stream.on(:half_close) { stream.headers([[":status", "200"]], end_stream: true) }
+      end
+      20.times { client.new_stream.headers(headers, end_stream: true) }
+      puts closed == 60
+    RUBY
+  end
+
+  def test_a_string_that_overrides_force_encoding
+    assert_equal "[nil, true]\n", run_script(<<~'RUBY')
+      require "wireloom/drop_in/protocol_websocket"
+      class Sly < String
+        def force_encoding(*)
+          replace("\xFF\xFF".b)
+          self
+        end
+      end
+      text = Wireloom::ProtocolWebSocket.text(Sly.new("abc"))
+      p [Wireloom::ProtocolWebSocket.text(Sly.new("\xFF")), text == "abc" && text.valid_encoding?]
+    RUBY
+  end
+
+  def test_memory_outside_of_the_heap_is_accounted
+    assert_equal "true\n", run_script(<<~RUBY)
+      require "wireloom"
+      client = Wireloom::WebSocket::Client.new("ws://x", max_queued_length: 1 << 30)
+      server = Wireloom::WebSocket::Server.new
+      server.receive(client.take_output)
+      server.accept
+      client.receive(server.take_output)
+      message = "x" * (4 << 20)
+      GC.start
+      GC.disable
+      before = GC.stat(:malloc_increase_bytes)
+      client.binary(message)
+      puts GC.stat(:malloc_increase_bytes) - before > 3 << 20
+    RUBY
+  end
+
+  def test_a_header_that_is_too_long
+    require "wireloom"
+    assert_raises(ArgumentError) { Wireloom::HPACK::Encoder.new.encode([["a", "b" * ((64 << 20) + 1)]]) }
+  end
+
+  def test_objects_can_be_moved
+    skip "no compaction" unless GC.respond_to?(:verify_compaction_references)
+    assert_equal "true\n", run_script(<<~'RUBY')
+      require "wireloom/drop_in/http_2"
+      require "wireloom/drop_in/websocket_driver"
+      require "wireloom/drop_in/protocol_websocket"
+      headers = [[":method", "GET"], [":scheme", "http"], [":authority", "x"], [":path", "/" + "p" * 40], ["x-" + "n" * 40, "v" * 40]]
+      client, server = HTTP2::Client.new, HTTP2::Server.new
+      client.on(:frame) { |bytes| server << bytes }
+      server.on(:frame) { |bytes| client << bytes }
+      heads = []
+      server.on(:stream) { |stream| stream.on(:headers) { |head| heads << head } }
+      stream = client.new_stream
+      stream.headers(headers)
+      stream.data("x" * 100_000, end_stream: false)
+      encoder, decoder = Wireloom::HPACK::Encoder.new, Wireloom::HPACK::Decoder.new
+      decoder.decode(encoder.encode(headers))
+      driver = WebSocket::Driver::Hybi.new(Struct.new(:url) { def write(bytes) = true }.new("ws://x"), masking: true)
+      codec = driver.instance_variable_get(:@codec)
+      codec.parse("\x01\x03abc".b, driver)
+      utf8 = Wireloom::ProtocolWebSocket::Utf8.new
+      GC.verify_compaction_references(toward: :empty, **(RUBY_VERSION < "3.2" ? { double_heap: true } : { expand_heap: true }))
+      GC.compact
+      stream.data("y", end_stream: true)
+      codec.parse("\x80\x01d".b, driver) == Wireloom::DriverCodec::MESSAGE && exit(2)
+      GC.start
+      client.new_stream.headers(headers)
+      puts codec.parse(nil, driver).nil? && heads.size == 2 && heads.all?(headers) && decoder.decode(encoder.encode(headers)) == headers
+    RUBY
+  end
+
+  # What follows reads the sources: rules that the types cannot keep alone.
+
+  def sources
+    Dir[File.join(SOURCES, "**/*.rs")].to_h { |path| [path.delete_prefix("#{SOURCES}/"), File.read(path)] }
+  end
+
+  def assert_nowhere(pattern, except: [])
+    found = sources.except(*except).flat_map do |name, text|
+      text.lines.grep(pattern).grep_v(%r{\A\s*//}).map { |line| "#{name}: #{line.strip}" }
+    end
+    assert_empty found
+  end
+
+  def test_exported_methods_go_through_the_guard
+    # Those of magnus raise `fatal` for a panic.
+    assert_nowhere(/magnus::(method|function)!|use magnus::.*\b(method|function)\b/, except: ["guard.rs"])
+    assert_nowhere(/\A    (Error|DataTypeFunctions).*\b(method|function)\b/)
+    defined = sources.sum { |_, text| text.scan(/define_(?:private_|singleton_)?method\(/).size }
+    guarded = sources.sum do |_, text|
+      text.scan(/define_(?:private_|singleton_)?method\(\s*(?:"[^"]+"|name),\s*(?:method!|function!|\w+ as RawMethod)/).size
+    end
+    assert_equal defined, guarded
+    raw = sources.flat_map { |_, text| text.scan(/(\w+) as RawMethod/).flatten }
+    raw.each do |name|
+      body = sources.values.filter_map { |text| text[/unsafe extern "C" fn #{name}\(.*?\n}/m] }.first
+      assert_match(/unsafe \{\s*enter\(/, body)
+    end
+  end
+
+  def test_objects_in_memory_are_held
+    assert_nowhere(/RefCell/, except: ["exclusive.rs", "scratch.rs"])
+    assert_nowhere(/\b(Opaque|BoxValue|Lazy)\b/)
+    assert_nowhere(/get_or_init/, except: ["clock.rs"])
+    assert_nowhere(/unsafe impl.* (Send|Sync) /, except: ["held.rs", "http2/drop_in/frame.rs"])
+    assert_nowhere(/Vec<.*\bVALUE\b/)
+    # `VALUE` is a number to the compiler: only these, which live on the stack or are static, have such a field.
+    # In `Names` it is in the type of a function.
+    on_the_stack = %w[Held Owner Frame Opening Emission Window List Symbols Names]
+    structs = sources.flat_map { |_, text| text.scan(/struct (\w+)[^;{(]*(?:\{(.*?)\n\s*\}|\(([^;]*)\);)/m) }
+    refute_empty structs
+    assert_empty structs.select { |_, fields, tuple| (fields || tuple).match?(/\bVALUE\b/) }.map(&:first) - on_the_stack
+  end
+end
