@@ -15,6 +15,7 @@ use super::deadlines::{Deadlines, Timer};
 use super::deferred::Deferred;
 use super::head::Incoming;
 use super::memory_report::MemoryReport;
+use super::output_ahead::OutputAhead;
 use super::read_buffer::ReadBuffer;
 use super::requests::Requests;
 use super::shared::{DriverState, Locked, Reported, Shared, State};
@@ -43,6 +44,7 @@ pub(crate) struct Driver {
     prefix: &'static [u8],
     /// The transport did not accept all of the last write.
     blocked: bool,
+    output_ahead: OutputAhead,
     deadlines: Deadlines,
     idle: IdleTimer,
     drain: Drain,
@@ -84,12 +86,16 @@ impl Driver {
     /// # Errors
     /// A setting is out of range.
     pub(crate) fn new(io: Io, role: Role, config: Config) -> Result<Self, Error> {
-        Ok(Self::with_shared(io, Shared::new(role, config)?))
+        Ok(Self::with_shared(io, Shared::new(role, config)?, config.output_ahead))
     }
 
-    /// Drives a connection that exists already.
-    pub(crate) fn with_shared(io: Io, shared: Arc<Shared>) -> Self {
+    /// Drives a connection that exists already. `output_ahead` is as configured.
+    pub(crate) fn with_shared(io: Io, shared: Arc<Shared>, output_ahead: usize) -> Self {
+        io.limit_unsent(OutputAhead::UNSENT_MAX);
+        let output_ahead = OutputAhead::new(output_ahead);
+        shared.lock().core.set_output_ahead(output_ahead.len());
         Self {
+            output_ahead,
             io,
             shared,
             input: ReadBuffer::default(),
@@ -303,6 +309,7 @@ impl Driver {
             if count == 0 {
                 break;
             }
+            let offered: usize = slices[..count].iter().map(|slice| slice.len()).sum();
             let written = if count == 1 {
                 self.io.poll_write(cx, &[IoSlice::new(slices[0])])
             } else {
@@ -315,6 +322,7 @@ impl Driver {
                     let prefix_len = len.min(self.prefix.len());
                     self.prefix = &self.prefix[prefix_len..];
                     state.core.transmitted(len - prefix_len);
+                    self.adapt_output_ahead(state, len, len < offered);
                 }
                 Poll::Ready(Err(error)) => {
                     state.core.handle_eof();
@@ -323,6 +331,7 @@ impl Driver {
                 }
                 Poll::Pending => {
                     self.blocked = true;
+                    self.adapt_output_ahead(state, 0, true);
                     return Ok(());
                 }
             }
@@ -330,6 +339,14 @@ impl Driver {
         match self.io.poll_flush(cx) {
             Poll::Ready(flushed) => flushed,
             Poll::Pending => Ok(()),
+        }
+    }
+
+    fn adapt_output_ahead(&mut self, state: &mut State, written: usize, blocked: bool) {
+        let before = self.output_ahead.len();
+        self.output_ahead.handle_written(written, blocked);
+        if self.output_ahead.len() != before {
+            state.core.set_output_ahead(self.output_ahead.len());
         }
     }
 

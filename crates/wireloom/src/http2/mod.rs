@@ -22,7 +22,7 @@
 //!   a complete response resets with NO_ERROR (RFC 9113 §8.1).
 //! - [`Tunnel`] makes a transport of the two.
 //!
-//! Layers: `sync -> head, recv_buffer, read_buffer, deadlines, timers, unread, memory_report -> slots, deferred -> shared -> recv_stream,
+//! Layers: `sync -> head, recv_buffer, read_buffer, deadlines, timers, unread, memory_report, output_ahead -> slots, deferred -> shared -> recv_stream,
 //! send_stream -> requests, tunnel -> driver`.
 
 mod deadlines;
@@ -30,6 +30,7 @@ mod deferred;
 mod driver;
 mod head;
 mod memory_report;
+mod output_ahead;
 mod read_buffer;
 mod recv_buffer;
 mod recv_stream;

@@ -176,7 +176,8 @@ impl Connection {
         let Self { io, origin, config, registry, seat, bytes, .. } = self;
         let (driver, first) = match upgraded.map(|upgraded| *upgraded) {
             Some((shared, key, request)) => {
-                (Driver::with_shared(io, shared).with_prefix(SWITCHING_TO_HTTP2), Some((key, request)))
+                let driver = Driver::with_shared(io, shared, config.http2.output_ahead);
+                (driver.with_prefix(SWITCHING_TO_HTTP2), Some((key, request)))
             }
             // The configuration is judged when the server begins.
             None => match Driver::new(io, Http2Role::Server, http2_config(&config)) {

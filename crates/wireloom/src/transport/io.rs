@@ -90,6 +90,21 @@ impl Io {
         }
     }
 
+    /// Bounds the bytes that the kernel accepts before it can send them, where it can: what is written later may be more urgent.
+    pub(crate) fn limit_unsent(&self, len: u32) {
+        let tcp = match self {
+            Self::Tcp(io) => io,
+            #[cfg(feature = "tls")]
+            Self::Tls(io) => io.get_ref().0,
+            Self::Tunnel(_) | Self::Other(_) => return,
+        };
+        #[cfg(any(target_os = "android", target_os = "linux"))]
+        // Without it, urgent responses are late.
+        let _ = socket2::SockRef::from(tcp).set_tcp_notsent_lowat(len);
+        #[cfg(not(any(target_os = "android", target_os = "linux")))]
+        let _ = (tcp, len);
+    }
+
     /// What was written and is not with the peer yet need not get there: once this is dropped the peer is told of a reset,
     /// and nothing is kept for it. A stream of HTTP/2 does so by itself.
     pub(crate) fn abandon(&self) {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod latency;
 mod memory;
 mod peer;
 mod requests;
@@ -15,6 +16,8 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
     let kind = "application/octet-stream";
     Ok(match request.path() {
         "/hello" => Response::text(200, "hello\n").with_header("X-Mixed-Case", "1").unwrap(),
+        "/large" => Response::new(200).with_body(kind, vec![7; 30 << 20]),
+        "/small" => Response::new(200).with_body(kind, vec![7; 20_000]),
         "/version" => Response::text(200, format!("{:?}", request.version())),
         "/host" => Response::text(200, String::from_utf8_lossy(request.header("Host").unwrap_or_default())),
         "/cookie" => {

@@ -134,6 +134,18 @@ impl Peer {
         }
     }
 
+    /// Content to the end of a stream whose head was seen, in bytes.
+    pub(crate) async fn whole_content(&mut self, key: StreamKey) -> usize {
+        let mut len = 0;
+        loop {
+            match self.next(key.id()).await {
+                Seen::Data(data) => len += data.len(),
+                Seen::End => return len,
+                other => panic!("{other:?} after {len} bytes"),
+            }
+        }
+    }
+
     /// `len` bytes of content.
     pub(crate) async fn content(&mut self, key: StreamKey, len: usize) -> Vec<u8> {
         let mut content = Vec::new();
