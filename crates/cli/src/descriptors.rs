@@ -1,13 +1,12 @@
-//! The limit on open files, which is the limit on connections. Shells hand down a low one for the sake of programs that
-//! use `select`; there is none here.
+//! The limit on open files, which limits connections. Shells start programs with a low soft limit, for compatibility with `select`.
 
-/// Raises it as far as this user may, as Go's and Java's runtimes do.
+/// Raises the soft limit to the hard limit, as the runtimes of Go and Java do.
 #[cfg(unix)]
 pub(crate) fn raise_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        // Where it is not granted the old one holds.
+        // If this is not permitted, the old limit stays.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
 }

@@ -1,18 +1,20 @@
-//! What the command says to the shell when it ends. Scripts rely on these numbers.
+//! Exit codes. Scripts rely on these numbers; the help and the manual pages document them.
 
-/// The exit codes. 2 is clap's, for arguments that make no sense.
+/// How the command ends. 2 is also what clap uses for invalid arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// All went well: the connection was closed with 1000, 1001 or without a code.
-    Done = 0,
-    /// It could not begin: the address is taken, the host cannot be reached, the handshake failed.
-    NotBegun = 1,
-    /// The arguments make no sense.
+    /// Success: closed with 1000, 1001 or without a code; or a response below 400.
+    Success = 0,
+    /// No connection: the address is in use, the host cannot be reached, the handshake failed or timed out.
+    NoConnection = 1,
+    /// The arguments are invalid, or the input cannot be sent.
     Usage = 2,
-    /// The peer closed with another code.
-    Closed = 3,
-    /// What was expected did not come.
-    Unexpected = 4,
-    /// The connection was cut, the peer broke the protocol, or the output cannot be written.
-    Cut = 5,
+    /// The peer closed with another code, or answered with a status of 400 or more.
+    Refused = 3,
+    /// `--expect` or `--count` was not met.
+    Unmet = 4,
+    /// The connection broke, the peer violated the protocol or a limit, or the output cannot be written.
+    Broken = 5,
+    /// The response did not arrive in time.
+    TimedOut = 6,
 }

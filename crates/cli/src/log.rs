@@ -1,5 +1,5 @@
-//! The log of `wireloom serve`: events of `tracing`, as lines or as JSON, on the standard error. Nothing that may be a
-//! secret is put into one: no query, no header, no message.
+//! The log of `wireloom serve`: `tracing` events, as text or as JSON, on the standard error. Queries, headers and messages may contain
+//! secrets and are never logged.
 
 use std::io;
 
@@ -8,8 +8,8 @@ use tracing::level_filters::LevelFilter;
 use crate::args::{LogFormat, LogLevel};
 use crate::terminal;
 
-/// Begins to log. Once a process.
-pub(crate) fn begin(format: LogFormat, level: LogLevel) {
+/// Installs the subscriber. Call it once per process.
+pub(crate) fn init(format: LogFormat, level: LogLevel) {
     let level = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -20,7 +20,7 @@ pub(crate) fn begin(format: LogFormat, level: LogLevel) {
     let log = tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_max_level(level)
-        // Nobody may listen to it any more.
+        // The standard error may be closed.
         .log_internal_errors(false);
     match format {
         LogFormat::Text => log.with_ansi(terminal::has_colours(&io::stderr())).with_target(false).init(),

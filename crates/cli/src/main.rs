@@ -1,4 +1,4 @@
-//! The command `wireloom`. It owns arguments, output and exit codes; what it does is the crate `wireloom`.
+//! The command `wireloom`: arguments, input and output, exit codes. The protocols are the crate `wireloom`.
 
 mod args;
 mod cmd;
@@ -6,6 +6,7 @@ mod descriptors;
 mod exit;
 mod log;
 mod routes;
+mod signals;
 mod terminal;
 
 use std::process::ExitCode;

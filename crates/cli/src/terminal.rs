@@ -1,4 +1,4 @@
-//! What is shown to a person: colours only where they are wanted, and nothing that steers the terminal.
+//! Text for a terminal: colours only where they are wanted, and no control characters from a peer.
 
 use std::fmt::{Display, Write as _};
 use std::io::{self, IsTerminal, Write as _};
@@ -9,19 +9,39 @@ pub(crate) fn has_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && !forbidden
 }
 
-/// Says what went wrong. Unlike `eprintln!` it does not mind that nobody listens any more.
-pub(crate) fn say_error(text: impl Display) {
+/// Prints an error message. Unlike `eprintln!` it does not panic when the standard error is closed.
+pub(crate) fn print_error(text: impl Display) {
+    let text = visible(&text.to_string());
     let _ = writeln!(io::stderr(), "wireloom: {text}");
 }
 
-/// What a peer sent, with its control characters made visible.
+/// Text from a peer with its control characters escaped, except tabs and line breaks.
 pub(crate) fn visible(text: &str) -> String {
+    escape(text, |char| char == '\t' || char == '\n')
+}
+
+/// As [`visible`], for text that is part of one line: line breaks are escaped too.
+pub(crate) fn visible_line(text: &str) -> String {
+    escape(text, |char| char == '\t')
+}
+
+/// JSON with the control characters escaped that JSON itself allows in strings.
+pub(crate) fn visible_json(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for char in json.chars() {
+        if is_control(char) {
+            let _ = write!(out, "\\u{:04x}", u32::from(char));
+        } else {
+            out.push(char);
+        }
+    }
+    out
+}
+
+fn escape(text: &str, is_allowed: impl Fn(char) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
-        // The others that steer: the order of writing, and what ends a line.
-        let steers = char.is_control()
-            || matches!(char, '\u{200E}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
-        if steers && char != '\t' && char != '\n' {
+        if is_control(char) && !is_allowed(char) {
             out.extend(char.escape_default());
         } else {
             out.push(char);
@@ -30,10 +50,16 @@ pub(crate) fn visible(text: &str) -> String {
     out
 }
 
-/// Bytes that are no text: how many, and the first of them.
+/// Control characters, directional formatting, which reorders text, and the separators that end a line.
+fn is_control(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{200E}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The length of a binary message and its first bytes in hexadecimal.
 pub(crate) fn binary(bytes: &[u8]) -> String {
     const SHOWN: usize = 32;
-    let mut out = format!("({} bytes)", bytes.len());
+    let mut out = format!("({})", count(bytes.len() as u64, "byte"));
     for byte in bytes.iter().take(SHOWN) {
         let _ = write!(out, " {byte:02x}");
     }
@@ -43,20 +69,29 @@ pub(crate) fn binary(bytes: &[u8]) -> String {
     out
 }
 
+/// `1 message`, `2 messages`.
+pub(crate) fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn shows_what_would_steer_the_terminal() {
+    fn escapes_control_characters() {
         assert_eq!(visible("häßlich\t😀\n"), "häßlich\t😀\n");
         assert_eq!(visible("\x1b[2J\r\x07\u{9b}"), "\\u{1b}[2J\\r\\u{7}\\u{9b}");
         assert_eq!(visible("\u{202E}abc"), "\\u{202e}abc");
+        assert_eq!(visible_line("a\nb"), "a\\nb");
+        assert_eq!(visible_json("\"\u{9b}\u{202E}\""), r#""\u009b\u202e""#);
     }
 
     #[test]
-    fn shows_the_begin_of_binary_messages() {
+    fn shows_the_first_bytes_of_binary_messages() {
         assert_eq!(binary(&[0, 255]), "(2 bytes) 00 ff");
+        assert_eq!(binary(&[7]), "(1 byte) 07");
         assert!(binary(&[1; 100]).ends_with(" 01 …"));
     }
 }

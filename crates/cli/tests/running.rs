@@ -15,7 +15,7 @@ use wireloom::{ClientTls, Connector};
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 
 /// Longer than any of this takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Running {
     child: Child,
@@ -55,7 +55,7 @@ impl Running {
                 }
             }
         };
-        timeout(PATIENCE, line).await.unwrap_or_else(|_| panic!("{words} is never logged"))
+        timeout(DEADLINE, line).await.unwrap_or_else(|_| panic!("{words} is never logged"))
     }
 
     fn signal(&self, signal: &str) {
@@ -64,7 +64,7 @@ impl Running {
     }
 
     async fn exit_code(&mut self) -> Option<i32> {
-        timeout(PATIENCE, self.child.wait()).await.unwrap().unwrap().code()
+        timeout(DEADLINE, self.child.wait()).await.unwrap().unwrap().code()
     }
 }
 
@@ -123,10 +123,10 @@ async fn the_first_signal_waits_for_clients_and_the_second_does_not() {
         running.signal(signals[0]);
         running.logged("shutting down").await;
         let refused = async { while tokio::net::TcpStream::connect(&running.address).await.is_ok() {} };
-        timeout(PATIENCE, refused).await.expect("it still listens");
+        timeout(DEADLINE, refused).await.expect("it still listens");
         assert!(running.child.try_wait().unwrap().is_none());
         running.signal(signals[1]);
-        running.logged("cutting what is left").await;
+        running.logged("disconnecting the remaining clients").await;
         assert_eq!(running.exit_code().await, Some(0), "{signals:?}");
     }
 }

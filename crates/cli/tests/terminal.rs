@@ -15,7 +15,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::LocalModes;
 
 /// Longer than any of this takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(30);
 
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 
@@ -93,7 +93,7 @@ impl Person {
 
     /// Waits until keys reach the editor: before that the terminal itself would heed some of them.
     fn is_asked(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + DEADLINE;
         while rustix::termios::tcgetattr(&self.keys).unwrap().local_modes.contains(LocalModes::ICANON) {
             assert!(Instant::now() < deadline, "nothing is asked");
             std::thread::sleep(Duration::from_millis(2));
@@ -101,7 +101,7 @@ impl Person {
     }
 
     fn waits_for(&mut self, texts: &[&str]) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + DEADLINE;
         loop {
             if let Some(end) = texts.iter().find_map(|text| Some(self.seen.find(text)? + text.len())) {
                 self.seen.drain(..end);
@@ -170,5 +170,58 @@ fn the_terminal_is_given_back_when_the_peer_closes() {
     assert_eq!(status.code(), Some(0));
     let modes = rustix::termios::tcgetattr(&person.keys).unwrap().local_modes;
     assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO));
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+/// What is left on the line of the cursor: the text behind the last line break, without escape sequences.
+fn last_line(output: &str) -> String {
+    let line = output.rsplit('\n').next().unwrap_or_default();
+    let mut shown = String::new();
+    let mut chars = line.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '\x1b' => drop(chars.by_ref().find(|char| char.is_ascii_alphabetic())),
+            '\r' => shown.clear(),
+            char => shown.push(char),
+        }
+    }
+    shown
+}
+
+#[test]
+fn ctrl_c_leaves_a_clean_terminal() {
+    let (_served, url) = serve();
+    let home = home("interrupted");
+    let mut person = Person::sits_down(&url, &home);
+    person.types("unfinished\x03");
+    let status = person.child.wait().unwrap();
+    assert_eq!(status.code(), Some(0));
+    let modes = rustix::termios::tcgetattr(&person.keys).unwrap().local_modes;
+    assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO));
+    while let Ok(bytes) = person.shown.recv_timeout(Duration::from_millis(300)) {
+        person.seen += &String::from_utf8_lossy(&bytes);
+    }
+    // The next prompt of the shell begins in the first column of an empty line, and no prompt of ours is above it.
+    assert_eq!(last_line(&person.seen), "", "{:?}", person.seen);
+    let (_, after) = person.seen.rsplit_once("unfinished").unwrap();
+    assert!(!after.contains("> "), "{after:?}");
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+#[test]
+fn commands_ping_send_binary_and_close() {
+    let (_served, url) = serve();
+    let home = home("commands");
+    let mut person = Person::sits_down(&url, &home);
+    person.types("/ping\r");
+    person.waits_for(&["< pong, 0 bytes, round trip "]);
+    person.types("/binary 00ff\r");
+    person.sees("(2 bytes) 00 ff");
+    person.types("//text\r");
+    person.sees("/text");
+    person.types("/nonsense\r");
+    person.waits_for(&["commands are /ping, /close and /binary"]);
+    person.types("/close 4000 enough\r");
+    assert_eq!(person.leaves(), 0);
     std::fs::remove_dir_all(home).unwrap();
 }

@@ -1,33 +1,55 @@
 //! The arguments of `wireloom connect`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, ValueEnum};
 
 use super::value;
 
 const AFTER: &str = "\
-Lines of the standard input are sent, each as a message; messages go to the standard output, each
-on a line. At the end of the input the connection is closed, and what still arrives is printed.
+With a ws:// or wss:// URL, connect opens a WebSocket. Each line of the standard input is sent as a
+message, and each message received is printed on a line. On a terminal lines can be edited, and the
+arrow keys recall earlier ones; a line that begins with a space is not kept. Control characters in
+messages are escaped on a terminal.
 
-For scripts: --send says what to send instead of the input, which is not read then. With --expect
-or --count the lines of a pipe or a file are sent, those of a terminal are not read, and the
-connection stays open until all that was asked for has come, or --timeout ends it.
+When the input ends, connect goes on receiving. It closes the WebSocket
+  on a terminal (Ctrl-D): at once;
+  if the input was empty (</dev/null, cron): never; it ends when the server closes;
+  otherwise: after --linger without a message, or after 250ms when there were as many messages as
+  lines sent. If there were fewer, it says so.
+--no-close never closes, --recv-only does not read the input, and --expect and --count close once
+they are met. SIGINT and SIGTERM close with 1001. What the server sent before its Close is printed.
 
-On a terminal lines can be edited, and the arrow keys find earlier ones; a line that begins with a
-space is not kept. What a peer sends cannot steer the terminal.
+For scripts: --send sends a message instead of the input, which is not read then. With --expect or
+--count the lines of a pipe or file are sent, but those of a terminal are not read.
 
-With an http:// or https:// URL a request is made, over HTTP/2 or, where the server has nothing
-newer and --http2 is not given, over HTTP/1.1; the content of the response is printed as it comes.
+With an http:// or https:// URL, connect makes a request and prints the content of the response.
+http:// uses HTTP/1.1, or HTTP/2 with --http2; https:// uses what the server prefers (ALPN).
+
+Commands on a terminal:
+  /ping [TEXT]          send a ping; the round-trip time is printed
+  /close [CODE REASON]  close the WebSocket, with 1000 if no code is given
+  /binary HEX           send a binary message
+  //TEXT                send a text message that begins with a slash
+
+Formats of --in and --out:
+  lines     a message per line
+  raw       in: the whole input is one message; out: payloads, and nothing else
+  base64    a message per line, in base64
+  hex       a message per line, in hexadecimal
+  prefixed  before each message its length, as 4 bytes, big-endian
 
 Exit codes:
-  0  closed with 1000, 1001 or without a code
+  0  closed with 1000, 1001 or without a code; or a response with a status below 400
   1  no connection: not found, refused, timed out, or the handshake failed
-  2  wrong arguments
-  3  the peer closed with another code, or answered a request with 400 or more
+  2  invalid arguments, or input that cannot be sent
+  3  the peer closed with another code, or the response has a status of 400 or more
   4  --expect or --count was not met
-  5  the connection was cut, the peer broke the protocol, or the output cannot be written
+  5  the connection broke, the peer violated the protocol or --max-message, or the output cannot
+     be written
+  6  a response did not arrive in time (--timeout, --response-timeout, --stall-timeout)
 
 Try it:
   echo hello | wireloom connect ws://127.0.0.1:8080/echo
@@ -35,38 +57,40 @@ Try it:
   seq 1000 | wireloom connect ws://127.0.0.1:8080/echo --count 1000 --timeout 10
   wireloom connect 'ws://127.0.0.1:8080/source?size=5000&count=100000' --count 100000 --quiet
   wireloom connect wss://127.0.0.1:8443/rooms/lobby --http2 --insecure
+  wireloom connect ws://127.0.0.1:8080/echo --send-file photo.jpg --out raw --count 1 -o copy.jpg
   wireloom connect http://127.0.0.1:8080/echo --data hello
   tar cz . | wireloom connect https://127.0.0.1:8443/sink --insecure --data @-";
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER)]
 pub(crate) struct Connect {
-    /// ws:// or wss://, or http:// or https:// to make a request
+    /// ws:// or wss:// for a WebSocket, http:// or https:// for a request
     #[arg(value_name = "URL")]
     pub(crate) url: String,
-    /// Add a header to the handshake; may be repeated
-    #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = value::header)]
+    /// Add a header; may be repeated. Host and Origin replace the usual ones
+    #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = value::header, allow_hyphen_values = true)]
     pub(crate) header: Vec<(String, String)>,
+    /// Send a user name and password (Basic authentication)
+    #[arg(long, short = 'u', value_name = "USER:PASSWORD")]
+    pub(crate) user: Option<String>,
     /// Offer a subprotocol; may be repeated, the preferred one first
     #[arg(long, value_name = "NAME")]
     pub(crate) subprotocol: Vec<String>,
-    /// The origin to name, as browsers do
+    /// The origin to send, as browsers do
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) origin: Option<String>,
-    /// Give up connecting after so long, and --expect and --count too
+    /// Time limit for connecting, and for all of a request, --expect or --count
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     pub(crate) timeout: Option<Duration>,
-    /// Print no messages
-    #[arg(long, short)]
-    pub(crate) quiet: bool,
-    /// Say what happens: -v the handshake and the end, -vv each frame too
-    #[arg(long, short, action = ArgAction::Count)]
-    pub(crate) verbose: u8,
 
+    #[command(flatten)]
+    pub(crate) display: Display,
     #[command(flatten)]
     pub(crate) route: Route,
     #[command(flatten)]
     pub(crate) messages: Messages,
+    #[command(flatten)]
+    pub(crate) closing: Closing,
     #[command(flatten)]
     pub(crate) script: Script,
     #[command(flatten)]
@@ -76,36 +100,59 @@ pub(crate) struct Connect {
 }
 
 impl Connect {
-    /// What is sent, or what is to come, was said beforehand.
-    pub(crate) fn is_scripted(&self) -> bool {
-        !self.script.send.is_empty() || self.is_expecting()
+    /// Whether the messages to send are arguments, so that the input is not read.
+    pub(crate) fn has_sends(&self) -> bool {
+        !self.script.send.is_empty() || !self.script.send_file.is_empty()
     }
 
-    /// What is to come was said: the connection ends when it has, not with the input.
+    /// Whether the connection ends when certain messages have arrived.
     pub(crate) fn is_expecting(&self) -> bool {
         !self.script.expect.is_empty() || self.script.count.is_some()
     }
 
     /// Whether the URL asks for a request rather than a WebSocket.
     pub(crate) fn is_request(&self) -> bool {
-        ["http://", "https://"].iter().any(|scheme| {
-            self.url.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
-        })
+        has_scheme(&self.url, "http") || has_scheme(&self.url, "https")
     }
 
-    /// An option that means nothing to this URL.
+    /// Whether messages are sent as binary.
+    pub(crate) fn is_binary(&self) -> bool {
+        self.messages.binary || (!self.messages.text && self.messages.input != Format::Lines)
+    }
+
+    /// How many redirects to follow.
+    pub(crate) fn redirects_max(&self) -> u8 {
+        /// As many as Chromium and Go follow by default, about.
+        const FOLLOWED: u8 = 10;
+        self.route.redirects.unwrap_or(if self.route.location { FOLLOWED } else { 0 })
+    }
+
+    /// An option that does not apply to this kind of URL.
     pub(crate) fn misplaced(&self) -> Option<&'static str> {
-        let of_requests =
-            [("--method", self.request.method.is_some()), ("--data", self.request.data.is_some())];
+        let of_requests = [
+            ("--method", self.request.method.is_some()),
+            ("--data", self.request.data.is_some()),
+            ("--response-timeout", self.request.response_timeout.is_some()),
+            ("--stall-timeout", self.request.stall_timeout.is_some()),
+            ("--http1.1", self.route.http1),
+        ];
         let of_websockets = [
             ("--subprotocol", !self.subprotocol.is_empty()),
-            ("--origin", self.origin.is_some()),
-            ("--redirects", self.route.redirects > 0),
             ("--reconnect", self.route.reconnect),
             ("--binary", self.messages.binary),
+            ("--text", self.messages.text),
+            ("--in", self.messages.input != Format::Lines),
+            ("--out", self.messages.output != Format::Lines),
+            ("--json", self.display.json),
+            ("--timestamps", self.display.timestamps),
             ("--compress", self.messages.compress),
             ("--ping", self.messages.ping.is_some()),
+            ("--max-message", self.messages.max_message.is_some()),
+            ("--linger", self.closing.linger.is_some()),
+            ("--no-close", self.closing.no_close),
+            ("--recv-only", self.closing.recv_only),
             ("--send", !self.script.send.is_empty()),
+            ("--send-file", !self.script.send_file.is_empty()),
             ("--expect", !self.script.expect.is_empty()),
             ("--count", self.script.count.is_some()),
         ];
@@ -114,58 +161,141 @@ impl Connect {
     }
 }
 
+/// Whether a URL has this scheme.
+pub(crate) fn has_scheme(url: &str, scheme: &str) -> bool {
+    url.split_once("://").is_some_and(|(found, _)| found.eq_ignore_ascii_case(scheme))
+}
+
 #[derive(Args, Debug)]
-#[command(next_help_heading = "The way there")]
+#[command(next_help_heading = "Output")]
+pub(crate) struct Display {
+    /// Print no messages, and no content of responses
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// Print what happens: -v the connection and the handshake, -vv each message and ping, -vvv each frame
+    #[arg(long, short, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Print passwords, cookies, tokens and queries in -v, too
+    #[arg(long)]
+    pub(crate) show_secrets: bool,
+    /// Print the response's status and headers before messages or content
+    #[arg(long, short)]
+    pub(crate) include: bool,
+    /// Write messages or content to this file
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print an object per line for each event, in both directions: time, direction, type, length, payload or base64, close code
+    #[arg(long, conflicts_with_all = ["output_format", "quiet", "include", "timestamps"])]
+    pub(crate) json: bool,
+    /// Print the time (UTC) before each message and note
+    #[arg(long, short)]
+    pub(crate) timestamps: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Connection")]
 pub(crate) struct Route {
-    /// Connect through a proxy: http://, https://, socks5:// or socks5h:// (which resolves names), with USER:PASSWORD@ where it
-    /// wants that
+    /// Connect through a proxy: http://, https://, socks5:// or socks5h:// (the proxy resolves names), with USER:PASSWORD@ if it
+    /// requires that
     #[arg(long, value_name = "URL")]
     pub(crate) proxy: Option<String>,
-    /// Connect through the proxy that the environment names (https_proxy, http_proxy, all_proxy, no_proxy)
+    /// Connect through the proxy of the environment (https_proxy, http_proxy, all_proxy, no_proxy)
     #[arg(long, conflicts_with = "proxy")]
     pub(crate) proxy_from_env: bool,
-    /// Open the WebSocket over HTTP/2 (RFC 8441): by ALPN for wss://, by prior knowledge for ws://; make a request over nothing
-    /// else
+    /// Connect to this address instead of resolving the host; may be repeated
+    #[arg(long, value_name = "HOST:PORT:ADDRESS", value_parser = value::resolve)]
+    pub(crate) resolve: Vec<Resolve>,
+    /// Use HTTP/2 and nothing else: by ALPN for wss:// and https://, by prior knowledge for ws:// and http://. A WebSocket is opened
+    /// by extended CONNECT (RFC 8441)
     #[arg(long)]
     pub(crate) http2: bool,
-    /// Follow so many redirects
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) redirects: u8,
-    /// Open the connection again when it is lost, and say what may be lost with it. Goes on after the end of the input
-    #[arg(long, conflicts_with_all = ["send", "expect", "count"])]
+    /// Make the request over HTTP/1.1 and nothing else
+    #[arg(long = "http1.1", conflicts_with = "http2")]
+    pub(crate) http1: bool,
+    /// Follow up to 10 redirects. Headers given here are not sent to another origin
+    #[arg(long, short = 'L')]
+    pub(crate) location: bool,
+    /// Follow up to this many redirects
+    #[arg(long, value_name = "N")]
+    pub(crate) redirects: Option<u8>,
+    /// Open the WebSocket again when it is lost, and report what may be lost with it. Goes on after the end of the input
+    #[arg(long, conflicts_with_all = ["send", "send_file", "expect", "count", "json"])]
     pub(crate) reconnect: bool,
+}
+
+/// An address to use instead of what the resolver would find.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resolve {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) address: IpAddr,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Lines,
+    Raw,
+    Base64,
+    Hex,
+    Prefixed,
 }
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Messages")]
 pub(crate) struct Messages {
-    /// Send binary messages instead of text
+    /// Send binary messages instead of text; the default for every --in but lines
     #[arg(long)]
     pub(crate) binary: bool,
-    /// Offer compression
+    /// Send text messages, whatever --in is
+    #[arg(long, conflicts_with = "binary")]
+    pub(crate) text: bool,
+    /// How the input is split into messages
+    #[arg(long = "in", value_name = "FORMAT", value_enum, default_value_t = Format::Lines, hide_possible_values = true)]
+    pub(crate) input: Format,
+    /// How messages are written
+    #[arg(long = "out", id = "output_format", value_name = "FORMAT", value_enum, default_value_t = Format::Lines, hide_possible_values = true)]
+    pub(crate) output: Format,
+    /// Offer compression (permessage-deflate)
     #[arg(long)]
     pub(crate) compress: bool,
-    /// Send a ping every so often
+    /// Send a ping at this interval
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     pub(crate) ping: Option<Duration>,
-    /// The longest message to take
-    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = value::size)]
-    pub(crate) max_message: u64,
-    /// Keep no history of the lines that were typed
+    /// The longest message to accept; 64M by default
+    #[arg(long, value_name = "BYTES", value_parser = value::size)]
+    pub(crate) max_message: Option<u64>,
+    /// Do not save typed lines to the history
     #[arg(long)]
     pub(crate) no_history: bool,
 }
 
 #[derive(Args, Debug)]
-#[command(next_help_heading = "For scripts")]
+#[command(next_help_heading = "Closing")]
+pub(crate) struct Closing {
+    /// After the end of the input, close when no message has arrived for this long; 3s by default, 0 closes at once
+    #[arg(long, value_name = "TIME", value_parser = value::time_or_zero)]
+    pub(crate) linger: Option<Duration>,
+    /// After the end of the input, receive until the server closes
+    #[arg(long, conflicts_with = "linger")]
+    pub(crate) no_close: bool,
+    /// Do not read the input; receive until the server closes
+    #[arg(long, conflicts_with_all = ["linger", "send", "send_file"])]
+    pub(crate) recv_only: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Scripts")]
 pub(crate) struct Script {
-    /// Send this message instead of lines of the input; may be repeated
-    #[arg(long, value_name = "MESSAGE")]
+    /// Send this message, or the content of @FILE (@- is the standard input, @@ an @); may be repeated
+    #[arg(long, value_name = "MESSAGE", allow_hyphen_values = true)]
     pub(crate) send: Vec<String>,
+    /// Send the content of this file as a binary message, after all --send; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) send_file: Vec<PathBuf>,
     /// Expect this message next; may be repeated
-    #[arg(long, value_name = "MESSAGE")]
+    #[arg(long, value_name = "MESSAGE", allow_hyphen_values = true)]
     pub(crate) expect: Vec<String>,
-    /// Close after so many messages have come
+    /// Close after this many messages
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
 }
@@ -176,24 +306,33 @@ pub(crate) struct Request {
     /// The method; GET by default, or POST with --data
     #[arg(long, short = 'X', value_name = "METHOD", value_parser = value::method)]
     pub(crate) method: Option<String>,
-    /// The content: a text, @FILE, or @- for the standard input, which is sent as it comes
-    #[arg(long, short = 'd', value_name = "DATA")]
+    /// The content: a text, @FILE, or @- for the standard input, which is sent as it is read
+    #[arg(long, short = 'd', value_name = "DATA", allow_hyphen_values = true)]
     pub(crate) data: Option<String>,
+    /// How long the head of the response may take; 30s by default
+    #[arg(long, value_name = "TIME", value_parser = value::time)]
+    pub(crate) response_timeout: Option<Duration>,
+    /// How long the content may take to bring another 1 KiB; 60s by default, and no limit for text/event-stream
+    #[arg(long, value_name = "TIME", value_parser = value::time)]
+    pub(crate) stall_timeout: Option<Duration>,
 }
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "TLS")]
 pub(crate) struct Tls {
-    /// Trust any certificate: whoever is in between can read and change everything
-    #[arg(long)]
+    /// Accept any certificate: the connection can be intercepted
+    #[arg(long, short = 'k')]
     pub(crate) insecure: bool,
-    /// Trust the certificates in this file (PEM) instead of the platform's
+    /// Trust the certificates in this file (PEM) instead of the platform's: authorities, or the server's own certificate
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     pub(crate) cacert: Option<PathBuf>,
-    /// Show this certificate, with its chain, to a server that asks (PEM)
+    /// Present this certificate and its chain to a server that asks for one (PEM)
     #[arg(long, value_name = "FILE", requires = "key")]
     pub(crate) cert: Option<PathBuf>,
-    /// The certificate's key (PEM)
+    /// The certificate's private key (PEM)
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
+    /// Ask for this server name (SNI) and check the certificate against it, instead of the URL's host
+    #[arg(long, value_name = "NAME")]
+    pub(crate) sni: Option<String>,
 }

@@ -16,10 +16,10 @@ pub(crate) struct Http2Limits {
     /// Requests and WebSockets at once on a connection
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) h2_streams: u32,
-    /// What a client may send on a stream before it is read
+    /// What a client may send on a stream before the server has read it
     #[arg(long, value_name = "BYTES", default_value = "256K", value_parser = window)]
     pub(crate) h2_window: u32,
-    /// To how much that may grow where the way is long and wide
+    /// How large that may grow on connections with a high bandwidth-delay product
     #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = window)]
     pub(crate) h2_window_max: u32,
     /// The same for all streams of a connection together
@@ -31,28 +31,28 @@ pub(crate) struct Http2Limits {
     /// The largest head of a request
     #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = window)]
     pub(crate) h2_head: u32,
-    /// The table that heads are compressed with
+    /// The size of the HPACK table
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = window)]
     pub(crate) h2_table: u32,
-    /// How long what is sent may wait for a client that takes nothing
+    /// How long queued data may wait for a client that reads nothing
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = value::time)]
     pub(crate) h2_stall_timeout: Duration,
     /// How long a client may take to acknowledge the settings
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = value::time)]
     pub(crate) h2_settings_timeout: Duration,
-    /// Change another bound, named below; may be repeated
+    /// Change another limit, listed below; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = Bound::from_str)]
     pub(crate) h2_limit: Vec<Bound>,
 }
 
-/// What the names of `--h2-limit` are, to be put below the help.
+/// The names of `--h2-limit`, to be appended to the help.
 macro_rules! bounds {
     () => {
         "\
-Bounds of --h2-limit, as a number:
+Limits of --h2-limit, as a number:
   settings-entries 32, continuations 8, field-block 131072, fields 512,
   resets-remembered 1024, idle-priorities 256, answers 65536
-and as a burst and what is taken a second after it, such as pings=1000/100:
+and as a burst and a rate per second, such as pings=1000/100:
   peer-resets 1000/33, stream-errors 1000/33, pings 1000/100, settings 100/10,
   empty-frames 10000/330, tiny-data 1000000/200000, priorities 2000/200,
   window-updates 10000/1000, unknown-frames 1000/100"
@@ -61,7 +61,7 @@ and as a burst and what is taken a second after it, such as pings=1000/100:
 pub(super) use bounds;
 
 impl Http2Limits {
-    /// Chooses for the server.
+    /// Applies the arguments.
     pub(crate) fn apply(&self, config: &mut Config) {
         let settings = &mut config.settings;
         settings.max_concurrent_streams = self.h2_streams;
@@ -117,7 +117,7 @@ impl FromStr for Bound {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const SHAPE: &str = "a bound is NAME=NUMBER or NAME=BURST/PER-SECOND, with a name that --help lists";
+        const SHAPE: &str = "a limit is NAME=NUMBER or NAME=BURST/PER-SECOND, with a name that --help lists";
         let (name, value) = text.split_once('=').ok_or(SHAPE)?;
         let number = |field| {
             let number = value::size(value).ok().and_then(|number| usize::try_from(number).ok());

@@ -10,30 +10,30 @@ use super::value;
 
 const AFTER: &str = concat!(
     "\
-Each address speaks HTTP/1.1 and HTTP/2 (by prior knowledge, Upgrade: h2c or ALPN), and WebSocket
+Each address accepts HTTP/1.1 and HTTP/2 (by prior knowledge, Upgrade: h2c or ALPN), and WebSocket
 over both.
 
 Routes:
-  /             a page that names them
-  /echo         sends back each message, or the body of a POST
-  /rooms/NAME   gives each message to all members of the room
+  /             a page that lists the routes
+  /echo         sends each message back, or the body of a POST
+  /rooms/NAME   sends each message to all members of the room
   /sink         counts and discards messages, or the body of a POST
-  /source       sends messages, or the body of the answer to a GET:
+  /source       sends messages, or the body of the response to a GET:
                 ?size=BYTES (1024)
-                &rate=MESSAGES A SECOND (0: as fast as they are taken)
-                &count=MESSAGES (0: endless)
-  /healthz      says ok
-  /metrics      numbers for Prometheus
+                &rate=MESSAGES PER SECOND (0: as fast as the client takes them)
+                &count=MESSAGES (0: no end)
+  /healthz      answers ok
+  /metrics      figures for Prometheus; with --admin only there
 
 Sizes are in bytes, or with K, M, G (64K); times in seconds, or with ms, s, m, h (500ms).
 
-SIGTERM or SIGINT shuts down: no new connections, close code 1001 or GOAWAY, and what is left is
-cut after --grace. A second one cuts at once.
+SIGTERM or SIGINT shuts down: no new connections, close code 1001 or GOAWAY for the open ones, and
+after --grace the rest is disconnected. A second signal disconnects at once.
 
 Exit codes:
   0  after a shutdown
-  1  it could not begin: an address is taken, a certificate cannot be read
-  2  wrong arguments
+  1  the server cannot start: an address is in use, a certificate cannot be read
+  2  invalid arguments
 
 Try it:
   wireloom serve &
@@ -49,35 +49,42 @@ Try it:
 #[derive(Args, Debug)]
 #[command(after_help = AFTER)]
 pub(crate) struct Serve {
-    /// Where to listen; may be repeated
+    /// The address to listen on; :PORT is all interfaces; may be repeated
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = value::address)]
     pub(crate) listen: Vec<String>,
+    /// Listen on this port of 127.0.0.1
+    #[arg(long, short, value_name = "PORT", conflicts_with = "listen")]
+    pub(crate) port: Option<u16>,
+    /// Serve /metrics on this address only, with /healthz
+    #[arg(long, value_name = "ADDRESS", value_parser = value::address)]
+    pub(crate) admin: Option<String>,
     /// Listen for TLS too; without --cert with a certificate made for this run
     #[arg(long)]
     pub(crate) tls: bool,
-    /// Where to listen for TLS; may be repeated
+    /// The address to listen on for TLS; may be repeated
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8443", value_parser = value::address, requires = "tls")]
     pub(crate) tls_listen: Vec<String>,
-    /// The certificate and its chain (PEM); read again when it changes
+    /// The certificate and its chain (PEM); loaded again when the file changes
     #[arg(long, value_name = "FILE", requires = "key", requires = "tls")]
     pub(crate) cert: Option<PathBuf>,
-    /// The certificate's key (PEM)
+    /// The certificate's private key (PEM)
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
-    /// Let pages of this origin connect, such as https://example.com; * for all. Pages from here always may if they were
-    /// loaded from an address or localhost, and clients that are no browsers. May be repeated
+    /// Accept WebSockets from pages of this origin, such as https://example.com; * for all. Pages of this server that were
+    /// loaded from an IP address or localhost, and clients that send no Origin, are always accepted. May be repeated
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) allow_origin: Vec<String>,
-    /// Threads; as many as there are processors by default
+    /// Worker threads; by default one per processor
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) workers: Option<usize>,
     /// How long connections may take to end at shutdown
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = value::time)]
     pub(crate) grace: Duration,
-    /// How to write the log, which goes to the standard error
+    /// The format of the log, which is written to the standard error
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log: LogFormat,
-    /// What to log: info is beginning and end, debug each request and WebSocket, trace each frame. Never queries, headers or messages
+    /// What to log: info is start, shutdown and evictions; debug adds each request and WebSocket; trace adds each frame. Queries, headers
+    /// and messages are never logged
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = LogLevel::Info)]
     pub(crate) log_level: LogLevel,
 
@@ -93,9 +100,9 @@ pub(crate) struct Serve {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// Lines to read
+    /// Lines of text
     Text,
-    /// An object a line
+    /// An object per line
     Json,
 }
 
@@ -111,19 +118,19 @@ pub(crate) enum LogLevel {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Compression (permessage-deflate)")]
 pub(crate) struct Compression {
-    /// Do not compress, also when clients ask for it
+    /// Do not compress, even if clients offer it
     #[arg(long)]
     pub(crate) no_compress: bool,
-    /// How hard: 1 is fastest, 9 is smallest
+    /// The compression level: 1 is fastest, 9 is smallest
     #[arg(long, value_name = "0-9", default_value_t = 4, value_parser = clap::value_parser!(u8).range(0..=9))]
     pub(crate) compress_level: u8,
-    /// Send shorter messages as they are
+    /// Do not compress messages shorter than this
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = value::size)]
     pub(crate) compress_min: u64,
-    /// The window, in bits; each one less halves the memory. Clients are held to it where they offer that
+    /// The window, in bits; each bit less halves the memory. Also required of clients that offer it
     #[arg(long, value_name = "9-15", default_value_t = 15, value_parser = clap::value_parser!(u8).range(9..=15))]
     pub(crate) compress_window: u8,
-    /// Forget each message after it: less memory, longer messages
+    /// Compress each message by itself: less memory, larger messages
     #[arg(long)]
     pub(crate) no_context_takeover: bool,
 }
@@ -131,31 +138,31 @@ pub(crate) struct Compression {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Limits of connections and requests")]
 pub(crate) struct HttpLimits {
-    /// Connections at once on each address; more wait
+    /// Connections at once on each address; further ones wait to be accepted
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = value::count)]
     pub(crate) max_connections: usize,
-    /// Connections at once from one client's address; not limited by default
+    /// Connections at once from one client address (an IPv6 /64); unlimited by default
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) max_per_address: Option<usize>,
-    /// Connections at once that have begun to speak and are in the TLS handshake or their first head; more wait
+    /// Connections at once in the TLS handshake or their first request head; further ones wait
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value::count)]
     pub(crate) max_handshakes: usize,
-    /// How long TLS and a request's head may take, each
+    /// How long the TLS handshake and a request's head may take, each
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = value::time)]
     pub(crate) handshake_timeout: Duration,
-    /// How long a connection may be quiet between two requests
+    /// How long a connection may be idle between two requests
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = value::time)]
     pub(crate) keep_alive: Duration,
-    /// Have the kernel ask after clients that have been quiet for so long
+    /// Send TCP keepalive probes to clients that have been silent for this long
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = value::time)]
     pub(crate) tcp_keepalive: Duration,
-    /// How long a piece of a request's body may take, or with --max-body the whole
+    /// How long each part of a request's body may take to arrive, or with --max-body all of it
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = value::time)]
     pub(crate) body_timeout: Duration,
     /// The longest head of a request over HTTP/1.1
     #[arg(long, value_name = "BYTES", default_value = "16K", value_parser = value::memory)]
     pub(crate) max_head: usize,
-    /// The longest body that /echo takes, and holds whole then; without it each goes back as it comes
+    /// The longest body that /echo accepts; it is buffered as a whole then. Without this option bodies are streamed back
     #[arg(long, value_name = "BYTES", value_parser = value::memory)]
     pub(crate) max_body: Option<usize>,
 }
@@ -169,50 +176,50 @@ pub(crate) struct WebSocketLimits {
     /// The longest frame; as long as a message by default
     #[arg(long, value_name = "BYTES", value_parser = value::size)]
     pub(crate) max_frame: Option<u64>,
-    /// Fragments of a message beyond one for every 16 bytes
+    /// Fragments of a message in addition to one for every 16 bytes
     #[arg(long, value_name = "N", default_value_t = 16 << 10)]
     pub(crate) max_fragments: u64,
-    /// How many times its compressed size a message over 1 MiB may be; 1032 is what DEFLATE can do at most
+    /// How many times larger than its compressed size a message over 1 MiB may be; the maximum of DEFLATE is 1032
     #[arg(long, value_name = "N", default_value_t = 1_100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_inflate_ratio: u32,
-    /// What may wait for one client; beyond it nothing more is sent to it
+    /// The send queue of a client; while it is full nothing more is queued
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = value::memory)]
     pub(crate) max_queue: usize,
-    /// From how much waiting on a client is slow
+    /// The length of the send queue from which on a client is slow
     #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = value::memory)]
     pub(crate) slow_queue: usize,
-    /// With the policies drop and disconnect: after so long of waiting for it a client is slow, too
+    /// With the policies drop and disconnect: a client is also slow when messages have been queued for this long
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = value::time)]
     pub(crate) slow_after: Duration,
-    /// What becomes of a message for a client that is slow
+    /// What to do with a message for a slow client
     #[arg(long, value_name = "POLICY", value_enum, default_value_t = SlowPolicy::Wait)]
     pub(crate) slow_policy: SlowPolicy,
-    /// With the policies wait and drop: cut a client that has taken nothing for so long
+    /// With the policies wait and drop: disconnect a client that has read nothing for this long
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = value::time)]
     pub(crate) slow_timeout: Duration,
     /// How long a client may take to answer a Close frame
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = value::time)]
     pub(crate) close_timeout: Duration,
-    /// Ping clients that have been quiet for so long
+    /// Ping clients that have been silent for this long
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     pub(crate) ping: Option<Duration>,
-    /// Cut clients that have been quiet for so long; three times --ping by default
+    /// Disconnect clients that have been silent for this long; three times --ping by default
     #[arg(long, value_name = "TIME", value_parser = value::time, requires = "ping")]
     pub(crate) dead_after: Option<Duration>,
-    /// How many messages a member of a room may lag behind before it is sent away
+    /// How many messages a member of a room may fall behind before it is closed with 1013
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = value::count)]
     pub(crate) max_room_lag: usize,
-    /// What may wait for the members of a room together; beyond it whoever speaks there waits
+    /// Bytes that may be queued for all members of a room together; when they are, publishers wait
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = value::memory)]
     pub(crate) max_room_queue: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SlowPolicy {
-    /// It waits
+    /// Wait until the client has read
     Wait,
-    /// It is dropped
+    /// Drop the message
     Drop,
-    /// The client is cut, with or without a message
+    /// Disconnect the client, even if there is no message
     Disconnect,
 }

@@ -1,7 +1,9 @@
-//! What values on the command line look like: sizes, times, counts, headers.
+//! Parsers for values on the command line: sizes, times, counts, addresses, headers.
 
-use std::net::ToSocketAddrs as _;
+use std::net::{IpAddr, ToSocketAddrs as _};
 use std::time::Duration;
+
+use super::connect::Resolve;
 
 /// Bytes: `65536`, `64KiB`, `64K`, `16M`, `1G`.
 pub(super) fn size(text: &str) -> Result<u64, String> {
@@ -15,16 +17,13 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     };
     let number: u64 =
         digits.parse().map_err(|_| "a size is a whole number of bytes, such as 65536 or 64K".to_owned())?;
-    number
-        .checked_mul(1 << shift)
-        .filter(|&bytes| bytes <= 1 << 40)
-        .ok_or_else(|| "more than 1024G".to_owned())
+    number.checked_mul(1 << shift).filter(|&bytes| bytes <= 1 << 40).ok_or_else(|| "at most 1024G".to_owned())
 }
 
-/// A size that is not 0 and fits into memory's addresses.
+/// A size that is not 0 and fits into `usize`.
 pub(super) fn memory(text: &str) -> Result<usize, String> {
     match size(text)? {
-        0 => Err("more than 0".into()),
+        0 => Err("it must be more than 0".into()),
         bytes => usize::try_from(bytes).map_err(|error| error.to_string()),
     }
 }
@@ -48,23 +47,29 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// A time, or 0.
+pub(super) fn time_or_zero(text: &str) -> Result<Duration, String> {
+    if matches!(text, "0" | "0s" | "0ms") { Ok(Duration::ZERO) } else { time(text) }
+}
+
 /// A count that is not 0.
 pub(super) fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if (1..=1 << 28).contains(&number) => Ok(number),
-        _ => Err("a whole number from 1 on".into()),
+        _ => Err("a whole number, at least 1".into()),
     }
 }
 
-/// Where to listen: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`.
+/// Where to listen: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`, or `:8080` for all interfaces.
 pub(super) fn address(text: &str) -> Result<String, String> {
-    const SHAPE: &str = "an address is HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080";
+    const SHAPE: &str =
+        "an address is HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, or :PORT for all interfaces";
     let (host, port) = text.rsplit_once(':').ok_or(SHAPE)?;
     let bare_ipv6 = host.contains(':') && !host.starts_with('[');
-    if host.is_empty() || bare_ipv6 || port.parse::<u16>().is_err() {
+    if bare_ipv6 || port.parse::<u16>().is_err() {
         return Err(SHAPE.into());
     }
-    // What is no name is found out here; whether a name is known, when it is bound.
+    // Names are resolved when the address is bound.
     if host.starts_with('[') {
         text.to_socket_addrs().map_err(|_| SHAPE.to_owned())?;
     }
@@ -77,14 +82,27 @@ pub(super) fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().into(), value.trim().into()))
 }
 
-/// A method of HTTP: a token (RFC 9110 §9.1), and none that opens a tunnel.
+/// `HOST:PORT:ADDRESS`, as curl has it; the address may be in brackets.
+pub(super) fn resolve(text: &str) -> Result<Resolve, String> {
+    const SHAPE: &str = "it is HOST:PORT:ADDRESS, such as example.com:443:127.0.0.1";
+    let mut parts = text.splitn(3, ':');
+    let (Some(host), Some(port), Some(address)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(SHAPE.into());
+    };
+    let bare = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
+    let address: IpAddr = bare.parse().map_err(|_| SHAPE.to_owned())?;
+    let port: u16 = port.parse().map_err(|_| SHAPE.to_owned())?;
+    if host.is_empty() { Err(SHAPE.into()) } else { Ok(Resolve { host: host.into(), port, address }) }
+}
+
+/// An HTTP method: a token (RFC 9110 §9.1), except CONNECT.
 pub(super) fn method(text: &str) -> Result<String, String> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if text.is_empty() || !text.bytes().all(is_token) {
         return Err("a method is a word, such as GET".into());
     }
     if text == "CONNECT" {
-        return Err("CONNECT is no request for content".into());
+        return Err("CONNECT opens a tunnel, which this command does not use".into());
     }
     Ok(text.into())
 }
@@ -120,11 +138,23 @@ mod tests {
 
     #[test]
     fn reads_addresses() {
-        for right in ["127.0.0.1:8080", "[::1]:0", "localhost:80"] {
+        for right in ["127.0.0.1:8080", "[::1]:0", "localhost:80", ":8080"] {
             assert_eq!(address(right), Ok(right.to_owned()));
         }
-        for wrong in ["", "8080", ":8080", "127.0.0.1", "127.0.0.1:65536", "::1:80", "[::g]:80"] {
+        for wrong in ["", "8080", "127.0.0.1", ":", "127.0.0.1:65536", "::1:80", "[::g]:80"] {
             assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reads_overridden_addresses() {
+        let expected =
+            |address: &str| Resolve { host: "h".into(), port: 443, address: address.parse().unwrap() };
+        assert_eq!(resolve("h:443:127.0.0.1"), Ok(expected("127.0.0.1")));
+        assert_eq!(resolve("h:443:[::1]"), Ok(expected("::1")));
+        assert_eq!(resolve("h:443:::1"), Ok(expected("::1")));
+        for wrong in ["", "h", "h:443", "h:x:127.0.0.1", ":443:127.0.0.1", "h:443:name"] {
+            assert!(resolve(wrong).is_err(), "{wrong}");
         }
     }
 

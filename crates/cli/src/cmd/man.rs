@@ -29,7 +29,7 @@ pub(crate) fn man(args: &args::Man) -> Exit {
         Some(name) => command.find_subcommand(name),
     };
     let Some(shown) = shown else {
-        terminal::say_error("there is no such subcommand; `wireloom --help` names them");
+        terminal::print_error("there is no such subcommand; `wireloom --help` names them");
         return Exit::Usage;
     };
     done(page(shown).and_then(|page| io::stdout().lock().write_all(&page)))
@@ -87,12 +87,12 @@ pub(crate) fn completions(args: &args::Completions) -> Exit {
 
 fn done(written: io::Result<()>) -> Exit {
     match written {
-        Ok(()) => Exit::Done,
+        Ok(()) => Exit::Success,
         // `wireloom man | head` is no failure.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
         Err(error) => {
-            terminal::say_error(error);
-            Exit::NotBegun
+            terminal::print_error(error);
+            Exit::NoConnection
         }
     }
 }

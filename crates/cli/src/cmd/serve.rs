@@ -1,4 +1,4 @@
-//! `wireloom serve`: binds, says where, serves, and ends when it is told to.
+//! `wireloom serve`: binds the addresses, prints them, and serves until a signal.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -13,11 +13,12 @@ use wireloom::{
 use crate::args::{LogFormat, LogLevel, Serve, SlowPolicy};
 use crate::exit::Exit;
 use crate::routes::Routes;
+use crate::signals::Signals;
 use crate::terminal;
 use crate::{descriptors, log};
 
 pub(crate) fn run(args: &Serve) -> Exit {
-    log::begin(args.log, args.log_level);
+    log::init(args.log, args.log_level);
     descriptors::raise_limit();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = args.workers {
@@ -25,13 +26,13 @@ pub(crate) fn run(args: &Serve) -> Exit {
     }
     let served = builder.enable_all().build().map_err(|error| error.to_string());
     match served.and_then(|runtime| runtime.block_on(serve(args))) {
-        Ok(()) => Exit::Done,
+        Ok(()) => Exit::Success,
         Err(reason) => {
             match args.log {
-                LogFormat::Text => terminal::say_error(reason),
+                LogFormat::Text => terminal::print_error(reason),
                 LogFormat::Json => error!("{reason}"),
             }
-            Exit::NotBegun
+            Exit::NoConnection
         }
     }
 }
@@ -46,64 +47,105 @@ async fn serve(args: &Serve) -> Result<(), String> {
         servers.push(server);
         Ok::<(), String>(())
     };
-    for address in &args.listen {
-        add(bind(address, &config).await?, false)?;
+    for address in args.addresses() {
+        add(bind(&address, &config).await?, false)?;
     }
     if args.tls {
+        for (option, file) in [("--cert", &args.cert), ("--key", &args.key)] {
+            if let Some(file) = file {
+                // The library reports the kind of an error; opening the file here finds out what is wrong with it.
+                std::fs::File::open(file).map_err(|error| format!("{option} {}: {error}", file.display()))?;
+            }
+        }
         let tls = match (&args.cert, &args.key) {
             (Some(cert), Some(key)) => ServerTls::from_pem_files(cert, key).map_err(|error| {
                 let (cert, key) = (cert.display(), key.display());
-                format!("the certificate {cert} with the key {key} cannot be used: {error}")
+                format!("--cert {cert} with --key {key}: {error}")
             })?,
             _ => ServerTls::self_signed(&["localhost", "127.0.0.1", "::1"])
                 .map(|(tls, _)| tls)
-                .map_err(|error| format!("no certificate can be made: {error}"))?,
+                .map_err(|error| format!("cannot make a certificate: {error}"))?,
         };
         for address in &args.tls_listen {
             add(bind(address, &config).await?.tls(tls.clone()), true)?;
         }
     }
     let handles: Vec<ServerHandle> = servers.iter().map(Server::handle).collect();
-    routes.watch(handles.clone());
-    let mut stop = Stop::new().map_err(|error| error.to_string())?;
+    routes.set_servers(handles.clone());
+    let admin = match &args.admin {
+        Some(address) => Some(bind(address, &ServerConfig::default()).await?),
+        None => None,
+    };
+    let admin_address = admin.as_ref().and_then(|server| server.local_addr().ok());
+    let admin_handle = admin.as_ref().map(Server::handle);
+    let mut signals = Signals::new().map_err(|error| error.to_string())?;
     match args.log {
-        // Whoever reads this may have gone; that is no reason not to serve.
-        LogFormat::Text => drop(announce(&listening, args)),
+        // The standard output may be closed.
+        LogFormat::Text => drop(announce(&listening, admin_address, args)),
         LogFormat::Json => {
+            if let Some(address) = admin_address {
+                info!(%address, "admin listening");
+            }
             listening.iter().for_each(|(tls, address)| info!(%address, tls, "listening"));
         }
     }
     tokio::spawn(async move {
-        stop.asked().await;
-        info!("shutting down; once more to cut at once");
+        signals.recv().await;
+        info!("shutting down; another signal disconnects at once");
         handles.iter().for_each(ServerHandle::shut_down);
-        stop.asked().await;
-        warn!("cutting what is left");
+        signals.recv().await;
+        warn!("disconnecting the remaining clients");
         handles.iter().for_each(ServerHandle::cut);
+    });
+    let admin_task = admin.map(|server| {
+        let routes = routes.clone();
+        tokio::spawn(server.serve(move |request: wireloom::Request| {
+            let response = routes.handle_admin(&request);
+            async move { response }
+        }))
     });
     let mut tasks = tokio::task::JoinSet::new();
     for server in servers {
         let routes = routes.clone();
         tasks.spawn(server.serve(move |request| {
             let routes = routes.clone();
-            async move { routes.answer(request).await }
+            async move { routes.handle(request).await }
         }));
     }
     while let Some(ended) = tasks.join_next().await {
         ended.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     }
-    info!("ended");
+    // Last, so that the shutdown can be observed.
+    if let (Some(handle), Some(task)) = (admin_handle, admin_task) {
+        handle.cut();
+        let _ = task.await;
+    }
+    info!("stopped");
     Ok(())
 }
 
+/// Binds an address. `:PORT` is all interfaces: of IPv6 and IPv4, or of IPv4 alone where there is no IPv6.
 async fn bind(address: &str, config: &ServerConfig) -> Result<Server, String> {
-    let server =
-        Server::bind(address).await.map_err(|error| format!("cannot listen on {address}: {error}"))?;
+    let bound = match address.strip_prefix(':') {
+        None => Server::bind(address).await,
+        Some(port) => match Server::bind(&*format!("[::]:{port}")).await {
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                Server::bind(&*format!("0.0.0.0:{port}")).await
+            }
+            bound => bound,
+        },
+    };
+    let server = bound.map_err(|error| format!("cannot listen on {address}: {error}"))?;
     Ok(server.config(config.clone()))
 }
 
 impl Serve {
-    /// What the arguments choose for the server.
+    /// The addresses to listen on without TLS.
+    fn addresses(&self) -> Vec<String> {
+        self.port.map_or_else(|| self.listen.clone(), |port| vec![format!("127.0.0.1:{port}")])
+    }
+
+    /// The configuration that the arguments choose.
     pub(crate) fn config(&self) -> ServerConfig {
         let mut config = ServerConfig::default();
         let http = &self.http;
@@ -133,7 +175,7 @@ impl Serve {
             SlowPolicy::Disconnect => SlowPeer::Disconnect { late_after },
         };
         if self.log_level == LogLevel::Trace {
-            // Frames are noted only while somebody watches; the log is told of all that is.
+            // Frames are reported only while there is an observer. The log receives them all.
             config.websocket.observer = Watch::with(|_: &Observed<'_>| {});
         }
         let core = &mut config.websocket.core;
@@ -162,55 +204,21 @@ impl Serve {
     }
 }
 
-fn announce(listening: &[(bool, SocketAddr)], args: &Serve) -> io::Result<()> {
+fn announce(listening: &[(bool, SocketAddr)], admin: Option<SocketAddr>, args: &Serve) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for (tls, address) in listening {
         let (http, ws) = if *tls { ("https", "wss") } else { ("http", "ws") };
         writeln!(out, "wireloom {} on {http}://{address}/", env!("CARGO_PKG_VERSION"))?;
-        writeln!(out, "  {ws}://{address}/echo          sends back each message")?;
-        writeln!(out, "  {ws}://{address}/rooms/NAME    gives each message to all members")?;
-        writeln!(out, "  {ws}://{address}/sink          counts and discards")?;
-        writeln!(out, "  {ws}://{address}/source        sends: ?size=&rate=&count=")?;
+        writeln!(out, "  {ws}://{address}/echo          sends each message back")?;
+        writeln!(out, "  {ws}://{address}/rooms/NAME    sends each message to all members")?;
+        writeln!(out, "  {ws}://{address}/sink          counts and discards messages")?;
+        writeln!(out, "  {ws}://{address}/source        sends messages: ?size=&rate=&count=")?;
+    }
+    if let Some(address) = admin {
+        writeln!(out, "admin on http://{address}/metrics")?;
     }
     if args.tls && args.cert.is_none() {
-        writeln!(
-            out,
-            "the certificate is made for this run and nobody vouches for it: connect with --insecure"
-        )?;
+        writeln!(out, "the certificate is self-signed and made for this run: connect with --insecure")?;
     }
     out.flush()
-}
-
-/// What asks the command to end: SIGTERM or SIGINT. Heard from when this is made, so that none is lost.
-struct Stop {
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-    #[cfg(unix)]
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Stop {
-    #[cfg(unix)]
-    fn new() -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    #[cfg(not(unix))]
-    fn new() -> io::Result<Self> {
-        Ok(Self {})
-    }
-
-    async fn asked(&mut self) {
-        #[cfg(unix)]
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-        #[cfg(not(unix))]
-        if tokio::signal::ctrl_c().await.is_err() {
-            // It cannot be heard here: nobody will ask.
-            std::future::pending().await
-        }
-    }
 }

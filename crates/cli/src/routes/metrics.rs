@@ -1,84 +1,153 @@
-//! `/metrics`: numbers in the text format of Prometheus.
+//! `/metrics`: the text format of Prometheus.
 
 use std::fmt::{Display, Write as _};
+use std::sync::atomic::Ordering;
 
 use wireloom::server::ServerStats;
 
 use super::Routes;
+use super::figures::{BUCKETS, Histogram, Traffic};
+use super::process;
 
-/// A page of numbers, each with its help and type.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The page, metric by metric.
 #[derive(Default)]
 struct Page(String);
 
 impl Page {
-    fn add(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+    fn begin(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string does not fail.
-        let _ = writeln!(
-            self.0,
-            "# HELP wireloom_{name} {help}\n# TYPE wireloom_{name} {kind}\nwireloom_{name} {value}"
-        );
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    fn add(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.begin(name, kind, help);
+        self.sample(name, "", value);
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.add(name, "counter", help, value);
+        self.add(&format!("wireloom_{name}"), "counter", help, value);
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: usize) {
-        self.add(name, "gauge", help, value);
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.add(&format!("wireloom_{name}"), "gauge", help, value);
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        let name = format!("wireloom_{name}");
+        self.begin(&name, "histogram", help);
+        let (cumulative, total, sum) = histogram.read();
+        for (bound, count) in BUCKETS.iter().zip(cumulative) {
+            self.sample(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), count);
+        }
+        self.sample(&format!("{name}_bucket"), "{le=\"+Inf\"}", total);
+        self.sample(&format!("{name}_sum"), "", sum);
+        self.sample(&format!("{name}_count"), "", total);
     }
 }
 
 pub(super) fn page(routes: &Routes) -> String {
+    let mut page = Page::default();
+    server(&mut page, routes);
+    websockets(&mut page, routes);
+    page.gauge("rooms_open", "Rooms that have members.", routes.rooms.len());
+    page.counter("sink_messages_total", "Messages and bodies received by /sink.", routes.sunk.messages());
+    page.counter("sink_bytes_total", "Bytes received by /sink.", routes.sunk.bytes());
+    process(&mut page, routes.start_time);
+    page.0
+}
+
+fn server(page: &mut Page, routes: &Routes) {
     let stats: Vec<ServerStats> =
         routes.servers.get().into_iter().flatten().map(wireloom::ServerHandle::stats).collect();
-    let total = |number: fn(&ServerStats) -> u64| stats.iter().map(number).sum::<u64>();
-    let open = |number: fn(&ServerStats) -> usize| stats.iter().map(number).sum::<usize>();
-    let mut page = Page::default();
+    let total = |figure: fn(&ServerStats) -> u64| stats.iter().map(figure).sum::<u64>();
+    let open = |figure: fn(&ServerStats) -> usize| stats.iter().map(figure).sum::<usize>();
     page.counter("connections_accepted_total", "Connections accepted.", total(|s| s.connections_accepted));
     page.counter(
         "connections_refused_total",
         "Connections closed at once: too many from one address.",
         total(|s| s.connections_refused),
     );
-    page.gauge("connections_open", "Connections open.", open(|s| s.connections_open));
-    page.counter("tls_failed_total", "TLS handshakes that failed or took too long.", total(|s| s.tls_failed));
-    page.counter("http2_connections_total", "Connections that spoke HTTP/2.", total(|s| s.http2_connections));
-    page.counter("requests_total", "Requests answered, handshakes among them.", total(|s| s.requests));
+    page.gauge("connections_open", "Open connections.", open(|s| s.connections_open));
+    page.counter("tls_failed_total", "TLS handshakes that failed or timed out.", total(|s| s.tls_failed));
+    page.counter("http2_connections_total", "Connections that used HTTP/2.", total(|s| s.http2_connections));
+    page.counter("requests_total", "Requests, WebSocket handshakes included.", total(|s| s.requests));
+    page.begin("wireloom_responses_total", "counter", "Responses by status code.");
+    for (status, count) in routes.figures.responses() {
+        page.sample("wireloom_responses_total", &format!("{{code=\"{status}\"}}"), count);
+    }
     page.counter("websockets_opened_total", "WebSockets opened.", total(|s| s.websockets_opened));
-    page.gauge("websockets_open", "WebSockets open.", open(|s| s.websockets_open));
+    page.gauge("websockets_open", "Open WebSockets.", open(|s| s.websockets_open));
     page.counter("handler_panics_total", "Handlers that panicked.", total(|s| s.handlers_panicked));
     page.counter(
         "slow_messages_dropped_total",
-        "Messages not sent to clients that are slow.",
+        "Messages dropped because the client is slow.",
         total(|s| s.slow_messages_dropped),
     );
     page.counter(
         "slow_clients_cut_total",
-        "WebSockets cut: the client is slow.",
+        "WebSockets disconnected because the client is slow.",
         total(|s| s.slow_peers_cut),
     );
-    page.gauge("memory_max_bytes", "Memory that connections may hold.", open(|s| s.memory.max));
-    for (category, bytes) in [
-        ("read_buffers", open(|s| s.memory.read_buffers)),
-        ("assemblies", open(|s| s.memory.assemblies)),
-        ("inflated", open(|s| s.memory.inflated)),
-        ("send_queues", open(|s| s.memory.send_queues)),
-        ("heads", open(|s| s.memory.heads)),
-        ("bodies", open(|s| s.memory.bodies)),
-        ("http2_windows", open(|s| s.memory.http2_windows)),
-    ] {
-        let help = format!("Memory that connections hold: {}.", category.replace('_', " "));
-        page.gauge(&format!("memory_{category}_bytes"), &help, bytes);
+}
+
+fn websockets(page: &mut Page, routes: &Routes) {
+    let figures = &routes.figures;
+    let mut moved = |name: &str, help: &str, figure: fn(&Traffic) -> [u64; 2]| {
+        let name = format!("wireloom_{name}");
+        page.begin(&name, "counter", help);
+        for (protocol, traffic) in figures.traffic() {
+            for (direction, value) in ["in", "out"].iter().zip(figure(traffic)) {
+                let labels = format!("{{direction=\"{direction}\",protocol=\"{protocol}\"}}");
+                page.sample(&name, &labels, value);
+            }
+        }
+    };
+    moved("messages_total", "WebSocket messages by direction and version of HTTP.", |traffic| {
+        [&traffic.received, &traffic.sent].map(|moved| moved.messages.load(Ordering::Relaxed))
+    });
+    moved("message_bytes_total", "Their payloads in bytes, without compression.", |traffic| {
+        [&traffic.received, &traffic.sent].map(|moved| moved.bytes.load(Ordering::Relaxed))
+    });
+    page.begin("wireloom_evictions_total", "counter", "WebSockets that the server ended, by reason.");
+    for (reason, count) in figures.evictions() {
+        page.sample("wireloom_evictions_total", &format!("{{reason=\"{reason}\"}}"), count);
     }
-    page.counter(
-        "memory_refused_total",
-        "Times that memory was refused: the limit was reached.",
-        total(|s| s.memory.refused),
+    page.histogram(
+        "handshake_duration_seconds",
+        "From the head of a WebSocket handshake until the WebSocket is open.",
+        &figures.handshakes,
     );
-    page.counter("memory_evicted_total", "Connections closed to free memory.", total(|s| s.memory.evicted));
-    page.gauge("rooms_open", "Rooms that have members.", routes.rooms.len());
-    page.counter("sink_messages_total", "Messages and bodies that went into /sink.", routes.sunk.messages());
-    page.counter("sink_bytes_total", "Their bytes.", routes.sunk.bytes());
-    page.gauge("start_time_seconds", "When this began, in seconds since 1970.", routes.begun_at as usize);
-    page.0
+    page.histogram(
+        "message_duration_seconds",
+        "From the first of the messages that arrived together until their answers are written.",
+        &figures.answers,
+    );
+}
+
+/// The metrics that Prometheus's client libraries have in common.
+fn process(page: &mut Page, start_time: u64) {
+    page.gauge("start_time_seconds", "Start of the server, in seconds since 1970.", start_time);
+    page.add(
+        "process_start_time_seconds",
+        "gauge",
+        "Start of the process, in seconds since 1970.",
+        start_time,
+    );
+    let Some(process) = process::read() else { return };
+    for (name, kind, help, value) in [
+        ("process_cpu_seconds_total", "counter", "User and system time in seconds.", process.cpu_seconds),
+        ("process_resident_memory_bytes", "gauge", "Resident memory in bytes.", process.resident_bytes),
+        ("process_virtual_memory_bytes", "gauge", "Virtual memory in bytes.", process.virtual_bytes),
+        ("process_open_fds", "gauge", "Open file descriptors.", process.open_fds),
+        ("process_max_fds", "gauge", "The limit on open file descriptors.", process.max_fds),
+        ("process_threads", "gauge", "Threads.", process.threads),
+    ] {
+        page.add(name, kind, help, value);
+    }
 }

@@ -1,32 +1,40 @@
-//! What `wireloom serve` answers on which path.
+//! The routes of `wireloom serve`.
 
+mod figures;
 mod metrics;
+mod process;
 mod rooms;
 mod source;
+mod websocket;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use tracing::debug;
-use wireloom::{CloseCode, IntoResponse, Request, Response, ServerHandle, WebSocket};
+use wireloom::{CloseCode, IntoResponse, Request, Response, ServerHandle};
 
 use crate::args::Serve;
-use rooms::{Member, Rooms};
+use figures::Figures;
+use rooms::Rooms;
 use source::Source;
+use websocket::{Client, Service};
 
 /// The routes, and what they share.
 pub(crate) struct Routes {
-    /// Bodies are limited, and so collected before they are echoed.
-    collects: bool,
+    /// Bodies are limited, and so buffered before they are echoed.
+    buffers_bodies: bool,
+    /// `/metrics` has an address of its own.
+    has_admin: bool,
+    figures: Arc<Figures>,
     rooms: Arc<Rooms>,
     sunk: Arc<Sunk>,
     servers: OnceLock<Vec<ServerHandle>>,
-    /// Seconds since 1970.
-    begun_at: u64,
+    /// In seconds since 1970.
+    start_time: u64,
 }
 
-/// What went into `/sink`.
+/// What `/sink` has received.
 #[derive(Default)]
 struct Sunk {
     messages: AtomicU64,
@@ -51,24 +59,27 @@ impl Sunk {
 impl Routes {
     /// The routes as the arguments choose them.
     pub(crate) fn new(args: &Serve) -> Self {
-        let begun_at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let start_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
-            collects: args.http.max_body.is_some(),
+            buffers_bodies: args.http.max_body.is_some(),
+            has_admin: args.admin.is_some(),
+            figures: Arc::new(Figures::new()),
             rooms: Rooms::new(args.websocket.max_room_lag, args.websocket.max_room_queue),
             sunk: Arc::default(),
             servers: OnceLock::new(),
-            begun_at: begun_at.map_or(0, |since| since.as_secs()),
+            start_time: start_time.map_or(0, |since| since.as_secs()),
         }
     }
 
-    /// The servers whose numbers `/metrics` tells.
-    pub(crate) fn watch(&self, servers: Vec<ServerHandle>) {
+    /// Sets the servers whose figures `/metrics` includes.
+    pub(crate) fn set_servers(&self, servers: Vec<ServerHandle>) {
         let _ = self.servers.set(servers);
     }
 
-    /// Answers, and says so in the log.
-    pub(crate) async fn answer(&self, mut request: Request) -> Response {
+    /// Answers a request, counts it and logs it.
+    pub(crate) async fn handle(&self, mut request: Request) -> Response {
         let response = self.route(&mut request).await;
+        self.figures.count_response(response.status());
         debug!(
             peer = %request.peer(),
             method = request.method(),
@@ -79,14 +90,24 @@ impl Routes {
         response
     }
 
+    /// Answers a request to the admin address.
+    pub(crate) fn handle_admin(&self, request: &Request) -> Response {
+        match request.path() {
+            "/healthz" => page(request, Response::text(200, "ok\n")),
+            "/metrics" => self.metrics(request),
+            _ => Response::not_found(),
+        }
+    }
+
+    fn metrics(&self, request: &Request) -> Response {
+        page(request, Response::new(200).with_body(metrics::CONTENT_TYPE, metrics::page(self)))
+    }
+
     async fn route(&self, request: &mut Request) -> Response {
         match request.path() {
             "/" => page(request, Response::html(include_str!("../page/start.html"))),
             "/healthz" => page(request, Response::text(200, "ok\n")),
-            "/metrics" => {
-                let kind = "text/plain; version=0.0.4; charset=utf-8";
-                page(request, Response::new(200).with_body(kind, metrics::page(self)))
-            }
+            "/metrics" if !self.has_admin => self.metrics(request),
             "/echo" if has_content(request) => self.echo_body(request).await,
             "/sink" if has_content(request) => self.sink_body(request).await,
             "/echo" | "/sink" if !request.is_websocket() && !matches!(request.method(), "GET" | "HEAD") => {
@@ -95,27 +116,27 @@ impl Routes {
                     .with_header("Allow", "GET, POST, PUT")
                     .into_response()
             }
-            "/echo" => Self::open(request, Talk::Echo),
-            "/sink" => Self::open(request, Talk::Sink(self.sunk.clone())),
+            "/echo" => self.open(request, Service::Echo),
+            "/sink" => self.open(request, Service::Sink(self.sunk.clone())),
             "/source" => match Source::from_query(request) {
-                Some(source) if request.is_websocket() => Self::open(request, Talk::Source(source)),
+                Some(source) if request.is_websocket() => self.open(request, Service::Source(source)),
                 Some(source) => page(request, source.response()),
                 None => {
                     Response::text(400, "size, rate and count are whole numbers; size is at most 16777216\n")
                 }
             },
             path => match path.strip_prefix("/rooms/").and_then(|name| self.rooms.member(name)) {
-                Some(member) => Self::open(request, Talk::Room(member)),
+                Some(member) => self.open(request, Service::Room(member)),
                 None => Response::not_found(),
             },
         }
     }
 
-    /// The body goes back: as it comes, or whole where its length is limited.
+    /// Sends the body back: as it arrives, or as a whole if its length is limited.
     async fn echo_body(&self, request: &mut Request) -> Response {
         let kind = request.header("content-type").and_then(|kind| std::str::from_utf8(kind).ok());
         let kind = kind.unwrap_or("application/octet-stream").to_owned();
-        if self.collects {
+        if self.buffers_bodies {
             return match request.bytes().await {
                 Ok(body) => Response::new(200).with_body(&kind, body),
                 Err(error) => error.into(),
@@ -137,13 +158,19 @@ impl Routes {
         Response::text(200, format!("{bytes} bytes\n"))
     }
 
-    /// Accepts a WebSocket.
-    fn open(request: &Request, talk: Talk) -> Response {
+    /// Accepts a WebSocket. The library has checked its origin.
+    fn open(&self, request: &Request, service: Service) -> Response {
         match request.websocket() {
             Ok(upgrade) => {
-                let (peer, opened) = (request.peer(), Instant::now());
+                let (peer, version, begin) = (request.peer(), request.version(), Instant::now());
+                let figures = self.figures.clone();
                 upgrade.on_open(move |mut socket| async move {
-                    talk.run(&mut socket).await;
+                    let opened = Instant::now();
+                    figures.handshakes.record(opened - begin);
+                    let client = Client { socket: &mut socket, peer, version, figures: &figures };
+                    if let Err(error) = service.run(client).await {
+                        figures.evict_for(&error, peer);
+                    }
                     let code = socket.end().map_or(CloseCode::ABNORMAL, |end| end.code());
                     debug!(%peer, code = u16::from(code), seconds = opened.elapsed().as_secs_f64(), "websocket closed");
                 })
@@ -153,42 +180,11 @@ impl Routes {
     }
 }
 
-/// What is done with an open WebSocket.
-enum Talk {
-    Echo,
-    Sink(Arc<Sunk>),
-    Source(Source),
-    Room(Member),
-}
-
-impl Talk {
-    async fn run(self, socket: &mut WebSocket) {
-        match self {
-            Self::Echo => {
-                let (sender, receiver) = socket.halves();
-                while let Ok(Some(message)) = receiver.recv().await {
-                    if sender.send(message).await.is_err() {
-                        return;
-                    }
-                }
-            }
-            Self::Sink(sunk) => {
-                while let Ok(Some(message)) = socket.recv().await {
-                    sunk.add(message.as_bytes().len());
-                }
-            }
-            // In boxes, so that an echo that waits is not as large as they are.
-            Self::Source(source) => Box::pin(source.run(socket)).await,
-            Self::Room(member) => Box::pin(member.run(socket)).await,
-        }
-    }
-}
-
 fn has_content(request: &Request) -> bool {
     !request.is_websocket() && matches!(request.method(), "POST" | "PUT")
 }
 
-/// A page, for those who read it.
+/// A page, which can only be read.
 fn page(request: &Request, response: Response) -> Response {
     match request.method() {
         "GET" | "HEAD" => response,

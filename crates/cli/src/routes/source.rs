@@ -1,30 +1,33 @@
-//! `/source`: messages as they are asked for, over a WebSocket or as the body of a response.
+//! `/source`: generated messages, over a WebSocket or as the body of a response.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use wireloom::{Body, BodySender, CloseCode, Error, Request, Response, Sender, WebSocket};
+use wireloom::{Body, BodySender, CloseCode, Error, Request, Response, Sender};
+
+use super::figures::Tally;
+use super::websocket::Client;
 
 /// The longest message, in bytes.
 const SIZE_MAX: usize = 16 << 20;
 
-/// As many messages as this many bytes hold are sent in one go.
+/// Bytes of messages that are sent in one write.
 const BATCH_LEN: usize = 64 << 10;
 
-/// What is asked for.
+/// The messages that a client asks for.
 #[derive(Clone, Copy)]
 pub(super) struct Source {
     size: usize,
-    /// Messages a second; 0 for as fast as they are taken.
+    /// Messages per second; 0 for as fast as the client reads.
     rate: u32,
     /// Messages; 0 for endless.
     count: u64,
 }
 
 impl Source {
-    /// `?size=&rate=&count=`; `None` when one of them is no number, or too large.
+    /// `?size=&rate=&count=`; `None` when one of them is not a number, or too large.
     pub(super) fn from_query(request: &Request) -> Option<Self> {
         fn number<T: std::str::FromStr>(request: &Request, name: &str, default: T) -> Option<T> {
             request.query_param(name).map_or(Some(default), |value| value.parse().ok())
@@ -34,7 +37,7 @@ impl Source {
         (size <= SIZE_MAX).then_some(source)
     }
 
-    /// Long ones are all cut from one: each client must not cost one of its own.
+    /// Long messages are slices of one buffer, so that a client does not cost one of its own.
     fn message(self) -> Bytes {
         static LONGEST: OnceLock<Bytes> = OnceLock::new();
         let make = |size| (0..size).map(|at| at as u8).collect();
@@ -45,19 +48,29 @@ impl Source {
     }
 
     /// Sends over a WebSocket.
-    pub(super) async fn run(self, socket: &mut WebSocket) {
-        let (sender, receiver) = socket.halves();
-        // What arrives is dropped; pings are answered and a Close frame is heard.
-        let hear = async { while let Ok(Some(_)) = receiver.recv().await {} };
+    ///
+    /// # Errors
+    /// The error that ended the WebSocket.
+    pub(super) async fn run(self, client: Client<'_>) -> Result<(), Error> {
+        let (sender, receiver) = client.socket.halves();
+        let mut tally = Tally::new(client.figures, client.version);
+        // Messages are dropped; receiving answers pings and handles the Close frame.
+        let receive = async {
+            while receiver.recv().await?.is_some() {}
+            Ok(())
+        };
         let send = async {
-            self.send(sender).await?;
+            self.send(sender, &mut tally).await?;
             sender.close(CloseCode::NORMAL, "").await
         };
-        // An error here is a client that went before it had all.
-        let (_, _gone) = tokio::join!(hear, send);
+        let (received, sent) = tokio::join!(receive, send);
+        match sent {
+            Err(Error::Closed) | Ok(()) => received,
+            sent => sent,
+        }
     }
 
-    async fn send(self, sender: &mut Sender) -> Result<(), Error> {
+    async fn send(self, sender: &mut Sender, tally: &mut Tally<'_>) -> Result<(), Error> {
         let message = self.message();
         let mut pace = Pace::new(self);
         while let Some(due) = pace.due().await {
@@ -65,15 +78,17 @@ impl Source {
                 sender.feed(message.clone()).await?;
             }
             sender.flush().await?;
+            tally.sent(due, self.size * due as usize);
+            tally.flush();
         }
         Ok(())
     }
 
-    /// The messages one behind the other, as a body.
+    /// The messages one after the other, as a body.
     pub(super) fn response(self) -> Response {
         let (sender, body) = Body::channel();
         tokio::spawn(async move {
-            // An error here is a client that went before it had all.
+            // The client may disconnect before it has read everything.
             let _gone = self.fill(sender).await;
         });
         Response::new(200).with_body("application/octet-stream", body)
@@ -90,12 +105,12 @@ impl Source {
     }
 }
 
-/// When how many messages are to be sent.
+/// When messages are due.
 struct Pace {
     source: Source,
     begin: Instant,
     sent: u64,
-    /// How many at once at most.
+    /// The most messages that are due at once.
     batch: u64,
 }
 
@@ -105,7 +120,7 @@ impl Pace {
         Self { source, begin: Instant::now(), sent: 0, batch }
     }
 
-    /// Waits until some are due, and says how many; `None` when all have been.
+    /// Waits until messages are due, and returns how many; `None` after the last one.
     async fn due(&mut self) -> Option<u64> {
         let Source { rate, count, .. } = self.source;
         let left = if count == 0 { u64::MAX } else { count - self.sent };

@@ -1,122 +1,106 @@
-//! `wireloom connect`: lines out, messages in, both at once; or a script of what to send and to expect; or a request.
+//! `wireloom connect`: sends lines and prints messages; or runs a script of messages to send and to expect; or makes a request.
 
-mod frames;
-mod handshake;
+mod connector;
+mod editor;
 mod input;
+mod journal;
+mod notes;
 mod output;
 mod reconnecting;
 mod request;
+mod sends;
 mod session;
+mod trace;
 
+use wireloom::Error;
 use wireloom::wireloom_ws::handshake::HandshakeError;
-use wireloom::{ClientTls, Connector, DeflateConfig, Error, Keepalive, Proxy, WebSocketConfig};
 
-use crate::args::Connect;
+use crate::args::{Connect, Format};
 use crate::exit::Exit;
+use crate::signals::Signals;
 use crate::terminal;
-use output::Notes;
+use journal::Journal;
+use notes::Notes;
+use output::Output;
+use trace::Trace;
 
 pub(crate) fn run(args: Connect) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            terminal::say_error(error);
-            return Exit::NotBegun;
+            terminal::print_error(error);
+            return Exit::NoConnection;
         }
     };
-    runtime.block_on(connect(args))
+    let exit = runtime.block_on(connect(args));
+    // A thread may be blocked reading the input.
+    runtime.shutdown_background();
+    exit
 }
 
 async fn connect(args: Connect) -> Exit {
     let is_request = args.is_request();
     if let Some(option) = args.misplaced() {
-        let kind = if is_request { "an http:// URL" } else { "the URL of a WebSocket" };
-        terminal::say_error(format_args!("{option} says nothing to {kind}"));
+        let kind = if is_request { "an http:// URL" } else { "a WebSocket URL" };
+        terminal::print_error(format_args!("{option} does not apply to {kind}"));
         return Exit::Usage;
     }
-    let notes = Notes::new();
-    let connector = match connector(&args, &notes) {
-        Ok(connector) => connector,
-        Err(error) => {
-            terminal::say_error(error);
-            return Exit::Usage;
-        }
+    let notes = Notes::new(args.display.timestamps);
+    let usage = |error: String| {
+        notes.print_error(&error);
+        Exit::Usage
     };
+    let sends = match sends::read(&args) {
+        Ok(sends) => sends,
+        Err(error) => return usage(error),
+    };
+    let format = if is_request { Format::Raw } else { args.messages.output };
+    let output = match Output::open(&args.display, format, notes.clone()) {
+        Ok(output) => output,
+        Err(error) => return notes.unwritable(&error),
+    };
+    let mut signals = match Signals::new() {
+        Ok(signals) => signals,
+        Err(error) => return usage(error.to_string()),
+    };
+    let trace = Trace::new(&args, &notes);
     if is_request {
-        return request::run(&args, &connector, notes).await;
+        return tokio::select! {
+            exit = request::run(&args, output, &trace, &notes) => exit,
+            () = signals.recv() => Exit::Broken,
+        };
     }
+    let journal = Journal::new(&args, output, &notes);
+    let connector = match connector::new(&args, &args.url, &connector::headers(&args), &trace, Some(&journal))
+    {
+        Ok(connector) => connector,
+        Err(error) => return usage(error),
+    };
     if args.route.reconnect {
-        return reconnecting::run(&args, &connector, notes).await;
+        return reconnecting::run(&args, &connector, &mut signals, &journal).await;
     }
-    match connector.open(&args.url).await {
+    let opened = tokio::select! {
+        opened = connector.open(&args.url) => opened,
+        () = signals.recv() => return Exit::NoConnection,
+    };
+    match opened {
         Ok(opened) => {
-            if args.verbose > 0 {
-                handshake::tell(&opened, &notes);
+            if let Err(error) = journal.opened(&opened, args.display.include) {
+                return notes.unwritable(&error);
             }
-            session::run(&args, opened.socket, notes).await
+            session::run(&args, opened.socket, &sends, &mut signals, &journal).await
         }
         Err(error) => {
-            handshake::tell_failure(&args.url, &error, args.verbose > 0, &notes);
-            verdict(&error)
+            trace::print_failure(&args, &error, &notes);
+            failure(&error)
         }
     }
 }
 
-/// What it means that there is no connection: the arguments may be to blame.
-fn verdict(error: &Error) -> Exit {
+/// The exit code when there is no connection: the arguments may be the cause.
+fn failure(error: &Error) -> Exit {
     match error {
         Error::Url(_) | Error::Header | Error::Handshake(HandshakeError::Misuse(_)) => Exit::Usage,
-        _ => Exit::NotBegun,
+        _ => Exit::NoConnection,
     }
-}
-
-fn connector(args: &Connect, notes: &Notes) -> Result<Connector, String> {
-    let mut config = WebSocketConfig::default();
-    config.core.limits.message_len_max = args.messages.max_message;
-    config.core.limits.frame_len_max = args.messages.max_message;
-    if args.verbose > 1 {
-        config.observer = frames::tell(notes);
-    }
-    if args.route.reconnect
-        && let Some(ping_after) = args.messages.ping
-    {
-        config.core.keepalive = Some(Keepalive { ping_after, dead_after: ping_after.saturating_mul(3) });
-    }
-    let mut connector = Connector::new().config(config).redirects_max(args.route.redirects);
-    if let Some(proxy) = &args.route.proxy {
-        connector = connector.proxy(Proxy::new(proxy).map_err(|error| format!("--proxy: {error}"))?);
-    }
-    connector = connector.http2(args.route.http2);
-    if args.route.proxy_from_env {
-        connector = connector.proxy_from_env();
-    }
-    for name in &args.subprotocol {
-        connector = connector.subprotocol(name);
-    }
-    // A request takes its own.
-    if !args.is_request() {
-        for (name, value) in &args.header {
-            connector = connector.header(name, value);
-        }
-    }
-    if let Some(origin) = &args.origin {
-        connector = connector.origin(origin);
-    }
-    if args.messages.compress {
-        connector = connector.deflate(DeflateConfig::default());
-    }
-    if let Some(timeout) = args.timeout {
-        connector = connector.connect_timeout(timeout).handshake_timeout(timeout);
-    }
-    let mut tls = ClientTls::default();
-    if args.tls.insecure {
-        tls = tls.insecure();
-    }
-    if let Some(file) = &args.tls.cacert {
-        tls = tls.with_root_file(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    }
-    if let (Some(cert), Some(key)) = (&args.tls.cert, &args.tls.key) {
-        tls = tls.with_identity(cert, key).map_err(|error| format!("{}: {error}", cert.display()))?;
-    }
-    Ok(connector.tls(tls))
 }

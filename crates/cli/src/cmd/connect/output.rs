@@ -1,137 +1,130 @@
-//! Where messages and notes go. Messages are shown at once on a terminal, and gathered while they come otherwise. While a
-//! line is being edited, both are put above it.
+//! Where messages and content are written: the standard output or a file, in the format that the arguments choose. Text for a terminal
+//! is written at once and escaped; otherwise it is buffered while messages arrive.
 
-use std::io::{self, BufWriter, IsTerminal as _, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::path::Path;
 
-use rustyline::ExternalPrinter;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use wireloom::{Headers, Version};
 
-use crate::exit::Exit;
+use super::notes::{Notes, timestamp};
+use super::trace::version_name;
+use crate::args::{Display, Format};
 use crate::terminal;
 
-/// What prints above the line that is being edited.
-pub(super) type Printer = Box<dyn ExternalPrinter + Send>;
-
-/// What is said about the connection, on the standard error.
-#[derive(Clone)]
-pub(super) struct Notes {
-    above: Arc<Mutex<Option<Printer>>>,
-    has_colours: bool,
-}
-
-impl Notes {
-    pub(super) fn new() -> Self {
-        Self { above: Arc::default(), has_colours: terminal::has_colours(&io::stderr()) }
-    }
-
-    /// From now on a line is being edited.
-    pub(super) fn put_above(&self, printer: Printer) {
-        *self.above.lock().unwrap_or_else(PoisonError::into_inner) = Some(printer);
-    }
-
-    /// No line is edited any more. If one still is, what was printed above it is shown first, and it is left as it stands.
-    pub(super) fn end_editing(&self) {
-        /// Up and down again: nothing to see.
-        const NOTHING: &str = "\x1b[A\n";
-        let Some(mut printer) = self.above.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-            return;
-        };
-        // The editor takes one at a time: the second is accepted once all before the first have been printed.
-        if printer.print(NOTHING.into()).and_then(|()| printer.print(NOTHING.into())).is_ok() {
-            let _ = io::stderr().write_all(b"\n");
-        }
-    }
-
-    /// Says something. Whoever should read it may have gone.
-    pub(super) fn say(&self, text: &str) {
-        let line = if self.has_colours { format!("\x1b[2m{text}\x1b[0m\n") } else { format!("{text}\n") };
-        if !self.print_above(&line) {
-            let _ = io::stderr().write_all(line.as_bytes());
-        }
-    }
-
-    /// Says what went wrong.
-    pub(super) fn say_error(&self, text: &str) {
-        self.say(&format!("wireloom: {text}"));
-    }
-
-    /// What it means that the output takes no more: whoever read it has heard enough, or something is wrong with it.
-    pub(super) fn tell_unwritten(&self, error: &io::Error) -> Exit {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            return Exit::Done;
-        }
-        self.say_error(&format!("the output cannot be written: {error}"));
-        Exit::Cut
-    }
-
-    /// Whether there was a line to print it above.
-    fn print_above(&self, line: &str) -> bool {
-        let mut above = self.above.lock().unwrap_or_else(PoisonError::into_inner);
-        let printed = above.as_mut().is_some_and(|printer| printer.print(line.to_owned()).is_ok());
-        if !printed {
-            // The editor has gone.
-            *above = None;
-        }
-        printed
-    }
-}
-
-/// The standard output, with a message on each line.
+/// The output.
 pub(super) struct Output {
-    inner: BufWriter<io::Stdout>,
+    inner: BufWriter<Box<dyn Write + Send>>,
     notes: Notes,
+    format: Format,
     is_terminal: bool,
+    has_timestamps: bool,
     is_dirty: bool,
-    /// The begin of a character that is to be shown.
-    unfinished: Vec<u8>,
+    /// The first bytes of a character whose rest has not arrived.
+    incomplete: Vec<u8>,
 }
 
 impl Output {
-    pub(super) fn new(notes: Notes) -> Self {
-        let inner = BufWriter::with_capacity(64 << 10, io::stdout());
-        Self {
-            inner,
+    /// # Errors
+    /// The file cannot be created.
+    pub(super) fn open(display: &Display, format: Format, notes: Notes) -> io::Result<Self> {
+        let file = display.output.as_deref().filter(|path| *path != Path::new("-"));
+        let (inner, is_terminal): (Box<dyn Write + Send>, bool) = match file {
+            Some(path) => {
+                let named =
+                    |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+                (Box::new(File::create(path).map_err(named)?), false)
+            }
+            None => (Box::new(io::stdout()), io::stdout().is_terminal()),
+        };
+        Ok(Self {
+            inner: BufWriter::with_capacity(64 << 10, inner),
             notes,
-            is_terminal: io::stdout().is_terminal(),
+            format,
+            is_terminal,
+            has_timestamps: display.timestamps,
             is_dirty: false,
-            unfinished: Vec::new(),
-        }
+            incomplete: Vec::new(),
+        })
     }
 
-    /// Prints a message: as it is, unless a person reads it.
+    /// Writes a message.
     pub(super) fn message(&mut self, bytes: &[u8], is_text: bool) -> io::Result<()> {
-        if self.is_terminal {
-            let text = std::str::from_utf8(bytes).ok().filter(|_| is_text);
-            let mut shown = text.map_or_else(|| terminal::binary(bytes), terminal::visible);
-            shown.push('\n');
-            if self.notes.print_above(&shown) {
-                return Ok(());
+        match self.format {
+            Format::Lines if self.is_terminal => {
+                let text = std::str::from_utf8(bytes).ok().filter(|_| is_text);
+                let text = text.map_or_else(|| terminal::binary(bytes), terminal::visible);
+                return self.line(&text);
             }
-            self.inner.write_all(shown.as_bytes())?;
-        } else {
-            self.inner.write_all(bytes)?;
-            self.inner.write_all(b"\n")?;
+            Format::Lines => {
+                if self.has_timestamps {
+                    self.inner.write_all(format!("{} ", timestamp()).as_bytes())?;
+                }
+                self.inner.write_all(bytes)?;
+                self.inner.write_all(b"\n")?;
+            }
+            Format::Base64 => return self.line(&STANDARD.encode(bytes)),
+            Format::Hex => return self.line(&encode_hex(bytes)),
+            Format::Raw => return self.bytes(bytes),
+            Format::Prefixed => {
+                let len =
+                    u32::try_from(bytes.len()).map_err(|_| io::Error::other("a message is over 4 GiB"))?;
+                self.inner.write_all(&len.to_be_bytes())?;
+                self.inner.write_all(bytes)?;
+            }
         }
         self.is_dirty = true;
         Ok(())
     }
 
-    /// Prints what comes in pieces: as it is, unless a person reads it.
+    /// Writes the head of a response.
+    pub(super) fn head(&mut self, version: Version, status: u16, headers: &Headers) -> io::Result<()> {
+        let mut head = format!("{} {status}\r\n", version_name(version)).into_bytes();
+        for (name, value) in headers.iter() {
+            head.extend_from_slice(name.as_bytes());
+            head.extend_from_slice(b": ");
+            head.extend_from_slice(value);
+            head.extend_from_slice(b"\r\n");
+        }
+        head.extend_from_slice(b"\r\n");
+        if self.is_terminal {
+            head.retain(|&byte| byte != b'\r');
+        }
+        self.bytes(&head)
+    }
+
+    /// Writes a line of text.
+    pub(super) fn line(&mut self, text: &str) -> io::Result<()> {
+        let line =
+            if self.has_timestamps { format!("{} {text}\n", timestamp()) } else { format!("{text}\n") };
+        if self.is_terminal && self.notes.print_above(&line) {
+            return Ok(());
+        }
+        self.is_dirty = true;
+        self.inner.write_all(line.as_bytes())
+    }
+
+    /// Writes bytes that may be part of a text: as they are, or escaped on a terminal.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.is_dirty = true;
         if !self.is_terminal {
             return self.inner.write_all(bytes);
         }
-        // A character may be in two pieces.
-        self.unfinished.extend_from_slice(bytes);
-        let whole = match std::str::from_utf8(&self.unfinished) {
+        // A character may be split between two calls.
+        self.incomplete.extend_from_slice(bytes);
+        let whole = match std::str::from_utf8(&self.incomplete) {
             Err(error) if error.error_len().is_none() => error.valid_up_to(),
-            _ => self.unfinished.len(),
+            _ => self.incomplete.len(),
         };
-        let rest = self.unfinished.split_off(whole);
-        let shown = terminal::visible(&String::from_utf8_lossy(&self.unfinished));
-        self.unfinished = rest;
-        self.inner.write_all(shown.as_bytes())
+        let rest = self.incomplete.split_off(whole);
+        let text = terminal::visible(&String::from_utf8_lossy(&self.incomplete));
+        self.incomplete = rest;
+        if self.notes.print_above(&text) {
+            return Ok(());
+        }
+        self.inner.write_all(text.as_bytes())
     }
 
     pub(super) fn flush(&mut self) -> io::Result<()> {
@@ -140,5 +133,38 @@ impl Output {
             self.is_dirty = false;
         }
         Ok(())
+    }
+}
+
+/// Two digits per byte.
+pub(super) fn encode_hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+/// Reads two digits per byte; blanks are ignored. `None` for anything else.
+pub(super) fn decode_hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = text
+        .chars()
+        .filter(|char| !char.is_ascii_whitespace())
+        .map(|char| char.to_digit(16).map(|digit| digit as u8))
+        .collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
+    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_is_reversible() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(decode_hex(&encode_hex(&bytes)), Some(bytes));
+        assert_eq!(decode_hex("00 FF"), Some(vec![0, 255]));
+        for wrong in ["0", "0g", "é"] {
+            assert_eq!(decode_hex(wrong), None, "{wrong}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! `--reconnect`: a connection that is opened again when it is lost. What is said about each loss is the library's to know.
+//! `--reconnect`: a WebSocket that is opened again when it is lost. What may have been lost with it is reported.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -6,27 +6,36 @@ use std::pin::pin;
 use wireloom::client::{Loss, ReconnectPolicy, Reconnecting, Step, Trouble};
 use wireloom::{CloseCode, Connector, Error};
 
-use super::handshake;
-use super::input::{Input, Lines};
-use super::output::{Notes, Output};
+use super::input::{Command, Input, Messages};
+use super::journal::{Direction, Journal, describe};
 use super::session::is_normal;
+use super::trace;
 use crate::args::Connect;
 use crate::exit::Exit;
+use crate::signals::Signals;
+use crate::terminal::count;
 
-/// Talks until the server closes for good, or the user ends it.
-pub(super) async fn run(args: &Connect, connector: &Connector, notes: Notes) -> Exit {
+/// Sends and receives until the server closes for good, or the user ends it.
+pub(super) async fn run(
+    args: &Connect,
+    connector: &Connector,
+    signals: &mut Signals,
+    journal: &Journal,
+) -> Exit {
+    let notes = journal.notes();
     let mut socket = connector.reconnecting(&*args.url, ReconnectPolicy::default());
-    let mut out = Output::new(notes.clone());
-    let mut lines = Some(Lines::read(&notes, !args.messages.no_history));
-    let ended = talk(args, &mut socket, &mut out, &mut lines, &notes).await;
-    let _ = out.flush();
-    notes.end_editing();
-    drop(lines);
-    match ended {
-        Ok(exit) => exit,
-        Err(error) => {
-            handshake::tell_failure(&args.url, &error, args.verbose > 0, &notes);
-            super::verdict(&error)
+    let read = || Messages::read(notes, args.messages.input, !args.messages.no_history);
+    let mut messages = (!args.closing.recv_only).then(read);
+    let result = talk(args, &mut socket, &mut messages, signals, journal).await;
+    let unwritten = journal.flush().err();
+    notes.end_editing(messages.as_ref().is_some_and(Messages::is_editing));
+    drop(messages);
+    match (result, unwritten) {
+        (Ok(Exit::Success), Some(error)) => notes.unwritable(&error),
+        (Ok(exit), _) => exit,
+        (Err(error), _) => {
+            trace::print_failure(args, &error, notes);
+            super::failure(&error)
         }
     }
 }
@@ -34,96 +43,127 @@ pub(super) async fn run(args: &Connect, connector: &Connector, notes: Notes) -> 
 async fn talk(
     args: &Connect,
     socket: &mut Reconnecting,
-    out: &mut Output,
-    lines: &mut Option<Lines>,
-    notes: &Notes,
+    messages: &mut Option<Messages>,
+    signals: &mut Signals,
+    journal: &Journal,
 ) -> Result<Exit, Error> {
-    let mut interrupted = pin!(tokio::signal::ctrl_c());
+    let notes = journal.notes();
     loop {
-        // Lines wait for a connection.
+        // Input waits for a connection.
         let is_connected = socket.is_connected();
         tokio::select! {
             biased;
-            step = next(socket, out) => match step? {
+            step = next(socket, journal) => match step? {
                 Some(Step::Message(message)) => {
                     let is_text = message.as_text().is_some();
-                    if !args.quiet
-                        && let Err(error) = out.message(message.as_bytes(), is_text)
-                    {
-                        return Ok(notes.tell_unwritten(&error));
+                    if let Err(error) = journal.message(Direction::Received, message.as_bytes(), is_text) {
+                        return Ok(notes.unwritable(&error));
                     }
                 }
                 Some(Step::Connected(connected)) => {
-                    if args.verbose > 0 {
-                        handshake::tell_response(connected.status, "", connected.headers.iter(), notes);
-                    }
                     if let Some(gap) = connected.gap {
-                        notes.say(&format!("open again; what was sent here in {:.1} s never came", gap.as_secs_f64()));
+                        let gap = gap.as_secs_f64();
+                        notes.print(&format!("* open again; messages sent to this end in {gap:.1} s are lost"));
                     }
                 }
                 Some(Step::Lost(loss)) => {
-                    notes.say(&describe(&loss));
+                    notes.print(&format!("* {}", describe_loss(&loss)));
                     if loss.retry_in.is_none() {
-                        return Ok(verdict(&loss.trouble));
+                        return Ok(exit(&loss.trouble));
                     }
                 }
                 Some(Step::NotOpened { error, retry_in }) => {
-                    notes.say(&format!("{error}; trying again in {:.1} s", retry_in.as_secs_f64()));
+                    notes.print(&format!("* {error}; trying again in {:.1} s", retry_in.as_secs_f64()));
                 }
                 Some(_) => {}
-                None => return Ok(Exit::Done),
+                None => return Ok(Exit::Success),
             },
-            input = next_line(lines), if is_connected => match input {
-                Some(Input::Line(line)) => match std::str::from_utf8(&line) {
-                    // A failure is a loss, which is told next.
-                    Ok(text) if !args.messages.binary => drop(socket.send(text).await),
-                    _ if args.messages.binary => drop(socket.send(&line[..]).await),
-                    _ => notes.say_error("a line of the input is not UTF-8; --binary sends it as it is"),
-                },
-                Some(Input::Failed(error)) => {
-                    notes.say_error(&format!("the input cannot be read: {error}"));
-                    *lines = None;
+            input = next_message(messages), if is_connected => {
+                if let Some(code) = handle(args, socket, messages, input, journal).await {
+                    let _ = socket.close(code, "").await;
+                    return Ok(Exit::Success);
                 }
-                Some(Input::Interrupted) => break,
-                // What is watched goes on.
-                None => *lines = None,
-            },
-            _ = &mut interrupted => break,
+            }
+            () = signals.recv() => {
+                let _ = socket.close(CloseCode::GOING_AWAY, "").await;
+                return Ok(Exit::Success);
+            }
         }
     }
-    let _ = socket.close(CloseCode::GOING_AWAY, "").await;
-    Ok(Exit::Done)
 }
 
-/// What happens next; what was printed is shown before this waits.
-async fn next(socket: &mut Reconnecting, out: &mut Output) -> Result<Option<Step>, Error> {
+/// Sends what was read. The close code if that ends the connection.
+async fn handle(
+    args: &Connect,
+    socket: &mut Reconnecting,
+    messages: &mut Option<Messages>,
+    input: Option<Input>,
+    journal: &Journal,
+) -> Option<CloseCode> {
+    let notes = journal.notes();
+    let (message, is_binary) = match input {
+        Some(Input::Message(message)) => (message, args.is_binary()),
+        Some(Input::Command(Command::Binary(bytes))) => (bytes, true),
+        Some(Input::Command(Command::Close(code, _))) => return Some(code),
+        Some(Input::Command(Command::Ping(_))) => {
+            notes.print_error("with --reconnect, --ping sends pings");
+            return None;
+        }
+        Some(Input::Command(Command::Invalid(why))) => {
+            notes.print_error(why);
+            return None;
+        }
+        Some(Input::Interrupted) => return Some(CloseCode::GOING_AWAY),
+        Some(Input::Failed(error)) => {
+            notes.print_error(&format!("the input cannot be sent: {error}"));
+            *messages = None;
+            return None;
+        }
+        // Messages go on arriving.
+        None => {
+            *messages = None;
+            return None;
+        }
+    };
+    let _ = journal.message(Direction::Sent, &message, !is_binary);
+    // A failure is reported as a loss next.
+    match std::str::from_utf8(&message) {
+        Ok(text) if !is_binary => drop(socket.send(text).await),
+        _ if is_binary => drop(socket.send(&message[..]).await),
+        _ => notes.print_error("a message of the input is not UTF-8; --binary sends it as it is"),
+    }
+    None
+}
+
+/// The next step. Output is flushed before this waits.
+async fn next(socket: &mut Reconnecting, journal: &Journal) -> Result<Option<Step>, Error> {
     let mut step = pin!(socket.next());
     poll_fn(|cx| {
         let polled = step.as_mut().poll(cx);
         if polled.is_pending() {
-            let _ = out.flush();
+            let _ = journal.flush();
         }
         polled
     })
     .await
 }
 
-async fn next_line(lines: &mut Option<Lines>) -> Option<Input> {
-    match lines {
-        Some(lines) => lines.next().await,
+async fn next_message(messages: &mut Option<Messages>) -> Option<Input> {
+    match messages {
+        Some(messages) => messages.next().await,
         None => std::future::pending().await,
     }
 }
 
-fn describe(loss: &Loss) -> String {
+fn describe_loss(loss: &Loss) -> String {
     let why = match &loss.trouble {
         Trouble::NotOpened(error) | Trouble::Failed(error) => error.to_string(),
-        Trouble::Closed(end) => format!("closed with {}", end.code()),
-        _ => "lost".into(),
+        Trouble::Closed(end) => format!("closed by the peer with {}", describe(end)),
+        _ => "the connection is lost".into(),
     };
     let unconfirmed = match loss.unconfirmed {
         0 => String::new(),
-        count => format!("; {count} of {} messages may not have arrived", loss.sent),
+        number => format!("; {number} of {} may not have arrived", count(loss.sent, "message")),
     };
     let retry = match loss.retry_in {
         Some(delay) => format!("; trying again in {:.1} s", delay.as_secs_f64()),
@@ -132,10 +172,10 @@ fn describe(loss: &Loss) -> String {
     format!("{why}{unconfirmed}{retry}")
 }
 
-fn verdict(trouble: &Trouble) -> Exit {
+fn exit(trouble: &Trouble) -> Exit {
     match trouble {
-        Trouble::Closed(end) if is_normal(end.code()) => Exit::Done,
-        Trouble::Closed(_) => Exit::Closed,
-        _ => Exit::Cut,
+        Trouble::Closed(end) if is_normal(end.code()) => Exit::Success,
+        Trouble::Closed(_) => Exit::Refused,
+        _ => Exit::Broken,
     }
 }

@@ -1,144 +1,222 @@
-//! `http` and `https` URLs: a request over HTTP/2, or over HTTP/1.1 where the server has nothing newer. Its content streams from
-//! the input, the response's to the output.
+//! `http` and `https` URLs: a request whose content streams from an argument, a file or the input, and a response whose content
+//! streams to the output.
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
-use wireloom::client::{Request, Response};
-use wireloom::{Body, Connector, Error, Headers, Version};
+use tokio::time::{Instant, timeout, timeout_at};
+use wireloom::client::{Request, Response, redirect_url};
+use wireloom::{Body, Error, Headers};
 
-use super::handshake;
-use super::output::{Notes, Output};
+use super::notes::Notes;
+use super::output::Output;
+use super::trace::{Trace, print_failure, without_secrets};
+use super::{connector, failure};
 use crate::args::Connect;
 use crate::exit::Exit;
-use crate::terminal;
+use crate::terminal::{self, count};
 
 /// Bytes that are read at once.
 const CHUNK_LEN: usize = 64 << 10;
 
-/// Makes the request that the arguments say.
-pub(super) async fn run(args: &Connect, connector: &Connector, notes: Notes) -> Exit {
-    let body = match body(args) {
-        Ok(body) => body,
-        Err(error) => {
-            notes.say_error(&error);
-            return Exit::Usage;
-        }
-    };
-    let method = match &args.request.method {
-        Some(method) => method,
-        None if body.is_some() => "POST",
-        None => "GET",
-    };
-    let mut request = Request::new(method, &*args.url).with_body(body.unwrap_or_default());
-    for (name, value) in &args.header {
-        request = request.header(name, value);
-    }
-    let asking = async {
-        let response = ask(args, connector, method, request, &notes).await?;
-        Ok::<_, Error>(take(args, response, &notes).await)
-    };
-    let asked = match args.timeout {
-        Some(timeout) => tokio::time::timeout(timeout, asking).await,
-        None => Ok(asking.await),
-    };
-    match asked {
-        Ok(Ok(exit)) => exit,
-        Ok(Err(error)) => {
-            handshake::tell_failure(&args.url, &error, args.verbose > 0, &notes);
-            super::verdict(&error)
-        }
-        Err(_) => {
-            notes.say_error("the response took too long");
-            Exit::Cut
-        }
+/// How long the head of a response may take.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long the content of a response may take to bring another [`PROGRESS_LEN`] bytes.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+const PROGRESS_LEN: usize = 1 << 10;
+
+/// Why there is no response, or not all of it.
+enum Failure {
+    Request(Error),
+    Usage(String),
+    TimedOut(&'static str),
+    /// The content ended early, which has been reported.
+    Incomplete,
+    Output(io::Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Request(error)
     }
 }
 
-/// The response, once its head is there.
-async fn ask(
+/// Makes the request that the arguments describe, and follows redirects if they allow that.
+pub(super) async fn run(args: &Connect, mut output: Output, trace: &Trace, notes: &Notes) -> Exit {
+    let exchange = exchange(args, &mut output, trace, notes);
+    let result = match args.timeout {
+        Some(limit) => timeout(limit, exchange).await.unwrap_or(Err(Failure::TimedOut("--timeout"))),
+        None => exchange.await,
+    };
+    match result {
+        Ok(status) if status < 400 => Exit::Success,
+        Ok(status) => {
+            notes.print_error(&format!("the server answered {status}"));
+            Exit::Refused
+        }
+        Err(Failure::Request(error)) => {
+            print_failure(args, &error, notes);
+            failure(&error)
+        }
+        Err(Failure::Usage(error)) => {
+            notes.print_error(&error);
+            Exit::Usage
+        }
+        Err(Failure::TimedOut(option)) => {
+            let url = without_secrets(&args.url);
+            notes.print_error(&format!("{url}: the response did not arrive in time ({option})"));
+            Exit::TimedOut
+        }
+        Err(Failure::Incomplete) => Exit::Broken,
+        Err(Failure::Output(error)) => notes.unwritable(&error),
+    }
+}
+
+/// Makes the request, and writes the response. Its status.
+async fn exchange(args: &Connect, output: &mut Output, trace: &Trace, notes: &Notes) -> Result<u16, Failure> {
+    let (mut url, mut redirects, mut is_same_origin) = (args.url.clone(), args.redirects_max(), true);
+    let mut method = match &args.request.method {
+        Some(method) => method.clone(),
+        None if args.request.data.is_some() => "POST".to_owned(),
+        None => "GET".to_owned(),
+    };
+    let mut has_content = true;
+    loop {
+        let body = if has_content { body(args).map_err(Failure::Usage)? } else { None };
+        let request = Request::new(&*method, &*url).with_body(body.unwrap_or_default());
+        let response = send(args, &url, is_same_origin, request, trace).await?;
+        let location = matches!(response.status, 301 | 302 | 303 | 307 | 308)
+            .then(|| response.headers.get("location").map(<[u8]>::to_vec))
+            .flatten();
+        let Some(location) = location.filter(|_| redirects > 0) else {
+            return receive(args, response, output, trace, notes).await;
+        };
+        redirects -= 1;
+        let next = redirect_url(&url, &location).ok_or(Error::Redirect)?;
+        // RFC 9110 §15.4: 307 and 308 keep the method, and so does everything for GET and HEAD.
+        if matches!(response.status, 301..=303) && method != "HEAD" {
+            (method, has_content) = ("GET".to_owned(), false);
+        } else if has_content && args.request.data.as_deref() == Some("@-") {
+            return Err(Failure::Usage("the server redirects, and --data @- cannot be sent twice".into()));
+        }
+        if args.display.verbose > 0 {
+            notes.print(&format!("* redirected to {}", without_secrets(&next)));
+        }
+        is_same_origin &= origin(&url) == origin(&next);
+        url = next;
+    }
+}
+
+/// Sends a request. Returns the response once its head has arrived.
+async fn send(
     args: &Connect,
-    connector: &Connector,
-    method: &str,
+    url: &str,
+    is_same_origin: bool,
     request: Request,
-    notes: &Notes,
-) -> Result<Response, Error> {
-    let is_verbose = args.verbose > 0;
+    trace: &Trace,
+) -> Result<Response, Failure> {
+    let headers = if is_same_origin { connector::headers(args) } else { Vec::new() };
+    let connector = connector::new(args, url, &headers, trace, None).map_err(Failure::Usage)?;
     let mut exchange = if args.route.http2 {
-        connector.connect_http2(&args.url).await?.send(request)?
+        connector.connect_http2(url).await?.send(request)?
     } else {
         connector.send(request).await?
     };
-    if is_verbose {
-        handshake::tell_way(exchange.peer(), exchange.tls(), notes);
-        handshake::tell_request(method, &args.url, &args.header, notes);
-    }
-    while let Some(interim) = exchange.informational().await? {
-        if is_verbose {
-            handshake::tell_response(interim.status, "", interim.headers.iter(), notes);
+    let head = async {
+        while let Some(interim) = exchange.informational().await? {
+            if args.display.verbose > 0 {
+                trace.response(wireloom::Version::Http11, interim.status, "", interim.headers.iter());
+            }
         }
-    }
-    let response = exchange.response().await?;
-    if is_verbose {
-        notes.say(if response.version == Version::Http2 {
-            "answered over HTTP/2"
-        } else {
-            "answered over HTTP/1.1"
-        });
-        handshake::tell_response(response.status, "", response.headers.iter(), notes);
+        exchange.response().await
+    };
+    let limit = args.request.response_timeout.unwrap_or(RESPONSE_TIMEOUT);
+    let response = timeout(limit, head).await.map_err(|_| Failure::TimedOut("--response-timeout"))??;
+    if args.display.verbose > 0 {
+        trace.response(response.version, response.status, "", response.headers.iter());
     }
     Ok(response)
 }
 
-/// Prints the content as it comes.
-async fn take(args: &Connect, mut response: Response, notes: &Notes) -> Exit {
-    let mut out = Output::new(notes.clone());
+/// Writes the content as it arrives.
+async fn receive(
+    args: &Connect,
+    mut response: Response,
+    output: &mut Output,
+    trace: &Trace,
+    notes: &Notes,
+) -> Result<u16, Failure> {
+    if args.display.include {
+        output.head(response.version, response.status, &response.headers).map_err(Failure::Output)?;
+    }
+    let kind = response.headers.get("content-type").unwrap_or_default();
+    let is_event_stream = kind.starts_with(b"text/event-stream");
+    let stall_timeout = args.request.stall_timeout.or((!is_event_stream).then_some(STALL_TIMEOUT));
     let mut len = 0;
+    let mut progress = (Instant::now(), 0);
     loop {
-        match response.body.chunk().await {
-            Ok(Some(chunk)) => {
-                len += chunk.len();
-                let printed = if args.quiet { Ok(()) } else { out.bytes(&chunk).and_then(|()| out.flush()) };
-                if let Err(error) = printed {
-                    return notes.tell_unwritten(&error);
-                }
-            }
+        let chunk = match stall_timeout {
+            Some(limit) => timeout_at(progress.0 + limit, response.body.chunk())
+                .await
+                .map_err(|_| Failure::TimedOut("--stall-timeout"))?,
+            None => response.body.chunk().await,
+        };
+        let chunk = match chunk {
+            Ok(Some(chunk)) => chunk,
             Ok(None) => break,
             Err(error) => {
-                notes.say_error(&error.to_string());
-                return Exit::Cut;
+                output.flush().map_err(Failure::Output)?;
+                notes.print_error(&format!(
+                    "{}: the content is incomplete: {error}",
+                    without_secrets(&args.url)
+                ));
+                return Err(Failure::Incomplete);
             }
+        };
+        len += chunk.len();
+        if len - progress.1 >= PROGRESS_LEN {
+            progress = (Instant::now(), len);
+        }
+        if !args.display.quiet {
+            output.bytes(&chunk).and_then(|()| output.flush()).map_err(Failure::Output)?;
         }
     }
-    if args.verbose > 0 {
+    output.flush().map_err(Failure::Output)?;
+    if args.display.verbose > 0 {
         let trailers: Headers = response.body.trailers().unwrap_or_default();
-        handshake::tell_headers(trailers.iter(), notes);
-        notes.say(&format!("{len} bytes received"));
+        trace.headers(trailers.iter());
+        notes.print(&format!("* {} received", count(len as u64, "byte")));
     }
     let status = response.status;
     if let Some(http2) = response.into_http2() {
         http2.close().await;
     }
-    if status < 400 {
-        return Exit::Done;
-    }
-    notes.say_error(&format!("the server answered {status}"));
-    Exit::Closed
+    Ok(status)
 }
 
-/// What `--data` names.
+/// Scheme and authority.
+fn origin(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    format!("{scheme}://{host}").to_ascii_lowercase()
+}
+
+/// The content that `--data` names.
 fn body(args: &Connect) -> Result<Option<Body>, String> {
     let Some(data) = &args.request.data else { return Ok(None) };
     let source: Box<dyn Read + Send> = match data.strip_prefix('@') {
         None => return Ok(Some(data.clone().into())),
         Some("-") => Box::new(io::stdin()),
-        Some(file) => Box::new(File::open(file).map_err(|error| format!("{file}: {error}"))?),
+        Some(file) => Box::new(File::open(file).map_err(|error| format!("--data {data}: {error}"))?),
     };
     Ok(Some(stream(source)))
 }
 
-/// What is read is sent as the server takes it. A thread reads: neither a file nor a terminal can be without waiting.
+/// Sends what is read as the server accepts it. A thread reads, because neither a file nor a terminal can be read without blocking.
 fn stream(mut source: Box<dyn Read + Send>) -> Body {
     let (read, mut chunks) = mpsc::channel(1);
     std::thread::spawn(move || {
@@ -146,8 +224,8 @@ fn stream(mut source: Box<dyn Read + Send>) -> Body {
             let mut chunk = vec![0; CHUNK_LEN];
             let len = source.read(&mut chunk);
             chunk.truncate(*len.as_ref().unwrap_or(&0));
-            let is_over = !matches!(len, Ok(1..));
-            if read.blocking_send(len.map(|_| chunk)).is_err() || is_over {
+            let is_last = !matches!(len, Ok(1..));
+            if read.blocking_send(len.map(|_| chunk)).is_err() || is_last {
                 return;
             }
         }
@@ -163,8 +241,8 @@ fn stream(mut source: Box<dyn Read + Send>) -> Body {
                     }
                 }
                 Err(error) => {
-                    terminal::say_error(format_args!("the input cannot be read: {error}"));
-                    // The server is not to take it for whole.
+                    terminal::print_error(format_args!("--data cannot be read: {error}"));
+                    // The server must not take the content for complete.
                     return sender.abort();
                 }
             }

@@ -1,74 +1,95 @@
-//! An open connection: what is sent and what comes, both at once, until it is over.
+//! An open WebSocket: sending and receiving at once, until it is closed.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io::{self, IsTerminal as _};
 use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval};
-use wireloom::wireloom_ws::{Cause, End, Initiator};
+use wireloom::wireloom_ws::Initiator;
 use wireloom::{CloseCode, Error, Message, Receiver, Sender, WebSocket};
 
-use super::input::{Input, Lines};
-use super::output::{Notes, Output};
+use super::input::{Command, Input, Messages};
+use super::journal::{Direction, Journal, describe};
+use super::sends::Send;
 use crate::args::Connect;
 use crate::exit::Exit;
-use crate::terminal;
+use crate::signals::Signals;
+use crate::terminal::count;
 
-/// How long a last Close frame may take.
-const GOODBYE_TIME_MAX: Duration = Duration::from_secs(1);
+/// How long sending a last Close frame may take.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Talks as the arguments say.
-pub(super) async fn run(args: &Connect, socket: WebSocket, notes: Notes) -> Exit {
+/// After the end of the input, how long to wait for another message.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// The same, when as many messages have arrived as were sent.
+const LINGER_ANSWERED: Duration = Duration::from_millis(250);
+
+/// How often to look for new messages meanwhile.
+const LINGER_STEP: Duration = Duration::from_millis(25);
+
+/// Sends and receives as the arguments say.
+pub(super) async fn run(
+    args: &Connect,
+    socket: WebSocket,
+    sends: &[Send],
+    signals: &mut Signals,
+    journal: &Journal,
+) -> Exit {
     let begin = Instant::now();
+    let notes = journal.notes();
     let (mut sender, mut receiver) = socket.split();
-    let (closing, close_asked) = watch::channel(None);
-    let mut inbox = Inbox::new(args, &closing, &notes);
-    let mut outbox = Outbox::new(args, &notes, close_asked);
-    if args.is_scripted() && inbox.is_satisfied() {
-        outbox.closes_when_sent = true;
+    let (close, close_request) = watch::channel(None);
+    let received = Cell::new(0);
+    let mut inbox = Inbox::new(args, journal, &close, &received);
+    let mut outbox = Outbox::new(args, journal, sends, close_request, &received);
+    let result = talk(args, &mut inbox, &mut receiver, &mut outbox, &mut sender, &close, signals).await;
+    let unwritten = journal.flush().err();
+    if let Ok(Some(_)) = result {
+        // The exit code is known, perhaps before a Close frame was sent. The peer may not receive it any more.
+        let _ = tokio::time::timeout(GOODBYE_TIMEOUT, sender.close(CloseCode::NORMAL, "")).await;
     }
-    let talked = talk(args, &mut inbox, &mut receiver, &mut outbox, &mut sender, &closing).await;
-    let unwritten = inbox.out.flush().err();
-    if let Ok(Some(_)) = talked {
-        // What decided may have come before the peer could be told. Whether it still hears it does not matter any more.
-        let _ = tokio::time::timeout(GOODBYE_TIME_MAX, sender.close(CloseCode::NORMAL, "")).await;
-    }
-    // The terminal is as it was before anything more is said.
-    notes.end_editing();
+    // Restore the terminal before anything else is printed.
+    let is_editing = outbox.messages.as_ref().is_some_and(Messages::is_editing);
+    notes.end_editing(is_editing);
     drop(outbox);
-    if args.verbose > 0 {
-        inbox.tell_end(&receiver, begin);
+    if let Some(end) = receiver.end() {
+        journal.closed(&end);
     }
-    match talked {
+    if args.display.verbose > 0 {
+        let (messages, bytes) = (count(received.get(), "message"), count(inbox.bytes, "byte"));
+        notes.print(&format!("* {messages}, {bytes} received in {:.3} s", begin.elapsed().as_secs_f64()));
+    }
+    match result {
         Ok(Some(exit)) => exit,
         Ok(None) => match unwritten {
-            Some(error) => notes.tell_unwritten(&error),
-            None => inbox.verdict(&receiver),
+            Some(error) => notes.unwritable(&error),
+            None => inbox.exit(&receiver),
         },
         Err(error) => {
-            notes.say_error(&error.to_string());
-            if inbox.is_satisfied() { Exit::Cut } else { Exit::Unexpected }
+            notes.print_error(&error.to_string());
+            Exit::Broken
         }
     }
 }
 
-/// Both directions, until the connection is over. `Some` when what it ends with is decided already.
+/// Both directions, until the WebSocket is closed. `Some` when the exit code does not depend on how it is closed.
 async fn talk(
     args: &Connect,
     inbox: &mut Inbox<'_>,
     receiver: &mut Receiver,
     outbox: &mut Outbox<'_>,
     sender: &mut Sender,
-    closing: &watch::Sender<Option<CloseCode>>,
+    close: &watch::Sender<Option<CloseCode>>,
+    signals: &mut Signals,
 ) -> Result<Option<Exit>, Error> {
-    let notes = inbox.notes;
+    let notes = inbox.journal.notes();
     let mut receiving = pin!(inbox.run(receiver));
     let mut sending = pin!(outbox.run(sender));
-    let mut interrupted = pin!(tokio::signal::ctrl_c());
-    let timeout = args.timeout.filter(|_| args.is_scripted());
+    let timeout = args.timeout.filter(|_| args.is_expecting());
     let mut timed_out = pin!(async {
         match timeout {
             Some(timeout) => tokio::time::sleep(timeout).await,
@@ -84,64 +105,59 @@ async fn talk(
             sent = &mut sending, if is_sending => {
                 is_sending = false;
                 match sent {
-                    // The peer closed; why is heard by the receiver.
+                    // The peer closed; the receiver reports why.
                     Err(Error::Closed) | Ok(None) => {}
                     Ok(exit) => decided = decided.or(exit),
                     Err(error) => return Err(error),
                 }
             }
             () = &mut timed_out, if decided.is_none() => {
-                notes.say_error("what was expected did not come in time");
-                decided = Some(Exit::Unexpected);
-                closing.send_replace(Some(CloseCode::NORMAL));
+                notes.print_error("timed out: --expect or --count was not met");
+                decided = Some(Exit::Unmet);
+                close.send_replace(Some(CloseCode::NORMAL));
                 if !is_sending {
                     return Ok(decided);
                 }
             }
-            // The second time there is no waiting for the peer.
-            _ = &mut interrupted => {
+            // After the second signal the peer's Close is not awaited.
+            () = signals.recv() => {
                 if decided.is_some() || !is_sending {
                     return Ok(decided);
                 }
-                decided = Some(if args.is_scripted() { Exit::Unexpected } else { Exit::Done });
-                closing.send_replace(Some(CloseCode::GOING_AWAY));
-                interrupted.set(tokio::signal::ctrl_c());
+                decided = Some(if args.is_expecting() { Exit::Unmet } else { Exit::Success });
+                close.send_replace(Some(CloseCode::GOING_AWAY));
             }
         }
     }
 }
 
-/// What comes.
+/// The receiving direction.
 struct Inbox<'a> {
     args: &'a Connect,
-    closing: &'a watch::Sender<Option<CloseCode>>,
-    notes: &'a Notes,
-    /// What is expected next.
+    journal: &'a Journal,
+    close: &'a watch::Sender<Option<CloseCode>>,
+    /// Messages that are still expected.
     expected: VecDeque<&'a str>,
-    /// Messages to come until the connection is closed.
+    /// Messages until the WebSocket is closed.
     remaining: Option<u64>,
-    messages: u64,
+    received: &'a Cell<u64>,
     bytes: u64,
-    out: Output,
 }
 
 impl<'a> Inbox<'a> {
-    fn new(args: &'a Connect, closing: &'a watch::Sender<Option<CloseCode>>, notes: &'a Notes) -> Self {
-        Self {
-            args,
-            closing,
-            notes,
-            expected: args.script.expect.iter().map(String::as_str).collect(),
-            remaining: args.script.count,
-            messages: 0,
-            bytes: 0,
-            out: Output::new(notes.clone()),
-        }
+    fn new(
+        args: &'a Connect,
+        journal: &'a Journal,
+        close: &'a watch::Sender<Option<CloseCode>>,
+        received: &'a Cell<u64>,
+    ) -> Self {
+        let expected = args.script.expect.iter().map(String::as_str).collect();
+        Self { args, journal, close, expected, remaining: args.script.count, received, bytes: 0 }
     }
 
     async fn run(&mut self, receiver: &mut Receiver) -> Result<Option<Exit>, Error> {
-        while let Some(message) = next(receiver, &mut self.out).await? {
-            let exit = self.take(&message);
+        while let Some(message) = next(receiver, self.journal).await? {
+            let exit = self.handle(&message);
             if exit.is_some() {
                 return Ok(exit);
             }
@@ -149,191 +165,246 @@ impl<'a> Inbox<'a> {
         Ok(None)
     }
 
-    /// A message has come.
-    fn take(&mut self, message: &Message<'_>) -> Option<Exit> {
+    fn handle(&mut self, message: &Message<'_>) -> Option<Exit> {
         if self.remaining == Some(0) {
-            // It was on its way when the last one was counted.
+            // It was sent before the peer received the Close frame.
             return None;
         }
         let bytes = message.as_bytes();
-        self.messages += 1;
+        self.received.set(self.received.get() + 1);
         self.bytes += bytes.len() as u64;
-        if !self.args.quiet
-            && let Err(error) = self.out.message(bytes, message.is_text())
-        {
-            return Some(self.notes.tell_unwritten(&error));
+        if let Err(error) = self.journal.message(Direction::Received, bytes, message.is_text()) {
+            return Some(self.journal.notes().unwritable(&error));
         }
         if let Some(expected) = self.expected.pop_front()
             && expected.as_bytes() != bytes
         {
-            let came = String::from_utf8_lossy(bytes);
-            self.notes.say_error(&format!("expected {expected:?}, and {came:?} came"));
-            self.close();
-            return Some(Exit::Unexpected);
+            let received = String::from_utf8_lossy(bytes);
+            self.journal.notes().print_error(&format!("expected {expected:?}, received {received:?}"));
+            self.request_close();
+            return Some(Exit::Unmet);
         }
         if let Some(remaining) = &mut self.remaining {
             *remaining -= 1;
         }
         if self.args.is_expecting() && self.is_satisfied() {
-            self.close();
+            self.request_close();
         }
         None
     }
 
-    fn close(&self) {
-        self.closing.send_replace(Some(CloseCode::NORMAL));
+    fn request_close(&self) {
+        self.close.send_replace(Some(CloseCode::NORMAL));
     }
 
-    /// All that was expected has come.
+    /// All expected messages have arrived.
     fn is_satisfied(&self) -> bool {
         self.expected.is_empty() && self.remaining.is_none_or(|remaining| remaining == 0)
     }
 
-    fn tell_end(&self, receiver: &Receiver, begin: Instant) {
-        if let Some(end) = receiver.end() {
-            let by = if end.by == Initiator::Local { "this end" } else { "the peer" };
-            self.notes.say(&format!("closed by {by} with {}", described(&end)));
-        }
-        self.notes.say(&format!(
-            "{} messages, {} bytes received in {:.3} s",
-            self.messages,
-            self.bytes,
-            begin.elapsed().as_secs_f64()
-        ));
-    }
-
-    /// What the end of the connection means.
-    fn verdict(&self, receiver: &Receiver) -> Exit {
+    /// The exit code for a WebSocket that was closed.
+    fn exit(&self, receiver: &Receiver) -> Exit {
+        let end = receiver.end();
         if !self.is_satisfied() {
-            self.notes.say_error("the connection was closed before all that was expected had come");
-            return Exit::Unexpected;
+            let with = end.map(|end| format!(" with {}", describe(&end))).unwrap_or_default();
+            self.journal.notes().print_error(&format!("closed{with} before --expect or --count was met"));
+            return Exit::Unmet;
         }
-        match receiver.end() {
-            None => Exit::Done,
-            // The peer did not answer this end's Close frame: that is no fault to report.
-            Some(end) if is_normal(end.code()) || end.code() == CloseCode::ABNORMAL => Exit::Done,
-            Some(end) => {
-                self.notes.say_error(&format!("closed with {}", described(&end)));
-                Exit::Closed
-            }
+        match end {
+            // A code that this end sent, and a peer that did not answer the Close frame, are not errors.
+            Some(end) if end.by == Initiator::Peer && !is_normal(end.code()) => Exit::Refused,
+            _ => Exit::Success,
         }
     }
 }
 
-/// The code and the reason of an end.
-fn described(end: &End) -> String {
-    match &end.cause {
-        Cause::Close { reason, .. } if !reason.is_empty() => {
-            format!("{}: {}", end.code(), terminal::visible(reason))
-        }
-        _ => end.code().to_string(),
-    }
-}
-
-/// Whether a connection that was closed with this is one that ended well.
+/// Whether a WebSocket that was closed with this code ended well.
 pub(super) fn is_normal(code: CloseCode) -> bool {
     matches!(code, CloseCode::NORMAL | CloseCode::GOING_AWAY | CloseCode::NO_STATUS)
 }
 
-/// The next message; what was printed is shown before this waits.
-async fn next<'a>(receiver: &'a mut Receiver, out: &mut Output) -> Result<Option<Message<'a>>, Error> {
+/// The next message. Output is flushed before this waits.
+async fn next<'a>(receiver: &'a mut Receiver, journal: &Journal) -> Result<Option<Message<'a>>, Error> {
     let mut receiving = pin!(receiver.recv());
     poll_fn(|cx| {
         let received = receiving.as_mut().poll(cx);
         if received.is_pending() {
-            // Whoever reads the output may have gone; the next line notices.
-            let _ = out.flush();
+            // An error is reported when the next message is written.
+            let _ = journal.flush();
         }
         received
     })
     .await
 }
 
-/// What is sent.
+/// The sending direction.
 struct Outbox<'a> {
     args: &'a Connect,
-    notes: &'a Notes,
-    lines: Option<Lines>,
+    journal: &'a Journal,
+    sends: &'a [Send],
+    messages: Option<Messages>,
     pings: Option<Interval>,
-    close_asked: watch::Receiver<Option<CloseCode>>,
-    /// There is nothing to wait for.
-    closes_when_sent: bool,
-    lines_sent: u64,
+    close_request: watch::Receiver<Option<CloseCode>>,
+    received: &'a Cell<u64>,
+    sent: u64,
 }
 
+/// The code and reason to close with, and the exit code if it is known.
+type Goodbye = (CloseCode, String, Option<Exit>);
+
 impl<'a> Outbox<'a> {
-    fn new(args: &'a Connect, notes: &'a Notes, close_asked: watch::Receiver<Option<CloseCode>>) -> Self {
-        // Who types at a script's terminal does not mean it.
-        let reads = !args.is_scripted() || (args.script.send.is_empty() && !io::stdin().is_terminal());
-        let lines = reads.then(|| Lines::read(notes, !args.messages.no_history));
+    fn new(
+        args: &'a Connect,
+        journal: &'a Journal,
+        sends: &'a [Send],
+        close_request: watch::Receiver<Option<CloseCode>>,
+        received: &'a Cell<u64>,
+    ) -> Self {
+        use std::io::IsTerminal as _;
+        // The terminal of a script is not its input.
+        let is_scripts_terminal = args.is_expecting() && std::io::stdin().is_terminal();
+        let reads = !args.closing.recv_only && !args.has_sends() && !is_scripts_terminal;
+        let read = || Messages::read(journal.notes(), args.messages.input, !args.messages.no_history);
         let pings = args.messages.ping.map(|every| tokio::time::interval_at(Instant::now() + every, every));
-        Self { args, notes, lines, pings, close_asked, closes_when_sent: false, lines_sent: 0 }
+        Self { args, journal, sends, messages: reads.then(read), pings, close_request, received, sent: 0 }
     }
 
-    /// Sends until the connection is to be closed, and begins to close it.
+    /// Sends until the WebSocket is to be closed, and sends the Close frame.
     async fn run(&mut self, sender: &mut Sender) -> Result<Option<Exit>, Error> {
-        let mut close_asked = self.close_asked.clone();
-        let mut asked = pin!(close_asked.wait_for(Option::is_some));
-        let (code, exit) = tokio::select! {
-            code = &mut asked => (code.ok().and_then(|code| *code).unwrap_or(CloseCode::NORMAL), None),
-            ended = self.send_all(sender) => ended?,
+        let mut close_request = self.close_request.clone();
+        let mut requested = pin!(close_request.wait_for(Option::is_some));
+        let (code, reason, exit) = tokio::select! {
+            code = &mut requested => (code.ok().and_then(|code| *code).unwrap_or(CloseCode::NORMAL), String::new(), None),
+            done = self.send_all(sender) => done?,
         };
-        sender.close(code, "").await?;
+        sender.close(code, &reason).await?;
         Ok(exit)
     }
 
-    /// Sends what there is to send. The code to close with then, and what the command ends with if that is clear already.
-    async fn send_all(&mut self, sender: &mut Sender) -> Result<(CloseCode, Option<Exit>), Error> {
-        for message in &self.args.script.send {
-            self.send(sender, message.as_bytes()).await?;
+    /// Sends everything, and waits as long as messages may still arrive.
+    async fn send_all(&mut self, sender: &mut Sender) -> Result<Goodbye, Error> {
+        for send in self.sends {
+            self.send(sender, &send.payload, send.is_binary).await?;
         }
-        if self.closes_when_sent {
-            return Ok((CloseCode::NORMAL, None));
+        if self.args.is_expecting() && self.args.script.count == Some(0) && self.args.script.expect.is_empty()
+        {
+            return Ok((CloseCode::NORMAL, String::new(), None));
         }
-        loop {
-            let input = tokio::select! {
-                input = next_line(&mut self.lines) => input,
-                () = next_ping(&mut self.pings) => {
-                    sender.ping(b"wireloom").await?;
-                    continue;
-                }
-            };
-            match input {
-                Some(Input::Line(line)) => {
-                    self.lines_sent += 1;
-                    if !self.args.messages.binary && std::str::from_utf8(&line).is_err() {
-                        let number = self.lines_sent;
-                        self.notes.say_error(&format!(
-                            "line {number} of the input is not UTF-8; --binary sends it as it is"
-                        ));
-                        return Ok((CloseCode::NORMAL, Some(Exit::Usage)));
-                    }
-                    self.send(sender, &line).await?;
-                }
-                Some(Input::Failed(error)) => {
-                    self.notes.say_error(&format!("the input cannot be read: {error}"));
-                    return Ok((CloseCode::NORMAL, Some(Exit::Usage)));
-                }
-                Some(Input::Interrupted) => return Ok((CloseCode::GOING_AWAY, None)),
-                // What is expected may still come.
-                None if self.args.is_expecting() => self.lines = None,
-                None => return Ok((CloseCode::NORMAL, None)),
+        let is_interactive = self.messages.as_ref().is_some_and(Messages::is_interactive);
+        while self.messages.is_some() {
+            if let Some(goodbye) = self.step(sender).await? {
+                return Ok(goodbye);
+            }
+        }
+        // The input has ended, and what is awaited now depends on the arguments.
+        tokio::select! {
+            ended = send_pings(sender, &mut self.pings) => ended,
+            () = linger(self.args, self.journal, self.sent, self.received, is_interactive) => {
+                Ok((CloseCode::NORMAL, String::new(), None))
             }
         }
     }
 
-    async fn send(&self, sender: &mut Sender, message: &[u8]) -> Result<(), Error> {
-        match std::str::from_utf8(message) {
-            Ok(text) if !self.args.messages.binary => sender.send(text).await,
-            _ => sender.send(message).await,
+    /// Handles the next input.
+    async fn step(&mut self, sender: &mut Sender) -> Result<Option<Goodbye>, Error> {
+        let input = tokio::select! {
+            input = next_message(&mut self.messages) => input,
+            () = next_ping(&mut self.pings) => {
+                sender.ping(b"wireloom").await?;
+                return Ok(None);
+            }
+        };
+        let notes = self.journal.notes();
+        match input {
+            Some(Input::Message(message)) => {
+                let is_binary = self.args.is_binary();
+                if !is_binary && std::str::from_utf8(&message).is_err() {
+                    let number = self.sent + 1;
+                    notes.print_error(&format!(
+                        "message {number} of the input is not UTF-8; --binary sends it as it is"
+                    ));
+                    return Ok(Some((CloseCode::NORMAL, String::new(), Some(Exit::Usage))));
+                }
+                self.send(sender, &message, is_binary).await?;
+            }
+            Some(Input::Command(Command::Ping(payload))) => {
+                self.journal.expect_pong();
+                sender.ping(&payload).await?;
+            }
+            Some(Input::Command(Command::Close(code, reason))) => {
+                return Ok(Some((code, reason, None)));
+            }
+            Some(Input::Command(Command::Binary(bytes))) => self.send(sender, &bytes, true).await?,
+            Some(Input::Command(Command::Invalid(why))) => notes.print_error(why),
+            Some(Input::Failed(error)) => {
+                notes.print_error(&format!("the input cannot be sent: {error}"));
+                return Ok(Some((CloseCode::NORMAL, String::new(), Some(Exit::Usage))));
+            }
+            Some(Input::Interrupted) => return Ok(Some((CloseCode::GOING_AWAY, String::new(), None))),
+            None => self.messages = None,
+        }
+        Ok(None)
+    }
+
+    async fn send(&mut self, sender: &mut Sender, message: &[u8], is_binary: bool) -> Result<(), Error> {
+        let text = std::str::from_utf8(message).ok().filter(|_| !is_binary);
+        match text {
+            Some(text) => sender.send(text).await?,
+            None => sender.send(message).await?,
+        }
+        self.sent += 1;
+        // A failing output is reported when the next message is received.
+        let _ = self.journal.message(Direction::Sent, message, text.is_some());
+        Ok(())
+    }
+}
+
+/// Waits until the WebSocket should be closed after the end of the input. May not return.
+async fn linger(args: &Connect, journal: &Journal, sent: u64, received: &Cell<u64>, is_interactive: bool) {
+    let waits_for_peer = args.is_expecting() || args.closing.no_close || args.closing.recv_only;
+    if !waits_for_peer && is_interactive {
+        return;
+    }
+    if waits_for_peer || sent == 0 {
+        if args.display.verbose > 0 {
+            journal.notes().print("* no more input: receiving until the server closes");
+        }
+        return std::future::pending().await;
+    }
+    let linger = args.closing.linger.unwrap_or(LINGER);
+    let (mut seen, mut since) = (received.get(), Instant::now());
+    loop {
+        let is_answered = seen >= sent;
+        let limit = if is_answered { linger.min(LINGER_ANSWERED) } else { linger };
+        if since.elapsed() >= limit {
+            if !is_answered && !linger.is_zero() {
+                let (received, sent) = (count(seen, "message"), count(sent, "message"));
+                let linger = linger.as_secs_f64();
+                journal.notes().print(&format!(
+                    "wireloom: closing after {linger} s without a message: {sent} sent, {received} received (see --linger and --no-close)"
+                ));
+            }
+            return;
+        }
+        tokio::time::sleep(LINGER_STEP).await;
+        if received.get() != seen {
+            (seen, since) = (received.get(), Instant::now());
         }
     }
 }
 
-async fn next_line(lines: &mut Option<Lines>) -> Option<Input> {
-    match lines {
-        Some(lines) => lines.next().await,
+async fn next_message(messages: &mut Option<Messages>) -> Option<Input> {
+    match messages {
+        Some(messages) => messages.next().await,
         None => std::future::pending().await,
+    }
+}
+
+/// Sends pings until sending fails.
+async fn send_pings(sender: &mut Sender, pings: &mut Option<Interval>) -> Result<Goodbye, Error> {
+    loop {
+        next_ping(pings).await;
+        sender.ping(b"wireloom").await?;
     }
 }
 

@@ -1,0 +1,74 @@
+//! Finds what `wireloom --version` prints: the commit, and the versions of the libraries that matter for security reports. None of
+//! it is required: a package without a repository and without a lock file builds too.
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=WIRELOOM_COMMIT");
+    let package = env!("CARGO_PKG_VERSION");
+    let commit = commit();
+    let short = match &commit {
+        Some(commit) => format!("{package} ({commit})"),
+        None => package.to_owned(),
+    };
+    let mut long = short.clone();
+    if let Some(lock) = lock_file() {
+        for name in ["rustls", "zlib-rs"] {
+            if let Some(version) = locked_version(&lock, name) {
+                long += &format!("\n{name} {version}");
+            }
+        }
+    }
+    println!("cargo::rustc-env=WIRELOOM_VERSION={short}");
+    // A value may not contain a line break.
+    println!("cargo::rustc-env=WIRELOOM_VERSION_LONG={}", long.replace('\n', ", "));
+}
+
+/// From the environment, from what `cargo package` recorded, or from the repository this package lies in.
+fn commit() -> Option<String> {
+    const LEN: usize = 12;
+    let given = std::env::var("WIRELOOM_COMMIT").ok().filter(|commit| !commit.is_empty());
+    let commit = given.or_else(packaged_commit).or_else(repository_commit)?;
+    Some(commit.chars().take(LEN).collect())
+}
+
+fn packaged_commit() -> Option<String> {
+    let info = std::fs::read_to_string(".cargo_vcs_info.json").ok()?;
+    let (_, rest) = info.split_once("\"sha1\"")?;
+    rest.split('"').nth(1).map(str::to_owned)
+}
+
+fn repository_commit() -> Option<String> {
+    // Not the repository of whoever has unpacked the sources somewhere inside of it.
+    let root = Path::new("../..");
+    if !root.join(".git").exists() || !root.join("crates/cli").exists() {
+        return None;
+    }
+    let git = |args: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(root).args(args).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
+    };
+    let head = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"])?;
+    if Path::new(&head).exists() {
+        println!("cargo::rerun-if-changed={head}");
+    }
+    git(&["rev-parse", "HEAD"])
+}
+
+fn lock_file() -> Option<String> {
+    ["Cargo.lock", "../../Cargo.lock"].iter().find_map(|path| {
+        let lock = std::fs::read_to_string(path).ok()?;
+        println!("cargo::rerun-if-changed={path}");
+        Some(lock)
+    })
+}
+
+/// The version of a package that a lock file names once.
+fn locked_version<'a>(lock: &'a str, name: &str) -> Option<&'a str> {
+    let entry = format!("name = \"{name}\"\nversion = \"");
+    let (_, rest) = lock.split_once(&entry)?;
+    rest.split('"').next()
+}

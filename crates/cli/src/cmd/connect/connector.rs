@@ -1,0 +1,170 @@
+//! From arguments to a [`Connector`].
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use wireloom::{ClientTls, Connector, DeflateConfig, Keepalive, Proxy, WebSocketConfig};
+
+use super::journal::Journal;
+use super::trace::Trace;
+use crate::args::{Connect, Tls, has_scheme};
+
+/// The longest message to accept, in bytes.
+const MAX_MESSAGE: u64 = 64 << 20;
+
+/// A connector for this URL, with these headers.
+///
+/// # Errors
+/// An option that cannot be used, by its name.
+pub(super) fn new(
+    args: &Connect,
+    url: &str,
+    headers: &[(String, String)],
+    trace: &Trace,
+    journal: Option<&Journal>,
+) -> Result<Connector, String> {
+    let mut connector = Connector::new()
+        .config(websocket_config(args, journal))
+        .redirects_max(args.redirects_max())
+        .http2(args.route.http2)
+        .http1_only(args.route.http1 || (has_scheme(url, "http") && !args.route.http2))
+        .tls(tls(&args.tls)?);
+    if let Some(proxy) = &args.route.proxy {
+        connector = connector.proxy(Proxy::new(proxy).map_err(|error| format!("--proxy: {error}"))?);
+    }
+    if args.route.proxy_from_env {
+        connector = connector.proxy_from_env();
+    }
+    for name in &args.subprotocol {
+        connector = connector.subprotocol(name);
+    }
+    for (name, value) in headers {
+        connector = match &*name.to_ascii_lowercase() {
+            "host" => connector.host(value),
+            "origin" if !args.is_request() => connector.origin(value),
+            _ => connector.header(name, value),
+        };
+    }
+    if let Some(origin) = &args.origin {
+        connector =
+            if args.is_request() { connector.header("Origin", origin) } else { connector.origin(origin) };
+    }
+    if args.messages.compress {
+        connector = connector.deflate(DeflateConfig::default());
+    }
+    if let Some(timeout) = args.timeout {
+        connector = connector.connect_timeout(timeout).handshake_timeout(timeout);
+    }
+    if let Some(name) = &args.tls.sni {
+        connector = connector.server_name(name);
+    }
+    connector = resolve(connector, args, url);
+    if args.display.verbose > 0 {
+        let trace = trace.clone();
+        connector = connector.on_event(move |event| trace.event(event));
+    }
+    Ok(connector)
+}
+
+/// The headers to add, with the credentials of `--user`.
+pub(super) fn headers(args: &Connect) -> Vec<(String, String)> {
+    let mut headers = args.header.clone();
+    if let Some(user) = &args.user {
+        let credentials = if user.contains(':') { user.clone() } else { format!("{user}:") };
+        headers.push(("Authorization".into(), format!("Basic {}", STANDARD.encode(credentials))));
+    }
+    headers
+}
+
+fn websocket_config(args: &Connect, journal: Option<&Journal>) -> WebSocketConfig {
+    use std::io::IsTerminal as _;
+    let mut config = WebSocketConfig::default();
+    let len_max = args.messages.max_message.unwrap_or(MAX_MESSAGE);
+    config.core.limits.message_len_max = len_max;
+    config.core.limits.frame_len_max = len_max;
+    // An observer costs time for each frame.
+    let reports_frames = args.display.verbose > 1 || args.display.json || std::io::stdin().is_terminal();
+    if let Some(journal) = journal.filter(|_| reports_frames) {
+        config.observer = journal.observer();
+    }
+    if args.route.reconnect
+        && let Some(ping_after) = args.messages.ping
+    {
+        config.core.keepalive = Some(Keepalive { ping_after, dead_after: ping_after.saturating_mul(3) });
+    }
+    config
+}
+
+/// Applies `--resolve` where it names the port of the URL.
+fn resolve(mut connector: Connector, args: &Connect, url: &str) -> Connector {
+    let port = port(url);
+    let mut hosts: Vec<(&str, Vec<SocketAddr>)> = Vec::new();
+    for entry in args.route.resolve.iter().filter(|entry| Some(entry.port) == port) {
+        let address = SocketAddr::new(entry.address, entry.port);
+        match hosts.iter_mut().find(|(host, _)| host.eq_ignore_ascii_case(&entry.host)) {
+            Some((_, addresses)) => addresses.push(address),
+            None => hosts.push((&entry.host, vec![address])),
+        }
+    }
+    for (host, addresses) in hosts {
+        connector = connector.resolve(host, addresses);
+    }
+    connector
+}
+
+/// The port of a URL, given or the scheme's own.
+fn port(url: &str) -> Option<u16> {
+    let (scheme, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let is_secure = matches!(&*scheme.to_ascii_lowercase(), "wss" | "https");
+    match host.rsplit_once(':') {
+        Some((_, port)) if !port.ends_with(']') => port.parse().ok(),
+        _ => Some(if is_secure { 443 } else { 80 }),
+    }
+}
+
+fn tls(args: &Tls) -> Result<ClientTls, String> {
+    // The library reports the kind of an error; opening the file here finds out what is wrong with it.
+    let check = |option: &str, path: &Path| {
+        File::open(path).map(drop).map_err(|error| format!("{option} {}: {error}", path.display()))
+    };
+    let mut tls = ClientTls::default();
+    if args.insecure {
+        tls = tls.insecure();
+    }
+    if let Some(file) = &args.cacert {
+        check("--cacert", file)?;
+        tls = tls.with_root_file(file).map_err(|error| format!("--cacert {}: {error}", file.display()))?;
+    }
+    if let (Some(cert), Some(key)) = (&args.cert, &args.key) {
+        check("--cert", cert)?;
+        check("--key", key)?;
+        tls = tls
+            .with_identity(cert, key)
+            .map_err(|error| format!("--cert {} with --key {}: {error}", cert.display(), key.display()))?;
+    }
+    Ok(tls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_port_of_a_url() {
+        for (url, expected) in [
+            ("ws://h/", Some(80)),
+            ("WSS://h?a:1", Some(443)),
+            ("http://u:p@h:81/", Some(81)),
+            ("https://[::1]/", Some(443)),
+            ("https://[::1]:8443", Some(8443)),
+            ("nonsense", None),
+        ] {
+            assert_eq!(port(url), expected, "{url}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! `-v`: the steps of connecting, and the heads of requests and responses, in the manner of curl: `*` for notes, `>` for what is sent
+//! and `<` for what is received.
+
+use wireloom::client::ConnectEvent;
+use wireloom::http::TlsInfo;
+use wireloom::{Error, Version};
+
+use super::notes::Notes;
+use crate::args::Connect;
+
+/// Parts of the names of headers whose values are secret.
+const SECRET: [&str; 8] =
+    ["authorization", "cookie", "authentication-info", "token", "secret", "password", "api-key", "apikey"];
+
+/// Prints heads and steps.
+#[derive(Clone)]
+pub(super) struct Trace {
+    notes: Notes,
+    shows_secrets: bool,
+}
+
+impl Trace {
+    pub(super) fn new(args: &Connect, notes: &Notes) -> Self {
+        Self { notes: notes.clone(), shows_secrets: args.display.show_secrets }
+    }
+
+    /// Prints a step of connecting.
+    pub(super) fn event(&self, event: &ConnectEvent<'_>) {
+        match event {
+            ConnectEvent::Connected { peer } => self.notes.print(&format!("* connected to {peer}")),
+            ConnectEvent::Tls(TlsInfo { version, alpn, .. }) => {
+                let alpn =
+                    alpn.as_deref().map(|name| format!(", ALPN {}", name.escape_ascii())).unwrap_or_default();
+                self.notes.print(&format!("* {version}{alpn}"));
+            }
+            ConnectEvent::Request { version, fields } => self.request(*version, fields),
+            ConnectEvent::Response { version, status, reason, headers } => {
+                self.response(*version, *status, reason, headers.iter());
+            }
+            _ => {}
+        }
+    }
+
+    fn request(&self, version: Version, fields: &[(String, String)]) {
+        for (position, (name, value)) in fields.iter().enumerate() {
+            let line = match &**name {
+                // The request line.
+                method if position == 0 && version != Version::Http2 => {
+                    let (target, version) = value.rsplit_once(' ').unwrap_or((value, ""));
+                    format!("> {method} {} {version}", self.target(target))
+                }
+                ":path" => format!("> :path: {}", self.target(value)),
+                name => format!("> {name}: {}", self.value(name, value.as_bytes())),
+            };
+            self.notes.print(&line);
+        }
+    }
+
+    /// Prints the head of a response.
+    pub(super) fn response<'a>(
+        &self,
+        version: Version,
+        status: u16,
+        reason: &str,
+        headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    ) {
+        self.notes.print(format!("< {} {status} {reason}", version_name(version)).trim_end());
+        self.headers(headers);
+    }
+
+    /// Prints headers or trailers of a response.
+    pub(super) fn headers<'a>(&self, headers: impl Iterator<Item = (&'a str, &'a [u8])>) {
+        for (name, value) in headers {
+            self.notes.print(&format!("< {name}: {}", self.value(name, value)));
+        }
+    }
+
+    fn target(&self, target: &str) -> String {
+        match target.split_once('?') {
+            Some((path, _)) if !self.shows_secrets => format!("{path}?…"),
+            _ => target.to_owned(),
+        }
+    }
+
+    fn value(&self, name: &str, value: &[u8]) -> String {
+        let name = name.to_ascii_lowercase();
+        let is_secret = !self.shows_secrets && SECRET.iter().any(|secret| name.contains(secret));
+        if is_secret { "…".into() } else { String::from_utf8_lossy(value).into_owned() }
+    }
+}
+
+/// As a status line names it.
+pub(super) fn version_name(version: Version) -> &'static str {
+    match version {
+        Version::Http2 => "HTTP/2",
+        Version::Http10 => "HTTP/1.0",
+        _ => "HTTP/1.1",
+    }
+}
+
+/// Prints why there is no connection, with what a refusing server wrote and what may help.
+pub(super) fn print_failure(args: &Connect, error: &Error, notes: &Notes) {
+    /// Lines and characters of a refusal that are printed without `-v`.
+    const SHOWN: (usize, usize) = (10, 200);
+    let url = without_secrets(&args.url);
+    let through = match &args.route.proxy {
+        Some(proxy) => format!(" through the proxy {}", without_secrets(proxy)),
+        None if args.route.proxy_from_env => " (with the proxy settings of the environment)".into(),
+        None => String::new(),
+    };
+    let error_text = match error {
+        Error::Cut if args.is_request() => {
+            "the server closed the connection before the response was complete".into()
+        }
+        error => error.to_string(),
+    };
+    let Error::Refused(response) = error else {
+        return notes.print_error(&format!("{url}{through}: {error_text}"));
+    };
+    let location = response.header("location").map(String::from_utf8_lossy);
+    let hint = match (response.status(), location) {
+        (300..=399, Some(location)) if args.redirects_max() == 0 => {
+            format!(": it redirects to {}; -L follows", without_secrets(&location))
+        }
+        (200..=299, _) => ": there is no WebSocket at this URL".into(),
+        (404 | 405, _) => ": there is no WebSocket at this path".into(),
+        (401, _) => ": it requires credentials, such as -u USER:PASSWORD".into(),
+        (403, _) if args.origin.is_none() => ": it may require another --origin or credentials".into(),
+        _ => String::new(),
+    };
+    notes.print_error(format!("{url}{through}: {}{hint}", error_text.trim_end()).trim_end());
+    let body = String::from_utf8_lossy(response.body());
+    let (lines, chars) = if args.display.verbose > 0 { (usize::MAX, usize::MAX) } else { SHOWN };
+    for line in body.trim_end().lines().take(lines) {
+        let shown: String = line.chars().take(chars).collect();
+        notes.print(&format!("  {shown}"));
+    }
+}
+
+/// A URL without user, password and query.
+pub(super) fn without_secrets(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, resource) = rest.split_at(end);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let path = resource.split(['?', '#']).next().unwrap_or_default();
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    format!("{scheme}{separator}{host}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hides_secret_headers() {
+        let mut trace = Trace { notes: Notes::new(false), shows_secrets: false };
+        for name in ["Authorization", "Proxy-Authorization", "set-cookie", "X-Auth-Token", "x-api-key"] {
+            assert_eq!(trace.value(name, b"secret"), "…", "{name}");
+        }
+        for name in ["Sec-WebSocket-Key", "Host", "X-Request-Id"] {
+            assert_eq!(trace.value(name, b"value"), "value", "{name}");
+        }
+        assert_eq!(trace.target("/a?token=1"), "/a?…");
+        trace.shows_secrets = true;
+        assert_eq!(trace.value("Cookie", b"secret"), "secret");
+        assert_eq!(trace.target("/a?token=1"), "/a?token=1");
+    }
+
+    #[test]
+    fn hides_secrets_of_a_url() {
+        for (url, shown) in [
+            ("ws://user:pass@host:80/path?token=1#x", "ws://host:80/path"),
+            ("wss://host?token=1", "wss://host"),
+            ("ws://u@p@host/a@b", "ws://host/a@b"),
+            ("nonsense", "nonsense"),
+        ] {
+            assert_eq!(without_secrets(url), shown);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What the operating system reports about this process.
+
+/// Figures of this process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Process {
+    pub(super) cpu_seconds: f64,
+    pub(super) resident_bytes: f64,
+    pub(super) virtual_bytes: f64,
+    pub(super) open_fds: f64,
+    pub(super) max_fds: f64,
+    pub(super) threads: f64,
+}
+
+/// Reads proc(5).
+#[cfg(target_os = "linux")]
+pub(super) fn read() -> Option<Process> {
+    use rustix::process::{Resource, getrlimit};
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the process, in parentheses, may contain anything. Fields are numbered from 1; the one behind it is 3.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+    let ticks = rustix::param::clock_ticks_per_second() as f64;
+    let page = rustix::param::page_size() as f64;
+    let limit = getrlimit(Resource::Nofile).current;
+    Some(Process {
+        cpu_seconds: (field(14)? + field(15)?) / ticks,
+        resident_bytes: field(24)? * page,
+        virtual_bytes: field(23)?,
+        open_fds: std::fs::read_dir("/proc/self/fd").ok()?.count() as f64,
+        max_fds: limit.map_or(f64::INFINITY, |limit| limit as f64),
+        threads: field(20)?,
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn read() -> Option<Process> {
+    None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_plausible_figures() {
+        let process = read().unwrap();
+        assert!(
+            process.resident_bytes > 1e5 && process.virtual_bytes >= process.resident_bytes,
+            "{process:?}"
+        );
+        assert!(process.open_fds >= 3.0 && process.max_fds >= process.open_fds, "{process:?}");
+        assert!(process.threads >= 1.0 && process.cpu_seconds >= 0.0, "{process:?}");
+    }
+}

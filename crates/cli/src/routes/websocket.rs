@@ -1,0 +1,83 @@
+//! What the routes do with an open WebSocket.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+
+use wireloom::{Error, Message, Receiver, Version, WebSocket};
+
+use super::Sunk;
+use super::figures::{Figures, Tally};
+use super::rooms::Member;
+use super::source::Source;
+
+/// Which route opened it.
+pub(super) enum Service {
+    Echo,
+    Sink(Arc<Sunk>),
+    Source(Source),
+    Room(Member),
+}
+
+/// An open WebSocket, and the figures that it adds to.
+pub(super) struct Client<'a> {
+    pub(super) socket: &'a mut WebSocket,
+    pub(super) peer: SocketAddr,
+    pub(super) version: Version,
+    pub(super) figures: &'a Figures,
+}
+
+impl Service {
+    /// Serves until the WebSocket is closed.
+    ///
+    /// # Errors
+    /// The error that ended it.
+    pub(super) async fn run(self, client: Client<'_>) -> Result<(), Error> {
+        match self {
+            Self::Echo => echo(client).await,
+            Self::Sink(sunk) => sink(client, &sunk).await,
+            // Boxed, so that the future of an idle echo stays small.
+            Self::Source(source) => Box::pin(source.run(client)).await,
+            Self::Room(member) => Box::pin(member.run(client)).await,
+        }
+    }
+}
+
+async fn echo(client: Client<'_>) -> Result<(), Error> {
+    let mut tally = Tally::new(client.figures, client.version);
+    let (sender, receiver) = client.socket.halves();
+    while let Some(message) = recv(receiver, &mut tally).await? {
+        let len = message.as_bytes().len();
+        sender.send(message).await?;
+        tally.sent(1, len);
+    }
+    Ok(())
+}
+
+async fn sink(client: Client<'_>, sunk: &Sunk) -> Result<(), Error> {
+    let mut tally = Tally::new(client.figures, client.version);
+    let (_, receiver) = client.socket.halves();
+    while let Some(message) = recv(receiver, &mut tally).await? {
+        sunk.add(message.as_bytes().len());
+    }
+    Ok(())
+}
+
+/// The next message. It is counted, and the tally is flushed before this waits.
+pub(super) async fn recv<'a>(
+    receiver: &'a mut Receiver,
+    tally: &mut Tally<'_>,
+) -> Result<Option<Message<'a>>, Error> {
+    let mut receiving = pin!(receiver.recv());
+    poll_fn(|cx| {
+        let received = receiving.as_mut().poll(cx);
+        match &received {
+            std::task::Poll::Ready(Ok(Some(message))) => tally.received(message.as_bytes().len()),
+            std::task::Poll::Pending => tally.flush(),
+            _ => {}
+        }
+        received
+    })
+    .await
+}

@@ -1,0 +1,38 @@
+//! SIGINT and SIGTERM, which both ask the command to end.
+
+use std::io;
+
+/// Receives the signals from when it is created, so that none is lost.
+pub(crate) struct Signals {
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    #[cfg(unix)]
+    pub(crate) fn new() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {})
+    }
+
+    /// Waits for the next signal.
+    pub(crate) async fn recv(&mut self) {
+        #[cfg(unix)]
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+        #[cfg(not(unix))]
+        if tokio::signal::ctrl_c().await.is_err() {
+            // Signals are not available: none will arrive.
+            std::future::pending().await
+        }
+    }
+}
