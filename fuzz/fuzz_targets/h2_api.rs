@@ -1,5 +1,6 @@
-//! Any sequence of calls on both ends of one connection, which a wire joins that delivers pieces of any size: neither end
-//! ever finds the other at fault, and what one sends on a stream is what the other hears, to the last byte.
+//! Any sequence of calls on both ends of one connection, joined by a wire that delivers any number of bytes at a time. Neither
+//! end ever reports a violation by the other, no request is refused unless a limit was lowered or the connection is going
+//! away, and what one end sends on a stream is what the other receives, to the last byte.
 
 #![no_main]
 
@@ -36,6 +37,8 @@ struct End {
     held: BTreeMap<StreamKey, usize>,
     /// Streams that ended before their time, at either end.
     cut: BTreeSet<u32>,
+    /// A stream limit was lowered while requests may have been in flight, or the connection is going away.
+    may_refuse: bool,
     over: bool,
 }
 
@@ -56,6 +59,7 @@ impl End {
             heard: BTreeMap::new(),
             held: BTreeMap::new(),
             cut: BTreeSet::new(),
+            may_refuse: false,
             over: false,
         }
     }
@@ -75,6 +79,13 @@ impl End {
                 assert!(!matches!(error, Some(Error::Peer { .. })), "stream {key:?}: {error:?}");
                 self.cut.insert(key.id());
             }
+            Noted::Refused(key) => {
+                // A promise is refused by a client that has not acknowledged push, or has too many.
+                let is_request = key.id() % 2 == 1;
+                assert!(self.may_refuse || !is_request, "stream {key:?} is refused without a cause");
+                self.cut.insert(key.id());
+            }
+            Noted::GoingAway => self.may_refuse = true,
             Noted::Nothing => {}
         }
     }
@@ -129,6 +140,8 @@ enum Noted {
     Opened(StreamKey),
     Data(StreamKey, Vec<u8>),
     Cut(StreamKey, Option<Error>),
+    Refused(StreamKey),
+    GoingAway,
     Nothing,
 }
 
@@ -139,7 +152,8 @@ impl Noted {
             Event::Promise { promised, .. } => Self::Opened(promised),
             Event::Data { stream, data, .. } => Self::Data(stream, data.to_vec()),
             Event::Reset { stream, error, .. } => Self::Cut(stream, error),
-            Event::Refused { stream } => Self::Cut(stream, None),
+            Event::Refused { stream } => Self::Refused(stream),
+            Event::GoAway { .. } => Self::GoingAway,
             _ => Self::Nothing,
         }
     }
@@ -166,7 +180,8 @@ fn settle(client: &mut End, server: &mut End, now: Duration) {
     panic!("never quiet");
 }
 
-fn act(end: &mut End, other_cut: &mut BTreeSet<u32>, op: u8, pick: u8, number: u16, now: Duration) {
+fn act(end: &mut End, other: &mut End, op: u8, pick: u8, number: u16, now: Duration) {
+    let (other_cut, other_may_refuse) = (&mut other.cut, &mut other.may_refuse);
     let connection = &mut end.connection;
     if op == 0 {
         match connection.role() {
@@ -202,12 +217,16 @@ fn act(end: &mut End, other_cut: &mut BTreeSet<u32>, op: u8, pick: u8, number: u
                 max_frame_size: 16_384 + u32::from(number),
                 ..Config::new(connection.role()).settings
             };
+            *other_may_refuse = true;
             let _ = connection.update_settings(settings);
         }
         10 => {
             let _ = connection.send_ping(now, [pick; 8]);
         }
-        11 if pick == 77 => connection.shutdown(),
+        11 if pick == 77 => {
+            end.may_refuse = true;
+            end.connection.shutdown();
+        }
         _ => {}
     }
     let Some(key) = end.key(pick) else { return };
@@ -267,10 +286,12 @@ fuzz_target!(|input: (u8, Vec<(u8, u8, u16)>)| {
     let mut client = End::new(Role::Client, choices & 1 == 1, window(choices >> 2));
     let mut server = End::new(Role::Server, choices & 2 == 2, window(choices >> 4));
     let mut now = Duration::from_secs(5);
+    // A client that does not know the limits yet may be refused.
+    settle(&mut client, &mut server, now);
     for (op, pick, number) in calls.into_iter().take(300) {
         match op % 32 {
-            op @ 0..=13 => act(&mut client, &mut server.cut, op, pick, number, now),
-            op @ 14..=27 => act(&mut server, &mut client.cut, op - 14, pick, number, now),
+            op @ 0..=13 => act(&mut client, &mut server, op, pick, number, now),
+            op @ 14..=27 => act(&mut server, &mut client, op - 14, pick, number, now),
             28 => {
                 now += Duration::from_millis(u64::from(number) / 16);
                 for end in [&mut client, &mut server] {

@@ -571,11 +571,13 @@ fn a_lowered_initial_window_is_not_grown_again() {
     settle(&mut client, &mut server);
     upload(&mut client, &mut server);
     assert_eq!(server.streams.recv_target(), 20_000);
-    server.update_settings(Settings { initial_window_size: 50_000, ..settings }).unwrap();
+    server.update_settings(Settings { initial_window_size: 60_000, ..settings }).unwrap();
     settle(&mut client, &mut server);
-    assert_eq!(server.streams.recv_target(), 50_000);
+    assert_eq!(server.streams.recv_target(), 60_000);
+    // The pause between two probes has passed.
+    server.handle_timeout(Duration::from_secs(1)).unwrap();
     upload(&mut client, &mut server);
-    assert!(server.streams.recv_target() > 50_000);
+    assert!(server.streams.recv_target() > 60_000);
 }
 
 #[test]
