@@ -2,8 +2,8 @@
 
 require_relative "lib/wireloom/version"
 
-# As it stands in the repository the extension finds the Rust crates two folders up; `rake gem` packs them beside it, and
-# `rake native` packs the compiled extension instead.
+# In the repository the extension finds the Rust crates two folders up; `rake gem` packs them beside it, and `rake native` packs
+# the compiled extension instead. `gem build` does neither, and refuses because ext/wireloom/vendor/Cargo.toml is missing.
 Gem::Specification.new do |spec|
   spec.name = "wireloom"
   spec.version = Wireloom::VERSION
@@ -15,10 +15,21 @@ Gem::Specification.new do |spec|
   spec.licenses = ["MIT", "Apache-2.0"]
   spec.required_ruby_version = ">= 3.1"
   spec.files = Dir.chdir(__dir__) do
-    Dir["lib/**/*.rb", "sig/**/*.rbs", "guides/**/*.md", "README.md",
-        "ext/wireloom/{Cargo.toml,Cargo.lock,extconf.rb,rustfmt.toml}", "ext/wireloom/src/**/*.rs"]
+    Dir["lib/**/*.rb", "sig/**/*.rbs", "guides/**/*.md", "README.md", "CHANGELOG.md",
+        "ext/wireloom/{Cargo.toml,Cargo.lock,extconf.rb,rustfmt.toml}", "ext/wireloom/src/**/*.rs"] +
+      ["ext/wireloom/vendor/Cargo.toml"]
   end
   spec.require_paths = ["lib"]
   spec.extensions = ["ext/wireloom/extconf.rb"]
-  spec.metadata["rubygems_mfa_required"] = "true"
+  home = "https://github.com/wireloom/wireloom"
+  spec.homepage = "#{home}/tree/main/ruby"
+  spec.metadata = {
+    "homepage_uri" => spec.homepage,
+    "source_code_uri" => spec.homepage,
+    "changelog_uri" => "#{home}/blob/main/ruby/CHANGELOG.md",
+    "documentation_uri" => "https://rubydoc.info/gems/wireloom",
+    "bug_tracker_uri" => "#{home}/issues",
+    "funding_uri" => "https://github.com/sponsors/wireloom",
+    "rubygems_mfa_required" => "true"
+  }
 end

@@ -3,18 +3,29 @@
 require "json"
 
 module Bench
-  # Lists of header fields, connection by connection: those of the HPACK test cases of the HTTP/2 Japan community where they
-  # are at hand beside the checkout, else made-up ones.
+  # Lists of header fields, connection by connection: those of a folder of the hpack-test-case repository of the HTTP/2 Japan
+  # community, such as `nghttp2`, which HPACK_STORIES names in the environment; else made-up ones, for which no bar holds.
   module Stories
-    FOLDER = File.expand_path("../../../shared/vectors/hpack/nghttp2", __dir__)
+    FOLDER = ENV["HPACK_STORIES"]
+    PATHS = FOLDER ? Dir[File.join(FOLDER, "*.json")].sort.freeze : [].freeze
     # Of HTTP/1, which HTTP/2 refuses (RFC 9113 §8.2.2).
     REFUSED = %w[connection host keep-alive proxy-connection te transfer-encoding upgrade].freeze
 
     module_function
 
-    # At most so many connections: for each the lists of its messages.
+    # What the rows are named by.
+    def name
+      PATHS.empty? ? "made-up stories (no HPACK_STORIES)" : "the stories"
+    end
+
+    # A bar for the real ones.
+    def bar(ratio)
+      ratio unless PATHS.empty?
+    end
+
+    # The lists of the messages of each connection, at most +most+ connections.
     def read(most)
-      paths = Dir[File.join(FOLDER, "*.json")].sort.first(most)
+      paths = PATHS.first(most)
       return Array.new(most) { |seed| made_up(Random.new(seed)) } if paths.empty?
 
       paths.map do |path|

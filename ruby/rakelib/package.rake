@@ -23,6 +23,9 @@ module Package
   # +extensions+: the compiled extension for each version of Ruby, such as "3.1".
   def native(extensions)
     abort "wireloom: no compiled extension to pack" if extensions.empty?
+    minors = extensions.keys.map { |version| version[/\A3\.(\d+)\z/, 1] || abort("wireloom: not a Ruby 3: #{version}") }.map(&:to_i).sort
+    missing = [*minors.first..minors.last] - minors
+    abort "wireloom: no extension for Ruby 3.#{missing.first}, which the gem would install on" unless missing.empty?
 
     pack("native") do |stage, spec|
       spec.files.reject! { |path| path.start_with?("ext/") }
@@ -38,10 +41,14 @@ module Package
     end
   end
 
-  # This machine's, by the name that gems carry: the version counts where it is the C library's, not that of the system.
+  # PLATFORM in the environment, such as aarch64-linux-musl for extensions that were built there, or this machine's: on Linux
+  # with the C library, because RubyGems takes a gem without one for both.
   def platform
+    return Gem::Platform.new(ENV["PLATFORM"]) if ENV["PLATFORM"]
+
     local = Gem::Platform.local
-    Gem::Platform.new([local.cpu, local.os, local.version&.slice(/musl|ucrt/)])
+    library = local.version&.slice(/musl|ucrt/) || ("gnu" if local.os == "linux")
+    Gem::Platform.new([local.cpu, local.os, library])
   end
 
   # Copies the gem's files into a folder, lets the block add to them and to the specification, and packs them.
@@ -49,6 +56,7 @@ module Package
     stage = File.join(OUT, name)
     FileUtils.rm_rf(stage)
     spec = Gem::Specification.load(File.join(GEM, "wireloom.gemspec")).dup
+    spec.files -= [File.join(VENDOR, "Cargo.toml")]
     spec.files.each { |path| copy(File.join(GEM, path), File.join(stage, path)) }
     LICENCES.each { |licence| copy(File.join(ROOT, licence), File.join(stage, licence)) }
     spec.files += LICENCES
@@ -59,7 +67,7 @@ module Package
     puts packed
   end
 
-  # The crates as they stand in the repository, without their tests, under a workspace that says what they inherit.
+  # The crates as they are in the repository, without their tests, under a workspace with what they inherit.
   def vendor(stage)
     files = CRATES.flat_map do |crate|
       folder = File.join(ROOT, "crates", crate)
@@ -94,7 +102,7 @@ end
 desc "Pack the gem as source into pkg/, with the Rust crates in it: building it needs cargo, libclang and the network"
 task(:gem) { Package.source }
 
-desc "Pack a gem for this platform into pkg/, compiled (EXTENSIONS=folder with 3.1/wireloom.so and so on for several Rubies)"
+desc "Pack a gem for this platform into pkg/, compiled (EXTENSIONS=folder with 3.1/wireloom.so and so on for several Rubies, PLATFORM=name of theirs)"
 task native: ENV["EXTENSIONS"] ? [] : [:compile] do
   folder = ENV["EXTENSIONS"]
   found = Dir[File.join(folder, "*", File.basename(EXTENSION))].to_h { |path| [File.basename(File.dirname(path)), path] } if folder

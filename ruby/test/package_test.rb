@@ -4,6 +4,7 @@ require_relative "test_helper"
 require "fileutils"
 require "open3"
 require "rbconfig"
+require "rubygems/package"
 require "tmpdir"
 
 # The gems that `rake gem` and `rake native` pack, installed where no other gem is.
@@ -45,7 +46,8 @@ class PackageTest < Wireloom::TestCase
     assert_equal ['[["a", "b"]]', '"GET / HTTP/1.1\r\n"', "WebSocket::Driver::Hybi", "Protocol::WebSocket::Framer", "HTTP2::Client"], out[0, 5]
     assert out[5].start_with?(@home), out[5]
     assert_nil out[6], "another gem is needed"
-    installed = File.join(@home, "gems", File.basename(path, ".gem"))
+    installed = File.join(@home, "gems", Gem::Package.new(path).spec.full_name)
+    refute_path_exists File.join(installed, "ext/wireloom/target")
     %w[README.md LICENSE-MIT LICENSE-APACHE sig/web_socket.rbs].each do |name|
       assert_path_exists File.join(installed, name)
     end
@@ -63,6 +65,34 @@ class PackageTest < Wireloom::TestCase
     FileUtils.mkdir_p(blind)
     %w[cargo make cc].each { |name| File.write(File.join(blind, name), "#!/bin/sh\nexit 1\n", perm: 0o755) }
     install_and_use(pack("native"), "PATH" => "#{blind}:#{ENV["PATH"]}")
+  end
+
+  def test_gem_build_refuses
+    out, status = Open3.capture2e(RbConfig.ruby, "-S", "gem", "build", "wireloom.gemspec", "-o", File.join(@home, "x.gem"), chdir: GEM)
+    refute status.success?
+    assert_includes out, "ext/wireloom/vendor/Cargo.toml"
+  end
+
+  def test_a_native_gem_says_where_it_runs
+    path = pack("native")
+    spec = Gem::Package.new(path).spec
+    # RubyGems before 3.3.22 reads no C library from the name.
+    assert_match(/-linux-(gnu|musl)\.gem\z/, path) if RUBY_PLATFORM.include?("linux")
+    version = Gem::Version.new(RUBY_VERSION)
+    assert spec.required_ruby_version.satisfied_by?(version)
+    refute spec.required_ruby_version.satisfied_by?(Gem::Version.new("#{version.segments[0]}.#{version.segments[1] + 1}.0"))
+    refute spec.required_ruby_version.satisfied_by?(Gem::Version.new("#{version.segments[0]}.#{version.segments[1] - 1}.9"))
+  end
+
+  def test_a_native_gem_without_an_extension_in_between_is_refused
+    folder = File.join(@home, "built")
+    %w[3.1 3.3].each do |name|
+      FileUtils.mkdir_p(File.join(folder, name))
+      File.write(File.join(folder, name, "wireloom.#{RbConfig::CONFIG["DLEXT"]}"), "")
+    end
+    out, status = Open3.capture2e({ "EXTENSIONS" => folder }, RbConfig.ruby, "-S", "rake", "native", chdir: GEM)
+    refute status.success?
+    assert_includes out, "no extension for Ruby 3.2"
   end
 
   def test_the_gem_as_source_builds_and_installs

@@ -103,8 +103,8 @@ module Bench
     lists.map { |list| compressor.encode(list) }
   end
 
-  row "http-2/hpack-decode", "HPACK decoding of the stories",
-      gem: "http_2", per: "field", bar: 30 do |c|
+  row "http-2/hpack-decode", "HPACK decoding of #{Stories.name}",
+      gem: "http_2", per: "field", bar: Stories.bar(35) do |c|
     stories = Stories.read(c.size(31, 1))
     blocks = stories.map { |lists| encode(lists) }
     lambda do
@@ -119,8 +119,8 @@ module Bench
     end
   end
 
-  row "http-2/hpack-encode", "HPACK encoding of the stories",
-      gem: "http_2", per: "field", bar: 20 do |c|
+  row "http-2/hpack-encode", "HPACK encoding of #{Stories.name}",
+      gem: "http_2", per: "field", bar: Stories.bar(20) do |c|
     stories = Stories.read(c.size(31, 1))
     fields = stories.flatten(1).sum(&:size)
     bytes = nil

@@ -59,6 +59,8 @@ rescue LoadError
     install-so: $(DLLIB)
     \tmkdir -p "$(RUBYARCHDIR)"
     \t$(INSTALL_PROG) "$(DLLIB)" "$(RUBYARCHDIR)/$(DLLIB)"
+    # An installed gem keeps nothing of what cargo built.
+    \trm -rf "$(CURDIR)/target"
 
     clean:
     \trm -rf "$(RB_SYS_CARGO_TARGET_DIR)" "$(DLLIB)" "$(DLLIB).new"

@@ -318,6 +318,20 @@ class HTTP2ConnectionTest < HTTP2TestCase
     assert_raises(HTTP2::Error::CompressionError) { client.new_stream.headers([["name", 1.5]]) }
   end
 
+  def test_header_values_that_are_no_strings
+    server = HTTP2::Server.new
+    seen = nil
+    server.on(:stream) { |stream| stream.on(:headers) { |headers| seen = headers } }
+    client = HTTP2::Client.new
+    client.on(:frame) { |bytes| server << bytes }
+    client.new_stream.headers(REQUEST.to_a + [["x-number", 7], ["x-symbol", :name]])
+    assert_equal [%w[x-number 7], %w[x-symbol name]], seen.last(2)
+  end
+
+  def test_nil_is_no_input
+    assert_raises(TypeError, NoMethodError) { HTTP2::Server.new << nil }
+  end
+
   def test_headers_that_cannot_be_decoded
     client, sent = connected_client
     client.new_stream.headers(REQUEST)

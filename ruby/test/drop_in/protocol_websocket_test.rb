@@ -658,4 +658,21 @@ class TakenPlaceTest < Wireloom::TestCase
     assert_match(/\A0\.\d+\.\d+\z/, Protocol::WebSocket::VERSION)
     assert_operator Protocol::WebSocket::Error, :<, Protocol::HTTP::Error
   end
+
+  def test_a_peer_that_still_writes_an_invalid_message_can_do_so
+    30.times do
+      ours, theirs = UNIXSocket.pair
+      writer = Thread.new do
+        theirs.write("\x01\x04\xFF\xFF\xFF\xFF".b)
+        64.times { theirs.write("\x00\x7E\x40\x00".b + ("x" * 16_384)) }
+        theirs.write("\x80\x01x".b)
+        theirs.read(2)
+      end
+      connection = Protocol::WebSocket::Connection.new(Protocol::WebSocket::Framer.new(ours))
+      assert_raises(Protocol::WebSocket::ProtocolError) { connection.read }
+      assert_equal 0x88, writer.value.getbyte(0)
+    ensure
+      theirs&.close
+    end
+  end
 end

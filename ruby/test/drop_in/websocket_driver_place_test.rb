@@ -55,8 +55,17 @@ class WebSocketDriverPlaceTest < Wireloom::TestCase
       rescue LoadError => e
         puts e.message
       end
+      ["", "a; b=1", 'a;b="c d", d', "a;;b", ";", "a b", "a=1"].each do |header|
+        env = { "REQUEST_METHOD" => "GET", "HTTP_CONNECTION" => "Upgrade", "HTTP_UPGRADE" => "websocket", "HTTP_SEC_WEBSOCKET_KEY" => "x",
+                 "HTTP_SEC_WEBSOCKET_VERSION" => "13", "HTTP_SEC_WEBSOCKET_EXTENSIONS" => header }
+        server = WebSocket::Driver::Hybi.new(Struct.new(:env) { def write(bytes) = true }.new(env))
+        server.on(:error) { |error| puts error.message }
+        puts server.start ? "taken" : "refused"
+      end
     RUBY
     assert_includes out, "GET / HTTP/1.1"
     assert_includes out, "add it to your Gemfile"
+    assert_equal 3, out.scan(/^taken$/).size
+    assert_equal 4, out.scan(/^refused$/).size
   end
 end

@@ -7,12 +7,13 @@
 require "wireloom"
 require "wireloom/drop_in"
 
+# `http/2/header/huffman_statemachine` is not among the features: a `require` of it loads the original's file.
 Wireloom::DropIn.replace(
   "http_2",
   gem: "http-2",
   features: %w[http/2] + %w[
     version base64 extensions error emitter framer settings flow_buffer connection client server stream header
-    header/huffman header/huffman_statemachine header/encoding_context header/compressor header/decompressor
+    header/huffman header/encoding_context header/compressor header/decompressor
   ].map { |name| "http/2/#{name}" }
 ) do
   require "wireloom/drop_in/http_2/base"

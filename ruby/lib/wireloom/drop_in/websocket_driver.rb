@@ -23,7 +23,7 @@ Wireloom::DropIn.replace(
   require "wireloom"
   begin
     require "websocket/extensions"
-    # Loaded when first needed, it could not be in a Ractor.
+    # An autoload, which a Ractor cannot trigger.
     ::WebSocket::Extensions::Parser
   rescue LoadError
     require_relative "websocket_driver/no_extensions"

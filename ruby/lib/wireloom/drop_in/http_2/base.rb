@@ -1,5 +1,8 @@
 # frozen_string_literal: true
 
+# As the original does: there is a `Base64` in any case.
+require "base64" if RUBY_VERSION < "3.3"
+
 # Constants, errors and mixins of HTTP2, and the native classes.
 module HTTP2
   # The release whose interface this is.
@@ -172,6 +175,40 @@ module HTTP2
     def pack(numbers, template, buffer:, offset: -1)
       packed = numbers.pack(template)
       offset == -1 ? buffer << packed : buffer.insert(offset, packed)
+    end
+  end
+
+  unless defined?(::Base64)
+    # The gem base64, which is no default gem since Ruby 3.4.
+    module Base64
+      module_function
+
+      def encode64(bytes)
+        [bytes].pack("m")
+      end
+
+      def decode64(string)
+        string.unpack1("m")
+      end
+
+      def strict_encode64(bytes)
+        [bytes].pack("m0")
+      end
+
+      def strict_decode64(string)
+        string.unpack1("m0")
+      end
+
+      def urlsafe_encode64(bytes, padding: true)
+        string = strict_encode64(bytes).tr("+/", "-_")
+        padding ? string : string.delete("=")
+      end
+
+      def urlsafe_decode64(string)
+        string = string.tr("-_", "+/")
+        string = string.ljust((string.length + 3) & ~3, "=") unless string.end_with?("=")
+        strict_decode64(string)
+      end
     end
   end
 

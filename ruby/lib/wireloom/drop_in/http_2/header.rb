@@ -22,8 +22,29 @@ module HTTP2
     STATICH = { index: :static, huffman: :always }.freeze
     SHORTERH = { index: :all, huffman: :shorter }.freeze
 
-    # The Huffman code.
+    # The Huffman code (RFC 7541 Appendix B).
     module Huffman
+      include Error
+
+      BITS_AT_ONCE = 4
+      EOS = 256
+      private_constant :EOS
+
+      # Code and length in bits for each byte, and for the end of a string.
+      CODES = [
+        *Array.new(256) do |byte|
+          # Eight of them fill as many bytes as one has bits.
+          coded = Wireloom::HPACK.huffman_encode(byte.chr * 8)
+          [coded.unpack1("B*")[0, coded.bytesize].to_i(2), coded.bytesize].freeze
+        end,
+        [0x3fffffff, 30].freeze
+      ].freeze
+      ENCODE_TABLE = CODES.map { |code, length| code.to_s(2).rjust(length, "0").freeze }.freeze
+
+      # The tables of the original's decoder are in its own file, where that gem is installed.
+      autoload :MAX_FINAL_STATE, "http/2/header/huffman_statemachine"
+      autoload :MACHINE, "http/2/header/huffman_statemachine"
+
       class << self
         # Appends the code of +string+ to +buffer+.
         def encode(string, buffer = "".b)

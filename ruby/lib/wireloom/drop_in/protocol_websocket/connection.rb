@@ -276,11 +276,35 @@ module Protocol
         raise ProtocolError.new("Message is longer than #{@maximum_message_size} bytes!", Error::MESSAGE_TOO_LARGE)
       end
 
-      # Text in pieces fails in the piece that is wrong, not at its end.
+      # Fragmented text is refused in the fragment that is invalid, not at its end.
       def wireloom_validate(frame)
         return if @wireloom_utf8.push(frame.payload || "", frame.mask)
 
-        raise ProtocolError.new("invalid UTF-8 in text frame!", Error::INVALID_PAYLOAD)
+        error = ProtocolError.new("invalid UTF-8 in text frame!", Error::INVALID_PAYLOAD)
+        wireloom_drain(error) unless frame.finished?
+        raise error
+      end
+
+      # How long a peer may be silent that was refused in the midst of a message, in seconds.
+      DRAIN_TIMEOUT = 0.5
+      private_constant :DRAIN_TIMEOUT
+
+      # Sends the Close, and reads the message to its end, or the peer's Close: a peer that is still writing it must not find
+      # the connection reset before it reads the Close.
+      def wireloom_drain(error)
+        close!(error.code, error.message)
+        size = @wireloom_size
+        stream = @framer.instance_variable_get(:@stream)
+        until @maximum_message_size && size > @maximum_message_size
+          break unless !stream.is_a?(IO) || stream.wait_readable(DRAIN_TIMEOUT)
+
+          frame = @framer.read_frame
+          break if frame.is_a?(CloseFrame) || (frame.finished? && !frame.control?)
+
+          size += frame.length || 0
+        end
+      rescue StandardError
+        # The peer has gone, or breaks the protocol: nothing is left to be read.
       end
     end
   end

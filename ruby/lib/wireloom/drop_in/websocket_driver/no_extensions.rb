@@ -1,9 +1,28 @@
 # frozen_string_literal: true
 
 module WebSocket
-  # Stands in for the gem `websocket-extensions` where it is not installed: nothing can be added, so nothing is negotiated.
+  # In place of the gem `websocket-extensions` where it is not installed: nothing can be added, so nothing is negotiated.
   class Extensions
     ExtensionError = Class.new(ArgumentError)
+
+    # The grammar of Sec-WebSocket-Extensions (RFC 6455 §9.1).
+    class Parser
+      ParseError = Class.new(ExtensionError)
+
+      TOKEN = /[!#$%&'*+\-.^_`|~0-9A-Za-z]+/
+      QUOTED = /"(?:\\[\x00-\x7f]|[^\x00-\x08\x0a-\x1f\x7f"\\])*"/
+      PARAMETER = /#{TOKEN}(?:=(?:#{TOKEN}|#{QUOTED}))?/
+      EXTENSION = /#{TOKEN}(?: *; *#{PARAMETER})*/
+      HEADER = /\A#{EXTENSION}(?: *, *#{EXTENSION})*\z/
+      private_constant :TOKEN, :QUOTED, :PARAMETER, :EXTENSION, :HEADER
+
+      # Raises ParseError unless +header+ keeps to the grammar.
+      def self.validate(header)
+        return if header.nil? || header.empty? || HEADER.match?(header)
+
+        raise ParseError, "Invalid Sec-WebSocket-Extensions header: #{header}"
+      end
+    end
 
     def add(_extension)
       raise LoadError, "wireloom: extensions need the gem websocket-extensions: add it to your Gemfile"
@@ -11,9 +30,12 @@ module WebSocket
 
     def generate_offer; end
 
-    def generate_response(_header); end
+    def generate_response(header)
+      Parser.validate(header)
+    end
 
     def activate(header)
+      Parser.validate(header)
       raise ExtensionError, "Server sent an extension response for an unknown extension: #{header}" if header && header != ""
     end
 

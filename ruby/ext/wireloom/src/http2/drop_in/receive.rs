@@ -71,8 +71,13 @@ impl Input {
 /// `receive`: takes bytes in and acts on every frame that is whole.
 pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: Option<RString>) -> Result<(), Error> {
     settings::preface_own(ruby, this)?;
-    // Nothing behind the head of an upgrade: httpx gives what an empty body reads as.
-    let Some(data) = data else { return Ok(()) };
+    let Some(data) = data else {
+        // httpx passes on what the empty body of an upgrade reads as.
+        if this.upgrade.get() != Upgrade::None {
+            return Ok(());
+        }
+        return Err(Error::new(ruby.exception_type_error(), "no implicit conversion of nil into String"));
+    };
     // SAFETY: copied before any Ruby code runs.
     let bytes = unsafe { bytes(data) };
     let buffered = this.input.with(|input| input.append(bytes));
