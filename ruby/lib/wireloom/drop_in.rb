@@ -15,7 +15,7 @@ module Wireloom
         end
       end
 
-      # Takes the place of +gem+: yields to load the replacement, then enters +features+, which are what the original can
+      # Takes the place of +gem+: yields to load the replacement, then enters +features+, by which the original can
       # be required by, as loaded. The first of them is the original's entry. When +name+ is switched off, requires that
       # instead of yielding.
       def replace(name, gem:, features:)
@@ -45,7 +45,7 @@ module Wireloom
         end
       end
 
-      # Where the original's file +feature+ lies, as far as the load path and the installed gems tell.
+      # Paths of the original's file +feature+ in the load path and in installed gems.
       def paths(gem, feature)
         folders = $LOAD_PATH.map { |folder| File.expand_path(folder.to_s) }
         folders.concat(Gem::Specification.find_all_by_name(gem).flat_map(&:full_require_paths)) if defined?(Gem::Specification)

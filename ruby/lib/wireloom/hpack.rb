@@ -2,7 +2,7 @@
 
 module Wireloom
   # Header compression for HTTP/2 (RFC 7541). Header lists are Arrays of pairs of Strings; those that a decoder hands out are
-  # UTF-8, and what a block takes from a table is the same frozen String every time.
+  # UTF-8; a field that comes from a table is the same frozen String every time.
   #
   #   encoder = Wireloom::HPACK::Encoder.new
   #   decoder = Wireloom::HPACK::Decoder.new
@@ -10,14 +10,14 @@ module Wireloom
   #
   # Errors are Wireloom::HPACK::Error: the two tables have parted, so decode nothing more with this decoder.
   module HPACK
-    # What the two directions share: a dynamic table and how it goes about it.
+    # Base of Encoder and Decoder: a dynamic table and a policy.
     class Table
-      # +table_size+ is in bytes as RFC 7541 counts them: 4096 is what both ends of a connection begin with.
+      # +table_size+ is in bytes as RFC 7541 counts them: both ends of a connection begin with 4096.
       def initialize(table_size: 4096, index: :all, huffman: :shorter)
         @context = Context.new({ table_size: table_size, index: index, huffman: huffman })
       end
 
-      # Takes a new SETTINGS_HEADER_TABLE_SIZE. An encoder's next block says so; a decoder wants to be told by the next block.
+      # Takes a new SETTINGS_HEADER_TABLE_SIZE. An encoder announces it in its next block; a decoder expects it in the next block.
       def table_size_max=(size)
         @context.max_limit = size
       end

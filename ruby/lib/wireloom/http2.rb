@@ -16,7 +16,7 @@ module Wireloom
     Informational = Struct.new(:stream, :status, :headers)
     # Trailers, which end the message.
     Trailers = Struct.new(:stream, :headers)
-    # A piece of content; +end_stream+ says that it is the last.
+    # A chunk of content; +end_stream+ means that it is the last.
     Data = Struct.new(:stream, :data, :end_stream)
     # The server promises a response on the stream +promised+; reset that to refuse it.
     Promise = Struct.new(:stream, :promised, :headers)
@@ -43,7 +43,7 @@ module Wireloom
     # The peer broke a rule or a limit, which +message+ names; the connection is over. GOAWAY is in the output already.
     Failure = Struct.new(:code, :message)
 
-    # One end of a connection. What is not here is native:
+    # One end of a connection. Methods that are not here are native:
     #
     # - +receive(bytes)+ takes bytes and returns events; +eof+ says that no more will come; both return an Array
     # - +take_output+ returns the bytes to write, +output?+ whether there are any
@@ -73,7 +73,7 @@ module Wireloom
 
       undef_method :dup, :clone
 
-      # Sends content. All of it is taken; what windows do not allow yet waits.
+      # Sends content. All of it is taken; bytes beyond the windows are buffered.
       def data(stream, data, end_stream: false)
         send_data(stream, data, end_stream)
       end

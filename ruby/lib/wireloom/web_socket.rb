@@ -6,7 +6,7 @@ module Wireloom
   #
   # Text messages are Strings in UTF-8, binary ones Strings in BINARY; every other event is one of the classes below.
   module WebSocket
-    # This end asked for what cannot be done: a message on a connection that is not open, text that is not UTF-8, …
+    # A call that is impossible: a message on a connection that is not open, text that is not UTF-8, …
     class Error < Wireloom::Error
     end
 
@@ -22,17 +22,25 @@ module Wireloom
     Pong = Struct.new(:data, :round_trip)
     # The peer's Close frame; +code+ is nil when it had none.
     Close = Struct.new(:code, :reason)
-    # The peer broke a rule or a limit, which +message+ names. What is to be told to it is in the output already.
+    # The peer broke a rule or a limit, which +message+ names. The Close frame is in the output already.
     Failure = Struct.new(:code, :message)
 
     # One end of a WebSocket.
     class Connection
       # Sends a message: text, or binary when its encoding is BINARY.
+      #
+      # @param message [String]
+      # @return [nil]
+      # @raise [Wireloom::WebSocket::Error] when the connection is not open, the queue is full or text is invalid
       def send(message)
         message.encoding == Encoding::BINARY ? binary(message) : text(message)
       end
 
-      # Sends a text message.
+      # Sends a text message, transcoded to UTF-8 where necessary.
+      #
+      # @param message [String]
+      # @return [nil]
+      # @raise [Wireloom::WebSocket::Error] as for {#send}
       def text(message)
         encoding = message.encoding
         unless encoding == Encoding::UTF_8 || encoding == Encoding::BINARY || encoding == Encoding::US_ASCII
@@ -41,17 +49,26 @@ module Wireloom
         send_text(message)
       end
 
-      # Sends a ping of up to 125 bytes.
+      # Sends a ping.
+      #
+      # @param data [String] of up to 125 bytes
+      # @return [nil]
+      # @raise [Wireloom::WebSocket::Error] when it is longer, or the connection is not open
       def ping(data = "")
         send_ping(data)
       end
 
       # Begins the closing handshake. Messages may still arrive until the Close event.
+      #
+      # @param code [Integer, nil] 1000 to 1003, 1007 to 1014 or 3000 to 4999; nil for a Close frame without one
+      # @param reason [String] of up to 123 bytes
+      # @return [nil]
+      # @raise [Wireloom::WebSocket::Error] for another code
       def close(code = 1000, reason = "")
         send_close(code, reason)
       end
 
-      # :connecting, :open, :closing or :closed.
+      # @return [:connecting, :open, :closing, :closed]
       def state
         state_name.to_sym
       end
@@ -66,7 +83,7 @@ module Wireloom
         state_name == "closed"
       end
 
-      # What to do with the transport once the output is written: :open (go on), :shut_down_write or :close.
+      # The state that the transport should be in once the output is written: :open, :shut_down_write or :close.
       def transport
         transport_name.to_sym
       end
@@ -78,7 +95,10 @@ module Wireloom
 
     # The client's end.
     class Client < Connection
-      # +url+ is a `ws:` or `wss:` URL; connecting, and TLS, are the program's. Limits are in bytes, times in seconds.
+      # Connecting, and TLS, are the program's. Limits are in bytes, times in seconds.
+      #
+      # @param url [String] a `ws:` or `wss:` URL
+      # @raise [Wireloom::WebSocket::Error] when the URL is invalid
       #
       # +deflate+ offers permessage-deflate: true, or a Hash of :level, :memory_level, :min_length,
       # :server_no_context_takeover, :client_no_context_takeover, :server_max_window_bits, :client_max_window_bits.
@@ -112,19 +132,33 @@ module Wireloom
                  dead_after: dead_after })
       end
 
-      # Takes bytes from the client; returns what they bring: messages and events.
+      # Takes bytes from the client.
+      #
+      # @param bytes [String]
+      # @return [Array<String, Struct>] messages and events, in order
+      # @raise [Wireloom::WebSocket::Error] when +initialize+ was overridden without +super+
       def receive(bytes)
         events = super
         @request ||= events.find { |event| event.is_a?(Request) } unless @request
         events
       end
 
-      # Grants the request, with one of the subprotocols that it offers. Returns the events: Open, and what came early.
+      # Accepts the request, with one of the subprotocols that it offers.
+      #
+      # @param subprotocol [String, nil]
+      # @param headers [Hash, Array<Array(String, String)>, nil] added to the response
+      # @return [Array<String, Struct>] Open, and the events of input that came early
+      # @raise [Wireloom::WebSocket::Error] when no request waits, or the subprotocol was not offered
       def accept(subprotocol: nil, headers: nil)
         grant(subprotocol, headers)
       end
 
-      # Refuses the request by an HTTP status.
+      # Rejects the request by an HTTP status. The transport is to be closed behind the response.
+      #
+      # @param status [Integer] of 300 or more
+      # @param headers [Hash, Array<Array(String, String)>, nil]
+      # @param body [String, nil] plain text
+      # @raise [Wireloom::WebSocket::Error] when no request waits
       def reject(status = 403, headers: nil, body: nil)
         refuse(status, headers, body)
       end

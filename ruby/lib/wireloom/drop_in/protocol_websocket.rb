@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# `Protocol::WebSocket`, as the gem protocol-websocket 0.21 offers it, with reading and masking done natively. What it does
-# differently, on purpose: invalid UTF-8 closes with 1007 and is found in the fragment that holds it, messages and what they
+# `Protocol::WebSocket`, as the gem protocol-websocket 0.21 offers it, with reading and masking done natively. It differs
+# on purpose: invalid UTF-8 closes with 1007 and is found in the fragment that holds it, messages and what they
 # inflate to have a bound, and frozen payloads are taken.
 require "io/wait"
 require "stringio"

@@ -33,7 +33,7 @@ module HTTP2
   PADDED = 0x8
   PRIORITY = 0x20
 
-  # What a peer assumes before it gets SETTINGS (RFC 9113 §6.5.2).
+  # The settings before SETTINGS arrive (RFC 9113 §6.5.2).
   SPEC_DEFAULT_CONNECTION_SETTINGS = {
     settings_header_table_size: 4096,
     settings_enable_push: 1,
@@ -43,7 +43,7 @@ module HTTP2
     settings_max_header_list_size: MAX_HEADER_LIST_SIZE
   }.freeze
 
-  # What this side asks for unless told otherwise.
+  # The settings of this side by default.
   DEFAULT_CONNECTION_SETTINGS = SPEC_DEFAULT_CONNECTION_SETTINGS.merge(settings_max_concurrent_streams: 100).freeze
 
   # Exceptions, and by which Symbol each goes on the wire.
@@ -104,7 +104,7 @@ module HTTP2
     end
   end
 
-  # Events and who listens to them, for any object. Connections and streams have native ones.
+  # Events and listeners, for any object. Connections and streams have native ones.
   module Emitter
     # Calls the block each time +event+ happens, until it answers +:delete+.
     def on(event, &block)
@@ -123,7 +123,7 @@ module HTTP2
       end
     end
 
-    # Calls who listens to +event+.
+    # Calls the listeners of +event+.
     def emit(event, *args, &block)
       listeners(event).delete_if { |listener| :delete.equal?(listener.call(*args, &block)) }
     end
@@ -135,14 +135,14 @@ module HTTP2
     end
   end
 
-  # Marks what sends DATA through windows; the work is native.
+  # Included by classes that send DATA within windows; the work is native.
   module FlowBuffer
     include Error
 
     MAX_WINDOW_SIZE = 0x7fffffff
   end
 
-  # Reading and appending bytes, for those who mixed it in.
+  # Reading and appending bytes, for programs that include it.
   module BufferUtils
     private
 
@@ -168,7 +168,7 @@ module HTTP2
     end
   end
 
-  # Packing numbers into a buffer, for those who mixed it in.
+  # Packing numbers into a buffer, for programs that include it.
   module PackingExtensions
     private
 
@@ -225,6 +225,7 @@ module HTTP2
     MAX_WINDOWINC = 0x7fffffff
     FRAME_LENGTH_HISHIFT = 16
     FRAME_LENGTH_LOMASK = 0xffff
+    ALTSVCPACK = "Nn"
 
     FRAME_TYPES = {
       data: 0x0, headers: 0x1, priority: 0x2, rst_stream: 0x3, settings: 0x4, push_promise: 0x5, ping: 0x6, goaway: 0x7,

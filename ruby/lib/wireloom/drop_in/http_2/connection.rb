@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 module HTTP2
-  # One end of a connection; use Client or Server. What is not here is native.
+  # One end of a connection; use Client or Server. Methods that are not here are native.
   class Connection
     include FlowBuffer
     include Emitter
@@ -55,7 +55,7 @@ module HTTP2
 
   # A server's end.
   class Server < Connection
-    # The origins that the client is told of (RFC 8336).
+    # The origins that are announced to the client (RFC 8336).
     attr_reader :origin_set
 
     def initialize(settings = {})

@@ -39,6 +39,7 @@ module HTTP2
         end,
         [0x3fffffff, 30].freeze
       ].freeze
+      EOS_PADDING = Array.new(8) { |bits| ("1" * bits).b.freeze }.freeze
       ENCODE_TABLE = CODES.map { |code, length| code.to_s(2).rjust(length, "0").freeze }.freeze
 
       # The tables of the original's decoder are in its own file, where that gem is installed.
@@ -51,7 +52,7 @@ module HTTP2
           buffer << Wireloom::HPACK.huffman_encode(string)
         end
 
-        # What +string+ is the code of.
+        # Decodes +string+.
         def decode(string)
           Wireloom::HPACK.huffman_decode(string)
         rescue Wireloom::HPACK::Error => e
@@ -60,7 +61,7 @@ module HTTP2
       end
     end
 
-    # A dynamic table, and what commands do to it.
+    # A dynamic table, and the commands that change it.
     class EncodingContext < Wireloom::HPACK::Context
       include Error
 
@@ -93,7 +94,7 @@ module HTTP2
         at(index) or raise CompressionError, "Index too large"
       end
 
-      # Does what a command says; the field that it stands for, or nil.
+      # Executes a command; returns the field that it encodes, or nil.
       def process(command)
         name, value = command.values_at(:name, :value)
         type = command[:type]
@@ -341,7 +342,7 @@ module HTTP2
         end
       end
 
-      # The headers of a whole block. +frame+, a Hash, is told the method, the status, the length and the trailers.
+      # The headers of a whole block. The method, the status, the length and the trailers are set in +frame+, a Hash.
       def decode(block, frame = nil)
         @cc.decompress_message(block, frame)
       rescue Wireloom::HPACK::FieldError => e

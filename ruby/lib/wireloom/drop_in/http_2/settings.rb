@@ -4,14 +4,14 @@ module HTTP2
   # Settings that never go on the wire.
   ENCODING_CONTEXT_SETTINGS = %i[huffman index table_size].freeze
 
-  # What one side of a connection asks of the other (RFC 9113 §6.5.2), and how it encodes headers.
+  # Settings that one side of a connection asks the other to keep (RFC 9113 §6.5.2), and how it encodes headers.
   Settings = Struct.new(
     :settings_header_table_size, :settings_enable_push, :settings_max_concurrent_streams, :settings_initial_window_size,
     :settings_max_frame_size, :settings_max_header_list_size, :settings_enable_connect_protocol,
     :settings_no_rfc7540_priorities, :huffman, :index, :table_size,
     keyword_init: true
   ) do
-    # What is not given is as in DEFAULT_CONNECTION_SETTINGS; nil stands for a setting that is not sent.
+    # Settings that are not given are those of DEFAULT_CONNECTION_SETTINGS; nil means that a setting is not sent.
     def initialize(huffman: :shorter, index: :all, table_size: 4096, **settings)
       super(huffman: huffman, index: index, table_size: table_size, **DEFAULT_CONNECTION_SETTINGS, **settings)
     end

@@ -1,8 +1,10 @@
 # frozen_string_literal: true
 
 module HTTP2
-  # One request and its response. What is not here is native.
+  # One request and its response. Methods that are not here are native.
   class Stream
+    STREAM_OPEN_STATES = %i[open half_closed_local half_closing closing].freeze
+
     include FlowBuffer
     include Emitter
     include Error

@@ -3,8 +3,8 @@
 module Wireloom
   module DropIn
     module HTTP2
-      # Notices when someone puts methods of his own before those that frames go through. From then on every frame goes
-      # through Ruby, as in the original. Subclasses and single objects are told apart natively.
+      # Notices when a method that frames go through is overridden in one of the classes. From then on every frame goes
+      # through Ruby, as in the original. Subclasses and singleton classes are recognized natively.
       module Watch
         METHODS = %i[
           send encode receive << settings goaway window_update close send_connection_preface

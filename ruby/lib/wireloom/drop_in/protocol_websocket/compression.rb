@@ -5,7 +5,7 @@ require "zlib"
 module Protocol
   module WebSocket
     module Extension
-      # permessage-deflate (RFC 7692): its offer and answer, and what compresses and expands messages.
+      # permessage-deflate (RFC 7692): its offer and answer, and compression of messages.
       module Compression
         NAME = "permessage-deflate"
 
@@ -15,7 +15,7 @@ module Protocol
         # The most bytes that a message may expand to, unless `Inflate#maximum_size=` says otherwise.
         MAXIMUM_SIZE = 1 << 26
 
-        # What a client asks for, as the parts of a Sec-WebSocket-Extensions value.
+        # The offer of a client, as the parts of a Sec-WebSocket-Extensions value.
         def self.offer(client_max_window_bits: true, server_max_window_bits: true,
                        client_no_context_takeover: false, server_no_context_takeover: false)
           header = [NAME]
@@ -34,7 +34,7 @@ module Protocol
           header
         end
 
-        # What a server answers to the +arguments+ of an offer: the parts of its value, and the options agreed on.
+        # The answer of a server to the +arguments+ of an offer: the parts of its value, and the negotiated options.
         def self.negotiate(arguments, **options)
           header = [NAME]
           arguments.each do |key, value|
@@ -153,7 +153,7 @@ module Protocol
             new(parent, window_bits: client_max_window_bits, context_takeover: !client_no_context_takeover)
           end
 
-          # What a sender leaves away (RFC 7692 §7.2.2).
+          # The bytes that a sender omits (RFC 7692 §7.2.2).
           TRAILER = "\x00\x00\xff\xff".b.freeze
 
           # How many bytes are expanded before the result is measured; they become 1,032 times as many at most.

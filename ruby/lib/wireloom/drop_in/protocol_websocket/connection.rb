@@ -2,7 +2,7 @@
 
 module Protocol
   module WebSocket
-    # A conversation over a framer. Control frames are answered while reading; what is written leaves with the next +flush+.
+    # A connection over a framer. Control frames are answered while reading; frames that are written leave with the next +flush+.
     #
     # +reader+ and +writer+ begin as the connection itself; extensions wrap them.
     class Connection
@@ -31,7 +31,7 @@ module Protocol
       # The frames of a message that is not whole yet.
       attr_accessor :frames
 
-      # What turns frames into the bytes of a message, and messages into frames.
+      # The objects that make messages of frames, and frames of messages.
       attr_accessor :reader, :writer
 
       # Takes a reserved bit for an extension; frames may have it from now on.
@@ -68,7 +68,7 @@ module Protocol
         @state == :closed
       end
 
-      # Closes, and the stream too. What was not read is lost.
+      # Closes, and the stream too. Unread messages are lost.
       def close(...)
         close!(...)
         @framer.close
@@ -187,12 +187,12 @@ module Protocol
         frames.size == 1 ? frames[0].unpack : frames.map(&:unpack).join
       end
 
-      # `read(**options)` is native: flushes, then reads one message; +nil+ once closed. It takes the short way for a message in
+      # `read(**options)` is native: flushes, then reads one message; +nil+ once closed. It takes a fast path for a message in
       # one frame while nothing that it would call has been overridden, and otherwise goes on with `wireloom_read_on`.
 
       private
 
-      # Subclasses have names of their own: what the original does not have bears a name that none of them takes.
+      # Methods that the original does not have begin with `wireloom_`, which no subclass uses.
 
       # Whether a message in one frame may be read without the methods that would otherwise be called, remembered for as long
       # as nothing is overridden anew, with the longest message as far as that fits beside it.
@@ -215,7 +215,7 @@ module Protocol
       # Applies a frame that was read.
       def wireloom_accept(frame)
         flags = frame.flags
-        # RFC 7692 §6: RSV1 marks the first frame of a message, whoever reserved it.
+        # RFC 7692 §6: RSV1 marks the first frame of a message, whichever extension reserved it.
         late = flags & Frame::RSV1 != 0 && (frame.control? || frame.opcode.zero?)
         raise ProtocolError, "Received frame with reserved flags set!" if late || flags & @reserved != 0
 
@@ -224,7 +224,7 @@ module Protocol
         frame
       end
 
-      # Runs the block; what it raises closes the connection.
+      # Runs the block; an exception closes the connection.
       def wireloom_closing_on_error
         yield
       rescue StandardError => error
@@ -232,7 +232,7 @@ module Protocol
         raise
       end
 
-      # What is left of `read` when the short way ends: at +frame+, which was read and not applied, or, without one, anywhere.
+      # The rest of `read` where the fast path ends: at +frame+, which was read and not applied, or anywhere without one.
       def wireloom_read_on(frame, **options)
         wireloom_closing_on_error { wireloom_accept(frame) } if frame
         while frame || read_frame
@@ -248,7 +248,7 @@ module Protocol
         raise
       end
 
-      # The same when reading the frame raised, or, +whole+, what was made of it.
+      # The same when reading the frame raised, or, +whole+, when its text was invalid.
       def wireloom_read_failed(error, whole)
         wireloom_closing_on_error { raise error } unless whole
         raise error

@@ -6,7 +6,7 @@ begin
 rescue LoadError
   module Protocol
     module HTTP
-      # The base of what the protocols raise.
+      # Base of the protocols' exceptions.
       class Error < StandardError
       end
     end
@@ -34,7 +34,7 @@ module Protocol
 
     # The peer broke the protocol. The connection is lost.
     class ProtocolError < Error
-      # +code+ is what the Close frame says.
+      # +code+ is the code of the Close frame.
       def initialize(message, code = PROTOCOL_ERROR)
         super(message)
         @code = code

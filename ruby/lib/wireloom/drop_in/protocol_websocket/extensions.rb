@@ -14,7 +14,7 @@ module Protocol
         end
       end
 
-      # What both sides keep: the extensions they have, as +[class, options]+, and those that were agreed on.
+      # Base of both sides: the extensions that they have, as +[class, options]+, and those that were negotiated.
       class Side
         def self.default
           new([[Extension::Compression, {}]])

@@ -2,8 +2,8 @@
 
 module Wireloom
   module ProtocolWebSocket
-    # Sees when something that the native short ways jump over is overridden, in a class that is extended with it or in one
-    # that inherits from such a class. What overrides for one object needs no watching: it shows in the object's class.
+    # Notices when a method that the native fast paths omit is overridden, in a class that is extended with it or in a
+    # subclass. A method of one object needs no watching: it shows in the object's class.
     module Watch
       NAMES = %i[
         initialize apply unpack read_message mask_xor receive_text receive_binary receive_continuation read_frame

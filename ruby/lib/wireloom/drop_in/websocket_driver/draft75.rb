@@ -7,7 +7,7 @@ module WebSocket
     #   stage -1  the handshake's body is awaited (draft 76)
     #   stage  0  a frame begins
     #   stage  1  the length of a frame that has one
-    #   stage  2  text up to FF, or so many bytes to be skipped
+    #   stage  2  text up to FF, or a number of bytes to be skipped
     class Draft75 < Driver
       TERMINATOR = "\xFF".b.freeze
       private_constant :TERMINATOR
@@ -38,7 +38,7 @@ module WebSocket
       def parse(chunk)
         return if @ready_state > 1
 
-        # What a listener's exception leaves here is read by the next call.
+        # Input behind a message whose listener raised is read by the next call.
         @input = @input.byteslice(@at..) << chunk.b
         @at = 0
         while @at < @input.bytesize && @ready_state <= 1
@@ -84,7 +84,7 @@ module WebSocket
 
       def read_length(octet)
         @length = (octet & 0x7F) + (128 * @length)
-        # However many bytes a length has, it stays a small number: what is longer than any message is refused.
+        # A length of many bytes stays a small number: one above the limit is refused.
         return close if @length > @max_length
 
         if @closing && @length.zero?

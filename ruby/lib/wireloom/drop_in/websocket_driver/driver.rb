@@ -55,7 +55,7 @@ module WebSocket
         end
       end
 
-      # A String in +encoding+, or as it is without one. An Array of bytes becomes BINARY unless told otherwise; the caller's
+      # A String in +encoding+, or as it is without one. An Array of bytes becomes BINARY without one; the caller's
       # String stays as it is.
       def encode(data, encoding = nil)
         if data.is_a?(Array)
@@ -96,7 +96,7 @@ module WebSocket
         value.split(",").map(&:strip)
       end
 
-      # What subclasses do to their methods may concern how messages are emitted.
+      # Methods of subclasses may change how messages are emitted.
       def method_added(name)
         super
         Wireloom::DriverCodec.changed if name == :emit

@@ -79,8 +79,8 @@ module WebSocket
 
       private
 
-      # For the extension, whenever it has messages to deliver: the list of those who listen for them, or another emitter
-      # that they go on to, or nil when they have to go through #emit. +known+ tells that this object emits plainly.
+      # For the extension, whenever it has messages to deliver: the list of their listeners, or another emitter
+      # that they are forwarded to, or nil when they have to go through #emit. +known+ means that #emit is not overridden.
       def message_listeners(known)
         return unless known || EventEmitter.plain?(self)
 

@@ -7,7 +7,7 @@ module WebSocket
       name.to_s.strip.downcase.sub(/\Ahttp_/, "").tr("_", "-")
     end
 
-    # Parses a start line and header lines, which may arrive in pieces. What follows them is the body.
+    # Parses a start line and header lines, which may arrive in chunks. The bytes behind them are the body.
     module Headers
       # The most bytes that the lines may have together.
       MAX_REQUEST_SIZE = 32_768

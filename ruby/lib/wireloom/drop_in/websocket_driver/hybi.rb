@@ -6,7 +6,7 @@ module WebSocket
   class Driver
     # RFC 6455, the server's end; the client's builds on it.
     class Hybi < Driver
-      # What extensions see of a message.
+      # A message as extensions get it.
       class Message
         attr_accessor :rsv1, :rsv2, :rsv3, :opcode, :data
 
@@ -25,7 +25,7 @@ module WebSocket
         end
       end
 
-      # What extensions see of a frame.
+      # A frame as extensions get it.
       class Frame
         attr_accessor :final, :rsv1, :rsv2, :rsv3, :opcode, :masked, :masking_key, :length_bytes, :length, :payload
       end
@@ -101,8 +101,8 @@ module WebSocket
         true
       end
 
-      # Takes a chunk of input, and tells listeners what it brings. When one of them raises, that comes out of here; the
-      # next call goes on behind the message that it was for.
+      # Takes a chunk of input, and calls the listeners of its events. An exception of a listener is raised from here; the
+      # next call continues behind the message that it was called for.
       def parse(chunk)
         found = @codec.parse(chunk, self)
         while found
@@ -153,7 +153,7 @@ module WebSocket
           send_extended(opcode, buffer, code)
         else
           if opcode >= OPCODES[:close] && buffer.bytesize > CONTROL_LENGTH - (code ? 2 : 0)
-            # RFC 6455 §5.5: control frames carry 125 bytes. A reason is cut; what a ping carries has to come back whole.
+            # RFC 6455 §5.5: control frames carry 125 bytes. A reason is truncated; the data of a ping has to come back complete.
             return false unless type == :close
 
             buffer = buffer.byteslice(0, CONTROL_LENGTH - (code ? 2 : 0)).scrub("")
@@ -167,15 +167,15 @@ module WebSocket
 
       private
 
-      # A client hears servers, which do not mask (RFC 6455 §5.1).
-      # The key for a frame that is sent: true for one of the codec's, false for none. Who replaces `SecureRandom.random_bytes`,
-      # as tests do, decides on keys.
+      # The key for a frame that is sent: true for one of the codec's, false for none. A program that replaces
+      # `SecureRandom.random_bytes`, as tests do, provides the keys.
       def masking_key
         return false unless @masking
 
         RANDOMNESS.method_defined?(:random_bytes, false) ? SecureRandom.random_bytes(4) : true
       end
 
+      # True for a client: servers do not mask (RFC 6455 §5.1).
       def refuse_masking?
         false
       end
@@ -295,7 +295,7 @@ module WebSocket
       def shutdown(code, reason, error = false)
         @codec.stop
         @extensions.close
-        # What is not text is not sent back (RFC 6455 §5.5.1).
+        # A reason that is not UTF-8 is not sent back (RFC 6455 §5.5.1).
         frame(reason.valid_encoding? ? reason : "", :close, code) if @ready_state == 1
         @ready_state = 3
 
@@ -303,7 +303,7 @@ module WebSocket
         emit(:close, CloseEvent.new(code, reason))
       end
 
-      # While the closing handshake is under way, what is wrong is passed over: the peer's Close may be behind it.
+      # During the closing handshake invalid frames are ignored: the peer's Close may be behind them.
       def fail(type, message)
         shutdown(ERRORS[type], message, true) unless @ready_state > 1
         nil

@@ -4,11 +4,11 @@ require "zlib"
 
 module WebSocket
   class Driver
-    # Finds out what a compressed message inflates to before the extension permessage-deflate (RFC 7692) inflates it: the
+    # Measures the inflated length of a compressed message before the extension permessage-deflate (RFC 7692) inflates it: the
     # extension knows no bound, and 64 KiB can become 64 MiB.
     #
     # A message that cannot exceed the bound at DEFLATE's highest ratio costs nothing; another is inflated once more here, a
-    # piece at a time, against the window that the messages before it left.
+    # chunk at a time, against the window that the messages before it left.
     class InflateGuard
       # DEFLATE makes at most this many bytes of one (258 from two bits and then some, zlib's own figure).
       RATIO_MAX = 1032

@@ -2,7 +2,7 @@
 
 module WebSocket
   class Driver
-    # A server's end that also reads the HTTP request, and then becomes what the request asks for.
+    # A server's end that also reads the HTTP request, and then forwards to the driver for its version.
     class Server < Driver
       EVENTS = %w[open message error close ping pong].freeze
 
