@@ -46,7 +46,8 @@ pub struct ServerConfig {
     /// the application, the kernel's socket buffers and the allocator's overhead need the rest.
     pub memory_max: usize,
     /// HTTP/2: settings, windows, limits. As [`wireloom_http2::Config::new`] says, but with extended CONNECT (RFC 8441), 60 s
-    /// for a peer that takes nothing, and 256 KiB to a write: with 64 KiB a download costs a third more.
+    /// for a peer that does not read, and at most 256 KiB a write while the transport keeps up: with 64 KiB a download costs a third
+    /// more.
     pub http2: wireloom_http2::Config,
     /// Whether a request over plain HTTP/1.1 may switch to HTTP/2 by `Upgrade: h2c` (RFC 7540 §3.2; RFC 9113 §3.1 deprecates it). On:
     /// curl asks for it. Switch it off behind a reverse proxy that forwards `Upgrade`: whoever talks HTTP/2 through it passes by the

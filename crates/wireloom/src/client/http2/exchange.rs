@@ -1,4 +1,4 @@
-//! A request under way, and its response.
+//! A request that was sent, and its response.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -16,22 +16,22 @@ use crate::headers::Headers;
 use crate::http::{Body, TlsInfo, Version};
 use crate::http2::{Head, RecvStream, SendStream};
 
-/// How long content waits for `100 Continue`: many servers never send it (RFC 9110 §10.1.1).
+/// How long content is held back for `100 Continue`: many servers never send it (RFC 9110 §10.1.1).
 pub(in crate::client) const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// So much of a response is collected at most, unless [`Body::with_len_max`] says otherwise: a server is not to choose how much
-/// memory a client needs.
+/// [`Body::bytes`] of a response collects at most this many bytes unless [`Body::with_len_max`] changes it: a server must not
+/// choose how much memory a client needs.
 const BODY_LEN_MAX: usize = 64 << 20;
 
-/// A request under way. Dropped before the response, it takes the request back.
+/// A request that was sent. Dropping it before the response cancels the request.
 #[must_use]
 pub struct Exchange {
     way: Way,
-    /// The final response, when it has come before it was asked for.
+    /// The final response, when [`Exchange::informational`] has received it.
     response: Option<Response>,
 }
 
-/// How a request travels.
+/// The protocol of a request.
 enum Way {
     Http2(Stream),
     Http1(Asked),
@@ -39,9 +39,9 @@ enum Way {
 
 /// A stream of HTTP/2.
 struct Stream {
-    /// `None` once it is the response's.
+    /// `None` once the response owns it.
     recv: Option<RecvStream>,
-    /// What waits for `100 Continue`.
+    /// The content, while it waits for `100 Continue`.
     held: Option<(SendStream, Body)>,
     http2: Http2,
 }
@@ -56,33 +56,33 @@ pub struct Informational {
     pub headers: Headers,
 }
 
-/// A response: its content is still to come.
+/// A response, whose content is read from its body.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Response {
-    /// The version of HTTP that it came by.
+    /// The version of HTTP.
     pub version: Version,
     /// The status: 200 to 999.
     pub status: u16,
     /// The headers, their names in lower case.
     pub headers: Headers,
-    /// The content, and the trailers behind it. Of what is not taken the server sends no more than the window allows;
-    /// [`Body::bytes`] collects 64 MiB at most, unless it is told otherwise.
+    /// The content and the trailers. Until it is read, the server sends no more than the window allows. [`Body::bytes`] collects
+    /// at most 64 MiB, see [`Body::with_len_max`].
     pub body: Body,
     /// Keeps the connection open.
     connection: Option<Http2>,
-    /// Content that the server did not ask for; resets the stream when it is dropped.
+    /// Content that the server did not ask for: dropping it resets the stream.
     _unsent: Option<Unsent>,
 }
 
 struct Unsent(#[allow(dead_code, reason = "held for its end")] SendStream);
 
 impl Stream {
-    /// Sends the content, beside everything else.
-    fn go_on(&mut self) {
+    /// Sends the content that was held back.
+    fn send_held(&mut self) {
         if let Some((mut send, mut body)) = self.held.take() {
             match body.whole() {
-                // It is held until the server takes it. When the stream is gone, the response says why.
+                // When this fails, the response reports the error of the stream.
                 Some(bytes) => drop(send.send(bytes, true)),
                 None => drop(tokio::spawn(pump(send, body))),
             }
@@ -97,7 +97,7 @@ impl Stream {
         match tokio::time::timeout(CONTINUE_TIMEOUT, recv.head()).await {
             Ok(head) => head,
             Err(_) => {
-                self.go_on();
+                self.send_held();
                 self.recv.as_mut().ok_or(Error::Closed)?.head().await
             }
         }
@@ -129,7 +129,7 @@ impl Exchange {
     ) -> Self {
         let mut stream = Stream { recv: Some(recv), held: content, http2 };
         if !expects {
-            stream.go_on();
+            stream.send_held();
         }
         Self { way: Way::Http2(stream), response: None }
     }
@@ -138,7 +138,7 @@ impl Exchange {
         Self { way: Way::Http1(asked), response: None }
     }
 
-    /// The next interim response; `None` when the final one has come.
+    /// The next interim response; `None` when the final one has arrived.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -158,7 +158,7 @@ impl Exchange {
                     return Ok(None);
                 }
                 if head.status == 100 {
-                    stream.go_on();
+                    stream.send_held();
                 }
                 head
             }
@@ -176,10 +176,10 @@ impl Exchange {
         Ok(Some(Informational { status, headers }))
     }
 
-    /// The response; interim ones are passed over.
+    /// The response; interim ones are skipped.
     ///
     /// # Cancel safety
-    /// Dropping the future takes the request back.
+    /// Dropping the future cancels the request.
     ///
     /// # Errors
     /// As for [`informational`](Self::informational).
@@ -188,7 +188,7 @@ impl Exchange {
         self.response.take().ok_or(Error::Closed)
     }
 
-    /// Where the connection leads: to the server, or to the proxy before it.
+    /// The address of the server, or of the proxy before it.
     pub fn peer(&self) -> Option<SocketAddr> {
         match &self.way {
             Way::Http2(stream) => stream.http2.peer(),
@@ -196,7 +196,7 @@ impl Exchange {
         }
     }
 
-    /// What TLS agreed upon, if it is spoken.
+    /// The outcome of the TLS handshake; `None` without TLS.
     pub fn tls(&self) -> Option<&TlsInfo> {
         match &self.way {
             Way::Http2(stream) => stream.http2.tls(),
@@ -205,12 +205,12 @@ impl Exchange {
     }
 }
 
-/// For a server that asks another one: what that answers, content and trailers as they come.
+/// For reverse proxies: content and trailers are forwarded as they arrive.
 impl From<Response> for crate::http::Response {
     fn from(response: Response) -> Self {
         let mut relayed = Self::new(response.status);
         relayed.headers = response.headers;
-        // It is said again where the content is sent.
+        // It is added again where the content is sent.
         relayed.headers.remove("content-length");
         *relayed.body_mut() = response.body;
         relayed
@@ -229,14 +229,14 @@ impl fmt::Debug for Unsent {
     }
 }
 
-/// Sends content as it comes and as the server takes it.
+/// Sends content as the body produces it and the server accepts it.
 async fn pump(mut send: SendStream, mut body: Body) {
     loop {
-        // When the stream is gone, whoever waits for the response knows why.
+        // The response reports the error of the stream.
         if poll_fn(|cx| send.poll_capacity(cx)).await.is_err() {
             return;
         }
-        // Content that is long in coming is given up with the stream.
+        // A body that is pending is dropped with the stream.
         let next = poll_fn(|cx| match send.poll_closed(cx) {
             Poll::Ready(()) => Poll::Ready(None),
             Poll::Pending => body.poll_chunk(cx).map(Some),
@@ -251,7 +251,7 @@ async fn pump(mut send: SendStream, mut body: Body) {
                 };
                 return;
             }
-            // The server is not to take it for whole.
+            // The server must not take it for complete.
             Some(Err(_)) => return send.reset(ErrorCode::CANCEL),
         };
         if sent.is_err() {

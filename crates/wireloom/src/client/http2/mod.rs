@@ -1,5 +1,4 @@
-//! A client's connection of HTTP/2: many requests and many WebSockets at once (RFC 9113, RFC 8441). What moves the bytes is
-//! [`crate::http2`]'s.
+//! A client's HTTP/2 connection: requests and WebSockets side by side (RFC 9113, RFC 8441).
 //!
 //! ```text
 //! Connector::connect_http2 -> Http2 -- send(Request) --> Exchange -> Informational ..., Response { body, trailers }
@@ -35,8 +34,8 @@ use crate::http2::{Driver, Head, RecvStream, Requests, SendStream, Tunnel};
 use crate::transport::Io;
 use crate::websocket::WebSocket;
 
-/// A connection of HTTP/2 to one server. Clones are handles of the same connection, which ends when the last of them is
-/// dropped and what was begun has finished.
+/// An HTTP/2 connection to one server. Clones refer to the same connection, which ends when the last of them is dropped and
+/// all streams have finished.
 ///
 /// ```no_run
 /// use wireloom::Connector;
@@ -57,24 +56,23 @@ use crate::websocket::WebSocket;
 /// # }
 /// ```
 ///
-/// How long an answer may take is the caller's to say, by `tokio::time::timeout`: there is nothing that dropping a future leaves
-/// behind.
+/// Responses have no time limit: use `tokio::time::timeout`. Dropping a future cancels its request.
 ///
 /// # What is safe to retry
-/// [`Error::NotProcessed`] says that the server has not looked at a request: it was refused, or the connection was going away
-/// before it came to it (RFC 9113 §8.7). Then [`is_open`](Self::is_open) says whether another connection is needed. After any other
-/// error a request may have had its effect.
+/// [`Error::NotProcessed`] means that the server has not processed the request: it was refused, or came after GOAWAY (RFC 9113
+/// §8.7). [`is_open`](Self::is_open) tells whether another connection is needed. After any other error the request may have had
+/// its effect.
 #[derive(Clone)]
 pub struct Http2 {
     pub(super) requests: Requests,
     about: Arc<About>,
 }
 
-/// What all handles of a connection know.
+/// State shared by all clones.
 struct About {
     connector: Connector,
     target: Target,
-    /// What every request is sent with.
+    /// Added to every request.
     headers: Vec<(String, String)>,
     peer: Option<SocketAddr>,
     tls: Option<TlsInfo>,
@@ -82,7 +80,7 @@ struct About {
 
 impl Connector {
     /// Opens a connection of HTTP/2 to the server that a URL names (`https` or `wss`: chosen by ALPN; `http` or `ws`: by prior
-    /// knowledge); its path is of no interest. [`header`](Self::header)s, and credentials of the URL, go with every request.
+    /// knowledge); its path is ignored. [`header`](Self::header)s, and credentials of the URL, go with every request.
     ///
     /// # Cancel safety
     /// Dropping the future closes what was opened.
@@ -95,7 +93,7 @@ impl Connector {
         self.http2_to(target, headers).await
     }
 
-    /// Begins one request over a connection of its own, with the [`header`](Self::header)s: over HTTP/2 where the server speaks it
+    /// Sends one request over a connection of its own, with the [`header`](Self::header)s: over HTTP/2 where the server speaks it
     /// (`https`: as ALPN says; `http`: by prior knowledge), and otherwise over HTTP/1.1.
     ///
     /// # Cancel safety
@@ -136,7 +134,7 @@ impl Connector {
         Ok(Exchange::http1(http1.send(&target, self, &headers, request)?))
     }
 
-    /// [`send`](Self::send)s one request and waits for the response; interim ones are passed over.
+    /// [`send`](Self::send)s one request and waits for the response; interim ones are skipped.
     ///
     /// # Errors
     /// As for [`send`](Self::send) and [`Exchange::response`].
@@ -165,7 +163,7 @@ impl Connector {
         Ok(Http2 { requests, about: Arc::new(about) })
     }
 
-    /// A transport to the server in time, and where it leads.
+    /// Connects to the server, or to the proxy before it, within the timeout.
     async fn reach(&self, target: &Target) -> Result<(Io, Option<SocketAddr>), Error> {
         tokio::time::timeout(self.connect_timeout, self.dial(target))
             .await
@@ -188,10 +186,10 @@ impl Connector {
 }
 
 impl Http2 {
-    /// Sends a request and waits for the response; interim ones are passed over.
+    /// Sends a request and waits for the response; interim ones are skipped.
     ///
     /// # Cancel safety
-    /// Dropping the future takes the request back, as far as that is still possible.
+    /// Dropping the future cancels the request.
     ///
     /// # Errors
     /// As for [`send`](Self::send) and [`Exchange::response`].
@@ -199,11 +197,11 @@ impl Http2 {
         self.send(request)?.response().await
     }
 
-    /// Begins a request, at once or as soon as the server allows one more.
+    /// Sends a request, at once or when the server's concurrency limit allows it.
     ///
     /// # Errors
-    /// [`Error::NotProcessed`] when the connection takes no more requests; the URL is one of another server, or a header cannot
-    /// be sent; the server broke a rule and the connection was ended for that. Nothing was sent.
+    /// [`Error::NotProcessed`] when the connection is going away; the URL belongs to another server; a header cannot be sent; the
+    /// connection has failed. Nothing was sent.
     pub fn send(&self, request: Request) -> Result<Exchange, Error> {
         let target = self.target_of(request.url())?;
         let mut headers = Headers::new();
@@ -234,7 +232,7 @@ impl Http2 {
     /// server.
     ///
     /// # Cancel safety
-    /// Dropping the future takes the request back.
+    /// Dropping the future cancels the request.
     ///
     /// # Errors
     /// [`Error::NoExtendedConnect`] when the server does not offer it; [`Error::Refused`] with the server's answer when it is
@@ -243,7 +241,7 @@ impl Http2 {
         Ok(self.open(url).await?.socket)
     }
 
-    /// As [`websocket`](Self::websocket), with what became known on the way.
+    /// As [`websocket`](Self::websocket), with the response and the connection.
     ///
     /// # Errors
     /// As there.
@@ -252,7 +250,7 @@ impl Http2 {
     }
 
     pub(super) async fn open_at(&self, target: &Target) -> Result<Opened, Error> {
-        // RFC 8441 §3: not before the server has said that it takes it.
+        // RFC 8441 §3: only after the server has sent SETTINGS_ENABLE_CONNECT_PROTOCOL.
         if !self.requests.supports_extended_connect() {
             self.requests.ready().await?;
             return Err(Error::NoExtendedConnect);
@@ -332,7 +330,7 @@ impl Http2 {
         self.about.connector.events.emit(&response);
     }
 
-    /// Where a request goes: a path here, or a URL of this server.
+    /// Resolves a path, or a URL of this server.
     fn target_of(&self, url: &str) -> Result<Target, Error> {
         let own = &self.about.target;
         if url.starts_with('/') {
@@ -342,8 +340,7 @@ impl Http2 {
         if target.is_same_origin(own) { Ok(target) } else { Err(Error::Url(UriError::Authority)) }
     }
 
-    /// A handle of the same connection with what another [`Connector`] says about headers, subprotocols, compression and the like,
-    /// for requests and WebSockets that are begun by it.
+    /// The same connection with the headers, subprotocols, compression and limits of another [`Connector`].
     ///
     /// # Errors
     /// The credentials of the URL cannot be sent.
@@ -355,12 +352,12 @@ impl Http2 {
         Ok(Self { requests: self.requests.clone(), about })
     }
 
-    /// Whether requests can still be begun: not when either end has said that it goes away.
+    /// Whether requests can be sent: not after GOAWAY from either end.
     pub fn is_open(&self) -> bool {
         self.requests.is_open()
     }
 
-    /// Whether the server takes WebSockets over this connection (RFC 8441 §3).
+    /// Whether the server accepts WebSockets over this connection (RFC 8441 §3).
     pub fn takes_websockets(&self) -> bool {
         self.requests.supports_extended_connect()
     }
@@ -380,18 +377,18 @@ impl Http2 {
         self.requests.closed().await;
     }
 
-    /// Where the connection leads: to the server, or to the proxy before it.
+    /// The address of the server, or of the proxy before it.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.about.peer
     }
 
-    /// What TLS agreed upon, if it is spoken.
+    /// The outcome of the TLS handshake; `None` without TLS.
     pub fn tls(&self) -> Option<&TlsInfo> {
         self.about.tls.as_ref()
     }
 }
 
-/// A request that was not sent because the connection has ended is one that was not processed.
+/// A request that could not be sent because the connection has ended was not processed.
 fn unsent(error: Error) -> Error {
     match error {
         Error::Closed | Error::Cut | Error::Io(_) => Error::NotProcessed,

@@ -13,7 +13,7 @@ use crate::http::Body;
 /// use wireloom::client::Request;
 ///
 /// let request = Request::get("/search?q=loom").header("Accept", "text/html");
-/// // Content that comes into being while it is sent.
+/// // Content that is produced while it is sent.
 /// let (mut sender, body) = Body::channel();
 /// let upload = Request::new("PUT", "https://example.com/file").with_body(body);
 /// ```
@@ -25,7 +25,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request with this method, without headers and content. What cannot be sent is refused when it is sent.
+    /// A request with this method, without headers and content. Sending it checks the method.
     pub fn new(method: impl Into<String>, url: impl Into<String>) -> Self {
         Self { method: method.into(), url: url.into(), headers: Vec::new(), body: Body::empty() }
     }
@@ -40,18 +40,17 @@ impl Request {
         Self::new("POST", url).with_body(body)
     }
 
-    /// Adds a header, in place of one of the [`Connector`](crate::Connector)'s with this name. Those that belong to a connection
-    /// of HTTP/1.1 (`Connection`, `Host` and the like) cannot be sent.
+    /// Adds a header; it replaces those of the [`Connector`](crate::Connector) with the same name. Connection-specific headers
+    /// (`Connection`, `Host` and the like) cannot be sent.
     ///
-    /// With `Expect: 100-continue` the content waits until the server asks for it, for a second at most.
+    /// With `Expect: 100-continue` the content is held back until the server asks for it, for at most a second.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl AsRef<[u8]>) -> Self {
         self.headers.push((name.into(), value.as_ref().to_vec()));
         self
     }
 
-    /// Sets the content: bytes, text, or a [`Body`] that comes into being while it is sent. The `Content-Length` of what is whole
-    /// is sent too.
+    /// Sets the content: bytes, text, or a streaming [`Body`]. `Content-Length` is sent when the length is known.
     #[must_use]
     pub fn with_body(mut self, body: impl Into<Body>) -> Self {
         self.body = body.into();
@@ -66,7 +65,7 @@ impl Request {
         self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name))
     }
 
-    /// Adds headers that go with every request, where this one has none of the name.
+    /// Adds the headers of every request whose names this one does not have.
     pub(in crate::client) fn add_missing(
         &self,
         headers: &[(String, String)],
@@ -83,7 +82,7 @@ impl Request {
         Ok(())
     }
 
-    /// Adds the headers to `into`; gives the method, the content, and whether that waits for `100 Continue`.
+    /// Adds the headers to `into`; returns the method, the content, and whether it waits for `100 Continue`.
     pub(in crate::client) fn into_parts(self, into: &mut Headers) -> Result<(String, Body, bool), Error> {
         for (name, value) in &self.headers {
             if is_of_connection(name, value) {
@@ -103,7 +102,7 @@ impl Request {
     }
 }
 
-/// What HTTP/2 says otherwise, or not at all (RFC 9113 §8.2.2, §8.3.1), and what is this crate's to say over HTTP/1.1.
+/// Connection-specific headers (RFC 9113 §8.2.2, §8.3.1), which this crate sends itself over HTTP/1.1.
 fn is_of_connection(name: &str, value: &[u8]) -> bool {
     ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "host"]
         .iter()
@@ -111,11 +110,11 @@ fn is_of_connection(name: &str, value: &[u8]) -> bool {
         || (name.eq_ignore_ascii_case("te") && !value.eq_ignore_ascii_case(b"trailers"))
 }
 
-/// Without the query, and of the headers the names alone: the rest may be a secret.
+/// Without the query and the values of headers, which may be secrets.
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.url.split('?').next().unwrap_or_default();
-        // A user and a password may stand before the host.
+        // The authority may contain a user and a password.
         let path = path.rsplit_once('@').map_or(path, |(_, rest)| rest);
         f.debug_struct("Request")
             .field("method", &self.method)
