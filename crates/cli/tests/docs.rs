@@ -1,0 +1,107 @@
+//! The book: its commands print what it says, its links lead somewhere, and the error texts it explains exist.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(unix)]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path, ending));
+        } else if path.to_str().unwrap().ends_with(ending) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A command of a `console` block, and the output that the page shows for it.
+fn commands(page: &str) -> Vec<(String, String)> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    let mut is_console = false;
+    for line in page.lines() {
+        if line.starts_with("```") {
+            is_console = line == "```console";
+        } else if let Some(command) = line.strip_prefix("$ ").filter(|_| is_console) {
+            found.push((command.to_owned(), String::new()));
+        } else if let Some((_, output)) = found.last_mut().filter(|_| is_console) {
+            *output += &format!("{line}\n");
+        }
+    }
+    found
+}
+
+#[test]
+fn commands_print_what_the_book_says() {
+    let mut child =
+        Command::new(WIRELOOM).args(["serve", "--port", "0"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    let _server = Server(child);
+    let address = line.trim_end().split_once("://").unwrap().1.trim_end_matches('/').to_owned();
+    let page = fs::read_to_string(root().join("docs/src/start/command.md")).unwrap();
+    let commands = commands(&page);
+    assert!(commands.len() > 5, "{commands:?}");
+    let bin = Path::new(WIRELOOM).parent().unwrap().display();
+    for (command, expected) in commands {
+        let script = format!("PATH={bin}:$PATH; {}", command.replace("127.0.0.1:8080", &address));
+        let output = Command::new("bash").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{command}");
+    }
+}
+
+#[test]
+fn every_error_text_exists() {
+    let sources: String = files(&root().join("crates"), ".rs")
+        .iter()
+        .filter(|path| !path.ends_with("tests/docs.rs"))
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    let page = fs::read_to_string(root().join("docs/src/troubleshooting.md")).unwrap();
+    let (_, table) = page.split_once("## By error text").unwrap();
+    let mut checked = 0;
+    for text in
+        table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(text, _)| text)
+    {
+        // The kind of URL is inserted where the message is printed.
+        let text = text.strip_suffix(" to a WebSocket URL").unwrap_or(text);
+        assert!(sources.contains(text), "{text}");
+        checked += 1;
+    }
+    assert!(checked > 10, "{checked}");
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for page in files(&root().join("docs/src"), ".md") {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = link.split('#').next().unwrap();
+            if !path.contains("://") && !path.is_empty() {
+                assert!(page.parent().unwrap().join(path).is_file(), "{}: {link}", page.display());
+            }
+        }
+    }
+}
