@@ -56,9 +56,10 @@ pub struct Limits {
     pub late_resets: Rate,
     /// Streams that the peer made this side reset (CVE-2025-8671): the same work for this side, so the same bound.
     pub stream_errors: Rate,
-    /// PING (CVE-2019-9512). Some measure the round trip with one PING for every burst of data.
+    /// PING (CVE-2019-9512). gRPC measures the round trip with one PING for every burst of DATA; browsers and Go send one
+    /// after seconds without traffic.
     pub pings: Rate,
-    /// SETTINGS (CVE-2019-9515). An honest peer sends a handful in the life of a connection.
+    /// SETTINGS (CVE-2019-9515). Browsers, curl, Go, Envoy and nghttpx send one at the start; few send another.
     pub settings: Rate,
     /// HEADERS, CONTINUATION and DATA that carry nothing and end nothing (CVE-2019-9518).
     pub empty_frames: Rate,
@@ -68,7 +69,9 @@ pub struct Limits {
     pub tiny_data: Rate,
     /// PRIORITY and PRIORITY_UPDATE (CVE-2019-9513). Browsers send one or two a request.
     pub priorities: Rate,
-    /// WINDOW_UPDATE beyond what DATA sent to the peer gives it reason for.
+    /// WINDOW_UPDATE beyond what DATA sent to the peer gives it reason for: two for every frame and one for every 256 bytes.
+    /// Browsers, curl and nghttpx send one when a part of a window is used, Go one for the stream and one for the connection
+    /// behind reads of 4 KiB or more.
     pub window_updates: Rate,
     /// Frames that are ignored: unknown types and extensions.
     pub unknown_frames: Rate,

@@ -677,3 +677,93 @@ fn input_waits_while_too_many_answers_do() {
     assert_eq!(taken, 17 * 17);
     assert!(client.handle_input(Duration::ZERO, &down).unwrap().1.is_none());
 }
+
+#[test]
+fn the_window_of_the_connection_is_kept_to_the_byte() {
+    // RFC 9113 §6.9.1: a connection error, FLOW_CONTROL_ERROR, for whole frames and for frames that arrive in parts.
+    for (last, fits) in [(16_382, true), (16_383, true), (16_384, false)] {
+        for cut in [usize::MAX, 5_000] {
+            let mut config = Config::new(Role::Server);
+            config.auto_release = false;
+            // Nothing is granted beyond the first window of the connection, and streams have more.
+            config.memory_max = 0;
+            let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+            settle(&mut client, &mut server);
+            client.send_request(GET, false).unwrap();
+            settle(&mut client, &mut server);
+            let lens = [16_384, 16_384, 16_384, last];
+            let mut failed = None;
+            for len in lens {
+                let mut frame = vec![0, (len >> 8) as u8, len as u8, 0, 0, 0, 0, 0, 1];
+                frame.resize(9 + len, 7);
+                for part in frame.chunks(cut) {
+                    let mut at = 0;
+                    while failed.is_none() && at < part.len() {
+                        match server.handle_input(Duration::ZERO, &part[at..]) {
+                            Ok((taken, _)) => at += taken,
+                            Err(error) => failed = Some(error.code()),
+                        }
+                    }
+                }
+            }
+            let expected = (!fits).then_some(Some(ErrorCode::FLOW_CONTROL_ERROR));
+            assert_eq!(failed, expected, "{last} cut at {cut}");
+            assert_eq!(server.ended().is_some(), !fits);
+        }
+    }
+}
+
+#[test]
+fn settings_may_raise_a_window_to_its_maximum_and_no_further() {
+    // RFC 9113 §6.9.2: a connection error, FLOW_CONTROL_ERROR, above 2^31-1.
+    for (initial, fits) in [(99_999_u32, true), (100_000, true), (100_001, false)] {
+        let (mut client, mut server) = settled();
+        ask(&mut client, &mut server);
+        let initial_before = client.peer_settings().initial_window_size;
+        let increment = (i32::MAX as u32 - 100_000).to_be_bytes();
+        let [a, b, c, d] = increment;
+        // The window moves below its maximum first, so that the increment fits.
+        let lower = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0];
+        client.handle_input(Duration::ZERO, &lower).unwrap();
+        client.handle_input(Duration::ZERO, &[0, 0, 4, 8, 0, 0, 0, 0, 1, a, b, c, d]).unwrap();
+        let [a, b, c, d] = initial.to_be_bytes();
+        let raise = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, a, b, c, d];
+        let result = client.handle_input(Duration::ZERO, &raise).map(|_| ());
+        assert_eq!(result.is_ok(), fits, "{initial} after {initial_before}");
+        if let Err(error) = result {
+            assert_eq!(error.code(), Some(ErrorCode::FLOW_CONTROL_ERROR));
+        }
+    }
+}
+
+#[test]
+fn a_tunnel_has_no_trailers_and_a_refused_one_has() {
+    // RFC 9113 §8.5: nothing but DATA.
+    let connect =
+        [Field::known(Token::Method, b"CONNECT"), Field::known(Token::Authority, b"example.org:443")];
+    let trailer = [Field::new(b"x-sum", b"1")];
+    for (status, is_tunnel) in [(&b"200"[..], true), (b"403", false)] {
+        let (mut client, mut server) = settled();
+        let here = client.send_request(connect, false).unwrap();
+        assert_eq!(client.send_trailers(here, trailer), Err(Misuse::MessageInvalid.into()));
+        settle(&mut client, &mut server);
+        let there = server.find(here.stream_id()).unwrap();
+        server.send_response(there, [Field::known(Token::Status, status)], false).unwrap();
+        assert_eq!(server.send_trailers(there, trailer).is_err(), is_tunnel);
+    }
+}
+
+#[test]
+fn nothing_but_headers_and_reset_comes_on_a_promised_stream() {
+    // RFC 9113 §5.1 (reserved (remote)): a connection error, PROTOCOL_ERROR.
+    let mut config = Config::new(Role::Client);
+    config.settings.enable_push = true;
+    let (mut client, mut server) = ends_with(config, Config::new(Role::Server));
+    settle(&mut client, &mut server);
+    let (_, there) = ask(&mut client, &mut server);
+    server.push_promise(there, GET).unwrap();
+    settle(&mut client, &mut server);
+    let error = client.handle_input(Duration::ZERO, &[0, 0, 4, 8, 0, 0, 0, 0, 2, 0, 0, 0, 9]).unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::PROTOCOL_ERROR));
+    assert_eq!(client.ended(), Some(Ended::Failed(error)));
+}
