@@ -718,14 +718,18 @@ fn settings_may_raise_a_window_to_its_maximum_and_no_further() {
     // RFC 9113 §6.9.2: a connection error, FLOW_CONTROL_ERROR, above 2^31-1.
     for (initial, fits) in [(99_999_u32, true), (100_000, true), (100_001, false)] {
         let (mut client, mut server) = settled();
+        let (gone, _) = ask(&mut client, &mut server);
         ask(&mut client, &mut server);
         let initial_before = client.peer_settings().initial_window_size;
-        let increment = (i32::MAX as u32 - 100_000).to_be_bytes();
-        let [a, b, c, d] = increment;
-        // The window moves below its maximum first, so that the increment fits.
+        // The windows move below their maximum first, so that the increments fit.
         let lower = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0];
         client.handle_input(Duration::ZERO, &lower).unwrap();
-        client.handle_input(Duration::ZERO, &[0, 0, 4, 8, 0, 0, 0, 0, 1, a, b, c, d]).unwrap();
+        // A stream with a larger window that is closed does not count.
+        for (stream, below) in [(1, 50_000), (3, 100_000)] {
+            let [a, b, c, d] = (i32::MAX as u32 - below).to_be_bytes();
+            client.handle_input(Duration::ZERO, &[0, 0, 4, 8, 0, 0, 0, 0, stream, a, b, c, d]).unwrap();
+        }
+        client.reset(gone, ErrorCode::CANCEL).unwrap();
         let [a, b, c, d] = initial.to_be_bytes();
         let raise = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, a, b, c, d];
         let result = client.handle_input(Duration::ZERO, &raise).map(|_| ());
