@@ -4,7 +4,7 @@
 use crate::close::{CloseCode, CloseFrame, REASON_LEN_MAX};
 use crate::config::Config;
 use crate::connection::Transport;
-use crate::deflate::{Compressor, DeflateConfig, DeflateParams};
+use crate::deflate::{Compressor, DeflateConfig, DeflateParams, DeflatePool};
 use crate::end::{Cause, End, Initiator};
 use crate::error::{Error, Misuse};
 use crate::event::Event;
@@ -433,8 +433,18 @@ impl Outbound {
         Ok(self.sender.message_through(kind, payload, write)?)
     }
 
-    /// Gives back the memory that an idle connection can do without: buffers that hold nothing, and the compression state
-    /// where forgetting it is allowed.
+    /// Takes a deflating codec from the pool, for the messages that are sent next; see [`DeflatePool`].
+    pub fn take_codec(&mut self, pool: &mut DeflatePool) {
+        self.sender.take_codec(pool);
+    }
+
+    /// Returns the codec to the pool, unless a message is being sent in fragments.
+    pub fn return_codec(&mut self, pool: &mut DeflatePool) {
+        self.sender.return_codec(pool);
+    }
+
+    /// Gives back the memory that an idle connection can do without: empty buffers, and the codec. Of the messages sent, only
+    /// those that the next one may refer to are kept, 32 KiB at most.
     pub fn release_buffers(&mut self) {
         self.sender.release();
     }

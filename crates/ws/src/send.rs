@@ -2,7 +2,7 @@
 //! still allowed is `connection`'s to say.
 
 use crate::close::CloseFrame;
-use crate::deflate::Compressor;
+use crate::deflate::{Compressor, DeflatePool};
 use crate::error::Misuse;
 use crate::frame::{HEADER_LEN_MAX, Header, HeaderLog};
 use crate::keys::MaskKeys;
@@ -226,6 +226,20 @@ impl Sender {
     }
 
     /// Gives back what memory an idle connection can do without.
+    /// See [`Outbound::take_codec`](crate::Outbound::take_codec).
+    pub(crate) fn take_codec(&mut self, pool: &mut DeflatePool) {
+        if let Some(deflate) = &mut self.deflate {
+            deflate.compressor.take_codec(pool);
+        }
+    }
+
+    /// See [`Outbound::return_codec`](crate::Outbound::return_codec).
+    pub(crate) fn return_codec(&mut self, pool: &mut DeflatePool) {
+        if let Some(deflate) = &mut self.deflate {
+            deflate.compressor.return_codec(pool);
+        }
+    }
+
     pub(crate) fn release(&mut self) {
         self.outgoing.release();
         if let Some(deflate) = &mut self.deflate {

@@ -441,3 +441,22 @@ fn http2_requests_are_judged_by_their_own_rules() {
     // RFC 8441 §5: the key is superseded, not forbidden.
     assert!(judge(&added("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")).is_ok());
 }
+
+// RFC 9112 §3.2: a target is ASCII. Bytes that are not text must not turn into an empty target, or into `/`.
+#[test]
+fn refuses_targets_and_methods_that_are_no_text() {
+    let request = |method: &[u8], target: &[u8]| {
+        let rest = b" HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+        let bytes = [method, b" ", target, &rest[..]].concat();
+        let mut handshake = ServerHandshake::new(HandshakeLimits::default());
+        handshake
+            .handle_input(&bytes)
+            .map(|_| handshake.request().map(|request| request.resource().to_owned()))
+    };
+    assert_eq!(request(b"GET", b"/ok"), Ok(Some("/ok".to_owned())));
+    for target in [&b"/\xff"[..], b"/\xc3", b"\xff", b"/a?\x80", "/ß".as_bytes(), "ß".as_bytes()] {
+        assert!(request(b"GET", target).is_err(), "{target:02x?}");
+    }
+    assert!(request(b"GE\xff", b"/").is_err());
+}

@@ -1,12 +1,14 @@
 //! One direction's outgoing messages, turned into DEFLATE blocks (RFC 7692 §7.2.1).
 //!
-//! Owns the LZ77 window of what was sent. Does not decide whether a message is compressed, nor frame it.
+//! Owns the LZ77 window of the messages sent. Does not decide whether a message is compressed, nor frame it.
 
 use alloc::vec::Vec;
 use core::fmt;
 
 use zlib_rs::{Deflate, DeflateFlush};
 
+use super::pool::{DeflatePool, DeflaterParams, Pooled};
+use super::window::Window;
 use super::{DeflateConfig, DeflateParams, TAIL, WINDOW_BITS};
 use crate::role::Role;
 
@@ -17,9 +19,12 @@ const ZLIB_MIN_WINDOW_BITS: u8 = 9;
 /// The most output that is made room for at a time.
 const ROOM_MAX: usize = 64 * 1024;
 
+/// What zlib-rs allocates for a deflating codec whatever its window, in bytes: the hash table, mostly.
+const CODEC_LEN_MIN: usize = 134_300;
+
 /// Compresses the messages of one direction of one connection.
 ///
-/// The stream is made at the first message that needs it and kept; in steady state no message allocates.
+/// The codec is made at the first message that needs it, or taken from a [`DeflatePool`]; in steady state no message allocates.
 ///
 /// ```
 /// use wireloom_ws::deflate::{Compressor, Decompressor, DeflateConfig, DeflateParams, InflateLimit};
@@ -38,20 +43,14 @@ const ROOM_MAX: usize = 64 * 1024;
 /// # Ok::<(), wireloom_ws::deflate::InflateError>(())
 /// ```
 pub struct Compressor {
-    stream: Option<Deflate>,
+    codec: Option<Pooled<Deflate>>,
+    params: DeflaterParams,
+    /// What the next message may refer to; always empty without context takeover.
+    window: Window,
     /// A message has begun and not ended; only the chunked form leaves it so.
     in_message: bool,
     /// The message that has begun holds at least one byte.
     any: bool,
-    context_takeover: bool,
-    /// The stream is to be reset before it is used again.
-    forgets: bool,
-    /// 9 <= window_bits <= 15
-    window_bits: u8,
-    /// 0 <= level <= 9
-    level: u8,
-    /// 1 <= mem_level <= 9
-    mem_level: u8,
     min_len: usize,
 }
 
@@ -62,17 +61,14 @@ impl Compressor {
             Role::Client => (params.client_no_context_takeover, params.client_max_window_bits),
             Role::Server => (params.server_no_context_takeover, params.server_max_window_bits),
         };
-        Self {
-            stream: None,
-            in_message: false,
-            any: false,
-            forgets: false,
-            context_takeover: !no_context_takeover,
-            window_bits: window_bits.clamp(ZLIB_MIN_WINDOW_BITS, *WINDOW_BITS.end()),
+        let window_bits = window_bits.clamp(ZLIB_MIN_WINDOW_BITS, *WINDOW_BITS.end());
+        let params = DeflaterParams {
+            window_bits,
             level: config.level.min(9),
             mem_level: config.mem_level.clamp(1, 9),
-            min_len: config.min_len,
-        }
+        };
+        let window = Window::new(if no_context_takeover { 0 } else { 1 << window_bits });
+        Self { codec: None, params, window, in_message: false, any: false, min_len: config.min_len }
     }
 
     /// Whether a message of `len` bytes reaches the configured minimum.
@@ -99,14 +95,25 @@ impl Compressor {
             self.in_message = true;
             self.any = false;
         }
+        let is_first = !self.any && !chunk.is_empty();
         self.any |= !chunk.is_empty();
         // RFC 7692 §7.1.1: without context takeover the next message starts with an empty window. A full flush forgets as
-        // much as a reset of the stream would, and costs 0.25 µs less.
-        match (fin, self.context_takeover) {
-            _ if !self.any => {}
-            (false, _) => self.run(chunk, DeflateFlush::NoFlush, out),
-            (true, true) => self.run(chunk, DeflateFlush::SyncFlush, out),
-            (true, false) => self.run(chunk, DeflateFlush::FullFlush, out),
+        // much as a reset of the codec would, and costs 0.25 µs less.
+        let keeps = self.window.is_kept();
+        if self.any {
+            let flush = match (fin, keeps) {
+                (false, _) => DeflateFlush::NoFlush,
+                (true, true) => DeflateFlush::SyncFlush,
+                (true, false) => DeflateFlush::FullFlush,
+            };
+            self.run(chunk, is_first, flush, out);
+            self.window.push(chunk);
+        }
+        if fin
+            && self.any
+            && let Some(codec) = &mut self.codec
+        {
+            if keeps { codec.pause(&mut self.window) } else { codec.pause_flushed() }
         }
         if fin {
             self.in_message = false;
@@ -121,36 +128,53 @@ impl Compressor {
         }
     }
 
-    /// Gives back all memory, if no message is under way; the next message is compressed as if it were the first.
-    ///
-    /// Context takeover permits it: a sender need not refer to earlier messages.
+    /// Takes a codec from `pool`, if there is one and none is held. Optional: without one the next message makes its own.
+    pub fn take_codec(&mut self, pool: &mut DeflatePool) {
+        if self.codec.is_none() {
+            self.codec = pool.deflaters.take(&self.window, self.params);
+        }
+    }
+
+    /// Returns the codec to `pool`, unless a message is under way. The window stays here.
+    pub fn return_codec(&mut self, pool: &mut DeflatePool) {
+        if !self.in_message
+            && let Some(codec) = self.codec.take()
+        {
+            pool.deflaters.put(codec);
+        }
+    }
+
+    /// Gives back the memory of the codec, unless a message is under way; the next message gets another one. The window is
+    /// kept.
     pub fn shrink(&mut self) {
         if !self.in_message {
-            self.stream = None;
+            self.codec = None;
+            self.window.shrink();
         }
+    }
+
+    /// Bytes of memory held: those of the window, and those of the codec, if there is one.
+    pub fn memory_len(&self) -> usize {
+        let DeflaterParams { window_bits, mem_level, .. } = self.params;
+        let codec = CODEC_LEN_MIN + (4 << window_bits) + (7 << (mem_level + 6));
+        self.window.memory_len() + if self.codec.is_some() { codec } else { 0 }
     }
 
     /// The largest window that this uses, as an exponent of two: 9 to 15.
     pub(crate) fn window_bits(&self) -> u8 {
-        self.window_bits
+        self.params.window_bits
     }
 
     /// Refers to no message before this call from now on; for a sender that sends messages which this has not compressed.
     pub(crate) fn forget(&mut self) {
-        self.forgets = self.stream.is_some();
+        self.window.clear();
     }
 
-    fn run(&mut self, mut input: &[u8], flush: DeflateFlush, out: &mut Vec<u8>) {
-        let config = zlib_rs::DeflateConfig {
-            level: i32::from(self.level),
-            window_bits: -i32::from(self.window_bits),
-            mem_level: i32::from(self.mem_level),
-            ..zlib_rs::DeflateConfig::default()
-        };
-        let stream = self.stream.get_or_insert_with(|| Deflate::new_with_config(config));
-        if core::mem::take(&mut self.forgets) {
-            stream.reset();
-        }
+    /// Compresses a chunk; `is_first` begins a message.
+    fn run(&mut self, mut input: &[u8], is_first: bool, flush: DeflateFlush, out: &mut Vec<u8>) {
+        let params = self.params;
+        let codec = self.codec.get_or_insert_with(|| Pooled::make(params));
+        let stream = if is_first { codec.resume(&mut self.window) } else { codec.codec() };
         loop {
             // Data that does not compress grows by an eighth at most (level 1 writes literals in 8 or 9 bits).
             let room = (input.len() + input.len() / 8 + 64).min(ROOM_MAX);
@@ -177,11 +201,9 @@ impl Compressor {
 impl fmt::Debug for Compressor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Compressor")
-            .field("level", &self.level)
-            .field("window_bits", &self.window_bits)
-            .field("context_takeover", &self.context_takeover)
+            .field("params", &self.params)
             .field("in_message", &self.in_message)
-            .field("allocated", &self.stream.is_some())
+            .field("memory_len", &self.memory_len())
             .finish_non_exhaustive()
     }
 }
@@ -236,8 +258,8 @@ mod tests {
         let config = DeflateConfig::default();
         let client = Compressor::new(Role::Client, &params, &config);
         let server = Compressor::new(Role::Server, &params, &config);
-        assert_eq!((client.context_takeover, client.window_bits), (false, 10));
-        assert_eq!((server.context_takeover, server.window_bits), (true, 15));
+        assert_eq!((client.window.is_kept(), client.window_bits()), (false, 10));
+        assert_eq!((server.window.is_kept(), server.window_bits()), (true, 15));
     }
 
     // RFC 7692 §7.2.3.3
@@ -285,26 +307,79 @@ mod tests {
         assert_eq!(out, b"header\xf2\x48\xcd\xc9\xc9\x07\x00");
     }
 
+    /// The second of two equal messages is a reference to the first.
+    const HELLO_AGAIN: [u8; 5] = [0xf2, 0x00, 0x11, 0x00, 0x00];
+
     #[test]
-    fn forgets_when_it_shrinks_between_messages() {
+    fn refers_to_the_message_before_with_another_codec() {
+        let mut pool = DeflatePool::new(1, 1);
+        let give_up: [fn(&mut Compressor, &mut DeflatePool); 3] = [
+            |compressor, _| compressor.shrink(),
+            |compressor, pool| compressor.return_codec(pool),
+            // Another connection has used the codec since.
+            |compressor, pool| {
+                compressor.return_codec(pool);
+                let mut other = server(DeflateParams::default(), DeflateConfig::default());
+                other.take_codec(pool);
+                assert_eq!(
+                    compress(&mut other, b"Hello").len(),
+                    7,
+                    "nothing of another connection is referred to"
+                );
+                other.return_codec(pool);
+            },
+        ];
+        for give_up in give_up {
+            let mut compressor = server(DeflateParams::default(), DeflateConfig::default());
+            compress(&mut compressor, b"Hello");
+            give_up(&mut compressor, &mut pool);
+            assert_eq!(compressor.memory_len(), 5);
+            compressor.take_codec(&mut pool);
+            assert_eq!(compress(&mut compressor, b"Hello"), HELLO_AGAIN);
+        }
+    }
+
+    #[test]
+    fn refers_to_nothing_after_it_was_told_to_forget() {
         let mut compressor = server(DeflateParams::default(), DeflateConfig::default());
         let first = compress(&mut compressor, b"Hello");
-        compressor.shrink();
-        assert!(compressor.stream.is_none());
+        assert_eq!(compress(&mut compressor, b"Hello"), HELLO_AGAIN);
+        compressor.forget();
         assert_eq!(compress(&mut compressor, b"Hello"), first);
+        assert_eq!(compress(&mut compressor, b"Hello"), HELLO_AGAIN);
+    }
 
-        let mut out = Vec::new();
+    #[test]
+    fn keeps_its_codec_within_a_message() {
+        let mut compressor = server(DeflateParams::default(), DeflateConfig::default());
+        let (mut out, mut pool) = (Vec::new(), DeflatePool::new(1, 1));
         compressor.compress_chunk(b"Hel", false, &mut out);
         compressor.shrink();
-        assert!(compressor.stream.is_some(), "a message is under way");
+        compressor.return_codec(&mut pool);
+        assert!(compressor.codec.is_some() && pool.deflaters() == 0);
+        compressor.compress_chunk(b"lo", true, &mut out);
+        assert_eq!(out, [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00]);
+    }
+
+    // A codec of other parameters writes what this connection's peer cannot read.
+    #[test]
+    fn takes_a_codec_of_its_own_parameters() {
+        let mut pool = DeflatePool::new(4, 4);
+        let params = |bits| DeflateParams { server_max_window_bits: bits, ..DeflateParams::default() };
+        let mut wide = server(params(15), DeflateConfig::default());
+        compress(&mut wide, b"Hello");
+        wide.return_codec(&mut pool);
+        let mut narrow = server(params(9), DeflateConfig::default());
+        narrow.take_codec(&mut pool);
+        assert!(narrow.codec.is_none() && pool.deflaters() == 1);
     }
 
     #[test]
     fn allocates_nothing_before_the_first_message() {
         let mut compressor = server(DeflateParams::default(), DeflateConfig::default());
-        assert!(compressor.stream.is_none());
+        assert!(compressor.codec.is_none());
         compress(&mut compressor, b"");
-        assert!(compressor.stream.is_none());
+        assert!(compressor.codec.is_none());
     }
 
     #[test]
@@ -317,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn says_which_messages_are_worthwhile() {
+    fn compresses_messages_from_the_configured_length_on() {
         let compressor =
             server(DeflateParams::default(), DeflateConfig { min_len: 10, ..DeflateConfig::default() });
         assert!(!compressor.is_worthwhile(9));

@@ -14,7 +14,9 @@
 //! ```
 //!
 //! # Memory
-//! Nothing is allocated before the first compressed message of a direction. Then, in bytes, on a 64-bit machine:
+//! Nothing is allocated before the first compressed message of a direction. Between messages a direction holds its window: the
+//! bytes that the next message may refer to, 32 KiB at most and none without context takeover. During a message it also holds a
+//! codec, in bytes, on a 64-bit machine:
 //!
 //! | | |
 //! |---|---|
@@ -27,9 +29,8 @@
 //! | 12 | 265 KB | 179 KB | 165 KB | 152 KB |
 //! | 9 (8 takes as much) | 251 KB | 165 KB | 151 KB | 137 KB |
 //!
-//! The 128 KiB that no setting touches are the hash table of zlib-rs. [`Compressor::shrink`] gives everything back at
-//! any time between two messages; [`Decompressor::shrink`] does so when the peer promised not to refer to earlier
-//! messages.
+//! The 128 KiB that no setting changes are the hash table of zlib-rs. The codec stays until [`Compressor::shrink`] or
+//! [`Decompressor::shrink`], or until it is returned to a [`DeflatePool`], from which other connections take it.
 
 mod compressor;
 mod decompressor;

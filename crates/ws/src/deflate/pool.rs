@@ -79,22 +79,35 @@ pub(super) trait Codec: Sized {
     fn restart(&mut self, window: &[u8]);
 }
 
-/// A codec, and which window it holds.
+/// A codec, and the window that it holds.
 pub(super) struct Pooled<C: Codec> {
     codec: C,
     params: C::Params,
-    /// `None` while a message is under way.
-    window: Option<WindowId>,
+    holds: Holds,
+}
+
+enum Holds {
+    /// Nothing that a message may refer to: the codec is new, or was flushed completely.
+    Nothing,
+    /// This window.
+    Window(WindowId),
+    /// Something else: a message is under way, or ended without a window to keep.
+    Unknown,
 }
 
 impl<C: Codec> Pooled<C> {
     pub(super) fn make(params: C::Params) -> Self {
-        Self { codec: C::make(params), params, window: None }
+        Self { codec: C::make(params), params, holds: Holds::Nothing }
     }
 
     /// The codec, ready for the first byte of a message that may refer to `window`.
     pub(super) fn resume(&mut self, window: &mut Window) -> &mut C {
-        if !self.window.take().is_some_and(|id| window.is(&id)) {
+        let is_ready = match core::mem::replace(&mut self.holds, Holds::Unknown) {
+            Holds::Nothing => window.is_empty(),
+            Holds::Window(id) => window.is(&id),
+            Holds::Unknown => false,
+        };
+        if !is_ready {
             self.codec.restart(window.as_slice());
         }
         &mut self.codec
@@ -105,9 +118,14 @@ impl<C: Codec> Pooled<C> {
         &mut self.codec
     }
 
-    /// A message has ended, and the codec holds `window`. Without context takeover it holds more than that, and restarts.
+    /// A message has ended, and the codec holds `window`. Without context takeover it holds more than that.
     pub(super) fn pause(&mut self, window: &mut Window) {
-        self.window = window.is_kept().then(|| window.id());
+        self.holds = if window.is_kept() { Holds::Window(window.id()) } else { Holds::Unknown };
+    }
+
+    /// A message has ended with a full flush, after which nothing refers to it.
+    pub(super) fn pause_flushed(&mut self) {
+        self.holds = Holds::Nothing;
     }
 }
 
@@ -172,7 +190,7 @@ impl<C: Codec> Shelf<C> {
 
     /// The codec that holds `window`, or the one of these parameters that has been here longest.
     pub(super) fn take(&mut self, window: &Window, params: C::Params) -> Option<Pooled<C>> {
-        let holds = |pooled: &Pooled<C>| pooled.window.as_ref().is_some_and(|id| window.is(id));
+        let holds = |pooled: &Pooled<C>| matches!(&pooled.holds, Holds::Window(id) if window.is(id));
         let fits = |pooled: &Pooled<C>| pooled.params == params;
         let at = self.codecs.iter().rposition(holds).or_else(|| self.codecs.iter().position(fits))?;
         Some(self.codecs.remove(at))

@@ -98,6 +98,11 @@ impl Window {
         self.len_max > 0
     }
 
+    /// Whether there is nothing to refer to.
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     /// Bytes of memory that the content takes.
     pub(super) fn memory_len(&self) -> usize {
         self.bytes.capacity()

@@ -285,14 +285,18 @@ impl Head {
         Ok(head)
     }
 
-    /// This part of the bytes as text. What is not text was refused when it was parsed.
-    pub(super) fn text(&self, span: Range<usize>) -> &str {
-        self.bytes.get(span).and_then(|bytes| core::str::from_utf8(bytes).ok()).unwrap_or_default()
+    /// This part of the bytes, if it is UTF-8. The caller refuses a head where it is not: an empty text in its place could
+    /// pass for something that the peer did not send.
+    pub(super) fn text(&self, span: Range<usize>) -> Option<&str> {
+        core::str::from_utf8(self.bytes.get(span)?).ok()
     }
 
     /// The fields in their order: names as they were sent, values without blanks around them.
     pub(super) fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.fields.iter().map(|field| (self.text(field.name.clone()), &self.bytes[field.value.clone()]))
+        // Names are tokens, and so are text.
+        self.fields
+            .iter()
+            .filter_map(|field| Some((self.text(field.name.clone())?, &self.bytes[field.value.clone()])))
     }
 
     /// The values of the fields with this name, in any case, in their order.

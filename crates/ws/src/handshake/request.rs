@@ -96,7 +96,10 @@ impl Request {
     /// Judges a head that was read from bytes.
     pub(super) fn from_head(request: RequestHead) -> Result<Self, RequestError> {
         let RequestHead { method, target, version, head } = request;
-        let (resource, host) = judge_line(head.text(method), head.text(target), version, &head)?;
+        let (Some(method), Some(target)) = (head.text(method), head.text(target)) else {
+            return Err(RequestError::Malformed(Malformed::StartLine));
+        };
+        let (resource, host) = judge_line(method, target, version, &head)?;
         Self::judge(head, resource, host)
     }
 

@@ -131,7 +131,8 @@ impl Response {
 
     pub(super) fn from_head(response: &ResponseHead) -> Self {
         let mut refused = Self::from_fields(response.status, &response.head);
-        refused.reason = Cow::Owned(String::from(response.head.text(response.reason.clone())));
+        let reason = response.head.text(response.reason.clone()).unwrap_or_default();
+        refused.reason = Cow::Owned(String::from(reason));
         refused
     }
 
