@@ -67,7 +67,7 @@ module Bench
         Reading.memory(c, frame, c.size(count, 3), &Reading.frames(c, size))
       end
       row "protocol-ws/frame-socket/#{name}", "Framer#read_frame, #{what}, from a socket",
-          gem: "protocol_websocket", per: "frame" do |c|
+          gem: "protocol_websocket", per: "frame", bar: 3 do |c|
         Reading.socket(c, frame, c.size(200, 3), &Reading.frames(c, size))
       end
     end
