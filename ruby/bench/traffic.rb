@@ -36,16 +36,16 @@ module Bench
       header << KEY << block * (bytes / block.bytesize)
     end
 
-    # What reads of so many bytes at a time bring.
+    # The wire in reads of +bytes+ each.
     def chunks(wire, bytes)
       (0...wire.bytesize).step(bytes).map { |at| wire.byteslice(at, bytes) }
     end
 
-    # Binary events of about 5 KB: the recorded ones of a relay where they are at hand beside the checkout, else made up.
+    # Binary events of about 5 KB: those of the file that FIREHOSE names in the environment, each behind its length in four bytes, the
+    # lowest first; else random ones of the same lengths.
     def events
-      path = File.expand_path("../../../shared/firehose/frames.bin", __dir__)
-      recorded = File.exist?(path) ? split(File.binread(path)) : []
-      return recorded unless recorded.empty?
+      path = ENV["FIREHOSE"]
+      return split(File.binread(path)) if path
 
       random = Random.new(1)
       Array.new(150) { random.bytes(2_000 + random.rand(7_000)) }
