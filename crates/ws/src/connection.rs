@@ -574,25 +574,51 @@ mod tests {
     }
 
     #[test]
-    fn sends_past_the_queue_what_is_taken_at_once() {
-        for taken in [0, 1, 4, 200, 304] {
+    fn writes_a_borrowed_payload_behind_the_queue_and_copies_the_rest() {
+        for step in [0, 1, 4, 200, 312, usize::MAX] {
             let mut server = server();
+            server.send_ping(NOW, b"first").unwrap();
             let mut wire = Vec::new();
-            server
-                .send_through(Kind::Binary, &[7; 300], |header, payload| {
-                    wire.extend_from_slice(&[header, payload].concat()[..taken]);
-                    taken
-                })
-                .unwrap();
-            assert_eq!(server.queued_len(), 304 - taken);
+            let mut send = server.send_borrowed(Kind::Binary, &[7; 300]).unwrap();
+            for _ in 0..2 {
+                let mut slices: [&[u8]; 4] = [&[]; 4];
+                let count = send.poll_transmit(&mut slices);
+                let shown = slices[..count].concat();
+                let written = step.min(shown.len());
+                wire.extend_from_slice(&shown[..written]);
+                send.transmitted(written);
+            }
+            drop(send);
+            assert_eq!(server.queued_len(), 311 - wire.len());
             wire.extend(server.take_transmit());
-            assert_eq!(wire, [&[0x82, 126, 1, 44][..], &[7; 300]].concat());
+            assert_eq!(wire, [b"\x89\x05first", &[0x82, 126, 1, 44][..], &[7; 300]].concat());
         }
-        // A client masks: what goes past the queue would not.
+        // A client masks a copy.
         let mut client = client();
-        client.send_through(Kind::Text, b"masked", |_, _| panic!("asked")).unwrap();
+        let send = client.send_borrowed(Kind::Text, b"masked").unwrap();
+        assert_eq!(send.poll_transmit(&mut [&[], &[]]), 1);
+        drop(send);
         assert_eq!(hear(&mut server(), &client.take_transmit(), 100, false), ["text 6"]);
-        assert!(client.send_frames(&[0x82, 0]).is_err());
+    }
+
+    // A congested queue lets no ping out, so that no pong can come: what the peer reads shows that it is alive.
+    #[test]
+    fn a_peer_that_reads_a_congested_queue_is_not_silent() {
+        let (ping_after, dead_after) = (Duration::from_secs(10), Duration::from_secs(25));
+        let config = Config { keepalive: Some(Keepalive { ping_after, dead_after }), ..Config::default() };
+        for reads in [true, false] {
+            let mut server = Connection::server(config.clone(), None, NOW);
+            server.send_binary(&vec![0; 2 << 20]).unwrap();
+            for second in 1..60 {
+                let now = NOW + Duration::from_secs(second);
+                server.handle_timeout(now);
+                if reads && second % 5 == 0 {
+                    server.transmitted(1000);
+                    server.handle_write_progress(now);
+                }
+            }
+            assert_eq!(server.is_open(), reads);
+        }
     }
 
     #[test]

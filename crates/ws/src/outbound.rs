@@ -12,6 +12,7 @@ use crate::frame::{CONTROL_LEN_MAX, Header};
 use crate::keys::MaskKeys;
 use crate::limits::PONGS_QUEUED_LEN_MAX;
 use crate::opcode::{Kind, Opcode};
+use crate::outgoing::Outgoing;
 use crate::prepared::PreparedFrame;
 use crate::role::Role;
 use crate::send::Sender;
@@ -26,6 +27,48 @@ use core::time::Duration;
 /// A peer that is to close takes so much of what was sent before, in each [`close_timeout`](Config::close_timeout), in bytes, or
 /// it is given up: 6 KiB a second by default, so that nobody holds on by crumbs.
 const CLOSE_PROGRESS_LEN_MIN: u32 = 64 << 10;
+
+/// Where the closing handshake is (RFC 6455 §7.1). Every state but [`Open`](Self::Open) has an [`End`].
+///
+/// ```text
+///         close()                        their Close
+///  Open ------------> CloseSent -----------------------> Exchanged --- server: at once ---> Closed
+///   |                    |                                  ^   |      client: at EOF
+///   | their Close; ours is queued as its answer             |   |
+///   +-------------------------------------------------------+   |
+///   |                    |                                      |
+///   | the peer broke a rule; our Close says which               | EOF
+///   +--------------------+--------------> Failed ---------------+----> Draining -- all written --> Closed
+///   |                    |                                      |
+///   | the transport accepts nothing any more                    |
+///   +--------------------+--------------> WriteFailed -- their Close --> Exchanged
+///   |                                         |
+///   | EOF, silence                            | EOF
+///   +-----------------------------------------+-----------------> Closed <-- close_timeout -- any but Open
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Messages go both ways.
+    Open,
+    /// Our Close frame is queued or sent; messages still arrive until the peer's.
+    CloseSent,
+    /// Both Close frames were exchanged; ours may still be queued.
+    Exchanged,
+    /// The peer broke a rule or a limit (RFC 6455 §7.1.7). Our Close frame is queued or sent; input is dropped.
+    Failed,
+    /// Nothing can be written. The peer's bytes are still read: its Close frame may be among them.
+    WriteFailed,
+    /// The reading side has ended. The queue, with our Close frame, is still to be written.
+    Draining {
+        /// Both Close frames were exchanged.
+        clean: bool,
+    },
+    /// Nothing is to be read or written.
+    Closed {
+        /// Both Close frames were exchanged.
+        clean: bool,
+    },
+}
 
 /// All of a [`Connection`](crate::Connection) but what takes bytes in: sending, answering, closing, deadlines.
 ///
@@ -42,16 +85,7 @@ pub struct Outbound {
     keepalive_pings: u64,
     /// Bytes that waited before the Close frame when its deadline was set last.
     before_close: u32,
-    /// The peer is still heard: it has sent no Close, and nothing has failed.
-    listening: bool,
-    close_sent: bool,
-    close_received: bool,
-    /// The transport's reading side has ended.
-    eof: bool,
-    /// The transport's writing side has failed.
-    mute: bool,
-    /// Nothing more is to be waited for.
-    cut: bool,
+    phase: Phase,
     end: Option<Box<End>>,
 }
 
@@ -74,12 +108,7 @@ impl Outbound {
             pong: None,
             keepalive_pings: 0,
             before_close: 0,
-            listening: true,
-            close_sent: false,
-            close_received: false,
-            eof: false,
-            mute: false,
-            cut: false,
+            phase: Phase::Open,
             end: None,
         }
     }
@@ -94,7 +123,7 @@ impl Outbound {
     /// Whether messages can be sent: no Close frame has gone either way and nothing has failed.
     #[inline]
     pub fn is_open(&self) -> bool {
-        self.end.is_none()
+        self.phase == Phase::Open
     }
 
     /// Why the connection ended, or is ending, and who began it; `None` while it is open.
@@ -104,7 +133,10 @@ impl Outbound {
 
     /// Whether both Close frames were exchanged (RFC 6455 §7.1.4: the WebSocket connection was closed cleanly).
     pub fn was_clean(&self) -> bool {
-        self.close_sent && self.close_received
+        matches!(
+            self.phase,
+            Phase::Exchanged | Phase::Draining { clean: true } | Phase::Closed { clean: true }
+        )
     }
 
     /// How many pings this end has sent, keepalive's among them.
@@ -124,8 +156,7 @@ impl Outbound {
         self.sender.outgoing.len()
     }
 
-    /// Notes the headers of frames that are queued from now on, for [`frames_seen`](Self::frames_seen). Those of
-    /// [`send_frames`](Self::send_frames) are not looked at.
+    /// Notes the headers of frames that are queued from now on, for [`frames_seen`](Self::frames_seen).
     pub fn watch_frames(&mut self) {
         self.sender.watch();
     }
@@ -160,24 +191,17 @@ impl Outbound {
         self.queued_len() >= self.queued_len_high
     }
 
-    /// What is to be done with the transport, once all that [`poll_transmit`](Self::poll_transmit) shows is written.
+    /// How to treat the transport, once all that [`poll_transmit`](Self::poll_transmit) shows is written.
     pub fn transport(&self) -> Transport {
-        if self.cut {
-            Transport::Close
-        } else if self.wants_write() || !self.close_sent {
-            Transport::Open
-        } else if self.eof {
-            Transport::Close
-        } else if self.close_received {
-            match self.role {
-                // RFC 6455 §7.1.1: the server closes TCP first, so that it holds TIME_WAIT; the client waits for it.
-                Role::Server => Transport::Close,
-                Role::Client => Transport::Open,
-            }
-        } else if self.listening {
-            Transport::Open
-        } else {
-            Transport::ShutdownWrite
+        match self.phase {
+            Phase::Closed { .. } => Transport::Close,
+            // All of the queue goes first.
+            _ if self.wants_write() => Transport::Open,
+            Phase::Open | Phase::CloseSent | Phase::WriteFailed => Transport::Open,
+            Phase::Failed => Transport::ShutdownWrite,
+            // RFC 6455 §7.1.1: the server closes TCP first, so that it holds TIME_WAIT; the client waits for it.
+            Phase::Exchanged if self.role == Role::Client => Transport::Open,
+            Phase::Exchanged | Phase::Draining { .. } => Transport::Close,
         }
     }
 
@@ -186,7 +210,7 @@ impl Outbound {
     /// Whether the peer is still heard: it has sent no Close frame, and nothing has failed. What arrives otherwise is dropped.
     #[inline]
     pub fn is_listening(&self) -> bool {
-        self.listening
+        matches!(self.phase, Phase::Open | Phase::CloseSent | Phase::WriteFailed)
     }
 
     /// Whether [`heard`](Self::heard) makes a difference: there is a [`Keepalive`](crate::Keepalive).
@@ -215,40 +239,55 @@ impl Outbound {
     /// has been sent.
     #[cold]
     pub fn handle_error(&mut self, now: Duration, error: Error) {
-        self.listening = false;
-        if !self.close_sent {
+        if self.phase == Phase::Open {
             let mut reason = Reason { bytes: [0; REASON_LEN_MAX], len: 0 };
             // A reason that is cut off is still one.
             let _ = write!(reason, "{error}");
             self.send_close(now, CloseFrame { code: error.close_code(), reason: reason.as_str() });
         }
-        // Nobody is owed what waits any more.
+        if self.is_listening() {
+            self.phase = Phase::Failed;
+        }
+        // The peer need not receive the rest of the queue any more.
         self.before_close = 0;
         self.end = None;
         self.set_end(Initiator::Local, Cause::Error(error));
     }
 
-    /// The transport takes nothing any more: what waits is dropped, and nothing more can be sent. The peer is heard until the
-    /// end of what it has sent, a Close frame perhaps, or the time of a closing handshake.
+    /// The transport's writing side has failed: the queue is dropped, and nothing more can be sent. The peer is read until the
+    /// end of what it has sent, a Close frame perhaps, or the close timeout.
     pub fn handle_write_failed(&mut self, now: Duration) {
-        self.mute = true;
-        self.drop_output();
+        self.pong = None;
+        self.sender.drop_output();
         self.before_close = 0;
         self.timers.close_by.get_or_insert(now.saturating_add(self.close_timeout));
+        if matches!(self.phase, Phase::Open | Phase::CloseSent) {
+            self.phase = Phase::WriteFailed;
+        }
         self.set_end(Initiator::Transport, Cause::TransportClosed);
     }
 
     /// The transport's reading side has ended. After both Close frames that is the proper end; before, it is reported in
     /// [`end`](Self::end) as [`Cause::TransportClosed`].
     pub fn handle_eof(&mut self) {
-        self.eof = true;
-        self.listening = false;
         self.pong = None;
-        if !self.close_sent {
-            self.cut = true;
+        let clean = self.was_clean();
+        self.phase = match self.phase {
+            // RFC 6455 §7.1.7: without a Close frame there is nothing left to say.
+            Phase::Open | Phase::WriteFailed | Phase::Closed { .. } => Phase::Closed { clean },
+            _ => Phase::Draining { clean },
+        };
+        if !clean {
+            self.give_up_answer(Cause::TransportClosed);
         }
-        self.give_up_answer(Cause::TransportClosed);
         self.set_end(Initiator::Transport, Cause::TransportClosed);
+    }
+
+    /// The transport, which had been full, has accepted bytes: the peer reads, so it is alive although a congested queue lets
+    /// no keepalive ping out.
+    #[inline]
+    pub fn handle_write_progress(&mut self, now: Duration) {
+        self.timers.hear(now);
     }
 
     /// The time is `now`: does what [`poll_timeout`](Self::poll_timeout) gave a deadline for. Early calls do nothing.
@@ -256,7 +295,7 @@ impl Outbound {
         match self.timers.due(now) {
             Due::Nothing => {}
             Due::Ping => {
-                if !self.close_sent && !self.is_congested() {
+                if self.phase == Phase::Open && !self.is_congested() {
                     self.keepalive_pings += 1;
                     let payload = self.keepalive_pings.to_be_bytes();
                     self.timers.ping_sent(&payload, now);
@@ -265,19 +304,21 @@ impl Outbound {
             }
             Due::Silence => {
                 self.set_end(Initiator::Local, Cause::Silence);
-                self.cut = true;
-                self.listening = false;
+                self.phase = Phase::Closed { clean: self.was_clean() };
             }
             Due::Close if self.takes_what_is_before_close() => {
                 self.timers.close_by = Some(now.saturating_add(self.close_timeout));
             }
             Due::Close => {
-                self.give_up_answer(Cause::CloseTimeout);
-                self.cut = true;
-                self.listening = false;
+                let clean = self.was_clean();
+                if !clean {
+                    self.give_up_answer(Cause::CloseTimeout);
+                }
+                self.phase = Phase::Closed { clean };
             }
         }
     }
+
     // Commands.
 
     /// Sends a text message, compressed if that was negotiated and is worth it.
@@ -298,6 +339,16 @@ impl Outbound {
     pub fn send_binary(&mut self, data: &[u8]) -> Result<(), Error> {
         self.check_open()?;
         Ok(self.sender.message(Kind::Binary, data, true)?)
+    }
+
+    /// Appends a message to a batch of less than `batch_len_max` bytes, if it goes as it is and into memory that the batch has:
+    /// the fast path of the sends. False asks for one of the others. `payload` must be UTF-8 if it is sent as text.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
+        // What is sent by reference is not counted: the caller flushes it before.
+        let len_max = batch_len_max.min(self.queued_len_high);
+        self.phase == Phase::Open && self.sender.append(kind, payload, len_max)
     }
 
     /// Sends a binary message without copying it, where the role allows: a client has to mask, and what is compressed or
@@ -401,36 +452,37 @@ impl Outbound {
         close.check()?;
         if self.is_open() {
             self.send_close(now, close);
+            self.phase = Phase::CloseSent;
             self.set_end(Initiator::Local, Cause::Close { code: close.code, reason: String::from(reason) });
         }
         Ok(())
     }
 
-    /// Queues frames that the caller has encoded with [`Header`](crate::frame::Header): whole messages, or the rest of such,
-    /// unmasked and not compressed. What they hold is the caller's to answer for.
+    /// Sends a message whose payload is written from where it is, behind what is queued: for large messages that the transport
+    /// may accept without a copy. `payload` must be UTF-8 if it is sent as text; it is not checked here.
     ///
     /// # Errors
-    /// [`Misuse`] when the connection is not open or a message is being sent in pieces, and for a client, whose frames are
-    /// masked.
-    pub fn send_frames(&mut self, frames: &[u8]) -> Result<(), Error> {
+    /// As for [`send_text`](Self::send_text).
+    pub fn send_borrowed<'a>(&'a mut self, kind: Kind, payload: &'a [u8]) -> Result<BorrowedSend<'a>, Error> {
         self.check_open()?;
-        Ok(self.sender.frames(frames)?)
+        let rest = if self.sender.begin_borrowed(kind, payload)? { payload } else { &[] };
+        Ok(BorrowedSend { outgoing: &mut self.sender.outgoing, rest })
     }
 
-    /// Sends a message past the queue, if nothing waits in it and the payload can go as it is: `write` is shown the
-    /// header and the payload, and says how many bytes of both together have been written. What it left is queued; where it
-    /// cannot be asked, all of it.
-    ///
-    /// # Errors
-    /// As for [`send_text`](Self::send_text). `payload` must be UTF-8 if it is sent as text; it is not looked at here.
-    pub fn send_through(
-        &mut self,
-        kind: Kind,
-        payload: &[u8],
-        write: impl FnOnce(&[u8], &[u8]) -> usize,
-    ) -> Result<(), Error> {
-        self.check_open()?;
-        Ok(self.sender.message_through(kind, payload, write)?)
+    /// Uses this memory for the queue, if it has none. A driver that pools memory calls it before it sends, and
+    /// [`take_buffer`](Self::take_buffer) when it waits.
+    #[doc(hidden)]
+    #[inline]
+    pub fn give_buffer(&mut self, buffer: impl FnOnce() -> Vec<u8>) {
+        if self.sender.outgoing.is_unallocated() {
+            self.sender.outgoing.give_buffer(buffer());
+        }
+    }
+
+    /// The memory of the queue, if it is much larger than what is queued.
+    #[doc(hidden)]
+    pub fn take_buffer(&mut self) -> Vec<u8> {
+        self.sender.outgoing.take_buffer()
     }
 
     /// Takes a deflating codec from the pool, for the messages that are sent next; see [`DeflatePool`].
@@ -488,7 +540,7 @@ impl Outbound {
     /// When to call [`handle_timeout`](Self::handle_timeout) next, if at all. It changes with every other call.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        if self.cut { None } else { self.timers.next() }
+        if matches!(self.phase, Phase::Closed { .. }) { None } else { self.timers.next() }
     }
 
     // Within.
@@ -508,7 +560,7 @@ impl Outbound {
     }
 
     fn handle_ping(&mut self, payload: &[u8]) {
-        if !self.close_sent && !self.mute {
+        if self.phase == Phase::Open {
             if self.takes_pongs() {
                 // At once, so that it goes before whatever is sent in answer to what follows the ping.
                 self.pong = None;
@@ -543,7 +595,7 @@ impl Outbound {
 
     /// The answer to this end's Close frame will not come any more. RFC 6455 §7.1.5: the code is then 1006.
     fn give_up_answer(&mut self, why: Cause) {
-        if !self.close_received && matches!(self.end(), Some(End { cause: Cause::Close { .. }, .. })) {
+        if matches!(self.end(), Some(End { cause: Cause::Close { .. }, .. })) {
             self.end = None;
             self.set_end(Initiator::Local, why);
         }
@@ -552,34 +604,34 @@ impl Outbound {
     /// The peer's Close frame has arrived.
     fn handle_close(&mut self, now: Duration, close: CloseFrame<'_>) {
         let CloseFrame { code, reason } = close;
-        self.close_received = true;
-        self.listening = false;
         let cause = Cause::Close { code, reason: String::from(reason) };
-        if !self.close_sent {
+        if self.phase == Phase::Open {
             // RFC 6455 §5.5.1: answer with a Close frame, typically echoing the code.
             self.send_close(now, CloseFrame { code, reason: "" });
-            if self.mute {
-                // What could not be written ended the connection before its peer's word was heard.
-                self.end = None;
-            }
-            self.set_end(Initiator::Peer, cause);
-        } else if let Some(End { by: Initiator::Local, cause: own }) = self.end.as_deref_mut()
-            && matches!(own, Cause::Close { .. })
-        {
+        }
+        if self.is_listening() {
+            self.phase = Phase::Exchanged;
+        }
+        match self.end.as_deref_mut() {
             // RFC 6455 §7.1.5: the code of the connection is the one received.
-            *own = cause;
+            Some(End { by: Initiator::Local, cause: own @ Cause::Close { .. } }) => *own = cause,
+            // The write failure ended the connection before this frame was read.
+            None | Some(End { by: Initiator::Transport, .. }) => {
+                self.end = None;
+                self.set_end(Initiator::Peer, cause);
+            }
+            Some(_) => {}
         }
     }
 
+    /// Queues a Close frame; the caller sets the phase.
     fn send_close(&mut self, now: Duration, close: CloseFrame<'_>) {
         // RFC 6455 §5.5.1: nothing is sent after a Close frame; the pong that is owed goes before it or not at all.
         self.queue_pong();
         self.pong = None;
         self.before_close = u32::try_from(self.queued_len()).unwrap_or(u32::MAX);
         self.sender.close(close);
-        self.close_sent = true;
         self.timers.close_by = Some(now.saturating_add(self.close_timeout));
-        self.drop_output();
     }
 
     /// Whether the peer takes what was sent before the Close frame, so that it cannot have answered that yet.
@@ -612,12 +664,47 @@ impl Outbound {
             self.end = Some(Box::new(End { by, cause }));
         }
     }
+}
 
-    fn drop_output(&mut self) {
-        if self.mute {
-            self.pong = None;
-            self.sender.drop_output();
+/// A message whose payload is written from where it is; see [`Outbound::send_borrowed`].
+///
+/// Write the slices of [`poll_transmit`](Self::poll_transmit) and call [`transmitted`](Self::transmitted), as often as the
+/// transport accepts bytes. Dropping this copies the rest of the payload into the queue.
+#[must_use = "dropping it copies the payload"]
+pub struct BorrowedSend<'a> {
+    outgoing: &'a mut Outgoing,
+    /// What has not been written yet.
+    rest: &'a [u8],
+}
+
+impl BorrowedSend<'_> {
+    /// Fills `out` with the slices to write next, in order, and returns how many; 0 when all is written.
+    pub fn poll_transmit<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
+        let count = self.outgoing.transmit(out);
+        match out.get_mut(count) {
+            // With room left, all of the queue is shown.
+            Some(slice) if !self.rest.is_empty() => {
+                *slice = self.rest;
+                count + 1
+            }
+            _ => count,
         }
+    }
+
+    /// `len` bytes of what [`poll_transmit`](Self::poll_transmit) showed have been written.
+    ///
+    /// # Panics
+    /// When that is more than was shown.
+    pub fn transmitted(&mut self, len: usize) {
+        let queued = len.min(self.outgoing.len());
+        self.outgoing.transmitted(queued);
+        self.rest = &self.rest[len - queued..];
+    }
+}
+
+impl Drop for BorrowedSend<'_> {
+    fn drop(&mut self) {
+        self.outgoing.push(self.rest);
     }
 }
 

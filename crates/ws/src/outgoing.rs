@@ -1,37 +1,51 @@
 //! The queue of bytes on their way out: small ones copied into one buffer, large ones by reference between them.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::{Buf, Bytes};
 
+use crate::frame::HEADER_LEN_MAX;
+
+/// The longest payload whose header takes two bytes, unmasked.
+const SHORT_LEN_MAX: usize = 125;
+
 /// A capacity up to this is kept when the queue runs empty.
-const KEEP_MAX: usize = 64 << 10;
+const KEEP_MAX: usize = 96 << 10;
 
 /// So many transmissions in a row of less than a quarter of the buffer let it go.
 const LEAN_MAX: u8 = 8;
 
 /// ```text
-/// inline: [ sent | frame | header | frame | header | frame ]
+/// inline: [ sent | frame | header | frame | header | frame | end: initialized memory ]
 ///                                ^ at             ^ at
 /// shared:                        payload          payload
 /// ```
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
-    /// Frames, and headers of shared payloads.
+    /// Frames, and headers of shared payloads, up to `end`. The rest is memory that frames are written into: cheaper than to
+    /// make a vector longer.
     inline: Vec<u8>,
-    /// Bytes of `inline` that have left; `sent <= inline.len()`, and no shared payload lies before it.
+    /// Bytes of `inline` that have left; `sent <= end <= inline.len()`, and no shared payload lies before it.
     sent: usize,
-    /// In order of `at`.
-    shared: VecDeque<Shared>,
-    /// Bytes in `shared`.
-    shared_len: usize,
+    end: usize,
+    /// Made for the first shared payload.
+    shared: Option<Box<SharedQueue>>,
     lean: u8,
 }
 
-/// A payload passed by reference.
+/// Payloads passed by reference.
+#[derive(Debug, Default)]
+struct SharedQueue {
+    /// In order of `at`.
+    payloads: VecDeque<Shared>,
+    /// Their bytes.
+    len: usize,
+}
+
 #[derive(Debug)]
 struct Shared {
-    /// It goes before this offset of `inline`; `sent <= at <= inline.len()`.
+    /// It goes before this offset of `inline`; `sent <= at <= end`.
     at: usize,
     bytes: Bytes,
 }
@@ -40,42 +54,120 @@ impl Outgoing {
     /// Bytes that wait.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.inline.len() - self.sent + self.shared_len
+        self.end - self.sent + self.shared.as_ref().map_or(0, |shared| shared.len)
     }
 
-    /// Where frames are appended.
+    /// The payloads that are queued by reference, if there are any.
     #[inline]
-    pub(crate) fn inline(&mut self) -> &mut Vec<u8> {
-        &mut self.inline
+    fn shared(&self) -> Option<&VecDeque<Shared>> {
+        self.shared.as_ref().map(|shared| &shared.payloads).filter(|payloads| !payloads.is_empty())
+    }
+
+    /// Whether it has no memory.
+    #[inline]
+    pub(crate) fn is_unallocated(&self) -> bool {
+        self.inline.capacity() == 0
+    }
+
+    /// Queues a header of `head_len` bytes and its payload, if its memory is allocated.
+    #[inline]
+    pub(crate) fn push_frame(
+        &mut self,
+        head: &[u8; HEADER_LEN_MAX],
+        head_len: usize,
+        payload: &[u8],
+    ) -> bool {
+        let end = self.end + HEADER_LEN_MAX + payload.len();
+        let Some(place) = self.inline.get_mut(self.end..end) else { return false };
+        // All 14 bytes, whose number is known here; the payload overwrites those that are too many.
+        place[..HEADER_LEN_MAX].copy_from_slice(head);
+        copy(&mut place[head_len..head_len + payload.len()], payload);
+        self.end += head_len + payload.len();
+        true
+    }
+
+    /// Queues bytes.
+    #[inline]
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        match self.inline.get_mut(self.end..self.end + bytes.len()) {
+            Some(place) => {
+                copy(place, bytes);
+                self.end += bytes.len();
+            }
+            None => self.append_with(|out| out.extend_from_slice(bytes)),
+        }
+    }
+
+    /// Queues what `append` appends.
+    #[inline]
+    pub(crate) fn append_with(&mut self, append: impl FnOnce(&mut Vec<u8>)) {
+        self.inline.truncate(self.end);
+        append(&mut self.inline);
+        self.end = self.inline.len();
+    }
+
+    /// Queues a frame without a mask, if less than `len_max` bytes are queued before it and its memory is allocated.
+    #[inline(always)]
+    pub(crate) fn append(&mut self, first: u8, payload: &[u8], len_max: usize) -> bool {
+        if payload.len() > SHORT_LEN_MAX || self.end >= len_max {
+            return self.append_long(first, payload, len_max);
+        }
+        let end = self.end + 2 + payload.len();
+        let Some([head, len, place @ ..]) = self.inline.get_mut(self.end..end) else { return false };
+        *head = first;
+        *len = payload.len() as u8;
+        copy(place, payload);
+        self.end = end;
+        true
+    }
+
+    #[inline(never)]
+    fn append_long(&mut self, first: u8, payload: &[u8], len_max: usize) -> bool {
+        // No memory that is pooled has room for more.
+        let Ok(len) = u16::try_from(payload.len()) else { return false };
+        let end = self.end + 4 + payload.len();
+        if self.end >= len_max {
+            return false;
+        }
+        let Some([head, marker, high, low, place @ ..]) = self.inline.get_mut(self.end..end) else {
+            return false;
+        };
+        *head = first;
+        *marker = 126;
+        [*high, *low] = len.to_be_bytes();
+        place.copy_from_slice(payload);
+        self.end = end;
+        true
     }
 
     /// Queues a payload without copying it.
     pub(crate) fn push_shared(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.shared_len += bytes.len();
-            self.shared.push_back(Shared { at: self.inline.len(), bytes });
+            let shared = self.shared.get_or_insert_default();
+            shared.len += bytes.len();
+            shared.payloads.push_back(Shared { at: self.end, bytes });
         }
     }
 
     /// Fills `out` with the next slices to write, in order, and returns how many.
     #[inline]
     pub(crate) fn transmit<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
-        if !self.shared.is_empty() {
-            return self.transmit_shared(out);
+        if let Some(payloads) = self.shared() {
+            return self.transmit_shared(payloads, out);
         }
         match out.first_mut() {
-            Some(slice) if self.sent < self.inline.len() => {
-                *slice = &self.inline[self.sent..];
+            Some(slice) if self.sent < self.end => {
+                *slice = &self.inline[self.sent..self.end];
                 1
             }
             _ => 0,
         }
     }
 
-    fn transmit_shared<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
+    fn transmit_shared<'a>(&'a self, payloads: &'a VecDeque<Shared>, out: &mut [&'a [u8]]) -> usize {
         let mut count = 0;
         let mut from = self.sent;
-        for shared in &self.shared {
+        for shared in payloads {
             for slice in [&self.inline[from..shared.at], &shared.bytes] {
                 if count == out.len() {
                     return count;
@@ -87,8 +179,8 @@ impl Outgoing {
             }
             from = shared.at;
         }
-        if count < out.len() && from < self.inline.len() {
-            out[count] = &self.inline[from..];
+        if count < out.len() && from < self.end {
+            out[count] = &self.inline[from..self.end];
             count += 1;
         }
         count
@@ -97,29 +189,38 @@ impl Outgoing {
     /// `len` bytes of what [`Outgoing::transmit`] showed have left.
     #[inline]
     pub(crate) fn transmitted(&mut self, len: usize) {
-        if self.shared.is_empty() {
-            assert!(len <= self.inline.len() - self.sent, "transmitted more than was queued");
+        if self.shared().is_none() {
+            assert!(len <= self.end - self.sent, "transmitted more than was queued");
             self.sent += len;
-            if self.sent == self.inline.len() {
+            if self.sent == self.end {
                 return self.restart();
             }
         } else {
             self.transmitted_shared(len);
         }
-        if self.sent == self.inline.len() && self.shared.is_empty() {
+        if self.sent == self.end && self.shared().is_none() {
             self.restart();
-        } else if self.sent >= KEEP_MAX && self.sent * 2 >= self.inline.len() {
+        } else if self.sent >= KEEP_MAX && self.sent * 2 >= self.end {
             // Costs a copy of at most what has left since the last time.
             let sent = core::mem::take(&mut self.sent);
-            self.inline.drain(..sent);
-            for shared in &mut self.shared {
-                shared.at -= sent;
-            }
+            self.inline.copy_within(sent..self.end, 0);
+            self.end -= sent;
+            self.move_shared(sent);
+        }
+    }
+
+    /// The front of `inline` has gone.
+    fn move_shared(&mut self, by: usize) {
+        for shared in self.shared.iter_mut().flat_map(|shared| &mut shared.payloads) {
+            shared.at -= by;
         }
     }
 
     fn transmitted_shared(&mut self, mut len: usize) {
-        while let Some(shared) = self.shared.front_mut() {
+        let mut queue = self.shared.as_deref_mut();
+        while let Some(queue) = &mut queue
+            && let Some(shared) = queue.payloads.front_mut()
+        {
             let inline = len.min(shared.at - self.sent);
             self.sent += inline;
             len -= inline;
@@ -128,14 +229,14 @@ impl Outgoing {
             }
             let bytes = len.min(shared.bytes.len());
             shared.bytes.advance(bytes);
-            self.shared_len -= bytes;
+            queue.len -= bytes;
             len -= bytes;
             if !shared.bytes.is_empty() {
                 return;
             }
-            self.shared.pop_front();
+            queue.payloads.pop_front();
         }
-        assert!(len <= self.inline.len() - self.sent, "transmitted more than was queued");
+        assert!(len <= self.end - self.sent, "transmitted more than was queued");
         self.sent += len;
     }
 
@@ -150,8 +251,29 @@ impl Outgoing {
                 self.lean = 0;
             }
         }
-        self.inline.clear();
         self.sent = 0;
+        self.end = 0;
+    }
+
+    /// Uses this memory for what is queued next, if there is none: the bytes of the vector, whatever they are.
+    #[inline]
+    pub(crate) fn give_buffer(&mut self, buffer: Vec<u8>) {
+        if self.inline.capacity() == 0 {
+            self.inline = buffer;
+        }
+    }
+
+    /// Gives up the memory, if it is more than twice as large as what is queued; that is copied into a buffer of its size.
+    pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
+        let queued = &self.inline[self.sent..self.end];
+        if self.inline.capacity() <= 2 * queued.len() {
+            return Vec::new();
+        }
+        let queued = queued.to_vec();
+        self.move_shared(self.sent);
+        self.sent = 0;
+        self.end = queued.len();
+        core::mem::replace(&mut self.inline, queued)
     }
 
     /// Drops what waits.
@@ -164,6 +286,27 @@ impl Outgoing {
         if self.len() == 0 {
             *self = Self::default();
         }
+    }
+}
+
+/// Copies between slices of one length: short ones in two moves that overlap, where a call would cost more than they do.
+#[inline(always)]
+fn copy(to: &mut [u8], from: &[u8]) {
+    #[inline(always)]
+    fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<()> {
+        let (first, last) = (*from.first_chunk::<N>()?, *from.last_chunk::<N>()?);
+        *to.first_chunk_mut()? = first;
+        *to.last_chunk_mut()? = last;
+        Some(())
+    }
+    let copied = match from.len() {
+        8..16 => ends::<8>(to, from),
+        16..=32 => ends::<16>(to, from),
+        33..=64 => ends::<32>(to, from),
+        _ => None,
+    };
+    if copied.is_none() {
+        to.copy_from_slice(from);
     }
 }
 
@@ -190,11 +333,11 @@ mod tests {
     fn keeps_the_order_of_inline_and_shared_bytes() {
         for step in [1, 2, 3, 7, 100] {
             let mut queue = Outgoing::default();
-            queue.inline().extend_from_slice(b"one ");
+            queue.push(b"one ");
             queue.push_shared(Bytes::from_static(b"two "));
             queue.push_shared(Bytes::from_static(b"three "));
             queue.push_shared(Bytes::new());
-            queue.inline().extend_from_slice(b"four ");
+            queue.push(b"four ");
             queue.push_shared(Bytes::from_static(b"five"));
             assert_eq!(queue.len(), 23);
             assert_eq!(drain(&mut queue, step), b"one two three four five");
@@ -203,12 +346,49 @@ mod tests {
     }
 
     #[test]
+    fn appends_frames_of_every_length_within_its_memory() {
+        let mut queue = Outgoing::default();
+        assert!(!queue.append(0x82, b"no memory", 1 << 16));
+        for len in (0..300).chain([65_535, 65_536]) {
+            let payload: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            queue.give_buffer(vec![0xAA; 70_000]);
+            let fits = len < 65_536;
+            assert_eq!(queue.append(0x82, &payload, 1 << 16), fits);
+            let head = match len {
+                0..=125 => vec![0x82, len as u8],
+                _ => vec![0x82, 126, (len >> 8) as u8, len as u8],
+            };
+            let expected = if fits { [head, payload].concat() } else { Vec::new() };
+            assert_eq!(drain(&mut queue, usize::MAX), expected, "{len}");
+            queue.release();
+        }
+        queue.give_buffer(vec![0xAA; 70_000]);
+        while queue.append(0x82, &[1; 100], 1000) {}
+        assert_eq!(queue.len(), 1020);
+    }
+
+    #[test]
+    fn gives_its_memory_up_and_keeps_what_is_queued() {
+        let mut queue = Outgoing::default();
+        queue.give_buffer(vec![7; 1 << 16]);
+        queue.push(b"sent one ");
+        queue.push_shared(Bytes::from_static(b"two "));
+        queue.push(b"three");
+        queue.transmitted(5);
+        assert_eq!(queue.take_buffer().capacity(), 1 << 16);
+        assert_eq!(queue.take_buffer().capacity(), 0, "it fits");
+        assert_eq!(drain(&mut queue, 3), b"one two three");
+        queue.give_buffer(vec![7; 1 << 16]);
+        assert!(queue.inline.capacity() < 1 << 16, "there was memory already");
+    }
+
+    #[test]
     fn moves_a_long_queue_up_as_it_leaves() {
         let mut queue = Outgoing::default();
         let bytes: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
-        queue.inline().extend_from_slice(&bytes);
+        queue.push(&bytes);
         queue.push_shared(Bytes::from_static(b"shared"));
-        queue.inline().extend_from_slice(b"end");
+        queue.push(b"end");
         let all = drain(&mut queue, 10_000);
         assert_eq!(all, [&bytes[..], b"sharedend"].concat());
     }
@@ -216,11 +396,11 @@ mod tests {
     #[test]
     fn lets_go_of_a_large_buffer_when_messages_turn_small() {
         let mut queue = Outgoing::default();
-        queue.inline().extend_from_slice(&vec![0; 1 << 20]);
+        queue.push(&vec![0; 1 << 20]);
         drain(&mut queue, usize::MAX);
         for _ in 0..LEAN_MAX {
             assert!(queue.inline.capacity() >= 1 << 20);
-            queue.inline().extend_from_slice(b"small");
+            queue.push(b"small");
             drain(&mut queue, usize::MAX);
         }
         assert!(queue.inline.capacity() < 1 << 20);

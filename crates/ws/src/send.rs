@@ -4,7 +4,7 @@
 use crate::close::CloseFrame;
 use crate::deflate::{Compressor, DeflatePool};
 use crate::error::Misuse;
-use crate::frame::{HEADER_LEN_MAX, Header, HeaderLog};
+use crate::frame::{FIN, HEADER_LEN_MAX, Header, HeaderLog};
 use crate::keys::MaskKeys;
 use crate::mask;
 use crate::opcode::{Kind, Opcode};
@@ -29,8 +29,10 @@ pub(crate) struct Sender {
     deflate: Option<Box<Deflate>>,
     /// The message that is being sent in pieces, and whether it is compressed.
     under_way: Option<(Kind, bool)>,
-    /// Headers of frames that were queued, when somebody wants to see them.
+    /// Headers of frames that were queued, when they are observed.
     seen: Option<Box<HeaderLog>>,
+    /// Whole messages go as they are: neither masked nor compressed, and no one observes their headers.
+    plain: bool,
 }
 
 /// The state of compressed messages.
@@ -48,6 +50,7 @@ impl Sender {
     ) -> Self {
         let outgoing = Outgoing::default();
         Self {
+            plain: keys.is_none() && compressor.is_none(),
             keys,
             outgoing,
             queued_len_max,
@@ -79,6 +82,14 @@ impl Sender {
         Ok(())
     }
 
+    /// See [`Outbound::append_message`](crate::Outbound::append_message).
+    #[inline(always)]
+    pub(crate) fn append(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
+        self.plain
+            && self.under_way.is_none()
+            && self.outgoing.append(FIN | kind.opcode() as u8, payload, batch_len_max)
+    }
+
     /// Sends a message in one frame, its payload by reference where that is cheaper.
     pub(crate) fn message_shared(&mut self, kind: Kind, payload: Bytes) -> Result<(), Misuse> {
         let compress = self.is_worthwhile(payload.len());
@@ -90,7 +101,7 @@ impl Sender {
             return Err(Misuse::MessageUnderWay);
         }
         let (head, len) = self.unmasked_head(kind, payload.len());
-        self.outgoing.inline().extend_from_slice(&head[..len]);
+        self.outgoing.push(&head[..len]);
         self.outgoing.push_shared(payload);
         Ok(())
     }
@@ -118,7 +129,7 @@ impl Sender {
         }
         self.note(prepared.header());
         if frame.len() < SHARED_LEN_MIN {
-            self.outgoing.inline().extend_from_slice(frame);
+            self.outgoing.push(frame);
         } else {
             self.outgoing.push_shared(frame.clone());
         }
@@ -131,41 +142,27 @@ impl Sender {
         compressor.is_worthwhile(len).then(|| compressor.window_bits())
     }
 
-    /// Frames that were encoded elsewhere.
-    pub(crate) fn frames(&mut self, frames: &[u8]) -> Result<(), Misuse> {
-        if self.under_way.is_some() || self.keys.is_some() {
+    /// Queues the header of a message whose payload the caller writes from where it is; see
+    /// [`Outbound::send_borrowed`](crate::Outbound::send_borrowed). False when the whole message was queued instead, since it
+    /// is to be masked or compressed.
+    pub(crate) fn begin_borrowed(&mut self, kind: Kind, payload: &[u8]) -> Result<bool, Misuse> {
+        if self.keys.is_some() || self.is_worthwhile(payload.len()) {
+            self.message(kind, payload, true)?;
+            return Ok(false);
+        }
+        self.admit(payload.len())?;
+        if self.under_way.is_some() {
             return Err(Misuse::MessageUnderWay);
         }
-        self.outgoing.inline().extend_from_slice(frames);
-        Ok(())
-    }
-
-    /// Sends a message in one frame, past the queue where that is possible; see
-    /// [`Outbound::send_through`](crate::Outbound::send_through).
-    pub(crate) fn message_through(
-        &mut self,
-        kind: Kind,
-        payload: &[u8],
-        write: impl FnOnce(&[u8], &[u8]) -> usize,
-    ) -> Result<(), Misuse> {
-        if self.keys.is_some()
-            || self.outgoing.len() > 0
-            || self.under_way.is_some()
-            || self.is_worthwhile(payload.len())
-        {
-            return self.message(kind, payload, true);
-        }
         let (head, len) = self.unmasked_head(kind, payload.len());
-        let written = write(&head[..len], payload);
-        let out = self.outgoing.inline();
-        out.extend_from_slice(head[..len].get(written..).unwrap_or_default());
-        out.extend_from_slice(payload.get(written.saturating_sub(len)..).unwrap_or_default());
-        Ok(())
+        self.outgoing.push(&head[..len]);
+        Ok(true)
     }
 
     /// Notes the headers of frames from now on.
     pub(crate) fn watch(&mut self) {
         self.seen.get_or_insert_default();
+        self.plain = false;
     }
 
     /// The headers that were noted since this was called last.
@@ -286,20 +283,24 @@ impl Sender {
         let mask = self.keys.as_mut().map(|keys| keys.next_key());
         let header = Header { fin, rsv, opcode, mask, payload_len: payload.len() as u64 };
         self.note(header);
-        let out = self.outgoing.inline();
-        out.reserve(HEADER_LEN_MAX + payload.len());
-        let begin = out.len();
         let mut head = [0; HEADER_LEN_MAX];
         let len = header.encode(&mut head);
-        // All 14 bytes, whose number is known here, and back: cheaper than as many as there are.
-        out.extend_from_slice(&head);
-        out.truncate(begin + len);
-        match mask {
-            Some(key) => {
-                mask::extend(out, payload, key);
-            }
-            None => out.extend_from_slice(payload),
+        if mask.is_none() && self.outgoing.push_frame(&head, len, payload) {
+            return;
         }
+        self.outgoing.append_with(|out| {
+            out.reserve(HEADER_LEN_MAX + payload.len());
+            let begin = out.len();
+            // All 14 bytes, whose number is known here, and back: cheaper than as many as there are.
+            out.extend_from_slice(&head);
+            out.truncate(begin + len);
+            match mask {
+                Some(key) => {
+                    mask::extend(out, payload, key);
+                }
+                None => out.extend_from_slice(payload),
+            }
+        });
     }
 
     /// The header of a message in one frame that goes as it is.

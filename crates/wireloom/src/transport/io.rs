@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -77,6 +77,19 @@ impl Io {
             (Self::Tls(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
             (Self::Tunnel(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
             (Self::Other(io), slices) => Pin::new(io).poll_write_vectored(cx, slices),
+        }
+    }
+
+    /// Writes what the transport accepts at once; [`WouldBlock`](io::ErrorKind::WouldBlock) when it is full. It forgets the
+    /// waker of a write that waits: call [`poll_write`](Self::poll_write) then.
+    pub(crate) fn try_write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match (&*self, slices) {
+            (Self::Tcp(io), [one]) => io.try_write(one),
+            (Self::Tcp(io), slices) => io.try_write_vectored(slices),
+            _ => match self.poll_write(&mut Context::from_waker(Waker::noop()), slices) {
+                Poll::Ready(written) => written,
+                Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+            },
         }
     }
 

@@ -2,27 +2,30 @@
 //! comes before, in [`crate::server`] and [`crate::client`].
 //!
 //! ```text
-//!            read -> buffer of the thread -> core: unmask, validate in place -> Message, lent
+//!            read -> buffer of the thread -> core: unmask, validate in place -> Message, borrowed
 //! Receiver --|                                 | pongs, close
-//!            +---- one write when it waits <---+---- Sender: frames queued
+//!            |                                 v
+//!            +------ one write <------- write batch <---- Sender: frames
 //! ```
 //!
-//! Each half has its half of the core. What sends lies under a lock with the transport: the receiver takes it for each read,
-//! never while waiting, so that a reader that waits does not keep a writer from writing, nor the other way round. Messages
-//! that arrived together are received without it, and their answers gather without it in memory of the thread (`stage`).
+//! Each half has its half of the core. The outbound half, with the write batch, is behind a mutex together with the transport
+//! (`state`); the receiver locks it for each read, the sender for each message, neither while it waits. The module `flush`
+//! decides when the batch leaves. Messages that arrived together are received without a lock.
 
 mod codecs;
 mod config;
+mod flush;
 mod message;
+mod news;
 mod observer;
 mod prepared;
 mod pump;
 mod receiver;
 mod sender;
 mod slow;
-mod stage;
 mod state;
 mod stream;
+mod wakers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,13 +40,14 @@ pub use observer::{Observed, Observer, Watch};
 pub use prepared::PreparedMessage;
 pub use pump::Session;
 pub use receiver::{Receiver, Receiving};
-pub use sender::{Sender, Sending};
+pub use sender::{Permit, Sender, Sending};
 pub use state::Traffic;
 
 use crate::error::Error;
 use crate::transport::{Io, Transport};
+pub(crate) use flush::Driven;
 pub(crate) use slow::SlowTally;
-pub(crate) use stage::Driven;
+
 pub(crate) use state::Shared;
 
 /// An open WebSocket.
@@ -124,7 +128,7 @@ impl WebSocket {
             compressed,
         );
         let receiver = Receiver::new(shared.clone(), inbound, arrived);
-        Self { sender: Sender::new(shared, role), receiver }
+        Self { sender: Sender::new(shared), receiver }
     }
 
     /// The WebSocket over any transport, for those who made the opening handshake themselves (with

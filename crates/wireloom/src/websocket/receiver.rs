@@ -12,8 +12,9 @@ use wireloom_ws::{Cause, End, IdleInbound, Inbound, Reader, Step};
 
 use super::codecs;
 use super::message::{Message, OwnedMessage};
-use super::observer::Observed;
-use super::state::{Half, Shared, State, Traffic};
+use super::news::News;
+use super::state::{Shared, State, Traffic};
+use super::wakers::Party;
 use crate::error::{Error, Stage};
 use crate::transport::buffer;
 
@@ -148,7 +149,7 @@ impl Receiver {
         let at_hand = reading.reader.has_input();
         if at_hand != reading.at_hand {
             reading.at_hand = at_hand;
-            self.shared.set_at_hand(at_hand);
+            self.shared.set_more_buffered(at_hand);
         }
         true
     }
@@ -243,19 +244,19 @@ impl Reading {
         if self.decode_buffered(shared, want) {
             return Poll::Ready(true);
         }
-        let mut state = shared.lock_written();
+        let mut state = shared.lock();
         let state = &mut *state;
         loop {
             // An error is kept, and is returned when everything that has arrived was handed out.
-            let _ = state.poll_flush(Some((Half::Receiver, &*cx)));
-            if state.settle(cx) {
+            let _ = state.poll_flush(Some((Party::Receiver, &*cx)));
+            if state.poll_end(cx) {
                 self.finish(shared, state);
                 return Poll::Ready(false);
             }
             match self.poll_read(cx, state) {
                 Poll::Ready(true) => {
-                    if shared.is_watched() {
-                        self.report_read(shared, true);
+                    if shared.is_observed() {
+                        self.report_read(state, true);
                     }
                     return Poll::Ready(true);
                 }
@@ -327,13 +328,13 @@ impl Reading {
                 }
             }
         };
-        if shared.is_watched() {
-            self.report_read(shared, found);
+        if shared.is_observed() {
+            self.report_read(state, found);
         }
         self.expects_large &= !found;
         let at_hand = found && self.has_more(want);
         self.at_hand = at_hand;
-        shared.set_at_hand(at_hand);
+        shared.set_more_buffered(at_hand);
         found
     }
 
@@ -345,9 +346,9 @@ impl Reading {
     }
 
     /// Notifies the observer of the frames that have arrived, and of the message that was found.
-    fn report_read(&mut self, shared: &Shared, found: bool) {
+    fn report_read(&mut self, state: &mut State, found: bool) {
         for frame in self.reader.take_headers() {
-            shared.tell(&Observed::FrameRead(frame));
+            state.note(|| News::FrameRead(frame));
         }
         if !found {
             return;
@@ -356,14 +357,15 @@ impl Reading {
         self.unreported_len += message.payload().len() as u64;
         if message.is_last() {
             let len = std::mem::take(&mut self.unreported_len);
-            shared.tell(&Observed::MessageRead { kind: message.kind(), len });
+            let kind = message.kind();
+            state.note(|| News::MessageRead { kind, len });
         }
     }
 
     /// Ready when a read is done, with `true` when that completed a message.
     fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
         if state.io.directions_mix() {
-            let combined = state.waker_for(Some((Half::Receiver, &*cx)));
+            let combined = state.register(Some((Party::Receiver, &*cx)));
             return self.poll_read_with(&mut Context::from_waker(&combined), state);
         }
         self.poll_read_with(cx, state)
@@ -381,7 +383,7 @@ impl Reading {
         match ready!(state.io.poll_read(cx, space.bytes())) {
             Ok(len) if len > 0 => {
                 let completed = space.filled(len);
-                Self::count_read(state, len);
+                state.handle_read(len);
                 let completed = match completed {
                     Ok(completed) => completed,
                     Err(error) => {
@@ -411,19 +413,10 @@ impl Reading {
                 if self.reader.inbound().is_compressed() {
                     codecs::with(|pool| self.reader.take_codec(pool));
                 }
-                Self::count_read(state, len);
+                state.handle_read(len);
                 Poll::Ready(false)
             }
             end => Self::ended(state, end.map(drop)),
-        }
-    }
-
-    fn count_read(state: &mut State, len: usize) {
-        state.traffic.bytes_received += len as u64;
-        state.count_move();
-        if state.core.keeps_alive() {
-            let now = state.now();
-            state.core.heard(now);
         }
     }
 
@@ -467,18 +460,18 @@ impl Reading {
                 Some(Cause::Close { .. } | Cause::CloseTimeout) => None,
                 Some(Cause::Error(error)) => Some((*error).into()),
                 Some(Cause::Silence) => Some(Error::Timeout(Stage::Silence)),
-                _ => Some(state.broken().cloned().unwrap_or(Error::Cut)),
+                _ => Some(state.write_error().cloned().unwrap_or(Error::Cut)),
             }
             .map(Box::new);
         }
         if let Some(error) = &self.failed {
-            shared.tell(&Observed::Error(error));
+            state.note_traced(News::Error((**error).clone()));
         }
-        shared.tell_news(state);
-        if let Some(end) = state.core.end() {
-            shared.tell(&Observed::CloseDone(end));
+        state.note_news(shared);
+        if let Some(end) = state.core.end().cloned() {
+            state.note_traced(News::CloseDone(end));
         }
-        state.set_broken(Error::Closed);
+        state.close_link(Error::Closed);
         state.wake();
     }
 }
@@ -525,6 +518,6 @@ impl Drop for Reading {
 impl Drop for Receiver {
     /// Nothing will be received any more: messages that are sent from now on are written at once.
     fn drop(&mut self) {
-        self.shared.set_at_hand(false);
+        self.shared.set_more_buffered(false);
     }
 }

@@ -3,60 +3,48 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::runtime::{Handle, RuntimeFlavor};
-use wireloom_ws::{CloseCode, Misuse, Outbound, Role};
+use wireloom_ws::{CloseCode, Misuse, Outbound};
 
 use super::config::SlowPeer;
+use super::flush::{self, BATCH_LEN_MAX, COPIED_LEN_MAX};
 use super::message::Payload;
-use super::observer::Observed;
-use super::stage;
-use super::state::{Half, Locked, Shared, State, Traffic};
+use super::news::News;
+use super::state::{Shared, State, Traffic};
+use super::wakers::Party;
 use crate::error::Error;
 
-/// From so many bytes on a batch is written although more may come.
-const BATCH_LEN_MAX: usize = 64 << 10;
-
-/// A message of more bytes goes from where it lies to the transport; below, copying it beside others is cheaper than a write
-/// of its own.
-const COPIED_LEN_MAX: usize = stage::PAYLOAD_LEN_MAX;
-
-/// From so many bytes on the core sends `Bytes` by reference, where it can.
+/// From this length on, in bytes, the core sends `Bytes` by reference, where it can.
 const SHARED_LEN_MIN: usize = 4 << 10;
-
-/// So late answers leave that gathered outside of a task, while whoever sent them turned to something else.
-const GATHER_TIME_MAX: Duration = Duration::from_millis(2);
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
-/// The half of a [`WebSocket`](super::WebSocket) that sends. The [`Receiver`](super::Receiver) need not be asked: it never
-/// waits while this could go on.
+/// The half of a [`WebSocket`](super::WebSocket) that sends. It never needs the [`Receiver`](super::Receiver) to be polled.
+///
+/// A clone sends over the same connection: one for each task that sends. Messages of one sender stay in order.
 pub struct Sender {
     pub(super) shared: Arc<Shared>,
-    /// Frames go as they are: neither masked nor compressed.
-    plain: bool,
-    /// How often the stage had been unloaded when this last put a message there.
-    staged: Option<u32>,
+    party: Party,
 }
 
 impl Sender {
-    pub(super) fn new(shared: Arc<Shared>, role: Role) -> Self {
-        let plain = role == Role::Server && !shared.compressed && !shared.is_watched();
-        Self { shared, plain, staged: None }
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let party = Party::Sender(shared.next_sender());
+        Self { shared, party }
     }
 
     /// Sends a message, and waits until it has been written, with all that was queued before it.
     ///
-    /// While the receiver has further messages at hand that arrived together, the answers to them gather and leave in one
-    /// write: with the last of them, when 64 KiB have gathered, or when the task turns to something else. (In the future that
-    /// `block_on` or `#[tokio::main]` runs beside the workers of a runtime, and there alone, that may take 2 ms; not within
-    /// [`WebSocket::drive`](super::WebSocket::drive).)
+    /// While the receiver has buffered further messages that arrived together, the answers to them are batched and leave in one
+    /// write: with the last of them, when the batch holds 64 KiB, or when the task waits for something else. (In the future
+    /// that `block_on` or `#[tokio::main]` runs beside the workers of a runtime, and there alone, the batch may wait 2 ms; not
+    /// within [`WebSocket::drive`](super::WebSocket::drive).)
     ///
     /// # Cancel safety
-    /// When the future is dropped the message has been queued as a whole or not at all. What has been queued leaves with the
-    /// next thing that is sent or received.
+    /// When the future is dropped the message has been queued as a whole or not at all; [`reserve`](Self::reserve) tells which.
+    /// What has been queued is written, whatever the task does next.
     ///
     /// # Errors
     /// The connection is closed or has failed, or the peer is too slow and the policy is to cut it.
@@ -65,76 +53,52 @@ impl Sender {
         Sending(Step::Untried(self, message))
     }
 
-    /// Puts a message beside those that this wake-up has sent, if that is possible.
-    #[inline(always)]
-    fn stage(&mut self, message: &Payload<'_>) -> bool {
-        let (kind, payload) = message.parts();
-        let staged = self.plain && self.shared.is_clear() && stage::push(self.shared.id(), kind, payload);
-        if staged {
-            self.staged = Some(self.shared.unloads());
-        }
-        staged
-    }
-
-    /// Writes what has been sent; what there is to wait for, if anything. The message is on the stage already, or not.
-    #[inline(never)]
-    fn send_now<'a>(
-        &'a mut self,
-        message: Payload<'a>,
-        staged: bool,
-    ) -> Result<Option<Waiting<'a>>, Box<Error>> {
-        let tried = if staged {
-            self.staged = None;
-            written(&mut self.shared.lock_written())
-        } else {
-            self.try_send_payload(&message)
-        };
-        Ok(match tried.map_err(Box::new)? {
-            Tried::Done => None,
-            Tried::Queued => Some(Box::pin(self.flush())),
-            Tried::Full => Some(Box::pin(async move {
-                self.feed(message).await?;
-                self.flush().await
-            })),
-        })
-    }
-
-    /// Sends as far as that needs no waiting.
-    fn try_send_payload(&mut self, message: &Payload<'_>) -> Result<Tried, Error> {
-        let Self { shared, staged, .. } = self;
-        let Some(mut state) = lock(shared, staged) else { return Ok(Tried::Full) };
-        let state = &mut *state;
-        let (kind, payload) = message.parts();
-        if payload.len() > COPIED_LEN_MAX && !matches!(message, Payload::Shared(_) | Payload::Prepared(_)) {
-            // It goes from where it lies, if nothing waits before it.
-            if state.poll_flush(None).is_ready() && state.broken().is_none() {
-                state.send_through(kind, payload)?;
-                tell_written(shared, message);
-                return written(state);
-            }
-        }
-        let Poll::Ready(queued) = queue(state, true, |core| put(core, message)) else {
-            return Ok(Tried::Full);
-        };
-        if queued? {
-            tell_written(shared, message);
-        }
-        if shared.is_at_hand() && state.core.queued_len() < BATCH_LEN_MAX && is_watched(shared, state) {
-            return Ok(Tried::Done);
-        }
-        written(state)
-    }
-
     /// Sends a message if that needs no waiting: for those who send one message to many WebSockets, and must wait for none.
     /// `false` when there is no room, as long as the policy is to wait; then nothing was queued.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
     pub fn try_send<'a>(&mut self, message: impl Into<Payload<'a>>) -> Result<bool, Error> {
-        Ok(!matches!(self.try_send_payload(&message.into())?, Tried::Full))
+        Ok(self.send_now(&message.into())? != Sent::Full)
     }
 
-    /// Queues a message without writing it; waits only while the queue is full.
+    /// Waits until there is room for a message: the [`Permit`] sends it without waiting. A `reserve` that is dropped has sent
+    /// nothing, so that a caller who gives up knows what became of its message.
+    ///
+    /// ```
+    /// # async fn example(sender: &mut wireloom::Sender) -> Result<(), wireloom::Error> {
+    /// let permit = sender.reserve().await?;
+    /// permit.send("made when there is room for it")
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub async fn reserve(&mut self) -> Result<Permit<'_>, Error> {
+        poll_fn(|cx| self.poll_ready(cx)).await?;
+        Ok(Permit(self))
+    }
+
+    /// Sends as far as that needs no waiting.
+    #[inline(never)]
+    fn send_now(&self, message: &Payload<'_>) -> Result<Sent, Error> {
+        let mut state = self.shared.lock();
+        let state = &mut *state;
+        let Poll::Ready(queued) = queue(state, true, |state| put(state, message)) else {
+            return Ok(Sent::Full);
+        };
+        if queued? {
+            note_written(state, message);
+        }
+        if self.shared.has_more_buffered() && state.core.queued_len() < BATCH_LEN_MAX && state.is_flush_due()
+        {
+            return Ok(Sent::Done);
+        }
+        written(state)
+    }
+
+    /// Queues a message without writing it; waits only while the queue is full. It is written with the next flush, or when the
+    /// task waits for something.
     ///
     /// # Cancel safety
     /// As for [`send`](Self::send).
@@ -143,14 +107,15 @@ impl Sender {
     /// As for [`send`](Self::send).
     pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
         let message = message.into();
-        if self.queue_when_possible(true, |core| put(core, &message)).await? {
-            tell_written(&self.shared, &message);
-        }
-        Ok(())
+        poll_fn(|cx| self.poll_queue(cx, true, |state| put(state, &message))).await.map(|queued| {
+            if queued {
+                note_written(&mut self.shared.lock(), &message)
+            }
+        })
     }
 
-    /// Sends a piece of a message that is too large to hold, in a frame of its own (RFC 6455 §5.4): the first begins the
-    /// message, `last` ends it. All pieces are text or all are binary; until the last, no other message can be sent. This
+    /// Sends a fragment of a message that is too large to hold, in a frame of its own (RFC 6455 §5.4): the first begins the
+    /// message, `last` ends it. All fragments are text or all are binary; until the last, no other message can be sent. This
     /// waits as [`send`](Self::send) does.
     ///
     /// # Cancel safety
@@ -160,31 +125,36 @@ impl Sender {
     /// As for [`send`](Self::send), and when the message under way is of the other kind.
     pub async fn send_piece(&mut self, piece: impl Into<Payload<'_>>, last: bool) -> Result<(), Error> {
         let piece = piece.into();
-        self.queue_when_possible(false, |core| put_piece(core, &piece, last)).await?;
-        if last {
-            tell_written(&self.shared, &piece);
-        }
-        self.flush().await
-    }
-
-    async fn queue_when_possible(
-        &mut self,
-        is_whole: bool,
-        put: impl Fn(&mut Outbound) -> Result<(), wireloom_ws::Error>,
-    ) -> Result<bool, Error> {
-        let Self { shared, staged, .. } = self;
+        let mut queued = false;
         poll_fn(|cx| {
-            let Some(mut state) = lock(shared, staged) else { return come_back(cx) };
-            match queue(&mut state, is_whole, &put) {
-                Poll::Ready(queued) => Poll::Ready(queued),
-                Poll::Pending => match state.poll_flush(Some((Half::Sender, &*cx))) {
-                    Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                    // All of it may have left, or a part, and made room.
-                    _ => queue(&mut state, is_whole, &put),
-                },
+            if !queued {
+                ready!(self.poll_queue(cx, false, |state| put_fragment(&mut state.core, &piece, last)))?;
+                queued = true;
+                if last {
+                    note_written(&mut self.shared.lock(), &piece);
+                }
             }
+            self.poll_flush(cx)
         })
         .await
+    }
+
+    /// Ready when `put` has queued something, or with `false` when the policy has dropped it.
+    fn poll_queue(
+        &self,
+        cx: &Context<'_>,
+        is_whole: bool,
+        put: impl Fn(&mut State) -> Result<(), wireloom_ws::Error>,
+    ) -> Poll<Result<bool, Error>> {
+        let mut state = self.shared.lock();
+        if let Poll::Ready(queued) = queue(&mut state, is_whole, &put) {
+            return Poll::Ready(queued);
+        }
+        match state.poll_flush(Some((self.party, cx))) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            // All of it may have left, or a part, and made room.
+            _ => queue(&mut state, is_whole, &put),
+        }
     }
 
     /// Writes everything that was queued.
@@ -195,26 +165,24 @@ impl Sender {
     /// # Errors
     /// As for [`send`](Self::send).
     pub async fn flush(&mut self) -> Result<(), Error> {
-        let Self { shared, staged, .. } = self;
-        poll_fn(|cx| match lock(shared, staged) {
-            Some(mut state) => state.poll_flush(Some((Half::Sender, &*cx))),
-            None => come_back(cx),
-        })
-        .await
+        poll_fn(|cx| self.poll_flush(cx)).await
     }
 
-    /// Sends a ping of up to 125 bytes. Its pong is not handed out; keepalive is the core's, by
-    /// [`wireloom_ws::Config::keepalive`].
+    /// Sends a ping of up to 125 bytes. Keepalive is the core's, by [`wireloom_ws::Config::keepalive`].
     ///
     /// # Errors
     /// As for [`send`](Self::send), and when the payload is too long.
     pub async fn ping(&mut self, payload: &[u8]) -> Result<(), Error> {
-        {
+        let mut queued = false;
+        poll_fn(|cx| {
             let mut state = self.shared.lock();
-            let now = state.now();
-            state.core.send_ping(now, payload)?;
-        }
-        self.flush().await
+            if !std::mem::replace(&mut queued, true) {
+                let now = state.now();
+                state.core.send_ping(now, payload)?;
+            }
+            state.poll_flush(Some((self.party, cx)))
+        })
+        .await
     }
 
     /// How many pings this end has sent, keepalive's among them.
@@ -227,35 +195,29 @@ impl Sender {
         self.shared.lock().core.pings_answered()
     }
 
-    /// Begins the closing handshake: what is queued goes first, then the Close frame. Whoever receives is given what still
+    /// Begins the closing handshake: what is queued goes first, then the Close frame. The receiver returns what still
     /// arrives, and `None` when the peer has answered.
     ///
     /// # Errors
     /// A code that may not be sent, a reason over 123 bytes; the transport failed.
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        // What was sent before is to go first.
-        let Self { shared, staged, .. } = self;
-        poll_fn(|cx| match lock(shared, staged) {
-            Some(mut state) => Poll::Ready(begin_closing(&mut state, code, reason)),
-            None => come_back(cx),
-        })
-        .await?;
+        begin_closing(&mut self.shared.lock(), code, reason)?;
         match self.flush().await {
             Err(Error::Closed) => Ok(()),
             flushed => flushed,
         }
     }
 
-    /// The close code that the peer is told when both halves are dropped while the connection is open: 1001 by default. That
-    /// is how a task that is cancelled says why. One that panics says 1011.
+    /// The close code that the peer is told when the receiver and all senders are dropped while the connection is open: 1001
+    /// by default. That is how a task that is cancelled says why. One that panics says 1011.
     pub fn close_on_drop(&mut self, code: CloseCode) {
         if code.is_sendable() {
             self.shared.lock().on_drop = code;
         }
     }
 
-    /// Begins the closing handshake with this code when so much time has passed, unless it has begun by then; `None` takes that
-    /// back. Whoever receives sees to it.
+    /// Begins the closing handshake with this code after this time, unless it has begun by then; `None` takes that back. The
+    /// receiver has to be polled for it.
     ///
     /// # Errors
     /// A code that may not be sent.
@@ -289,18 +251,17 @@ impl Sender {
         self.shared.lock().dropped
     }
 
-    /// [`feed`](Self::feed) for those who poll: ready when a message can be queued.
+    /// [`reserve`](Self::reserve) for those who poll: ready when a message can be queued.
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let Self { shared, staged, .. } = self;
-        let Some(mut state) = lock(shared, staged) else { return come_back(cx) };
-        if let Some(error) = state.broken() {
+        let mut state = self.shared.lock();
+        if let Some(error) = state.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
         // The other policies wait for nothing.
         if !matches!(state.slow.policy(), SlowPeer::Wait { .. }) || !state.core.is_congested() {
             return Poll::Ready(Ok(()));
         }
-        match state.poll_flush(Some((Half::Sender, &*cx))) {
+        match state.poll_flush(Some((self.party, cx))) {
             Poll::Pending if !state.core.is_congested() => Poll::Ready(Ok(())),
             flushed => flushed,
         }
@@ -308,38 +269,62 @@ impl Sender {
 
     pub(super) fn start_send(&mut self, message: &Payload<'_>) -> Result<(), Error> {
         let mut state = self.shared.lock();
-        let queued = match queue(&mut state, true, |core| put(core, message)) {
+        let queued = match queue(&mut state, true, |state| put(state, message)) {
             Poll::Ready(queued) => queued?,
-            // It was not asked whether there is room.
-            Poll::Pending => put(&mut state.core, message).map(|()| true)?,
+            // Another sender has used the room since, or the caller did not ask for it.
+            Poll::Pending => put(&mut state, message).map(|()| true)?,
         };
-        drop(state);
         if queued {
-            tell_written(&self.shared, message);
+            note_written(&mut state, message);
         }
         Ok(())
     }
 
-    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let Self { shared, staged, .. } = self;
-        let Some(mut state) = lock(shared, staged) else { return come_back(cx) };
-        state.poll_flush(Some((Half::Sender, &*cx)))
+    pub(super) fn poll_flush(&mut self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
+        self.shared.lock().poll_flush(Some((self.party, cx)))
     }
 
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let Self { shared, staged, .. } = self;
-        let Some(mut state) = lock(shared, staged) else { return come_back(cx) };
+        let mut state = self.shared.lock();
         begin_closing(&mut state, CloseCode::NORMAL, "")?;
-        match state.poll_flush(Some((Half::Sender, &*cx))) {
+        match state.poll_flush(Some((self.party, cx))) {
             Poll::Ready(Err(Error::Closed)) => Poll::Ready(Ok(())),
             flushed => flushed,
         }
     }
 }
 
+impl Clone for Sender {
+    /// A sender of its own, for another task.
+    fn clone(&self) -> Self {
+        Self::new(self.shared.clone())
+    }
+}
+
+impl std::fmt::Debug for Sender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sender").field("party", &self.party).finish_non_exhaustive()
+    }
+}
+
+/// Room for one message; see [`Sender::reserve`].
+#[derive(Debug)]
+#[must_use = "a permit that is dropped sends nothing"]
+pub struct Permit<'a>(&'a mut Sender);
+
+impl Permit<'_> {
+    /// Queues a message. It is written when the task waits for something, or by [`Sender::flush`].
+    ///
+    /// # Errors
+    /// The connection is closed or has failed.
+    pub fn send<'a>(self, message: impl Into<Payload<'a>>) -> Result<(), Error> {
+        self.0.start_send(&message.into())
+    }
+}
+
 /// The future of [`Sender::send`].
 ///
-/// Most messages need no waiting; what does is put in a box, so that it weighs nothing on the tasks of those that do not.
+/// Most messages need no waiting; the rest goes into a box, so that the tasks of those that do not wait stay small.
 #[must_use = "nothing is sent before this is awaited"]
 pub struct Sending<'a, M>(Step<'a, M>);
 
@@ -355,7 +340,6 @@ impl<M> Unpin for Sending<'_, M> {}
 impl<'a, M: Into<Payload<'a>>> Future for Sending<'a, M> {
     type Output = Result<(), Error>;
 
-    // What is sent is to stay in registers on its way to where it gathers.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (sender, message) = match std::mem::replace(&mut self.0, Step::Done) {
@@ -365,18 +349,22 @@ impl<'a, M: Into<Payload<'a>>> Future for Sending<'a, M> {
                 return self.poll_waiting(cx).map(|failed| failed.map_or(Ok(()), |error| Err(*error)));
             }
         };
-        let staged = sender.stage(&message);
-        if staged && sender.shared.is_at_hand() {
+        let (kind, payload) = message.parts();
+        if sender.shared.append(kind, payload) {
             return Poll::Ready(Ok(()));
         }
-        match sender.send_now(message, staged) {
-            Ok(None) => Poll::Ready(Ok(())),
-            Ok(Some(waiting)) => {
-                self.0 = Step::Waiting(waiting);
-                self.poll_waiting(cx).map(|failed| failed.map_or(Ok(()), |error| Err(*error)))
+        match sender.send_now(&message) {
+            Ok(Sent::Done) => return Poll::Ready(Ok(())),
+            Ok(Sent::Queued) => self.0 = Step::Waiting(Box::pin(sender.flush())),
+            Ok(Sent::Full) => {
+                self.0 = Step::Waiting(Box::pin(async move {
+                    sender.feed(message).await?;
+                    sender.flush().await
+                }));
             }
-            Err(error) => Poll::Ready(Err(*error)),
+            Err(error) => return Poll::Ready(Err(error)),
         }
+        self.poll_waiting(cx).map(|failed| failed.map_or(Ok(()), |error| Err(*error)))
     }
 }
 
@@ -392,88 +380,42 @@ impl<M> Sending<'_, M> {
     }
 }
 
-impl Drop for Sender {
-    /// What was sent leaves, whoever is asked next.
-    fn drop(&mut self) {
-        if self.staged.is_some_and(|staged| staged == self.shared.unloads()) {
-            drop(self.shared.lock_written());
-        }
-    }
-}
-
 /// What became of a message without waiting.
-enum Tried {
-    /// It left, or will without further ado.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    /// It was written, or will be without the sender, or the policy has dropped it.
     Done,
-    /// It waits to be written.
+    /// It was queued, and the sender waits until it is written.
     Queued,
     /// There was no room for it.
     Full,
 }
 
-/// The state, with what was sent before in its queue; `None` while that lies on the stage of another thread, since its sender
-/// was moved here from a task that is still at it.
-fn lock<'a>(shared: &'a Arc<Shared>, staged: &mut Option<u32>) -> Option<Locked<'a>> {
-    let locked = shared.lock();
-    if staged.is_some_and(|staged| staged == shared.unloads()) {
-        return None;
-    }
-    *staged = None;
-    Some(locked)
-}
-
-/// A message has been queued.
-fn tell_written(shared: &Shared, message: &Payload<'_>) {
-    if shared.is_watched() {
+fn note_written(state: &mut State, message: &Payload<'_>) {
+    state.note(|| {
         let (kind, payload) = message.parts();
-        shared.tell(&Observed::MessageWritten { kind, len: payload.len() as u64 });
-    }
-}
-
-/// To be polled again, after others have been.
-fn come_back<T>(cx: &Context<'_>) -> Poll<T> {
-    cx.waker().wake_by_ref();
-    Poll::Pending
-}
-
-/// Sees to it that what gathers in the queue leaves although nothing more should be sent or received.
-fn is_watched(shared: &Arc<Shared>, state: &mut State) -> bool {
-    if stage::is_owned_by(shared.id()) {
-        stage::note_queued();
-        return true;
-    }
-    state.deferred += 1;
-    if !state.watched
-        && let Ok(runtime) = Handle::try_current()
-    {
-        state.watched = true;
-        // Another task of this worker runs when this one pauses. Outside of a task it would have to wake a worker, which costs
-        // more than the write that is saved, and take turns with it.
-        let is_beside = tokio::task::try_id().is_none()
-            && !matches!(runtime.runtime_flavor(), RuntimeFlavor::CurrentThread);
-        let after = is_beside.then_some(GATHER_TIME_MAX);
-        runtime.spawn(Shared::flush_deferred(Arc::downgrade(shared), after));
-    }
-    state.watched
+        News::MessageWritten { kind, len: payload.len() as u64 }
+    });
 }
 
 /// Writes what is queued, as far as that needs no waiting.
-fn written(state: &mut State) -> Result<Tried, Error> {
+fn written(state: &mut State) -> Result<Sent, Error> {
     if let Poll::Ready(written) = state.poll_flush(None) {
-        return written.map(|()| Tried::Done);
+        return written.map(|()| Sent::Done);
     }
     Ok(match state.slow.policy() {
-        SlowPeer::Wait { .. } => Tried::Queued,
-        _ => Tried::Done,
+        SlowPeer::Wait { .. } => Sent::Queued,
+        _ => Sent::Done,
     })
 }
 
 /// Ready with whether it was queued; pending when there is no room. What is not whole waits, unless the policy is to
 /// disconnect: a message without its middle is another.
+#[inline]
 fn queue(
     state: &mut State,
     is_whole: bool,
-    put: impl Fn(&mut Outbound) -> Result<(), wireloom_ws::Error>,
+    put: impl Fn(&mut State) -> Result<(), wireloom_ws::Error>,
 ) -> Poll<Result<bool, Error>> {
     let policy = state.slow.policy();
     let waits = match policy {
@@ -485,12 +427,12 @@ fn queue(
         // What the transport takes at once is not waited for.
         let _ = state.poll_flush(None);
     }
-    if let Some(error) = state.broken() {
+    if let Some(error) = state.write_error() {
         return Poll::Ready(Err(error.clone()));
     }
     let is_slow = if waits { state.core.is_congested() } else { state.is_slow() };
     if !is_slow {
-        match put(&mut state.core) {
+        match put(state) {
             Err(wireloom_ws::Error::Misuse(Misuse::QueueFull { .. })) => {}
             Err(error) => return Poll::Ready(Err(error.into())),
             Ok(()) => return Poll::Ready(Ok(true)),
@@ -508,20 +450,31 @@ fn queue(
     Poll::Ready(Err(Error::SlowPeer))
 }
 
-fn put(core: &mut Outbound, message: &Payload<'_>) -> Result<(), wireloom_ws::Error> {
+#[inline]
+fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Error> {
+    let (kind, payload) = message.parts();
     match message {
-        Payload::Text(text) => core.send_text(text),
-        Payload::Binary(data) => core.send_binary(data),
         // It would be copied all the same, and counting references costs more.
-        Payload::Shared(data) if data.len() < SHARED_LEN_MIN => core.send_binary(data),
-        Payload::Shared(data) => core.send_bytes(data.clone()),
-        Payload::SharedText(text) => core.send_text(text),
-        Payload::Prepared(message) => message.queue(core),
+        Payload::Shared(data) if data.len() >= SHARED_LEN_MIN => state.core.send_bytes(data.clone()),
+        Payload::Prepared(message) => message.queue(&mut state.core),
+        _ if payload.len() > COPIED_LEN_MAX => state.send_borrowed(kind, payload),
+        Payload::Text(text) => {
+            state.core.give_buffer(flush::take_buffer);
+            state.core.send_text(text)
+        }
+        Payload::SharedText(text) => {
+            state.core.give_buffer(flush::take_buffer);
+            state.core.send_text(text)
+        }
+        _ => {
+            state.core.give_buffer(flush::take_buffer);
+            state.core.send_binary(payload)
+        }
     }
 }
 
-fn put_piece(core: &mut Outbound, piece: &Payload<'_>, last: bool) -> Result<(), wireloom_ws::Error> {
-    match piece {
+fn put_fragment(core: &mut Outbound, fragment: &Payload<'_>, last: bool) -> Result<(), wireloom_ws::Error> {
+    match fragment {
         Payload::Text(text) => core.send_text_chunk(text, last),
         Payload::SharedText(text) => core.send_text_chunk(text, last),
         Payload::Binary(data) => core.send_binary_chunk(data, last),

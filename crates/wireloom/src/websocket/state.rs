@@ -1,11 +1,11 @@
-//! What both halves of a WebSocket share: the sending half of the core and the transport. A lock guards it, which is taken
-//! for every read and every write, not for every message; none is ever held while waiting.
+//! State shared by `Sender` and `Receiver`: the outbound half of the protocol core and the transport, behind one mutex. The
+//! mutex is locked once for each message that is sent and each read, and never held across an `.await`.
 
 use std::io::{self, IoSlice};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,9 +13,11 @@ use tokio::time::Instant;
 use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Transport};
 
 use super::config::SlowPeer;
-use super::observer::{Observed, Watch};
+use super::flush::{self, BATCH_LEN_MAX, Flush, Flusher};
+use super::news::{self, News, NewsQueue};
+use super::observer::Watch;
 use super::slow::{Slow, SlowTally};
-use super::stage;
+use super::wakers::{Party, Wakers};
 use crate::error::Error;
 use crate::transport::Io;
 
@@ -34,16 +36,16 @@ pub struct Traffic {
 
 pub(crate) struct Shared {
     state: Mutex<State>,
-    /// More has arrived than was handed out, so that what is being sent can wait for its answer.
-    at_hand: AtomicBool,
-    /// Nothing is queued, and whole messages can be sent.
-    clear: AtomicBool,
-    /// What has gathered on a thread's stage has been taken from there so often.
-    unloads: AtomicU32,
+    /// The receiver has buffered more than it has returned, so that a batch may wait for the answer to that. This decides when
+    /// a batch is written, never whether.
+    more_buffered: AtomicBool,
+    /// The observer has news to be told.
+    has_news: AtomicBool,
     /// The receiver is to give back what memory it can.
     pub(super) release: AtomicBool,
+    senders: AtomicU32,
     observer: Watch,
-    /// What the receiving half is made of again, where that can be.
+    /// From which the receiving half can be made again, where that is possible.
     pub(super) idle: Option<IdleInbound>,
     pub(super) subprotocol: Option<Box<str>>,
     pub(super) compressed: bool,
@@ -59,33 +61,30 @@ impl Shared {
         subprotocol: Option<String>,
         compressed: bool,
     ) -> Arc<Self> {
-        let state = State {
-            core,
-            io,
-            epoch: Instant::now(),
-            moves: 0,
-            moves_seen: 0,
-            released: false,
-            deferred: 0,
-            watched: false,
-            dropped: 0,
-            traffic: Traffic::default(),
-            slow: Slow::new(slow_peer),
-            waiting: None,
-            receiver: None,
-            shut: false,
-            ending: false,
-            over: false,
-            broken: None,
-            on_drop: CloseCode::GOING_AWAY,
-            close_at: None,
-        };
-        Arc::new(Self {
-            state: Mutex::new(state),
-            at_hand: AtomicBool::new(false),
-            clear: AtomicBool::new(true),
-            unloads: AtomicU32::new(0),
+        let news = observer.0.is_some().then(Box::default);
+        Arc::new_cyclic(|shared| Self {
+            state: Mutex::new(State {
+                core,
+                io,
+                flush: Flush::Idle,
+                link: Link::Open,
+                shared: shared.clone(),
+                epoch: Instant::now(),
+                moves: 0,
+                quiet: Quiet::No { moves_seen: 0 },
+                dropped: 0,
+                traffic: Traffic::default(),
+                slow: Slow::new(slow_peer),
+                wakers: None,
+                receiver: None,
+                news,
+                on_drop: CloseCode::GOING_AWAY,
+                close_at: None,
+            }),
+            more_buffered: AtomicBool::new(false),
+            has_news: AtomicBool::new(false),
             release: AtomicBool::new(false),
+            senders: AtomicU32::new(0),
             observer,
             idle,
             subprotocol: subprotocol.map(String::into_boxed_str),
@@ -93,232 +92,196 @@ impl Shared {
         })
     }
 
-    /// What tells connections apart while they live.
+    /// The state. A panic while it was held is one in this crate or in an allocation; the state is still one of the core's.
     #[inline]
-    pub(super) fn id(self: &Arc<Self>) -> usize {
-        Arc::as_ptr(self).addr()
-    }
-
-    /// The state, with what has gathered on this thread's stage in its queue.
-    pub(super) fn lock(self: &Arc<Self>) -> Locked<'_> {
-        let mut locked = self.lock_alone();
-        if let Some(frames) = stage::take(self.id()) {
-            // What is sent after the closing handshake has begun is not sent.
-            let _ = locked.core.send_frames(frames.as_slice());
-            stage::put_back(frames);
-            self.count_unload();
-        }
-        locked
-    }
-
-    /// The state, with what has gathered on this thread's stage written, as far as the transport takes it at once.
-    pub(super) fn lock_written(self: &Arc<Self>) -> Locked<'_> {
-        let mut locked = self.lock_alone();
-        if let Some(frames) = stage::take(self.id()) {
-            locked.write_frames(frames.as_slice());
-            stage::put_back(frames);
-            self.count_unload();
-        }
-        locked
-    }
-
-    /// A panic while it was held is one in this crate or in an allocation; the state is still one of the core's.
-    fn lock_alone(&self) -> Locked<'_> {
+    pub(super) fn lock(&self) -> Locked<'_> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { shared: self, state }
+        Locked { state: Settle(state, self), _tell: TellNews(self) }
     }
 
-    fn count_unload(&self) {
-        self.unloads.store(self.unloads.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    /// Appends a message to a batch that is sure to be written, while the receiver has buffered more messages.
+    #[inline(always)]
+    pub(super) fn append(&self, kind: Kind, payload: &[u8]) -> bool {
+        if !self.has_more_buffered() {
+            return false;
+        }
+        // Nothing here can be news, nor need a flusher.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *state;
+        state.flush != Flush::Idle
+            && !state.slow.waits()
+            && state.core.append_message(kind, payload, BATCH_LEN_MAX)
     }
 
-    /// See [`Shared::unloads`]; what was put on the stage before it grew is in the queue after.
+    /// A number for another sender.
+    pub(super) fn next_sender(&self) -> u32 {
+        self.senders.fetch_add(1, Ordering::Relaxed)
+    }
+
     #[inline]
-    pub(super) fn unloads(&self) -> u32 {
-        self.unloads.load(Ordering::Acquire)
+    pub(super) fn has_more_buffered(&self) -> bool {
+        self.more_buffered.load(Ordering::Relaxed)
     }
 
     #[inline]
-    pub(super) fn is_at_hand(&self) -> bool {
-        self.at_hand.load(Ordering::Relaxed)
+    pub(super) fn set_more_buffered(&self, more: bool) {
+        self.more_buffered.store(more, Ordering::Relaxed);
     }
 
+    /// Whether frames and messages are observed.
     #[inline]
-    pub(super) fn set_at_hand(&self, at_hand: bool) {
-        self.at_hand.store(at_hand, Ordering::Relaxed);
-    }
-
-    /// Whether frames and messages are watched.
-    #[inline]
-    pub(super) fn is_watched(&self) -> bool {
+    pub(super) fn is_observed(&self) -> bool {
         self.observer.0.is_some()
     }
 
-    /// Tells whoever watches.
-    pub(super) fn tell(&self, event: &Observed<'_>) {
-        self.observer.tell(event);
-    }
-
-    /// Tells whoever watches what has been queued, and that the connection is to end, if that is news.
-    #[inline]
-    pub(super) fn tell_news(&self, state: &mut State) {
-        let ends = !state.ending && state.core.end().is_some();
-        if ends || self.is_watched() {
-            self.tell_written(state, ends);
-        }
-    }
-
-    #[cold]
-    fn tell_written(&self, state: &mut State, ends: bool) {
-        state.ending |= ends;
-        // The peer's Close frame has come before this end's went.
-        let by_peer = state.core.end().is_some_and(|end| end.by == Initiator::Peer);
-        let tell_end = |state: &State| {
-            if let Some(end) = state.core.end().filter(|_| ends) {
-                self.tell(&Observed::CloseBegun(end));
-            }
-        };
-        if by_peer {
-            tell_end(state);
-        }
-        for frame in state.core.frames_seen() {
-            self.tell(&Observed::FrameWritten(frame));
-        }
-        if !by_peer {
-            tell_end(state);
-        }
-    }
-
-    #[inline]
-    pub(super) fn is_clear(&self) -> bool {
-        self.clear.load(Ordering::Relaxed)
-    }
-
-    /// Writes what a poll of the task has sent and not written; whether some of it has to wait.
-    pub(super) fn write_gathered(self: &Arc<Self>, cx: Option<&Context<'_>>) -> bool {
-        let mut state = self.lock_written();
-        state.core.wants_write() && state.poll_flush(cx.map(|cx| (Half::Task, cx))).is_pending()
-    }
-
     /// Begins the closing handshake from outside of both halves.
-    pub(crate) fn go_away(self: &Arc<Self>, code: CloseCode, reason: &str) {
+    pub(crate) fn go_away(&self, code: CloseCode, reason: &str) {
         let mut state = self.lock();
         let now = state.now();
         // The code and reason are this crate's own.
         let _ = state.core.close(now, code, reason);
-        // Whoever receives drives the rest; until then as much leaves as the transport takes.
         let _ = state.poll_flush(None);
         state.wake();
     }
 
-    /// Writes what was deferred, unless that has left by then: at the next turn of the runtime, or `after` some time.
-    pub(super) async fn flush_deferred(shared: Weak<Self>, after: Option<Duration>) {
-        if let Some(after) = after {
-            tokio::time::sleep(after).await;
-        }
-        let Some(shared) = shared.upgrade() else { return };
-        let mut state = shared.lock();
-        state.watched = false;
-        if std::mem::take(&mut state.deferred) > 0 && state.poll_flush(None).is_pending() {
-            // Whoever receives goes on writing.
-            state.wake();
-        }
-    }
-
     /// Counts what its peer's slowness comes to there too.
-    pub(crate) fn count_slow_in(self: &Arc<Self>, tally: Arc<SlowTally>) {
+    pub(crate) fn count_slow_in(&self, tally: Arc<SlowTally>) {
         self.lock().slow.count_in(tally);
     }
 
-    /// Gives back what a connection can do without on which nothing has moved since this was asked before.
-    pub(crate) fn release_if_quiet(self: &Arc<Self>) {
+    /// Gives back what a connection can do without on which nothing has moved since the last call.
+    pub(crate) fn release_if_quiet(&self) {
         let mut state = self.lock();
-        let moves = state.moves;
-        let is_quiet = std::mem::replace(&mut state.moves_seen, moves) == moves;
-        if !is_quiet || std::mem::replace(&mut state.released, true) {
-            return;
-        }
-        state.core.release_buffers();
-        if self.compressed {
-            self.release.store(true, Ordering::Relaxed);
-            state.wake();
+        match state.quiet {
+            Quiet::Released => {}
+            Quiet::No { moves_seen } if moves_seen != state.moves => {
+                state.quiet = Quiet::No { moves_seen: state.moves };
+            }
+            Quiet::No { .. } => {
+                state.quiet = Quiet::Released;
+                state.core.release_buffers();
+                if self.compressed {
+                    self.release.store(true, Ordering::Relaxed);
+                    state.wake();
+                }
+            }
         }
     }
 }
 
-/// The state, locked.
+/// The state, locked. At the end of each lock a flusher is found for what is queued; observers are told after it.
 pub(super) struct Locked<'a> {
-    shared: &'a Shared,
-    state: MutexGuard<'a, State>,
+    // In this order: the mutex is unlocked before observers are told.
+    state: Settle<'a>,
+    _tell: TellNews<'a>,
 }
 
 impl Deref for Locked<'_> {
     type Target = State;
 
+    #[inline]
     fn deref(&self) -> &State {
-        &self.state
+        &self.state.0
     }
 }
 
 impl DerefMut for Locked<'_> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
+        &mut self.state.0
     }
 }
 
-impl Drop for Locked<'_> {
+struct Settle<'a>(MutexGuard<'a, State>, &'a Shared);
+
+impl Drop for Settle<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let state = &mut *self.state;
-        self.shared.tell_news(state);
-        let core = &state.core;
-        let clear =
-            core.queued_len() == 0 && core.is_open() && !core.is_under_way() && state.broken.is_none();
-        if clear != self.shared.is_clear() {
-            self.shared.clear.store(clear, Ordering::Relaxed);
+        let state = &mut *self.0;
+        if state.flush == Flush::Idle && state.core.wants_write() {
+            state.schedule();
         }
+        if state.news.is_some() || !state.core.is_open() {
+            state.note_news(self.1);
+        }
+    }
+}
+
+struct TellNews<'a>(&'a Shared);
+
+impl Drop for TellNews<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.has_news.load(Ordering::Relaxed) {
+            self.0.tell_news();
+        }
+    }
+}
+
+impl Shared {
+    #[cold]
+    fn tell_news(&self) {
+        let with_queue = |act: &mut dyn FnMut(&mut NewsQueue)| {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(queue) = &mut state.news {
+                act(queue);
+                self.has_news.store(queue.is_waiting(), Ordering::Relaxed);
+            }
+        };
+        news::tell_all(&self.observer, with_queue);
     }
 }
 
 pub(super) struct State {
     pub(super) core: Outbound,
     pub(super) io: Io,
+    flush: Flush,
+    link: Link,
+    shared: Weak<Shared>,
     epoch: Instant,
-    /// Reads that brought something and writes that took something, and how many there were when this was last found quiet.
-    pub(super) moves: u32,
-    moves_seen: u32,
-    /// What can be done without has been given back since.
-    released: bool,
-    /// Messages that were sent without a write since the last write.
-    pub(super) deferred: u32,
-    /// A task looks after what is deferred; see [`Shared::flush_deferred`].
-    pub(super) watched: bool,
+    /// Reads that brought something and writes that took something.
+    moves: u32,
+    quiet: Quiet,
     pub(super) dropped: u64,
     pub(super) traffic: Traffic,
     pub(super) slow: Slow,
-    /// Made when a write first has to wait.
-    waiting: Option<Arc<Waiting>>,
-    /// Whoever waits for a message.
+    /// Made when a task first has to wait for the transport.
+    wakers: Option<Arc<Wakers>>,
+    /// The task that waits for a message.
     pub(super) receiver: Option<Waker>,
-    /// The writing side has been ended.
-    shut: bool,
-    /// That the connection ends has been told.
-    ending: bool,
-    /// Nothing is to be read or written any more.
-    over: bool,
-    /// Why nothing can be written any more.
-    broken: Option<Box<Error>>,
+    /// Made where the connection is observed.
+    news: Option<Box<NewsQueue>>,
     pub(super) on_drop: CloseCode,
     /// When the closing handshake is to begin on its own, and with what code.
     pub(super) close_at: Option<Box<(Duration, CloseCode)>>,
 }
 
-/// Who waits.
-#[derive(Clone, Copy)]
-pub(super) enum Half {
-    Receiver,
-    Sender,
-    /// The task that both are used in.
-    Task,
+/// The transport, as far as this end uses it (RFC 6455 §7.1.1). What the WebSocket itself is in is the core's.
+///
+/// ```text
+///  Open -- shut down --> ShutDown --+
+///   |                               +--> Closed(why)
+///   +-- a write fails --> WriteFailed(why)
+/// ```
+#[derive(Debug)]
+enum Link {
+    /// Reads and writes.
+    Open,
+    /// The writing side has ended; the peer is still read.
+    ShutDown,
+    /// Nothing can be written; the peer is still read.
+    WriteFailed(Box<Error>),
+    /// Nothing is read or written.
+    Closed(Box<Error>),
+}
+
+/// Whether the connection has moved anything lately.
+#[derive(Debug)]
+enum Quiet {
+    /// It had moved this often when it was last looked at.
+    No { moves_seen: u32 },
+    /// It has not moved since its memory was released.
+    Released,
 }
 
 impl State {
@@ -327,62 +290,99 @@ impl State {
     }
 
     /// Why nothing can be written any more.
-    pub(super) fn broken(&self) -> Option<&Error> {
-        self.broken.as_deref()
-    }
-
-    /// Nothing can be written any more, for this reason unless there is one already.
-    pub(super) fn set_broken(&mut self, error: Error) -> &Error {
-        self.broken.get_or_insert_with(|| Box::new(error))
+    pub(super) fn write_error(&self) -> Option<&Error> {
+        match &self.link {
+            Link::Open | Link::ShutDown => None,
+            Link::WriteFailed(error) | Link::Closed(error) => Some(error),
+        }
     }
 
     /// Bytes have come or gone.
-    pub(super) fn count_move(&mut self) {
+    fn count_move(&mut self) {
         self.moves = self.moves.wrapping_add(1);
-        self.released = false;
+        if let Quiet::Released = self.quiet {
+            self.quiet = Quiet::No { moves_seen: self.moves };
+        }
     }
 
-    /// Writes what waits. `who` is woken when more can be written; nobody is when there is no one.
-    pub(super) fn poll_flush(&mut self, who: Option<(Half, &Context<'_>)>) -> Poll<Result<(), Error>> {
-        if let Some(error) = self.broken() {
+    /// A read has brought `len` bytes.
+    pub(super) fn handle_read(&mut self, len: usize) {
+        self.traffic.bytes_received += len as u64;
+        self.count_move();
+        if self.core.keeps_alive() {
+            let now = self.now();
+            self.core.heard(now);
+        }
+    }
+
+    /// Whether something is sure to write what is queued.
+    pub(super) fn is_flush_due(&mut self) -> bool {
+        if self.flush == Flush::Idle {
+            self.schedule();
+        }
+        self.flush != Flush::Idle
+    }
+
+    #[cold]
+    fn schedule(&mut self) {
+        if self.write_error().is_none() {
+            self.flush = flush::schedule(&self.shared).map_or(Flush::Idle, Flush::Due);
+        }
+    }
+
+    /// The future that flushed is gone.
+    pub(super) fn lose_driver(&mut self) {
+        if self.flush == Flush::Due(Flusher::Driver) {
+            self.schedule();
+        }
+    }
+
+    /// The end of a poll of the future that flushes.
+    pub(super) fn flush_driven(&mut self, cx: &Context<'_>) {
+        if self.flush != Flush::Idle || self.core.wants_write() {
+            let _ = self.poll_flush(Some((Party::Driver, cx)));
+        }
+    }
+
+    /// Writes what is queued. While the transport is full, a flusher is registered with it, and `waits` too.
+    pub(super) fn poll_flush(&mut self, waits: Option<(Party, &Context<'_>)>) -> Poll<Result<(), Error>> {
+        if let Some(error) = self.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
-        if !self.core.wants_write() && !self.io.holds_back() {
+        if self.flush == Flush::Idle && !self.core.wants_write() && !self.io.holds_back() {
             return Poll::Ready(Ok(()));
         }
-        let waits = self.slow.waits();
-        // Most writes are taken at once; a waker is made when one is not.
-        match self.poll_write_all(&mut Context::from_waker(Waker::noop())) {
-            Poll::Pending => {}
-            ready => {
-                // Those who wait for it. When nobody does, whoever asks is not to wake itself, or it would go round for ever.
-                if let Some(waiting) = self.waiting.as_ref().filter(|_| waits) {
-                    waiting.wake_all();
+        let had_to_wait = self.slow.waits();
+        let flushed = match self.poll_write_all(waits) {
+            Poll::Pending => {
+                if self.flush == Flush::Idle {
+                    self.schedule();
                 }
-                return ready;
+                return self.poll_slow(waits);
             }
+            Poll::Ready(Ok(())) => Ok(()),
+            Poll::Ready(Err(error)) => Err(self.fail_write(&error)),
+        };
+        self.flush = Flush::Idle;
+        if had_to_wait && let Some(wakers) = &self.wakers {
+            wakers.wake_all();
         }
-        let waker = self.waker_for(who);
-        let mut cx = Context::from_waker(&waker);
-        match self.poll_write_all(&mut cx) {
-            // Without a task there is no timer: the receiver has been called for it.
-            Poll::Pending => self.poll_patience(who.is_some().then_some(&mut cx)),
-            ready => ready,
-        }
+        Poll::Ready(flushed)
     }
 
     /// Something has to wait for the peer: ready when that has been slow for too long.
-    fn poll_patience(&mut self, cx: Option<&mut Context<'_>>) -> Poll<Result<(), Error>> {
+    fn poll_slow(&mut self, waits: Option<(Party, &Context<'_>)>) -> Poll<Result<(), Error>> {
         let now = self.now();
         if self.slow.wait(now, self.core.queued_len())
             && let Some(receiver) = self.receiver.take()
         {
-            // It goes on writing and minds the time, also when the future that sends is dropped.
+            // It goes on writing and watches the deadline, also when the future that sends is dropped.
             receiver.wake();
         }
-        if self.slow.poll_cut(cx, self.epoch).is_pending() {
-            return Poll::Pending;
-        }
+        let waker = waits.map(|waits| self.register(Some(waits)));
+        // Without a task there is no timer: the flusher has one.
+        let mut cx = waker.as_ref().map(Context::from_waker);
+        ready!(self.slow.poll_cut(cx.as_mut(), self.epoch));
         self.cut_slow();
         Poll::Ready(Err(Error::SlowPeer))
     }
@@ -392,111 +392,87 @@ impl State {
         self.core.is_congested() || self.slow.is_late(|| self.now())
     }
 
-    fn poll_write_all(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let mut wrote = false;
-        loop {
+    fn poll_write_all(&mut self, waits: Option<(Party, &Context<'_>)>) -> Poll<io::Result<()>> {
+        let mut total = 0;
+        let written = loop {
             let mut slices: [&[u8]; SLICES_MAX] = [&[]; SLICES_MAX];
             let count = self.core.poll_transmit(&mut slices);
             if count == 0 {
-                break;
+                break self.poll_flush_io(waits);
             }
-            let written = if count == 1 {
-                self.io.poll_write(cx, &[IoSlice::new(slices[0])])
-            } else {
-                let io_slices = slices.map(IoSlice::new);
-                self.io.poll_write(cx, &io_slices[..count])
-            };
-            match written {
-                Poll::Ready(Ok(0)) => {
-                    return Poll::Ready(Err(self.fail_write(&io::ErrorKind::WriteZero.into())));
-                }
+            match write(&mut self.io, &mut self.wakers, waits, &slices[..count]) {
                 Poll::Ready(Ok(len)) => {
-                    wrote = true;
-                    self.count_sent(len);
+                    total += len;
                     self.core.transmitted(len);
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(self.fail_write(&error))),
-                Poll::Pending => {
-                    if wrote {
-                        self.count_move();
-                    }
-                    return Poll::Pending;
-                }
+                Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
+                Poll::Pending => break Poll::Pending,
             }
+        };
+        self.count_sent(total);
+        // While the peer is waited for, the connection holds no more than what is queued.
+        flush::put_buffer(self.core.take_buffer());
+        if let Poll::Ready(Ok(())) = written {
+            self.slow.clear();
         }
-        if wrote {
-            self.deferred = 0;
-            self.count_move();
-        }
-        match self.io.poll_flush(cx) {
-            Poll::Ready(Ok(())) => {
-                self.slow.clear();
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(self.fail_write(&error))),
-            Poll::Pending => Poll::Pending,
-        }
+        written
     }
 
-    /// The transport has taken so many bytes.
-    fn count_sent(&mut self, len: usize) {
-        self.traffic.bytes_sent += len as u64;
-        self.slow.taken(len);
+    fn poll_flush_io(&mut self, waits: Option<(Party, &Context<'_>)>) -> Poll<io::Result<()>> {
+        if !self.io.holds_back() {
+            return Poll::Ready(Ok(()));
+        }
+        match self.io.poll_flush(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => {}
+            ready => return ready,
+        }
+        let waker = self.register(waits);
+        self.io.poll_flush(&mut Context::from_waker(&waker))
     }
 
-    /// Writes whole frames past the queue, if it is empty; what the transport does not take at once is queued.
-    fn write_frames(&mut self, frames: &[u8]) {
-        if self.broken.is_some() || !self.core.is_open() {
-            return;
-        }
-        let mut written = 0;
-        if self.core.queued_len() == 0 {
-            written = self.write_past(&[IoSlice::new(frames)]);
-        }
-        if written < frames.len() {
-            let _ = self.core.send_frames(&frames[written..]);
-        }
-    }
-
-    /// Sends a message of which the transport takes as much as it does from where it lies.
-    pub(super) fn send_through(&mut self, kind: Kind, payload: &[u8]) -> Result<(), wireloom_ws::Error> {
-        let (mut failed, mut taken) = (None, 0);
-        let Self { core, io, .. } = self;
-        core.send_through(kind, payload, |header, payload| {
-            let slices = [IoSlice::new(header), IoSlice::new(payload)];
-            match io.poll_write(&mut Context::from_waker(Waker::noop()), &slices) {
-                Poll::Ready(Ok(written)) => {
-                    taken = written;
-                    written
-                }
-                Poll::Ready(Err(error)) => {
-                    failed = Some(error);
-                    0
-                }
-                Poll::Pending => 0,
+    /// Sends a message whose payload is written from where it is, as far as the transport accepts it.
+    pub(super) fn send_borrowed(&mut self, kind: Kind, payload: &[u8]) -> Result<(), wireloom_ws::Error> {
+        let mut send = self.core.send_borrowed(kind, payload)?;
+        let mut total = 0;
+        let failed = loop {
+            let mut slices: [&[u8]; SLICES_MAX] = [&[]; SLICES_MAX];
+            let count = send.poll_transmit(&mut slices);
+            if count == 0 {
+                break None;
             }
-        })?;
-        self.count_sent(taken);
+            match try_write(&mut self.io, &slices[..count]) {
+                Ok(len) => {
+                    total += len;
+                    send.transmitted(len);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        let is_full = failed.is_none() && send.poll_transmit(&mut [&[]]) > 0;
+        drop(send);
+        self.count_sent(total);
         if let Some(error) = failed {
             self.fail_write(&error);
         }
-        self.count_move();
+        if is_full {
+            // The transport is to know who waits.
+            let _ = self.poll_flush(None);
+        }
         Ok(())
     }
 
-    /// Writes this now; how much of it the transport took.
-    fn write_past(&mut self, slices: &[IoSlice<'_>]) -> usize {
-        match self.io.poll_write(&mut Context::from_waker(Waker::noop()), slices) {
-            Poll::Ready(Ok(written)) => {
-                self.count_sent(written);
-                self.count_move();
-                written
-            }
-            Poll::Ready(Err(error)) => {
-                self.fail_write(&error);
-                0
-            }
-            Poll::Pending => 0,
+    /// The transport has accepted `len` bytes.
+    fn count_sent(&mut self, len: usize) {
+        if len == 0 {
+            return;
+        }
+        self.traffic.bytes_sent += len as u64;
+        self.count_move();
+        if self.slow.waits() {
+            self.slow.taken(len);
+            let now = self.now();
+            self.core.handle_write_progress(now);
         }
     }
 
@@ -510,29 +486,28 @@ impl State {
     pub(super) fn handle_timeout(&mut self) {
         let now = self.now();
         if let Some(close_at) = self.close_at.take_if(|close_at| close_at.0 <= now) {
-            // The code was judged when it was chosen.
+            // The code was checked when it was chosen.
             let _ = self.core.close(now, close_at.1, "");
         }
         self.core.handle_timeout(now);
     }
 
-    /// A waker that wakes everyone who waits, this one among them: the transport remembers one alone.
-    pub(super) fn waker_for(&mut self, who: Option<(Half, &Context<'_>)>) -> Waker {
-        let waiting = self.waiting.get_or_insert_default();
-        if let Some((half, cx)) = who {
-            waiting.register(half, cx.waker());
-        }
-        Waker::from(waiting.clone())
+    /// A waker for the transport that wakes all that wait, and these too.
+    pub(super) fn register(&mut self, waits: Option<(Party, &Context<'_>)>) -> Waker {
+        register(&mut self.wakers, waits)
     }
 
     /// Nothing can be written any more. What the peer has sent before is still read: its Close frame may be among it.
     fn fail_write(&mut self, error: &io::Error) -> Error {
         let error = failure(error);
-        let error = self.set_broken(error).clone();
+        if let Link::Open | Link::ShutDown = self.link {
+            self.link = Link::WriteFailed(Box::new(error.clone()));
+        }
         let now = self.now();
         self.core.handle_write_failed(now);
+        self.flush = Flush::Idle;
         self.wake();
-        error
+        self.write_error().cloned().unwrap_or(error)
     }
 
     /// Nothing more will arrive, and nothing leaves.
@@ -543,12 +518,20 @@ impl State {
     /// Nothing is to be read or written any more.
     pub(super) fn cut(&mut self, error: Error) {
         self.core.handle_eof();
-        self.set_broken(error);
-        self.over = true;
+        self.close_link(error);
         self.wake();
     }
 
-    /// Ends a connection whose peer is too slow. It is reset, so that neither is what the kernel holds kept for that.
+    /// Both halves are done with the transport: for this reason, unless writing has failed before.
+    pub(super) fn close_link(&mut self, error: Error) {
+        self.flush = Flush::Idle;
+        self.link = match std::mem::replace(&mut self.link, Link::Open) {
+            Link::Open | Link::ShutDown => Link::Closed(Box::new(error)),
+            Link::WriteFailed(first) | Link::Closed(first) => Link::Closed(first),
+        };
+    }
+
+    /// Ends a connection whose peer is too slow. It is reset, so that the kernel keeps nothing for it either.
     pub(super) fn cut_slow(&mut self) {
         #[cfg(feature = "tracing")]
         tracing::debug!(queued = self.core.queued_len(), "the peer is slow and is cut");
@@ -561,14 +544,14 @@ impl State {
         if let Some(receiver) = self.receiver.take() {
             receiver.wake();
         }
-        if let Some(waiting) = &self.waiting {
-            waiting.wake_all();
+        if let Some(wakers) = &self.wakers {
+            wakers.wake_all();
         }
     }
 
-    /// Does with the transport what the core says, once nothing is left to write. True when all is over.
-    pub(super) fn settle(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.over {
+    /// Does with the transport what the core says, once all is written. True when the connection has ended.
+    pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Link::Closed(_) = self.link {
             return true;
         }
         match self.core.transport() {
@@ -585,32 +568,115 @@ impl State {
     }
 
     fn shut_down(&mut self, cx: &mut Context<'_>) {
-        if !self.shut {
-            self.shut = self.io.poll_shutdown(cx).is_ready();
+        if let Link::Open = self.link
+            && self.io.poll_shutdown(cx).is_ready()
+        {
+            self.link = Link::ShutDown;
         }
+    }
+
+    /// Notes something for the observer.
+    #[inline]
+    pub(super) fn note(&mut self, news: impl FnOnce() -> News) {
+        if let Some(queue) = &mut self.news {
+            queue.push(news());
+        }
+    }
+
+    /// Notes an event that is traced too, so that it is noted without an observer.
+    pub(super) fn note_traced(&mut self, news: News) {
+        if cfg!(feature = "tracing") || self.news.is_some() {
+            self.news.get_or_insert_default().push(news);
+        }
+    }
+
+    /// Notes the frames that were queued, and the end of the connection.
+    #[cold]
+    pub(super) fn note_news(&mut self, shared: &Shared) {
+        let end = self.core.end().cloned().filter(|_| {
+            (cfg!(feature = "tracing") || shared.is_observed())
+                && self.news.get_or_insert_default().begin_close()
+        });
+        let Some(queue) = &mut self.news else { return };
+        let frames = self.core.frames_seen().into_iter().map(News::FrameWritten);
+        match end {
+            // The peer's Close frame has come before this end's went.
+            Some(end) if end.by == Initiator::Peer => {
+                queue.push(News::CloseBegun(end));
+                queue.extend(frames);
+            }
+            end => {
+                queue.extend(frames);
+                queue.extend(end.map(News::CloseBegun));
+            }
+        }
+        shared.has_news.store(queue.is_waiting(), Ordering::Relaxed);
     }
 }
 
 impl Drop for State {
-    /// Nobody will receive or send any more: says so as far as that is possible without waiting.
+    /// Both halves are gone: tells the peer, as far as that is possible without waiting.
     fn drop(&mut self) {
-        if self.broken.is_some() {
+        if self.write_error().is_some() {
             return;
         }
         if self.core.is_open() {
             let now = self.now();
-            // RFC 6455 §7.4.1: an end that nobody expected.
+            // RFC 6455 §7.4.1: an end that was not expected.
             let code = if std::thread::panicking() { CloseCode::INTERNAL_ERROR } else { self.on_drop };
             let _ = self.core.close(now, code, "");
         }
-        let cx = &mut Context::from_waker(Waker::noop());
-        if self.poll_write_all(cx).is_ready() && self.core.role() == Role::Server {
-            self.shut_down(cx);
+        if self.poll_write_all(None).is_ready() && self.core.role() == Role::Server {
+            self.shut_down(&mut Context::from_waker(Waker::noop()));
         }
     }
 }
 
-/// What a transport's failure is called.
+/// Writes to a transport; while that is full, all that wait are registered with it, and `waits` too.
+fn write(
+    io: &mut Io,
+    wakers: &mut Option<Arc<Wakers>>,
+    waits: Option<(Party, &Context<'_>)>,
+    slices: &[&[u8]],
+) -> Poll<io::Result<usize>> {
+    match try_write(io, slices) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        written => return Poll::Ready(written),
+    }
+    let waker = register(wakers, waits);
+    let written = with_io_slices(slices, |slices| io.poll_write(&mut Context::from_waker(&waker), slices));
+    written.map(|written| written.and_then(not_zero))
+}
+
+/// Writes what the transport accepts at once.
+fn try_write(io: &mut Io, slices: &[&[u8]]) -> io::Result<usize> {
+    with_io_slices(slices, |slices| io.try_write(slices)).and_then(not_zero)
+}
+
+fn not_zero(written: usize) -> io::Result<usize> {
+    if written > 0 { Ok(written) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+fn with_io_slices<T>(slices: &[&[u8]], write: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
+    if let [one] = slices {
+        return write(&[IoSlice::new(one)]);
+    }
+    let mut io_slices = [IoSlice::new(&[]); SLICES_MAX];
+    for (io_slice, slice) in io_slices.iter_mut().zip(slices) {
+        *io_slice = IoSlice::new(slice);
+    }
+    write(&io_slices[..slices.len().min(SLICES_MAX)])
+}
+
+fn register(wakers: &mut Option<Arc<Wakers>>, waits: Option<(Party, &Context<'_>)>) -> Waker {
+    let wakers = wakers.get_or_insert_default();
+    if let Some((party, cx)) = waits {
+        wakers.register(party, cx);
+    }
+    wakers.waker()
+}
+
+/// The error for a transport's failure.
 fn failure(error: &io::Error) -> Error {
     match error.kind() {
         // TLS calls an end without close_notify unexpected; so do resets.
@@ -619,36 +685,5 @@ fn failure(error: &io::Error) -> Error {
         | io::ErrorKind::ConnectionAborted
         | io::ErrorKind::BrokenPipe => Error::Cut,
         kind => Error::Io(kind.into()),
-    }
-}
-
-/// Those who wait for the transport.
-#[derive(Default)]
-struct Waiting {
-    halves: Mutex<[Option<Waker>; 3]>,
-}
-
-impl Waiting {
-    fn register(&self, half: Half, waker: &Waker) {
-        let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = &mut halves[half as usize];
-        if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
-            *slot = Some(waker.clone());
-        }
-    }
-
-    fn wake_all(&self) {
-        let halves = std::mem::take(&mut *self.halves.lock().unwrap_or_else(PoisonError::into_inner));
-        halves.into_iter().flatten().for_each(Waker::wake);
-    }
-}
-
-impl Wake for Waiting {
-    fn wake(self: Arc<Self>) {
-        self.wake_all();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.wake_all();
     }
 }

@@ -1,0 +1,176 @@
+//! When the write batch leaves. The batch is the core's queue of outgoing frames; there is no other place for them.
+//!
+//! ```text
+//!            a frame is queued                     all is written
+//!  Idle ------------------------> Due(flusher) ------------------------> Idle
+//!                                   |      ^
+//!                                   +------+  the transport is full: the flusher's waker is registered
+//! ```
+//!
+//! Every lock of the state ends with [`Locked::drop`](super::state::Locked), which finds a flusher for whatever is queued. So
+//! after a poll that has queued a frame, either all is written, or a flush is due and somebody is sure to run it:
+//!
+//! - [`Flusher::Driver`]: the future that uses the WebSocket is polled by [`Driven`]. It flushes at the end of that poll, and is
+//!   woken when the transport accepts more. This costs no task.
+//! - [`Flusher::Task`]: elsewhere, a spawned task flushes at the next turn of the runtime, and waits for the transport.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use super::state::Shared;
+use super::wakers::Party;
+
+/// Whether bytes are to be written, and by what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Flush {
+    /// Nothing is queued, or nothing can be written.
+    #[default]
+    Idle,
+    /// Bytes are queued, or the transport holds some back.
+    Due(Flusher),
+}
+
+/// What writes the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flusher {
+    /// The end of the current poll of a [`Driven`] future.
+    Driver,
+    /// A spawned task.
+    Task,
+}
+
+/// A flush task that is spawned beside the workers of a runtime starts after this time, so that a batch can fill: starting it
+/// at once would wake a worker for every message.
+const BESIDE_DELAY: Duration = Duration::from_millis(2);
+
+thread_local! {
+    /// The connection whose future this thread polls, by address; 0 for none.
+    static DRIVEN: Cell<usize> = const { Cell::new(0) };
+
+    /// Memory for write batches. A connection borrows it from its first frame until all is written.
+    static BUFFERS: RefCell<[Vec<u8>; BUFFERS_MAX]> = const { RefCell::new([const { Vec::new() }; BUFFERS_MAX]) };
+}
+
+/// The capacity of pooled memory: a full batch and the longest message that is copied behind it.
+pub(super) const BUFFER_LEN: usize = BATCH_LEN_MAX + COPIED_LEN_MAX + wireloom_ws::frame::HEADER_LEN_MAX;
+
+/// From this length on, in bytes, a batch is written although more may come.
+pub(super) const BATCH_LEN_MAX: usize = 64 << 10;
+
+/// A longer message is written from where it is: copying it would cost more than a system call.
+pub(super) const COPIED_LEN_MAX: usize = 16 << 10;
+
+/// Buffers that a thread keeps.
+const BUFFERS_MAX: usize = 4;
+
+/// Memory for a batch, of this thread's pool or new.
+pub(super) fn take_buffer() -> Vec<u8> {
+    let take = |buffers: &RefCell<[Vec<u8>; BUFFERS_MAX]>| {
+        buffers.borrow_mut().iter_mut().find(|kept| !kept.is_empty()).map(std::mem::take)
+    };
+    // A thread that ends has none.
+    BUFFERS.try_with(take).ok().flatten().unwrap_or_else(|| vec![0; BUFFER_LEN])
+}
+
+/// Keeps memory for the next batch of any connection.
+pub(super) fn put_buffer(mut buffer: Vec<u8>) {
+    if buffer.capacity() != BUFFER_LEN {
+        return;
+    }
+    buffer.resize(BUFFER_LEN, 0);
+    let _ = BUFFERS.try_with(|buffers| {
+        if let Some(slot) = buffers.borrow_mut().iter_mut().find(|kept| kept.is_empty()) {
+            *slot = buffer;
+        }
+    });
+}
+
+/// Finds what flushes this connection: the future that is driven on this thread, or a new task. `None` outside of a runtime:
+/// then the futures of the sender and the receiver flush, as long as they are polled.
+pub(super) fn schedule(shared: &Weak<Shared>) -> Option<Flusher> {
+    if DRIVEN.get() == shared.as_ptr().addr() {
+        return Some(Flusher::Driver);
+    }
+    let runtime = Handle::try_current().ok()?;
+    let is_beside =
+        tokio::task::try_id().is_none() && !matches!(runtime.runtime_flavor(), RuntimeFlavor::CurrentThread);
+    runtime.spawn(flush_in_task(shared.clone(), is_beside.then_some(BESIDE_DELAY)));
+    Some(Flusher::Task)
+}
+
+async fn flush_in_task(shared: Weak<Shared>, after: Option<Duration>) {
+    if let Some(after) = after {
+        tokio::time::sleep(after).await;
+    }
+    poll_fn(|cx| match shared.upgrade() {
+        Some(shared) => shared.lock().poll_flush(Some((Party::FlushTask, cx))).map(drop),
+        None => Poll::Ready(()),
+    })
+    .await;
+}
+
+pin_project! {
+    /// A future that uses a WebSocket. All that a poll of it sends is written at the end of that poll, as far as the transport
+    /// accepts it; the rest when the transport accepts more.
+    pub(crate) struct Driven<F> {
+        shared: Weak<Shared>,
+        #[pin]
+        future: F,
+    }
+
+    impl<F> PinnedDrop for Driven<F> {
+        fn drop(this: Pin<&mut Self>) {
+            // Halves that were moved out of the future go on without it.
+            if let Some(shared) = this.project().shared.upgrade() {
+                shared.lock().lose_driver();
+            }
+        }
+    }
+}
+
+impl<F> Driven<F> {
+    pub(crate) fn new(shared: &Arc<Shared>, future: F) -> Self {
+        Self { shared: Arc::downgrade(shared), future }
+    }
+}
+
+impl<F: Future> Future for Driven<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let polled = {
+            let _driving = Driving::new(this.shared.as_ptr().addr());
+            this.future.poll(cx)
+        };
+        if let Some(shared) = this.shared.upgrade() {
+            shared.lock().flush_driven(cx);
+        }
+        polled
+    }
+}
+
+/// While this lives, this thread polls the future of a connection.
+struct Driving {
+    /// The connection whose future polls this one, if any.
+    outer: usize,
+}
+
+impl Driving {
+    fn new(id: usize) -> Self {
+        Self { outer: DRIVEN.replace(id) }
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        DRIVEN.set(self.outer);
+    }
+}

@@ -1,0 +1,78 @@
+//! The tasks that wait for one transport. It remembers a single waker for each direction, so they share one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Wake, Waker};
+
+/// Which future waits. Each has one waker at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Party {
+    /// [`Receiver`](super::Receiver).
+    Receiver,
+    /// [`Sender`](super::Sender), or a clone of one, by number.
+    Sender(u32),
+    /// The future that [`Driven`](super::Driven) polls.
+    Driver,
+    /// The task that is spawned where no future is driven.
+    FlushTask,
+}
+
+/// The wakers of all that wait. The transport is given [`Wakers::waker`], which wakes every one of them.
+#[derive(Debug, Default)]
+pub(super) struct Wakers {
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    receiver: Option<Waker>,
+    driver: Option<Waker>,
+    flush_task: Option<Waker>,
+    /// At most one for each sender.
+    senders: Vec<(u32, Waker)>,
+}
+
+impl Wakers {
+    /// Wakes this task too, once.
+    pub(super) fn register(&self, party: Party, cx: &Context<'_>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = &mut *waiting;
+        let slot = match party {
+            Party::Receiver => &mut waiting.receiver,
+            Party::Driver => &mut waiting.driver,
+            Party::FlushTask => &mut waiting.flush_task,
+            Party::Sender(number) => {
+                match waiting.senders.iter_mut().find(|(registered, _)| *registered == number) {
+                    Some((_, waker)) => waker.clone_from(cx.waker()),
+                    None => waiting.senders.push((number, cx.waker().clone())),
+                }
+                return;
+            }
+        };
+        match slot {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+    }
+
+    /// A waker that wakes all.
+    pub(super) fn waker(self: &Arc<Self>) -> Waker {
+        Waker::from(self.clone())
+    }
+
+    pub(super) fn wake_all(&self) {
+        let Waiting { receiver, driver, flush_task, senders } =
+            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let one = [receiver, driver, flush_task].into_iter().flatten();
+        one.chain(senders.into_iter().map(|(_, waker)| waker)).for_each(Waker::wake);
+    }
+}
+
+impl Wake for Wakers {
+    fn wake(self: Arc<Self>) {
+        self.wake_all();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_all();
+    }
+}
