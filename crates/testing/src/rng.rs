@@ -2,12 +2,13 @@
 //!
 //! By default every run draws the same numbers, so that the gate does not flicker. `WIRELOOM_SEED=random` explores, and
 //! `WIRELOOM_SEED=<number>` reruns exactly the round that failed. `WIRELOOM_ROUNDS=<factor>` runs that many times as many
-//! rounds.
+//! rounds; `WIRELOOM_ROUNDS_MAX=<number>` runs at most that many, for emulators and sanitizers.
 
 use std::ops::{Deref, DerefMut};
 
 const VARIABLE: &str = "WIRELOOM_SEED";
 const FACTOR: &str = "WIRELOOM_ROUNDS";
+const MAX: &str = "WIRELOOM_ROUNDS_MAX";
 const DEFAULT_SEED: u64 = 0x5749_5245_4C4F_4F4D;
 
 /// A random generator that knows its seed and prints it when the test that holds it panics.
@@ -97,12 +98,16 @@ pub fn rounds(count: u64, mut test: impl FnMut(&mut Rng)) {
         }
         Err(_) => DEFAULT_SEED,
     };
-    let factor = std::env::var(FACTOR)
-        .ok()
-        .map_or(1, |number| number.parse().unwrap_or_else(|_| panic!("{FACTOR}={number} is not a number")));
-    for round in 0..count.saturating_mul(factor) {
+    let count = count.saturating_mul(number(FACTOR).unwrap_or(1)).min(number(MAX).unwrap_or(u64::MAX));
+    for round in 0..count {
         test(&mut Rng::with_seed(base.wrapping_add(round.wrapping_mul(0x9E37_79B9_7F4A_7C15))));
     }
+}
+
+/// The value of an environment variable that holds a number.
+fn number(variable: &str) -> Option<u64> {
+    let number = std::env::var(variable).ok()?;
+    Some(number.parse().unwrap_or_else(|_| panic!("{variable}={number} is not a number")))
 }
 
 #[cfg(test)]

@@ -1,0 +1,43 @@
+# shellcheck shell=bash
+# Tools that are built from source, and what they check of the dependencies.
+
+# Fills `tools` with what is missing.
+missing_tools() {
+    tools=()
+    has_tool cargo-deny "$cargo_deny" || tools+=("cargo-deny@$cargo_deny")
+    if [ -n "$gungraun" ] && [ "$(uname -sm)" = "Linux x86_64" ]; then
+        has_tool gungraun-runner "$gungraun" || tools+=("gungraun-runner@$gungraun")
+    fi
+}
+
+step_tools() {
+    missing_tools
+    [ ${#tools[@]} -gt 0 ] || return 0
+    [ "$consent" = yes ] || { skip "not installed: ${tools[*]} (./test --yes, or cargo install --locked ${tools[*]})"; return; }
+    local tool rc=0
+    for tool in "${tools[@]}"; do cargo install --locked "$tool" || rc=77; done
+    [ $rc = 0 ] || skip "cargo could not install: ${tools[*]}"
+}
+
+step_deny() {
+    have cargo-deny || { skip "cargo-deny is not installed: cargo install --locked cargo-deny@$cargo_deny"; return; }
+    cargo deny --locked check bans licenses sources
+}
+
+step_advisories() {
+    have cargo-deny || { skip "cargo-deny is not installed: cargo install --locked cargo-deny@$cargo_deny"; return; }
+    local out
+    out=$(cargo deny --locked check advisories 2>&1) && { echo "$out"; return 0; }
+    echo "$out"
+    case $out in
+        *"failed to fetch advisory database"* | *"unable to fetch"* | *"failed to load advisory database"*)
+            skip "the advisory database is out of reach: it is fetched from github.com" ;;
+        *) return 1 ;;
+    esac
+}
+
+step_counts() {
+    [ -d bench/counts ] || { skip "no bench/counts"; return; }
+    # The table is shown even where it passes.
+    cargo run --locked -q -p wireloom-counts | tee >(sed 's/^/   /' >&3)
+}

@@ -1,0 +1,46 @@
+# shellcheck shell=bash
+# Steps that need the nightly toolchain.
+
+miri_seconds=180
+sanitizer_seconds=240
+
+need_nightly() {
+    has_toolchain "$nightly" "$@" && return
+    skip "no $nightly: rustup toolchain install $nightly --profile minimal --component miri --component rust-src"
+}
+
+step_miri() {
+    need_nightly src || return
+    # Miri's own files are kept between runs.
+    cargo "+$nightly" miri --version || { skip "no miri: rustup component add miri --toolchain $nightly"; return; }
+    # The kernels, and the UTF-8 that rests on them, are all that is `unsafe`.
+    local miri=(cargo "+$nightly" miri test --locked -p wireloom-ws --no-default-features --lib --target-dir "$target/miri")
+    "${miri[@]}" --no-run || return
+    bounded "$miri_seconds" "$logs/miri.tests" "${miri[@]}" -- mask:: utf8::
+}
+
+# The tests of the WebSocket core and the tokio crate, each random test for a few rounds.
+step_sanitizers() {
+    [ "$(uname -sm)" = "Linux x86_64" ] || { skip "set up for x86-64 Linux only"; return; }
+    need_nightly src || return
+    local rc=0
+    # The thread sanitizer must see the standard library as well, or its locks look like races.
+    sanitizer address || rc=1
+    sanitizer thread -Zbuild-std || rc=1
+    return $rc
+}
+
+# sanitizer NAME OPTION…
+sanitizer() {
+    local name=$1 test
+    shift
+    test=(cargo "+$nightly" test --locked "$@" -p wireloom-ws -p wireloom --lib --tests --target x86_64-unknown-linux-gnu
+        --target-dir "$target/sanitizers/$name")
+    export RUSTFLAGS="-Zsanitizer=$name" WIRELOOM_ROUNDS_MAX=3
+    export TSAN_OPTIONS="suppressions=$PWD/ci/tsan.supp"
+    echo "== $name"
+    "${test[@]}" --no-run && bounded "$sanitizer_seconds" "$logs/sanitizer-$name.tests" "${test[@]}" --no-fail-fast
+    local rc=$?
+    unset RUSTFLAGS WIRELOOM_ROUNDS_MAX TSAN_OPTIONS
+    return $rc
+}

@@ -1,0 +1,32 @@
+# shellcheck shell=bash
+# Implementations of others, and the Ruby gem.
+
+step_h2spec() {
+    [ -x conformance/h2spec/run ] || { skip "no conformance/h2spec/run"; return; }
+    have h2spec || { skip "h2spec is not installed: go install github.com/summerwind/h2spec/cmd/h2spec@$h2spec"; return; }
+    # What the step unit has built.
+    test_workspace --no-run && WIRELOOM_BUILT=$target/debug conformance/h2spec/run
+}
+
+step_interop() {
+    [ -x conformance/interop/run ] || { skip "no conformance/interop/run"; return; }
+    test_workspace --no-run || return
+    WIRELOOM=$target/debug/wireloom conformance/interop/run | tee "$logs/interop.out"
+    local rc=${PIPESTATUS[0]}
+    grep '^skipped' "$logs/interop.out" | while read -r line; do say "$line"; done
+    [ "$rc" != 77 ] || { skip "none of the peers could be used"; return; }
+    return "$rc"
+}
+
+step_ruby() {
+    [ -x ruby/test/run ] || { skip "no ruby/test/run"; return; }
+    local target=$target/ruby
+    CARGO_TARGET_DIR=$target ruby/test/run || return
+    # The same RUBY as the Makefile's, or everything is built anew.
+    RUBY=$(ruby -e 'print RbConfig.ruby') cargo clippy --locked --release --manifest-path ruby/ext/wireloom/Cargo.toml --target-dir "$target" -- -D warnings
+}
+
+step_newest() {
+    [ -x ruby/test/newest ] || { skip "no ruby/test/newest"; return; }
+    ruby/test/newest "$target/newest"
+}

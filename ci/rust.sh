@@ -1,0 +1,61 @@
+# shellcheck shell=bash
+# Steps that need nothing but Rust.
+
+step_fmt() {
+    cargo fmt --version || { skip "rustfmt is not installed: rustup component add rustfmt"; return; }
+    cargo fmt --all --check || return
+    local outside
+    for outside in fuzz ruby/ext/wireloom; do
+        [ ! -d $outside ] || cargo fmt --manifest-path $outside/Cargo.toml --check || return
+    done
+}
+
+step_clippy() {
+    cargo clippy --version || { skip "clippy is not installed: rustup component add clippy"; return; }
+    cargo clippy --locked --workspace --all-targets -- -D warnings
+}
+
+# One set of flags, so that what other steps run is built once.
+test_workspace() { cargo test --locked "${workspace[@]}" --lib --bins --tests --examples "$@"; }
+
+step_layers() { cargo test --locked -p wireloom-testing --test layers; }
+
+step_unit() {
+    test_workspace --no-fail-fast
+    local rc=$?
+    # A test that this machine restricts.
+    grep -h '^limited: ' "$log" | while read -r line; do say "$line"; done
+    return $rc
+}
+
+step_doc() { cargo test --locked "${workspace[@]}" --doc --no-fail-fast; }
+
+step_rustdoc() { RUSTDOCFLAGS="-D warnings" cargo doc --locked "${workspace[@]}" --no-deps; }
+
+# The HTTP/2 core has no features.
+step_nostd() { cargo test --locked -p wireloom-ws --no-default-features --lib --tests --no-fail-fast; }
+
+step_bench() {
+    [ -d bench ] || { skip "no bench/"; return; }
+    cargo test --locked --profile smoke -p wireloom-bench --no-fail-fast
+    local tests=$?
+    cargo run --locked --profile smoke -p wireloom-bench -- --smoke && return $tests
+}
+
+step_fuzz() {
+    [ -f fuzz/Cargo.toml ] || { skip "no fuzz/"; return; }
+    have c++ || { skip "libFuzzer needs a C++ compiler: apt-get install build-essential"; return; }
+    # These builds share no flags with the workspace's.
+    cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz-check"
+}
+
+step_msrv() {
+    has_toolchain "$msrv" || { skip "Rust $msrv is not installed: rustup toolchain install $msrv --profile minimal"; return; }
+    rustup run "$msrv" cargo check --locked "${libraries[@]}" --all-features --target-dir "$target/msrv"
+}
+
+# The gem's package is a test of the step ruby.
+step_package() {
+    CARGO_PROFILE_DEV_DEBUG=0 cargo package --locked --allow-dirty --workspace --exclude wireloom-testing --exclude wireloom-bench \
+        --exclude wireloom-counts --target-dir "$target/package"
+}

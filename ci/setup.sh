@@ -1,0 +1,118 @@
+# shellcheck shell=bash
+# The step setup: finds out what is missing, asks once, and installs it.
+
+# The parts of the plan: arguments of rustup, one command a line; Debian packages; the same, for single peers of interop.
+rustup_commands() {
+    cargo fmt --version >/dev/null 2>&1 || echo "component add rustfmt"
+    cargo clippy --version >/dev/null 2>&1 || echo "component add clippy"
+    local target
+    for target in wasm32-unknown-unknown "${portable_targets[@]}" "${checked_targets[@]}"; do
+        has_target "$target" || echo "target add $target"
+    done
+    has_toolchain "$msrv" || echo "toolchain install $msrv --profile minimal"
+    has_toolchain "$nightly" src && cargo "+$nightly" miri --version >/dev/null 2>&1 \
+        || echo "toolchain install $nightly --profile minimal --component miri --component rust-src"
+    if [ -n "$counts_rust" ] && [ "$(uname -sm)" = "Linux x86_64" ]; then
+        local parts=(x86_64-unknown-linux-musl)
+        has_toolchain "$counts_rust" "${parts[@]}" \
+            || echo "toolchain install $counts_rust --profile minimal --target ${parts[*]}"
+        [[ $(rustc --version) != "rustc $counts_rust "* ]] || has_target "${parts[0]}" || echo "target add ${parts[0]}"
+    fi
+}
+
+debian_packages() {
+    have apt-get && have dpkg-query || return 0
+    have cc || echo build-essential
+    # Peers of the step interop.
+    have curl || echo curl
+    have h2load || echo nghttp2-client
+    have nghttpd || echo nghttp2-server
+    ! have python3 || python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
+    if [ -d bench ]; then
+        have pkg-config || echo pkg-config
+        has_header nghttp2/nghttp2.h || echo libnghttp2-dev
+        [ "$(uname -m)" != x86_64 ] || have valgrind || echo valgrind
+    fi
+    local package
+    if [ "$(uname -m)" = x86_64 ]; then
+        for package in "${portable_packages[@]}"; do has_package "$package" || echo "$package"; done
+    fi
+    if [ -d ruby ]; then
+        # A Ruby from elsewhere is the user's choice and builds the gem as well.
+        local ruby=(libclang-dev)
+        [ -n "$(command -v ruby | grep -v '^/usr/bin/')" ] \
+            || ruby+=(ruby ruby-dev ruby-minitest rake ruby-websocket-driver ruby-http-2
+                ruby-faye-websocket ruby-actioncable ruby-async puma)
+        [ "$(id -u)" != 0 ] || ruby+=(mmdebstrap)
+        for package in "${ruby[@]}"; do has_package "$package" || echo "$package"; done
+    fi
+}
+
+# Not every Debian derivative has these by these names: one that is missing must not fail the others.
+browsers() {
+    have apt-get && have node || return 0
+    have chromium || have chromium-browser || have google-chrome || echo chromium
+    have firefox-esr || have firefox || echo firefox-esr
+}
+
+# Whether to install, which is asked once.
+may_install() {
+    if [ "$consent" = ask ]; then
+        consent=no
+        if [ -t 0 ]; then
+            printf '   Install all of this? [Y/n] ' >&3
+            local answer
+            read -r answer
+            case $answer in '' | y | Y | yes) consent=yes ;; esac
+        fi
+    fi
+    [ "$consent" = yes ]
+}
+
+# Installs Debian packages where that is possible.
+debian() {
+    local as_root=()
+    [ "$(id -u)" = 0 ] || as_root=(sudo -n)
+    if ${as_root[@]+"${as_root[@]}"} true 2>/dev/null; then
+        ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive sh -c \
+            'apt-get update -q && apt-get install -qy --no-install-recommends "$@"' sh "$@" \
+            || say "apt could not install: $* (the steps that need them are skipped)"
+    else
+        say "apt needs root, or sudo without a password, to install: $* (the steps that need them are skipped)"
+    fi
+}
+
+step_setup() {
+    have cargo || { say "cargo is missing: install Rust from https://rustup.rs first"; return 1; }
+    local commands=() packages=() single=() line failed=0
+    mapfile -t commands < <(rustup_commands)
+    mapfile -t packages < <(debian_packages)
+    mapfile -t single < <(browsers)
+    local go_package=
+    if [ -x conformance/h2spec/run ] && have go && ! have h2spec; then
+        go_package=github.com/summerwind/h2spec/cmd/h2spec@$h2spec
+    fi
+    missing_tools
+
+    for line in ${commands[@]+"${commands[@]}"}; do say "missing: rustup $line"; done
+    [ ${#packages[@]} = 0 ] || say "missing: apt-get install ${packages[*]}"
+    [ ${#single[@]} = 0 ] || say "missing: apt-get install ${single[*]}"
+    [ -z "$go_package" ] || say "missing: go install $go_package"
+    for line in ${tools[@]+"${tools[@]}"}; do say "missing: cargo install --locked $line (the step tools)"; done
+    if [ ${#commands[@]} = 0 ] && [ ${#packages[@]} = 0 ] && [ ${#single[@]} = 0 ] && [ -z "$go_package" ] \
+        && [ ${#tools[@]} = 0 ]; then
+        return 0
+    fi
+    may_install || { say "nothing is installed: ./test --yes installs it; the steps that need it are skipped"; return 0; }
+
+    for line in ${commands[@]+"${commands[@]}"}; do
+        have rustup || { say "there is no rustup to run: rustup $line"; continue; }
+        # shellcheck disable=SC2086 # the words of one command
+        rustup $line || { say "failed: rustup $line"; [[ $line != component* ]] || failed=1; }
+    done
+    [ ${#packages[@]} = 0 ] || debian "${packages[@]}"
+    for line in ${single[@]+"${single[@]}"}; do debian "$line"; done
+    have cc || { say "no C compiler: Rust needs one to link"; failed=1; }
+    [ -z "$go_package" ] || go install "$go_package" || say "go could not install h2spec; its step is skipped"
+    return $failed
+}

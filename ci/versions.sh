@@ -1,0 +1,12 @@
+# shellcheck shell=bash disable=SC2034 # other files use these
+# Versions of the tools that ./test installs.
+
+# For Miri and the sanitizers.
+nightly=nightly-2026-05-20
+cargo_deny=0.20.2
+h2spec=v2.2.1+incompatible
+
+# The oldest Rust that the libraries promise, and the one of the instruction counts' baseline.
+msrv=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+counts_rust=$(sed -n 's/^rustc //p' bench/counts/baseline.txt 2>/dev/null)
+gungraun=$(sed -n 's/^gungraun = "=\(.*\)"$/\1/p' bench/counts/Cargo.toml 2>/dev/null)
