@@ -2,6 +2,7 @@
 # Other processors and systems.
 
 portable_targets=(aarch64-unknown-linux-gnu i686-unknown-linux-gnu s390x-unknown-linux-gnu)
+portable_seconds=120
 checked_targets=(x86_64-pc-windows-gnu aarch64-apple-darwin)
 # shellcheck disable=SC2034 # setup installs them
 portable_packages=(qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-i686-linux-gnu libc6-dev-i386-cross
@@ -27,10 +28,12 @@ step_portable() {
         fi
         name=${triple//-/_} name=${name^^} ran=$((ran + 1))
         echo "== $triple"
-        env "CARGO_TARGET_${name}_LINKER=$machine-linux-gnu-gcc" \
-            "CARGO_TARGET_${name}_RUNNER=qemu-${machine/i686/i386} -L /usr/$machine-linux-gnu" \
-            WIRELOOM_ROUNDS_MAX=3 cargo test --locked --target-dir "$target/portable" --target "$triple" "${cores[@]}" \
-            --lib --tests --no-fail-fast || failed=1
+        # Emulation is slow: optimized, and for a bounded time.
+        local test=(env "CARGO_TARGET_${name}_LINKER=$machine-linux-gnu-gcc"
+            "CARGO_TARGET_${name}_RUNNER=qemu-${machine/i686/i386} -L /usr/$machine-linux-gnu"
+            WIRELOOM_ROUNDS_MAX=3 CARGO_PROFILE_DEV_OPT_LEVEL=1
+            cargo test --locked --target-dir "$target/portable" --target "$triple" "${cores[@]}" --lib --tests)
+        "${test[@]}" --no-run && bounded "$portable_seconds" "$logs/portable-$machine.tests" "${test[@]}" --no-fail-fast || failed=1
     done
     for triple in "${checked_targets[@]}"; do
         if ! has_target "$triple"; then missing+=("rustup target add $triple"); continue; fi
