@@ -40,7 +40,7 @@ pub(crate) type OnSlow<'a> = &'a dyn Fn(&Client, Pushed);
 #[derive(Debug)]
 enum Phase {
     /// The history is being read: what is published meanwhile waits.
-    Recovering(Vec<Arc<Publication>>),
+    Recovering(Vec<(u64, Arc<Publication>)>),
     /// Publications are passed on as they come; without a position, gaps do not matter.
     Live,
     /// Publications are passed on as they come, and each must follow the one before.
@@ -106,13 +106,9 @@ impl Channels {
         first.iter().for_each(|reply| subscriber.client.send(reply));
         let phase = start.position.map_or(Phase::Live, Phase::Positioned);
         let Phase::Recovering(waiting) = std::mem::replace(&mut subscriber.phase, phase) else { return true };
-        waiting.iter().all(|publication| {
-            // What was published while the history was read may be in it already.
-            let is_new = match &subscriber.phase {
-                Phase::Positioned(position) => publication.offset > position.offset,
-                _ => true,
-            };
-            !is_new || subscriber.pass(&mut Encoded::new(channel, publication), on_slow)
+        // What was published while the history was read may be in it already.
+        waiting.iter().all(|(previous, publication)| {
+            subscriber.pass(&mut Encoded::new(channel, publication), *previous, on_slow)
         })
     }
 
@@ -131,6 +127,7 @@ impl Channels {
         &self,
         channel: &str,
         epoch: &str,
+        previous: u64,
         publication: &Arc<Publication>,
         on_slow: OnSlow<'_>,
     ) -> Vec<(Arc<Client>, usize)> {
@@ -142,10 +139,10 @@ impl Channels {
             if let Phase::Recovering(waiting) = &mut subscriber.phase
                 && waiting.len() < WAITING_MAX
             {
-                waiting.push(publication.clone());
+                waiting.push((previous, publication.clone()));
                 continue;
             }
-            if !subscriber.pass_at(&mut encoded, epoch, on_slow) {
+            if !subscriber.follow(&mut encoded, epoch, previous, on_slow) {
                 lost.push((subscriber.client.clone(), key));
             }
         }
@@ -189,29 +186,31 @@ impl Channels {
 }
 
 impl Subscriber {
-    /// Passes a publication on, if its place in the history fits. False when there is a gap before it.
-    fn pass_at(&mut self, encoded: &mut Encoded<'_>, epoch: &str, on_slow: OnSlow<'_>) -> bool {
+    /// Passes a publication on, if the subscription still follows the history that it is in. False when it cannot any more.
+    fn follow(&mut self, encoded: &mut Encoded<'_>, epoch: &str, previous: u64, on_slow: OnSlow<'_>) -> bool {
         match &self.phase {
             // More was published than is kept while the history is read.
-            Phase::Recovering(_) => return false,
-            Phase::Positioned(position) if position.epoch != epoch => return false,
-            Phase::Positioned(position) if encoded.publication.offset <= position.offset => return true,
-            _ => {}
+            Phase::Recovering(_) => false,
+            Phase::Positioned(position) if encoded.publication.offset > 0 && position.epoch != epoch => false,
+            _ => self.pass(encoded, previous, on_slow),
         }
-        self.pass(encoded, on_slow)
     }
 
-    fn pass(&mut self, encoded: &mut Encoded<'_>, on_slow: OnSlow<'_>) -> bool {
-        let message = encoded.get(self.client.format);
+    /// Passes a publication on, unless the subscriber has it. False when there is a gap before it.
+    fn pass(&mut self, encoded: &mut Encoded<'_>, previous: u64, on_slow: OnSlow<'_>) -> bool {
+        let offset = encoded.publication.offset;
         let pushed = match &mut self.phase {
-            Phase::Positioned(position) => {
-                if encoded.publication.offset != position.offset + 1 {
+            Phase::Positioned(position) if offset > 0 => {
+                if offset <= position.offset {
+                    return true;
+                }
+                if previous > position.offset {
                     return false;
                 }
-                position.offset += 1;
-                self.client.outbox.push(message)
+                position.offset = offset;
+                self.client.outbox.push(encoded.get(self.client.format))
             }
-            _ => self.client.outbox.push_droppable(message),
+            _ => self.client.outbox.push_droppable(encoded.get(self.client.format)),
         };
         if matches!(pushed, Pushed::Dropped | Pushed::Overflowed) {
             on_slow(&self.client, pushed);

@@ -473,8 +473,12 @@ pub(crate) fn retention(options: &ChannelOptions) -> Option<Retention> {
 }
 
 impl Delivery for Node {
-    fn deliver_publication(&self, channel: &str, epoch: &str, publication: &Arc<Publication>) {
-        let lost = self.channels.publish(channel, epoch, publication, &|client, pushed| {
+    fn retention(&self, channel: &str) -> Option<Retention> {
+        self.options(channel).as_ref().and_then(retention)
+    }
+
+    fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
+        let lost = self.channels.publish(channel, epoch, previous, publication, &|client, pushed| {
             self.note_slow(channel, client, pushed);
         });
         for (client, _) in lost {

@@ -1,6 +1,6 @@
 //! The paths of a hub, as a handler of a [`wireloom::Server`].
 
-use wireloom::{Request, Response, Upgrade, WebSocket};
+use wireloom::{Request, Response, Upgrade, WebSocket, WebSocketConfig};
 
 use crate::hub::{Hub, Origin};
 use crate::protocol::Encoding;
@@ -124,7 +124,11 @@ impl Hub {
 
     /// The handshake of a client whose origin may connect.
     fn upgrade(&self, request: &Request) -> Result<Upgrade, Response> {
-        let upgrade = request.websocket()?;
+        let mut config = WebSocketConfig::default();
+        let len_max = self.0.settings().config.client.message_len_max as u64;
+        config.core.limits.message_len_max = len_max;
+        config.core.limits.frame_len_max = len_max;
+        let upgrade = request.websocket()?.config(config);
         let handshake = upgrade.request();
         match handshake.origin() {
             Some(origin) if !self.allows(origin, handshake.host()) => {

@@ -86,7 +86,7 @@ impl MemoryEngine {
             let position = log.position();
             // The lock of the history is held, so that publications are delivered in the order of their offsets.
             if let Some(delivery) = delivery {
-                delivery.deliver_publication(channel, &position.epoch, &publication);
+                delivery.deliver_publication(channel, &position.epoch, position.offset - 1, &publication);
             }
             position
         })
@@ -182,7 +182,7 @@ impl Engine for MemoryEngine {
     ) -> EngineFuture<'a, Position> {
         let Some(retention) = retention else {
             if let Some(delivery) = self.delivery() {
-                delivery.deliver_publication(channel, "", &Arc::new(publication));
+                delivery.deliver_publication(channel, "", 0, &Arc::new(publication));
             }
             return ready(Ok(Position::default()));
         };

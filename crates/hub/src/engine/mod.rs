@@ -2,11 +2,15 @@
 
 mod disk;
 mod memory;
+#[cfg(feature = "nats")]
+mod nats;
 
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
@@ -14,6 +18,8 @@ use crate::protocol::{ClientInfo, Publication};
 
 pub use disk::{DiskEngine, DiskError};
 pub use memory::MemoryEngine;
+#[cfg(feature = "nats")]
+pub use nats::NatsEngine;
 
 /// What an engine's operation returns.
 pub type EngineFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
@@ -49,7 +55,7 @@ pub enum Membership {
 }
 
 /// A command of the server API to the connections of a user, wherever they are.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Control {
     /// The user.
     pub user: String,
@@ -60,7 +66,7 @@ pub struct Control {
 }
 
 /// What a [`Control`] does.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Action {
     /// Ends the connections, but not the one named by `except`.
     Disconnect {
@@ -91,14 +97,17 @@ pub enum Action {
 /// The receiving end of an engine: the hub of this node.
 pub trait Delivery: Send + Sync {
     /// A publication for this node's subscribers. The publications of a channel with history come in the order of their
-    /// offsets and without gaps; `epoch` is that of its history, empty without one.
-    fn deliver_publication(&self, channel: &str, epoch: &str, publication: &Arc<Publication>);
+    /// offsets; `previous` is the offset of the one before, or 0 when that is not kept any more; `epoch` is that of the history.
+    /// A publication that is in no history has offset 0.
+    fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>);
     /// A client joined or left.
     fn deliver_membership(&self, channel: &str, membership: &Membership);
     /// The history of a channel is no longer the one that its subscribers follow.
     fn deliver_history_lost(&self, channel: &str);
     /// A command of the server API.
     fn deliver_control(&self, control: &Control);
+    /// How much of a channel's history is kept; `None` when it has none.
+    fn retention(&self, channel: &str) -> Option<Retention>;
 }
 
 /// Where histories and presence are kept, and how publications reach the other nodes.
