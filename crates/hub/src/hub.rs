@@ -223,6 +223,15 @@ impl Hub {
         self.0.publish(channel, publication, options.skip_history).await
     }
 
+    /// Removes the history of a channel. Its subscribers start again from a new position; clients that return cannot recover.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub async fn remove_history(&self, channel: &str) -> Result<(), EngineError> {
+        self.0.start();
+        self.0.engine.remove_history(channel).await
+    }
+
     /// Replaces the configuration. Connections stay; namespaces and tokens are judged by the new one from now on.
     ///
     /// # Errors
