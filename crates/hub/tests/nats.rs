@@ -66,7 +66,10 @@ impl Nats {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
-        Node::start(Hub::builder().config(HubConfig::from_toml(CONFIG).unwrap()).engine(engine).build().unwrap()).await
+        Node::start(
+            Hub::builder().config(HubConfig::from_toml(CONFIG).unwrap()).engine(engine).build().unwrap(),
+        )
+        .await
     }
 }
 
@@ -166,7 +169,8 @@ fn recover(at: &Value) -> Value {
 }
 
 fn payloads(publications: &[Value]) -> Vec<u64> {
-    let payload = |publication: &Value| publication["data"].as_u64().unwrap_or_else(|| panic!("{publication}"));
+    let payload =
+        |publication: &Value| publication["data"].as_u64().unwrap_or_else(|| panic!("{publication}"));
     publications.iter().map(payload).collect()
 }
 
