@@ -72,8 +72,11 @@ impl std::fmt::Debug for NatsEngine {
 pub(super) struct Nats {
     pub(super) client: Client,
     pub(super) jetstream: jetstream::Context,
-    streams: Mutex<HashMap<(usize, u64), Arc<OnceCell<stream::Stream>>>>,
+    streams: Mutex<Streams>,
 }
+
+/// The streams that this node has used, by the number of publications and the seconds that they keep.
+type Streams = HashMap<(usize, u64), Arc<OnceCell<stream::Stream>>>;
 
 /// A channel with subscribers on this node.
 struct Followed {
