@@ -224,14 +224,14 @@ async fn a_room_tells_all_its_members() {
         let url = url.clone();
         tokio::spawn(async move { connect(&[&url, "--expect", "hello", "--timeout", "30"], "").await.0 })
     };
-    while !serving.get("/metrics").await.contains("wireloom_rooms_open 1\n") {
+    while !serving.get("/metrics").await.contains("wireloom_channels_open 1\n") {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let elsewhere = connect(&[&serving.url("/rooms/other"), "--send", "not you", "--count", "1"], "").await;
     assert_eq!(elsewhere.0, 0);
     let (code, ..) = connect(&[&url, "--send", "hello", "--expect", "hello", "--timeout", "30"], "").await;
     assert_eq!((code, listen.await.unwrap()), (0, 0));
-    while !serving.get("/metrics").await.contains("wireloom_rooms_open 0\n") {
+    while !serving.get("/metrics").await.contains("wireloom_channels_open 0\n") {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -641,7 +641,7 @@ async fn a_client_that_does_not_read_is_slow_after_a_while() {
 // More than may wait at once, said by one who hears it too, while another does not listen.
 #[tokio::test]
 async fn a_room_holds_no_more_than_it_may() {
-    let serving = serve(&["--max-room-queue", "100K", "--slow-timeout", "1s"]).await;
+    let serving = serve(&[]).await;
     let url = serving.url("/rooms/loud");
     let deaf = wireloom::connect(&url).await.unwrap();
     let (mut sender, mut receiver) = wireloom::connect(&url).await.unwrap().split();

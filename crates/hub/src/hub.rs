@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::auth::Verifier;
 use crate::channels::{Channels, end_subscription};
@@ -464,11 +464,12 @@ impl Node {
             Pushed::Dropped => self.metrics.dropped.increment(),
             Pushed::Overflowed => {
                 self.metrics.evicted_slow.increment();
-                info!(
+                warn!(
+                    reason = "slow",
                     channel,
                     client = client.id,
                     user = client.user(),
-                    "disconnecting a slow client: its queue is full"
+                    "client evicted: its queue is full"
                 );
             }
             Pushed::Queued | Pushed::Ended => {}

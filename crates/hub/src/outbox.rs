@@ -124,6 +124,16 @@ impl Outbox {
         }
     }
 
+    /// Ready once the connection is being ended; registers the task until then.
+    pub(crate) fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut queue = lock(&self.queue);
+        if queue.end.is_some() {
+            return Poll::Ready(());
+        }
+        queue.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
     /// Moves everything that waits to `into`, or registers the task when nothing does.
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<PreparedMessage>) -> Poll<Taken> {
         let mut queue = lock(&self.queue);

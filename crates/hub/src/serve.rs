@@ -45,9 +45,9 @@ impl Hub {
 
     fn open_protocol(&self, request: &Request) -> Response {
         let upgrade = match self.upgrade(request) {
-            Ok(upgrade) => {
-                upgrade.subprotocols(&[Encoding::PROTOBUF_SUBPROTOCOL, Encoding::JSON_SUBPROTOCOL])
-            }
+            Ok(upgrade) => upgrade
+                .subprotocols(&[Encoding::PROTOBUF_SUBPROTOCOL, Encoding::JSON_SUBPROTOCOL])
+                .config(self.websocket_config()),
             Err(refusal) => return refusal,
         };
         let origin = upgrade.request().origin().map(str::to_owned);
@@ -60,6 +60,15 @@ impl Hub {
             };
             transport::protocol(node, socket, Origin { peer, origin, encoding })
         })
+    }
+
+    /// A command is not as long as a message of a room may be.
+    fn websocket_config(&self) -> WebSocketConfig {
+        let mut config = WebSocketConfig::default();
+        let len_max = self.0.settings().config.client.message_len_max as u64;
+        config.core.limits.message_len_max = len_max;
+        config.core.limits.frame_len_max = len_max;
+        config
     }
 
     async fn open_event_stream(&self, request: &mut Request) -> Response {
@@ -124,11 +133,7 @@ impl Hub {
 
     /// The handshake of a client whose origin may connect.
     fn upgrade(&self, request: &Request) -> Result<Upgrade, Response> {
-        let mut config = WebSocketConfig::default();
-        let len_max = self.0.settings().config.client.message_len_max as u64;
-        config.core.limits.message_len_max = len_max;
-        config.core.limits.frame_len_max = len_max;
-        let upgrade = request.websocket()?.config(config);
+        let upgrade = request.websocket()?;
         let handshake = upgrade.request();
         match handshake.origin() {
             Some(origin) if !self.allows(origin, handshake.host()) => {

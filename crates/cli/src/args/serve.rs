@@ -16,7 +16,12 @@ over both.
 Routes:
   /             a page that lists the routes
   /echo         sends each message back, or the body of a POST
-  /rooms/NAME   sends each message to all members of the room
+  /rooms/NAME   sends each message to all members of the room: the channel rooms:NAME
+  /connection/websocket
+                channels for Centrifugal clients, in JSON or Protobuf
+  /connection/uni_sse
+                channels as server-sent events
+  /api/METHOD   the server API of channels, if --hub has a key for it
   /sink         counts and discards messages, or the body of a POST
   /source       sends messages, or the body of the response to a GET:
                 ?size=BYTES (1024)
@@ -89,6 +94,8 @@ pub(crate) struct Serve {
     pub(crate) log_level: LogLevel,
 
     #[command(flatten)]
+    pub(crate) channels: Channels,
+    #[command(flatten)]
     pub(crate) compression: Compression,
     #[command(flatten)]
     pub(crate) http: HttpLimits,
@@ -113,6 +120,21 @@ pub(crate) enum LogLevel {
     Info,
     Debug,
     Trace,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Channels")]
+pub(crate) struct Channels {
+    /// The configuration of channels, clients, tokens and the server API (TOML); read again on SIGHUP. Without it everyone may
+    /// join rooms
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hub: Option<PathBuf>,
+    /// Keep the histories of channels in this directory, so that they survive a restart
+    #[arg(long, value_name = "DIR", conflicts_with = "nats")]
+    pub(crate) data: Option<PathBuf>,
+    /// Share channels with the other nodes that are connected to this NATS server; it needs JetStream
+    #[arg(long, value_name = "URL")]
+    pub(crate) nats: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -206,12 +228,6 @@ pub(crate) struct WebSocketLimits {
     /// Disconnect clients that have been silent for this long; three times --ping by default
     #[arg(long, value_name = "TIME", value_parser = value::time, requires = "ping")]
     pub(crate) dead_after: Option<Duration>,
-    /// How many messages a member of a room may fall behind before it is closed with 1013
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = value::count)]
-    pub(crate) max_room_lag: usize,
-    /// Bytes that may be queued for all members of a room together; when they are, publishers wait
-    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = value::memory)]
-    pub(crate) max_room_queue: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

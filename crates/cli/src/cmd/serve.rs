@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tracing::{error, info, warn};
 use wireloom::{
@@ -16,6 +17,11 @@ use crate::routes::Routes;
 use crate::signals::Signals;
 use crate::terminal;
 use crate::{descriptors, log};
+
+mod hub;
+
+/// How long the clients of the hub may take to leave before all connections are closed.
+const HUB_GRACE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(args: &Serve) -> Exit {
     log::init(args.log, args.log_level);
@@ -39,7 +45,8 @@ pub(crate) fn run(args: &Serve) -> Exit {
 
 async fn serve(args: &Serve) -> Result<(), String> {
     let config = args.config();
-    let routes = Arc::new(Routes::new(args));
+    let hub = hub::build(&args.channels).await?;
+    let routes = Arc::new(Routes::new(args, hub.clone()));
     let mut servers = Vec::new();
     let mut listening = Vec::new();
     let mut add = |server: Server, is_tls: bool| {
@@ -79,6 +86,7 @@ async fn serve(args: &Serve) -> Result<(), String> {
     let admin_address = admin.as_ref().and_then(|server| server.local_addr().ok());
     let admin_handle = admin.as_ref().map(Server::handle);
     let mut signals = Signals::new().map_err(|error| error.to_string())?;
+    hub::reload_on_hangup(&hub, &args.channels).map_err(|error| error.to_string())?;
     match args.log {
         // The standard output may be closed.
         LogFormat::Text => drop(announce(&listening, admin_address, args)),
@@ -92,6 +100,11 @@ async fn serve(args: &Serve) -> Result<(), String> {
     tokio::spawn(async move {
         signals.recv().await;
         info!("shutting down; another signal disconnects at once");
+        // Before the servers, which would close the connections of the hub with a code that does not say where to go.
+        tokio::select! {
+            () = hub.shut_down(HUB_GRACE) => {}
+            () = signals.recv() => {}
+        }
         handles.iter().for_each(ServerHandle::shut_down);
         signals.recv().await;
         warn!("disconnecting the remaining clients");

@@ -47,8 +47,6 @@ impl Moved {
 /// Why the server ended a WebSocket on its own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Eviction {
-    /// A member fell too far behind its room.
-    RoomLag,
     /// The client did not read what was sent to it.
     Slow,
     /// The client did not answer pings.
@@ -58,11 +56,10 @@ pub(super) enum Eviction {
 }
 
 impl Eviction {
-    pub(super) const ALL: [Self; 4] = [Self::RoomLag, Self::Slow, Self::Silent, Self::Limit];
+    pub(super) const ALL: [Self; 3] = [Self::Slow, Self::Silent, Self::Limit];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::RoomLag => "room_lag",
             Self::Slow => "slow",
             Self::Silent => "silent",
             Self::Limit => "limit",

@@ -4,6 +4,7 @@ use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
 
 use wireloom::server::ServerStats;
+use wireloom_hub::HubStats;
 
 use super::Routes;
 use super::figures::{BUCKETS, Histogram, Traffic};
@@ -55,11 +56,35 @@ pub(super) fn page(routes: &Routes) -> String {
     let mut page = Page::default();
     server(&mut page, routes);
     websockets(&mut page, routes);
-    page.gauge("rooms_open", "Rooms that have members.", routes.rooms.len());
+    hub(&mut page, &routes.hub.stats());
     page.counter("sink_messages_total", "Messages and bodies received by /sink.", routes.sunk.messages());
     page.counter("sink_bytes_total", "Bytes received by /sink.", routes.sunk.bytes());
     process(&mut page, routes.start_time);
     page.0
+}
+
+/// Channels and their clients, rooms among them.
+fn hub(page: &mut Page, stats: &HubStats) {
+    page.gauge("channels_open", "Channels that have subscribers.", stats.channels);
+    page.gauge("hub_clients_open", "Connections to the hub.", stats.clients);
+    page.counter("hub_connections_total", "Connections to the hub that were established.", stats.connected);
+    page.counter("hub_publications_total", "Publications on this node.", stats.publications);
+    page.counter("hub_publications_dropped_total", "Publications dropped for slow clients.", stats.dropped);
+    page.counter("hub_recovered_total", "Clients that recovered everything they missed.", stats.recovered);
+    page.counter(
+        "hub_unrecovered_total",
+        "Clients that were told that they cannot recover.",
+        stats.unrecovered,
+    );
+    page.counter("hub_refused_total", "Commands that were refused.", stats.refused);
+    page.begin("wireloom_hub_evictions_total", "counter", "Clients that the hub disconnected, by reason.");
+    for (reason, count) in [
+        ("slow", stats.evicted_slow),
+        ("bad_request", stats.bad_requests),
+        ("too_many_requests", stats.rate_limited),
+    ] {
+        page.sample("wireloom_hub_evictions_total", &format!("{{reason=\"{reason}\"}}"), count);
+    }
 }
 
 fn server(page: &mut Page, routes: &Routes) {

@@ -3,7 +3,6 @@
 mod figures;
 mod metrics;
 mod process;
-mod rooms;
 mod source;
 mod websocket;
 
@@ -13,10 +12,10 @@ use std::time::{Instant, SystemTime};
 
 use tracing::debug;
 use wireloom::{CloseCode, IntoResponse, Request, Response, ServerHandle};
+use wireloom_hub::Hub;
 
 use crate::args::Serve;
 use figures::Figures;
-use rooms::Rooms;
 use source::Source;
 use websocket::{Client, Service};
 
@@ -27,7 +26,7 @@ pub(crate) struct Routes {
     /// `/metrics` has an address of its own.
     has_admin: bool,
     figures: Arc<Figures>,
-    rooms: Arc<Rooms>,
+    hub: Hub,
     sunk: Arc<Sunk>,
     servers: OnceLock<Vec<ServerHandle>>,
     /// In seconds since 1970.
@@ -58,13 +57,13 @@ impl Sunk {
 
 impl Routes {
     /// The routes as the arguments choose them.
-    pub(crate) fn new(args: &Serve) -> Self {
+    pub(crate) fn new(args: &Serve, hub: Hub) -> Self {
         let start_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
             buffers_bodies: args.http.max_body.is_some(),
             has_admin: args.admin.is_some(),
             figures: Arc::new(Figures::new()),
-            rooms: Rooms::new(args.websocket.max_room_lag, args.websocket.max_room_queue),
+            hub,
             sunk: Arc::default(),
             servers: OnceLock::new(),
             start_time: start_time.map_or(0, |since| since.as_secs()),
@@ -125,10 +124,7 @@ impl Routes {
                     Response::text(400, "size, rate and count are whole numbers; size is at most 16777216\n")
                 }
             },
-            path => match path.strip_prefix("/rooms/").and_then(|name| self.rooms.member(name)) {
-                Some(member) => self.open(request, Service::Room(member)),
-                None => Response::not_found(),
-            },
+            _ => self.hub.answer_own(request).await.unwrap_or_else(Response::not_found),
         }
     }
 
@@ -167,7 +163,7 @@ impl Routes {
                 upgrade.on_open(move |mut socket| async move {
                     let opened = Instant::now();
                     figures.handshakes.record(opened - begin);
-                    let client = Client { socket: &mut socket, peer, version, figures: &figures };
+                    let client = Client { socket: &mut socket, version, figures: &figures };
                     if let Err(error) = service.run(client).await {
                         figures.evict_for(&error, peer);
                     }

@@ -1,7 +1,6 @@
 //! What the routes do with an open WebSocket.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -9,7 +8,6 @@ use wireloom::{Error, Message, Receiver, Version, WebSocket};
 
 use super::Sunk;
 use super::figures::{Figures, Tally};
-use super::rooms::Member;
 use super::source::Source;
 
 /// Which route opened it.
@@ -17,13 +15,11 @@ pub(super) enum Service {
     Echo,
     Sink(Arc<Sunk>),
     Source(Source),
-    Room(Member),
 }
 
 /// An open WebSocket, and the figures that it adds to.
 pub(super) struct Client<'a> {
     pub(super) socket: &'a mut WebSocket,
-    pub(super) peer: SocketAddr,
     pub(super) version: Version,
     pub(super) figures: &'a Figures,
 }
@@ -39,7 +35,6 @@ impl Service {
             Self::Sink(sunk) => sink(client, &sunk).await,
             // Boxed, so that the future of an idle echo stays small.
             Self::Source(source) => Box::pin(source.run(client)).await,
-            Self::Room(member) => Box::pin(member.run(client)).await,
         }
     }
 }

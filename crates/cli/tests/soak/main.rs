@@ -99,7 +99,7 @@ mod soak {
         let released = tokio::time::timeout(Duration::from_secs(40), released).await;
         assert!(released.is_ok(), "{} descriptors, {descriptors} at first", serving.descriptors());
         assert_eq!(serving.metric("websockets_open").await, 0);
-        assert_eq!(serving.metric("rooms_open").await, 0);
+        assert_eq!(serving.metric("channels_open").await, 0);
         println!("{} KiB in the end", serving.resident() >> 10);
         serving.end().await;
         println!("ok");

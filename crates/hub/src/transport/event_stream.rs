@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tracing::info;
+use tracing::warn;
 use wireloom::{Body, BodySender, PreparedMessage, Response};
 
 use super::leaving::Leaving;
@@ -54,7 +54,7 @@ async fn run(
                         Ok(Err(_)) => return Disconnect::ConnectionClosed,
                         Err(_) => {
                             node.metrics.evicted_slow.increment();
-                            info!(client = client.id, user = client.user(), "disconnecting a slow client: it does not read");
+                            warn!(reason = "slow", client = client.id, user = client.user(), "client evicted: it does not read");
                             return Disconnect::Slow;
                         }
                     }

@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket};
 
 use super::leaving::Leaving;
@@ -26,13 +26,13 @@ pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Origin)
     let (mut sender, mut receiver) = socket.split();
     let client = match node.accept(Format::Protocol(origin.encoding)) {
         Ok(client) => client,
-        Err(reason) => return close(&mut sender, &reason).await,
+        Err(reason) => return close(&mut sender, Format::Protocol(origin.encoding), &reason).await,
     };
     let mut leaving = Leaving::new(&node, &client);
     let session = Box::new(Session::new(node.clone(), client.clone(), origin));
     let reason = run(&node, &client, &mut sender, &mut receiver, Work::Idle(session)).await;
     leaving.reason = reason.clone();
-    finish(&mut sender, &mut receiver, &reason).await;
+    finish(&mut sender, &mut receiver, client.format, &reason).await;
     leaving.forget().await;
 }
 
@@ -130,7 +130,11 @@ async fn write(
         Poll::Ready(written) => Ok(written),
         Poll::Pending => {
             let queue_time_max = node.settings().config.client.queue_time_max;
-            tokio::time::timeout(queue_time_max, writing).await
+            tokio::select! {
+                written = tokio::time::timeout(queue_time_max, writing) => written,
+                // What ends a connection does not wait for a client that does not read.
+                () = poll_fn(|cx| client.outbox.poll_ended(cx)) => return Ok(()),
+            }
         }
     };
     match written {
@@ -141,20 +145,41 @@ async fn write(
         }
         Err(_) => {
             node.metrics.evicted_slow.increment();
-            info!(client = client.id, user = client.user(), "disconnecting a slow client: it does not read");
+            warn!(
+                reason = "slow",
+                client = client.id,
+                user = client.user(),
+                "client evicted: it does not read"
+            );
             Err(Disconnect::Slow)
         }
     }
 }
 
-async fn close(sender: &mut Sender, reason: &Disconnect) {
+/// The close code for a client that does not know those of the protocol.
+fn bare_code(reason: &Disconnect) -> CloseCode {
+    match reason {
+        Disconnect::ConnectionClosed => CloseCode::NORMAL,
+        Disconnect::Shutdown => CloseCode::GOING_AWAY,
+        Disconnect::PermissionDenied => CloseCode::POLICY_VIOLATION,
+        Disconnect::Internal => CloseCode::INTERNAL_ERROR,
+        Disconnect::Custom { code, .. } => CloseCode::new(*code),
+        _ => CloseCode::TRY_AGAIN_LATER,
+    }
+}
+
+async fn close(sender: &mut Sender, format: Format, reason: &Disconnect) {
+    let code = match format {
+        Format::Bare => bare_code(reason),
+        _ => CloseCode::new(reason.code()),
+    };
     // The connection may have ended already, or the application chose a code that no Close frame can carry.
-    let _ = sender.close(CloseCode::new(reason.code()), reason.reason()).await;
+    let _ = sender.close(code, reason.reason()).await;
 }
 
 /// The closing handshake. The core bounds how long it may take.
-async fn finish(sender: &mut Sender, receiver: &mut Receiver, reason: &Disconnect) {
-    close(sender, reason).await;
+async fn finish(sender: &mut Sender, receiver: &mut Receiver, format: Format, reason: &Disconnect) {
+    close(sender, format, reason).await;
     while let Ok(Some(_)) = receiver.recv().await {}
 }
 
@@ -163,12 +188,12 @@ pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, channel: String) {
     let (mut sender, mut receiver) = socket.split();
     let client = match node.accept(Format::Bare) {
         Ok(client) => client,
-        Err(reason) => return close(&mut sender, &reason).await,
+        Err(reason) => return close(&mut sender, Format::Bare, &reason).await,
     };
     let mut leaving = Leaving::new(&node, &client);
     let reason = run_bare(&node, &client, &mut sender, &mut receiver, &channel).await;
     leaving.reason = reason.clone();
-    finish(&mut sender, &mut receiver, &reason).await;
+    finish(&mut sender, &mut receiver, client.format, &reason).await;
     leaving.forget().await;
 }
 

@@ -1,0 +1,79 @@
+//! The hub of `wireloom serve`.
+
+use std::io;
+
+use tracing::{error, info};
+use wireloom_hub::engine::{DiskEngine, NatsEngine};
+use wireloom_hub::{Hub, HubConfig};
+
+use crate::args::Channels;
+
+/// Without a file: everyone may connect, and join rooms, which keep a short history.
+const DEFAULT: &str = r#"
+client.anonymous = true
+
+[[namespace]]
+name = "rooms"
+subscribe = "anyone"
+publish = "anyone"
+presence = true
+presence_access = "anyone"
+join_leave = true
+history_size = 100
+history_ttl = "10m"
+history_access = "anyone"
+"#;
+
+/// Channels with a history that one node keeps.
+const CHANNELS_MAX: usize = 100_000;
+
+/// The hub that the arguments choose.
+///
+/// # Errors
+/// In words: the file cannot be read or used, the directory is in use, NATS cannot be reached.
+pub(super) async fn build(args: &Channels) -> Result<Hub, String> {
+    let builder = Hub::builder().config(config(args)?);
+    let builder = match (&args.data, &args.nats) {
+        (Some(directory), _) => {
+            let engine =
+                DiskEngine::open(directory, CHANNELS_MAX).map_err(|error| format!("--data {error}"))?;
+            builder.engine(engine)
+        }
+        (None, Some(url)) => {
+            builder.engine(NatsEngine::connect(url).await.map_err(|error| format!("--nats {url}: {error}"))?)
+        }
+        (None, None) => builder,
+    };
+    builder.build().map_err(|error| format!("--hub: {error}"))
+}
+
+fn config(args: &Channels) -> Result<HubConfig, String> {
+    let Some(file) = &args.hub else {
+        return HubConfig::from_toml(DEFAULT).map_err(|error| error.to_string());
+    };
+    let named = |error: &dyn std::fmt::Display| format!("--hub {}: {error}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|error| named(&error))?;
+    HubConfig::from_toml(&text).map_err(|error| named(&error))
+}
+
+/// Reads the file again on SIGHUP. A file that cannot be used changes nothing.
+#[cfg(unix)]
+pub(super) fn reload_on_hangup(hub: &Hub, args: &Channels) -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hangups = signal(SignalKind::hangup())?;
+    let (hub, args) = (hub.clone(), args.clone());
+    tokio::spawn(async move {
+        while hangups.recv().await.is_some() {
+            match config(&args).and_then(|config| hub.reload(config).map_err(|error| error.to_string())) {
+                Ok(()) => info!("the configuration of channels was loaded again"),
+                Err(error) => error!("the configuration of channels stays as it was: {error}"),
+            }
+        }
+    });
+    Ok(())
+}
+
+#[cfg(not(unix))]
+pub(super) fn reload_on_hangup(_: &Hub, _: &Channels) -> io::Result<()> {
+    Ok(())
+}
