@@ -202,7 +202,6 @@ impl Registry {
 pub(crate) struct Seat {
     registry: Arc<Registry>,
     key: usize,
-    #[allow(dead_code, reason = "read by the parts that report memory")]
     account: Account,
 }
 
@@ -212,7 +211,6 @@ impl Seat {
     }
 
     /// The memory of the connection.
-    #[allow(dead_code, reason = "read by the parts that report memory")]
     pub(crate) fn account(&self) -> &Account {
         &self.account
     }
@@ -228,6 +226,7 @@ impl Seat {
             }
         }
         socket.count_slow_in(self.registry.counters.slow.clone());
+        socket.set_account(&self.account);
         if self.registry.phase() > Phase::Serving {
             socket.go_away(CloseCode::GOING_AWAY, "the server is shutting down");
         }

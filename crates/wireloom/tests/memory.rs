@@ -7,20 +7,34 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use wireloom::{Error, Request, Response, Server, ServerConfig, ServerHandle};
+use wireloom::{
+    CloseCode, Connector, DeflateConfig, Error, Request, Response, Server, ServerConfig, ServerHandle,
+};
 
 const MEMORY_MAX: usize = 8 << 20;
 
 async fn handle(mut request: Request) -> Result<Response, Error> {
     Ok(match request.path() {
+        "/socket" => match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(async |mut socket| {
+                while let Ok(Some(message)) = socket.recv().await {
+                    let len = message.as_bytes().len().to_string();
+                    if socket.send(len).await.is_err() {
+                        break;
+                    }
+                }
+            }),
+            Err(refusal) => refusal,
+        },
         "/whole" => Response::text(200, request.bytes().await?.len().to_string()),
         _ => Response::text(200, "hello\n"),
     })
 }
 
-async fn serve() -> (SocketAddr, ServerHandle) {
+async fn serve(memory_max: usize) -> (SocketAddr, ServerHandle) {
     let mut config = ServerConfig::default();
-    config.memory_max = MEMORY_MAX;
+    config.memory_max = memory_max;
+    config.deflate = Some(DeflateConfig::default());
     config.body_len_max = 64 << 20;
     config.body_timeout = Duration::from_secs(5);
     let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
@@ -41,7 +55,7 @@ async fn watch(server: &ServerHandle, mut done: impl FnMut(&wireloom::MemoryStat
     let begin = Instant::now();
     loop {
         let memory = server.stats().memory;
-        assert!(memory.total <= MEMORY_MAX, "{memory:?}");
+        assert!(memory.total <= memory.max, "{memory:?}");
         if done(&memory) {
             return;
         }
@@ -54,7 +68,7 @@ async fn watch(server: &ServerHandle, mut done: impl FnMut(&wireloom::MemoryStat
 #[tokio::test]
 async fn bodies_stay_under_the_limit() {
     const LEN: usize = 4 << 20;
-    let (address, server) = serve().await;
+    let (address, server) = serve(MEMORY_MAX).await;
     let clients: Vec<_> = (0..16)
         .map(|_| {
             tokio::spawn(async move {
@@ -95,4 +109,77 @@ async fn bodies_stay_under_the_limit() {
     }
     assert!(refused > 0);
     watch(&server, |memory| memory.total == 0).await;
+}
+
+// 16 messages of 16 KiB that inflate to 16 MiB each, where 48 MiB are allowed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn inflated_messages_stay_under_the_limit() {
+    const LEN: usize = 16 << 20;
+    let (address, server) = serve(48 << 20).await;
+    let url = format!("ws://{address}/socket");
+    let message = bytes::Bytes::from(vec![0; LEN]);
+    let clients: Vec<_> = (0..16)
+        .map(|_| {
+            let (url, message) = (url.clone(), message.clone());
+            tokio::spawn(async move {
+                let connector = Connector::new().deflate(DeflateConfig::default());
+                let mut socket = connector.connect(&url).await.unwrap();
+                // A server that closes meanwhile takes no more.
+                let _ = socket.send(message).await;
+                let answer = socket.recv_owned().await;
+                match answer {
+                    Ok(Some(answer)) => {
+                        assert_eq!(answer.as_text(), Some(&*LEN.to_string()));
+                        None
+                    }
+                    _ => Some(socket.end().unwrap().code()),
+                }
+            })
+        })
+        .collect();
+    let watching = tokio::spawn({
+        let server = server.clone();
+        async move { watch(&server, |memory| memory.inflated > 0).await }
+    });
+    let mut other = wireloom::connect(&url).await.unwrap();
+    let mut answered = 0;
+    let mut refused = 0;
+    for client in clients {
+        other.send("hello").await.unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(30), other.recv()).await.unwrap();
+        assert_eq!(answer.unwrap().unwrap().as_text(), Some("5"));
+        assert!(server.stats().memory.total <= 48 << 20);
+        match tokio::time::timeout(Duration::from_secs(120), client).await.unwrap().unwrap() {
+            None => answered += 1,
+            Some(code) => {
+                assert_eq!(code, CloseCode::TRY_AGAIN_LATER);
+                refused += 1;
+            }
+        }
+    }
+    println!("{answered} answered, {refused} refused with 1013");
+    assert!(answered > 0);
+    watching.await.unwrap();
+    drop(other);
+    watch(&server, |memory| memory.total == 0).await;
+}
+
+// Frame headers that announce 1 MiB, with a few bytes behind them.
+#[tokio::test]
+async fn announced_lengths_cost_nothing() {
+    let (address, server) = serve(MEMORY_MAX).await;
+    let mut clients = Vec::new();
+    for _ in 0..400 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = "GET /socket HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        assert_eq!(status(&mut stream).await, 101);
+        let header = [0x82, 0xff, 0, 0, 0, 0, 0, 0x10, 0, 0, 1, 2, 3, 4];
+        stream.write_all(&[&header[..], &[7; 10]].concat()).await.unwrap();
+        clients.push(stream);
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let memory = server.stats().memory;
+    assert_eq!((memory.total, server.stats().websockets_open), (0, 400), "{memory:?}");
 }

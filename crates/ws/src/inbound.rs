@@ -110,6 +110,12 @@ impl Inbound {
         self.receiver.memory_len()
     }
 
+    /// Bounds a compressed message from now on, within [`Limits::message_len_max`](crate::Limits::message_len_max). A driver that
+    /// is short of memory lowers it before [`handle_input`](Self::handle_input), which may inflate all of it in one call.
+    pub fn set_inflated_max(&mut self, max: usize) {
+        self.receiver.set_inflated_max(max);
+    }
+
     /// Whether permessage-deflate was negotiated.
     #[inline]
     pub fn is_compressed(&self) -> bool {

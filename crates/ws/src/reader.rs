@@ -420,6 +420,11 @@ impl Reader {
         self.inbound.receiver_mut().take_memory()
     }
 
+    /// See [`Inbound::set_inflated_max`].
+    pub fn set_inflated_max(&mut self, max: usize) {
+        self.inbound.set_inflated_max(max);
+    }
+
     /// See [`Inbound::take_codec`].
     pub fn take_codec(&mut self, pool: &mut DeflatePool) {
         self.inbound.take_codec(pool);

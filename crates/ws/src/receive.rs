@@ -75,6 +75,8 @@ enum Content {
 struct Inflate {
     decompressor: Decompressor,
     limit: InflateLimit,
+    /// The configured bound of `limit`.
+    len_max: usize,
     utf8: utf8::Validator,
     /// Compressed bytes that are being inflated chunk by chunk.
     pending: Option<Pending>,
@@ -98,7 +100,8 @@ impl Receiver {
             limit.max_ratio = limits.inflate_ratio_max;
             limit.ratio_free_len = INFLATE_RATIO_FREE as usize;
             let utf8 = utf8::Validator::new();
-            Box::new(Inflate { decompressor, limit, utf8, pending: None, spare: Vec::new() })
+            let len_max = limit.max_len;
+            Box::new(Inflate { decompressor, limit, len_max, utf8, pending: None, spare: Vec::new() })
         });
         Self {
             decoder,
@@ -266,7 +269,7 @@ impl Receiver {
     /// Goes on with compressed bytes that were taken from the input: delivers the next chunk, or collects all of them.
     fn inflate_pending(&mut self, delivery: Delivery) -> Result<Option<Arrival>, Error> {
         let Some(inflate) = &mut self.inflate else { return Ok(None) };
-        let Inflate { decompressor, limit, utf8, pending: pending_slot, spare } = &mut **inflate;
+        let Inflate { decompressor, limit, utf8, pending: pending_slot, spare, .. } = &mut **inflate;
         let Some(pending) = pending_slot else { return Ok(None) };
         let (kind, fin) = (pending.kind, pending.fin);
         if delivery == Delivery::Messages {
@@ -357,6 +360,12 @@ impl Receiver {
         if let Some(inflate) = &mut self.inflate {
             inflate.spare = Vec::new();
             inflate.decompressor.shrink();
+        }
+    }
+
+    pub(crate) fn set_inflated_max(&mut self, max: usize) {
+        if let Some(inflate) = &mut self.inflate {
+            inflate.limit.max_len = inflate.len_max.min(max);
         }
     }
 

@@ -33,6 +33,9 @@ pub(crate) const GRANULE: usize = 16 << 10;
 /// A reservation of at most this many bytes is not counted.
 pub(crate) const FREE_LEN: usize = 4 << 10;
 
+/// A connection that holds at most this much is read from near the limit too: a deflate window, a few messages.
+const SMALL_LEN: usize = 4 * GRANULE;
+
 /// How long memory may stay near the limit before the largest holder is evicted. Connections that stopped reading need someone
 /// else to free memory; nobody may.
 const NEAR_TIME_MAX: Duration = Duration::from_secs(1);
@@ -395,12 +398,12 @@ impl Account {
         self.0.as_ref().map_or(usize::MAX, available)
     }
 
-    /// Ready when the connection may read: memory is not near the limit, or the connection holds none of it, so that clients
+    /// Ready when the connection may read: memory is not near the limit, or the connection holds little of it, so that clients
     /// with small messages are served at all times; or it was evicted and is to see that.
     pub(crate) fn poll_read_allowed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(inner) = &self.0 else { return Poll::Ready(()) };
         let is_evicted = || inner.is_evicted.load(Ordering::Acquire);
-        if inner.memory.pressure() == Pressure::Normal || inner.held() == 0 || is_evicted() {
+        if inner.memory.pressure() == Pressure::Normal || inner.held() <= SMALL_LEN || is_evicted() {
             return Poll::Ready(());
         }
         let normal = inner.memory.poll_normal(cx);
@@ -482,6 +485,11 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
+    /// The account of the connection.
+    pub(crate) fn account(&self) -> &Account {
+        &self.account
+    }
+
     /// Reports that `len` bytes are held now. No atomic operation unless that changes the number of granules.
     #[inline]
     pub(crate) fn set(&mut self, len: usize) {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use tokio::time::Sleep;
-use wireloom_ws::{Cause, End, IdleInbound, Inbound, Reader, Step};
+use wireloom_ws::{Cause, End, IdleInbound, Inbound, LimitExceeded, Reader, Step};
 
 use super::codecs;
 use super::message::{Message, OwnedMessage};
@@ -16,6 +16,7 @@ use super::news::News;
 use super::state::{Shared, State, Traffic};
 use super::wakers::Party;
 use crate::error::{Error, Stage};
+use crate::memory::{Category, FREE_LEN, Reservation};
 use crate::transport::buffer;
 
 /// While at least this much of a frame is missing, a read goes directly to the end of the message. Less is copied there from
@@ -62,6 +63,8 @@ struct Reading {
     /// The error that ended the connection, until it is returned.
     failed: Option<Box<Error>>,
     sleep: Option<Pin<Box<Sleep>>>,
+    /// The memory of `reader`; `None` while that is too little to count.
+    memory: Option<Reservation>,
     /// Bytes of the current message that no observer has been notified of.
     unreported_len: u64,
 }
@@ -205,6 +208,7 @@ impl Reading {
             over: false,
             failed: None,
             sleep: None,
+            memory: None,
             unreported_len: 0,
         }
     }
@@ -223,7 +227,11 @@ impl Reading {
 
     /// Whether this can be made again from `idle`.
     fn is_idle(&self, idle: Option<IdleInbound>) -> bool {
-        idle.is_some() && self.reader.idle() == idle && self.failed.is_none() && self.sleep.is_none()
+        idle.is_some()
+            && self.reader.idle() == idle
+            && self.failed.is_none()
+            && self.sleep.is_none()
+            && self.memory.is_none()
     }
 
     /// Puts bytes that were read before into the buffer.
@@ -263,6 +271,10 @@ impl Reading {
                 Poll::Ready(false) => {}
                 Poll::Pending => {
                     self.rest(shared);
+                    if !self.count_memory(state) {
+                        self.overload(state);
+                        continue;
+                    }
                     if self.poll_deadline(cx, state).is_ready() {
                         continue;
                     }
@@ -310,6 +322,7 @@ impl Reading {
 
     /// Finds the next message, and passes control frames and errors to the core on the way.
     fn decode(&mut self, shared: &Shared, state: &mut State, want: Want) -> bool {
+        let bound = if shared.compressed { self.bound_inflation(state) } else { None };
         let found = loop {
             let step = match want {
                 Want::Configured => self.reader.decode(),
@@ -322,11 +335,24 @@ impl Reading {
                     state.core.handle_event(now, &mut event);
                 }
                 Ok(Step::NeedsInput) => break false,
+                Err(wireloom_ws::Error::Limit(LimitExceeded::InflatedTooLarge { max }))
+                    if bound == Some(max) =>
+                {
+                    self.overload(state);
+                    break false;
+                }
                 Err(error) => {
                     self.fail(state, error);
                     break false;
                 }
             }
+        };
+        let found = found && {
+            let is_counted = self.count_memory(state);
+            if !is_counted {
+                self.overload(state);
+            }
+            is_counted
         };
         if shared.is_observed() {
             self.report_read(state, found);
@@ -336,6 +362,40 @@ impl Reading {
         self.at_hand = at_hand;
         shared.set_more_buffered(at_hand);
         found
+    }
+
+    /// Bounds the message that the next call may inflate to half of the memory that is left, so that connections which inflate at
+    /// the same time stay within it together. Returns the bound.
+    fn bound_inflation(&mut self, state: &State) -> Option<u64> {
+        let available = state.account().available();
+        if available == usize::MAX {
+            return None;
+        }
+        self.reader.set_inflated_max(available / 2);
+        Some(available as u64 / 2)
+    }
+
+    /// Reports the memory held; false when the limit of the server is reached.
+    fn count_memory(&mut self, state: &State) -> bool {
+        let inbound = self.reader.inbound();
+        let len = inbound.memory_len();
+        if len <= FREE_LEN {
+            self.memory = None;
+            return true;
+        }
+        let category = if inbound.is_compressed() { Category::Inflated } else { Category::Assembly };
+        self.memory.get_or_insert_with(|| state.account().reservation(category)).try_set(len).is_ok()
+    }
+
+    /// The server is out of memory: closes with 1013, and frees messages.
+    #[cold]
+    fn overload(&mut self, state: &mut State) {
+        state.overload();
+        self.failed = Some(Box::new(Error::Overloaded));
+        self.reader.discard_input();
+        self.reader.release_buffers();
+        self.release_memory();
+        self.memory = None;
     }
 
     /// The peer broke a rule or a limit.
@@ -364,6 +424,9 @@ impl Reading {
 
     /// Ready when a read is done, with `true` when that completed a message.
     fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
+        if self.memory.is_some() {
+            ready!(state.account().poll_read_allowed(cx));
+        }
         if state.io.directions_mix() {
             let combined = state.register(Some((Party::Receiver, &*cx)));
             return self.poll_read_with(&mut Context::from_waker(&combined), state);
@@ -454,6 +517,7 @@ impl Reading {
         self.over = true;
         self.reader.release_buffers();
         self.release_memory();
+        self.memory = None;
         self.sleep = None;
         if self.failed.is_none() {
             self.failed = match state.core.end().map(|end| &end.cause) {

@@ -19,6 +19,7 @@ use super::observer::Watch;
 use super::slow::{Slow, SlowTally};
 use super::wakers::{Party, Wakers};
 use crate::error::Error;
+use crate::memory::{Account, Category, Evict, Reservation};
 use crate::transport::Io;
 
 /// The most slices that are written at once.
@@ -75,6 +76,7 @@ impl Shared {
                 dropped: 0,
                 traffic: Traffic::default(),
                 slow: Slow::new(slow_peer),
+                send_queue: Account::default().reservation(Category::SendQueue),
                 wakers: None,
                 receiver: None,
                 news,
@@ -149,6 +151,13 @@ impl Shared {
         self.lock().slow.count_in(tally);
     }
 
+    /// Counts the memory of this WebSocket in the account of its connection, which may close it to free memory.
+    pub(crate) fn set_account(self: &Arc<Self>, account: &Account) {
+        self.lock().send_queue = account.reservation(Category::SendQueue);
+        let this = Arc::downgrade(self);
+        account.on_evict(this);
+    }
+
     /// Gives back what a connection can do without on which nothing has moved since the last call.
     pub(crate) fn release_if_quiet(&self) {
         let mut state = self.lock();
@@ -166,6 +175,13 @@ impl Shared {
                 }
             }
         }
+    }
+}
+
+/// Closes with 1013 and frees the send queue; the receiver frees its part when it is polled.
+impl Evict for Shared {
+    fn evict(&self) {
+        self.lock().overload();
     }
 }
 
@@ -245,6 +261,8 @@ pub(super) struct State {
     pub(super) dropped: u64,
     pub(super) traffic: Traffic,
     pub(super) slow: Slow,
+    /// The memory of the core's queue.
+    send_queue: Reservation,
     /// Made when a task first has to wait for the transport.
     wakers: Option<Arc<Wakers>>,
     /// The task that waits for a message.
@@ -373,6 +391,10 @@ impl State {
     /// Something has to wait for the peer: ready when that has been slow for too long.
     fn poll_slow(&mut self, waits: Option<(Party, &Context<'_>)>) -> Poll<Result<(), Error>> {
         let now = self.now();
+        if self.send_queue.try_set(self.core.queued_len()).is_err() {
+            self.cut(Error::Overloaded);
+            return Poll::Ready(Err(Error::Overloaded));
+        }
         if self.slow.wait(now, self.core.queued_len())
             && let Some(receiver) = self.receiver.take()
         {
@@ -414,6 +436,7 @@ impl State {
         flush::put_buffer(self.core.take_buffer());
         if let Poll::Ready(Ok(())) = written {
             self.slow.clear();
+            self.send_queue.set(0);
         }
         written
     }
@@ -513,6 +536,20 @@ impl State {
     /// Nothing more will arrive, and nothing leaves.
     pub(super) fn fail_read(&mut self, error: &io::Error) {
         self.cut(failure(error));
+    }
+
+    /// The account of the connection.
+    pub(super) fn account(&self) -> &Account {
+        self.send_queue.account()
+    }
+
+    /// The server is out of memory: closes with 1013, as far as the transport takes the frame at once.
+    pub(super) fn overload(&mut self) {
+        let now = self.now();
+        let _ = self.core.close(now, CloseCode::TRY_AGAIN_LATER, "out of memory");
+        let _ = self.poll_flush(None);
+        self.cut(Error::Overloaded);
+        self.send_queue.set(0);
     }
 
     /// Nothing is to be read or written any more.
