@@ -69,21 +69,26 @@ impl Outgoing {
         self.inline.capacity() == 0
     }
 
-    /// Queues a header of `head_len` bytes and its payload, if its memory is allocated.
+    /// Queues a header of `head_len` bytes and its payload.
     #[inline]
-    pub(crate) fn push_frame(
-        &mut self,
-        head: &[u8; HEADER_LEN_MAX],
-        head_len: usize,
-        payload: &[u8],
-    ) -> bool {
+    pub(crate) fn push_frame(&mut self, head: &[u8; HEADER_LEN_MAX], head_len: usize, payload: &[u8]) {
         let end = self.end + HEADER_LEN_MAX + payload.len();
-        let Some(place) = self.inline.get_mut(self.end..end) else { return false };
-        // All 14 bytes, whose number is known here; the payload overwrites those that are too many.
+        if end > self.inline.len() {
+            self.grow(end);
+        }
+        let place = &mut self.inline[self.end..end];
+        // All 14 bytes, whose number is known here; the payload overwrites the rest of them.
         place[..HEADER_LEN_MAX].copy_from_slice(head);
         copy(&mut place[head_len..head_len + payload.len()], payload);
         self.end += head_len + payload.len();
-        true
+    }
+
+    /// Initializes memory for at least `len` bytes.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, len: usize) {
+        self.inline.reserve(len - self.inline.len());
+        self.inline.resize(self.inline.capacity(), 0);
     }
 
     /// Queues bytes.

@@ -18,6 +18,9 @@ use bytes::Bytes;
 /// than counting references and one more slice to write.
 const SHARED_LEN_MIN: usize = 4 << 10;
 
+/// A longer payload is appended to the queue instead of being copied into memory that was initialized for it.
+const INITIALIZED_LEN_MAX: usize = 64 << 10;
+
 /// RSV1 as [`Header::rsv`] has it.
 pub(crate) const COMPRESSED: u8 = 4;
 
@@ -285,8 +288,8 @@ impl Sender {
         self.note(header);
         let mut head = [0; HEADER_LEN_MAX];
         let len = header.encode(&mut head);
-        if mask.is_none() && self.outgoing.push_frame(&head, len, payload) {
-            return;
+        if mask.is_none() && payload.len() <= INITIALIZED_LEN_MAX {
+            return self.outgoing.push_frame(&head, len, payload);
         }
         self.outgoing.append_with(|out| {
             out.reserve(HEADER_LEN_MAX + payload.len());
