@@ -8,6 +8,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -15,6 +16,9 @@ use crate::error::Error;
 
 /// RFC 8305 §5: the Connection Attempt Delay that it recommends.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// After this time without traffic the kernel sends TCP keepalive probes. Many NATs forget a connection after five minutes.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Of more addresses than these for one host the further ones are not tried: that bounds the sockets of one attempt.
 const ADDRESSES_MAX: usize = 32;
@@ -35,6 +39,9 @@ impl Known {
         let stream = race(&addresses, TcpStream::connect).await?;
         // What is written is meant to leave; nothing is gained by waiting for more.
         let _ = stream.set_nodelay(true);
+        // A connection without traffic of its own notices a peer that has gone.
+        let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE);
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
         Ok(stream)
     }
 
@@ -183,6 +190,16 @@ mod tests {
             (vec![0, 10], Err(io::ErrorKind::ConnectionRefused), 15)
         );
         assert_eq!(run(&[]).await.1, Err(io::ErrorKind::NotFound));
+    }
+
+    #[tokio::test]
+    async fn connections_have_tcp_keepalive() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let stream = Known::default().dial("127.0.0.1", port).await.unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), TCP_KEEPALIVE);
     }
 
     #[tokio::test]

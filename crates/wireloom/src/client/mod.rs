@@ -147,7 +147,7 @@ enum Route {
 impl Default for Connector {
     fn default() -> Self {
         Self {
-            config: WebSocketConfig::default(),
+            config: WebSocketConfig::client(),
             subprotocols: Vec::new(),
             headers: Vec::new(),
             origin: None,
@@ -178,7 +178,7 @@ impl Connector {
         Self::default()
     }
 
-    /// Chooses for the open WebSocket.
+    /// Chooses for the open WebSocket, [`WebSocketConfig::client`] by default.
     pub fn config(mut self, config: WebSocketConfig) -> Self {
         self.config = config;
         self

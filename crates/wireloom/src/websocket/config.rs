@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use wireloom_ws::Keepalive;
+
 use super::observer::Watch;
 
 /// Choices for one WebSocket.
@@ -15,6 +17,17 @@ pub struct WebSocketConfig {
     pub slow_peer: SlowPeer,
     /// Who watches; nobody by default.
     pub observer: Watch,
+}
+
+impl WebSocketConfig {
+    /// The defaults of a client: those of [`Default`], and keepalive. A ping after 20 s without a byte from the peer keeps the
+    /// mappings of NATs and proxies alive; the connection has failed after 60 s.
+    pub fn client() -> Self {
+        let mut config = Self::default();
+        config.core.keepalive =
+            Some(Keepalive { ping_after: Duration::from_secs(20), dead_after: Duration::from_secs(60) });
+        config
+    }
 }
 
 /// What happens to a message that is sent while the peer is slow: while

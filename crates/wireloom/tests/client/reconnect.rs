@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use wireloom::client::{Loss, ReconnectPolicy, Reconnecting, Step, Trouble};
-use wireloom::{CloseCode, Connector, Error, OwnedMessage, Request, Response, Server};
+use wireloom::{CloseCode, Connector, Error, OwnedMessage, Request, Response, Server, Stage};
 
 use super::serve;
 
@@ -122,6 +122,34 @@ async fn says_what_may_have_been_lost() {
     assert_eq!((text(&mut socket).await, text(&mut socket).await), ("b".into(), "c".into()));
     socket.close(CloseCode::NORMAL, "").await.unwrap();
     assert!(socket.next().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_confirmation_that_never_comes_is_a_lost_connection() {
+    let (mode, watched) = watch::channel(Mode::Pass);
+    let at = relay(serve().await, watched).await;
+    let mut policy = quick();
+    policy.confirm_timeout = Duration::from_millis(100);
+    let mut socket = Connector::new().reconnecting(format!("ws://{at}/"), policy);
+    connected(&mut socket).await;
+    assert_eq!(text(&mut socket).await, "/ ");
+    mode.send(Mode::Swallow).unwrap();
+    socket.send("a").await.unwrap();
+    let loss = lost(&mut socket).await;
+    assert_eq!((loss.trouble, loss.unconfirmed), (Trouble::Failed(Error::Timeout(Stage::Silence)), 1));
+}
+
+#[tokio::test]
+async fn clients_notice_a_silent_server_by_default() {
+    let (mode, watched) = watch::channel(Mode::Pass);
+    let at = relay(serve().await, watched).await;
+    let mut socket = wireloom::connect(&format!("ws://{at}/")).await.unwrap();
+    assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("/ "));
+    mode.send(Mode::Swallow).unwrap();
+    tokio::time::pause();
+    let start = tokio::time::Instant::now();
+    assert_eq!(socket.recv().await.unwrap_err(), Error::Timeout(Stage::Silence));
+    assert_eq!(start.elapsed().as_secs(), 60);
 }
 
 /// Closes with the code that the path names.

@@ -78,6 +78,11 @@ impl Ledger {
         self.asked.is_none() && self.unconfirmed() > 0
     }
 
+    /// Whether a ping has not been answered yet.
+    pub(super) fn is_asking(&self) -> bool {
+        self.asked.is_some()
+    }
+
     /// A ping with this number is being sent.
     pub(super) fn ask(&mut self, ping: u32, now: Instant) {
         self.asked = Some((ping, self.sent));

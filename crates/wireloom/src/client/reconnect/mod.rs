@@ -20,7 +20,7 @@ use wireloom_ws::{Cause, CloseCode, Initiator};
 pub use policy::{ReconnectPolicy, Trouble};
 
 use super::{Connector, Opened};
-use crate::error::Error;
+use crate::error::{Error, Stage};
 use crate::headers::Headers;
 use crate::websocket::{OwnedMessage, Payload, WebSocket};
 use ledger::Ledger;
@@ -81,6 +81,8 @@ struct Open {
     socket: WebSocket,
     ledger: Ledger,
     received: u64,
+    /// When the last message was received.
+    received_at: Instant,
     opened_at: Instant,
 }
 
@@ -186,11 +188,25 @@ impl Reconnecting {
                                 continue;
                             }
                         }
+                    } else if open.ledger.is_asking() {
+                        let deadline =
+                            open.ledger.asked_at.max(open.received_at) + self.policy.confirm_timeout;
+                        match timeout_at(deadline, open.socket.recv_owned()).await {
+                            Ok(received) => received,
+                            Err(_) => {
+                                open.learn();
+                                if open.ledger.is_asking() {
+                                    return Ok(self.lost(Some(Error::Timeout(Stage::Silence))));
+                                }
+                                continue;
+                            }
+                        }
                     } else {
                         open.socket.recv_owned().await
                     };
                     if let Ok(Some(message)) = received {
                         open.received += 1;
+                        open.received_at = Instant::now();
                         open.learn();
                         return Ok(Some(Step::Message(message)));
                     }
@@ -212,7 +228,8 @@ impl Reconnecting {
                     gap: self.lost_at.map(|lost_at| now - lost_at),
                 };
                 let ledger = Ledger::new(self.policy.keep_len_max, now);
-                let open = Open { socket: opened.socket, ledger, received: 0, opened_at: now };
+                let open =
+                    Open { socket: opened.socket, ledger, received: 0, received_at: now, opened_at: now };
                 self.state = State::Open(Box::new(open));
                 Ok(Step::Connected(connected))
             }

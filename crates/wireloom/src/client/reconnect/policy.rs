@@ -28,6 +28,9 @@ pub struct ReconnectPolicy {
     pub stable_after: Duration,
     /// How long after sending the peer is pinged, to learn what has arrived. 1 s.
     pub confirm_after: Duration,
+    /// The connection is lost when that ping has not been answered, and no message has arrived, for this long. 30 s: longer than
+    /// the pauses of a mobile network.
+    pub confirm_timeout: Duration,
     /// So many bytes of messages that may have been lost are kept, to be handed back: the newest. None by default.
     pub keep_len_max: usize,
     /// Whether to try again. [`Trouble::is_passing`] by default.
@@ -42,6 +45,7 @@ impl Default for ReconnectPolicy {
             attempts_max: None,
             stable_after: Duration::from_secs(60),
             confirm_after: Duration::from_secs(1),
+            confirm_timeout: Duration::from_secs(30),
             keep_len_max: 0,
             retry: Trouble::is_passing,
         }
@@ -57,7 +61,8 @@ impl ReconnectPolicy {
         let bound = self.delay_first.saturating_mul(1 << failed.min(31)).min(self.delay_max);
         let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
         let drawn = ((u128::from(nanos) * u128::from(chance)) >> 64) as u64;
-        Some(Duration::from_nanos(drawn).max(trouble.retry_after()))
+        // On top of what the server asks for, or all of its clients would come back at once.
+        Some(trouble.retry_after().saturating_add(Duration::from_nanos(drawn)))
     }
 }
 
@@ -202,6 +207,9 @@ mod tests {
             ReconnectPolicy::default().delay(&refused(response), 0, 0).unwrap()
         };
         assert_eq!(after("7"), Duration::from_secs(7));
+        let response = Response::refusal(503).unwrap().with_header("Retry-After", "7").unwrap();
+        let longest = ReconnectPolicy::default().delay(&refused(response), 0, u64::MAX).unwrap();
+        assert_eq!(longest.as_secs_f64().round(), 8.0, "clients do not come back together");
         assert_eq!(after("99999999"), RETRY_AFTER_MAX);
         assert_eq!(after("soon"), Duration::ZERO);
         assert_eq!(after("Fri, 31 Dec 1999 23:59:59 GMT"), Duration::ZERO);
