@@ -18,6 +18,12 @@ use crate::websocket::{Shared, SlowTally};
 /// A connection on which nothing moves for so long gives back what it can.
 pub(crate) const QUIET: Duration = Duration::from_secs(5);
 
+/// How long handlers may take to answer the messages that have been read, until the server that shuts down sends its Close frames.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The reason in Close frames of a server that shuts down.
+const SHUTTING_DOWN: &str = "the server is shutting down";
+
 /// Held by a connection of which it is not known yet what it speaks.
 pub(crate) type Handshaking = tokio::sync::OwnedSemaphorePermit;
 
@@ -119,13 +125,28 @@ impl Registry {
     }
 
     /// Goes on to a later phase; never back.
-    pub(crate) fn enter(&self, phase: Phase) {
+    pub(crate) fn enter(self: &Arc<Self>, phase: Phase) {
         if self.phase.fetch_max(phase as u8, Ordering::AcqRel) < phase as u8 {
             self.turned.notify_waiters();
         }
         for socket in self.sockets() {
-            socket.go_away(CloseCode::GOING_AWAY, "the server is shutting down");
+            socket.request_close(CloseCode::GOING_AWAY, SHUTTING_DOWN);
         }
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if phase < Phase::Cut => {
+                let registry = self.clone();
+                runtime.spawn(async move {
+                    tokio::time::sleep(ANSWER_TIMEOUT).await;
+                    registry.go_away();
+                });
+            }
+            _ => self.go_away(),
+        }
+    }
+
+    /// Sends the Close frames that were requested.
+    fn go_away(&self) {
+        self.sockets().iter().for_each(|socket| socket.go_away());
     }
 
     /// What a panic says may be a secret: it is for whoever has set the hook.
@@ -228,7 +249,8 @@ impl Seat {
         socket.count_slow_in(self.registry.counters.slow.clone());
         socket.set_account(&self.account);
         if self.registry.phase() > Phase::Serving {
-            socket.go_away(CloseCode::GOING_AWAY, "the server is shutting down");
+            socket.request_close(CloseCode::GOING_AWAY, SHUTTING_DOWN);
+            socket.go_away();
         }
     }
 }

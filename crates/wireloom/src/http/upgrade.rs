@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::pin::Pin;
 #[cfg(feature = "hyper")]
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 use wireloom_ws::Role;
@@ -149,7 +149,7 @@ where
         if let Some(seat) = &seat {
             seat.open(&shared);
         }
-        Box::pin(Seated { driven: Driven::new(&shared, run(socket)), seat })
+        Box::pin(Seated { driven: Driven::new(&shared, run(socket)), is_done: false, seat })
     }
 
     #[cfg(feature = "hyper")]
@@ -168,10 +168,11 @@ where
 }
 
 pin_project! {
-    /// What serves a WebSocket, with its place among all of the server.
+    /// Serves a WebSocket and closes its transport, with its place among all of the server.
     struct Seated<F> {
         #[pin]
         driven: Driven<F>,
+        is_done: bool,
         seat: Option<Seat>,
     }
 }
@@ -180,6 +181,9 @@ impl<F: Future<Output = ()>> Future for Seated<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.project().driven.poll(cx)
+        let mut this = self.project();
+        *this.is_done = *this.is_done || this.driven.as_mut().poll(cx).is_ready();
+        ready!(this.driven.poll_linger(cx));
+        if *this.is_done { Poll::Ready(()) } else { Poll::Pending }
     }
 }

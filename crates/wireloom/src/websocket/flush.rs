@@ -18,12 +18,13 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use super::linger::Linger;
 use super::state::Shared;
 use super::wakers::Party;
 
@@ -53,6 +54,9 @@ const BESIDE_DELAY: Duration = Duration::from_millis(2);
 thread_local! {
     /// The connection whose future this thread polls, by address; 0 for none.
     static DRIVEN: Cell<usize> = const { Cell::new(0) };
+
+    /// The transport of that connection, when it was dropped during the current poll.
+    static LEFT: Cell<Option<Pin<Box<Linger>>>> = const { Cell::new(None) };
 
     /// Memory for write batches. A connection borrows it from its first frame until all is written.
     static BUFFERS: RefCell<[Vec<u8>; BUFFERS_MAX]> = const { RefCell::new([const { Vec::new() }; BUFFERS_MAX]) };
@@ -116,6 +120,13 @@ async fn flush_in_task(shared: Weak<Shared>, after: Option<Duration>) {
     .await;
 }
 
+/// Leaves the transport of a connection that is dropped to the future that is driven, if that is the connection's.
+pub(super) fn leave_to_driver(shared: &Weak<Shared>, make_linger: impl FnOnce() -> Linger) {
+    if DRIVEN.get() == shared.as_ptr().addr() {
+        LEFT.set(Some(Box::pin(make_linger())));
+    }
+}
+
 pin_project! {
     /// A future that uses a WebSocket. All that a poll of it sends is written at the end of that poll, as far as the transport
     /// accepts it; the rest when the transport accepts more.
@@ -123,6 +134,8 @@ pin_project! {
         shared: Weak<Shared>,
         #[pin]
         future: F,
+        // Closes the transport, once the future has dropped the WebSocket.
+        linger: Option<Pin<Box<Linger>>>,
     }
 
     impl<F> PinnedDrop for Driven<F> {
@@ -137,7 +150,20 @@ pin_project! {
 
 impl<F> Driven<F> {
     pub(crate) fn new(shared: &Arc<Shared>, future: F) -> Self {
-        Self { shared: Arc::downgrade(shared), future }
+        Self { shared: Arc::downgrade(shared), future, linger: None }
+    }
+
+    /// Ready when the transport of a WebSocket that the future has dropped is closed.
+    pub(crate) fn poll_linger(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let linger = self.project().linger;
+        match linger {
+            Some(lingering) => {
+                ready!(lingering.as_mut().poll(cx));
+                *linger = None;
+                Poll::Ready(())
+            }
+            None => Poll::Ready(()),
+        }
     }
 }
 
@@ -148,7 +174,11 @@ impl<F: Future> Future for Driven<F> {
         let this = self.project();
         let polled = {
             let _driving = Driving::new(this.shared.as_ptr().addr());
-            this.future.poll(cx)
+            let polled = this.future.poll(cx);
+            if let Some(left) = LEFT.take() {
+                *this.linger = Some(left);
+            }
+            polled
         };
         if let Some(shared) = this.shared.upgrade() {
             shared.lock().flush_driven(cx);
@@ -172,5 +202,7 @@ impl Driving {
 impl Drop for Driving {
     fn drop(&mut self) {
         DRIVEN.set(self.outer);
+        // A panic has left it.
+        drop(LEFT.take());
     }
 }

@@ -15,6 +15,7 @@
 mod codecs;
 mod config;
 mod flush;
+mod linger;
 mod message;
 mod news;
 mod observer;

@@ -255,6 +255,8 @@ impl Reading {
         let mut state = shared.lock();
         let state = &mut *state;
         loop {
+            // All that was read before has been answered.
+            state.go_away();
             // An error is kept, and is returned when everything that has arrived was handed out.
             let _ = state.poll_flush(Some((Party::Receiver, &*cx)));
             if state.poll_end(cx) {
@@ -266,7 +268,9 @@ impl Reading {
                     if shared.is_observed() {
                         self.report_read(state, true);
                     }
-                    return Poll::Ready(true);
+                    if !state.is_discarding() {
+                        return Poll::Ready(true);
+                    }
                 }
                 Poll::Ready(false) => {}
                 Poll::Pending => {
@@ -284,8 +288,10 @@ impl Reading {
                     return Poll::Pending;
                 }
             }
-            if self.decode(shared, state, want) {
-                return Poll::Ready(true);
+            while self.decode(shared, state, want) {
+                if !state.is_discarding() {
+                    return Poll::Ready(true);
+                }
             }
         }
     }

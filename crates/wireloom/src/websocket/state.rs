@@ -14,6 +14,7 @@ use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Trans
 
 use super::config::SlowPeer;
 use super::flush::{self, BATCH_LEN_MAX, Flush, Flusher};
+use super::linger::Linger;
 use super::news::{self, News, NewsQueue};
 use super::observer::Watch;
 use super::slow::{Slow, SlowTally};
@@ -69,6 +70,7 @@ impl Shared {
                 io,
                 flush: Flush::Idle,
                 link: Link::Open,
+                going_away: GoingAway::No,
                 shared: shared.clone(),
                 epoch: Instant::now(),
                 moves: 0,
@@ -136,14 +138,19 @@ impl Shared {
         self.observer.0.is_some()
     }
 
-    /// Begins the closing handshake from outside of both halves.
-    pub(crate) fn go_away(&self, code: CloseCode, reason: &str) {
+    /// Requests the closing handshake from outside of both halves. The Close frame is sent when the receiver asks for more: then
+    /// all that has been read is answered.
+    pub(crate) fn request_close(&self, code: CloseCode, reason: &'static str) {
         let mut state = self.lock();
-        let now = state.now();
-        // The code and reason are this crate's own.
-        let _ = state.core.close(now, code, reason);
-        let _ = state.poll_flush(None);
-        state.wake();
+        if state.going_away == GoingAway::No {
+            state.going_away = GoingAway::Requested(code, reason);
+            state.wake();
+        }
+    }
+
+    /// Begins the closing handshake that was requested, although the receiver has not asked for more.
+    pub(crate) fn go_away(&self) {
+        self.lock().go_away();
     }
 
     /// Counts what its peer's slowness comes to there too.
@@ -253,6 +260,7 @@ pub(super) struct State {
     pub(super) io: Io,
     flush: Flush,
     link: Link,
+    going_away: GoingAway,
     shared: Weak<Shared>,
     epoch: Instant,
     /// Reads that brought something and writes that took something.
@@ -293,6 +301,17 @@ enum Link {
     Closed(Box<Error>),
 }
 
+/// Whether the server, which shuts down, closes this connection. Messages that arrive after its Close frame are read and dropped
+/// until the peer's Close frame or the close timeout: closing a socket with unread bytes would reset the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GoingAway {
+    No,
+    /// The Close frame is sent when what has been read is answered.
+    Requested(CloseCode, &'static str),
+    /// The Close frame has been sent; messages that arrive are dropped.
+    Discarding,
+}
+
 /// Whether the connection has moved anything lately.
 #[derive(Debug)]
 enum Quiet {
@@ -331,6 +350,30 @@ impl State {
             let now = self.now();
             self.core.heard(now);
         }
+    }
+
+    /// Begins the closing handshake if that was requested.
+    #[inline]
+    pub(super) fn go_away(&mut self) {
+        if let GoingAway::Requested(code, reason) = self.going_away {
+            self.send_going_away(code, reason);
+        }
+    }
+
+    #[cold]
+    fn send_going_away(&mut self, code: CloseCode, reason: &str) {
+        self.going_away = GoingAway::Discarding;
+        let now = self.now();
+        // The code and reason are this crate's own.
+        let _ = self.core.close(now, code, reason);
+        let _ = self.poll_flush(None);
+        self.wake();
+    }
+
+    /// Whether messages that arrive are dropped.
+    #[inline]
+    pub(super) fn is_discarding(&self) -> bool {
+        self.going_away == GoingAway::Discarding
     }
 
     /// Whether something is sure to write what is queued.
@@ -665,6 +708,12 @@ impl Drop for State {
         }
         if self.poll_write_all(None).is_ready() && self.core.role() == Role::Server {
             self.shut_down(&mut Context::from_waker(Waker::noop()));
+            if let Some(deadline) = self.poll_timeout() {
+                flush::leave_to_driver(&self.shared, || {
+                    let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));
+                    Linger::new(io, deadline)
+                });
+            }
         }
     }
 }
