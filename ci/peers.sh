@@ -18,6 +18,14 @@ step_interop() {
     return "$rc"
 }
 
+step_page() {
+    have node && have npm || { skip "Node and npm are not installed: apt-get install nodejs npm"; return; }
+    page/build --check || return
+    [ -x page/browser ] || return 0
+    test_workspace --no-run || return
+    page/browser "$target/debug/wireloom"
+}
+
 step_ruby() {
     [ -x ruby/test/run ] || { skip "no ruby/test/run"; return; }
     local target=$target/ruby

@@ -239,7 +239,14 @@ async fn a_room_tells_all_its_members() {
 #[tokio::test]
 async fn pages_and_numbers_are_there() {
     let serving = serve(&[]).await;
-    assert!(serving.get("/").await.contains("/rooms/NAME"));
+    let page = serving.get("/").await;
+    assert!(page.contains("/rooms/NAME"), "an explanation without JavaScript");
+    assert!(
+        page.to_ascii_lowercase().contains("content-security-policy: default-src 'none'; script-src 'self';")
+    );
+    for file in ["/page.js", "/page.css"] {
+        assert!(page.contains(file) && serving.get(file).await.starts_with("HTTP/1.1 200 "), "{file}");
+    }
     assert!(serving.get("/healthz").await.ends_with("\r\n\r\nok\n"));
     let sink = serving.url("/sink");
     assert_eq!(connect(&[&sink, "--send", "four", "--send", "5", "--linger", "0"], "").await.0, 0);

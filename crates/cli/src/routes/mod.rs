@@ -1,5 +1,6 @@
 //! The routes of `wireloom serve`.
 
+mod assets;
 mod figures;
 mod metrics;
 mod process;
@@ -104,7 +105,6 @@ impl Routes {
 
     async fn route(&self, request: &mut Request) -> Response {
         match request.path() {
-            "/" => page(request, Response::html(include_str!("../page/start.html"))),
             "/healthz" => page(request, Response::text(200, "ok\n")),
             "/metrics" if !self.has_admin => self.metrics(request),
             "/echo" if has_content(request) => self.echo_body(request).await,
@@ -124,7 +124,10 @@ impl Routes {
                     Response::text(400, "size, rate and count are whole numbers; size is at most 16777216\n")
                 }
             },
-            _ => self.hub.answer_own(request).await.unwrap_or_else(Response::not_found),
+            path => match assets::find(path) {
+                Some(file) => page(request, file),
+                None => self.hub.answer_own(request).await.unwrap_or_else(Response::not_found),
+            },
         }
     }
 

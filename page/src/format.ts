@@ -1,0 +1,94 @@
+/** Conversions between bytes, numbers and the text that the page shows. */
+
+/** Messages longer than this are not parsed, formatted or shown as a whole. */
+export const SHOWN_MAX = 65_536;
+
+export function bytes(count: number): string {
+  if (count < 1000) return `${Math.round(count)} B`;
+  const units = ['kB', 'MB', 'GB', 'TB'];
+  let unit = -1;
+  do {
+    count /= 1000;
+    unit++;
+  } while (count >= 999.5 && unit < units.length - 1);
+  return `${count < 9.95 ? count.toFixed(1) : Math.round(count)} ${units[unit]}`;
+}
+
+const grouped = new Intl.NumberFormat('en');
+
+export function count(value: number): string {
+  return grouped.format(Math.round(value));
+}
+
+export function millis(value: number): string {
+  if (!Number.isFinite(value)) return '–';
+  return value < 9.95 ? `${value.toFixed(1)} ms` : `${count(value)} ms`;
+}
+
+/** Local time with milliseconds. */
+export function clock(time: number): string {
+  const date = new Date(time);
+  const two = (value: number) => String(value).padStart(2, '0');
+  const milli = String(date.getMilliseconds()).padStart(3, '0');
+  return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${milli}`;
+}
+
+export function toHex(data: Uint8Array, max = data.length): string {
+  const digits: string[] = [];
+  for (const byte of data.subarray(0, max)) digits.push(byte.toString(16).padStart(2, '0'));
+  return digits.join(' ') + (data.length > max ? ' …' : '');
+}
+
+/** Sixteen bytes a line: offset, hex digits, printable ASCII. */
+export function hexDump(data: Uint8Array): string {
+  const lines: string[] = [];
+  for (let at = 0; at < data.length; at += 16) {
+    const line = data.subarray(at, at + 16);
+    const ascii = Array.from(line, (byte) => (byte >= 0x20 && byte < 0x7f ? String.fromCharCode(byte) : '.')).join('');
+    lines.push(`${at.toString(16).padStart(8, '0')}  ${toHex(line).padEnd(47)}  ${ascii}`);
+  }
+  return lines.join('\n');
+}
+
+/** Reads hex digits; spaces, commas, colons and `0x` between them are ignored. */
+export function fromHex(text: string): Uint8Array<ArrayBuffer> | null {
+  const digits = text.replace(/0x|[\s,:]/gi, '');
+  if (digits.length % 2 !== 0 || !/^[0-9a-f]*$/i.test(digits)) return null;
+  const data = new Uint8Array(digits.length / 2);
+  for (let index = 0; index < data.length; index++) data[index] = parseInt(digits.slice(2 * index, 2 * index + 2), 16);
+  return data;
+}
+
+export function base64(data: Uint8Array): string {
+  let text = '';
+  for (let at = 0; at < data.length; at += 32_768) text += String.fromCharCode(...data.subarray(at, at + 32_768));
+  return btoa(text);
+}
+
+/** The error of a JSON text, or null. Texts longer than 1 MiB are not checked. */
+export function jsonError(text: string): string | null {
+  if (text.length > 1_048_576) return null;
+  try {
+    JSON.parse(text);
+    return null;
+  } catch (error) {
+    return (error as Error).message;
+  }
+}
+
+/** JSON with line breaks, and any other text as it is. */
+export function pretty(text: string): string {
+  if (text.length > SHOWN_MAX || !/^\s*[[{]/.test(text)) return text;
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+/** One line for a list: control characters are shown as pictures (U+2400 and following). */
+export function preview(data: string | Uint8Array, max = 240): string {
+  if (typeof data !== 'string') return toHex(data, max / 3);
+  const cut = data.slice(0, max).replace(/[\u0000-\u001f]/g, (char) => String.fromCharCode(0x2400 + char.charCodeAt(0)));
+  return data.length > max ? `${cut}…` : cut;
+}

@@ -1,0 +1,232 @@
+/** Load: many connections, messages at a rate, and what comes back. */
+
+import { useState } from 'preact/hooks';
+import { count, millis } from './format';
+import { Latencies } from './latency';
+import { fetchMetrics, type Metrics } from './metrics';
+import { Plot } from './plot';
+import { Series } from './series';
+import { Store, useStore } from './store';
+
+const CONNECTIONS_MAX = 200;
+const RATE_MAX = 50_000;
+const SIZE_MAX = 1_048_576;
+const TICK_MS = 20;
+/** Messages of a socket that have not been written yet; more are not sent. */
+const BUFFERED_MAX = 1_048_576;
+
+interface Plan {
+  url: string;
+  connections: number;
+  rate: number;
+  size: number;
+}
+
+class LoadTest extends Store {
+  readonly throughput = new Series(2);
+  readonly latency = new Series(3);
+  state: 'idle' | 'running' | 'stopped' = 'idle';
+  note = 'Not started';
+  protocol = '';
+  sent = 0;
+  received = 0;
+  withheld = 0;
+  open = 0;
+  private latencies = new Latencies(5000);
+  private sockets: WebSocket[] = [];
+  private timers: number[] = [];
+  private before: Metrics | null = null;
+
+  async start(plan: Plan): Promise<void> {
+    this.stop();
+    this.throughput.clear();
+    this.latency.clear();
+    this.latencies.clear();
+    this.sent = this.received = this.withheld = this.open = 0;
+    this.protocol = '';
+    this.state = 'running';
+    this.note = 'Connecting…';
+    this.changed();
+    this.before = new URL(plan.url).host === location.host ? await fetchMetrics().catch(() => null) : null;
+    if (this.state !== 'running') return;
+    this.sockets = Array.from({ length: plan.connections }, () => this.connect(plan.url));
+    this.send(plan);
+    this.sample();
+  }
+
+  private connect(url: string): WebSocket {
+    const socket = new WebSocket(url);
+    socket.binaryType = 'arraybuffer';
+    socket.onopen = () => {
+      this.open++;
+    };
+    socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
+      this.received++;
+      // The first eight bytes are the time of sending.
+      if (data instanceof ArrayBuffer && data.byteLength >= 8) this.latencies.add(performance.now() - new DataView(data).getFloat64(0));
+    };
+    let wasOpen = false;
+    socket.addEventListener('open', () => {
+      wasOpen = true;
+    });
+    socket.onclose = ({ code }) => {
+      if (wasOpen) this.open--;
+      if (this.state === 'running' && this.sockets.every((one) => one.readyState === WebSocket.CLOSED)) this.end(`All connections are closed (${code})`);
+    };
+    return socket;
+  }
+
+  private send({ rate, size }: Plan): void {
+    const message = new Uint8Array(Math.max(8, size));
+    const view = new DataView(message.buffer);
+    let due = 0;
+    let turn = 0;
+    let last = performance.now();
+    this.timers.push(
+      window.setInterval(() => {
+        const now = performance.now();
+        // A page in the background runs once a second; older debts are not sent at once.
+        due += (Math.min(now - last, 1000) * rate) / 1000;
+        last = now;
+        const sockets = this.sockets.filter((socket) => socket.readyState === WebSocket.OPEN);
+        if (sockets.length === 0) {
+          due = 0;
+          return;
+        }
+        for (; due >= 1; due--) {
+          const socket = sockets[turn++ % sockets.length]!;
+          if (socket.bufferedAmount > BUFFERED_MAX) {
+            this.withheld++;
+            continue;
+          }
+          view.setFloat64(0, performance.now());
+          socket.send(message);
+          this.sent++;
+        }
+      }, TICK_MS),
+    );
+  }
+
+  private sample(): void {
+    let [sent, received, last] = [0, 0, performance.now()];
+    this.timers.push(
+      window.setInterval(() => {
+        const now = performance.now();
+        const seconds = (now - last) / 1000;
+        this.throughput.add(Date.now() / 1000, [(this.sent - sent) / seconds, (this.received - received) / seconds]);
+        [sent, received, last] = [this.sent, this.received, now];
+        const figures = this.latencies.percentiles();
+        this.latency.add(Date.now() / 1000, figures ? [figures.p50, figures.p90, figures.p99] : [null, null, null]);
+        if (this.open > 0) this.note = `Running on ${count(this.open)} of ${count(this.sockets.length)} connections`;
+        if (this.before && this.protocol === '') void this.findProtocol(this.before);
+        this.changed();
+      }, 1000),
+    );
+  }
+
+  /** A browser does not tell a page which version of HTTP carries a WebSocket; the server's counters do. */
+  private async findProtocol(before: Metrics): Promise<void> {
+    const after = await fetchMetrics().catch(() => null);
+    if (!after) return;
+    const grown = (protocol: string) => {
+      const labels = { direction: 'in', protocol };
+      return (after.sum('wireloom_messages_total', labels) ?? 0) - (before.sum('wireloom_messages_total', labels) ?? 0);
+    };
+    const [http1, http2] = [grown('http1'), grown('http2')];
+    if (http1 + http2 > 0) this.protocol = http2 > http1 ? 'HTTP/2' : 'HTTP/1.1';
+  }
+
+  stop(): void {
+    if (this.state === 'running') this.end('Stopped');
+  }
+
+  private end(note: string): void {
+    this.timers.splice(0).forEach((timer) => window.clearInterval(timer));
+    this.state = 'stopped';
+    this.note = note;
+    for (const socket of this.sockets.splice(0)) socket.close();
+    this.changed();
+  }
+}
+
+const test = new LoadTest();
+const own = `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/echo`;
+
+export function Load() {
+  useStore(test);
+  const [plan, setPlan] = useState({ url: own, connections: '10', rate: '1000', size: '64' });
+  const [error, setError] = useState('');
+  const isRunning = test.state === 'running';
+  const submit = (event: Event) => {
+    event.preventDefault();
+    if (isRunning) return test.stop();
+    const numbers = { connections: Number(plan.connections), rate: Number(plan.rate), size: Number(plan.size) };
+    const within = (value: number, min: number, max: number) => Number.isInteger(value) && value >= min && value <= max;
+    if (!/^wss?:\/\/./i.test(plan.url) || !URL.canParse(plan.url)) return setError('The URL begins with ws:// or wss://.');
+    if (!within(numbers.connections, 1, CONNECTIONS_MAX)) return setError(`1 to ${CONNECTIONS_MAX} connections.`);
+    if (!within(numbers.rate, 1, RATE_MAX)) return setError(`1 to ${count(RATE_MAX)} messages per second.`);
+    if (!within(numbers.size, 8, SIZE_MAX)) return setError(`8 to ${count(SIZE_MAX)} bytes.`);
+    setError('');
+    void test.start({ url: plan.url, ...numbers });
+  };
+  const field = (key: 'connections' | 'rate' | 'size', name: string) => (
+    <label>
+      {name}
+      <input type="number" min={1} value={plan[key]} disabled={isRunning} onInput={(event) => setPlan({ ...plan, [key]: event.currentTarget.value })} />
+    </label>
+  );
+  return (
+    <div class="columns">
+      <div class="side">
+        <form class="card" onSubmit={submit} noValidate aria-label="Load">
+          <label>
+            URL of an echo
+            <input type="text" inputMode="url" spellcheck={false} value={plan.url} disabled={isRunning} onInput={(event) => setPlan({ ...plan, url: event.currentTarget.value })} />
+          </label>
+          {field('connections', 'Connections')}
+          {field('rate', 'Messages per second, in total')}
+          {field('size', 'Bytes per message')}
+          <p class="problem" role="alert">
+            {error}
+          </p>
+          <button type="submit" class={isRunning ? '' : 'primary'}>
+            {isRunning ? 'Stop' : 'Start'}
+          </button>
+          <p role="status" class={`state ${isRunning ? (test.open > 0 ? 'open' : 'connecting') : 'idle'}`}>
+            {test.note}
+          </p>
+        </form>
+      </div>
+      <section class="figures" aria-label="Results">
+        {test.state === 'idle' ? (
+          <p class="empty">Choose how many connections send how many messages, then start. Throughput and latency appear here.</p>
+        ) : (
+          <>
+            <dl class="numbers">
+              <div>
+                <dt>Sent</dt>
+                <dd>{count(test.sent)}</dd>
+              </div>
+              <div>
+                <dt>Received</dt>
+                <dd>{count(test.received)}</dd>
+              </div>
+              <div>
+                <dt>Carried by</dt>
+                <dd>{test.protocol || 'unknown'}</dd>
+              </div>
+              {test.withheld > 0 && (
+                <div>
+                  <dt>Not sent: the server is too slow</dt>
+                  <dd>{count(test.withheld)}</dd>
+                </div>
+              )}
+            </dl>
+            <Plot label="Messages per second" series={test.throughput} names={['sent', 'received']} format={count} />
+            <Plot label="Latency" series={test.latency} names={['p50', 'p90', 'p99']} format={millis} />
+          </>
+        )}
+      </section>
+    </div>
+  );
+}

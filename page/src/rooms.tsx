@@ -1,0 +1,247 @@
+/** Rooms: channels of the hub, through the Centrifugo client. */
+
+import { Centrifuge, type ClientInfo, type Subscription } from 'centrifuge';
+import { useState } from 'preact/hooks';
+import { count } from './format';
+import { MessageLog } from './log';
+import { Messages } from './messages';
+import { Store, useStore } from './store';
+
+const ENDPOINT = `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/connection/websocket`;
+/** How many members are listed. */
+const MEMBERS_MAX = 200;
+const HISTORY_MAX = 100;
+
+type State =
+  | { kind: 'idle'; note: string; isError: boolean }
+  | { kind: 'joining'; note: string }
+  | { kind: 'joined'; note: string }
+  | { kind: 'offline'; note: string };
+
+class Room extends Store {
+  readonly log = new MessageLog();
+  readonly members = new Map<string, ClientInfo>();
+  state: State = { kind: 'idle', note: 'Not in a room', isError: false };
+  name = '';
+  self = '';
+  total = 0;
+  private client: Centrifuge | null = null;
+  private subscription: Subscription | null = null;
+  private received = 0;
+  private lostAt = 0;
+
+  join(name: string): void {
+    this.leave();
+    this.name = name;
+    this.log.clear();
+    this.received = 0;
+    this.become({ kind: 'joining', note: 'Joining…' });
+    const client = new Centrifuge(ENDPOINT, { minReconnectDelay: 500, maxReconnectDelay: 5000 });
+    const subscription = client.newSubscription(`rooms:${name}`, { joinLeave: true, positioned: true, recoverable: true });
+    this.client = client;
+    this.subscription = subscription;
+    client.on('connected', (context) => {
+      this.self = context.client;
+      this.changed();
+    });
+    client.on('connecting', (context) => {
+      if (this.state.kind === 'joined') {
+        this.lostAt = this.received;
+        this.become({ kind: 'joining', note: `Connection lost (${context.reason}). Reconnecting…` });
+      }
+    });
+    client.on('error', (context) => {
+      if (this.state.kind === 'joining') this.become({ kind: 'joining', note: `No connection to the hub: ${context.error.message}. Trying again…` });
+    });
+    client.on('disconnected', (context) => {
+      if (this.client === client && this.state.kind !== 'offline') this.fail(`The hub ended the connection: ${context.reason} (${context.code})`);
+    });
+    subscription.on('subscribed', (context) => {
+      let note = 'Joined';
+      if (context.wasRecovering && context.recovered) {
+        // The missed publications arrive right after this event.
+        note = 'Joined again, nothing was lost';
+        const before = this.lostAt;
+        setTimeout(() => {
+          if (this.state.note === note) this.become({ kind: 'joined', note: `${note}: ${count(this.received - before)} missed messages were recovered` });
+        }, 100);
+      } else if (context.wasRecovering) note = 'Joined again. The history does not reach back far enough: messages were lost';
+      const isFirst = !context.wasRecovering;
+      this.become({ kind: 'joined', note });
+      void this.load(subscription, isFirst);
+    });
+    subscription.on('publication', (context) => {
+      this.received++;
+      this.push(context.data, context.info);
+    });
+    subscription.on('error', (context) => {
+      if (this.state.kind === 'joining') this.become({ kind: 'joining', note: `The hub refused: ${context.error.message} (${context.error.code}). Trying again…` });
+    });
+    subscription.on('join', ({ info }) => this.memberJoined(info));
+    subscription.on('leave', ({ info }) => {
+      if (this.members.delete(info.client)) this.total--;
+      this.changed();
+    });
+    subscription.on('unsubscribed', (context) => {
+      if (this.client === client && this.state.kind !== 'offline') this.fail(`The hub refused: ${context.reason} (${context.code})`);
+    });
+    subscription.subscribe();
+    client.connect();
+  }
+
+  private memberJoined(info: ClientInfo): void {
+    if (!this.members.has(info.client)) this.total++;
+    if (this.members.size < MEMBERS_MAX) this.members.set(info.client, info);
+    this.changed();
+  }
+
+  private async load(subscription: Subscription, withHistory: boolean): Promise<void> {
+    try {
+      const presence = await subscription.presence();
+      this.members.clear();
+      const infos = Object.values(presence.clients);
+      this.total = infos.length;
+      for (const info of infos.slice(0, MEMBERS_MAX)) this.members.set(info.client, info);
+      if (withHistory && this.log.next === this.log.first) {
+        const history = await subscription.history({ limit: HISTORY_MAX, reverse: true });
+        if (this.log.next === this.log.first) for (const publication of history.publications.reverse()) this.push(publication.data, publication.info);
+      }
+    } catch {
+      // A configuration may forbid both; the room works without them.
+    }
+    this.changed();
+  }
+
+  private push(data: unknown, info?: ClientInfo): void {
+    const isOwn = info !== undefined && info.client === this.self;
+    this.log.push(isOwn ? 'sent' : 'received', typeof data === 'string' ? data : JSON.stringify(data) ?? '');
+    this.changed();
+  }
+
+  async send(text: string): Promise<string | null> {
+    try {
+      await this.subscription!.publish(text);
+      return null;
+    } catch (error) {
+      return `Not sent: ${(error as { message?: string }).message ?? 'the hub refused'}`;
+    }
+  }
+
+  /** Cuts the connection; what is published meanwhile is recovered by `goOnline`. */
+  goOffline(): void {
+    this.lostAt = this.received;
+    this.become({ kind: 'offline', note: 'Offline. Messages sent now are recovered when you go online.' });
+    this.client?.disconnect();
+  }
+
+  goOnline(): void {
+    this.become({ kind: 'joining', note: 'Reconnecting…' });
+    this.client?.connect();
+  }
+
+  leave(): void {
+    const client = this.client;
+    this.client = null;
+    this.subscription = null;
+    this.members.clear();
+    this.total = 0;
+    client?.disconnect();
+    this.become({ kind: 'idle', note: 'Not in a room', isError: false });
+  }
+
+  clear(): void {
+    this.log.clear();
+    this.changed();
+  }
+
+  private fail(note: string): void {
+    this.leave();
+    this.become({ kind: 'idle', note, isError: true });
+  }
+
+  private become(state: State): void {
+    this.state = state;
+    this.changed();
+  }
+}
+
+const room = new Room();
+
+export function Rooms() {
+  useStore(room);
+  const [name, setName] = useState(room.name || 'lobby');
+  const [text, setText] = useState('');
+  const [error, setError] = useState('');
+  const { state } = room;
+  const isIdle = state.kind === 'idle';
+  const join = (event: Event) => {
+    event.preventDefault();
+    if (!isIdle) room.leave();
+    else if (name.trim() !== '') room.join(name.trim());
+  };
+  const send = async (event: Event) => {
+    event.preventDefault();
+    if (state.kind !== 'joined' || text === '') return;
+    const failure = await room.send(text);
+    setError(failure ?? '');
+    if (!failure) setText('');
+  };
+  return (
+    <div class="columns">
+      <div class="side">
+        <form class="card" onSubmit={join} aria-label="Room">
+          <label>
+            Room
+            <input type="text" maxLength={200} spellcheck={false} autocomplete="off" value={name} disabled={!isIdle} onInput={(event) => setName(event.currentTarget.value)} />
+          </label>
+          <div class="actions">
+            <button type="submit" class={isIdle ? 'primary' : ''} disabled={isIdle && name.trim() === ''}>
+              {isIdle ? 'Join' : 'Leave'}
+            </button>
+            {state.kind === 'joined' && (
+              <button type="button" onClick={() => room.goOffline()}>
+                Go offline
+              </button>
+            )}
+            {state.kind === 'offline' && (
+              <button type="button" onClick={() => room.goOnline()}>
+                Go online
+              </button>
+            )}
+          </div>
+          <p role="status" class={`state ${state.kind === 'joined' ? 'open' : state.kind === 'joining' ? 'connecting' : state.kind === 'idle' && !state.isError ? 'idle' : 'closed'}`}>
+            {state.note}
+          </p>
+        </form>
+        <form class="card" onSubmit={send} aria-label="Message to the room">
+          <label>
+            Message
+            <input type="text" autocomplete="off" value={text} disabled={state.kind !== 'joined'} onInput={(event) => setText(event.currentTarget.value)} />
+          </label>
+          <p class="problem" role="status">
+            {error}
+          </p>
+          <button type="submit" class="primary" disabled={state.kind !== 'joined' || text === ''}>
+            Send
+          </button>
+        </form>
+        <section class="card" aria-label="Members">
+          <h2>Members{room.total > 0 && ` (${count(room.total)})`}</h2>
+          {room.members.size === 0 ? (
+            <p class="empty">{isIdle ? 'Join a room to see its members.' : 'No members are known.'}</p>
+          ) : (
+            <ul class="members">
+              {[...room.members.values()].map((info) => (
+                <li key={info.client}>
+                  <code>{info.user || info.client.slice(0, 8)}</code>
+                  {info.client === room.self && ' (you)'}
+                </li>
+              ))}
+            </ul>
+          )}
+        </section>
+      </div>
+      <Messages log={room.log} empty={isIdle ? 'Join a room to see its messages, the newest 100 of its history first.' : 'No messages in this room yet.'} onClear={() => room.clear()} />
+    </div>
+  );
+}

@@ -1,0 +1,218 @@
+/** One tab: a WebSocket, its messages, and its round-trip times. */
+
+import { Latencies } from './latency';
+import { MessageLog } from './log';
+import { Series } from './series';
+import { Store } from './store';
+
+export type State =
+  | { kind: 'idle' }
+  | { kind: 'connecting'; attempt: number }
+  | { kind: 'open'; protocol: string; extensions: string }
+  | { kind: 'closing' }
+  | { kind: 'closed'; code: number; reason: string; wasOpen: boolean; detail: string; retryAt: number | null };
+
+/** What the browser may buffer of messages that the server does not read. */
+const BUFFERED_MAX = 64 * 1_048_576;
+const PROBE_INTERVAL_MS = 200;
+const RETRY_MAX_MS = 16_000;
+
+let serial = 0;
+
+export class Session extends Store {
+  readonly id = ++serial;
+  readonly log = new MessageLog();
+  readonly rtts = new Latencies(500);
+  readonly rttSeries = new Series(3);
+  state: State = { kind: 'idle' };
+  url: string;
+  protocols = '';
+  reconnects = false;
+  isMeasuring = false;
+  received = { messages: 0, size: 0 };
+  sent = { messages: 0, size: 0 };
+
+  private socket: WebSocket | null = null;
+  private attempt = 0;
+  private retry = 0;
+  private prober = 0;
+  private probe = 0;
+  private readonly probes = new Map<string, number>();
+
+  constructor(url: string) {
+    super();
+    this.url = url;
+  }
+
+  get isBusy(): boolean {
+    return this.state.kind === 'connecting' || this.state.kind === 'open' || this.state.kind === 'closing' || this.isRetrying;
+  }
+
+  get isRetrying(): boolean {
+    return this.state.kind === 'closed' && this.state.retryAt !== null;
+  }
+
+  set<K extends 'url' | 'protocols' | 'reconnects'>(key: K, value: this[K]): void {
+    this[key] = value;
+    this.changed();
+  }
+
+  connect(): void {
+    this.attempt = 0;
+    this.open();
+  }
+
+  private open(): void {
+    this.drop();
+    let socket: WebSocket;
+    try {
+      const protocols = this.protocols.split(/[\s,]+/).filter((name) => name !== '');
+      socket = new WebSocket(this.url.trim(), protocols);
+    } catch (error) {
+      this.become({ kind: 'closed', code: 1006, reason: '', wasOpen: false, detail: (error as Error).message, retryAt: null });
+      return;
+    }
+    socket.binaryType = 'arraybuffer';
+    this.socket = socket;
+    this.become({ kind: 'connecting', attempt: this.attempt });
+    let wasOpen = false;
+    socket.onopen = () => {
+      wasOpen = true;
+      this.attempt = 0;
+      this.become({ kind: 'open', protocol: socket.protocol, extensions: socket.extensions });
+      if (this.isMeasuring) this.startProbes();
+    };
+    socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => this.receive(data);
+    socket.onclose = ({ code, reason, wasClean }) => void this.closed(code, reason, wasOpen, wasClean);
+  }
+
+  private receive(data: string | ArrayBuffer): void {
+    if (typeof data === 'string') {
+      const begin = this.probes.get(data);
+      if (begin !== undefined) {
+        this.probes.delete(data);
+        this.rtts.add(performance.now() - begin);
+        return;
+      }
+    }
+    const payload = typeof data === 'string' ? data : new Uint8Array(data);
+    this.received.messages++;
+    this.received.size += payload.length;
+    this.log.push('received', payload);
+    this.changed();
+  }
+
+  private async closed(code: number, reason: string, wasOpen: boolean, wasClean: boolean): Promise<void> {
+    this.drop();
+    const mayRetry = this.reconnects && !(wasClean && code === 1000);
+    const delay = Math.min(500 * 2 ** this.attempt++, RETRY_MAX_MS);
+    const state: State = { kind: 'closed', code, reason, wasOpen, detail: '', retryAt: mayRetry ? Date.now() + delay : null };
+    this.become(state);
+    if (mayRetry) this.retry = window.setTimeout(() => this.open(), delay);
+    if (wasOpen || mayRetry) return;
+    const detail = await refusal(this.url);
+    if (this.state === state) this.become({ ...state, detail });
+  }
+
+  /** Sends a message. The result is an error in words, or null. */
+  send(data: string | Uint8Array<ArrayBuffer>): string | null {
+    const socket = this.socket;
+    if (socket?.readyState !== WebSocket.OPEN) return 'The connection is not open.';
+    if (socket.bufferedAmount > BUFFERED_MAX) return 'The server has not read the earlier messages yet. Try again later.';
+    socket.send(data);
+    this.sent.messages++;
+    this.sent.size += data.length;
+    this.log.push('sent', data);
+    this.changed();
+    return null;
+  }
+
+  close(code = 1000, reason = ''): string | null {
+    window.clearTimeout(this.retry);
+    if (this.state.kind === 'closed') {
+      this.become({ ...this.state, retryAt: null });
+      return null;
+    }
+    try {
+      this.socket?.close(code, reason);
+    } catch (error) {
+      return (error as Error).message;
+    }
+    this.become({ kind: 'closing' });
+    return null;
+  }
+
+  measure(isMeasuring: boolean): void {
+    this.isMeasuring = isMeasuring;
+    if (isMeasuring && this.state.kind === 'open') this.startProbes();
+    if (!isMeasuring) this.stopProbes();
+    this.changed();
+  }
+
+  /** Probes are not listed among the messages. */
+  private startProbes(): void {
+    this.stopProbes();
+    this.prober = window.setInterval(() => {
+      if (this.probes.size < 100 && this.socket?.readyState === WebSocket.OPEN) {
+        const text = JSON.stringify({ probe: ++this.probe, of: this.id });
+        this.probes.set(text, performance.now());
+        this.socket.send(text);
+      }
+      const now = this.rtts.percentiles();
+      if (now && this.probe % 5 === 0) {
+        this.rttSeries.add(Date.now() / 1000, [now.p50, now.p90, now.p99]);
+        this.changed();
+      }
+    }, PROBE_INTERVAL_MS);
+  }
+
+  private stopProbes(): void {
+    window.clearInterval(this.prober);
+    this.probes.clear();
+  }
+
+  clear(): void {
+    this.log.clear();
+    this.changed();
+  }
+
+  /** Ends the connection for good: the tab is closed. */
+  dispose(): void {
+    const socket = this.socket;
+    this.drop();
+    socket?.close();
+  }
+
+  private drop(): void {
+    window.clearTimeout(this.retry);
+    this.stopProbes();
+    if (this.socket) this.socket.onopen = this.socket.onmessage = this.socket.onclose = null;
+    this.socket = null;
+  }
+
+  private become(state: State): void {
+    this.state = state;
+    this.changed();
+  }
+}
+
+/** A browser hides the response that refused a WebSocket, so a server of the same origin is asked again by a plain request. */
+async function refusal(url: string): Promise<string> {
+  const unknown = 'The browser does not show why. From a shell, “wireloom connect” shows the response.';
+  try {
+    const address = new URL(url.trim().replace(/^ws/i, 'http'));
+    if (address.origin !== location.origin) return unknown;
+    const abort = new AbortController();
+    const response = await fetch(address, { signal: abort.signal, cache: 'no-store' });
+    if (response.ok || response.status === 426) {
+      abort.abort();
+      return unknown;
+    }
+    const first = await response.body?.getReader().read();
+    abort.abort();
+    const text = new TextDecoder().decode(first?.value?.subarray(0, 1024)).trim();
+    return `The server answered ${response.status}${text ? `: ${text}` : ''}`;
+  } catch {
+    return 'The server cannot be reached.';
+  }
+}
