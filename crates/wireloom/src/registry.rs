@@ -10,7 +10,6 @@ use slab::Slab;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
-use wireloom_ws::CloseCode;
 
 use crate::memory::{Account, Group, Memory, default_max};
 use crate::websocket::{Shared, SlowTally};
@@ -20,9 +19,6 @@ pub(crate) const QUIET: Duration = Duration::from_secs(5);
 
 /// How long handlers may take to answer the messages that have been read, until the server that shuts down sends its Close frames.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The reason in Close frames of a server that shuts down.
-const SHUTTING_DOWN: &str = "the server is shutting down";
 
 /// Held by a connection of which it is not known yet what it speaks.
 pub(crate) type Handshaking = tokio::sync::OwnedSemaphorePermit;
@@ -130,7 +126,7 @@ impl Registry {
             self.turned.notify_waiters();
         }
         for socket in self.sockets() {
-            socket.request_close(CloseCode::GOING_AWAY, SHUTTING_DOWN);
+            socket.request_close();
         }
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) if phase < Phase::Cut => {
@@ -249,7 +245,7 @@ impl Seat {
         socket.count_slow_in(self.registry.counters.slow.clone());
         socket.set_account(&self.account);
         if self.registry.phase() > Phase::Serving {
-            socket.request_close(CloseCode::GOING_AWAY, SHUTTING_DOWN);
+            socket.request_close();
             socket.go_away();
         }
     }

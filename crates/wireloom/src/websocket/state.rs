@@ -140,10 +140,10 @@ impl Shared {
 
     /// Requests the closing handshake from outside of both halves. The Close frame is sent when the receiver asks for more: then
     /// all that has been read is answered.
-    pub(crate) fn request_close(&self, code: CloseCode, reason: &'static str) {
+    pub(crate) fn request_close(&self) {
         let mut state = self.lock();
         if state.going_away == GoingAway::No {
-            state.going_away = GoingAway::Requested(code, reason);
+            state.going_away = GoingAway::Requested;
             state.wake();
         }
     }
@@ -307,7 +307,7 @@ enum Link {
 enum GoingAway {
     No,
     /// The Close frame is sent when what has been read is answered.
-    Requested(CloseCode, &'static str),
+    Requested,
     /// The Close frame has been sent; messages that arrive are dropped.
     Discarding,
 }
@@ -355,17 +355,17 @@ impl State {
     /// Begins the closing handshake if that was requested.
     #[inline]
     pub(super) fn go_away(&mut self) {
-        if let GoingAway::Requested(code, reason) = self.going_away {
-            self.send_going_away(code, reason);
+        if self.going_away == GoingAway::Requested {
+            self.send_going_away();
         }
     }
 
     #[cold]
-    fn send_going_away(&mut self, code: CloseCode, reason: &str) {
+    fn send_going_away(&mut self) {
         self.going_away = GoingAway::Discarding;
         let now = self.now();
         // The code and reason are this crate's own.
-        let _ = self.core.close(now, code, reason);
+        let _ = self.core.close(now, CloseCode::GOING_AWAY, "the server is shutting down");
         let _ = self.poll_flush(None);
         self.wake();
     }
