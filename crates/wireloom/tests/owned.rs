@@ -52,8 +52,8 @@ fn open(delivery: Delivery, deflate: bool) -> (WebSocket, DuplexStream) {
     let mut config = WebSocketConfig::default();
     config.core.delivery = delivery;
     let deflate = deflate.then(DeflateConfig::default);
-    let mut negotiated = Negotiated::default();
-    negotiated.deflate = deflate.as_ref().map(|_| Default::default());
+    let negotiated =
+        Negotiated { deflate: deflate.as_ref().map(|_| Default::default()), ..Negotiated::default() };
     (WebSocket::from_transport(transport, Role::Server, negotiated, deflate.as_ref(), config, &[]), peer)
 }
 
