@@ -26,6 +26,16 @@ step_page() {
     page/browser "$target/debug/wireloom"
 }
 
+step_hub() {
+    [ -x conformance/hub/run ] || { skip "no conformance/hub/run"; return; }
+    test_workspace --no-run || return
+    WIRELOOM=$target/debug/wireloom conformance/hub/run | tee "$logs/hub.out"
+    local rc=${PIPESTATUS[0]}
+    grep '^skipped' "$logs/hub.out" | while read -r line; do say "$line"; done
+    [ "$rc" != 77 ] || { skip "none of the SDKs could be had: needs Node with npm or Python with venv, and their registries"; return; }
+    return "$rc"
+}
+
 step_ruby() {
     [ -x ruby/test/run ] || { skip "no ruby/test/run"; return; }
     local target=$target/ruby

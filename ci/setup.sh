@@ -88,18 +88,21 @@ step_setup() {
     mapfile -t commands < <(rustup_commands)
     mapfile -t packages < <(debian_packages)
     mapfile -t single < <(browsers)
-    local go_package=
+    local go_packages=()
+    if [ -d crates/hub ] && have go && ! have nats-server; then
+        go_packages+=("github.com/nats-io/nats-server/v2@$nats_server")
+    fi
     if [ -x conformance/h2spec/run ] && have go && ! have h2spec; then
-        go_package=github.com/summerwind/h2spec/cmd/h2spec@$h2spec
+        go_packages+=("github.com/summerwind/h2spec/cmd/h2spec@$h2spec")
     fi
     missing_tools
 
     for line in ${commands[@]+"${commands[@]}"}; do say "missing: rustup $line"; done
     [ ${#packages[@]} = 0 ] || say "missing: apt-get install ${packages[*]}"
     [ ${#single[@]} = 0 ] || say "missing: apt-get install ${single[*]}"
-    [ -z "$go_package" ] || say "missing: go install $go_package"
+    for line in ${go_packages[@]+"${go_packages[@]}"}; do say "missing: go install $line"; done
     for line in ${tools[@]+"${tools[@]}"}; do say "missing: cargo install --locked $line (the step tools)"; done
-    if [ ${#commands[@]} = 0 ] && [ ${#packages[@]} = 0 ] && [ ${#single[@]} = 0 ] && [ -z "$go_package" ] \
+    if [ ${#commands[@]} = 0 ] && [ ${#packages[@]} = 0 ] && [ ${#single[@]} = 0 ] && [ ${#go_packages[@]} = 0 ] \
         && [ ${#tools[@]} = 0 ]; then
         return 0
     fi
@@ -113,6 +116,8 @@ step_setup() {
     [ ${#packages[@]} = 0 ] || debian "${packages[@]}"
     for line in ${single[@]+"${single[@]}"}; do debian "$line"; done
     have cc || { say "no C compiler: Rust needs one to link"; failed=1; }
-    [ -z "$go_package" ] || go install "$go_package" || say "go could not install h2spec; its step is skipped"
+    for line in ${go_packages[@]+"${go_packages[@]}"}; do
+        go install "$line" || say "go could not install $line; what needs it is skipped"
+    done
     return $failed
 }

@@ -5,6 +5,8 @@
 nightly=nightly-2026-05-20
 cargo_deny=0.20.2
 h2spec=v2.2.1+incompatible
+# For the tests of several nodes.
+nats_server=v2.15.2
 
 # The oldest Rust that the libraries promise, and the one of the instruction counts' baseline.
 msrv=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)

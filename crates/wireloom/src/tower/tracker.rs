@@ -20,9 +20,10 @@ use crate::registry::{Phase, Registry};
 /// let router = Router::new()
 ///     .route("/", any(|upgrade: WebSocketUpgrade| async { upgrade.on_open(async |_socket| {}) }))
 ///     .layer(Extension(sockets.clone()));
-/// let signal = async {
+/// let ending = sockets.clone();
+/// let signal = async move {
 ///     // ... wait for the signal to end, then:
-///     sockets.shut_down();
+///     ending.shut_down();
 /// };
 /// axum::serve(listener, router).with_graceful_shutdown(signal).await?;
 /// sockets.closed().await;
