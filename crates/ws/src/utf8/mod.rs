@@ -1,6 +1,6 @@
 //! UTF-8 validation (RFC 3629), incremental at any split and fused with unmasking.
 //!
-//! A text that was validated to its end yields a [`Valid`], and only that makes a `str` of bytes that a peer sent.
+//! A text that was validated to its end yields a `Valid`, and only that makes a `str` of bytes that a peer sent.
 //!
 //! # Speed
 //! Text is read from memory once. A masked piece is loaded, unmasked, validated and stored in the same pass; a register of
