@@ -95,7 +95,12 @@ fn every_error_text_exists() {
 
 #[test]
 fn links_lead_somewhere() {
-    for page in files(&root().join("docs/src"), ".md") {
+    let mut pages = files(&root().join("docs/src"), ".md");
+    pages.extend(
+        ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "CHANGELOG.md"]
+            .map(|name| root().join(name)),
+    );
+    for page in pages {
         let text = fs::read_to_string(&page).unwrap();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let path = link.split('#').next().unwrap();

@@ -1,10 +1,12 @@
-//! HTTP/2 without I/O: RFC 9113 with HPACK (RFC 7541), extensible priorities (RFC 9218) and extended CONNECT (RFC 8441)
-//! as a state machine that never touches a socket, a clock, a thread or a global random source.
+#![doc = include_str!("../README.md")]
+//!
+//! ## Modules
 //!
 //! Layers: `field` + `hpack`, `flow_control`, `priority`, `role` → `error` + `frame` → `limits` + `rate_limit`, `message`,
 //! `settings` → `config`, `memory`, `upgrade` → `stream` → `event` → `connection`.
 
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 extern crate alloc;
 #[cfg(test)]

@@ -1,8 +1,12 @@
-//! Channels over WebSocket: fan-out, presence, history and recovery.
+#![doc = include_str!("../README.md")]
+//!
+//! ## Modules
 //!
 //! Modules import only from those before them:
 //! `protocol` → `random`, `clock`, `shards`, `config`, `history` → `auth`, `outbox`, `client`, `engine`, `hooks`, `metrics` →
 //! `channels` → `hub`, `subscribe`, `session` → `transport`, `api`.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
 mod auth;
@@ -35,3 +39,8 @@ pub use hooks::{
 };
 pub use hub::{Hub, HubBuilder, PublishError, PublishOptions};
 pub use metrics::HubStats;
+
+/// The examples of the book's page compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/guides/chat.md")]
+struct ChatGuide;

@@ -1,11 +1,11 @@
-//! WebSocket and HTTP on tokio: client and server, over HTTP/1.1, HTTP/2 and TLS.
+#![doc = include_str!("../README.md")]
 //!
-//! Messages are borrowed from the read buffer or owned, as you ask; all frames of a read are drained before the next;
-//! what one wake-up produced leaves in one write; an idle connection holds no buffer. The protocol itself is
-//! [`wireloom_ws`], which does no I/O.
+//! ## Modules
 //!
 //! Layers: `error`, `memory`, `version` → `headers`, `transport` → `http1`, `http2`, `websocket` → `registry` → `http` →
 //! `client`, `server` → `tower` → `axum`.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "axum")]
 pub mod axum;
@@ -45,7 +45,31 @@ pub use wireloom_ws;
 pub use wireloom_ws::deflate::DeflateConfig;
 pub use wireloom_ws::{CloseCode, Config, Keepalive, Limits};
 
-/// The README's examples, so that they compile and hold.
+/// The examples of the README and of the book's pages compile.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../../docs/src/start/rust.md")]
+    mod rust {}
+    #[doc = include_str!("../../../docs/src/start/cores.md")]
+    mod cores {}
+    #[doc = include_str!("../../../docs/src/guides/firehose.md")]
+    mod firehose {}
+    #[doc = include_str!("../../../docs/src/guides/http2.md")]
+    mod http2 {}
+    #[doc = include_str!("../../../docs/src/guides/axum.md")]
+    mod axum {}
+    #[doc = include_str!("../../../docs/src/guides/backpressure.md")]
+    mod backpressure {}
+    #[doc = include_str!("../../../docs/src/guides/limits.md")]
+    mod limits {}
+    #[doc = include_str!("../../../docs/src/guides/observability.md")]
+    mod observability {}
+    #[doc = include_str!("../../../docs/src/guides/shutdown.md")]
+    mod shutdown {}
+    #[doc = include_str!("../../../docs/src/migrating/tungstenite.md")]
+    mod tungstenite {}
+    #[doc = include_str!("../../../docs/src/migrating/fastwebsockets.md")]
+    mod fastwebsockets {}
+}

@@ -1,11 +1,13 @@
-//! WebSocket without I/O: framing, masking, UTF-8, permessage-deflate and the opening handshake of RFC 6455 and RFC 7692
-//! as state machines that never touch a socket, a clock, a thread or a global random source.
+#![doc = include_str!("../README.md")]
+//!
+//! ## Modules
 //!
 //! Layers: `assembly`, `close` + `error`, `limits`, `mask`, `opcode`, `role` → `config`, `deflate` +
 //! `handshake`, `end`, `frame`, `keys`, `utf8` → `outgoing`, `owned` → `event` → `decoder`, `prepared` + `send`, `timers` → `receive` →
 //! `inbound` → `reader`, `connection` + `outbound`.
 
 #![cfg_attr(not(feature = "std"), no_std)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 extern crate alloc;
 
