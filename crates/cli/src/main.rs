@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     let exit = match args::Args::parse().command {
         Command::Serve(serve) => cmd::serve::run(&serve),
         Command::Connect(connect) => cmd::connect::run(*connect),
+        Command::Load(load) => cmd::load::run(*load),
         Command::Completions(completions) => cmd::man::completions(&completions),
         Command::Man(man) => cmd::man::man(&man),
     };

@@ -2,6 +2,7 @@
 
 mod connect;
 mod http2;
+mod load;
 mod serve;
 mod value;
 
@@ -13,6 +14,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub(crate) use connect::{Connect, Display, Format, Tls, has_scheme};
+pub(crate) use load::{Expectation, Load, Metric};
 pub(crate) use serve::{Channels, LogFormat, LogLevel, Serve, SlowPolicy};
 
 /// Colours, where a terminal shows them and NO_COLOR does not forbid them.
@@ -27,7 +29,9 @@ Try it:
   wireloom serve &
   echo hello | wireloom connect ws://127.0.0.1:8080/echo
 
-`wireloom help serve` and `wireloom help connect` describe each option and the exit codes.";
+  wireloom load ws://127.0.0.1:8080/echo
+
+`wireloom help serve`, `wireloom help connect` and `wireloom help load` describe each option and the exit codes.";
 
 const VERSION: &str = env!("WIRELOOM_VERSION");
 const LONG_VERSION: &str = env!("WIRELOOM_VERSION_LONG");
@@ -47,6 +51,8 @@ pub(crate) enum Command {
     Serve(Box<Serve>),
     /// Connect to a WebSocket: send lines, print messages; or make a request
     Connect(Box<Connect>),
+    /// Measure a WebSocket server: rate, latency, errors
+    Load(Box<Load>),
     /// Print a completion script for a shell
     Completions(Completions),
     /// Print a manual page

@@ -1,5 +1,6 @@
 //! The subcommands.
 
 pub(crate) mod connect;
+pub(crate) mod load;
 pub(crate) mod man;
 pub(crate) mod serve;

@@ -116,7 +116,7 @@ fn resolve(mut connector: Connector, args: &Connect, url: &str) -> Connector {
 }
 
 /// The port of a URL, given or the scheme's own.
-fn port(url: &str) -> Option<u16> {
+pub(in crate::cmd) fn port(url: &str) -> Option<u16> {
     let (scheme, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -127,7 +127,7 @@ fn port(url: &str) -> Option<u16> {
     }
 }
 
-fn tls(args: &Tls) -> Result<ClientTls, String> {
+pub(in crate::cmd) fn tls(args: &Tls) -> Result<ClientTls, String> {
     // The library reports the kind of an error; opening the file here finds out what is wrong with it.
     let check = |option: &str, path: &Path| {
         File::open(path).map(drop).map_err(|error| format!("{option} {}: {error}", path.display()))

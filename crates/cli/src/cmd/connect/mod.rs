@@ -1,6 +1,6 @@
 //! `wireloom connect`: sends lines and prints messages; or runs a script of messages to send and to expect; or makes a request.
 
-mod connector;
+pub(super) mod connector;
 mod editor;
 mod input;
 mod journal;
@@ -10,7 +10,7 @@ mod reconnecting;
 mod request;
 mod sends;
 mod session;
-mod trace;
+pub(super) mod trace;
 
 use wireloom::Error;
 use wireloom::wireloom_ws::handshake::HandshakeError;
@@ -98,7 +98,7 @@ async fn connect(args: Connect) -> Exit {
 }
 
 /// The exit code when there is no connection: the arguments may be the cause.
-fn failure(error: &Error) -> Exit {
+pub(super) fn failure(error: &Error) -> Exit {
     match error {
         Error::Url(_) | Error::Header | Error::Handshake(HandshakeError::Misuse(_)) => Exit::Usage,
         _ => Exit::NoConnection,

@@ -138,7 +138,7 @@ pub(super) fn print_failure(args: &Connect, error: &Error, notes: &Notes) {
 }
 
 /// A URL without user, password and query.
-pub(super) fn without_secrets(url: &str) -> String {
+pub(in crate::cmd) fn without_secrets(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, resource) = rest.split_at(end);

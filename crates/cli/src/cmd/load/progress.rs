@@ -1,0 +1,65 @@
+//! The progress of a run: one line that is updated on a terminal, a line per second elsewhere.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::recorder::Second;
+use super::report::latency;
+use crate::args::Load;
+use crate::terminal::count;
+
+/// Where progress is printed: the standard error.
+pub(super) enum Progress {
+    Bar(ProgressBar),
+    Lines,
+    Quiet,
+}
+
+impl Progress {
+    pub(super) fn new(args: &Load) -> Self {
+        if args.output.quiet {
+            return Self::Quiet;
+        }
+        if !io::stderr().is_terminal() {
+            return Self::Lines;
+        }
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        bar.set_message("connecting");
+        Self::Bar(bar)
+    }
+
+    pub(super) fn show(&mut self, second: &Second) {
+        match self {
+            Self::Bar(bar) => bar.set_message(line(second)),
+            // The standard error may be closed.
+            Self::Lines => drop(writeln!(io::stderr(), "{}", line(second))),
+            Self::Quiet => {}
+        }
+    }
+
+    /// Removes the line from a terminal.
+    pub(super) fn finish(&mut self) {
+        if let Self::Bar(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn line(second: &Second) -> String {
+    let Second { at, received, errors, connections, .. } = second;
+    format!(
+        "{:>4.0}s {received:>8}/s  p50 {}  p99 {}  max {}  {}, {}",
+        at.as_secs_f64(),
+        latency(second.p50 as f64),
+        latency(second.p99 as f64),
+        latency(second.max as f64),
+        count(*errors, "error"),
+        count(*connections as u64, "connection"),
+    )
+}
