@@ -143,6 +143,7 @@ impl Report {
         }
         if let Some(rate) = args.volume.rate
             && !self.is_interrupted
+            && args.volume.ramp_up.is_none()
             && self.rate < rate * 0.95
         {
             warnings.push(format!("the rate of answers, {:.0}/s, is below --rate, {rate:.0}/s", self.rate));
