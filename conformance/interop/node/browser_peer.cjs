@@ -49,7 +49,7 @@ async function serve() {
 /// What works alike whatever it runs over.
 async function talk(page, websockets, version) {
   assert.strictEqual(await page(`return performance.getEntriesByType('navigation')[0].nextHopProtocol`), version);
-  assert.match(await page('return document.body.innerText'), /\/rooms\/NAME/);
+  assert.match(await page('return document.body.innerText'), /Connect to a WebSocket/);
   assert.deepStrictEqual(await page(`return read(await fetch('/healthz'))`), { status: 200, text: 'ok\n' });
   assert.strictEqual(await page(`return (await fetch('/nothing')).status`), 404);
   assert.strictEqual(await page(`return (await fetch('/healthz', { method: 'HEAD' })).status`), 200);
