@@ -172,7 +172,10 @@ impl Assembly {
         let end = self.start + self.len;
         let room = self.room(more);
         if self.bytes.len() < end + room {
-            self.bytes.reserve_exact((end + room).saturating_sub(self.bytes.len()));
+            if self.bytes.capacity() < end + room {
+                // A message of the same length that starts at another place fits as well.
+                self.bytes.reserve_exact(end + room + ALIGN - self.bytes.len());
+            }
             self.bytes.resize(end + room, 0);
         }
         &mut self.bytes[end..end + room]
