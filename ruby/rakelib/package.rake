@@ -71,7 +71,8 @@ module Package
   def vendor(stage)
     files = CRATES.flat_map do |crate|
       folder = File.join(ROOT, "crates", crate)
-      sources = Dir[File.join(folder, "src/**/*.rs")]
+      # The page of a crate is its README.
+      sources = [*Dir[File.join(folder, "src/**/*.rs")], File.join(folder, "README.md")]
       sources.each { |path| copy(path, File.join(stage, VENDOR, crate, path.delete_prefix("#{folder}/"))) }
       manifest = sections(File.join(folder, "Cargo.toml")) { |title| !title.end_with?("dev-dependencies") }
       write(File.join(stage, VENDOR, crate, "Cargo.toml"), manifest)
