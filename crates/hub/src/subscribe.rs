@@ -272,15 +272,16 @@ impl Established {
             None => return,
         }
         reserved.step = Step::Done;
-        let on_slow = |client: &Client, pushed| node.note_slow(&channel, client, pushed);
-        if !node.channels.start(&channel, key, start, &replies, &on_slow) {
-            node.unsubscribe(&channel, &client, crate::protocol::UnsubscribeCode::InsufficientState);
-            return;
-        }
+        // Before the reply: a client that is subscribed is listed.
         if options.presence
             && let Err(error) = node.engine().add_presence(&channel, &info).await
         {
             tracing::warn!(%channel, %error, "presence was not added");
+        }
+        let on_slow = |client: &Client, pushed| node.note_slow(&channel, client, pushed);
+        if !node.channels.start(&channel, key, start, &replies, &on_slow) {
+            node.unsubscribe(&channel, &client, crate::protocol::UnsubscribeCode::InsufficientState);
+            return;
         }
         if options.join_leave
             && let Err(error) = node.engine().publish_membership(&channel, Membership::Join(info)).await
