@@ -41,7 +41,7 @@ fn packaged_commit() -> Option<String> {
 }
 
 fn repository_commit() -> Option<String> {
-    // Not the repository of whoever has unpacked the sources somewhere inside of it.
+    // Not a repository that merely contains the unpacked sources.
     let root = Path::new("../..");
     if !root.join(".git").exists() || !root.join("crates/cli").exists() {
         return None;

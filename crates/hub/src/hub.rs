@@ -232,7 +232,7 @@ impl Hub {
         self.0.engine.remove_history(channel).await
     }
 
-    /// Replaces the configuration. Connections stay; namespaces and tokens are judged by the new one from now on.
+    /// Replaces the configuration. Connections stay; the new one applies to namespaces and tokens from now on.
     ///
     /// # Errors
     /// A key of the configuration cannot be read; the old configuration stays.

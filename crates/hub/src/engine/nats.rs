@@ -384,7 +384,7 @@ impl Engine for NatsEngine {
     ) -> EngineFuture<'a, Position> {
         Box::pin(async move {
             let Some(retention) = retention.filter(|_| self.nats.is_connected()) else {
-                // Without NATS no offset can be given: the node's own subscribers receive it, and nobody can recover it.
+                // Without NATS no offset can be given: the node's own subscribers receive it, and it cannot be recovered.
                 let payload = publication.encode_to_vec();
                 if let Some(delivery) = self.delivery() {
                     delivery.deliver_publication(channel, "", 0, &Arc::new(publication));

@@ -1,4 +1,4 @@
-//! Requests that were answered before they ended and whose rest nobody reads (RFC 9113 §8.1).
+//! Requests that were answered before they ended; the rest is not read (RFC 9113 §8.1).
 
 use std::time::Duration;
 

@@ -50,7 +50,7 @@ pub struct ServerConfig {
     /// more.
     pub http2: wireloom_http2::Config,
     /// Whether a request over plain HTTP/1.1 may switch to HTTP/2 by `Upgrade: h2c` (RFC 7540 §3.2; RFC 9113 §3.1 deprecates it). On:
-    /// curl asks for it. Switch it off behind a reverse proxy that forwards `Upgrade`: whoever talks HTTP/2 through it passes by the
+    /// curl asks for it. Switch it off behind a reverse proxy that forwards `Upgrade`: a client that talks HTTP/2 through it passes by the
     /// proxy's rules. Prior knowledge and ALPN do not depend on it.
     pub http2_upgrade: bool,
     /// How long connections may take to end once the server shuts down. 10 s.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Every lock of the state ends with [`Locked::drop`](super::state::Locked), which finds a flusher for whatever is queued. So
-//! after a poll that has queued a frame, either all is written, or a flush is due and somebody is sure to run it:
+//! after a poll that has queued a frame, either all is written, or a flush is due and a task is registered to run it:
 //!
 //! - [`Flusher::Driver`]: the future that uses the WebSocket is polled by [`Driven`]. It flushes at the end of that poll, and is
 //!   woken when the transport accepts more. This costs no task.

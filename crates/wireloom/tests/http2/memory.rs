@@ -65,7 +65,7 @@ async fn a_client_that_takes_all_memory_is_evicted() {
     let mut greedy = Peer::connect(server.address).await;
     let mut code = None;
     let began = Instant::now();
-    // Near the limit the server stops reading from whoever holds memory; it evicts a second later.
+    // Near the limit the server stops reading from connections that hold memory; it evicts a second later.
     'sending: while began.elapsed() < Duration::from_secs(10) {
         let key = greedy.ask("POST", "/never", &[], false).await;
         greedy.send(key, &[7; 200_000], false).await;
