@@ -319,6 +319,7 @@ class HTTP2ConnectionTest < HTTP2TestCase
   end
 
   def test_header_values_that_are_no_strings
+    skip "takes strings alone" if OLD
     server = HTTP2::Server.new
     seen = nil
     server.on(:stream) { |stream| stream.on(:headers) { |headers| seen = headers } }
@@ -329,6 +330,7 @@ class HTTP2ConnectionTest < HTTP2TestCase
   end
 
   def test_nil_is_no_input
+    skip "answers with a protocol error" if OLD
     assert_raises(TypeError, NoMethodError) { HTTP2::Server.new << nil }
   end
 
