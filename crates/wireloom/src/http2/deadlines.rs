@@ -35,19 +35,25 @@ impl Deadlines {
         self.table[timer as usize] = deadline;
     }
 
-    /// Arms the timer for the earliest deadline; ready with the time when it goes off.
+    /// Arms the timer for the earliest deadline; ready with the time once that has expired.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
         let Some(deadline) = self.table.iter().flatten().min().copied() else {
             self.sleep = None;
             return Poll::Pending;
         };
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        // Activity postpones most deadlines: the timer is moved when it goes off, not each time.
-        if sleep.deadline() > deadline || sleep.is_elapsed() {
+        if sleep.deadline() > deadline {
             sleep.as_mut().reset(deadline);
         }
-        ready!(sleep.as_mut().poll(cx));
-        Poll::Ready(Instant::now())
+        // Activity postpones most deadlines: the timer is moved when it goes off, not each time.
+        loop {
+            ready!(sleep.as_mut().poll(cx));
+            let now = Instant::now();
+            if now >= deadline {
+                return Poll::Ready(now);
+            }
+            sleep.as_mut().reset(deadline);
+        }
     }
 
     /// When the timer goes off.

@@ -146,6 +146,13 @@ impl Driver {
         self
     }
 
+    /// Memory is freed after `interval` without a write.
+    #[cfg(test)]
+    pub(super) fn with_shrink_interval(mut self, interval: Duration) -> Self {
+        self.shrink.interval = interval;
+        self
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

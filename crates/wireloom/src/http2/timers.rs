@@ -110,11 +110,17 @@ impl Drain {
 }
 
 /// Notices a connection that has written nothing for a while and may free memory.
-#[derive(Default)]
 pub(super) struct ShrinkTimer {
+    pub(super) interval: Duration,
     deadline: Option<Instant>,
     /// Something was written since the deadline was set.
     active: bool,
+}
+
+impl Default for ShrinkTimer {
+    fn default() -> Self {
+        Self { interval: Self::INTERVAL, deadline: None, active: false }
+    }
 }
 
 impl ShrinkTimer {
@@ -127,7 +133,7 @@ impl ShrinkTimer {
     pub(super) fn deadline(&mut self, now: Instant) -> Option<Instant> {
         if self.active && self.deadline.is_none() {
             self.active = false;
-            self.deadline = Some(now + Self::INTERVAL);
+            self.deadline = Some(now + self.interval);
         }
         self.deadline
     }
