@@ -150,6 +150,12 @@ impl Outbound {
         self.timers.pings_answered
     }
 
+    /// Whether permessage-deflate was negotiated.
+    #[inline]
+    pub fn is_compressed(&self) -> bool {
+        self.sender.is_compressed()
+    }
+
     /// Bytes that wait to be transmitted.
     #[inline]
     pub fn queued_len(&self) -> usize {

@@ -180,6 +180,11 @@ impl Sender {
         }
     }
 
+    #[inline]
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.deflate.is_some()
+    }
+
     pub(crate) fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
@@ -225,11 +230,13 @@ impl Sender {
         self.control(Opcode::Close, &body[..len]);
     }
 
-    /// Gives back what memory an idle connection can do without.
     /// See [`Outbound::take_codec`](crate::Outbound::take_codec).
     pub(crate) fn take_codec(&mut self, pool: &mut DeflatePool) {
         if let Some(deflate) = &mut self.deflate {
             deflate.compressor.take_codec(pool);
+            if deflate.compressed.capacity() == 0 {
+                deflate.compressed = pool.take_scratch();
+            }
         }
     }
 
@@ -237,9 +244,13 @@ impl Sender {
     pub(crate) fn return_codec(&mut self, pool: &mut DeflatePool) {
         if let Some(deflate) = &mut self.deflate {
             deflate.compressor.return_codec(pool);
+            if deflate.compressed.capacity() > 0 {
+                pool.put_scratch(core::mem::take(&mut deflate.compressed));
+            }
         }
     }
 
+    /// Gives back the memory that an idle connection can do without.
     pub(crate) fn release(&mut self) {
         self.outgoing.release();
         if let Some(deflate) = &mut self.deflate {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use wireloom_ws::{CloseCode, Misuse, Outbound};
+use wireloom_ws::{CloseCode, Misuse};
 
 use super::config::SlowPeer;
 use super::flush::{self, BATCH_LEN_MAX, COPIED_LEN_MAX};
@@ -128,7 +128,7 @@ impl Sender {
         let mut queued = false;
         poll_fn(|cx| {
             if !queued {
-                ready!(self.poll_queue(cx, false, |state| put_fragment(&mut state.core, &piece, last)))?;
+                ready!(self.poll_queue(cx, false, |state| put_fragment(state, &piece, last)))?;
                 queued = true;
                 if last {
                     note_written(&mut self.shared.lock(), &piece);
@@ -452,6 +452,7 @@ fn queue(
 
 #[inline]
 fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Error> {
+    state.take_codec();
     let (kind, payload) = message.parts();
     match message {
         // It would be copied all the same, and counting references costs more.
@@ -473,7 +474,9 @@ fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Erro
     }
 }
 
-fn put_fragment(core: &mut Outbound, fragment: &Payload<'_>, last: bool) -> Result<(), wireloom_ws::Error> {
+fn put_fragment(state: &mut State, fragment: &Payload<'_>, last: bool) -> Result<(), wireloom_ws::Error> {
+    state.take_codec();
+    let core = &mut state.core;
     match fragment {
         Payload::Text(text) => core.send_text_chunk(text, last),
         Payload::SharedText(text) => core.send_text_chunk(text, last),

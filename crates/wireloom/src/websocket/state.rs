@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Transport};
 
+use super::codecs;
 use super::config::SlowPeer;
 use super::flush::{self, BATCH_LEN_MAX, Flush, Flusher};
 use super::linger::Linger;
@@ -192,7 +193,8 @@ impl Evict for Shared {
     }
 }
 
-/// The state, locked. At the end of each lock a flusher is found for what is queued; observers are told after it.
+/// The state, locked. When it is unlocked, the deflating codec returns to the thread and a flusher is found for what is queued;
+/// observers are told after that.
 pub(super) struct Locked<'a> {
     // In this order: the mutex is unlocked before observers are told.
     state: Settle<'a>,
@@ -221,6 +223,9 @@ impl Drop for Settle<'_> {
     #[inline]
     fn drop(&mut self) {
         let state = &mut *self.0;
+        if self.1.compressed {
+            codecs::with(|pool| state.core.return_codec(pool));
+        }
         if state.flush == Flush::Idle && state.core.wants_write() {
             state.schedule();
         }
@@ -324,6 +329,14 @@ enum Quiet {
 impl State {
     pub(super) fn now(&self) -> Duration {
         self.epoch.elapsed()
+    }
+
+    /// Takes a codec of this thread, if messages are compressed. It is returned when the state is unlocked.
+    #[inline]
+    pub(super) fn take_codec(&mut self) {
+        if self.core.is_compressed() {
+            codecs::with(|pool| self.core.take_codec(pool));
+        }
     }
 
     /// Why nothing can be written any more.

@@ -41,12 +41,30 @@ use zlib_rs::{Deflate, Inflate};
 pub struct DeflatePool {
     pub(super) inflaters: Shelf<Inflate>,
     pub(super) deflaters: Shelf<Deflate>,
+    /// Memory in which a message is compressed before its length is known; empty.
+    scratch: Vec<u8>,
 }
+
+/// The pool keeps memory of up to this length for the next message.
+const SCRATCH_LEN_MAX: usize = 64 << 10;
 
 impl DeflatePool {
     /// A pool that keeps up to `inflaters_max` and `deflaters_max` codecs.
     pub const fn new(inflaters_max: usize, deflaters_max: usize) -> Self {
-        Self { inflaters: Shelf::new(inflaters_max), deflaters: Shelf::new(deflaters_max) }
+        Self { inflaters: Shelf::new(inflaters_max), deflaters: Shelf::new(deflaters_max), scratch: Vec::new() }
+    }
+
+    /// Memory for a compressed message.
+    pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
+        core::mem::take(&mut self.scratch)
+    }
+
+    /// Keeps memory for the next compressed message, unless it is very large.
+    pub(crate) fn put_scratch(&mut self, mut scratch: Vec<u8>) {
+        scratch.clear();
+        if (self.scratch.capacity()..=SCRATCH_LEN_MAX).contains(&scratch.capacity()) {
+            self.scratch = scratch;
+        }
     }
 
     /// Inflating codecs in the pool.
