@@ -1,5 +1,5 @@
-//! One end of a WebSocket connection as a test sees it: bytes in, at any cut and by either door; what it heard, owned; and
-//! the frames that it says, read by another reader than its own.
+//! One end of a WebSocket connection in tests: takes bytes cut anywhere, through `handle_input` or the slot; returns what it
+//! received as owned values, and the frames that it sends as an independent reader decodes them.
 
 use crate::clock::Clock;
 use crate::frame::Frame;
@@ -9,12 +9,12 @@ use std::time::Duration;
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::{Config, Connection, Error, Event, Kind, Role};
 
-/// What an end heard.
+/// A message, control frame or error that an end received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// A text message, whole or put together from its pieces.
+pub enum Received {
+    /// A text message, whole or joined from its chunks.
     Text(String),
-    /// A binary message, whole or put together from its pieces.
+    /// A binary message, whole or joined from its chunks.
     Binary(Vec<u8>),
     /// A ping.
     Ping(Vec<u8>),
@@ -22,11 +22,11 @@ pub enum Heard {
     Pong(Vec<u8>, Option<Duration>),
     /// The peer's Close frame: its code and reason.
     Close(Option<u16>, String),
-    /// The peer broke a rule or reached a limit; told once.
+    /// The peer broke a rule or reached a limit; reported once.
     Failed(Error),
 }
 
-impl Heard {
+impl Received {
     /// A text message.
     pub fn text(text: &str) -> Self {
         Self::Text(text.into())
@@ -43,10 +43,10 @@ impl Heard {
 pub struct End {
     /// The state machine itself, for commands and getters.
     pub connection: Connection,
-    /// The time that it is told.
+    /// The time that is passed to it.
     pub clock: Clock,
-    /// The message that is being lent in pieces.
-    lent: Option<(Kind, Vec<u8>)>,
+    /// The message that is being delivered in chunks.
+    partial: Option<(Kind, Vec<u8>)>,
 }
 
 impl End {
@@ -78,20 +78,20 @@ impl End {
             Role::Server => Connection::server(config, deflate, clock.now()),
             Role::Client => Connection::client(config, deflate, [0x5E; 32], clock.now()),
         };
-        Self { connection, clock, lent: None }
+        Self { connection, clock, partial: None }
     }
 
-    /// Takes `bytes` all at once.
-    pub fn hear(&mut self, bytes: impl AsRef<[u8]>) -> Vec<Heard> {
-        let mut heard = Vec::new();
-        self.take(&mut bytes.as_ref().to_vec(), &mut heard);
-        heard
+    /// Receives `bytes` at once.
+    pub fn receive(&mut self, bytes: impl AsRef<[u8]>) -> Vec<Received> {
+        let mut received = Vec::new();
+        self.take(&mut bytes.as_ref().to_vec(), &mut received);
+        received
     }
 
-    /// Takes `bytes` cut in this way. Where the connection offers its slot, a piece goes there or not at random.
-    pub fn hear_split(&mut self, bytes: impl AsRef<[u8]>, split: Split, rng: &mut Rng) -> Vec<Heard> {
+    /// Receives `bytes` cut in this way. Where the connection offers its slot, bytes go there or not, at random.
+    pub fn receive_split(&mut self, bytes: impl AsRef<[u8]>, split: Split, rng: &mut Rng) -> Vec<Received> {
         let mut rest = bytes.as_ref();
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         while !rest.is_empty() {
             let len = split.next(rng, rest.len());
             if rng.bool()
@@ -101,23 +101,23 @@ impl End {
                 slot[..len].copy_from_slice(&rest[..len]);
                 rest = &rest[len..];
                 match slot.filled(self.clock.now(), len) {
-                    Ok(Some(event)) => note(event, &mut self.lent, &mut heard),
+                    Ok(Some(event)) => note(event, &mut self.partial, &mut received),
                     Ok(None) => {}
-                    Err(error) => heard.push(Heard::Failed(error)),
+                    Err(error) => received.push(Received::Failed(error)),
                 }
             } else {
                 let (piece, after) = rest.split_at(len);
                 rest = after;
-                self.take(&mut piece.to_vec(), &mut heard);
+                self.take(&mut piece.to_vec(), &mut received);
             }
         }
-        heard
+        received
     }
 
     /// Drains `handle_input`, as a driver does.
-    fn take(&mut self, piece: &mut [u8], heard: &mut Vec<Heard>) {
+    fn take(&mut self, piece: &mut [u8], received: &mut Vec<Received>) {
         let mut used = 0;
-        // A call takes a byte or hands out a piece of what it took before; a connection that did neither would hang.
+        // A call takes a byte or returns a chunk of what it took before; a connection that did neither would hang.
         let mut idle = 0;
         loop {
             match self.connection.handle_input(self.clock.now(), &mut piece[used..]) {
@@ -125,15 +125,15 @@ impl End {
                     used += taken;
                     idle = if taken == 0 { idle + 1 } else { 0 };
                     assert!(idle < 1 << 20, "no progress");
-                    note(event, &mut self.lent, heard);
+                    note(event, &mut self.partial, received);
                 }
                 Ok((taken, None)) => {
                     assert_eq!(used + taken, piece.len(), "without an event all input is taken");
                     return;
                 }
                 Err(error) => {
-                    heard.push(Heard::Failed(error));
-                    // What is behind the mistake is dropped, and told of no more.
+                    received.push(Received::Failed(error));
+                    // Input behind the error is dropped, and the error is not reported again.
                     let again = self.connection.handle_input(self.clock.now(), &mut piece[used..]);
                     assert!(matches!(again, Ok((_, None))), "{again:?} after {error:?}");
                     return;
@@ -142,7 +142,7 @@ impl End {
         }
     }
 
-    /// The bytes that the end wants to write, in pieces that a socket might take.
+    /// The bytes that the end wants to write, as a socket might accept them.
     pub fn drain(&mut self, split: Split, rng: &mut Rng) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
@@ -161,34 +161,34 @@ impl End {
     }
 
     /// The frames that the end wants to write.
-    pub fn say(&mut self) -> Vec<Frame> {
+    pub fn sent_frames(&mut self) -> Vec<Frame> {
         Frame::read_all(&self.connection.take_transmit())
     }
 }
 
-fn note(event: Event<'_>, lent: &mut Option<(Kind, Vec<u8>)>, heard: &mut Vec<Heard>) {
-    heard.push(match event {
-        Event::Text(text) => Heard::Text(text.as_str().to_owned()),
-        Event::Binary(data) => Heard::Binary(data.to_vec()),
-        Event::Ping(payload) => Heard::Ping(payload.to_vec()),
-        Event::Pong(pong) => Heard::Pong(pong.payload.to_vec(), pong.round_trip),
-        Event::Close(close) => Heard::Close(close.code.map(u16::from), close.reason.to_owned()),
+fn note(event: Event<'_>, partial: &mut Option<(Kind, Vec<u8>)>, received: &mut Vec<Received>) {
+    received.push(match event {
+        Event::Text(text) => Received::Text(text.as_str().to_owned()),
+        Event::Binary(data) => Received::Binary(data.to_vec()),
+        Event::Ping(payload) => Received::Ping(payload.to_vec()),
+        Event::Pong(pong) => Received::Pong(pong.payload.to_vec(), pong.round_trip),
+        Event::Close(close) => Received::Close(close.code.map(u16::from), close.reason.to_owned()),
         Event::Chunk(chunk) => {
-            assert_eq!(chunk.first, lent.is_none(), "the first piece says so, and no other");
-            let (kind, message) = lent.get_or_insert((chunk.kind, Vec::new()));
+            assert_eq!(chunk.first, partial.is_none(), "the first chunk alone is marked as the first");
+            let (kind, message) = partial.get_or_insert((chunk.kind, Vec::new()));
             assert_eq!(*kind, chunk.kind);
             message.extend(chunk.data);
             if !chunk.fin {
                 return;
             }
-            match lent.take() {
+            match partial.take() {
                 Some((Kind::Text, text)) => {
-                    Heard::Text(String::from_utf8(text).expect("the pieces of text are UTF-8 together"))
+                    Received::Text(String::from_utf8(text).expect("the chunks of text are UTF-8 together"))
                 }
-                Some((Kind::Binary, data)) => Heard::Binary(data),
+                Some((Kind::Binary, data)) => Received::Binary(data),
                 None => return,
             }
         }
-        other => panic!("an event that this reader does not know: {other:?}"),
+        other => panic!("unknown event: {other:?}"),
     });
 }

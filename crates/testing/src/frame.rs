@@ -210,7 +210,7 @@ impl Frame {
         let masked = if self.mask.is_some() { 0x80 } else { 0 };
         let length = match self.length {
             Length::Minimal => Length::shortest(self.payload.len()),
-            said => said,
+            sent => sent,
         };
         match length {
             Length::Minimal => {}

@@ -12,7 +12,7 @@ pub mod rng;
 pub mod split;
 
 pub use clock::Clock;
-pub use end::{End, Heard};
+pub use end::{End, Received};
 pub use frame::Frame;
 pub use pair::Pair;
 pub use rng::{Rng, rounds};

@@ -1,7 +1,7 @@
 //! A client and a server joined in memory: two state machines, one clock, and a wire between them that delivers bytes in
 //! pieces of any size, in order.
 
-use crate::end::{End, Heard};
+use crate::end::{End, Received};
 use crate::rng::Rng;
 use crate::split::Split;
 use std::collections::VecDeque;
@@ -9,17 +9,17 @@ use std::time::Duration;
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::{Config, Role, Transport};
 
-/// Both ends, what is on the wire between them, and what each has heard.
+/// Both ends, what is on the wire between them, and what each has received.
 #[derive(Debug)]
 pub struct Pair {
     /// The client's end.
     pub client: End,
     /// The server's end.
     pub server: End,
-    /// What the client heard.
-    pub client_heard: Vec<Heard>,
-    /// What the server heard.
-    pub server_heard: Vec<Heard>,
+    /// What the client received.
+    pub client_received: Vec<Received>,
+    /// What the server received.
+    pub server_received: Vec<Received>,
     to_server: VecDeque<u8>,
     to_client: VecDeque<u8>,
 }
@@ -35,8 +35,8 @@ impl Pair {
         Self {
             client: End::with(Role::Client, config.clone(), deflate),
             server: End::with(Role::Server, config, deflate),
-            client_heard: Vec::new(),
-            server_heard: Vec::new(),
+            client_received: Vec::new(),
+            server_received: Vec::new(),
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
         }
@@ -75,8 +75,8 @@ impl Pair {
         match rng.pick(&possible) {
             0 => self.to_server.extend(self.client.drain(split, rng)),
             1 => self.to_client.extend(self.server.drain(split, rng)),
-            2 => deliver(&mut self.to_server, &mut self.server, &mut self.server_heard, split, rng),
-            _ => deliver(&mut self.to_client, &mut self.client, &mut self.client_heard, split, rng),
+            2 => deliver(&mut self.to_server, &mut self.server, &mut self.server_received, split, rng),
+            _ => deliver(&mut self.to_client, &mut self.client, &mut self.client_received, split, rng),
         }
         true
     }
@@ -109,8 +109,8 @@ impl Default for Pair {
     }
 }
 
-fn deliver(wire: &mut VecDeque<u8>, to: &mut End, heard: &mut Vec<Heard>, split: Split, rng: &mut Rng) {
+fn deliver(wire: &mut VecDeque<u8>, to: &mut End, received: &mut Vec<Received>, split: Split, rng: &mut Rng) {
     let len = 1 + rng.len(wire.len());
     let bytes: Vec<u8> = wire.drain(..len.min(wire.len())).collect();
-    heard.extend(to.hear_split(bytes, split, rng));
+    received.extend(to.receive_split(bytes, split, rng));
 }

@@ -9,12 +9,12 @@ use core::time::Duration;
 pub struct Config {
     /// Bounds on what the peer can make this end hold.
     pub limits: Limits,
-    /// Whether messages are assembled or lent in pieces.
+    /// Whether messages are assembled or delivered in chunks.
     pub delivery: Delivery,
     /// Pings sent on their own, and the silence that ends the connection; off by default.
     pub keepalive: Option<Keepalive>,
     /// How long the closing handshake may take before the transport is to be cut. 10 s: longer than any round trip, shorter
-    /// than a person's patience. While the peer takes what was sent before, 64 KiB at least in so long, it is not over.
+    /// than a person would wait. It starts again while the peer accepts at least 64 KiB of the send queue within it.
     pub close_timeout: Duration,
 }
 
@@ -32,19 +32,19 @@ impl Default for Config {
 /// How messages are handed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
-    /// Whole: [`crate::Event::Text`] and [`crate::Event::Binary`].
+    /// Complete: [`crate::Event::Text`] and [`crate::Event::Binary`].
     #[default]
     Messages,
-    /// A message that arrived whole in one frame is handed over whole, every other one as [`crate::Event::Chunk`]s, as they
-    /// arrive: no message is ever held.
+    /// A message that arrived whole in one frame is delivered whole, every other one as [`crate::Event::Chunk`]s, as they
+    /// arrive: no message is assembled.
     Chunks,
 }
 
 /// Keeping a quiet connection alive, and noticing a dead one (RFC 6455 §5.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// A ping is sent after so long without a byte from the peer.
+    /// A ping is sent after this time without a byte from the peer.
     pub ping_after: Duration,
-    /// The connection is over after so long without a byte from the peer; longer than `ping_after`.
+    /// The connection ends after this time without a byte from the peer; longer than `ping_after`.
     pub dead_after: Duration,
 }

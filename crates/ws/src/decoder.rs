@@ -113,7 +113,7 @@ struct Frame {
 struct Message {
     kind: Kind,
     compressed: bool,
-    /// A piece of it has been handed out.
+    /// A piece of it has been returned.
     started: bool,
     /// Payload announced so far, in bytes; `len <= message_len_max`.
     len: u64,
@@ -547,9 +547,9 @@ mod tests {
         bytes
     }
 
-    /// Everything a stream says, fed in pieces of `step` bytes: messages joined from their pieces.
-    fn listen(decoder: &mut Decoder, stream: &[u8], step: usize) -> Result<Vec<String>, Error> {
-        let (mut said, mut message) = (Vec::new(), String::new());
+    /// All messages and control frames of a stream that is fed `step` bytes at a time, with chunks joined.
+    fn decode_all(decoder: &mut Decoder, stream: &[u8], step: usize) -> Result<Vec<String>, Error> {
+        let (mut found_all, mut message) = (Vec::new(), String::new());
         for piece in stream.chunks(step) {
             let mut piece = piece.to_vec();
             let mut at = 0;
@@ -558,23 +558,23 @@ mod tests {
                 at += used;
                 match found {
                     None => assert_eq!(at, piece.len()),
-                    Some(Piece::Text(text)) => said.push(String::from(text)),
-                    Some(Piece::Binary(data)) => said.push(String::from_utf8_lossy(data).into_owned()),
+                    Some(Piece::Text(text)) => found_all.push(String::from(text)),
+                    Some(Piece::Binary(data)) => found_all.push(String::from_utf8_lossy(data).into_owned()),
                     Some(Piece::Compressed { .. }) => panic!("no compression"),
                     Some(Piece::Chunk(Chunk { data, fin, first, .. })) => {
                         assert_eq!(first, message.is_empty());
                         message.extend(data.iter().map(|&b| char::from(b)));
                         if fin {
-                            said.push(core::mem::take(&mut message));
+                            found_all.push(core::mem::take(&mut message));
                         }
                     }
-                    Some(Piece::Ping(payload)) => said.push(alloc::format!("ping {payload:?}")),
-                    Some(Piece::Pong(payload)) => said.push(alloc::format!("pong {payload:?}")),
-                    Some(Piece::Close(close)) => said.push(alloc::format!("close {:?}", close.code)),
+                    Some(Piece::Ping(payload)) => found_all.push(alloc::format!("ping {payload:?}")),
+                    Some(Piece::Pong(payload)) => found_all.push(alloc::format!("pong {payload:?}")),
+                    Some(Piece::Close(close)) => found_all.push(alloc::format!("close {:?}", close.code)),
                 }
             }
         }
-        Ok(said)
+        Ok(found_all)
     }
 
     // RFC 6455 §5.4: control frames may come between fragments.
@@ -592,32 +592,32 @@ mod tests {
         stream.extend(frame(0x8A, b""));
         stream.extend(frame(0x82, &vec![b'y'; 70_000]));
         stream.extend(frame(0x88, b"\x03\xe8"));
-        let whole = listen(&mut server(), &stream, stream.len()).unwrap();
+        let whole = decode_all(&mut server(), &stream, stream.len()).unwrap();
         assert_eq!(whole.len(), 8);
         assert_eq!(whole[3], "Hello");
         for step in [1, 2, 3, 5, 7, 13, 64, 1000, 65_536] {
-            assert_eq!(listen(&mut server(), &stream, step).unwrap(), whole, "step {step}");
+            assert_eq!(decode_all(&mut server(), &stream, step).unwrap(), whole, "step {step}");
         }
     }
 
     // RFC 6455 §8.1.
     #[test]
-    fn refuses_text_at_its_first_impossible_byte() {
+    fn rejects_text_at_its_first_impossible_byte() {
         let stream = frame(0x81, b"ab\xed\xa0\x80cdef");
         for cut in 0..stream.len() {
             let mut decoder = server();
-            let found = listen(&mut decoder, &stream[..cut], 1);
+            let found = decode_all(&mut decoder, &stream[..cut], 1);
             // Six bytes of header, `a`, `b`, ED, and then A0 makes a surrogate.
             assert_eq!(found.is_err(), cut > 6 + 3, "cut {cut}");
         }
         assert_eq!(
-            listen(&mut server(), &frame(0x81, b"\xe2\x82"), 100),
+            decode_all(&mut server(), &frame(0x81, b"\xe2\x82"), 100),
             Err(PeerMisbehaved::InvalidUtf8.into())
         );
     }
 
     #[test]
-    fn repeats_its_error() {
+    fn returns_its_error_again() {
         let mut decoder = server();
         for _ in 0..3 {
             let error = decoder.decode(&mut [0x83]).map(drop).unwrap_err();
@@ -629,15 +629,15 @@ mod tests {
     fn bounds_frames_and_messages() {
         let limits = Limits { frame_len_max: 10, message_len_max: 15, ..Limits::default() };
         let decoder = || Decoder::new(Role::Client, false, &limits);
-        let listen = |stream: &[u8]| listen(&mut decoder(), stream, 100);
-        assert!(listen(&frame(0x82, &[0; 10])).is_ok());
+        let decode = |stream: &[u8]| decode_all(&mut decoder(), stream, 100);
+        assert!(decode(&frame(0x82, &[0; 10])).is_ok());
         assert_eq!(
-            listen(&frame(0x82, &[0; 11])),
+            decode(&frame(0x82, &[0; 11])),
             Err(LimitExceeded::FrameTooLarge { len: 11, max: 10 }.into())
         );
         let two = |second: usize| [frame(0x02, &[b'a'; 10]), frame(0x80, &vec![b'b'; second])].concat();
-        assert!(listen(&two(5)).is_ok());
-        assert_eq!(listen(&two(6)), Err(LimitExceeded::MessageTooLarge { max: 15 }.into()));
+        assert!(decode(&two(5)).is_ok());
+        assert_eq!(decode(&two(6)), Err(LimitExceeded::MessageTooLarge { max: 15 }.into()));
     }
 
     #[test]
@@ -648,7 +648,7 @@ mod tests {
             for _ in 1..count {
                 stream.extend(frame(0x00, fragment));
             }
-            listen(&mut Decoder::new(Role::Client, false, &limits), &stream, 1 << 20).map(drop)
+            decode_all(&mut Decoder::new(Role::Client, false, &limits), &stream, 1 << 20).map(drop)
         };
         assert_eq!(run(b"", 4), Ok(()));
         assert_eq!(run(b"", 5), Err(LimitExceeded::TooManyFragments.into()));

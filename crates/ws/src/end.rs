@@ -28,7 +28,7 @@ pub enum Initiator {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// A Close frame; this is what it said.
+    /// A Close frame, with its code and reason.
     Close {
         /// `None` when it had no code.
         code: Option<CloseCode>,

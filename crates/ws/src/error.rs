@@ -1,4 +1,4 @@
-//! What can go wrong once a connection is open, split by who is to blame, and the close code each case is answered with.
+//! Errors of an open connection, by their cause: the peer, a limit, or the caller; and the close code for each.
 
 use crate::close::CloseCode;
 use core::fmt;
@@ -35,9 +35,9 @@ pub enum PeerMisbehaved {
     UnmaskedFrame,
     /// A server's frame with a mask (RFC 6455 §5.1).
     MaskedFrame,
-    /// A continuation frame with no message under way (RFC 6455 §5.4).
+    /// A continuation frame outside a fragmented message (RFC 6455 §5.4).
     UnexpectedContinuation,
-    /// A text or binary frame while another message is under way (RFC 6455 §5.4).
+    /// A text or binary frame within a fragmented message (RFC 6455 §5.4).
     UnfinishedMessage,
     /// Text that is not UTF-8 (RFC 6455 §8.1).
     InvalidUtf8,
@@ -117,7 +117,7 @@ impl Error {
                 // RFC 6455 §8.1, §7.4.1: data that does not fit the type of the message.
                 PeerMisbehaved::InvalidUtf8
                 | PeerMisbehaved::InvalidCloseReason
-                // RFC 7692 §7.2.2 names no code; the data is not what the frame says it is.
+                // RFC 7692 §7.2.2 names no code; the data is not what RSV1 announces.
                 | PeerMisbehaved::InvalidDeflate => CloseCode::INVALID_PAYLOAD,
                 _ => CloseCode::PROTOCOL_ERROR,
             },

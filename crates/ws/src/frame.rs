@@ -83,8 +83,8 @@ impl Header {
         len
     }
 
-    /// Reads a header from the front of `bytes`; `None` until all of it is there. Rules that need no more than the bytes
-    /// that have arrived are judged at once.
+    /// Reads a header from the front of `bytes`; `None` until all of it has arrived. Rules that need no more than the bytes
+    /// that have arrived are checked at once.
     ///
     /// `rsv_allowed` holds the reserved bits (4, 2, 1) that an extension owns on data frames.
     ///

@@ -127,7 +127,7 @@ impl Inbound {
         self.receiver.take_codec(pool);
     }
 
-    /// Returns the codec to the pool, unless a compressed message is under way.
+    /// Returns the codec to the pool, except within a compressed message.
     pub fn return_codec(&mut self, pool: &mut DeflatePool) {
         self.receiver.return_codec(pool);
     }

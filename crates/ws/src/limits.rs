@@ -1,7 +1,7 @@
 //! The bounds on everything a peer can make this end hold or do once the handshake is over. The handshake's own bounds
 //! are [`crate::handshake`]'s.
 
-/// Limits of one open connection. Every field says its reason beside its default.
+/// Limits of one open connection. Each field documents the reason for its default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -9,7 +9,7 @@ pub struct Limits {
     /// needs no fragmentation. Memory is not reserved on the announcement alone.
     pub frame_len_max: u64,
     /// The longest message, in bytes, over all its fragments, and once more after inflation. 64 MiB: what the common
-    /// libraries allow by default. Messages lent in chunks are held to it too; raise it to stream more.
+    /// libraries allow by default. It holds for messages that are delivered in chunks too; raise it to stream more.
     pub message_len_max: u64,
     /// Fragments that a message may have beyond one per [`FRAGMENT_LEN_EXCUSED`] bytes of payload. 16,384: a message of
     /// up to 16 KiB may come byte by byte and 4 MiB in 64-byte fragments are fine, but an endless stream of empty

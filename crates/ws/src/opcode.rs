@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
-    /// A further fragment of the message under way.
+    /// A further fragment of a message.
     Continuation = 0x0,
     /// The first or only frame of a text message.
     Text = 0x1,
@@ -14,7 +14,7 @@ pub enum Opcode {
     Close = 0x8,
     /// Asks for a pong.
     Ping = 0x9,
-    /// Answers a ping, or tells that the sender is alive.
+    /// Answers a ping, or shows that the sender is alive.
     Pong = 0xA,
 }
 

@@ -1,5 +1,4 @@
-//! The half of a connection that sends, and what binds it to what arrives: the answers that control frames ask for, the
-//! closing handshake of RFC 6455 §7, deadlines.
+//! The half of a connection that sends: messages, answers to control frames, the closing handshake of RFC 6455 §7, deadlines.
 
 use crate::close::{CloseCode, CloseFrame, REASON_LEN_MAX};
 use crate::config::Config;
@@ -24,8 +23,8 @@ use bytes::Bytes;
 use core::fmt::{self, Write as _};
 use core::time::Duration;
 
-/// A peer that is to close takes so much of what was sent before, in each [`close_timeout`](Config::close_timeout), in bytes, or
-/// it is given up: 6 KiB a second by default, so that nobody holds on by crumbs.
+/// While closing, the peer must accept at least this many bytes of the send queue per [`close_timeout`](Config::close_timeout), or
+/// the connection ends: 6 KiB a second by default, so that a trickle does not keep it open.
 const CLOSE_PROGRESS_LEN_MIN: u32 = 64 << 10;
 
 /// Where the closing handshake is (RFC 6455 §7.1). Every state but [`Open`](Self::Open) has an [`End`].
@@ -70,9 +69,9 @@ enum Phase {
     },
 }
 
-/// All of a [`Connection`](crate::Connection) but what takes bytes in: sending, answering, closing, deadlines.
+/// The half of a [`Connection`](crate::Connection) that sends, answers, closes, and watches deadlines.
 ///
-/// Beside an [`Inbound`](crate::Inbound) it needs to be told what that finds: [`heard`](Self::heard) for every read,
+/// Beside an [`Inbound`](crate::Inbound) the driver calls [`handle_activity`](Self::handle_activity) for every read,
 /// [`handle_event`](Self::handle_event) for every control frame, [`handle_error`](Self::handle_error) for a fault.
 pub struct Outbound {
     role: Role,
@@ -80,10 +79,10 @@ pub struct Outbound {
     timers: Timers,
     close_timeout: Duration,
     queued_len_high: usize,
-    /// The payload of the newest ping that wants a pong, while too much waits for it to be queued.
+    /// The payload of the newest ping that has not been answered, while the queue is too long for a pong.
     pong: Option<Vec<u8>>,
     keepalive_pings: u64,
-    /// Bytes that waited before the Close frame when its deadline was set last.
+    /// Bytes queued before the Close frame when its deadline was set last.
     before_close: u32,
     phase: Phase,
     end: Option<Box<End>>,
@@ -156,14 +155,14 @@ impl Outbound {
         self.sender.is_compressed()
     }
 
-    /// Bytes that wait to be transmitted.
+    /// Bytes that are queued for transmission.
     #[inline]
     pub fn queued_len(&self) -> usize {
         self.sender.outgoing.len()
     }
 
-    /// Notes the headers of frames that are queued from now on, for [`frames_seen`](Self::frames_seen).
-    pub fn watch_frames(&mut self) {
+    /// Logs the headers of frames that are queued from now on, for [`take_headers`](Self::take_headers).
+    pub fn log_headers(&mut self) {
         self.sender.watch();
     }
 
@@ -173,12 +172,12 @@ impl Outbound {
         self.sender.reseed(seed);
     }
 
-    /// The headers that were noted since this was asked last.
-    pub fn frames_seen(&mut self) -> Vec<Header> {
+    /// The headers that were logged since the last call.
+    pub fn take_headers(&mut self) -> Vec<Header> {
         self.sender.take_seen()
     }
 
-    /// Whether a message is being sent in pieces.
+    /// Whether a message is being sent in fragments.
     #[inline]
     pub fn is_under_way(&self) -> bool {
         self.sender.is_under_way()
@@ -190,8 +189,7 @@ impl Outbound {
         self.queued_len() > 0 || self.pong.is_some()
     }
 
-    /// Whether so much waits to be transmitted that a considerate sender pauses; see
-    /// [`queued_len_high`](crate::limits::Limits::queued_len_high).
+    /// Whether [`queued_len_high`](crate::limits::Limits::queued_len_high) bytes or more are queued: a sender should pause.
     #[inline]
     pub fn is_congested(&self) -> bool {
         self.queued_len() >= self.queued_len_high
@@ -211,27 +209,28 @@ impl Outbound {
         }
     }
 
-    // What comes in, as far as it concerns this half.
+    // Input.
 
-    /// Whether the peer is still heard: it has sent no Close frame, and nothing has failed. What arrives otherwise is dropped.
+    /// Whether input is processed: the peer has sent no Close frame, and nothing has failed. Other input is dropped.
     #[inline]
-    pub fn is_listening(&self) -> bool {
+    pub fn accepts_input(&self) -> bool {
         matches!(self.phase, Phase::Open | Phase::CloseSent | Phase::WriteFailed)
     }
 
-    /// Whether [`heard`](Self::heard) makes a difference: there is a [`Keepalive`](crate::Keepalive).
+    /// Whether [`handle_activity`](Self::handle_activity) makes a difference: there is a [`Keepalive`](crate::Keepalive).
     #[inline]
     pub fn keeps_alive(&self) -> bool {
         self.timers.keeps_alive()
     }
 
-    /// Bytes have arrived.
+    /// Bytes have arrived, or the transport, which was full, has accepted some: the peer is alive, although a congested queue
+    /// lets no keepalive ping out.
     #[inline]
-    pub fn heard(&mut self, now: Duration) {
-        self.timers.hear(now);
+    pub fn handle_activity(&mut self, now: Duration) {
+        self.timers.handle_activity(now);
     }
 
-    /// Does what a control frame asks for, and tells a pong its round trip. Messages ask for nothing.
+    /// Answers a control frame, and adds the round-trip time to a pong. Messages need no answer.
     pub fn handle_event(&mut self, now: Duration, event: &mut Event<'_>) {
         match event {
             Event::Ping(payload) => self.handle_ping(payload),
@@ -251,7 +250,7 @@ impl Outbound {
             let _ = write!(reason, "{error}");
             self.send_close(now, CloseFrame { code: error.close_code(), reason: reason.as_str() });
         }
-        if self.is_listening() {
+        if self.accepts_input() {
             self.phase = Phase::Failed;
         }
         // The peer need not receive the rest of the queue any more.
@@ -279,7 +278,7 @@ impl Outbound {
         self.pong = None;
         let clean = self.was_clean();
         self.phase = match self.phase {
-            // RFC 6455 §7.1.7: without a Close frame there is nothing left to say.
+            // RFC 6455 §7.1.7: no Close frame was sent, and none is queued.
             Phase::Open | Phase::WriteFailed | Phase::Closed { .. } => Phase::Closed { clean },
             _ => Phase::Draining { clean },
         };
@@ -289,14 +288,7 @@ impl Outbound {
         self.set_end(Initiator::Transport, Cause::TransportClosed);
     }
 
-    /// The transport, which had been full, has accepted bytes: the peer reads, so it is alive although a congested queue lets
-    /// no keepalive ping out.
-    #[inline]
-    pub fn handle_write_progress(&mut self, now: Duration) {
-        self.timers.hear(now);
-    }
-
-    /// The time is `now`: does what [`poll_timeout`](Self::poll_timeout) gave a deadline for. Early calls do nothing.
+    /// The time is `now`: acts on the deadline of [`poll_timeout`](Self::poll_timeout). Early calls do nothing.
     pub fn handle_timeout(&mut self, now: Duration) {
         match self.timers.due(now) {
             Due::Nothing => {}
@@ -312,7 +304,7 @@ impl Outbound {
                 self.set_end(Initiator::Local, Cause::Silence);
                 self.phase = Phase::Closed { clean: self.was_clean() };
             }
-            Due::Close if self.takes_what_is_before_close() => {
+            Due::Close if self.accepts_bytes_before_close() => {
                 self.timers.close_by = Some(now.saturating_add(self.close_timeout));
             }
             Due::Close => {
@@ -330,7 +322,7 @@ impl Outbound {
     /// Sends a text message, compressed if that was negotiated and is worth it.
     ///
     /// # Errors
-    /// [`Misuse`] when the connection is not open, a message is being sent in pieces, or the queue is full; nothing was sent.
+    /// [`Misuse`] when the connection is not open, a message is being sent in fragments, or the queue is full; nothing was sent.
     #[inline]
     pub fn send_text(&mut self, text: &str) -> Result<(), Error> {
         self.check_open()?;
@@ -433,7 +425,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Sends a pong that nobody asked for (RFC 6455 §5.5.3). Pings are answered without this.
+    /// Sends an unsolicited pong (RFC 6455 §5.5.3). Pings are answered without this.
     ///
     /// # Errors
     /// As for [`send_ping`](Self::send_ping).
@@ -501,13 +493,13 @@ impl Outbound {
         self.sender.return_codec(pool);
     }
 
-    /// Gives back the memory that an idle connection can do without: empty buffers, and the codec. Of the messages sent, only
-    /// those that the next one may refer to are kept, 32 KiB at most.
+    /// Frees memory that an idle connection does not need: empty buffers and the codec. The window that the next message may refer
+    /// to is kept, 32 KiB at most.
     pub fn release_buffers(&mut self) {
         self.sender.release();
     }
 
-    // What goes out.
+    // Output.
 
     /// Fills `out` with the slices to write next, in order, and returns how many; after writing, call
     /// [`transmitted`](Self::transmitted). Call until it returns 0.
@@ -528,7 +520,7 @@ impl Outbound {
         self.sender.outgoing.transmitted(len);
     }
 
-    /// Everything that waits, copied out as if it had been transmitted: for tests and examples.
+    /// Copies out everything that is queued, as if it had been transmitted: for tests and examples.
     pub fn take_transmit(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
@@ -549,7 +541,7 @@ impl Outbound {
         if matches!(self.phase, Phase::Closed { .. }) { None } else { self.timers.next() }
     }
 
-    // Within.
+    // Internals.
 
     #[inline]
     fn check_open(&self) -> Result<(), Misuse> {
@@ -590,7 +582,7 @@ impl Outbound {
             Opcode::Ping => self.handle_ping(payload),
             Opcode::Pong => return self.timers.pong_arrived(payload, now),
             _ => {
-                // It was judged when it was found.
+                // It was validated by the decoder.
                 if let Ok(close) = CloseFrame::decode(payload) {
                     self.handle_close(now, close);
                 }
@@ -599,7 +591,7 @@ impl Outbound {
         None
     }
 
-    /// The answer to this end's Close frame will not come any more. RFC 6455 §7.1.5: the code is then 1006.
+    /// The answer to this end's Close frame cannot arrive any more. RFC 6455 §7.1.5: the code is then 1006.
     fn give_up_answer(&mut self, why: Cause) {
         if matches!(self.end(), Some(End { cause: Cause::Close { .. }, .. })) {
             self.end = None;
@@ -615,7 +607,7 @@ impl Outbound {
             // RFC 6455 §5.5.1: answer with a Close frame, typically echoing the code.
             self.send_close(now, CloseFrame { code, reason: "" });
         }
-        if self.is_listening() {
+        if self.accepts_input() {
             self.phase = Phase::Exchanged;
         }
         match self.end.as_deref_mut() {
@@ -640,8 +632,8 @@ impl Outbound {
         self.timers.close_by = Some(now.saturating_add(self.close_timeout));
     }
 
-    /// Whether the peer takes what was sent before the Close frame, so that it cannot have answered that yet.
-    fn takes_what_is_before_close(&mut self) -> bool {
+    /// Whether the peer accepts the bytes before the Close frame, so that it cannot have answered that yet.
+    fn accepts_bytes_before_close(&mut self) -> bool {
         let before = u32::try_from(self.queued_len()).unwrap_or(u32::MAX);
         let taken = self.before_close.saturating_sub(before);
         let takes = taken >= self.before_close.clamp(1, CLOSE_PROGRESS_LEN_MIN);
@@ -649,8 +641,8 @@ impl Outbound {
         takes
     }
 
-    /// While much waits for a peer that does not read, the pong waits too and only the newest is kept: pings cannot grow
-    /// the queue.
+    /// While the queue of a peer that does not read is long, the pong waits and only the newest is kept: pings cannot grow the
+    /// queue.
     fn takes_pongs(&self) -> bool {
         self.queued_len() < PONGS_QUEUED_LEN_MAX.min(self.queued_len_high)
     }
@@ -679,7 +671,7 @@ impl Outbound {
 #[must_use = "dropping it copies the payload"]
 pub struct BorrowedSend<'a> {
     outgoing: &'a mut Outgoing,
-    /// What has not been written yet.
+    /// The bytes that have not been written yet.
     rest: &'a [u8],
 }
 

@@ -164,7 +164,7 @@ fn owned(part: Part, data: Bytes) -> OwnedMessage {
     }
 }
 
-/// Room for the next read: [`bytes`](Self::bytes) is filled from its front, and [`filled`](Self::filled) says how far.
+/// Room for the next read: [`bytes`](Self::bytes) is filled from its front, up to the length passed to [`filled`](Self::filled).
 pub struct Space<'a> {
     reader: &'a mut Reader,
     is_direct: bool,

@@ -346,7 +346,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the codec to the pool, unless a compressed message is under way.
+    /// Returns the codec to the pool, except within a compressed message.
     pub(crate) fn return_codec(&mut self, pool: &mut DeflatePool) {
         if let Some(inflate) = &mut self.inflate {
             inflate.spare = Vec::new();

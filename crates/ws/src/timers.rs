@@ -22,20 +22,20 @@ pub(crate) struct Timers {
     pub(crate) pings_answered: u32,
 }
 
-/// What keepalive needs to know.
+/// The state of keepalive.
 #[derive(Debug)]
 struct Watchdog {
     keepalive: Keepalive,
-    /// When the peer was last heard.
-    heard: Duration,
-    /// When the last keepalive ping was queued, if the peer has not been heard since.
-    asked: Option<Duration>,
+    /// When the peer was last active.
+    active_at: Duration,
+    /// When the last keepalive ping was queued, if the peer has not been active since.
+    pinged_at: Option<Duration>,
 }
 
 /// Payloads of pings, and when these were sent.
 type Awaited = VecDeque<(Vec<u8>, Duration)>;
 
-/// What is due.
+/// A deadline that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     Nothing,
@@ -47,7 +47,8 @@ pub(crate) enum Due {
 impl Timers {
     pub(crate) fn new(keepalive: Option<Keepalive>, now: Duration) -> Self {
         Self {
-            watchdog: keepalive.map(|keepalive| Box::new(Watchdog { keepalive, heard: now, asked: None })),
+            watchdog: keepalive
+                .map(|keepalive| Box::new(Watchdog { keepalive, active_at: now, pinged_at: None })),
             close_by: None,
             awaited: None,
             pings_sent: 0,
@@ -59,12 +60,12 @@ impl Timers {
         self.watchdog.is_some()
     }
 
-    /// Bytes have arrived.
+    /// The peer is alive.
     #[inline]
-    pub(crate) fn hear(&mut self, now: Duration) {
+    pub(crate) fn handle_activity(&mut self, now: Duration) {
         if let Some(watchdog) = &mut self.watchdog {
-            watchdog.heard = now;
-            watchdog.asked = None;
+            watchdog.active_at = now;
+            watchdog.pinged_at = None;
         }
     }
 
@@ -96,7 +97,7 @@ impl Timers {
         Some(watchdog.dead_at().min(watchdog.ping_at()))
     }
 
-    /// What the time is up for.
+    /// The deadline that has passed at `now`.
     pub(crate) fn due(&mut self, now: Duration) -> Due {
         if let Some(close_by) = self.close_by {
             return if now >= close_by { Due::Close } else { Due::Nothing };
@@ -106,7 +107,7 @@ impl Timers {
             return Due::Silence;
         }
         if now >= watchdog.ping_at() {
-            watchdog.asked = Some(now);
+            watchdog.pinged_at = Some(now);
             return Due::Ping;
         }
         Due::Nothing
@@ -115,11 +116,11 @@ impl Timers {
 
 impl Watchdog {
     fn ping_at(&self) -> Duration {
-        self.asked.unwrap_or(self.heard).saturating_add(self.keepalive.ping_after)
+        self.pinged_at.unwrap_or(self.active_at).saturating_add(self.keepalive.ping_after)
     }
 
     fn dead_at(&self) -> Duration {
-        self.heard.saturating_add(self.keepalive.dead_after)
+        self.active_at.saturating_add(self.keepalive.dead_after)
     }
 }
 
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!(timers.due(s(110)), Due::Ping);
         assert_eq!(timers.due(s(110)), Due::Nothing);
         assert_eq!(timers.next(), Some(s(120)));
-        timers.hear(s(111));
+        timers.handle_activity(s(111));
         assert_eq!(timers.next(), Some(s(121)));
         assert_eq!(timers.due(s(121)), Due::Ping);
         assert_eq!(timers.due(s(131)), Due::Ping);

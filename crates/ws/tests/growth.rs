@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
-use wireloom_testing::{End, Frame, Heard};
+use wireloom_testing::{End, Frame, Received};
 use wireloom_ws::deflate::{Compressor, DeflateConfig, DeflateParams};
 use wireloom_ws::limits::PONGS_QUEUED_LEN_MAX;
 use wireloom_ws::{Config, Connection, Delivery, Error, Misuse, Role};
@@ -45,13 +45,16 @@ fn assert_linear(n: usize, run: impl Fn(usize)) {
     assert!(ratios.len() < 3, "eight times as much costs {ratios:?} times as much");
 }
 
-/// A server that hears `wire` in reads of `read` bytes; messages.
-fn hear(end: &mut End, wire: &[u8], read: usize) -> usize {
+/// A server that receives `wire` in reads of `read` bytes; messages.
+fn receive(end: &mut End, wire: &[u8], read: usize) -> usize {
     let mut messages = 0;
     for piece in wire.chunks(read) {
-        let heard = end.hear(piece);
-        assert!(!matches!(heard.last(), Some(Heard::Failed(_))), "{heard:?}");
-        messages += heard.iter().filter(|heard| matches!(heard, Heard::Text(_) | Heard::Binary(_))).count();
+        let received = end.receive(piece);
+        assert!(!matches!(received.last(), Some(Received::Failed(_))), "{received:?}");
+        messages += received
+            .iter()
+            .filter(|received| matches!(received, Received::Text(_) | Received::Binary(_)))
+            .count();
     }
     messages
 }
@@ -69,7 +72,7 @@ fn fragments(len: usize, of: usize, first: Frame) -> Vec<u8> {
 fn a_message_in_small_fragments() {
     assert_linear(512 << 10, |len| {
         let wire = fragments(len, 64, Frame::text(""));
-        assert_eq!(hear(&mut End::server(), &wire, 64 << 10), 1);
+        assert_eq!(receive(&mut End::server(), &wire, 64 << 10), 1);
     });
 }
 
@@ -77,7 +80,7 @@ fn a_message_in_small_fragments() {
 fn a_message_that_comes_byte_by_byte() {
     assert_linear(16 << 10, |len| {
         let wire = Frame::text("x".repeat(len)).mask(KEY).bytes();
-        assert_eq!(hear(&mut End::server(), &wire, 1), 1);
+        assert_eq!(receive(&mut End::server(), &wire, 1), 1);
     });
 }
 
@@ -85,7 +88,7 @@ fn a_message_that_comes_byte_by_byte() {
 fn a_read_full_of_tiny_frames() {
     assert_linear(4 << 10, |count| {
         let wire = Frame::text("").mask(KEY).bytes().repeat(count);
-        assert_eq!(hear(&mut End::server(), &wire, usize::MAX), count);
+        assert_eq!(receive(&mut End::server(), &wire, usize::MAX), count);
     });
 }
 
@@ -94,7 +97,7 @@ fn pings_within_a_message_that_never_ends() {
     assert_linear(4 << 10, |count| {
         let mut wire = Frame::text("x").fin(false).mask(KEY).bytes();
         wire.extend(Frame::ping([1; 125]).mask(KEY).bytes().repeat(count));
-        assert_eq!(hear(&mut End::server(), &wire, 1_000), 0);
+        assert_eq!(receive(&mut End::server(), &wire, 1_000), 0);
     });
 }
 
@@ -113,7 +116,7 @@ fn a_compressed_message_in_fragments_of_a_byte() {
             wire.extend(Frame::continuation("").mask(KEY).bytes());
             let mut config = Config::default();
             config.delivery = delivery;
-            assert_eq!(hear(&mut End::deflated(Role::Server, config), &wire, 4_096), 1);
+            assert_eq!(receive(&mut End::deflated(Role::Server, config), &wire, 4_096), 1);
         });
     }
 }
@@ -131,7 +134,7 @@ fn compressed_messages_after_a_large_one() {
             Compressor::new(Role::Client, &DeflateParams::default(), &DeflateConfig::default());
         let mut wire = compress(&mut compressor, &vec![0; 64 * count]);
         (0..count).for_each(|_| wire.extend(compress(&mut compressor, b"small")));
-        assert_eq!(hear(&mut End::deflated(Role::Server, Config::default()), &wire, 4_096), count + 1);
+        assert_eq!(receive(&mut End::deflated(Role::Server, Config::default()), &wire, 4_096), count + 1);
     });
 }
 
@@ -189,7 +192,7 @@ fn a_peer_that_reads_nothing_cannot_fill_the_queue() {
     let ping = Frame::ping([1; 125]).mask(KEY).bytes();
     let mut end = End::server();
     for _ in 0..1_000 {
-        end.hear(ping.repeat(100));
+        end.receive(ping.repeat(100));
         let mut slices: [&[u8]; 4] = [&[]; 4];
         end.connection.poll_transmit(&mut slices);
     }

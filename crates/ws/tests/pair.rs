@@ -1,10 +1,10 @@
-//! Two ends joined in memory: whatever both say, in whatever pieces it travels, the other hears exactly that, in order.
+//! Two ends joined in memory: the other end receives exactly what one sends, in order, however it is cut.
 
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
-use wireloom_testing::{Heard, Pair, Rng, rounds};
+use wireloom_testing::{Pair, Received, Rng, rounds};
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::{Cause, CloseCode, Config, Delivery, Initiator, Keepalive, Role, Transport};
 
@@ -24,8 +24,8 @@ fn draw(rng: &mut Rng) -> Pair {
     Pair::with(config, rng.bool().then_some((params, &deflate)))
 }
 
-/// One end says something, which the other must hear.
-fn say(pair: &mut Pair, role: Role, rng: &mut Rng) -> Heard {
+/// One end sends something, which the other must receive.
+fn send_random(pair: &mut Pair, role: Role, rng: &mut Rng) -> Received {
     let end = pair.end(role);
     let now = end.clock.now();
     let connection = &mut end.connection;
@@ -50,7 +50,7 @@ fn say(pair: &mut Pair, role: Role, rng: &mut Rng) -> Heard {
         3 => {
             let ping = rng.bytes(8);
             connection.send_ping(now, &ping).unwrap();
-            return Heard::Ping(ping);
+            return Received::Ping(ping);
         }
         kind => {
             match kind {
@@ -64,15 +64,15 @@ fn say(pair: &mut Pair, role: Role, rng: &mut Rng) -> Heard {
                     connection.send_binary_chunk(b"", true).unwrap();
                 }
             }
-            return Heard::Binary(data);
+            return Received::Binary(data);
         }
     }
-    Heard::Text(text)
+    Received::Text(text)
 }
 
-/// What was heard but for pongs, which depend on when pings were read.
-fn without_pongs(heard: &[Heard]) -> Vec<&Heard> {
-    heard.iter().filter(|heard| !matches!(heard, Heard::Pong(..))).collect()
+/// What was received but for pongs, which depend on when pings were read.
+fn without_pongs(received: &[Received]) -> Vec<&Received> {
+    received.iter().filter(|received| !matches!(received, Received::Pong(..))).collect()
 }
 
 #[test]
@@ -82,8 +82,8 @@ fn both_hear_exactly_what_the_other_said() {
         let (mut by_client, mut by_server) = (Vec::new(), Vec::new());
         for _ in 0..rng.len(30) {
             match rng.u8(0..4) {
-                0 => by_client.push(say(&mut pair, Role::Client, rng)),
-                1 => by_server.push(say(&mut pair, Role::Server, rng)),
+                0 => by_client.push(send_random(&mut pair, Role::Client, rng)),
+                1 => by_server.push(send_random(&mut pair, Role::Server, rng)),
                 _ => _ = pair.step(rng),
             }
         }
@@ -92,14 +92,14 @@ fn both_hear_exactly_what_the_other_said() {
         end.connection.close(end.clock.now(), CloseCode::new(4242), "done").unwrap();
         pair.run(rng);
 
-        let close = |mut said: Vec<Heard>, role| {
+        let close = |mut sent: Vec<Received>, role| {
             let reason = if role == closer { "done" } else { "" };
-            said.push(Heard::Close(Some(4242), reason.into()));
-            said
+            sent.push(Received::Close(Some(4242), reason.into()));
+            sent
         };
         let (by_client, by_server) = (close(by_client, Role::Client), close(by_server, Role::Server));
-        assert_eq!(without_pongs(&pair.server_heard), by_client.iter().collect::<Vec<_>>());
-        assert_eq!(without_pongs(&pair.client_heard), by_server.iter().collect::<Vec<_>>());
+        assert_eq!(without_pongs(&pair.server_received), by_client.iter().collect::<Vec<_>>());
+        assert_eq!(without_pongs(&pair.client_received), by_server.iter().collect::<Vec<_>>());
         assert!(pair.client.connection.was_clean() && pair.server.connection.was_clean());
         assert!(pair.close_transport());
         for role in BOTH {
@@ -122,7 +122,7 @@ fn closes_at_any_moment_end_cleanly_on_both_sides() {
                         let end = pair.end(role);
                         end.connection.close(end.clock.now(), CloseCode::NORMAL, "").unwrap();
                     }
-                    1 => _ = say(&mut pair, role, rng),
+                    1 => _ = send_random(&mut pair, role, rng),
                     _ => {}
                 }
             }
@@ -146,7 +146,7 @@ fn a_pong_tells_the_round_trip() {
         let wait = Duration::from_micros(1 + rng.u64(..1_000_000));
         pair.advance(wait);
         pair.run(rng);
-        assert_eq!(pair.client_heard, [Heard::Pong(b"how long".into(), Some(wait))]);
+        assert_eq!(pair.client_received, [Received::Pong(b"how long".into(), Some(wait))]);
     });
 }
 
@@ -162,7 +162,7 @@ fn keepalive_keeps_an_idle_pair_open_and_ends_a_dead_one() {
         pair.run(&mut rng);
     }
     assert!(pair.client.connection.is_open() && pair.server.connection.is_open());
-    assert!(pair.server_heard.iter().any(|heard| matches!(heard, Heard::Ping(_))));
+    assert!(pair.server_received.iter().any(|received| matches!(received, Received::Ping(_))));
     // The wire is cut: time passes and nothing arrives.
     for _ in 0..7 {
         pair.advance(Duration::from_secs(10));

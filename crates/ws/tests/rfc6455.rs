@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 use wireloom_testing::frame::{Length, concat};
-use wireloom_testing::{End, Frame, Heard};
+use wireloom_testing::{End, Frame, Received};
 use wireloom_ws::limits::PONGS_QUEUED_LEN_MAX;
 use wireloom_ws::{
     Cause, CloseCode, Config, Connection, Error, Initiator, Misuse, PeerMisbehaved, Role, Transport,
@@ -21,7 +21,7 @@ fn from_client(frames: &[Frame]) -> Vec<u8> {
 }
 
 /// One of everything that an end can send.
-fn say_everything(end: &mut End) -> Vec<Frame> {
+fn send_everything(end: &mut End) -> Vec<Frame> {
     let now = end.clock.now();
     let connection = &mut end.connection;
     connection.send_text("text").unwrap();
@@ -33,31 +33,34 @@ fn say_everything(end: &mut End) -> Vec<Frame> {
     connection.send_text_chunk("ce", true).unwrap();
     connection.send_text("").unwrap();
     connection.close(now, CloseCode::NORMAL, "bye").unwrap();
-    end.say()
+    end.sent_frames()
 }
 
 // §5.1: "a client MUST mask all frames that it sends to the server".
 #[test]
 fn a_client_masks_every_frame() {
-    let said = say_everything(&mut End::client());
-    assert_eq!(said.len(), 9);
-    assert!(said.iter().all(|frame| frame.key().is_some()));
+    let sent = send_everything(&mut End::client());
+    assert_eq!(sent.len(), 9);
+    assert!(sent.iter().all(|frame| frame.key().is_some()));
 }
 
 // §5.1: "A server MUST NOT mask any frames that it sends to the client".
 #[test]
 fn a_server_masks_no_frame() {
-    let said = say_everything(&mut End::server());
-    assert_eq!(said.len(), 9);
-    assert!(said.iter().all(|frame| frame.key().is_none()));
+    let sent = send_everything(&mut End::server());
+    assert_eq!(sent.len(), 9);
+    assert!(sent.iter().all(|frame| frame.key().is_none()));
 }
 
 // §5.1: "The server MUST close the connection upon receiving a frame that is not masked", with 1002 if it says why.
 #[test]
 fn a_server_closes_on_an_unmasked_frame() {
     let mut server = End::server();
-    assert_eq!(server.hear(Frame::text("x").bytes()), [Heard::Failed(PeerMisbehaved::UnmaskedFrame.into())]);
-    assert_eq!(server.say()[0].close_code(), Some(1002));
+    assert_eq!(
+        server.receive(Frame::text("x").bytes()),
+        [Received::Failed(PeerMisbehaved::UnmaskedFrame.into())]
+    );
+    assert_eq!(server.sent_frames()[0].close_code(), Some(1002));
     assert_eq!(server.connection.transport(), Transport::ShutdownWrite);
 }
 
@@ -65,16 +68,16 @@ fn a_server_closes_on_an_unmasked_frame() {
 #[test]
 fn a_client_closes_on_a_masked_frame() {
     let mut client = End::client();
-    let heard = client.hear(Frame::text("x").mask(KEY).bytes());
-    assert_eq!(heard, [Heard::Failed(PeerMisbehaved::MaskedFrame.into())]);
-    assert_eq!(client.say()[0].close_code(), Some(1002));
+    let received = client.receive(Frame::text("x").mask(KEY).bytes());
+    assert_eq!(received, [Received::Failed(PeerMisbehaved::MaskedFrame.into())]);
+    assert_eq!(client.sent_frames()[0].close_code(), Some(1002));
 }
 
 // §5.2: the reserved bits "MUST be 0 unless an extension is negotiated".
 #[test]
 fn sends_no_reserved_bit_without_an_extension() {
     for role in [Role::Client, Role::Server] {
-        assert!(say_everything(&mut End::new(role)).iter().all(|frame| frame.reserved() == 0));
+        assert!(send_everything(&mut End::new(role)).iter().all(|frame| frame.reserved() == 0));
     }
 }
 
@@ -86,7 +89,7 @@ fn tells_lengths_in_the_fewest_bytes() {
             let mut end = End::new(role);
             end.connection.send_binary(&vec![7; len]).unwrap();
             end.connection.send_bytes(vec![8; len].into()).unwrap();
-            for frame in end.say() {
+            for frame in end.sent_frames() {
                 assert_eq!((frame.payload().len(), frame.claimed()), (len, Length::Minimal));
             }
         }
@@ -116,7 +119,7 @@ fn a_server_reads_what_a_client_masked() {
     let mut server = End::server();
     let frame = Frame::text("Hello").mask(KEY);
     assert_eq!(frame.bytes().len(), Frame::text("Hello").bytes().len() + 4);
-    assert_eq!(server.hear(frame.bytes()), [Heard::text("Hello")]);
+    assert_eq!(server.receive(frame.bytes()), [Received::text("Hello")]);
 }
 
 // §5.4: an unfragmented message is one frame with FIN and an opcode; a fragmented one begins without FIN and with the
@@ -128,8 +131,8 @@ fn sends_fragments_with_the_opcode_first_and_fin_last() {
     end.connection.send_binary_chunk(b"two", false).unwrap();
     end.connection.send_binary_chunk(b"", true).unwrap();
     end.connection.send_binary_chunk(b"alone", true).unwrap();
-    let said: Vec<_> = end.say().iter().map(|frame| (frame.is_final(), frame.opcode())).collect();
-    assert_eq!(said, [(false, 2), (false, 0), (true, 0), (true, 2)]);
+    let sent: Vec<_> = end.sent_frames().iter().map(|frame| (frame.is_final(), frame.opcode())).collect();
+    assert_eq!(sent, [(false, 2), (false, 0), (true, 0), (true, 2)]);
 }
 
 // §5.4: "Message fragments MUST be delivered to the recipient in the order sent".
@@ -139,7 +142,7 @@ fn delivers_fragments_in_order() {
     frames.extend((1..=254).map(|i| Frame::continuation([i]).fin(false)));
     frames.push(Frame::continuation([255]));
     let all: Vec<u8> = (0..=255).collect();
-    assert_eq!(End::server().hear(from_client(&frames)), [Heard::Binary(all)]);
+    assert_eq!(End::server().receive(from_client(&frames)), [Received::Binary(all)]);
 }
 
 // §5.4: "The fragments of one message MUST NOT be interleaved between the fragments of another message".
@@ -154,7 +157,7 @@ fn refuses_to_send_a_message_within_a_message() {
     assert_eq!(end.connection.send_binary_chunk(b"two", true), refused);
     end.connection.send_text_chunk("", true).unwrap();
     end.connection.send_text("two").unwrap();
-    assert_eq!(end.say().len(), 3);
+    assert_eq!(end.sent_frames().len(), 3);
 }
 
 // §5.4: "An endpoint MUST be capable of handling control frames in the middle of a fragmented message"; "Control frames
@@ -169,14 +172,17 @@ fn handles_control_frames_within_a_message() {
         Frame::pong("!"),
         Frame::continuation("lo"),
     ]);
-    let heard = server.hear(wire);
-    assert_eq!(heard, [Heard::Ping(b"?".into()), Heard::Pong(b"!".into(), None), Heard::text("Hello")]);
-    assert_eq!(server.say(), [Frame::pong("?")]);
+    let received = server.receive(wire);
+    assert_eq!(
+        received,
+        [Received::Ping(b"?".into()), Received::Pong(b"!".into(), None), Received::text("Hello")]
+    );
+    assert_eq!(server.sent_frames(), [Frame::pong("?")]);
 
     let mut server = End::server();
     server.connection.send_text_chunk("Hel", false).unwrap();
-    server.hear(from_client(&[Frame::ping("?")]));
-    assert_eq!(server.say(), [Frame::text("Hel").fin(false), Frame::pong("?")]);
+    server.receive(from_client(&[Frame::ping("?")]));
+    assert_eq!(server.sent_frames(), [Frame::text("Hel").fin(false), Frame::pong("?")]);
 }
 
 // §5.4: "clients and servers MUST support receiving both fragmented and unfragmented messages".
@@ -189,9 +195,9 @@ fn receives_messages_whole_and_in_fragments() {
         Frame::text(&message[..half]).fin(false),
         Frame::continuation(&message[half..]),
     ];
-    let expected = [Heard::text(&message), Heard::text(&message)];
-    assert_eq!(End::server().hear(from_client(&frames)), expected);
-    assert_eq!(End::client().hear(concat(&frames)), expected);
+    let expected = [Received::text(&message), Received::text(&message)];
+    assert_eq!(End::server().receive(from_client(&frames)), expected);
+    assert_eq!(End::client().receive(concat(&frames)), expected);
 }
 
 // §5.5: "All control frames MUST have a payload length of 125 bytes or less and MUST NOT be fragmented".
@@ -209,9 +215,9 @@ fn sends_no_control_frame_over_125_bytes() {
         assert_eq!(refused, Err(Misuse::CloseReasonTooLong(124).into()));
         assert!(end.connection.is_open());
         end.connection.close(now, CloseCode::NORMAL, &reason[1..]).unwrap();
-        let said = end.say();
-        assert_eq!(said.len(), 3);
-        assert!(said.iter().all(|frame| frame.is_final() && frame.payload().len() == 125));
+        let sent = end.sent_frames();
+        assert_eq!(sent.len(), 3);
+        assert!(sent.iter().all(|frame| frame.is_final() && frame.payload().len() == 125));
     }
 }
 
@@ -243,10 +249,10 @@ fn sends_nothing_after_its_close() {
     assert_eq!(server.connection.send_pong(b""), refused);
     assert_eq!(server.connection.close(now, CloseCode::GOING_AWAY, ""), Ok(()));
     // A ping that comes now gets no pong behind the Close frame.
-    assert_eq!(server.hear(from_client(&[Frame::ping("?")])), [Heard::Ping(b"?".into())]);
-    let said = server.say();
-    assert_eq!(said.len(), 2);
-    assert_eq!(said[1], Frame::close(1000, ""));
+    assert_eq!(server.receive(from_client(&[Frame::ping("?")])), [Received::Ping(b"?".into())]);
+    let sent = server.sent_frames();
+    assert_eq!(sent.len(), 2);
+    assert_eq!(sent[1], Frame::close(1000, ""));
 }
 
 // §5.5.1: "If an endpoint receives a Close frame and did not previously send a Close frame, the endpoint MUST send a Close
@@ -258,10 +264,10 @@ fn answers_a_close_with_its_code() {
         (Frame::new(Frame::CLOSE, ""), Frame::new(Frame::CLOSE, "")),
     ] {
         let mut client = End::client();
-        client.hear(frame.bytes());
-        let said = client.say();
-        assert_eq!(said.len(), 1);
-        assert_eq!(said[0].payload(), answer.payload());
+        client.receive(frame.bytes());
+        let sent = client.sent_frames();
+        assert_eq!(sent.len(), 1);
+        assert_eq!(sent[0].payload(), answer.payload());
     }
 }
 
@@ -270,8 +276,8 @@ fn answers_a_close_with_its_code() {
 fn the_answer_goes_behind_what_is_queued() {
     let mut server = End::server();
     server.connection.send_text("first").unwrap();
-    server.hear(from_client(&[Frame::ping("?"), Frame::close(1000, "")]));
-    assert_eq!(server.say(), [Frame::text("first"), Frame::pong("?"), Frame::close(1000, "")]);
+    server.receive(from_client(&[Frame::ping("?"), Frame::close(1000, "")]));
+    assert_eq!(server.sent_frames(), [Frame::text("first"), Frame::pong("?"), Frame::close(1000, "")]);
 }
 
 // §5.5.1: "If a client and server both send a Close message at the same time, both endpoints will have sent and received
@@ -282,8 +288,8 @@ fn closes_that_cross_answer_each_other() {
     client.connection.close(client.clock.now(), CloseCode::NORMAL, "client").unwrap();
     server.connection.close(server.clock.now(), CloseCode::GOING_AWAY, "server").unwrap();
     let (from_client, from_server) = (client.connection.take_transmit(), server.connection.take_transmit());
-    assert_eq!(client.hear(from_server), [Heard::Close(Some(1001), "server".into())]);
-    assert_eq!(server.hear(from_client), [Heard::Close(Some(1000), "client".into())]);
+    assert_eq!(client.receive(from_server), [Received::Close(Some(1001), "server".into())]);
+    assert_eq!(server.receive(from_client), [Received::Close(Some(1000), "client".into())]);
     for end in [&client, &server] {
         assert!(end.connection.was_clean() && !end.connection.wants_write());
     }
@@ -295,8 +301,8 @@ fn closes_that_cross_answer_each_other() {
 fn answers_a_ping_with_its_payload() {
     for payload in [&b""[..], b"Hello", &[0xFF; 125]] {
         let mut server = End::server();
-        server.hear(from_client(&[Frame::ping(payload)]));
-        assert_eq!(server.say(), [Frame::pong(payload)]);
+        server.receive(from_client(&[Frame::ping(payload)]));
+        assert_eq!(server.sent_frames(), [Frame::pong(payload)]);
     }
 }
 
@@ -305,11 +311,11 @@ fn answers_a_ping_with_its_payload() {
 fn answers_every_ping_in_its_place() {
     let mut server = End::server();
     let pings: Vec<Frame> = (0..10u32).map(|i| Frame::ping(i.to_be_bytes())).collect();
-    assert_eq!(server.hear(from_client(&pings)).len(), 10);
+    assert_eq!(server.receive(from_client(&pings)).len(), 10);
     server.connection.send_text("after").unwrap();
     let mut answers: Vec<Frame> = (0..10u32).map(|i| Frame::pong(i.to_be_bytes())).collect();
     answers.push(Frame::text("after"));
-    assert_eq!(server.say(), answers);
+    assert_eq!(server.sent_frames(), answers);
 }
 
 // §5.5.3: "If an endpoint receives a Ping frame and has not yet sent Pong frame(s) in response to previous Ping frame(s),
@@ -319,16 +325,19 @@ fn answers_the_newest_of_too_many_pings() {
     let mut server = End::server();
     server.connection.send_binary(&vec![0; PONGS_QUEUED_LEN_MAX]).unwrap();
     let pings: Vec<Frame> = (0..1_000u32).map(|i| Frame::ping(i.to_be_bytes())).collect();
-    assert_eq!(server.hear(from_client(&pings)).len(), 1_000);
-    assert_eq!(server.say()[1..], [Frame::pong(999u32.to_be_bytes())]);
+    assert_eq!(server.receive(from_client(&pings)).len(), 1_000);
+    assert_eq!(server.sent_frames()[1..], [Frame::pong(999u32.to_be_bytes())]);
 }
 
 // §5.5.3: "A response to an unsolicited Pong frame is not expected".
 #[test]
 fn answers_no_pong() {
     let mut server = End::server();
-    assert_eq!(server.hear(from_client(&[Frame::pong("unasked")])), [Heard::Pong(b"unasked".into(), None)]);
-    assert!(server.say().is_empty());
+    assert_eq!(
+        server.receive(from_client(&[Frame::pong("unasked")])),
+        [Received::Pong(b"unasked".into(), None)]
+    );
+    assert!(server.sent_frames().is_empty());
 }
 
 // §5.6: text is UTF-8 as a whole message, while "a particular text frame might include a partial UTF-8 sequence".
@@ -340,7 +349,7 @@ fn a_frame_of_text_may_end_within_a_code_point() {
         Frame::continuation(&euro[1..2]).fin(false),
         Frame::continuation(&euro[2..]),
     ];
-    assert_eq!(End::server().hear(from_client(&frames)), [Heard::text("€")]);
+    assert_eq!(End::server().receive(from_client(&frames)), [Received::text("€")]);
 }
 
 // §5.7: the published frames, written.
@@ -372,16 +381,16 @@ fn writes_the_published_frames() {
 #[test]
 fn reads_the_published_frames() {
     let masked = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
-    assert_eq!(End::server().hear(masked), [Heard::text("Hello")]);
+    assert_eq!(End::server().receive(masked), [Received::text("Hello")]);
     let mut client = End::client();
-    assert_eq!(client.hear([0x81, 0x05, 0x48, 0x65, 0x6c, 0x6c, 0x6f]), [Heard::text("Hello")]);
+    assert_eq!(client.receive([0x81, 0x05, 0x48, 0x65, 0x6c, 0x6c, 0x6f]), [Received::text("Hello")]);
     let fragments = [0x01, 0x03, 0x48, 0x65, 0x6c, 0x80, 0x02, 0x6c, 0x6f];
-    assert_eq!(client.hear(fragments), [Heard::text("Hello")]);
-    assert_eq!(client.hear([0x89, 0x05, 0x48, 0x65, 0x6c, 0x6c, 0x6f]), [Heard::Ping(b"Hello".into())]);
-    let said = client.say();
-    assert_eq!((said[0].opcode(), said[0].payload()), (Frame::PONG, &b"Hello"[..]));
+    assert_eq!(client.receive(fragments), [Received::text("Hello")]);
+    assert_eq!(client.receive([0x89, 0x05, 0x48, 0x65, 0x6c, 0x6c, 0x6f]), [Received::Ping(b"Hello".into())]);
+    let sent = client.sent_frames();
+    assert_eq!((sent[0].opcode(), sent[0].payload()), (Frame::PONG, &b"Hello"[..]));
     let pong = [0x8a, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
-    assert_eq!(End::server().hear(pong), [Heard::Pong(b"Hello".into(), None)]);
+    assert_eq!(End::server().receive(pong), [Received::Pong(b"Hello".into(), None)]);
 }
 
 // §7.1.1: the server closes TCP first; the client waits for it. §7.1.4: both were exchanged, so it was closed cleanly.
@@ -393,9 +402,9 @@ fn the_server_closes_tcp_and_the_client_waits() {
         end.connection.close(end.clock.now(), CloseCode::NORMAL, "").unwrap();
         for _ in 0..2 {
             let wire = client.connection.take_transmit();
-            server.hear(wire);
+            server.receive(wire);
             let wire = server.connection.take_transmit();
-            client.hear(wire);
+            client.receive(wire);
         }
         assert_eq!(server.connection.transport(), Transport::Close, "{closer:?} closes");
         assert_eq!(client.connection.transport(), Transport::Open, "{closer:?} closes");
@@ -414,8 +423,8 @@ fn the_server_closes_tcp_and_the_client_waits() {
 #[test]
 fn the_wait_for_the_end_has_an_end() {
     let mut client = End::client();
-    client.hear(Frame::close(1000, "").bytes());
-    client.say();
+    client.receive(Frame::close(1000, "").bytes());
+    client.sent_frames();
     assert_eq!(client.connection.transport(), Transport::Open);
     let deadline = client.connection.poll_timeout().expect("a deadline");
     client.connection.handle_timeout(deadline - Duration::from_nanos(1));
@@ -430,9 +439,9 @@ fn the_wait_for_the_end_has_an_end() {
 fn hears_messages_until_the_answer_to_its_close() {
     let mut server = End::server();
     server.connection.close(server.clock.now(), CloseCode::NORMAL, "").unwrap();
-    let heard =
-        server.hear(from_client(&[Frame::text("late"), Frame::close(1000, ""), Frame::text("too late")]));
-    assert_eq!(heard, [Heard::text("late"), Heard::Close(Some(1000), String::new())]);
+    let received =
+        server.receive(from_client(&[Frame::text("late"), Frame::close(1000, ""), Frame::text("too late")]));
+    assert_eq!(received, [Received::text("late"), Received::Close(Some(1000), String::new())]);
     assert!(server.connection.was_clean());
 }
 
@@ -441,8 +450,8 @@ fn hears_messages_until_the_answer_to_its_close() {
 fn the_connection_close_code_is_the_one_received() {
     let ended = |wire: &[u8]| {
         let mut client = End::client();
-        client.hear(wire);
-        client.say();
+        client.receive(wire);
+        client.sent_frames();
         client.connection.handle_eof();
         client.connection.end().unwrap().code().value()
     };
@@ -456,7 +465,7 @@ fn the_connection_close_code_is_the_one_received() {
 fn a_close_without_an_answer_is_abnormal() {
     let mut client = End::client();
     client.connection.close(client.clock.now(), CloseCode::NORMAL, "").unwrap();
-    client.say();
+    client.sent_frames();
     client.connection.handle_eof();
     let ended = client.connection.end().unwrap();
     assert_eq!((ended.by, ended.code()), (Initiator::Local, CloseCode::ABNORMAL));
@@ -464,7 +473,7 @@ fn a_close_without_an_answer_is_abnormal() {
 
     let mut client = End::client();
     client.connection.close(client.clock.now(), CloseCode::NORMAL, "").unwrap();
-    client.say();
+    client.sent_frames();
     let deadline = client.connection.poll_timeout().unwrap();
     client.connection.handle_timeout(deadline);
     assert_eq!(client.connection.end().unwrap().code(), CloseCode::ABNORMAL);
@@ -508,7 +517,7 @@ fn closing_waits_for_what_was_sent_before() {
 #[test]
 fn the_reason_is_kept() {
     let mut client = End::client();
-    client.hear(Frame::close(1001, "zum Schluß").bytes());
+    client.receive(Frame::close(1001, "zum Schluß").bytes());
     let cause = Cause::Close { code: Some(CloseCode::GOING_AWAY), reason: "zum Schluß".into() };
     assert_eq!(client.connection.end().unwrap().cause, cause);
 }
@@ -521,9 +530,9 @@ fn a_failed_connection_listens_no_more() {
     let error = PeerMisbehaved::InvalidUtf8.into();
     let wire =
         from_client(&[Frame::text([0xFF]), Frame::text("x"), Frame::ping("?"), Frame::close(1000, "")]);
-    assert_eq!(server.hear(wire), [Heard::Failed(error)]);
-    assert_eq!(server.hear(from_client(&[Frame::text("more"), Frame::close(1000, "")])), []);
-    assert_eq!(server.say().len(), 1);
+    assert_eq!(server.receive(wire), [Received::Failed(error)]);
+    assert_eq!(server.receive(from_client(&[Frame::text("more"), Frame::close(1000, "")])), []);
+    assert_eq!(server.sent_frames().len(), 1);
     assert!(!server.connection.was_clean());
     assert_eq!(server.connection.end().unwrap().cause, Cause::Error(error));
     assert!(server.connection.recv_slot().is_none());
@@ -534,9 +543,9 @@ fn a_failed_connection_listens_no_more() {
 fn a_failure_after_its_own_close_says_nothing_more() {
     let mut server = End::server();
     server.connection.close(server.clock.now(), CloseCode::NORMAL, "").unwrap();
-    assert_eq!(server.say().len(), 1);
-    assert_eq!(server.hear([0x83]), [Heard::Failed(PeerMisbehaved::ReservedOpcode(3).into())]);
-    assert!(server.say().is_empty());
+    assert_eq!(server.sent_frames().len(), 1);
+    assert_eq!(server.receive([0x83]), [Received::Failed(PeerMisbehaved::ReservedOpcode(3).into())]);
+    assert!(server.sent_frames().is_empty());
     assert_eq!(server.connection.transport(), Transport::ShutdownWrite);
 }
 
@@ -577,7 +586,7 @@ fn fails_at_the_first_impossible_byte() {
     let wire = Frame::text([&text[..], &[b'z'; 1_000]].concat()).mask(KEY).bytes();
     let head = wire.len() - 1_000;
     let mut server = End::server();
-    assert_eq!(server.hear(&wire[..head - 1]), []);
-    assert_eq!(server.hear(&wire[head - 1..head]), [Heard::Failed(PeerMisbehaved::InvalidUtf8.into())]);
-    assert_eq!(server.say()[0].close_code(), Some(1007));
+    assert_eq!(server.receive(&wire[..head - 1]), []);
+    assert_eq!(server.receive(&wire[head - 1..head]), [Received::Failed(PeerMisbehaved::InvalidUtf8.into())]);
+    assert_eq!(server.sent_frames()[0].close_code(), Some(1007));
 }

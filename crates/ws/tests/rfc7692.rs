@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 use wireloom_testing::frame::concat;
-use wireloom_testing::{End, Frame, Heard, Rng};
+use wireloom_testing::{End, Frame, Received, Rng};
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::{CloseCode, Config, PeerMisbehaved, Role};
 
@@ -35,12 +35,12 @@ fn marks_the_first_frame_of_a_compressed_message() {
     server.connection.send_text_chunk("three ", false).unwrap();
     server.connection.send_text_chunk("frames ", false).unwrap();
     server.connection.send_text_chunk("here", true).unwrap();
-    let said = server.say();
+    let sent = server.sent_frames();
     let bits: Vec<_> =
-        said.iter().map(|frame| (frame.reserved(), frame.opcode(), frame.is_final())).collect();
+        sent.iter().map(|frame| (frame.reserved(), frame.opcode(), frame.is_final())).collect();
     assert_eq!(bits, [(RSV1, 1, true), (RSV1, 1, false), (0, 0, false), (0, 0, true)]);
-    let heard = client().hear(concat(&said));
-    assert_eq!(heard, [Heard::text("one frame"), Heard::text("three frames here")]);
+    let received = client().receive(concat(&sent));
+    assert_eq!(received, [Received::text("one frame"), Received::text("three frames here")]);
 }
 
 // §6: "An endpoint MAY send ... both compressed and uncompressed messages"; those have RSV1 unset.
@@ -52,13 +52,13 @@ fn leaves_out_what_is_not_worth_it_or_not_wanted() {
     server.connection.send_text(&long).unwrap();
     server.connection.send_text_uncompressed(&long).unwrap();
     server.connection.send_binary_uncompressed(long.as_bytes()).unwrap();
-    let said = server.say();
-    assert_eq!(said.iter().map(Frame::reserved).collect::<Vec<_>>(), [0, RSV1, 0, 0]);
-    assert_eq!(said[2], Frame::text(&long));
-    assert!(said[1].payload().len() < 100);
-    let text = Heard::text(&long);
-    let expected = [Heard::text("short"), text.clone(), text, Heard::binary(long.as_bytes())];
-    assert_eq!(client().hear(concat(&said)), expected);
+    let sent = server.sent_frames();
+    assert_eq!(sent.iter().map(Frame::reserved).collect::<Vec<_>>(), [0, RSV1, 0, 0]);
+    assert_eq!(sent[2], Frame::text(&long));
+    assert!(sent[1].payload().len() < 100);
+    let text = Received::text(&long);
+    let expected = [Received::text("short"), text.clone(), text, Received::binary(long.as_bytes())];
+    assert_eq!(client().receive(concat(&sent)), expected);
 }
 
 // §6.1: "An endpoint MUST NOT set the "Per-Message Compressed" bit of control frames"; they are sent as they are.
@@ -70,42 +70,42 @@ fn compresses_no_control_frame() {
     server.connection.send_ping(now, &[b'p'; 125]).unwrap();
     server.connection.send_pong(&[b'q'; 125]).unwrap();
     server.connection.close(now, CloseCode::NORMAL, &"r".repeat(123)).unwrap();
-    let said = server.say();
+    let sent = server.sent_frames();
     let controls = [Frame::ping([b'p'; 125]), Frame::pong([b'q'; 125]), Frame::close(1000, [b'r'; 123])];
-    assert_eq!(said[1..], controls);
+    assert_eq!(sent[1..], controls);
 }
 
 // §6.2: a message whose first frame has RSV1 is decompressed; control frames between its fragments are not part of it.
 #[test]
 fn control_frames_between_compressed_fragments_stay_what_they_are() {
     let mut client = client();
-    let heard = client.hear(concat(&[
+    let received = client.receive(concat(&[
         Frame::text(&HELLO[..3]).rsv(RSV1).fin(false),
         Frame::ping(HELLO),
         Frame::continuation(&HELLO[3..]),
     ]));
-    assert_eq!(heard, [Heard::Ping(HELLO.into()), Heard::text("Hello")]);
-    assert_eq!(client.say().iter().map(Frame::payload).collect::<Vec<_>>(), [HELLO]);
+    assert_eq!(received, [Received::Ping(HELLO.into()), Received::text("Hello")]);
+    assert_eq!(client.sent_frames().iter().map(Frame::payload).collect::<Vec<_>>(), [HELLO]);
 }
 
 // §6: without the extension, RSV1 fails the connection; with it, RSV2 and RSV3 still do.
 #[test]
 fn owns_rsv1_and_only_if_negotiated() {
     let hello = Frame::text(HELLO).rsv(RSV1);
-    let refused = |bits| [Heard::Failed(PeerMisbehaved::ReservedBits(bits).into())];
-    assert_eq!(End::client().hear(hello.bytes()), refused(RSV1));
-    assert_eq!(client().hear(hello.bytes()), [Heard::text("Hello")]);
-    assert_eq!(client().hear(Frame::text(HELLO).rsv(RSV1 | 2).bytes()), refused(2));
-    assert_eq!(client().hear(Frame::text(HELLO).rsv(RSV1 | 1).bytes()), refused(1));
+    let refused = |bits| [Received::Failed(PeerMisbehaved::ReservedBits(bits).into())];
+    assert_eq!(End::client().receive(hello.bytes()), refused(RSV1));
+    assert_eq!(client().receive(hello.bytes()), [Received::text("Hello")]);
+    assert_eq!(client().receive(Frame::text(HELLO).rsv(RSV1 | 2).bytes()), refused(2));
+    assert_eq!(client().receive(Frame::text(HELLO).rsv(RSV1 | 1).bytes()), refused(1));
 }
 
 // §7.2.3.1: the published frames, unfragmented and fragmented, both ways.
 #[test]
 fn reads_and_writes_the_published_frames() {
     let whole = [&[0xc1, 0x07][..], &HELLO].concat();
-    assert_eq!(client().hear(&whole), [Heard::text("Hello")]);
+    assert_eq!(client().receive(&whole), [Received::text("Hello")]);
     let fragments = [0x41, 0x03, 0xf2, 0x48, 0xcd, 0x80, 0x04, 0xc9, 0xc9, 0x07, 0x00];
-    assert_eq!(client().hear(fragments), [Heard::text("Hello")]);
+    assert_eq!(client().receive(fragments), [Received::text("Hello")]);
     let mut server = server();
     server.connection.send_text("Hello").unwrap();
     assert_eq!(server.connection.take_transmit(), whole);
@@ -118,7 +118,7 @@ fn shares_the_window_unless_it_was_agreed_away() {
         let mut end = eager(role, params);
         end.connection.send_text("Hello").unwrap();
         end.connection.send_text("Hello").unwrap();
-        end.say().iter().map(|frame| frame.payload().to_vec()).collect::<Vec<_>>()
+        end.sent_frames().iter().map(|frame| frame.payload().to_vec()).collect::<Vec<_>>()
     };
     let shared = [HELLO.to_vec(), vec![0xf2, 0x00, 0x11, 0x00, 0x00]];
     let alone = [HELLO.to_vec(), HELLO.to_vec()];
@@ -138,8 +138,8 @@ fn refuses_a_reference_to_a_window_that_was_agreed_away() {
     let params = DeflateParams { server_no_context_takeover: true, ..DeflateParams::default() };
     let mut client = eager(Role::Client, params);
     let reference = Frame::text([0xf2, 0x00, 0x11, 0x00, 0x00]).rsv(RSV1);
-    let heard = client.hear(concat(&[Frame::text(HELLO).rsv(RSV1), reference]));
-    assert_eq!(heard, [Heard::text("Hello"), Heard::Failed(PeerMisbehaved::InvalidDeflate.into())]);
+    let received = client.receive(concat(&[Frame::text(HELLO).rsv(RSV1), reference]));
+    assert_eq!(received, [Received::text("Hello"), Received::Failed(PeerMisbehaved::InvalidDeflate.into())]);
 }
 
 // §7.2.3.3–5: stored blocks, BFINAL and several blocks are read.
@@ -152,7 +152,7 @@ fn reads_every_published_form_of_hello() {
         &HELLO,
     ];
     for form in forms {
-        assert_eq!(client().hear(Frame::text(form).rsv(RSV1).bytes()), [Heard::text("Hello")]);
+        assert_eq!(client().receive(Frame::text(form).rsv(RSV1).bytes()), [Received::text("Hello")]);
     }
 }
 
@@ -161,9 +161,9 @@ fn reads_every_published_form_of_hello() {
 fn the_empty_message_is_one_octet() {
     let mut server = server();
     server.connection.send_text("").unwrap();
-    let said = server.say();
-    assert_eq!(said, [Frame::text([0x00]).rsv(RSV1)]);
-    assert_eq!(client().hear(said[0].bytes()), [Heard::text("")]);
+    let sent = server.sent_frames();
+    assert_eq!(sent, [Frame::text([0x00]).rsv(RSV1)]);
+    assert_eq!(client().receive(sent[0].bytes()), [Received::text("")]);
 }
 
 // §6.1: fragments of a compressed message may be cut anywhere, whatever pieces the sender had.
@@ -183,7 +183,7 @@ fn a_message_sent_in_pieces_comes_out_whole() {
                 rest = &rest[cut..];
             }
             from.connection.send_text_chunk("", true).unwrap();
-            assert_eq!(to.hear(from.connection.take_transmit()), [Heard::text(&text)]);
+            assert_eq!(to.receive(from.connection.take_transmit()), [Received::text(&text)]);
         }
     });
 }

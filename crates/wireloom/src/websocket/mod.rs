@@ -117,7 +117,7 @@ impl WebSocket {
         let (mut inbound, mut outbound) = core.split();
         if config.observer.0.is_some() {
             inbound.log_headers();
-            outbound.watch_frames();
+            outbound.log_headers();
         }
         let shared = Shared::new(
             outbound,

@@ -361,7 +361,7 @@ impl State {
         self.count_move();
         if self.core.keeps_alive() {
             let now = self.now();
-            self.core.heard(now);
+            self.core.handle_activity(now);
         }
     }
 
@@ -551,7 +551,7 @@ impl State {
         if self.slow.waits() {
             self.slow.taken(len);
             let now = self.now();
-            self.core.handle_write_progress(now);
+            self.core.handle_activity(now);
         }
     }
 
@@ -691,7 +691,7 @@ impl State {
                 && self.news.get_or_insert_default().begin_close()
         });
         let Some(queue) = &mut self.news else { return };
-        let frames = self.core.frames_seen().into_iter().map(News::FrameWritten);
+        let frames = self.core.take_headers().into_iter().map(News::FrameWritten);
         match end {
             // The peer's Close frame has come before this end's went.
             Some(end) if end.by == Initiator::Peer => {

@@ -1,7 +1,7 @@
 //! One direction's incoming messages, turned back from DEFLATE blocks within a limit (RFC 7692 §7.2.2).
 //!
-//! Owns the LZ77 window of what was received, the count of what the message under way has grown to, and the check that
-//! it was whole. Does not know frames; takes their payloads, cut anywhere.
+//! Owns the LZ77 window of the messages received, the length of the current message, and the check that it is complete.
+//! Takes payloads of frames, cut anywhere.
 //!
 //! Between messages the negotiated window is kept and nothing else. A codec holds 32 KiB, so that a distance within a message
 //! is not held to a smaller window; a distance before the kept window, before the first byte of the connection, or before the
@@ -127,7 +127,7 @@ impl Decompressor {
         }
     }
 
-    /// Appends to `out` what the next piece of a message inflates to; `fin` says that the message ends with it.
+    /// Inflates the next piece of a message and appends it to `out`; with `fin` the message ends there.
     ///
     /// # Errors
     /// [`InflateError`]; `out` then holds the part of the message before the error that is within the limit.
@@ -157,8 +157,8 @@ impl Decompressor {
         }
     }
 
-    /// Inflates from the next piece of a message into `out` until one of them is used up; `fin` says that the message
-    /// ends with this piece. A message can so be lent in pieces, in constant memory.
+    /// Inflates from the next piece of a message into `out` until one of them is used up; with `fin` the message ends
+    /// there. That delivers a message in chunks, in constant memory.
     ///
     /// While [`Step::more`] is set, call again with what remains of the input (which may be nothing). An `out` of less
     /// than 512 bytes works, slowly.
@@ -201,7 +201,7 @@ impl Decompressor {
                 self.inflate(&input[step.consumed..], &mut out[step.produced..], InflateFlush::NoFlush);
             step.consumed += inflated.consumed;
             step.produced += inflated.produced;
-            // What came out before the data turned out corrupt is judged first: the decoder may look far ahead of the
+            // Output before corrupt data is checked against the limits first: the decoder may look far ahead of the
             // limit or not at all, depending on how the input is cut.
             self.account(&inflated, limit)?;
             if inflated.corrupt {
@@ -269,10 +269,10 @@ impl Decompressor {
     ///
     /// The last octet of a whole message is the header of an empty stored block, whose lengths are the tail that was
     /// left out (RFC 7692 §7.2.1). So the decoder, told to stop at the end of a block, takes the four octets and no
-    /// more, and produces nothing. A decoder that stands anywhere else reads them as symbols or lengths: it fails,
+    /// more, and produces nothing. A decoder at any other position reads them as symbols or lengths: it fails,
     /// produces bytes, stops before the last octet, or goes on to the sentinel after it.
     fn finish(&mut self, spare: &mut [u8]) -> Result<(), InflateError> {
-        // A message that ended with a final block is whole by RFC 1951. One without any octet says as much as
+        // A message that ended with a final block is whole by RFC 1951. One without any octet is the same as
         // §7.2.3.6's single octet does; neither leaves the decoder inside a block.
         if !self.ended && self.taken > 0 {
             let tail = self.inflate(&TAIL_AND_SENTINEL, spare, InflateFlush::Block);
@@ -288,7 +288,7 @@ impl Decompressor {
         Ok(())
     }
 
-    /// How long the message under way is so far, 0 between messages. After an error, what came before it counts.
+    /// The length of the current message so far, 0 between messages. After an error, the bytes before it count.
     #[inline]
     pub(crate) fn message_len(&self) -> usize {
         if self.in_message { self.len } else { 0 }
@@ -307,7 +307,7 @@ impl Decompressor {
         }
     }
 
-    /// Returns the codec to `pool`, unless a message is under way. The window stays here.
+    /// Returns the codec to `pool`, except within a message. The window stays here.
     pub fn return_codec(&mut self, pool: &mut DeflatePool) {
         if !self.in_message
             && self.failed.is_none()
@@ -317,7 +317,7 @@ impl Decompressor {
         }
     }
 
-    /// Gives back the memory of the codec, unless a message is under way; the next message gets another one. The window is
+    /// Gives back the memory of the codec, except within a message; the next message gets another one. The window is
     /// kept.
     pub fn shrink(&mut self) {
         if !self.in_message {
@@ -371,7 +371,7 @@ mod tests {
         Decompressor::new(Role::Client, &params)
     }
 
-    /// Every way to hand the message in gives the same verdict: whole, byte by byte, and stepwise.
+    /// The result is the same for a message that is passed whole, byte by byte, and stepwise.
     fn inflate(
         decompressor: impl Fn() -> Decompressor,
         messages: &[&[u8]],
@@ -441,15 +441,15 @@ mod tests {
     }
 
     #[test]
-    fn tells_of_the_limit_before_what_is_corrupt_behind_it_however_it_is_cut() {
+    fn reports_the_limit_before_corrupt_data_behind_it_at_every_cut() {
         let limit = InflateLimit::new(4);
         // Five stored bytes, then the reserved block type.
         let message = [0x00, 0x05, 0x00, 0xfa, 0xff, b'H', b'e', b'l', b'l', b'o', 0x06];
         for cut in 1..=message.len() {
             let (mut d, mut out) = (client(), Vec::new());
-            let verdict =
+            let inflated =
                 message.chunks(cut).try_for_each(|piece| d.decompress(piece, false, &mut out, &limit));
-            assert_eq!(verdict, Err(InflateError::TooLarge), "cut {cut}");
+            assert_eq!(inflated, Err(InflateError::TooLarge), "cut {cut}");
         }
     }
 
@@ -617,8 +617,8 @@ mod tests {
         one.decompress(&[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00], true, &mut out, &LIMIT).unwrap();
         one.return_codec(&mut pool);
         two.take_codec(&mut pool);
-        let verdict = two.decompress(&[0xf2, 0x00, 0x11, 0x00, 0x00], true, &mut out, &LIMIT);
-        assert_eq!(verdict, Err(InflateError::Corrupt));
+        let inflated = two.decompress(&[0xf2, 0x00, 0x11, 0x00, 0x00], true, &mut out, &LIMIT);
+        assert_eq!(inflated, Err(InflateError::Corrupt));
         two.return_codec(&mut pool);
         assert_eq!(pool.inflaters(), 0, "a codec that failed is not used again");
     }

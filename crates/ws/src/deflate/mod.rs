@@ -54,7 +54,7 @@ const WINDOW_BITS: core::ops::RangeInclusive<u8> = 8..=15;
 
 /// What this side offers or accepts, and how it compresses.
 ///
-/// The same settings serve either role; each field says what it means to a client and to a server. Numbers outside
+/// The same settings serve either role; each field documents its meaning for a client and for a server. Numbers outside
 /// their range are taken as the nearest one within it.
 ///
 /// ```
@@ -92,7 +92,7 @@ pub struct DeflateConfig {
     /// save.
     pub min_len: usize,
     /// The server forgets after each message what it has sent. A client demands it (to hold no window between
-    /// messages), a server says so in its answer.
+    /// messages), a server announces it in its answer.
     ///
     /// Off by default: messages of one connection resemble each other, and the window saves more than half of them.
     pub server_no_context_takeover: bool,
@@ -104,7 +104,7 @@ pub struct DeflateConfig {
     /// stays within it and within what the client demands.
     pub server_max_window_bits: u8,
     /// The largest window that the client compresses with, 8 to 15. A client announces it, a server demands it from
-    /// those clients that let themselves be told (RFC 7692 §7.1.2.2).
+    /// those clients that allow it (RFC 7692 §7.1.2.2).
     pub client_max_window_bits: u8,
 }
 

@@ -164,8 +164,8 @@ impl DeflateConfig {
         if server_max_window_bits > self.server_bits() {
             return Err(NegotiationError::WindowTooLarge);
         }
-        // RFC 7692 §7.1.2.2: the client was ready to be told, but a demand has to have a value. Whatever the server
-        // says, the client keeps to the hint that it gave.
+        // RFC 7692 §7.1.2.2: the client allows a demand, but a demand has to have a value. Whatever the server
+        // answers, the client keeps to the hint that it gave.
         let client_max_window_bits = match answer.client_max_window_bits {
             None => self.client_bits(),
             Some(None) => return Err(NegotiationError::InvalidValue),
@@ -198,7 +198,7 @@ impl DeflateConfig {
             client_no_context_takeover: offer.client_no_context_takeover || self.client_no_context_takeover,
             // RFC 7692 §7.1.2.1: at most what was demanded.
             server_max_window_bits: self.server_bits().min(offer.server_max_window_bits.unwrap_or(15)),
-            // RFC 7692 §7.1.2.2: only a client that offered the parameter can be told.
+            // RFC 7692 §7.1.2.2: only a client that offered the parameter accepts a demand.
             client_max_window_bits: match offer.client_max_window_bits {
                 None => *WINDOW_BITS.end(),
                 Some(hint) => self.client_bits().min(hint.unwrap_or(15)),
@@ -207,7 +207,7 @@ impl DeflateConfig {
         response.push_str(NAME);
         push_flag(response, SERVER_NO_CONTEXT_TAKEOVER, params.server_no_context_takeover);
         push_flag(response, CLIENT_NO_CONTEXT_TAKEOVER, params.client_no_context_takeover);
-        // Nothing is said about a window that was not asked about: keeping to a smaller one needs no promise.
+        // A window without a demand is not announced: a smaller one needs no promise.
         if offer.server_max_window_bits.is_some() {
             push_bits(response, SERVER_MAX_WINDOW_BITS, params.server_max_window_bits);
         }

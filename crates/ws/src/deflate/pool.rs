@@ -51,7 +51,11 @@ const SCRATCH_LEN_MAX: usize = 64 << 10;
 impl DeflatePool {
     /// A pool that keeps up to `inflaters_max` and `deflaters_max` codecs.
     pub const fn new(inflaters_max: usize, deflaters_max: usize) -> Self {
-        Self { inflaters: Shelf::new(inflaters_max), deflaters: Shelf::new(deflaters_max), scratch: Vec::new() }
+        Self {
+            inflaters: Shelf::new(inflaters_max),
+            deflaters: Shelf::new(deflaters_max),
+            scratch: Vec::new(),
+        }
     }
 
     /// Memory for a compressed message.

@@ -1,7 +1,7 @@
-//! What the processor offers, asked once and remembered.
+//! The SIMD level of the processor, detected once.
 //!
 //! Owns the order of the SIMD levels and the proof that one may be used: a [`Level`] is made only here, and only of
-//! what was detected, so that a kernel which takes one needs no further check. Refuses to own any kernel.
+//! what was detected, so that a kernel which takes one needs no further check.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -85,7 +85,7 @@ fn detect() -> u8 {
     }
 }
 
-/// Without `std` nobody can be asked: what the target guarantees must do.
+/// Without `std` there is no detection: the level is what the target guarantees.
 #[cfg(not(feature = "std"))]
 #[inline]
 fn detect() -> u8 {

@@ -1,6 +1,6 @@
 //! Masking (RFC 6455 §5.3): XOR with a four-byte key, in place or while copying, resumable at any offset.
 //!
-//! Owns the key and the XOR. Refuses to choose keys (chance is the caller's) and to know what a frame is.
+//! Keys are chosen by the caller.
 //!
 //! # How it is fast
 //! XOR with a key of four bytes is XOR with that key repeated over a register of any width, as long as each register
@@ -15,8 +15,8 @@
 //! last                                          |=======|      loaded at its end, key turned by len mod 4
 //! ```
 //!
-//! Below `SHORT` bytes the code is small, inlined into the caller and asks nobody what the processor can do: at 13 to
-//! 200 bytes the question would cost as much as the work. From there on the widest registers are used (see `cpu`).
+//! Below `SHORT` bytes the code is small, inlined into the caller and independent of the processor: at 13 to 200 bytes
+//! run-time detection would cost as much as the work. From there on the widest registers are used (see `cpu`).
 
 use alloc::vec::Vec;
 
@@ -41,7 +41,7 @@ pub struct MaskKey(
 );
 
 impl MaskKey {
-    /// The key as it stands in the frame header, for the first byte of the payload.
+    /// The key in the frame header, for the first byte of the payload.
     #[inline]
     pub const fn new(key: [u8; 4]) -> Self {
         Self(u32::from_le_bytes(key))

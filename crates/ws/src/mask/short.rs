@@ -1,4 +1,4 @@
-//! Payloads too short to ask what the processor can do: safe code over overlapping words, SSE2 where it is guaranteed.
+//! Payloads too short for run-time detection of the processor: safe code over overlapping words, SSE2 where it is guaranteed.
 //!
 //! Both functions cover a payload by two words that overlap: 8 to 15 bytes are one word at each end, 4 to 7 bytes one
 //! half-word at each end. Everything is loaded before anything is stored.
@@ -9,7 +9,7 @@ use super::x86;
 
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// Masks `data` in place, of any length, and tells whether all of it is ASCII afterwards.
+/// Masks `data` in place, of any length, and returns whether all of it is ASCII afterwards.
 #[inline]
 pub(crate) fn apply_short(data: &mut [u8], key: u32) -> bool {
     let len = data.len();
@@ -68,7 +68,7 @@ fn set_ends<const N: usize>(data: &mut [u8], first: [u8; N], last: [u8; N]) {
 }
 
 /// Masks at least eight bytes in place, a word at a time in a loop that compilers turn into what vectors there are;
-/// tells whether all of it is ASCII afterwards. The safe twin of the kernels in `x86`.
+/// returns whether all of it is ASCII afterwards. The safe twin of the kernels in `x86`.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 pub(crate) fn apply_words(data: &mut [u8], key: u32) -> bool {
     let len = data.len();

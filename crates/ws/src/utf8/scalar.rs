@@ -82,7 +82,7 @@ pub(super) fn settle(mut partial: u32, piece: &[u8]) -> Result<(u32, usize), Inv
 
 /// The code point that has begun at the end of `text`, in which nothing else is wrong than perhaps its last byte.
 ///
-/// The kernels judge a byte by those before it: they see that `C0` was wrong only when another byte follows.
+/// The kernels check a byte against those before it: they find that `C0` was wrong only when another byte follows.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn ending(text: &[u8]) -> Result<u32, InvalidUtf8> {
@@ -106,7 +106,7 @@ pub(super) fn ending(text: &[u8]) -> Result<u32, InvalidUtf8> {
     Ok(0)
 }
 
-/// Judges `text`, which starts at a boundary; returns what it leaves incomplete.
+/// Validates `text`, which starts at a boundary; returns what it leaves incomplete.
 pub(super) fn validate(text: &[u8]) -> Result<u32, InvalidUtf8> {
     match core::str::from_utf8(text) {
         Ok(_) => Ok(0),
@@ -120,7 +120,7 @@ fn settle_all(bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(0, |partial, byte| partial << 8 | u32::from(*byte))
 }
 
-/// Unmasks `text`, which starts at a boundary, block by block, and has each block judged while it is in cache.
+/// Unmasks `text`, which starts at a boundary, block by block, and validates each block while it is in cache.
 pub(super) fn unmask_validate(
     text: &mut [u8],
     mut key: u32,

@@ -1,4 +1,4 @@
-//! Every kernel against `core::str::from_utf8`, which is the judge throughout.
+//! Every kernel against `core::str::from_utf8`, which is the reference throughout.
 
 use super::*;
 use alloc::vec::Vec;
@@ -9,8 +9,8 @@ const KINDS: [u8; 21] = [
     0xf0, 0xf1, 0xf4, 0xf5,
 ];
 
-type Verdict = Result<u32, InvalidUtf8>;
-type Kernel = (alloc::string::String, fn(usize, &mut [u8], u32, bool) -> Verdict);
+type Outcome = Result<u32, InvalidUtf8>;
+type Kernel = (alloc::string::String, fn(usize, &mut [u8], u32, bool) -> Outcome);
 
 const KEY: MaskKey = MaskKey::new([0x11, 0x92, 0x53, 0xe4]);
 
@@ -71,8 +71,8 @@ const IMPOSSIBLE: [&[u8]; 31] = [
     b"\xf4\xbf",
 ];
 
-/// What `std` says of a text that starts at a boundary: wrong, or the bytes it leaves incomplete.
-fn judge(text: &[u8]) -> Verdict {
+/// The result of `std` for a text that starts at a boundary: an error, or the bytes that it leaves incomplete.
+fn expect(text: &[u8]) -> Outcome {
     match core::str::from_utf8(text) {
         Ok(_) => Ok(0),
         Err(e) if e.error_len().is_some() => Err(InvalidUtf8),
@@ -91,7 +91,7 @@ fn kernels() -> Vec<Kernel> {
         "scalar".into(),
         (|_, text, key, masked| {
             if masked { scalar::unmask_validate(text, key, scalar::validate) } else { scalar::validate(text) }
-        }) as fn(usize, &mut [u8], u32, bool) -> Verdict,
+        }) as fn(usize, &mut [u8], u32, bool) -> Outcome,
     )]);
     #[cfg(target_arch = "x86_64")]
     for level in mask::cpu::Level::offered() {
@@ -106,7 +106,7 @@ fn kernels() -> Vec<Kernel> {
 /// Runs every kernel over `text`, plain and masked, and the public functions, and compares them with `std`.
 #[track_caller]
 fn all_agree(kernels: &[Kernel], text: &[u8], note: &dyn core::fmt::Debug) {
-    let expected = judge(text);
+    let expected = expect(text);
     for (index, (name, kernel)) in kernels.iter().enumerate() {
         if text.is_empty() {
             continue;
@@ -185,9 +185,13 @@ fn the_place_in_memory_does_not_matter() {
                 for (index, (name, kernel)) in kernels.iter().enumerate() {
                     let place = &mut buffer[at..at + text.len()];
                     place.copy_from_slice(&text);
-                    assert_eq!(kernel(index, place, 0, false), judge(&text), "{name}, {len} at {at}");
+                    assert_eq!(kernel(index, place, 0, false), expect(&text), "{name}, {len} at {at}");
                     mask::apply(place, KEY);
-                    assert_eq!(kernel(index, place, KEY.word(), true), judge(&text), "{name}, {len} at {at}");
+                    assert_eq!(
+                        kernel(index, place, KEY.word(), true),
+                        expect(&text),
+                        "{name}, {len} at {at}"
+                    );
                     assert!(wrong.is_some() || *place == *text);
                     assert!(buffer[..at].iter().chain(&buffer[at + text.len()..]).all(|&byte| byte == 0xff));
                 }
@@ -207,10 +211,10 @@ fn sees_every_impossible_byte_at_every_place_around_a_register() {
             for at in (0..len).step_by(fill.len()).step_by(if cfg!(miri) { 29 } else { 1 }) {
                 let mut text: Vec<u8> = fill.bytes().cycle().take(at).collect();
                 text.extend_from_slice(begun);
-                assert!(judge(&text).is_ok());
+                assert!(expect(&text).is_ok());
                 all_agree(&kernels, &text, &("just before", wrong, at));
                 text.extend_from_slice(last);
-                assert_eq!(judge(&text), Err(InvalidUtf8));
+                assert_eq!(expect(&text), Err(InvalidUtf8));
                 all_agree(&kernels, &text, &("at the end", wrong, at));
                 text.extend(fill.bytes().cycle().take(len / fill.len() * fill.len()));
                 all_agree(&kernels, &text, &("within", wrong, at));
@@ -246,10 +250,10 @@ fn agrees_with_std_on_all_short_sequences() {
         let mut text = [b'.'; 34];
         text[14..18].copy_from_slice(&sequence);
         for range in [0..34, 0..18, 14..34] {
-            let expected = judge(&text[range.clone()]);
+            let expected = expect(&text[range.clone()]);
             for (index, (name, kernel)) in kernels.iter().enumerate() {
-                let verdict = kernel(index, &mut text[range.clone()], 0, false);
-                assert_eq!(verdict, expected, "{name}: {sequence:02x?} in {range:?}");
+                let outcome = kernel(index, &mut text[range.clone()], 0, false);
+                assert_eq!(outcome, expected, "{name}: {sequence:02x?} in {range:?}");
             }
         }
     };
@@ -277,7 +281,7 @@ fn the_validator_fails_in_the_piece_that_holds_the_first_impossible_byte() {
                 let text = [first, second, third];
                 let mut validator = Validator::new();
                 for end in 1..=text.len() {
-                    let (expected, got) = (judge(&text[..end]), validator.push(&text[end - 1..end]));
+                    let (expected, got) = (expect(&text[..end]), validator.push(&text[end - 1..end]));
                     assert_eq!(got, expected.map(drop), "{:02x?}", &text[..end]);
                     assert_eq!(validator.is_boundary(), expected == Ok(0), "{:02x?}", &text[..end]);
                 }
@@ -310,7 +314,7 @@ fn refuses_everything_after_a_failure_until_it_is_finished() {
     assert_eq!(validator.push(b"fine"), Err(InvalidUtf8));
     assert_eq!(validator.push(b"\x80"), Err(InvalidUtf8));
     assert_eq!(validator.push_masked(&mut [b'a'; 300], KEY), Err(InvalidUtf8));
-    assert_eq!(validator.push(b""), Ok(()), "no byte, no verdict");
+    assert_eq!(validator.push(b""), Ok(()), "no byte, no error");
     assert!(!validator.is_boundary());
     assert_eq!(validator.finish(), Err(InvalidUtf8));
     assert_eq!(validator.push(b"fine"), Ok(()));
@@ -331,7 +335,7 @@ fn random_splits_do_not_change_the_verdict() {
         }
         let first_wrong = core::str::from_utf8(&text)
             .err()
-            .and_then(|e| e.error_len().map(|_| (0..=text.len()).find(|&end| judge(&text[..end]).is_err())))
+            .and_then(|e| e.error_len().map(|_| (0..=text.len()).find(|&end| expect(&text[..end]).is_err())))
             .flatten();
         let longest = [3, 20, 400, 2000][rng.usize(..4)];
         let mut masked = text.clone();
@@ -349,7 +353,7 @@ fn random_splits_do_not_change_the_verdict() {
             }
             assert_eq!(masked[at..end], text[at..end], "round {round}, seed {seed}, {at}..{end}");
             assert_eq!((plain.is_boundary(), fused.is_boundary()), {
-                let boundary = judge(&text[..end]) == Ok(0);
+                let boundary = expect(&text[..end]) == Ok(0);
                 (boundary, boundary)
             });
             key = key.advanced(end - at);

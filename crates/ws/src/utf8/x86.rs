@@ -28,7 +28,7 @@ mod avx2;
 mod avx512;
 mod ssse3;
 
-/// Judges `text`, which starts at a boundary; returns what it leaves incomplete.
+/// Validates `text`, which starts at a boundary; returns what it leaves incomplete.
 pub(super) fn validate(level: Level, text: &[u8]) -> Result<u32, InvalidUtf8> {
     let (place, len) = (text.as_ptr().cast_mut(), text.len());
     // SAFETY: a `Level` is made only of what the processor was seen to offer; with `MASKED` off the kernels only read,
@@ -47,7 +47,7 @@ pub(super) fn validate(level: Level, text: &[u8]) -> Result<u32, InvalidUtf8> {
     if ends_in_ascii { Ok(0) } else { scalar::ending(text) }
 }
 
-/// Unmasks and judges `text`, which starts at a boundary; returns what it leaves incomplete.
+/// Unmasks and validates `text`, which starts at a boundary; returns what it leaves incomplete.
 pub(super) fn unmask_validate(level: Level, text: &mut [u8], key: u32) -> Result<u32, InvalidUtf8> {
     let (place, len) = (text.as_mut_ptr(), text.len());
     // SAFETY: a `Level` is made only of what the processor was seen to offer; the slice is borrowed exclusively and at

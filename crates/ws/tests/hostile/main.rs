@@ -13,7 +13,7 @@ mod text;
 
 use table::{Case, Table, Verdict};
 use wireloom_testing::split::Split;
-use wireloom_testing::{End, Frame, Heard, rounds};
+use wireloom_testing::{End, Frame, Received, rounds};
 use wireloom_ws::{Cause, Config, Delivery, Initiator, Role};
 
 fn table() -> Vec<Case> {
@@ -36,13 +36,13 @@ fn end(case: &Case, delivery: Delivery) -> End {
 }
 
 /// What came of it, and whether that is what must.
-fn judge(case: &Case, end: &mut End, heard: &[Heard]) -> Result<(), String> {
-    let said = end.say();
-    let close = said.last().filter(|frame| frame.opcode() == Frame::CLOSE);
+fn check(case: &Case, end: &mut End, received: &[Received]) -> Result<(), String> {
+    let sent = end.sent_frames();
+    let close = sent.last().filter(|frame| frame.opcode() == Frame::CLOSE);
     let ended = end.connection.end().cloned();
     match case.verdict {
         Verdict::Open => {
-            if let Some(Heard::Failed(error)) = heard.last() {
+            if let Some(Received::Failed(error)) = received.last() {
                 return Err(format!("refused: {error}"));
             }
             if close.is_some() || ended.is_some() || !end.connection.is_open() {
@@ -50,8 +50,8 @@ fn judge(case: &Case, end: &mut End, heard: &[Heard]) -> Result<(), String> {
             }
         }
         Verdict::Closes(code) => {
-            if !matches!(heard.last(), Some(Heard::Close(heard, _)) if *heard == code) {
-                return Err(format!("heard {:?}", heard.last()));
+            if !matches!(received.last(), Some(Received::Close(received, _)) if *received == code) {
+                return Err(format!("received {:?}", received.last()));
             }
             if close.map(Frame::close_code) != Some(code) {
                 return Err(format!("answered {close:?}"));
@@ -61,11 +61,11 @@ fn judge(case: &Case, end: &mut End, heard: &[Heard]) -> Result<(), String> {
             }
         }
         Verdict::Fails(code) => {
-            let Some(Heard::Failed(error)) = heard.last() else {
-                return Err(format!("not refused; heard {:?}", heard.last()));
+            let Some(Received::Failed(error)) = received.last() else {
+                return Err(format!("not refused; received {:?}", received.last()));
             };
             if close.and_then(Frame::close_code) != Some(code) {
-                return Err(format!("{error}: said {:?}", close.map(Frame::close_code)));
+                return Err(format!("{error}: sent {:?}", close.map(Frame::close_code)));
             }
             let ended = ended.ok_or("no end")?;
             if ended.cause != Cause::Error(*error) || ended.code().value() != code {
@@ -78,7 +78,7 @@ fn judge(case: &Case, end: &mut End, heard: &[Heard]) -> Result<(), String> {
     }
     let reason = close.map_or(&[][..], |frame| frame.payload().get(2..).unwrap_or_default());
     std::str::from_utf8(reason).map_err(|_| "a close reason that is not UTF-8")?;
-    for frame in &said {
+    for frame in &sent {
         if frame.key().is_some() != (case.receiver == Role::Client) {
             return Err(format!("masked wrongly: {frame:?}"));
         }
@@ -86,14 +86,14 @@ fn judge(case: &Case, end: &mut End, heard: &[Heard]) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs every case in each of these ways and demands that it always hears the same.
+/// Runs every case in each of these ways and demands that it always receives the same.
 fn run(cases: &[Case], delivery: Delivery) {
     let mut wrong = Vec::new();
     for case in cases {
         let name = || format!("{} {:?}: {}", case.section, case.receiver, case.name);
         let mut whole = end(case, delivery);
-        let expected = whole.hear(&case.bytes);
-        if let Err(why) = judge(case, &mut whole, &expected) {
+        let expected = whole.receive(&case.bytes);
+        if let Err(why) = check(case, &mut whole, &expected) {
             wrong.push(format!("{}: {why}", name()));
             continue;
         }
@@ -104,10 +104,10 @@ fn run(cases: &[Case], delivery: Delivery) {
         rounds(3, |rng| {
             for split in ways.drain(..).chain([Split::draw(rng)]).collect::<Vec<_>>() {
                 let mut cut = end(case, delivery);
-                let heard = cut.hear_split(&case.bytes, split, rng);
-                if heard != expected {
-                    wrong.push(format!("{}: {split:?} hears otherwise: {:?}", name(), heard.last()));
-                } else if let Err(why) = judge(case, &mut cut, &heard) {
+                let received = cut.receive_split(&case.bytes, split, rng);
+                if received != expected {
+                    wrong.push(format!("{}: {split:?} receives otherwise: {:?}", name(), received.last()));
+                } else if let Err(why) = check(case, &mut cut, &received) {
                     wrong.push(format!("{}: {split:?}: {why}", name()));
                 }
             }

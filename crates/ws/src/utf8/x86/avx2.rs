@@ -29,7 +29,7 @@ const FIRST_BYTES: [u8; 2 * WIDTH] = {
     table
 };
 
-/// Judges the `len` bytes at `place`, which start at a boundary; where nothing in them is wrong, tells whether the last of
+/// Validates the `len` bytes at `place`, which start at a boundary; if they are valid, returns whether the last of
 /// them is ASCII. With `MASKED` it unmasks them first.
 ///
 /// # Safety
@@ -50,7 +50,7 @@ pub(super) unsafe fn run<const MASKED: bool>(
         let bytes = window(&padded, 0);
         let mut state = State::new();
         state.register(bytes, window(&FIRST_BYTES, WIDTH - len));
-        return state.verdict(((high(bytes) << 1) >> len) & 1 == 0);
+        return state.result(((high(bytes) << 1) >> len) & 1 == 0);
     }
     let gap = place.addr().wrapping_neg() % WIDTH;
     let keys = _mm256_set1_epi32(turned(key, gap) as i32);
@@ -106,12 +106,12 @@ pub(super) unsafe fn run<const MASKED: bool>(
             _mm256_storeu_si256(place.cast(), first);
             _mm256_storeu_si256(end.cast(), last);
         }
-        state.verdict(last_high >> (WIDTH - 1) == 0)
+        state.result(last_high >> (WIDTH - 1) == 0)
     }
 }
 
-/// Unmasks the aligned registers at `place` for as long as they are ASCII, and tells how many bytes those were. What comes
-/// after them is left as it was. This is all that text in English costs.
+/// Unmasks the aligned registers at `place` for as long as they are ASCII, and returns how many bytes those were. The bytes
+/// after them are left as they were. Text in English takes no other path.
 ///
 /// # Safety
 /// As for [`run`], except that any `len` will do; `place` is aligned to a register.
@@ -262,7 +262,7 @@ impl State {
 
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn verdict(&self, ends_in_ascii: bool) -> Result<bool, InvalidUtf8> {
+    fn result(&self, ends_in_ascii: bool) -> Result<bool, InvalidUtf8> {
         if _mm256_testz_si256(self.error, self.error) == 1 { Ok(ends_in_ascii) } else { Err(InvalidUtf8) }
     }
 }

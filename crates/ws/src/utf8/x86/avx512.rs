@@ -115,7 +115,7 @@ static PLACES: Table = {
     Table(table)
 };
 
-/// Judges the `len` bytes at `place`, which start at a boundary; where nothing in them is wrong, tells whether the last of
+/// Validates the `len` bytes at `place`, which start at a boundary; if they are valid, returns whether the last of
 /// them is ASCII. With `MASKED` it unmasks them first.
 ///
 /// # Safety
@@ -134,7 +134,7 @@ pub(super) unsafe fn run<const MASKED: bool>(
         let bytes = unsafe { _mm512_maskz_loadu_epi8(real, place.cast()) };
         let mut state = State::new();
         state.register(bytes, real);
-        return state.verdict((_mm512_movepi8_mask(bytes) << 1) >> len == 0);
+        return state.result((_mm512_movepi8_mask(bytes) << 1) >> len == 0);
     }
     let gap = place.addr().wrapping_neg() % WIDTH;
     let keys = _mm512_set1_epi32(turned(key, gap) as i32);
@@ -185,12 +185,12 @@ pub(super) unsafe fn run<const MASKED: bool>(
             _mm512_storeu_si512(place.cast(), first);
             _mm512_storeu_si512(end.cast(), last);
         }
-        state.verdict(last_high >> (WIDTH - 1) == 0)
+        state.result(last_high >> (WIDTH - 1) == 0)
     }
 }
 
-/// Unmasks the aligned registers at `place` for as long as they are ASCII, and tells how many bytes those were. What comes
-/// after them is left as it was. This is all that text in English costs.
+/// Unmasks the aligned registers at `place` for as long as they are ASCII, and returns how many bytes those were. The bytes
+/// after them are left as they were. Text in English takes no other path.
 ///
 /// # Safety
 /// As for [`run`], except that any `len` will do; `place` is aligned to a register.
@@ -332,7 +332,7 @@ impl State {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
     #[inline]
-    fn verdict(&self, ends_in_ascii: bool) -> Result<bool, InvalidUtf8> {
+    fn result(&self, ends_in_ascii: bool) -> Result<bool, InvalidUtf8> {
         if _mm512_test_epi32_mask(self.error, self.error) == 0 { Ok(ends_in_ascii) } else { Err(InvalidUtf8) }
     }
 

@@ -18,7 +18,7 @@ const COMPLETE: [u8; WIDTH] = {
     table
 };
 
-/// Judges `text`, which starts at a boundary; where nothing in it is wrong, tells whether its last byte is ASCII.
+/// Validates `text`, which starts at a boundary; if it is valid, returns whether its last byte is ASCII.
 #[target_feature(enable = "ssse3")]
 pub(super) fn run(text: &[u8]) -> Result<bool, InvalidUtf8> {
     let mut state = State { error: _mm_setzero_si128(), before: _mm_setzero_si128() };

@@ -1,0 +1,263 @@
+//! One end of an open WebSocket: both halves, [`Inbound`] and [`Outbound`], and the events that pass between them. The opening
+//! handshake comes before, in [`crate::handshake`].
+//!
+//! ```text
+//!           close(), or the peer broke a rule
+//!  Open ------------------------------------------> our Close is sent ----+
+//!   |                                                       |             | close_timeout
+//!   | their Close arrives: its echo is sent                 | theirs      v
+//!   +--------------------------------------------> both are exchanged   Close
+//!                                                           |             ^
+//!                                    server: at once; client: at EOF -----+
+//! ```
+
+mod delegated;
+#[cfg(test)]
+mod tests;
+
+use crate::config::Config;
+use crate::deflate::{Decompressor, DeflateConfig, DeflateParams};
+use crate::error::Error;
+use crate::event::{Event, Payload};
+use crate::inbound::{self, Inbound};
+use crate::keys::MaskKeys;
+use crate::outbound::Outbound;
+use crate::receive::Arrival;
+use crate::role::Role;
+use alloc::boxed::Box;
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+use core::time::Duration;
+
+/// How to treat the transport once nothing is left to transmit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Keep it: read, write, wait for [`Connection::poll_timeout`].
+    Open,
+    /// Shut down the writing side, and continue to read until the end or the deadline, so that the peer reads the Close frame
+    /// instead of a reset.
+    ShutdownWrite,
+    /// Close it.
+    Close,
+}
+
+/// One end of an open WebSocket, without I/O.
+///
+/// Four families of methods:
+/// - getters;
+/// - `handle_*`, for input: [`handle_input`](Self::handle_input) (or [`recv_slot`](Self::recv_slot)),
+///   [`handle_timeout`](Self::handle_timeout), [`handle_eof`](Self::handle_eof);
+/// - commands: `send_*`, [`close`](Self::close);
+/// - `poll_*`, for output: [`poll_transmit`](Self::poll_transmit) and [`transmitted`](Self::transmitted),
+///   [`poll_timeout`](Self::poll_timeout).
+///
+/// A driver reads, calls `handle_input` until it returns no event, writes the slices of `poll_transmit`, and sleeps until bytes
+/// arrive or the deadline of `poll_timeout` passes, until [`transport`](Self::transport) asks it to stop. Times are durations
+/// since any epoch that does not change.
+///
+/// ```
+/// use std::time::Duration;
+/// use wireloom_ws::{Config, Connection, Event};
+///
+/// let now = Duration::ZERO;
+/// let mut client = Connection::client(Config::default(), None, [7; 32], now);
+/// let mut server = Connection::server(Config::default(), None, now);
+///
+/// client.send_text("Hello")?;
+/// let mut wire = client.take_transmit();
+///
+/// let (_used, event) = server.handle_input(now, &mut wire)?;
+/// assert!(matches!(event, Some(Event::Text(text)) if &*text == "Hello"));
+/// # Ok::<(), wireloom_ws::Error>(())
+/// ```
+///
+/// An event borrows from the connection and the input, so it must be used before the next call:
+///
+/// ```compile_fail,E0499
+/// # use std::time::Duration;
+/// # use wireloom_ws::{Config, Connection};
+/// # let now = Duration::ZERO;
+/// let mut server = Connection::server(Config::default(), None, now);
+/// let (mut one, mut two) = ([0x81, 0], [0x81, 0]);
+/// let first = server.handle_input(now, &mut one);
+/// let second = server.handle_input(now, &mut two);
+/// drop(first);
+/// ```
+///
+/// A driver that reads and writes in different tasks takes the halves apart with [`split`](Self::split).
+pub struct Connection {
+    inbound: Inbound,
+    outbound: Outbound,
+    /// Of the pong that arrived last, if it answered a ping.
+    round_trip: Option<Duration>,
+}
+
+impl Connection {
+    /// The server's end of a WebSocket whose handshake is over. `deflate` is what the handshake negotiated, with the
+    /// configuration that it was negotiated from.
+    pub fn server(config: Config, deflate: Option<(DeflateParams, &DeflateConfig)>, now: Duration) -> Self {
+        Self::new(Role::Server, config, deflate, None, now)
+    }
+
+    /// The client's end of a WebSocket whose handshake is over. `seed` comes fresh from the operating system's source of
+    /// randomness for each connection: masking keys are drawn from it (RFC 6455 §10.3).
+    pub fn client(
+        config: Config,
+        deflate: Option<(DeflateParams, &DeflateConfig)>,
+        seed: [u8; 32],
+        now: Duration,
+    ) -> Self {
+        Self::new(Role::Client, config, deflate, Some(Box::new(MaskKeys::new(seed))), now)
+    }
+
+    fn new(
+        role: Role,
+        config: Config,
+        deflate: Option<(DeflateParams, &DeflateConfig)>,
+        keys: Option<Box<MaskKeys>>,
+        now: Duration,
+    ) -> Self {
+        let outbound = Outbound::new(role, &config, deflate, keys, now);
+        let decompressor = deflate.map(|(params, _)| Decompressor::new(role, &params));
+        Self { inbound: Inbound::new(role, &config, decompressor), outbound, round_trip: None }
+    }
+
+    /// Both halves. The driver then passes the control frames and errors of [`Inbound`] to [`Outbound`].
+    pub fn split(self) -> (Inbound, Outbound) {
+        (self.inbound, self.outbound)
+    }
+
+    /// Takes bytes from the front of `input` up to the end of the next event, and returns how many with that event. Call again
+    /// with the rest until there is no event; all of `input` has been taken then. Payloads are unmasked in place, and borrowed
+    /// from there when they arrived whole.
+    ///
+    /// Once the peer has sent a Close frame or broken a rule, all further input is dropped (RFC 6455 §1.4).
+    ///
+    /// # Errors
+    /// The rule or limit that the peer broke. It is returned once; [`end`](Self::end) keeps it. The Close frame that answers it
+    /// is queued: continue to transmit, and treat the transport as [`transport`](Self::transport) says.
+    #[inline]
+    pub fn handle_input<'a>(
+        &'a mut self,
+        now: Duration,
+        input: &'a mut [u8],
+    ) -> Result<(usize, Option<Event<'a>>), Error> {
+        if !self.outbound.accepts_input() {
+            return Ok((input.len(), None));
+        }
+        if let Some((whole, at, len)) = self.inbound.whole_message(input) {
+            self.outbound.handle_activity(now);
+            let payload = Payload::Input(&mut input[at..at + len]);
+            return Ok((at + len, Some(inbound::message(whole, payload))));
+        }
+        let (used, arrival) = self.advance(now, input)?;
+        Ok((used, self.inbound.event(arrival, input, self.round_trip)))
+    }
+
+    /// Space for the next bytes of a large message, at the end of the message itself. `None` outside of one: then read into a
+    /// buffer of your own, and pass it to [`handle_input`](Self::handle_input).
+    ///
+    /// The space is at most as long as the part of the message that has arrived, and 256 KiB; a read may bring less. From memory,
+    /// reads of 16 KiB are fastest, since their bytes are still in the first level of cache when they are unmasked; from a
+    /// socket, longer ones save system calls.
+    ///
+    /// ```
+    /// # use std::{io::Read, time::Duration};
+    /// # use wireloom_ws::{Connection, Event};
+    /// fn read_large(connection: &mut Connection, now: Duration, mut socket: impl Read) -> std::io::Result<()> {
+    ///     while let Some(mut slot) = connection.recv_slot() {
+    ///         let len = socket.read(&mut slot)?;
+    ///         match slot.filled(now, len) {
+    ///             Ok(Some(Event::Binary(message))) => println!("{} bytes", message.len()),
+    ///             Ok(_) => {}
+    ///             Err(error) => println!("{error}"),
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn recv_slot(&mut self) -> Option<RecvSlot<'_>> {
+        if !self.outbound.accepts_input() || self.inbound.slot().is_none() {
+            return None;
+        }
+        Some(RecvSlot { connection: self })
+    }
+
+    /// Frees memory that an idle connection does not need: empty buffers, and compression state that no later message refers to.
+    /// For a driver whose connection has been idle for a while.
+    pub fn release_buffers(&mut self) {
+        self.inbound.release_buffers();
+        self.outbound.release_buffers();
+    }
+
+    /// Everything but the fast path. It returns the position of an event, not the event, which would go through memory on the
+    /// fast path too.
+    #[inline(never)]
+    fn advance(&mut self, now: Duration, input: &mut [u8]) -> Result<(usize, Arrival), Error> {
+        if !input.is_empty() {
+            self.outbound.handle_activity(now);
+        }
+        match self.inbound.advance(input, self.inbound.delivery()) {
+            Ok((used, arrival)) => {
+                if let Arrival::Control { opcode, at, len } = arrival {
+                    let payload = self.inbound.control(at, len, input);
+                    self.round_trip = self.outbound.handle_control(now, opcode, payload);
+                }
+                Ok((used, arrival))
+            }
+            Err(error) => {
+                self.outbound.handle_error(now, error);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Space at the end of a large message; see [`Connection::recv_slot`].
+///
+/// Read into it through `DerefMut`, then pass the number of bytes to [`filled`](Self::filled). Other bytes are not part of the
+/// message.
+pub struct RecvSlot<'a> {
+    connection: &'a mut Connection,
+}
+
+impl<'a> RecvSlot<'a> {
+    /// The first `len` bytes have been read into.
+    ///
+    /// # Errors
+    /// As for [`Connection::handle_input`].
+    ///
+    /// # Panics
+    /// When `len` is more than the slot holds.
+    pub fn filled(self, now: Duration, len: usize) -> Result<Option<Event<'a>>, Error> {
+        let Connection { inbound, outbound, .. } = self.connection;
+        outbound.handle_activity(now);
+        match inbound.slot_filled(len) {
+            Ok(arrival) => Ok(inbound.event(arrival, &mut [], None)),
+            Err(error) => {
+                outbound.handle_error(now, error);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Deref for RecvSlot<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.connection.inbound.slot_bytes()
+    }
+}
+
+impl DerefMut for RecvSlot<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.connection.inbound.slot().unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.outbound.fmt(f)
+    }
+}
