@@ -39,7 +39,7 @@ step_portable() {
         if ! has_target "$triple"; then missing+=("rustup target add $triple"); continue; fi
         ran=$((ran + 1))
         echo "== $triple"
-        cargo check --locked --target-dir "$target/portable" --target "$triple" "${libraries[@]}" --no-default-features || failed=1
+        cargo check --locked --target-dir "$target/portable" --target "$triple" "${cores[@]}" -p wireloom --no-default-features || failed=1
     done
     for name in ${missing[@]+"${missing[@]}"}; do say "not tested: $name"; done
     [ $ran -gt 0 ] || { skip "no other platform is set up: ./test setup"; return; }

@@ -54,8 +54,19 @@ step_msrv() {
     rustup run "$msrv" cargo check --locked "${libraries[@]}" --all-features --target-dir "$target/msrv"
 }
 
-# The gem's package is a test of the step ruby.
+# Packs every crate that is published and checks the packages alone, in a workspace of their own: a file that a package lacks
+# fails here. The gem's package is a test of the step ruby; ci/release builds the packages as crates.io would.
 step_package() {
-    CARGO_PROFILE_DEV_DEBUG=0 cargo package --locked --allow-dirty --workspace --exclude wireloom-testing --exclude wireloom-bench \
-        --exclude wireloom-counts --target-dir "$target/package"
+    local folder=$target/package crate
+    rm -rf "$folder/package" "$folder/alone"
+    cargo package --locked --allow-dirty --no-verify "${published[@]}" --target-dir "$folder" || return
+    mkdir -p "$folder/alone"
+    for crate in "$folder"/package/*.crate; do tar -C "$folder/alone" -xf "$crate" || return; done
+    (
+        cd "$folder/alone" || exit
+        printf '[workspace]\nresolver = "3"\nmembers = ["*"]\n[patch.crates-io]\n' >Cargo.toml
+        for crate in */; do printf '%s = { path = "%s" }\n' "${crate%-*}" "${crate%/}"; done >>Cargo.toml
+        cp "$OLDPWD/Cargo.lock" .
+        cargo check --workspace --all-features --target-dir "$folder/check"
+    )
 }

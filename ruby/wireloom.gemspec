@@ -21,7 +21,7 @@ Gem::Specification.new do |spec|
   end
   spec.require_paths = ["lib"]
   spec.extensions = ["ext/wireloom/extconf.rb"]
-  home = "https://github.com/wireloom/wireloom"
+  home = File.read(File.expand_path("../Cargo.toml", __dir__))[/^repository = "(.*)"$/, 1]
   spec.homepage = "#{home}/tree/main/ruby"
   spec.metadata = {
     "homepage_uri" => spec.homepage,

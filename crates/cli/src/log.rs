@@ -1,12 +1,23 @@
-//! The log of `wireloom serve`: `tracing` events, as text or as JSON, on the standard error. Queries, headers and messages may contain
-//! secrets and are never logged.
+//! The log of `wireloom serve`: `tracing` events, as text or as JSON, on the standard error; the newest lines are kept for the page.
+//! Queries, headers and messages may contain secrets and are never logged.
 
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt;
+use tracing_subscriber::prelude::*;
 
 use crate::args::{LogFormat, LogLevel};
 use crate::terminal;
+
+/// Lines that are kept.
+const RECENT_MAX: usize = 100;
+/// Bytes of a line that are kept.
+const LINE_LEN_MAX: usize = 512;
+
+static RECENT: Mutex<Recent> = Mutex::new(Recent { lines: VecDeque::new(), end: 0 });
 
 /// Installs the subscriber. Call it once per process.
 pub(crate) fn init(format: LogFormat, level: LogLevel) {
@@ -17,13 +28,83 @@ pub(crate) fn init(format: LogFormat, level: LogLevel) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let log = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_max_level(level)
-        // The standard error may be closed.
-        .log_internal_errors(false);
-    match format {
-        LogFormat::Text => log.with_ansi(terminal::has_colours(&io::stderr())).with_target(false).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+    // The standard error may be closed.
+    let log = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
+    let log = match format {
+        LogFormat::Text => log.with_ansi(terminal::has_colours(&io::stderr())).with_target(false).boxed(),
+        LogFormat::Json => log.json().flatten_event(true).boxed(),
+    };
+    let recent = fmt::layer().with_writer(|| RecentWriter).with_ansi(false).with_target(false);
+    tracing_subscriber::registry()
+        .with(log)
+        // Requests and frames would displace everything else.
+        .with(recent.with_filter(LevelFilter::INFO))
+        .with(level)
+        .init();
+}
+
+/// The kept lines from a position on, and the position after them; 0 is the first line ever.
+pub(crate) fn recent_since(position: u64) -> (Vec<String>, u64) {
+    recent().since(position)
+}
+
+/// The newest lines.
+struct Recent {
+    lines: VecDeque<String>,
+    /// The number of lines ever.
+    end: u64,
+}
+
+impl Recent {
+    fn push(&mut self, line: &str) {
+        if self.lines.len() == RECENT_MAX {
+            self.lines.pop_front();
+        }
+        let len = (0..=LINE_LEN_MAX.min(line.len())).rev().find(|&len| line.is_char_boundary(len));
+        self.lines.push_back(line[..len.unwrap_or(0)].to_owned());
+        self.end += 1;
+    }
+
+    fn since(&self, position: u64) -> (Vec<String>, u64) {
+        let new = usize::try_from(self.end.saturating_sub(position)).unwrap_or(usize::MAX);
+        let old = self.lines.len().saturating_sub(new);
+        (self.lines.iter().skip(old).cloned().collect(), self.end)
+    }
+}
+
+fn recent() -> MutexGuard<'static, Recent> {
+    RECENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The subscriber writes each event by one call.
+struct RecentWriter;
+
+impl Write for RecentWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        recent().push(String::from_utf8_lossy(line).trim_end());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_newest_lines() {
+        let mut recent = Recent { lines: VecDeque::new(), end: 0 };
+        for number in 0..RECENT_MAX + 50 {
+            recent.push(&number.to_string());
+        }
+        let (lines, end) = recent.since(0);
+        assert_eq!((lines.len(), lines[0].as_str(), end), (RECENT_MAX, "50", RECENT_MAX as u64 + 50));
+        recent.push(&"é".repeat(LINE_LEN_MAX));
+        let (lines, end) = recent.since(end);
+        assert_eq!((lines.len(), lines[0].len()), (1, LINE_LEN_MAX));
+        assert_eq!(recent.since(end).0.len(), 0);
     }
 }

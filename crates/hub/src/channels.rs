@@ -291,13 +291,15 @@ impl Shared {
 /// A publication as a bare connection receives it.
 fn bare(publication: &Publication) -> PreparedMessage {
     let data = &publication.data;
-    match publication.tags.get(BARE_TAG).map(String::as_str) {
-        Some("binary") => PreparedMessage::binary(data),
-        Some("text") if let Ok(text) = serde_json::from_slice::<String>(data) => PreparedMessage::text(&text),
-        _ => match std::str::from_utf8(data) {
-            Ok(text) => PreparedMessage::text(text),
-            Err(_) => PreparedMessage::binary(data),
-        },
+    let kind = publication.tags.get(BARE_TAG).map(String::as_str);
+    if kind == Some("text")
+        && let Ok(text) = serde_json::from_slice::<String>(data)
+    {
+        return PreparedMessage::text(&text);
+    }
+    match std::str::from_utf8(data) {
+        Ok(text) if kind != Some("binary") => PreparedMessage::text(text),
+        _ => PreparedMessage::binary(data),
     }
 }
 

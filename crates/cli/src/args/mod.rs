@@ -15,7 +15,7 @@ use clap_complete::Shell;
 
 pub(crate) use connect::{Connect, Display, Format, Tls, has_scheme};
 pub(crate) use load::{Expectation, Load, Metric};
-pub(crate) use serve::{Channels, LogFormat, LogLevel, Serve, SlowPolicy};
+pub(crate) use serve::{Channels, LiveStats, LogFormat, LogLevel, Serve, SlowPolicy};
 
 /// Colours, where a terminal shows them and NO_COLOR does not forbid them.
 const STYLES: Styles = Styles::styled()

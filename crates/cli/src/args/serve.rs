@@ -14,7 +14,7 @@ Each address accepts HTTP/1.1 and HTTP/2 (by prior knowledge, Upgrade: h2c or AL
 over both.
 
 Routes:
-  /             a page that lists the routes
+  /             a page to connect to WebSockets, meet in rooms, put load on the server and watch it
   /echo         sends each message back, or the body of a POST
   /rooms/NAME   sends each message to all members of the room: the channel rooms:NAME
   /connection/websocket
@@ -27,6 +27,7 @@ Routes:
                 ?size=BYTES (1024)
                 &rate=MESSAGES PER SECOND (0: as fast as the client takes them)
                 &count=MESSAGES (0: no end)
+  /live         the state of the server as JSON, each second; see --live-stats
   /healthz      answers ok
   /metrics      figures for Prometheus; with --admin only there
 
@@ -63,6 +64,10 @@ pub(crate) struct Serve {
     /// Serve /metrics on this address only, with /healthz
     #[arg(long, value_name = "ADDRESS", value_parser = value::address)]
     pub(crate) admin: Option<String>,
+    /// Which clients may see the server's state live, with its log and its slowest clients, in the section Server of the page:
+    /// local by default, none with --admin
+    #[arg(long, value_name = "CLIENTS", value_enum)]
+    pub(crate) live_stats: Option<LiveStats>,
     /// Listen for TLS too; without --cert with a certificate made for this run
     #[arg(long)]
     pub(crate) tls: bool,
@@ -103,6 +108,14 @@ pub(crate) struct Serve {
     pub(crate) http2: Http2Limits,
     #[command(flatten)]
     pub(crate) websocket: WebSocketLimits,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LiveStats {
+    /// Those on the same machine that ask for localhost or a loopback address, and through no proxy
+    Local,
+    All,
+    None,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -166,6 +179,10 @@ pub(crate) struct HttpLimits {
     /// Connections at once from one client address (an IPv6 /64); unlimited by default
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) max_per_address: Option<usize>,
+    /// Memory that all clients of an address together may make the server hold; near it they are read from more slowly, at it the
+    /// largest holders are disconnected. A quarter of the memory of the machine or container by default
+    #[arg(long, value_name = "BYTES", value_parser = value::memory)]
+    pub(crate) max_memory: Option<usize>,
     /// Connections at once in the TLS handshake or their first request head; further ones wait
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value::count)]
     pub(crate) max_handshakes: usize,

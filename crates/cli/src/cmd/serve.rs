@@ -169,6 +169,9 @@ impl Serve {
         };
         config.connections_max = http.max_connections;
         config.connections_per_address_max = http.max_per_address;
+        if let Some(memory_max) = http.max_memory {
+            config.memory_max = memory_max;
+        }
         config.handshake_timeout = http.handshake_timeout;
         config.keep_alive_timeout = http.keep_alive;
         config.tcp_keepalive = Some(http.tcp_keepalive);

@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
 
+use wireloom::MemoryStats;
 use wireloom::server::ServerStats;
 use wireloom_hub::HubStats;
 
@@ -55,6 +56,7 @@ impl Page {
 pub(super) fn page(routes: &Routes) -> String {
     let mut page = Page::default();
     server(&mut page, routes);
+    memory(&mut page, routes);
     websockets(&mut page, routes);
     hub(&mut page, &routes.hub.stats());
     page.counter("sink_messages_total", "Messages and bodies received by /sink.", routes.sunk.messages());
@@ -119,6 +121,29 @@ fn server(page: &mut Page, routes: &Routes) {
         "WebSockets disconnected because the client is slow.",
         total(|s| s.slow_peers_cut),
     );
+}
+
+/// The memory that clients make the server hold; each address has a limit of its own.
+fn memory(page: &mut Page, routes: &Routes) {
+    let handles = routes.servers.get().into_iter().flatten();
+    let stats: Vec<_> = handles.map(|handle| handle.stats().memory).collect();
+    let total = |figure: fn(&MemoryStats) -> usize| stats.iter().map(figure).sum::<usize>();
+    page.gauge("memory_max_bytes", "The limit on memory held for clients (--max-memory).", total(|m| m.max));
+    page.begin("wireloom_memory_bytes", "gauge", "Memory held for clients, by use.");
+    for (kind, value) in [
+        ("read_buffers", total(|m| m.read_buffers)),
+        ("assemblies", total(|m| m.assemblies)),
+        ("inflated", total(|m| m.inflated)),
+        ("send_queues", total(|m| m.send_queues)),
+        ("heads", total(|m| m.heads)),
+        ("bodies", total(|m| m.bodies)),
+        ("http2_windows", total(|m| m.http2_windows)),
+    ] {
+        page.sample("wireloom_memory_bytes", &format!("{{use=\"{kind}\"}}"), value);
+    }
+    let count = |figure: fn(&MemoryStats) -> u64| stats.iter().map(figure).sum();
+    page.counter("memory_refused_total", "Times that memory was refused at the limit.", count(|m| m.refused));
+    page.counter("memory_evicted_total", "Connections closed to free memory.", count(|m| m.evicted));
 }
 
 fn websockets(page: &mut Page, routes: &Routes) {

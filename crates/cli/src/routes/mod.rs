@@ -1,7 +1,9 @@
 //! The routes of `wireloom serve`.
 
 mod assets;
+mod clients;
 mod figures;
+mod live;
 mod metrics;
 mod process;
 mod source;
@@ -15,7 +17,8 @@ use tracing::debug;
 use wireloom::{CloseCode, IntoResponse, Request, Response, ServerHandle};
 use wireloom_hub::Hub;
 
-use crate::args::Serve;
+use crate::args::{LiveStats, Serve};
+use clients::Clients;
 use figures::Figures;
 use source::Source;
 use websocket::{Client, Service};
@@ -26,6 +29,8 @@ pub(crate) struct Routes {
     buffers_bodies: bool,
     /// `/metrics` has an address of its own.
     has_admin: bool,
+    live_stats: LiveStats,
+    clients: Arc<Clients>,
     figures: Arc<Figures>,
     hub: Hub,
     sunk: Arc<Sunk>,
@@ -63,6 +68,11 @@ impl Routes {
         Self {
             buffers_bodies: args.http.max_body.is_some(),
             has_admin: args.admin.is_some(),
+            live_stats: args.live_stats.unwrap_or(match args.admin {
+                None => LiveStats::Local,
+                Some(_) => LiveStats::None,
+            }),
+            clients: Arc::default(),
             figures: Arc::new(Figures::new()),
             hub,
             sunk: Arc::default(),
@@ -77,7 +87,7 @@ impl Routes {
     }
 
     /// Answers a request, counts it and logs it.
-    pub(crate) async fn handle(&self, mut request: Request) -> Response {
+    pub(crate) async fn handle(self: &Arc<Self>, mut request: Request) -> Response {
         let response = self.route(&mut request).await;
         self.figures.count_response(response.status());
         debug!(
@@ -103,7 +113,7 @@ impl Routes {
         page(request, Response::new(200).with_body(metrics::CONTENT_TYPE, metrics::page(self)))
     }
 
-    async fn route(&self, request: &mut Request) -> Response {
+    async fn route(self: &Arc<Self>, request: &mut Request) -> Response {
         match request.path() {
             "/healthz" => page(request, Response::text(200, "ok\n")),
             "/metrics" if !self.has_admin => self.metrics(request),
@@ -117,6 +127,7 @@ impl Routes {
             }
             "/echo" => self.open(request, Service::Echo),
             "/sink" => self.open(request, Service::Sink(self.sunk.clone())),
+            "/live" => self.live(request),
             "/source" => match Source::from_query(request) {
                 Some(source) if request.is_websocket() => self.open(request, Service::Source(source)),
                 Some(source) => page(request, source.response()),
@@ -157,15 +168,35 @@ impl Routes {
         Response::text(200, format!("{bytes} bytes\n"))
     }
 
+    /// The state of the server: over a WebSocket, or to a GET whether there is one for this client.
+    fn live(self: &Arc<Self>, request: &Request) -> Response {
+        let is_allowed = live::is_allowed(self.live_stats, request);
+        if !request.is_websocket() {
+            return page(request, live::answer(is_allowed));
+        }
+        match request.websocket() {
+            Ok(_) if !is_allowed => Response::text(403, "see --live-stats of wireloom serve\n"),
+            Ok(upgrade) => {
+                let routes = self.clone();
+                upgrade.on_open(move |mut socket| async move {
+                    // Whatever ends it concerns only the page that looked.
+                    let _ended = live::run(&routes, &mut socket).await;
+                })
+            }
+            Err(refusal) => refusal,
+        }
+    }
+
     /// Accepts a WebSocket. The library has checked its origin.
     fn open(&self, request: &Request, service: Service) -> Response {
         match request.websocket() {
             Ok(upgrade) => {
                 let (peer, version, begin) = (request.peer(), request.version(), Instant::now());
-                let figures = self.figures.clone();
+                let (figures, clients) = (self.figures.clone(), self.clients.clone());
                 upgrade.on_open(move |mut socket| async move {
                     let opened = Instant::now();
                     figures.handshakes.record(opened - begin);
+                    let _listed = clients.add(socket.halves().0.clone(), peer, service.route(), version);
                     let client = Client { socket: &mut socket, version, figures: &figures };
                     if let Err(error) = service.run(client).await {
                         figures.evict_for(&error, peer);

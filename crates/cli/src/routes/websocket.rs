@@ -25,6 +25,14 @@ pub(super) struct Client<'a> {
 }
 
 impl Service {
+    pub(super) fn route(&self) -> &'static str {
+        match self {
+            Self::Echo => "/echo",
+            Self::Sink(_) => "/sink",
+            Self::Source(_) => "/source",
+        }
+    }
+
     /// Serves until the WebSocket is closed.
     ///
     /// # Errors

@@ -1,0 +1,74 @@
+//! The open WebSockets of the routes, to find the clients that read most slowly.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use slab::Slab;
+use wireloom::{Sender, Version};
+
+#[derive(Default)]
+pub(super) struct Clients {
+    open: Mutex<Slab<Entry>>,
+}
+
+struct Entry {
+    sender: Sender,
+    peer: SocketAddr,
+    route: &'static str,
+    version: Version,
+    since: Instant,
+}
+
+/// Removes a client when it is dropped. Drop it before the WebSocket, which stays open while there is a sender.
+pub(super) struct Guard<'a> {
+    clients: &'a Clients,
+    key: usize,
+}
+
+impl Clients {
+    pub(super) fn add(
+        &self,
+        sender: Sender,
+        peer: SocketAddr,
+        route: &'static str,
+        version: Version,
+    ) -> Guard<'_> {
+        let key = self.lock().insert(Entry { sender, peer, route, version, since: Instant::now() });
+        Guard { clients: self, key }
+    }
+
+    /// At most `max` clients with a send queue, the longest first.
+    pub(super) fn slowest(&self, max: usize) -> Vec<Value> {
+        let open = self.lock();
+        let queued = open.iter().map(|(_, entry)| (entry.sender.queued_len(), entry));
+        let mut slow: Vec<_> = queued.filter(|(len, _)| *len > 0).collect();
+        slow.sort_unstable_by_key(|(len, _)| std::cmp::Reverse(*len));
+        slow.truncate(max);
+        slow.into_iter()
+            .map(|(len, entry)| {
+                json!({
+                    "client": entry.peer.to_string(),
+                    "route": entry.route,
+                    "protocol": if entry.version == Version::Http2 { "HTTP/2" } else { "HTTP/1.1" },
+                    "queued": len,
+                    "sent": entry.sender.traffic().bytes_sent,
+                    "seconds": entry.since.elapsed().as_secs(),
+                })
+            })
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slab<Entry>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        let entry = self.clients.lock().try_remove(self.key);
+        // Outside of the lock: dropping a sender may write to the transport.
+        drop(entry);
+    }
+}
