@@ -12,7 +12,13 @@ step_fmt() {
 
 step_clippy() {
     cargo clippy --version || { skip "clippy is not installed: rustup component add clippy"; return; }
-    cargo clippy --locked --workspace --all-targets -- -D warnings
+    cargo clippy --locked --workspace --all-targets -- -D warnings || return
+    # Each feature of the tokio crate can be switched off.
+    local features
+    for features in "" client server client,tls server,tls client,http2 server,http2 client,server,tls; do
+        echo "features: $features"
+        cargo clippy --locked -p wireloom --lib --no-default-features --features "$features" -- -D warnings || return
+    done
 }
 
 # One set of flags, so that what other steps run is built once.

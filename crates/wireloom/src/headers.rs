@@ -225,6 +225,13 @@ impl PartialEq for Headers {
 
 impl Eq for Headers {}
 
+/// The head of a response.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) status: u16,
+    pub(crate) headers: Headers,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,18 +6,28 @@
 //! `client`, `server` → `tower` → `axum`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(all(feature = "client", feature = "server", feature = "http2")),
+    allow(dead_code, unused_imports, unreachable_pub, reason = "parts that other features use")
+)]
 
 #[cfg(feature = "axum")]
 pub mod axum;
+#[cfg(feature = "client")]
 pub mod client;
 pub mod error;
 mod headers;
+#[cfg(any(feature = "client", feature = "server"))]
 pub mod http;
+#[cfg(any(feature = "client", feature = "server"))]
 mod http1;
+#[cfg(all(feature = "http2", any(feature = "client", feature = "server")))]
 mod http2;
 #[allow(dead_code, reason = "some categories are reported by optional parts")]
 mod memory;
+#[cfg(feature = "server")]
 mod registry;
+#[cfg(feature = "server")]
 pub mod server;
 #[cfg(feature = "tower")]
 pub mod tower;
@@ -25,21 +35,27 @@ mod transport;
 mod version;
 pub mod websocket;
 
-#[cfg(feature = "tls")]
+#[cfg(all(feature = "client", feature = "tls"))]
 pub use client::tls::ClientTls;
+#[cfg(feature = "client")]
 pub use client::{Connector, Proxy, ProxyError, connect};
 pub use error::{Error, IoError, Stage};
 pub use headers::Headers;
-pub use http::{Body, BodySender, IntoResponse, OriginPolicy, Request, Response, Upgrade, Version};
+#[cfg(any(feature = "client", feature = "server"))]
+pub use http::{Body, BodySender, Version};
+#[cfg(feature = "server")]
+pub use http::{IntoResponse, OriginPolicy, Request, Response, Upgrade};
 pub use memory::MemoryStats;
+#[cfg(feature = "server")]
 pub use server::{Handler, Server, ServerConfig, ServerHandle};
 pub use transport::Transport;
-#[cfg(feature = "tls")]
+#[cfg(all(feature = "server", feature = "tls"))]
 pub use transport::tls::{self, ServerTls};
 pub use websocket::{
     Message, Observed, Observer, OwnedMessage, Payload, PreparedMessage, Receiver, Sender, Session, SlowPeer,
     Traffic, Utf8Bytes, Watch, WebSocket, WebSocketConfig,
 };
+#[cfg(feature = "http2")]
 pub use wireloom_http2;
 pub use wireloom_ws;
 pub use wireloom_ws::deflate::DeflateConfig;

@@ -18,17 +18,17 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 
-use super::http2::{CONTINUE_TIMEOUT, Request};
+use super::exchange::CONTINUE_TIMEOUT;
 use super::opened::http1_fields;
+use super::request::Request;
 use super::target::Target;
 use super::{ConnectEvent, Connector};
 use super::{failed, is_tls_alert};
 use crate::error::Error;
-use crate::headers::{Headers, is_token};
+use crate::headers::{Head, Headers, is_token};
 use crate::http::{Body, TlsInfo, Version};
 use crate::http1::write::{chunk_size, fields, last_chunk};
 use crate::http1::{BodyReader, Framing, head};
-use crate::http2::Head;
 use crate::transport::{Io, poll_read};
 
 /// Interim responses that are kept for a client that does not look at them; further ones are dropped.

@@ -36,12 +36,15 @@
 mod credentials;
 mod dial;
 mod event;
+mod exchange;
 mod http1;
+#[cfg(feature = "http2")]
 mod http2;
 mod opened;
 mod proxy;
 mod reconnect;
 mod refusal;
+mod request;
 mod target;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
@@ -56,17 +59,22 @@ use std::time::Duration;
 use bytes::BytesMut;
 #[cfg(feature = "tracing")]
 use tracing::Instrument as _;
+#[cfg(feature = "http2")]
+use wireloom_ws::Keepalive;
+use wireloom_ws::Role;
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::client::{ClientHandshake, ClientOptions, Progress};
 use wireloom_ws::handshake::uri::UriError;
 use wireloom_ws::handshake::{self, HandshakeLimits};
-use wireloom_ws::{Keepalive, Role};
 
 pub use event::ConnectEvent;
-pub use http2::{Exchange, Http2, Informational, Request, Response};
+pub use exchange::{Exchange, Informational, Response};
+#[cfg(feature = "http2")]
+pub use http2::Http2;
 pub use opened::Opened;
 pub use proxy::{Proxy, ProxyError};
 pub use reconnect::{Connected, Loss, ReconnectPolicy, Reconnecting, Step, Trouble};
+pub use request::Request;
 
 use crate::error::{Error, Stage};
 use crate::headers::Headers;
@@ -116,12 +124,16 @@ pub struct Connector {
     redirects_max: u8,
     route: Route,
     known: Known,
+    #[cfg(feature = "http2")]
     is_http2: bool,
+    #[cfg(feature = "http2")]
     is_http1_only: bool,
     host: Option<String>,
     server_name: Option<String>,
     events: Events,
+    #[cfg(feature = "http2")]
     http2_config: wireloom_http2::Config,
+    #[cfg(feature = "http2")]
     http2_keepalive: Option<Keepalive>,
     #[cfg(feature = "tls")]
     tls: ClientTls,
@@ -131,8 +143,10 @@ pub struct Connector {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocols {
     Http1,
+    #[cfg(feature = "http2")]
     Http2,
-    /// The newer one, if the server has it.
+    /// HTTP/2 if the server has it.
+    #[cfg(feature = "http2")]
     Any,
 }
 
@@ -158,12 +172,16 @@ impl Default for Connector {
             redirects_max: 0,
             route: Route::Direct,
             known: Known::default(),
+            #[cfg(feature = "http2")]
             is_http2: false,
+            #[cfg(feature = "http2")]
             is_http1_only: false,
             host: None,
             server_name: None,
             events: Events::default(),
+            #[cfg(feature = "http2")]
             http2_config: wireloom_http2::Config::new(wireloom_http2::Role::Client),
+            #[cfg(feature = "http2")]
             http2_keepalive: None,
             #[cfg(feature = "tls")]
             tls: ClientTls::default(),
@@ -252,12 +270,14 @@ impl Connector {
 
     /// Whether [`connect`](Self::connect) opens WebSockets over HTTP/2 (RFC 8441), each over a connection of its own; by default
     /// over HTTP/1.1. Many over one connection: [`Http2::websocket`].
+    #[cfg(feature = "http2")]
     pub fn http2(mut self, is_http2: bool) -> Self {
         self.is_http2 = is_http2;
         self
     }
 
     /// Whether [`send`](Self::send) and [`request`](Self::request) speak HTTP/1.1 only, instead of HTTP/2 where the server has it.
+    #[cfg(feature = "http2")]
     pub fn http1_only(mut self, is_http1_only: bool) -> Self {
         self.is_http1_only = is_http1_only;
         self
@@ -294,6 +314,7 @@ impl Connector {
     }
 
     /// Chooses for connections of HTTP/2: settings, windows, limits.
+    #[cfg(feature = "http2")]
     pub fn http2_config(mut self, config: wireloom_http2::Config) -> Self {
         self.http2_config = config;
         self
@@ -303,6 +324,7 @@ impl Connector {
     /// is under way; one that stays silent is given up: what was begun fails with [`Error::Timeout`] of
     /// [`Silence`](Stage::Silence). Not by default: there are servers that take many pings for an attack. For WebSockets over
     /// HTTP/1.1 the [`config`](Self::config) says it.
+    #[cfg(feature = "http2")]
     pub fn http2_keepalive(mut self, keepalive: Keepalive) -> Self {
         self.http2_keepalive = Some(keepalive);
         self
@@ -379,7 +401,8 @@ impl Connector {
 
     async fn attempt(&self, target: &Target, headers: &[(String, String)]) -> Result<Opened, Error> {
         #[cfg(feature = "tracing")]
-        tracing::debug!(?target, http2 = self.is_http2, "opening a WebSocket");
+        tracing::debug!(?target, "opening a WebSocket");
+        #[cfg(feature = "http2")]
         if self.is_http2 {
             return self.http2_to(target.clone(), headers.to_vec()).await?.open_at(target).await;
         }

@@ -30,6 +30,7 @@ pub(super) enum Sent {
     /// The bytes.
     Http1(Vec<u8>),
     /// The fields.
+    #[cfg(feature = "http2")]
     Http2(Vec<(String, String)>),
 }
 
@@ -38,6 +39,7 @@ impl Opened {
     /// headers, credentials among them.
     pub fn request(&self) -> Vec<(String, String)> {
         match &self.request {
+            #[cfg(feature = "http2")]
             Sent::Http2(fields) => fields.clone(),
             Sent::Http1(bytes) => http1_fields(bytes),
         }

@@ -46,6 +46,7 @@ pub(super) async fn http1(io: &mut Io, status: u16, headers: &Headers, arrived: 
 }
 
 /// Reads the body of a refusal over HTTP/2.
+#[cfg(feature = "http2")]
 pub(super) async fn http2(mut body: Body) -> Vec<u8> {
     let mut collected = Vec::new();
     let reading = async {

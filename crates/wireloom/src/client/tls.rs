@@ -50,7 +50,9 @@ impl Protocols {
     fn names(self) -> Vec<Vec<u8>> {
         match self {
             Self::Http1 => vec![b"http/1.1".to_vec()],
+            #[cfg(feature = "http2")]
             Self::Http2 => vec![b"h2".to_vec()],
+            #[cfg(feature = "http2")]
             Self::Any => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         }
     }
@@ -240,6 +242,7 @@ impl Roots {
             store.add(root.clone()).map_err(Error::Tls)?;
         }
         if self.platform {
+            #[cfg(feature = "native-roots")]
             store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
         #[cfg(feature = "webpki-roots")]

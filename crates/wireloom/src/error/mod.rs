@@ -51,12 +51,15 @@ pub enum Error {
     /// A `wss` URL, and this build speaks no TLS.
     NoTls,
     /// HTTP/2: the peer broke the protocol, a limit was reached, or this end asked for what cannot be.
+    #[cfg(feature = "http2")]
     Http2(wireloom_http2::error::Error),
     /// A stream of HTTP/2 ended before its time, by either end, with this code (RFC 9113 §7).
+    #[cfg(feature = "http2")]
     StreamReset(wireloom_http2::error::ErrorCode),
     /// The peer says that it has not looked at the request: it may be sent again, on another connection (RFC 9113 §8.7).
     NotProcessed,
     /// HTTP/2 was wanted, and the server does not speak it: with the error that its first bytes caused, if it sent any.
+    #[cfg(feature = "http2")]
     NoHttp2(Option<wireloom_http2::error::Error>),
     /// The server does not offer WebSocket over HTTP/2 (RFC 8441, `SETTINGS_ENABLE_CONNECT_PROTOCOL`).
     NoExtendedConnect,
@@ -114,9 +117,12 @@ impl fmt::Display for Error {
             }
             Self::TlsPort => f.write_str("the server speaks TLS on this port: use wss:// or https://"),
             Self::NoTls => f.write_str("this build speaks no TLS"),
+            #[cfg(feature = "http2")]
             Self::Http2(error) => write!(f, "HTTP/2: {error}"),
+            #[cfg(feature = "http2")]
             Self::StreamReset(code) => write!(f, "the stream was reset: {code}"),
             Self::NotProcessed => f.write_str("the peer has not processed the request"),
+            #[cfg(feature = "http2")]
             Self::NoHttp2(_) => f.write_str("the server does not speak HTTP/2"),
             Self::NoExtendedConnect => f.write_str("the server does not offer WebSocket over HTTP/2"),
             Self::Header => f.write_str("a header that cannot be sent"),
@@ -136,6 +142,7 @@ impl std::error::Error for Error {
             Self::Proxy(error) => Some(error),
             #[cfg(feature = "tls")]
             Self::Tls(error) => Some(error),
+            #[cfg(feature = "http2")]
             Self::Http2(error) | Self::NoHttp2(Some(error)) => Some(error),
             _ => None,
         }
@@ -151,6 +158,7 @@ impl From<wireloom_ws::Error> for Error {
     }
 }
 
+#[cfg(feature = "http2")]
 impl From<wireloom_http2::error::Error> for Error {
     fn from(error: wireloom_http2::error::Error) -> Self {
         use wireloom_http2::error::{Error as Http2, Misuse};
@@ -162,6 +170,7 @@ impl From<wireloom_http2::error::Error> for Error {
     }
 }
 
+#[cfg(feature = "http2")]
 impl From<wireloom_http2::error::Misuse> for Error {
     fn from(misuse: wireloom_http2::error::Misuse) -> Self {
         wireloom_http2::error::Error::from(misuse).into()

@@ -17,6 +17,7 @@ use tokio::time::{Instant, Sleep};
 use crate::error::{Error, Stage};
 use crate::headers::Headers;
 use crate::http1::{BodyReceiver, Content};
+#[cfg(feature = "http2")]
 use crate::http2::RecvStream;
 use crate::memory::{Account, Category};
 
@@ -77,6 +78,7 @@ enum Source {
     /// Content of this length that is not sent: that of a response to HEAD.
     Omitted(u64),
     Http1(BodyReceiver),
+    #[cfg(feature = "http2")]
     Http2(RecvStream),
     Channel(mpsc::Receiver<Piece>, Arc<AtomicBool>),
     Stream(Pin<Box<dyn Stream<Item = Result<Piece, Error>> + Send>>),
@@ -135,6 +137,7 @@ impl Body {
     }
 
     /// The content of an HTTP/2 message, which says that it is so long.
+    #[cfg(feature = "http2")]
     pub(crate) fn http2(stream: RecvStream, len: Option<u64>) -> Self {
         Self::from(Source::Http2(stream)).terms(|terms| terms.len = len)
     }
@@ -242,6 +245,7 @@ impl Body {
                 }
                 chunk
             }
+            #[cfg(feature = "http2")]
             Source::Http2(stream) => {
                 let chunk = ready!(stream.poll_data(cx));
                 if chunk.is_none() {

@@ -2,20 +2,30 @@
 //! travel is [`crate::server`]'s.
 
 mod body;
+#[cfg(feature = "server")]
 mod origin_policy;
+#[cfg(feature = "server")]
 mod request;
+#[cfg(feature = "server")]
 mod response;
+#[cfg(feature = "server")]
 mod upgrade;
 
 #[cfg(feature = "tower")]
 pub(crate) use body::Piece;
 pub use body::{Body, BodySender};
+#[cfg(feature = "server")]
 pub use origin_policy::OriginPolicy;
+#[cfg(feature = "server")]
 pub use request::Request;
+#[cfg(feature = "server")]
 pub(crate) use request::{Origin, RequestConfig};
+#[cfg(feature = "server")]
 pub use response::{IntoResponse, Response};
+#[cfg(feature = "server")]
 pub use upgrade::Upgrade;
 
+#[cfg(feature = "server")]
 pub(crate) use upgrade::{Carrier, Open, Running};
 
 pub use crate::transport::TlsInfo;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+#[cfg(feature = "http2")]
 use wireloom_http2::message::RequestKind;
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::error::RequestError;
@@ -14,6 +15,7 @@ use wireloom_ws::handshake::{self, HandshakeError};
 use super::{Body, Carrier, OriginPolicy, Response, TlsInfo, Upgrade, Version};
 use crate::error::Error;
 use crate::headers::{Headers, Place};
+#[cfg(feature = "http2")]
 use crate::http2::Incoming;
 use crate::memory::Account;
 use crate::websocket::WebSocketConfig;
@@ -92,6 +94,7 @@ impl Request {
         }
     }
 
+    #[cfg(feature = "http2")]
     pub(crate) fn http2(incoming: Incoming, origin: &Arc<Origin>) -> Self {
         let Incoming { headers, method, path, .. } = incoming;
         let request = Self::http1(headers, method, path, Version::Http2, origin);
@@ -305,6 +308,7 @@ impl Request {
     }
 
     /// What the protocol of HTTP/2 must know of it.
+    #[cfg(feature = "http2")]
     pub(crate) fn kind(&self) -> RequestKind {
         match self.method() {
             "HEAD" => RequestKind::Head,

@@ -168,7 +168,9 @@ impl From<Error> for Response {
             // RFC 9110 §15.6.4.
             Error::Overloaded => Self::text(503, "the server is overloaded\n"),
             Error::Malformed(why) => Self::text(400, format!("{why}\n")),
-            Error::Cut | Error::Closed | Error::StreamReset(_) => Self::text(400, "the body broke off\n"),
+            Error::Cut | Error::Closed => Self::text(400, "the body broke off\n"),
+            #[cfg(feature = "http2")]
+            Error::StreamReset(_) => Self::text(400, "the body broke off\n"),
             _ => Self::text(500, "something went wrong here\n"),
         }
     }

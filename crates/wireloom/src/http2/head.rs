@@ -7,13 +7,6 @@ use wireloom_http2::message::RequestKind;
 use super::slots::StreamRef;
 use crate::headers::{Headers, Place};
 
-/// The head of a response.
-#[derive(Debug)]
-pub(crate) struct Head {
-    pub(crate) status: u16,
-    pub(crate) headers: Headers,
-}
-
 /// A request that has arrived at a server.
 pub(crate) struct Incoming {
     pub(crate) key: StreamKey,

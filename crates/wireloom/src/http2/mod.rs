@@ -47,7 +47,7 @@ mod tunnel;
 mod unread;
 
 pub(crate) use driver::{Driver, Progress};
-pub(crate) use head::{Head, Incoming, to_fields};
+pub(crate) use head::{Incoming, to_fields};
 pub(crate) use recv_stream::RecvStream;
 pub(crate) use requests::Requests;
 pub(crate) use send_stream::SendStream;

@@ -8,13 +8,12 @@ use wireloom_http2::Role;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::{Field, Token};
 
-use super::head::Head;
 use super::recv_buffer::RecvBuffer;
 use super::shared::{Shared, State};
 use super::slots::{Receiving, StreamRef};
 use super::sync::Arc;
 use crate::error::Error;
-use crate::headers::Headers;
+use crate::headers::{Head, Headers};
 
 /// Heads, content and trailers from the peer. Dropping it before the end discards the rest.
 pub(crate) struct RecvStream {

@@ -8,10 +8,10 @@ use slab::Slab;
 use wireloom_http2::{Event, StreamKey};
 
 use super::deferred::Deferred;
-use super::head::{Head, Incoming, to_headers};
+use super::head::{Incoming, to_headers};
 use super::recv_buffer::RecvBuffer;
 use crate::error::Error;
-use crate::headers::Headers;
+use crate::headers::{Head, Headers};
 
 /// Interim responses kept for a client that does not read them; further ones are dropped.
 const INTERIM_MAX: usize = 16;

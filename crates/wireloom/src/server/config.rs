@@ -48,10 +48,12 @@ pub struct ServerConfig {
     /// HTTP/2: settings, windows, limits. As [`wireloom_http2::Config::new`] says, but with extended CONNECT (RFC 8441), 60 s
     /// for a peer that does not read, and at most 256 KiB a write while the transport keeps up: with 64 KiB a download costs a third
     /// more.
+    #[cfg(feature = "http2")]
     pub http2: wireloom_http2::Config,
     /// Whether a request over plain HTTP/1.1 may switch to HTTP/2 by `Upgrade: h2c` (RFC 7540 §3.2; RFC 9113 §3.1 deprecates it). On:
     /// curl asks for it. Switch it off behind a reverse proxy that forwards `Upgrade`: a client that talks HTTP/2 through it passes by the
     /// proxy's rules. Prior knowledge and ALPN do not depend on it.
+    #[cfg(feature = "http2")]
     pub http2_upgrade: bool,
     /// How long connections may take to end once the server shuts down. 10 s.
     pub shutdown_grace: Duration,
@@ -66,10 +68,6 @@ pub struct ServerConfig {
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        let mut http2 = wireloom_http2::Config::new(wireloom_http2::Role::Server);
-        http2.settings.enable_connect_protocol = true;
-        http2.limits.stall_timeout = Duration::from_secs(60);
-        http2.output_ahead = 256 << 10;
         let RequestConfig { body_len_max, body_timeout, websocket, deflate, origins } =
             RequestConfig::default();
         Self {
@@ -83,7 +81,9 @@ impl Default for ServerConfig {
             head_len_max: 16 << 10,
             body_len_max,
             memory_max: crate::memory::default_max(),
-            http2,
+            #[cfg(feature = "http2")]
+            http2: http2_config(),
+            #[cfg(feature = "http2")]
             http2_upgrade: true,
             shutdown_grace: Duration::from_secs(10),
             websocket,
@@ -91,6 +91,15 @@ impl Default for ServerConfig {
             origins,
         }
     }
+}
+
+#[cfg(feature = "http2")]
+fn http2_config() -> wireloom_http2::Config {
+    let mut http2 = wireloom_http2::Config::new(wireloom_http2::Role::Server);
+    http2.settings.enable_connect_protocol = true;
+    http2.limits.stall_timeout = Duration::from_secs(60);
+    http2.output_ahead = 256 << 10;
+    http2
 }
 
 impl ServerConfig {

@@ -11,22 +11,29 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::net::TcpStream;
+#[cfg(feature = "http2")]
 use wireloom_http2::upgrade::PREFACE;
+#[cfg(feature = "http2")]
 use wireloom_http2::{Role as Http2Role, StreamKey};
 
+use super::Handler;
 use super::accept::TLS_HANDSHAKE;
 use super::config::ServerConfig;
+#[cfg(feature = "http2")]
+use super::http2;
 use super::panic;
 use super::timeouts::{Deadline, Patience, Stopped, until};
-use super::{Handler, http2};
 use crate::error::Error;
 use crate::headers::is_token_byte;
 use crate::http::{Body, Open, Origin, Request, Response, Running, Version};
 use crate::http1::head::{self, Refusal};
 use crate::http1::write::{self, Ending};
 use crate::http1::{BodyEnd, BodyReader, Framing};
+#[cfg(feature = "http2")]
 use crate::http2::Driver;
-use crate::memory::{Category, Group};
+use crate::memory::Category;
+#[cfg(feature = "http2")]
+use crate::memory::Group;
 use crate::registry::{Handshaking, Phase, Registry, Seat};
 use crate::transport::{Io, poll_read, poll_write_all};
 
@@ -37,6 +44,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const LINGER_LEN_MAX: usize = 1 << 20;
 
 /// RFC 7540 §3.2.
+#[cfg(feature = "http2")]
 const SWITCHING_TO_HTTP2: &[u8] =
     b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
 
@@ -54,6 +62,7 @@ pub(super) struct Connection {
 /// How the wait for a head ended.
 enum Arrived {
     Head(usize),
+    #[cfg(feature = "http2")]
     Http2,
     /// The client went, or nothing came for too long, or the server goes: there is nobody to answer.
     End,
@@ -64,16 +73,19 @@ enum Arrived {
 pub(super) enum Next {
     End,
     /// It speaks HTTP/2 from here on, perhaps with a request that was upgraded.
+    #[cfg(feature = "http2")]
     Http2(Option<Box<Upgraded>>),
     WebSocket(Box<dyn Open>),
 }
 
 /// The connection of HTTP/2 that a request asked for, its stream, and it.
+#[cfg(feature = "http2")]
 type Upgraded = (Arc<http2::Shared>, StreamKey, Request);
 
 /// What becomes of a request.
 enum Begun<F> {
     Handling(Asked, BodyReader, F),
+    #[cfg(feature = "http2")]
     Upgraded(Box<Upgraded>),
 }
 
@@ -94,11 +106,12 @@ impl Connection {
     pub(super) async fn run(&mut self, handler: &impl Handler, handshaking: Handshaking) -> Next {
         let mut handshaking = Some(handshaking);
         let alpn = self.origin.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
+        #[cfg(feature = "http2")]
         if alpn == Some(b"h2") {
             return Next::Http2(None);
         }
         // RFC 7301 §3.2: the protocol that was selected is definitive.
-        let mut preface_allowed = alpn.is_none();
+        let mut preface_allowed = cfg!(feature = "http2") && alpn.is_none();
         let registry = &*self.registry.clone();
         loop {
             let arrived = self.read_head(handshaking.is_some(), preface_allowed).await;
@@ -110,12 +123,14 @@ impl Connection {
                     Err((503, "the server is overloaded"))
                 }
                 Arrived::Head(len) => self.ask(len, |request| panic::answer(registry, handler, request)),
+                #[cfg(feature = "http2")]
                 Arrived::Http2 => return Next::Http2(None),
                 Arrived::End => return Next::End,
                 Arrived::Refused(refusal) => Err(refusal),
             };
             let (mut asked, mut intake, handling) = match begun {
                 Ok(Begun::Handling(asked, intake, handling)) => (asked, intake, handling),
+                #[cfg(feature = "http2")]
                 Ok(Begun::Upgraded(upgraded)) => return Next::Http2(Some(upgraded)),
                 Err((status, why)) => {
                     self.refuse(status, why).await;
@@ -172,6 +187,7 @@ impl Connection {
     }
 
     /// Serves HTTP/2 until the end.
+    #[cfg(feature = "http2")]
     pub(super) async fn speak_http2(self, upgraded: Option<Box<Upgraded>>, handler: &Arc<impl Handler>) {
         let Self { io, origin, config, registry, seat, bytes, .. } = self;
         let (driver, first) = match upgraded.map(|upgraded| *upgraded) {
@@ -198,6 +214,7 @@ impl Connection {
 
     /// The connection of HTTP/2 that a request asks for, and its stream there. RFC 7540 §3.2.1: one whose settings are none is
     /// answered as if it had not asked.
+    #[cfg(feature = "http2")]
     fn upgrade(&self, request: &Request) -> Option<(Arc<http2::Shared>, StreamKey)> {
         let settings = http2_settings(request).filter(|_| self.config.http2_upgrade)?;
         http2::Shared::upgraded(http2_config(&self.config), &settings, request.kind()).ok()
@@ -249,6 +266,7 @@ impl Connection {
             body.expect_continue();
         }
         request.set_body(Body::http1(content));
+        #[cfg(feature = "http2")]
         if body.end() == Some(BodyEnd::Complete)
             && let Some((shared, key)) = self.upgrade(&request)
         {
@@ -384,6 +402,7 @@ impl Connection {
 }
 
 /// The settings of HTTP/2, with the time that a head may take over either version.
+#[cfg(feature = "http2")]
 fn http2_config(config: &ServerConfig) -> wireloom_http2::Config {
     let mut http2 = config.http2;
     http2.limits.field_block_timeout = http2.limits.field_block_timeout.min(config.handshake_timeout);
@@ -397,6 +416,7 @@ fn look(bytes: &mut BytesMut, scanned: &mut usize, preface_allowed: bool, len_ma
         let empty = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         bytes.advance(empty);
     }
+    #[cfg(feature = "http2")]
     if preface_allowed && bytes.starts_with(PREFACE) {
         return Some(Arrived::Http2);
     }
@@ -408,7 +428,10 @@ fn look(bytes: &mut BytesMut, scanned: &mut usize, preface_allowed: bool, len_ma
         }
         _ => {}
     }
+    #[cfg(feature = "http2")]
     let preface = preface_allowed && bytes.len() < PREFACE.len() && PREFACE.starts_with(bytes);
+    #[cfg(not(feature = "http2"))]
+    let preface = preface_allowed;
     match if preface { None } else { head::end(bytes, scanned) } {
         Some(len) if len <= len_max => Some(Arrived::Head(len)),
         None if bytes.len() < len_max => None,
@@ -494,6 +517,7 @@ impl Asked {
 }
 
 /// The settings of a request that asks for HTTP/2 (RFC 7540 §3.2), on a connection where that may be.
+#[cfg(feature = "http2")]
 fn http2_settings(request: &Request) -> Option<Vec<u8>> {
     let head = request.head();
     let asked = request.tls().is_none()

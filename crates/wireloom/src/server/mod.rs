@@ -12,6 +12,7 @@
 mod accept;
 mod config;
 mod connection;
+#[cfg(feature = "http2")]
 mod http2;
 mod panic;
 mod timeouts;
@@ -161,6 +162,7 @@ impl Server {
     /// The listener failed for good; a setting of [`ServerConfig::http2`] is out of range.
     pub async fn serve(self, handler: impl Handler) -> io::Result<()> {
         let Self { listener, config, registry, .. } = self;
+        #[cfg(feature = "http2")]
         if wireloom_http2::Connection::new(wireloom_http2::Role::Server, config.http2).is_err() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a setting of HTTP/2 is out of range"));
         }
@@ -253,6 +255,7 @@ impl<H: Handler> Serving<H> {
             match connection.run(&*self.handler, handshaking).await {
                 Next::End => None,
                 Next::WebSocket(opening) => Some(connection.open(opening)),
+                #[cfg(feature = "http2")]
                 Next::Http2(upgraded) => {
                     // In a box: what serves HTTP/1.1 is smaller without it.
                     Box::pin(connection.speak_http2(upgraded, &self.handler)).await;

@@ -104,6 +104,7 @@ impl Io {
     }
 
     /// Bounds the bytes that the kernel accepts before it can send them, where it can: what is written later may be more urgent.
+    #[cfg(feature = "http2")]
     pub(crate) fn limit_unsent(&self, len: u32) {
         let tcp = match self {
             Self::Tcp(io) => io,

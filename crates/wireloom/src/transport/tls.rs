@@ -73,7 +73,11 @@ fn server_config(
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .map_err(Error::Tls)?;
-    config.alpn_protocols = vec![ALPN_HTTP2.into(), ALPN.into()];
+    config.alpn_protocols = vec![
+        #[cfg(feature = "http2")]
+        ALPN_HTTP2.into(),
+        ALPN.into(),
+    ];
     Ok(Arc::new(config))
 }
 

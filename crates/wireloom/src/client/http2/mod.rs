@@ -5,8 +5,7 @@
 //!                               '----- websocket(url) -> WebSocket (extended CONNECT)
 //! ```
 
-mod exchange;
-mod request;
+mod stream;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,18 +18,17 @@ use wireloom_ws::handshake::client::Verdict;
 use wireloom_ws::handshake::http2::{judge_response, request_fields};
 use wireloom_ws::handshake::uri::UriError;
 
-pub(super) use exchange::CONTINUE_TIMEOUT;
-pub use exchange::{Exchange, Informational, Response};
-pub use request::Request;
+pub(super) use stream::{Stream, Unsent};
 
-use super::http1::Http1;
+use super::exchange::{Begun, Exchange, Response};
 use super::opened::Sent;
+use super::request::Request;
 use super::target::Target;
 use super::{ConnectEvent, Connector, Opened, Protocols, refusal};
 use crate::error::{Error, Stage};
-use crate::headers::Headers;
+use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
-use crate::http2::{Driver, Head, RecvStream, Requests, SendStream, Tunnel};
+use crate::http2::{Driver, RecvStream, Requests, SendStream, Tunnel};
 use crate::transport::Io;
 use crate::websocket::WebSocket;
 
@@ -93,53 +91,37 @@ impl Connector {
         self.http2_to(target, headers).await
     }
 
-    /// Sends one request over a connection of its own, with the [`header`](Self::header)s: over HTTP/2 where the server speaks it
-    /// (`https`: as ALPN says; `http`: by prior knowledge), and otherwise over HTTP/1.1.
-    ///
-    /// # Cancel safety
-    /// Dropping the future closes what was opened.
-    ///
-    /// # Errors
-    /// As for [`connect`](Self::connect); a header cannot be sent.
-    pub async fn send(&self, request: Request) -> Result<Exchange, Error> {
-        let target = Target::http(request.url())?;
-        let headers = self.headers_for(&target)?;
-        let (io, peer) = self.reach(&target).await?;
+    /// Connects for one request: HTTP/2 where the server speaks it, otherwise HTTP/1.1.
+    pub(super) async fn negotiate_http2(
+        &self,
+        target: &Target,
+        headers: &[(String, String)],
+    ) -> Result<Begun, Error> {
+        let (io, peer) = self.reach(target).await?;
         let beginning = async {
-            let protocols = if self.is_http1_only { Protocols::Http1 } else { Protocols::Any };
-            let (io, tls) = self.secure(&target, io, protocols).await?;
+            let (io, tls) = self.secure(target, io, Protocols::Any).await?;
             match tls {
-                None if self.is_http1_only => Ok(Err((io, None))),
-                Some(tls) if tls.alpn.as_deref() != Some(b"h2") => Ok(Err((io, Some(tls)))),
+                Some(tls) if tls.alpn.as_deref() != Some(b"h2") => Ok(Err((io, tls))),
                 tls => self.begin_http2(io, tls.as_ref()).await.map(|requests| Ok((requests, tls))),
             }
         };
         let begun = tokio::time::timeout(self.handshake_timeout, beginning)
             .await
             .map_err(|_| Error::Timeout(Stage::Handshake))?;
-        let (io, peer, tls) = match begun {
+        match begun {
             Ok(Ok((requests, tls))) => {
-                let about = About { connector: self.clone(), target, headers, peer, tls };
-                return Http2 { requests, about: Arc::new(about) }.send(request);
+                let (connector, target, headers) = (self.clone(), target.clone(), headers.to_vec());
+                let about = Arc::new(About { connector, target, headers, peer, tls });
+                Ok(Begun::Http2(Http2 { requests, about }))
             }
-            Ok(Err((io, tls))) => (io, peer, tls),
+            Ok(Err((io, tls))) => Ok(Begun::Http1(io, peer, Some(tls))),
             // RFC 9113 §3.4: no HTTP/1.1 server acts on the preface, it responds with an error or closes.
             Err(Error::NoHttp2(_)) if !target.secure => {
-                let (io, peer) = self.reach(&target).await?;
-                (io, peer, None)
+                let (io, peer) = self.reach(target).await?;
+                Ok(Begun::Http1(io, peer, None))
             }
-            Err(error) => return Err(error),
-        };
-        let http1 = Http1 { io, peer, tls, head_len_max: self.handshake_limits.head_len_max };
-        Ok(Exchange::http1(http1.send(&target, self, &headers, request)?))
-    }
-
-    /// [`send`](Self::send)s one request and waits for the response; interim ones are skipped.
-    ///
-    /// # Errors
-    /// As for [`send`](Self::send) and [`Exchange::response`].
-    pub async fn request(&self, request: Request) -> Result<Response, Error> {
-        self.send(request).await?.response().await
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) async fn http2_to(
@@ -161,13 +143,6 @@ impl Connector {
             .map_err(|_| Error::Timeout(Stage::Handshake))??;
         let about = About { connector: self.clone(), target, headers, peer, tls };
         Ok(Http2 { requests, about: Arc::new(about) })
-    }
-
-    /// Connects to the server, or to the proxy before it, within the timeout.
-    async fn reach(&self, target: &Target) -> Result<(Io, Option<SocketAddr>), Error> {
-        tokio::time::timeout(self.connect_timeout, self.dial(target))
-            .await
-            .map_err(|_| Error::Timeout(Stage::Connect))?
     }
 
     /// Starts the driver and waits for the server's SETTINGS.
@@ -225,7 +200,7 @@ impl Http2 {
             Some(bytes) => Some((send, bytes.into())),
             None => Some((send, body)),
         };
-        Ok(Exchange::new(recv, content, expects, self.clone()))
+        Ok(Exchange::http2(recv, content, expects, self.clone()))
     }
 
     /// Opens a WebSocket over this connection (RFC 8441), with what the [`Connector`] asks for. `url` is a path, or a URL of this

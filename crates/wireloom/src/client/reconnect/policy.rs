@@ -91,7 +91,9 @@ impl Trouble {
             Self::NotOpened(error) => match error {
                 Error::Host(_) | Error::Timeout(_) | Error::Io(_) | Error::Cut | Error::Closed => true,
                 // Over HTTP/2: the server goes away, or has no room, or failed.
-                Error::NotProcessed | Error::StreamReset(_) => true,
+                Error::NotProcessed => true,
+                #[cfg(feature = "http2")]
+                Error::StreamReset(_) => true,
                 Error::Refused(response) => is_passing_status(response.status()),
                 Error::Proxy(ProxyError::Refused(status)) => is_passing_status(*status),
                 // RFC 1928 §6: failures of the network.

@@ -1,27 +1,95 @@
-//! A request that was sent, and its response.
+//! Sending one request over a connection of its own; a request that was sent, and its response.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
-use wireloom_http2::error::ErrorCode;
-
-use super::Http2;
-use crate::client::http1::{Answer, Asked};
-use crate::error::Error;
-use crate::headers::Headers;
+use super::http1::{Answer, Asked, Http1};
+#[cfg(feature = "http2")]
+use super::http2::{Http2, Stream, Unsent};
+use super::request::Request;
+use super::target::Target;
+use super::{Connector, Protocols};
+use crate::error::{Error, Stage};
+use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
-use crate::http2::{Head, RecvStream, SendStream};
+#[cfg(feature = "http2")]
+use crate::http2::{RecvStream, SendStream};
+use crate::transport::Io;
 
 /// How long content is held back for `100 Continue`: many servers never send it (RFC 9110 §10.1.1).
-pub(in crate::client) const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// [`Body::bytes`] of a response collects at most this many bytes unless [`Body::with_len_max`] changes it: a server must not
 /// choose how much memory a client needs.
-const BODY_LEN_MAX: usize = 64 << 20;
+pub(super) const BODY_LEN_MAX: usize = 64 << 20;
+
+/// A connection for one request.
+pub(super) enum Begun {
+    Http1(Io, Option<SocketAddr>, Option<TlsInfo>),
+    #[cfg(feature = "http2")]
+    Http2(Http2),
+}
+
+impl Connector {
+    /// Sends one request over a connection of its own, with the [`header`](Self::header)s: over HTTP/2 (with the
+    /// feature `http2`) where the server speaks it (`https`: as ALPN says; `http`: by prior knowledge), and otherwise over HTTP/1.1.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect); a header cannot be sent.
+    pub async fn send(&self, request: Request) -> Result<Exchange, Error> {
+        let target = Target::http(request.url())?;
+        let headers = self.headers_for(&target)?;
+        let (io, peer, tls) = match self.negotiate(&target, &headers).await? {
+            Begun::Http1(io, peer, tls) => (io, peer, tls),
+            #[cfg(feature = "http2")]
+            Begun::Http2(http2) => return http2.send(request),
+        };
+        let http1 = Http1 { io, peer, tls, head_len_max: self.handshake_limits.head_len_max };
+        Ok(Exchange::http1(http1.send(&target, self, &headers, request)?))
+    }
+
+    /// [`send`](Self::send)s one request and waits for the response; interim ones are skipped.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send) and [`Exchange::response`].
+    pub async fn request(&self, request: Request) -> Result<Response, Error> {
+        self.send(request).await?.response().await
+    }
+
+    #[cfg(feature = "http2")]
+    async fn negotiate(&self, target: &Target, headers: &[(String, String)]) -> Result<Begun, Error> {
+        if self.is_http1_only {
+            self.connect_http1(target).await
+        } else {
+            self.negotiate_http2(target, headers).await
+        }
+    }
+
+    #[cfg(not(feature = "http2"))]
+    async fn negotiate(&self, target: &Target, _: &[(String, String)]) -> Result<Begun, Error> {
+        self.connect_http1(target).await
+    }
+
+    async fn connect_http1(&self, target: &Target) -> Result<Begun, Error> {
+        let (io, peer) = self.reach(target).await?;
+        let (io, tls) =
+            tokio::time::timeout(self.handshake_timeout, self.secure(target, io, Protocols::Http1))
+                .await
+                .map_err(|_| Error::Timeout(Stage::Handshake))??;
+        Ok(Begun::Http1(io, peer, tls))
+    }
+
+    /// Connects to the server, or to the proxy before it, within the timeout.
+    pub(super) async fn reach(&self, target: &Target) -> Result<(Io, Option<SocketAddr>), Error> {
+        tokio::time::timeout(self.connect_timeout, self.dial(target))
+            .await
+            .map_err(|_| Error::Timeout(Stage::Connect))?
+    }
+}
 
 /// A request that was sent. Dropping it before the response cancels the request.
 #[must_use]
@@ -33,17 +101,9 @@ pub struct Exchange {
 
 /// The protocol of a request.
 enum Way {
+    #[cfg(feature = "http2")]
     Http2(Stream),
     Http1(Asked),
-}
-
-/// A stream of HTTP/2.
-struct Stream {
-    /// `None` once the response owns it.
-    recv: Option<RecvStream>,
-    /// The content, while it waits for `100 Continue`.
-    held: Option<(SendStream, Body)>,
-    http2: Http2,
 }
 
 /// An interim response (RFC 9110 §15.2), such as 103 with links to fetch early.
@@ -70,71 +130,33 @@ pub struct Response {
     /// at most 64 MiB, see [`Body::with_len_max`].
     pub body: Body,
     /// Keeps the connection open.
-    connection: Option<Http2>,
+    #[cfg(feature = "http2")]
+    pub(super) connection: Option<Http2>,
     /// Content that the server did not ask for: dropping it resets the stream.
-    _unsent: Option<Unsent>,
-}
-
-struct Unsent(#[allow(dead_code, reason = "held for its end")] SendStream);
-
-impl Stream {
-    /// Sends the content that was held back.
-    fn send_held(&mut self) {
-        if let Some((mut send, mut body)) = self.held.take() {
-            match body.whole() {
-                // When this fails, the response reports the error of the stream.
-                Some(bytes) => drop(send.send(bytes, true)),
-                None => drop(tokio::spawn(pump(send, body))),
-            }
-        }
-    }
-
-    async fn head(&mut self) -> Result<Head, Error> {
-        let recv = self.recv.as_mut().ok_or(Error::Closed)?;
-        if self.held.is_none() {
-            return recv.head().await;
-        }
-        match tokio::time::timeout(CONTINUE_TIMEOUT, recv.head()).await {
-            Ok(head) => head,
-            Err(_) => {
-                self.send_held();
-                self.recv.as_mut().ok_or(Error::Closed)?.head().await
-            }
-        }
-    }
-
-    fn response(&mut self, Head { status, headers }: Head) -> Result<Response, Error> {
-        let recv = self.recv.take().ok_or(Error::Closed)?;
-        let len = headers.get("content-length").and_then(|len| std::str::from_utf8(len).ok()?.parse().ok());
-        let body = Body::http2(recv, len).with_len_max(BODY_LEN_MAX);
-        let _unsent = self.held.take().map(|(send, _)| Unsent(send));
-        let connection = Some(self.http2.clone());
-        Ok(Response { version: Version::Http2, status, headers, body, connection, _unsent })
-    }
+    #[cfg(feature = "http2")]
+    pub(super) _unsent: Option<Unsent>,
 }
 
 impl Response {
     /// The connection that the response came over; `None` for HTTP/1.1. [`Http2::close`] ends it in order before a program does.
+    #[cfg(feature = "http2")]
     pub fn into_http2(self) -> Option<Http2> {
         self.connection
     }
 }
 
 impl Exchange {
-    pub(super) fn new(
+    #[cfg(feature = "http2")]
+    pub(super) fn http2(
         recv: RecvStream,
         content: Option<(SendStream, Body)>,
         expects: bool,
         http2: Http2,
     ) -> Self {
-        let mut stream = Stream { recv: Some(recv), held: content, http2 };
-        if !expects {
-            stream.send_held();
-        }
-        Self { way: Way::Http2(stream), response: None }
+        Self { way: Way::Http2(Stream::new(recv, content, expects, http2)), response: None }
     }
 
-    pub(in crate::client) fn http1(asked: Asked) -> Self {
+    pub(super) fn http1(asked: Asked) -> Self {
         Self { way: Way::Http1(asked), response: None }
     }
 
@@ -151,6 +173,7 @@ impl Exchange {
             return Ok(None);
         }
         let Head { status, headers } = match &mut self.way {
+            #[cfg(feature = "http2")]
             Way::Http2(stream) => {
                 let head = stream.head().await?;
                 if head.status >= 200 {
@@ -166,8 +189,16 @@ impl Exchange {
                 Answer::Interim(head) => head,
                 Answer::Final(version, Head { status, headers }, body) => {
                     let body = body.with_len_max(BODY_LEN_MAX);
-                    let response =
-                        Response { version, status, headers, body, connection: None, _unsent: None };
+                    let response = Response {
+                        version,
+                        status,
+                        headers,
+                        body,
+                        #[cfg(feature = "http2")]
+                        connection: None,
+                        #[cfg(feature = "http2")]
+                        _unsent: None,
+                    };
                     self.response = Some(response);
                     return Ok(None);
                 }
@@ -191,6 +222,7 @@ impl Exchange {
     /// The address of the server, or of the proxy before it.
     pub fn peer(&self) -> Option<SocketAddr> {
         match &self.way {
+            #[cfg(feature = "http2")]
             Way::Http2(stream) => stream.http2.peer(),
             Way::Http1(asked) => asked.peer,
         }
@@ -199,6 +231,7 @@ impl Exchange {
     /// The outcome of the TLS handshake; `None` without TLS.
     pub fn tls(&self) -> Option<&TlsInfo> {
         match &self.way {
+            #[cfg(feature = "http2")]
             Way::Http2(stream) => stream.http2.tls(),
             Way::Http1(asked) => asked.tls.as_ref(),
         }
@@ -206,6 +239,7 @@ impl Exchange {
 }
 
 /// For reverse proxies: content and trailers are forwarded as they arrive.
+#[cfg(feature = "server")]
 impl From<Response> for crate::http::Response {
     fn from(response: Response) -> Self {
         let mut relayed = Self::new(response.status);
@@ -220,42 +254,5 @@ impl From<Response> for crate::http::Response {
 impl fmt::Debug for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exchange").field("response", &self.response).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Unsent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Unsent")
-    }
-}
-
-/// Sends content as the body produces it and the server accepts it.
-async fn pump(mut send: SendStream, mut body: Body) {
-    loop {
-        // The response reports the error of the stream.
-        if poll_fn(|cx| send.poll_capacity(cx)).await.is_err() {
-            return;
-        }
-        // A body that is pending is dropped with the stream.
-        let next = poll_fn(|cx| match send.poll_closed(cx) {
-            Poll::Ready(()) => Poll::Ready(None),
-            Poll::Pending => body.poll_chunk(cx).map(Some),
-        });
-        let Some(next) = next.await else { return };
-        let sent = match next {
-            Some(Ok(data)) => send.send(data, false),
-            None => {
-                let _ = match body.trailers() {
-                    Some(mut trailers) => send.send_trailers(&mut trailers),
-                    None => send.send(Bytes::new(), true),
-                };
-                return;
-            }
-            // The server must not take it for complete.
-            Some(Err(_)) => return send.reset(ErrorCode::CANCEL),
-        };
-        if sent.is_err() {
-            return;
-        }
     }
 }

@@ -57,7 +57,7 @@ impl Request {
         self
     }
 
-    pub(in crate::client) fn url(&self) -> &str {
+    pub(super) fn url(&self) -> &str {
         &self.url
     }
 
@@ -66,11 +66,7 @@ impl Request {
     }
 
     /// Adds the headers of every request whose names this one does not have.
-    pub(in crate::client) fn add_missing(
-        &self,
-        headers: &[(String, String)],
-        into: &mut Headers,
-    ) -> Result<(), Error> {
+    pub(super) fn add_missing(&self, headers: &[(String, String)], into: &mut Headers) -> Result<(), Error> {
         for (name, value) in headers {
             if is_of_connection(name, value.as_bytes()) {
                 return Err(Error::Header);
@@ -83,7 +79,7 @@ impl Request {
     }
 
     /// Adds the headers to `into`; returns the method, the content, and whether it waits for `100 Continue`.
-    pub(in crate::client) fn into_parts(self, into: &mut Headers) -> Result<(String, Body, bool), Error> {
+    pub(super) fn into_parts(self, into: &mut Headers) -> Result<(String, Body, bool), Error> {
         for (name, value) in &self.headers {
             if is_of_connection(name, value) {
                 return Err(Error::Header);

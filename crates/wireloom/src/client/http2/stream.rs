@@ -1,0 +1,114 @@
+//! The stream of a request over HTTP/2: content that is sent, the response that arrives.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::task::Poll;
+
+use bytes::Bytes;
+use wireloom_http2::error::ErrorCode;
+
+use super::Http2;
+use crate::client::exchange::{BODY_LEN_MAX, CONTINUE_TIMEOUT, Response};
+use crate::error::Error;
+use crate::headers::Head;
+use crate::http::{Body, Version};
+use crate::http2::{RecvStream, SendStream};
+
+/// A stream of HTTP/2.
+pub(in crate::client) struct Stream {
+    /// `None` once the response owns it.
+    recv: Option<RecvStream>,
+    /// The content, while it waits for `100 Continue`.
+    held: Option<(SendStream, Body)>,
+    pub(in crate::client) http2: Http2,
+}
+
+/// Content that the server did not ask for: dropping it resets the stream.
+pub(in crate::client) struct Unsent(#[allow(dead_code, reason = "held for its end")] SendStream);
+
+impl Stream {
+    /// With `expects` the content waits for `100 Continue`.
+    pub(in crate::client) fn new(
+        recv: RecvStream,
+        content: Option<(SendStream, Body)>,
+        expects: bool,
+        http2: Http2,
+    ) -> Self {
+        let mut stream = Self { recv: Some(recv), held: content, http2 };
+        if !expects {
+            stream.send_held();
+        }
+        stream
+    }
+
+    /// Sends the content that was held back.
+    pub(in crate::client) fn send_held(&mut self) {
+        if let Some((mut send, mut body)) = self.held.take() {
+            match body.whole() {
+                // When this fails, the response reports the error of the stream.
+                Some(bytes) => drop(send.send(bytes, true)),
+                None => drop(tokio::spawn(pump(send, body))),
+            }
+        }
+    }
+
+    pub(in crate::client) async fn head(&mut self) -> Result<Head, Error> {
+        let recv = self.recv.as_mut().ok_or(Error::Closed)?;
+        if self.held.is_none() {
+            return recv.head().await;
+        }
+        match tokio::time::timeout(CONTINUE_TIMEOUT, recv.head()).await {
+            Ok(head) => head,
+            Err(_) => {
+                self.send_held();
+                self.recv.as_mut().ok_or(Error::Closed)?.head().await
+            }
+        }
+    }
+
+    pub(in crate::client) fn response(&mut self, Head { status, headers }: Head) -> Result<Response, Error> {
+        let recv = self.recv.take().ok_or(Error::Closed)?;
+        let len = headers.get("content-length").and_then(|len| std::str::from_utf8(len).ok()?.parse().ok());
+        let body = Body::http2(recv, len).with_len_max(BODY_LEN_MAX);
+        let _unsent = self.held.take().map(|(send, _)| Unsent(send));
+        let connection = Some(self.http2.clone());
+        Ok(Response { version: Version::Http2, status, headers, body, connection, _unsent })
+    }
+}
+
+impl fmt::Debug for Unsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Unsent")
+    }
+}
+
+/// Sends content as the body produces it and the server accepts it.
+async fn pump(mut send: SendStream, mut body: Body) {
+    loop {
+        // The response reports the error of the stream.
+        if poll_fn(|cx| send.poll_capacity(cx)).await.is_err() {
+            return;
+        }
+        // A body that is pending is dropped with the stream.
+        let next = poll_fn(|cx| match send.poll_closed(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => body.poll_chunk(cx).map(Some),
+        });
+        let Some(next) = next.await else { return };
+        let sent = match next {
+            Some(Ok(data)) => send.send(data, false),
+            None => {
+                let _ = match body.trailers() {
+                    Some(mut trailers) => send.send_trailers(&mut trailers),
+                    None => send.send(Bytes::new(), true),
+                };
+                return;
+            }
+            // The server must not take it for complete.
+            Some(Err(_)) => return send.reset(ErrorCode::CANCEL),
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
