@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         Command::Serve(serve) => cmd::serve::run(&serve),
         Command::Connect(connect) => cmd::connect::run(*connect),
         Command::Load(load) => cmd::load::run(*load),
+        Command::Inspect(inspect) => cmd::inspect::run(&inspect),
         Command::Completions(completions) => cmd::man::completions(&completions),
         Command::Man(man) => cmd::man::man(&man),
     };

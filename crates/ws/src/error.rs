@@ -130,6 +130,25 @@ impl Error {
     }
 }
 
+impl PeerMisbehaved {
+    /// The section that states the rule, such as `RFC 6455 §5.2`.
+    pub const fn rule(&self) -> &'static str {
+        match self {
+            Self::ReservedOpcode(_)
+            | Self::ReservedBits(_)
+            | Self::NonMinimalLength
+            | Self::LengthOutOfRange => "RFC 6455 §5.2",
+            Self::FragmentedControl | Self::ControlTooLong => "RFC 6455 §5.5",
+            Self::UnmaskedFrame | Self::MaskedFrame => "RFC 6455 §5.1",
+            Self::UnexpectedContinuation | Self::UnfinishedMessage => "RFC 6455 §5.4",
+            Self::InvalidUtf8 => "RFC 6455 §8.1",
+            Self::TruncatedCloseCode | Self::InvalidCloseReason => "RFC 6455 §5.5.1",
+            Self::InvalidCloseCode(_) => "RFC 6455 §7.4",
+            Self::InvalidDeflate => "RFC 7692 §7.2.2",
+        }
+    }
+}
+
 impl From<PeerMisbehaved> for Error {
     #[inline]
     fn from(peer: PeerMisbehaved) -> Self {

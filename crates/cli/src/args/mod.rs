@@ -2,6 +2,7 @@
 
 mod connect;
 mod http2;
+mod inspect;
 mod load;
 mod serve;
 mod value;
@@ -14,6 +15,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub(crate) use connect::{Connect, Display, Format, Tls, has_scheme};
+pub(crate) use inspect::{Filter, InputFormat, Inspect, Proto, Side};
 pub(crate) use load::{Expectation, Load, Metric};
 pub(crate) use serve::{Channels, LiveStats, LogFormat, LogLevel, Serve, SlowPolicy};
 
@@ -30,8 +32,9 @@ Try it:
   echo hello | wireloom connect ws://127.0.0.1:8080/echo
 
   wireloom load ws://127.0.0.1:8080/echo
+  wireloom inspect capture.pcap
 
-`wireloom help serve`, `wireloom help connect` and `wireloom help load` describe each option and the exit codes.";
+`wireloom help serve`, and so for connect, load and inspect, describes each option and the exit codes.";
 
 const VERSION: &str = env!("WIRELOOM_VERSION");
 const LONG_VERSION: &str = env!("WIRELOOM_VERSION_LONG");
@@ -53,6 +56,8 @@ pub(crate) enum Command {
     Connect(Box<Connect>),
     /// Measure a WebSocket server: rate, latency, errors
     Load(Box<Load>),
+    /// Decode a capture: handshakes, WebSocket and HTTP/2 frames, violations
+    Inspect(Box<Inspect>),
     /// Print a completion script for a shell
     Completions(Completions),
     /// Print a manual page

@@ -16,12 +16,12 @@ pub enum Reach {
 }
 
 macro_rules! violations {
-    ($($(#[$doc:meta])* $name:ident => $code:ident, $reach:ident, $reason:literal;)*) => {
+    ($(#[doc = $rule:literal] $(#[doc = $more:literal])* $name:ident => $code:ident, $reach:ident, $reason:literal;)*) => {
         /// A rule that the peer broke.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Violation {
-            $($(#[$doc])* $name,)*
+            $(#[doc = $rule] $(#[doc = $more])* $name,)*
         }
 
         impl Violation {
@@ -40,6 +40,14 @@ macro_rules! violations {
                 match self {
                     $(Self::$name => $reason,)*
                 }
+            }
+
+            /// The section that states the rule, such as `RFC 9113 §6.9`: the beginning of the variant's documentation.
+            pub fn rule(self) -> &'static str {
+                let doc = match self {
+                    $(Self::$name => $rule,)*
+                };
+                doc.split_once(':').map_or(doc, |(rule, _)| rule).trim_start()
             }
         }
     };
@@ -265,3 +273,17 @@ impl core::fmt::Display for Violation {
 }
 
 impl core::error::Error for Violation {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_violation_cites_its_rule() {
+        for violation in Violation::ALL {
+            let rule = violation.rule();
+            assert!(rule.starts_with("RFC ") && rule.contains('§'), "{violation:?}: {rule}");
+        }
+        assert_eq!(Violation::WindowIncrementZero.rule(), "RFC 9113 §6.9");
+    }
+}

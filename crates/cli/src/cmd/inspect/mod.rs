@@ -1,0 +1,203 @@
+//! `wireloom inspect`: a capture, one line per frame. The crate `wireloom-inspect` decodes; here is what is shown, and how.
+
+mod filter;
+mod follow;
+mod json;
+mod line;
+mod stats;
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal as _, Read, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Duration;
+
+use wireloom_inspect::{Assume, Config, Direction, Entry, Format, Inspector, ReadError};
+
+use crate::args::{InputFormat, Inspect, Proto, Side};
+use crate::exit::Exit;
+use crate::terminal;
+use filter::Filter;
+use follow::Follow;
+use line::Lines;
+use stats::Stats;
+
+/// The longest file of secrets, in bytes.
+const KEY_LOG_LEN_MAX: u64 = 64 << 20;
+
+pub(crate) fn run(args: &Inspect) -> Exit {
+    let name = args.file.display();
+    let input: Box<dyn Read + Send> = match open(args) {
+        Ok(input) => input,
+        Err(error) => {
+            terminal::print_error(format_args!("{name}: {error}"));
+            return Exit::NoConnection;
+        }
+    };
+    let mut inspector = Inspector::new(config(args));
+    let key_log = args.input.key_log.clone().or_else(|| std::env::var_os("SSLKEYLOGFILE").map(Into::into));
+    if let Some(path) = key_log
+        && let Err(error) = add_secrets(&mut inspector, &path)
+        // A file that only the environment names need not exist.
+        && args.input.key_log.is_some()
+    {
+        terminal::print_error(format_args!("--key-log {}: {error}", path.display()));
+        return Exit::NoConnection;
+    }
+    let mut output = Output::new(args);
+    let result = {
+        let mut sink = |entry: Entry| output.take(entry);
+        wireloom_inspect::read(input, format(args), &mut inspector, &mut sink)
+    };
+    let finished = output.finish();
+    note_skipped(&inspector);
+    if let Some(error) = output.failed.or(finished.err()) {
+        // `wireloom inspect … | head` is no failure.
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Exit::Success;
+        }
+        terminal::print_error(format_args!("the output cannot be written: {error}"));
+        return Exit::Broken;
+    }
+    match result {
+        Ok(()) => Exit::Success,
+        Err(ReadError::Io(error)) => {
+            terminal::print_error(format_args!("{name}: {error}"));
+            Exit::NoConnection
+        }
+        Err(error) => {
+            terminal::print_error(format_args!("{name}: {error}"));
+            Exit::Broken
+        }
+    }
+}
+
+fn open(args: &Inspect) -> io::Result<Box<dyn Read + Send>> {
+    if args.file == Path::new("-") {
+        return Ok(Box::new(io::stdin()));
+    }
+    let file = File::open(&args.file)?;
+    if file.metadata()?.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    Ok(if args.input.follow { Box::new(Follow::new(file)) } else { Box::new(file) })
+}
+
+fn config(args: &Inspect) -> Config {
+    let mut config = Config::default();
+    config.assume = match args.input.protocol {
+        Proto::Auto => Assume::Detect,
+        Proto::Ws => Assume::WebSocket,
+        Proto::H2 => Assume::Http2,
+        Proto::Http1 => Assume::Http1,
+    };
+    config.sender = direction(args.input.sender);
+    config
+}
+
+fn format(args: &Inspect) -> Option<Format> {
+    match args.input.format {
+        InputFormat::Auto => None,
+        InputFormat::Pcap => Some(Format::Pcap),
+        InputFormat::Har => Some(Format::Har),
+        InputFormat::Hexdump => Some(Format::Hexdump),
+        InputFormat::Raw => Some(Format::Raw),
+        InputFormat::Recording => Some(Format::Recording),
+    }
+}
+
+fn direction(side: Side) -> Direction {
+    match side {
+        Side::Client => Direction::ToServer,
+        Side::Server => Direction::ToClient,
+    }
+}
+
+fn add_secrets(inspector: &mut Inspector, path: &Path) -> io::Result<()> {
+    let mut text = Vec::new();
+    File::open(path)?.take(KEY_LOG_LEN_MAX).read_to_end(&mut text)?;
+    inspector.add_secrets(&text);
+    Ok(())
+}
+
+/// Names the packets that were passed over, which explain why nothing is shown.
+fn note_skipped(inspector: &Inspector) {
+    let skipped = inspector.skipped();
+    let reasons = [
+        (skipped.link, "of a link layer that is not known"),
+        (skipped.malformed, "malformed, or cut off within the headers"),
+        (skipped.fragments, "fragmented by IP"),
+    ];
+    for (count, reason) in reasons.into_iter().filter(|(count, _)| *count > 0) {
+        terminal::print_error(format_args!("{} passed over: {reason}", terminal::count(count, "packet")));
+    }
+}
+
+/// Filters the entries and prints them.
+struct Output<'a> {
+    args: &'a Inspect,
+    filter: Filter<'a>,
+    writer: BufWriter<io::StdoutLock<'static>>,
+    /// Each line is written at once: they are watched as they come.
+    flushes: bool,
+    first: Option<Duration>,
+    lines: Lines,
+    stats: Stats,
+    failed: Option<io::Error>,
+}
+
+impl<'a> Output<'a> {
+    fn new(args: &'a Inspect) -> Self {
+        let stdout = io::stdout();
+        Self {
+            args,
+            filter: Filter::new(&args.filter),
+            flushes: args.input.follow || args.file == Path::new("-") || stdout.is_terminal(),
+            lines: Lines::new(args, terminal::has_colours(&stdout)),
+            writer: BufWriter::new(stdout.lock()),
+            first: None,
+            stats: Stats::default(),
+            failed: None,
+        }
+    }
+
+    fn take(&mut self, mut entry: Entry) -> ControlFlow<()> {
+        self.first = self.first.or(entry.time);
+        if !self.filter.matches(&entry) {
+            return ControlFlow::Continue(());
+        }
+        if !self.args.output.show_secrets {
+            entry.mask_secrets();
+        }
+        let offset = entry.time.zip(self.first).map(|(time, first)| time.saturating_sub(first));
+        if self.args.output.stats {
+            self.stats.add(&entry);
+            return ControlFlow::Continue(());
+        }
+        let text = if self.args.output.json {
+            json::line(&entry, offset, self.args.output.verbose)
+        } else {
+            self.lines.entry(&entry, offset)
+        };
+        match self.write(&text) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                self.failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.writer.write_all(text.as_bytes())?;
+        if self.flushes { self.writer.flush() } else { Ok(()) }
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        if self.args.output.stats && self.failed.is_none() {
+            let text = if self.args.output.json { self.stats.json_lines() } else { self.stats.table() };
+            self.writer.write_all(text.as_bytes())?;
+        }
+        self.writer.flush()
+    }
+}

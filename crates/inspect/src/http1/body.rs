@@ -1,0 +1,150 @@
+//! Bodies of HTTP/1.1 (RFC 9112 §6): of a length, chunked, or up to the end of the connection.
+
+use crate::entry::{Context, Protocol};
+use crate::limits::{Budget, Content};
+use crate::websocket::text_or_binary;
+
+/// The longest line of a chunk's size or of a trailer.
+const LINE_LEN_MAX: usize = 4096;
+
+/// How the end of a body is found (RFC 9112 §6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    None,
+    Length(u64),
+    Chunked,
+    UntilClose,
+}
+
+#[derive(Debug)]
+pub(super) struct Body {
+    content: Content,
+    state: State,
+    missing: u64,
+    error: Option<&'static str>,
+}
+
+#[derive(Debug)]
+enum State {
+    Bytes(u64),
+    UntilClose,
+    ChunkSize,
+    Chunk(u64),
+    ChunkEnd,
+    Trailer,
+    /// The chunks cannot be followed.
+    Lost,
+}
+
+impl Body {
+    pub(super) fn new(framing: Framing, budget: &Budget) -> Self {
+        let state = match framing {
+            Framing::None => State::Bytes(0),
+            Framing::Length(len) => State::Bytes(len),
+            Framing::Chunked => State::ChunkSize,
+            Framing::UntilClose => State::UntilClose,
+        };
+        Self { content: Content::new(budget), state, missing: 0, error: None }
+    }
+
+    /// Takes bytes of the body from the front of `buffer`; whether the body has ended.
+    pub(super) fn handle(&mut self, buffer: &mut Vec<u8>) -> bool {
+        loop {
+            match &mut self.state {
+                State::Bytes(left) | State::Chunk(left) => {
+                    let len = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
+                    self.content.push(&buffer[..len]);
+                    buffer.drain(..len);
+                    *left -= len as u64;
+                    match self.state {
+                        State::Bytes(0) => return true,
+                        State::Chunk(0) => self.state = State::ChunkEnd,
+                        _ => return false,
+                    }
+                }
+                State::UntilClose | State::Lost => {
+                    self.content.push(buffer);
+                    buffer.clear();
+                    return false;
+                }
+                State::ChunkSize => match httparse::parse_chunk_size(buffer) {
+                    Ok(httparse::Status::Complete((len, size))) => {
+                        buffer.drain(..len);
+                        self.state = if size == 0 { State::Trailer } else { State::Chunk(size) };
+                    }
+                    Ok(httparse::Status::Partial) if buffer.len() <= LINE_LEN_MAX => return false,
+                    _ => self.fail("the size of a chunk is invalid"),
+                },
+                State::ChunkEnd => match &buffer[..] {
+                    [b'\r', b'\n', ..] => {
+                        buffer.drain(..2);
+                        self.state = State::ChunkSize;
+                    }
+                    [] | [b'\r'] => return false,
+                    _ => self.fail("a chunk does not end with CRLF"),
+                },
+                State::Trailer => {
+                    let Some(end) = buffer.windows(2).position(|pair| pair == b"\r\n") else {
+                        if buffer.len() <= LINE_LEN_MAX {
+                            return false;
+                        }
+                        self.fail("a trailer line is too long");
+                        continue;
+                    };
+                    buffer.drain(..end + 2);
+                    if end == 0 {
+                        return true;
+                    }
+                }
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &'static str) {
+        self.error = Some(error);
+        self.state = State::Lost;
+    }
+
+    /// Skips bytes that were not captured; whether they lie within the body.
+    pub(super) fn gap(&mut self, len: u64) -> bool {
+        match &mut self.state {
+            State::Bytes(left) | State::Chunk(left) if *left > len => {
+                *left -= len;
+                self.missing += len;
+                self.content.skip(len);
+                true
+            }
+            State::UntilClose | State::Lost => {
+                self.missing += len;
+                self.content.skip(len);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Reports the body; `is_cut` says that its bytes have ended early.
+    pub(super) fn report(&mut self, context: &mut Context<'_>, is_cut: bool) {
+        let mut entry = context.entry(Protocol::Http1, "body");
+        entry.len = self.content.len();
+        if let Some(error) = self.error {
+            entry.violation("RFC 9112 §7.1", error);
+        }
+        if self.missing > 0 {
+            entry.missing(format!("{} bytes of the body were not captured", self.missing));
+        }
+        match self.state {
+            State::Bytes(left) if is_cut => {
+                entry.missing(format!("the bytes end {left} bytes before the end of the body"));
+            }
+            State::UntilClose | State::Lost => {}
+            _ if is_cut => {
+                entry.missing("the bytes end before the last chunk");
+            }
+            _ => {}
+        }
+        entry.payload_len = (!self.content.is_complete()).then_some(self.content.len());
+        entry.payload = text_or_binary(self.content.take());
+        context.report(entry);
+    }
+}

@@ -1,0 +1,219 @@
+//! HTTP/1.1 on one connection (RFC 9112): heads, bodies, and the upgrade to WebSocket (RFC 6455 §4) or HTTP/2.
+//! Heads are parsed by httparse.
+
+mod body;
+mod head;
+
+use std::collections::VecDeque;
+
+use wireloom_ws::deflate::DeflateParams;
+
+use crate::entry::{Context, Direction, Protocol};
+use crate::limits::{EARLY_LEN_MAX, HEAD_LEN_MAX, PIPELINED_MAX};
+use crate::websocket::text_or_binary;
+use body::{Body, Framing};
+use head::{Parsed, Request, Response};
+
+/// The protocol that follows on the connection, with bytes that belong to it already.
+#[derive(Debug)]
+pub(crate) struct Switch {
+    pub(crate) to: Next,
+    /// Bytes by direction.
+    pub(crate) left: [Vec<u8>; 2],
+}
+
+/// A protocol that an upgrade leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    WebSocket(Option<DeflateParams>),
+    Http2,
+    /// A tunnel, or a protocol that is not known.
+    Other,
+}
+
+/// Both directions of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Http1 {
+    sides: [Side; 2],
+    /// Requests without a response.
+    requests: VecDeque<Request>,
+}
+
+#[derive(Debug, Default)]
+struct Side {
+    buffer: Vec<u8>,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Head,
+    Body(Box<Body>),
+    /// An upgrade was requested: the bytes wait for the response.
+    Waiting,
+    /// The next head cannot be found.
+    Lost,
+}
+
+impl Http1 {
+    /// Handles bytes of one direction; returns the protocol that follows, if the connection is upgraded.
+    pub(crate) fn handle(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Option<Switch> {
+        let side = &mut self.sides[context.direction.index()];
+        if !matches!(side.state, State::Lost) {
+            side.buffer.extend_from_slice(bytes);
+        }
+        self.advance(context)
+    }
+
+    fn advance(&mut self, context: &mut Context<'_>) -> Option<Switch> {
+        loop {
+            let side = &mut self.sides[context.direction.index()];
+            match &mut side.state {
+                State::Head => {
+                    // RFC 9112 §2.2: empty lines before a request line are ignored.
+                    let blank = side.buffer.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+                    side.buffer.drain(..blank);
+                    if side.buffer.is_empty() {
+                        return None;
+                    }
+                    let switch = match context.direction {
+                        Direction::ToServer => self.request(context)?,
+                        Direction::ToClient => self.response(context)?,
+                    };
+                    if switch.is_some() {
+                        return switch;
+                    }
+                }
+                State::Body(body) => {
+                    if !body.handle(&mut side.buffer) {
+                        return None;
+                    }
+                    body.report(context, false);
+                    side.state = State::Head;
+                }
+                State::Waiting => {
+                    if side.buffer.len() > EARLY_LEN_MAX {
+                        side.state = State::Lost;
+                        side.buffer = Vec::new();
+                    }
+                    return None;
+                }
+                State::Lost => {
+                    side.buffer = Vec::new();
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Reads a request; the outer `None` when more bytes are needed.
+    fn request(&mut self, context: &mut Context<'_>) -> Option<Option<Switch>> {
+        let side = &mut self.sides[Direction::ToServer.index()];
+        let (request, len) = match Request::parse(&side.buffer) {
+            Parsed::Complete(request, len) => (request, len),
+            Parsed::Partial if side.buffer.len() <= HEAD_LEN_MAX => return None,
+            failed => {
+                side.fail(context, failed.error());
+                return None;
+            }
+        };
+        side.buffer.drain(..len);
+        context.report(request.entry(context, len));
+        side.state = match request.framing() {
+            _ if request.upgrades() || request.is_connect() => State::Waiting,
+            Framing::None => State::Head,
+            framing => State::Body(Box::new(Body::new(framing, context.budget))),
+        };
+        if self.requests.len() < PIPELINED_MAX {
+            self.requests.push_back(request);
+        }
+        Some(None)
+    }
+
+    fn response(&mut self, context: &mut Context<'_>) -> Option<Option<Switch>> {
+        let [client, side] = &mut self.sides;
+        let (response, len) = match Response::parse(&side.buffer) {
+            Parsed::Complete(response, len) => (response, len),
+            Parsed::Partial if side.buffer.len() <= HEAD_LEN_MAX => return None,
+            failed => {
+                side.fail(context, failed.error());
+                return None;
+            }
+        };
+        side.buffer.drain(..len);
+        let request = if response.is_interim() { None } else { self.requests.pop_front() };
+        let (entry, next) = response.entry(context, request.as_ref(), len);
+        context.report(entry);
+        if let Some(to) = next {
+            let left = [std::mem::take(&mut client.buffer), std::mem::take(&mut side.buffer)];
+            return Some(Some(Switch { to, left }));
+        }
+        if response.is_interim() {
+            return Some(None);
+        }
+        side.state = match response.framing(request.as_ref()) {
+            Framing::None => State::Head,
+            framing => State::Body(Box::new(Body::new(framing, context.budget))),
+        };
+        // The upgrade was refused: the client's next bytes are requests again.
+        if matches!(client.state, State::Waiting) {
+            client.state = State::Head;
+            let mut other = context.reverse();
+            if let Some(switch) = self.advance(&mut other) {
+                return Some(Some(switch));
+            }
+        }
+        Some(None)
+    }
+
+    /// This many bytes were not captured.
+    pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
+        let side = &mut self.sides[context.direction.index()];
+        let is_within_body = match &mut side.state {
+            State::Body(body) => body.gap(len),
+            _ => false,
+        };
+        if !is_within_body {
+            side.finish(context, "bytes are missing from here on");
+            side.state = State::Head;
+            side.buffer = Vec::new();
+        }
+    }
+
+    /// The bytes of this direction have ended.
+    pub(crate) fn finish(&mut self, context: &mut Context<'_>) {
+        let side = &mut self.sides[context.direction.index()];
+        side.finish(context, "the bytes end here");
+    }
+}
+
+impl Side {
+    fn fail(&mut self, context: &mut Context<'_>, error: String) {
+        let mut entry = context.entry(Protocol::Http1, "malformed");
+        entry.len = self.buffer.len() as u64;
+        entry.violation("RFC 9112 §2", error);
+        self.buffer.truncate(256);
+        entry.payload = text_or_binary(std::mem::take(&mut self.buffer));
+        context.report(entry);
+        self.state = State::Lost;
+    }
+
+    fn finish(&mut self, context: &mut Context<'_>, reason: &str) {
+        match &mut self.state {
+            State::Body(body) => {
+                body.report(context, true);
+                self.state = State::Head;
+            }
+            _ if !self.buffer.is_empty() => {
+                let mut entry = context.entry(Protocol::Http1, "incomplete");
+                entry.len = self.buffer.len() as u64;
+                entry.missing(format!("{reason}, before the end of the head"));
+                self.buffer.truncate(4096);
+                entry.payload = text_or_binary(std::mem::take(&mut self.buffer));
+                context.report(entry);
+            }
+            _ => {}
+        }
+    }
+}

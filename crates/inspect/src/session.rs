@@ -1,0 +1,195 @@
+//! The bytes of one connection above TCP: which protocol they are, and its decoder.
+
+use crate::entry::{Context, Direction, Payload, Protocol};
+use crate::http1::{Http1, Next, Switch};
+use crate::http2::Http2;
+use crate::limits::Content;
+use crate::websocket::{Frames, text_or_binary};
+
+/// The preface of a client of HTTP/2 (RFC 9113 §3.4).
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The protocol to take the first bytes for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Assume {
+    /// The one that the bytes look like.
+    #[default]
+    Detect,
+    /// WebSocket frames without a handshake.
+    WebSocket,
+    /// HTTP/2.
+    Http2,
+    /// HTTP/1.1.
+    Http1,
+}
+
+/// The protocol of a connection, without TLS.
+#[derive(Debug)]
+pub(crate) enum Session {
+    /// Nothing has arrived that decides. Bytes by direction.
+    Detect([Vec<u8>; 2]),
+    Http1(Box<Http1>),
+    Http2(Box<Http2>),
+    WebSocket(Box<[Frames; 2]>),
+    Other(Box<[Other; 2]>),
+}
+
+/// One direction of a protocol that is not known.
+#[derive(Debug)]
+pub(crate) struct Other {
+    content: Content,
+    reported: bool,
+}
+
+impl Session {
+    pub(crate) fn new(assume: Assume) -> Self {
+        match assume {
+            Assume::Detect => Self::Detect([Vec::new(), Vec::new()]),
+            Assume::WebSocket => Self::websocket(None, false),
+            Assume::Http2 => Self::Http2(Box::new(Http2::new(false))),
+            Assume::Http1 => Self::Http1(Box::default()),
+        }
+    }
+
+    /// A WebSocket; `from_start` says that its handshake was captured.
+    pub(crate) fn websocket(deflate: Option<wireloom_ws::deflate::DeflateParams>, from_start: bool) -> Self {
+        let frames = |direction| Frames::new(direction, deflate, from_start);
+        Self::WebSocket(Box::new([frames(Direction::ToServer), frames(Direction::ToClient)]))
+    }
+
+    pub(crate) fn handle(&mut self, context: &mut Context<'_>, bytes: &[u8]) {
+        match self {
+            Self::Detect(buffers) => {
+                let buffer = &mut buffers[context.direction.index()];
+                buffer.extend_from_slice(bytes);
+                if let Some(session) = detect(context, buffer) {
+                    let buffers = std::mem::take(buffers);
+                    *self = session;
+                    self.handle_all(context, &buffers);
+                }
+            }
+            Self::Http1(http1) => {
+                if let Some(Switch { to, left }) = http1.handle(context, bytes) {
+                    *self = match to {
+                        Next::WebSocket(deflate) => Self::websocket(deflate, true),
+                        Next::Http2 => Self::Http2(Box::new(Http2::new(true))),
+                        Next::Other => Self::other(context),
+                    };
+                    self.handle_all(context, &left);
+                }
+            }
+            Self::Http2(http2) => http2.handle(context, bytes),
+            Self::WebSocket(frames) => frames[context.direction.index()].handle(context, bytes),
+            Self::Other(sides) => {
+                let side = &mut sides[context.direction.index()];
+                side.content.push(bytes);
+            }
+        }
+    }
+
+    /// Handles bytes of both directions that arrived before the protocol was known.
+    fn handle_all(&mut self, context: &mut Context<'_>, left: &[Vec<u8>; 2]) {
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            let bytes = &left[direction.index()];
+            if !bytes.is_empty() {
+                let mut context = Context { direction, ..context.on_same() };
+                self.handle(&mut context, bytes);
+            }
+        }
+    }
+
+    fn other(context: &Context<'_>) -> Self {
+        let side = || Other { content: Content::new(context.budget), reported: false };
+        Self::Other(Box::new([side(), side()]))
+    }
+
+    /// This many bytes were not captured.
+    pub(crate) fn gap(&mut self, context: &mut Context<'_>, len: u64) {
+        match self {
+            Self::Detect(buffers) => buffers[context.direction.index()].clear(),
+            Self::Http1(http1) => http1.gap(context, len),
+            Self::Http2(http2) => http2.gap(context, len),
+            Self::WebSocket(frames) => frames[context.direction.index()].gap(context, len),
+            Self::Other(sides) => sides[context.direction.index()].content.skip(len),
+        }
+    }
+
+    /// The bytes of this direction have ended.
+    pub(crate) fn finish(&mut self, context: &mut Context<'_>) {
+        match self {
+            Self::Detect(buffers) => {
+                let bytes = std::mem::take(&mut buffers[context.direction.index()]);
+                if !bytes.is_empty() {
+                    let mut entry = context.entry(Protocol::Unknown, "data");
+                    entry.len = bytes.len() as u64;
+                    entry.missing("the bytes end before the protocol is known");
+                    entry.payload = text_or_binary(bytes);
+                    context.report(entry);
+                }
+            }
+            Self::Http1(http1) => http1.finish(context),
+            Self::Http2(http2) => http2.finish(context),
+            Self::WebSocket(frames) => frames[context.direction.index()].finish(context),
+            Self::Other(sides) => sides[context.direction.index()].report(context),
+        }
+    }
+}
+
+impl Other {
+    fn report(&mut self, context: &mut Context<'_>) {
+        /// Bytes of an unknown protocol that an entry shows.
+        const SHOWN: usize = 256;
+        if self.content.len() == 0 || std::mem::replace(&mut self.reported, true) {
+            return;
+        }
+        let mut entry = context.entry(Protocol::Unknown, "data");
+        entry.len = self.content.len();
+        let mut bytes = self.content.take();
+        bytes.truncate(SHOWN);
+        entry.payload_len = (bytes.len() as u64 != entry.len).then_some(entry.len);
+        entry.payload = match text_or_binary(bytes) {
+            Payload::Text(text) => Payload::Text(text),
+            other => other,
+        };
+        context.report(entry);
+    }
+}
+
+/// Whether `bytes` begin as `prefix` does, as far as there are any.
+fn begins(bytes: &[u8], prefix: &[u8]) -> bool {
+    let len = bytes.len().min(prefix.len());
+    bytes[..len] == prefix[..len]
+}
+
+/// The protocol that begins with `bytes`; `None` when more are needed.
+fn detect(context: &Context<'_>, bytes: &[u8]) -> Option<Session> {
+    let direction = context.direction;
+    if direction == Direction::ToServer && begins(bytes, PREFACE) {
+        return (bytes.len() >= PREFACE.len()).then(|| Session::Http2(Box::new(Http2::new(true))));
+    }
+    if direction == Direction::ToClient && begins(bytes, b"HTTP/1.") {
+        return (bytes.len() >= 7).then(|| Session::Http1(Box::default()));
+    }
+    if direction == Direction::ToServer && looks_like_request(bytes) {
+        return (bytes.len() >= 8).then(|| Session::Http1(Box::default()));
+    }
+    if Http2::is_plausible(bytes) {
+        // A server that sends its SETTINGS first, or the middle of a connection.
+        let from_start = bytes.get(3) == Some(&4);
+        return Some(Session::Http2(Box::new(Http2::new(from_start))));
+    }
+    if Frames::is_plausible(direction, bytes) {
+        return Some(Session::websocket(None, false));
+    }
+    (bytes.len() >= 16).then(|| Session::other(context))
+}
+
+/// Whether `bytes` may begin a request of HTTP/1.1: a method in upper case, a space, a target.
+pub(crate) fn looks_like_request(bytes: &[u8]) -> bool {
+    let method_len = bytes.iter().take_while(|byte| byte.is_ascii_uppercase() || **byte == b'-').count();
+    match bytes.get(method_len) {
+        None => (1..=16).contains(&method_len),
+        Some(b' ') => method_len >= 3 && bytes.get(method_len + 1).is_none_or(u8::is_ascii_graphic),
+        Some(_) => false,
+    }
+}
