@@ -29,8 +29,6 @@ debian_packages() {
     have nghttpd || echo nghttp2-server
     ! have python3 || python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
     if [ -d bench ]; then
-        have pkg-config || echo pkg-config
-        has_header nghttp2/nghttp2.h || echo libnghttp2-dev
         [ "$(uname -m)" != x86_64 ] || have valgrind || echo valgrind
     fi
     local package

@@ -12,7 +12,6 @@ skip() { printf '\nskipped: %s\n' "$*"; return 77; }
 # For the log and the screen.
 say() { echo "$*"; echo "   $*" >&3; }
 have() { command -v "$1" >/dev/null 2>&1; }
-has_header() { echo "#include <$1>" | cc -E - >/dev/null 2>&1; }
 has_package() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q ' installed$'; }
 # has_toolchain VERSION [PART…]: a toolchain, with folders below its lib/rustlib.
 has_toolchain() {

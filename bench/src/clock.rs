@@ -1,5 +1,5 @@
-//! The clock that everything is timed with. It runs only while this thread does: what others do on the machine leaves the
-//! figures alone, but for the caches and the memory that they share with it.
+//! The clock of all races within this process. It runs only while this thread does, so that other processes change the figures
+//! through shared caches and memory only.
 
 use std::time::Duration;
 

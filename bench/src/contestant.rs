@@ -1,9 +1,10 @@
-//! What a library must be able to do to take part, and how it is checked before it is timed.
+//! The abilities that a library needs to take part, and the checks before it is timed.
 
+use crate::allocation;
+use crate::checksum::{Checksum, Count, Sink};
 use crate::corpus::{Corpus, End};
-use crate::tally::{Digest, Sink, Tally};
+use crate::decode_check::{self, Expected};
 use crate::wire::Outbox;
-use crate::written::{self, Expected};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -23,12 +24,16 @@ pub(crate) trait Writer {
     fn write(&mut self, message: &Bytes);
 }
 
-/// One lane of a race: the same pass is checked, counted and timed.
-pub(crate) trait Contestant {
+/// The work of a contestant: the same pass is checked, counted and timed.
+pub(crate) trait Work {
     /// Does the work once.
     fn pass(&mut self);
-    /// Does the work once more and compares what came of it with the truth.
+    /// Does the work once more and compares the result with the truth.
     fn check(&mut self) -> Result<(), String>;
+    /// The allocations of a pass.
+    fn allocations(&mut self) -> u64 {
+        allocation::count(|| self.pass())
+    }
 }
 
 /// Reads a corpus.
@@ -43,25 +48,25 @@ impl<R: Reader> Reading<R> {
     }
 }
 
-impl<R: Reader> Contestant for Reading<R> {
+impl<R: Reader> Work for Reading<R> {
     fn pass(&mut self) {
-        let mut tally = Tally::default();
-        self.reader.read(self.corpus.messages.len(), &mut tally);
-        std::hint::black_box(tally);
+        let mut count = Count::default();
+        self.reader.read(self.corpus.messages.len(), &mut count);
+        std::hint::black_box(count);
     }
 
     fn check(&mut self) -> Result<(), String> {
-        let expected = Digest::of(self.corpus.messages.iter().map(|message| &**message));
-        let mut digest = Digest::default();
-        self.reader.read(self.corpus.messages.len(), &mut digest);
-        compare(&digest, &expected)?;
+        let expected = Checksum::of(self.corpus.messages.iter().map(|message| &**message));
+        let mut checksum = Checksum::default();
+        self.reader.read(self.corpus.messages.len(), &mut checksum);
+        compare(&checksum, &expected)?;
         // The timed path must have handed out as much.
-        let mut tally = Tally::default();
-        self.reader.read(self.corpus.messages.len(), &mut tally);
-        if tally == expected.tally() {
+        let mut count = Count::default();
+        self.reader.read(self.corpus.messages.len(), &mut count);
+        if count == expected.count() {
             Ok(())
         } else {
-            Err(format!("{tally:?} instead of {:?}", expected.tally()))
+            Err(format!("{count:?} instead of {:?}", expected.count()))
         }
     }
 }
@@ -89,7 +94,7 @@ impl<W: Writer> Writing<W> {
     }
 }
 
-impl<W: Writer> Contestant for Writing<W> {
+impl<W: Writer> Work for Writing<W> {
     fn pass(&mut self) {
         for message in &self.messages {
             self.writer.write(message);
@@ -99,13 +104,13 @@ impl<W: Writer> Contestant for Writing<W> {
     fn check(&mut self) -> Result<(), String> {
         let outbox = self.outbox.clone();
         let bytes = outbox.capture(|| self.pass());
-        let expected = Digest::of(self.messages.iter().map(|message| &**message));
-        // Compressed once more: what the window of the pass before does must be right too.
-        compare(&written::digest(&bytes, self.expected)?, &expected)
+        let expected = Checksum::of(self.messages.iter().map(|message| &**message));
+        // Compressed once more, so that the window of the pass before is checked too.
+        compare(&decode_check::checksum(&bytes, self.expected)?, &expected)
     }
 }
 
-/// Copies a corpus, read by read, and does nothing else: what no contestant can go below.
+/// Copies a corpus, read by read, and does nothing else: the least that any contestant has to do.
 pub(crate) struct Copying {
     feed: crate::wire::Feed,
     buffer: Vec<u8>,
@@ -122,7 +127,7 @@ impl Copying {
     }
 }
 
-impl Contestant for Copying {
+impl Work for Copying {
     fn pass(&mut self) {
         let mut left = self.len;
         while left > 0 {
@@ -137,6 +142,6 @@ impl Contestant for Copying {
     }
 }
 
-fn compare(found: &Digest, expected: &Digest) -> Result<(), String> {
+fn compare(found: &Checksum, expected: &Checksum) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("handed out {found:?} instead of {expected:?}")) }
 }

@@ -1,20 +1,20 @@
 //! The messages of the workloads, made up from a fixed seed, and the bytes that a peer would send for them. The frames
 //! are written by the builder of `wireloom-testing`, which shares no code with any contestant.
 
-use crate::written::Takeover;
+use crate::decode_check::Takeover;
 use fastrand::Rng;
 use flate2::{Compress, Compression, FlushCompress};
 use std::sync::Arc;
 use wireloom_testing::frame::Frame;
 
-/// Which end of the connection reads or writes: it decides who masks (RFC 6455 §5.3).
+/// The end of the connection that reads or writes: a client masks, a server does not (RFC 6455 §5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Client,
     Server,
 }
 
-/// What the messages are made of.
+/// The content of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// ASCII text.
@@ -154,8 +154,8 @@ fn json(len: usize, rng: &mut Rng) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::Digest;
-    use crate::written::{self, Expected};
+    use crate::checksum::Checksum;
+    use crate::decode_check::{self, Expected};
 
     #[test]
     fn messages_have_their_length_and_are_what_they_say() {
@@ -177,8 +177,8 @@ mod tests {
         for takeover in [Takeover::Yes, Takeover::No] {
             let expected = Expected { masked: false, compressed: Some(takeover) };
             let frames = corpus.compressed(takeover, 6).frames;
-            let messages = Digest::of(corpus.messages.iter().map(|message| &**message));
-            assert_eq!(written::digest(&frames, expected), Ok(messages));
+            let messages = Checksum::of(corpus.messages.iter().map(|message| &**message));
+            assert_eq!(decode_check::checksum(&frames, expected), Ok(messages));
         }
     }
 

@@ -1,6 +1,7 @@
-//! What the two ends of an HTTP/2 connection exchange, over and over, and how much of it must have arrived.
+//! The requests and responses that the two ends of an HTTP/2 connection exchange, and the totals that must have arrived.
 
-use crate::contestant::Contestant;
+use crate::allocation;
+use crate::contestant::Work;
 use std::ops::Add;
 use std::sync::Arc;
 use wireloom_testing::http2::Frame;
@@ -41,7 +42,7 @@ impl Exchange {
         }
     }
 
-    /// What a browser and a site say to each other: twelve fields both ways, a path that changes, and 1 KiB.
+    /// The exchange of a browser with a site: twelve fields both ways, a path that changes, and 1 KiB.
     pub(crate) fn web_like() -> Self {
         let request = |at: usize| {
             let path =
@@ -84,14 +85,14 @@ impl Exchange {
         }
     }
 
-    /// A large download: so many DATA frames of 16 KiB, the largest that every peer takes.
+    /// A large download: `frames` DATA frames of 16 KiB, the largest that every peer takes.
     pub(crate) fn bulk(frames: usize) -> Self {
         let piece = bytes::Bytes::from(vec![b'x'; 16 * 1024]);
         let response = owned(&[(":status", "200"), ("content-type", "application/octet-stream")]);
         Self { pieces: vec![piece; frames], response, ..Self::published() }
     }
 
-    /// What must have arrived after so many streams, both ends together.
+    /// The totals after `streams` streams, both ends together.
     fn totals(&self, streams: usize) -> Totals {
         let mut totals = Totals::default();
         for request in self.requests.iter().cycle().take(streams) {
@@ -105,7 +106,7 @@ impl Exchange {
     }
 }
 
-/// What arrived: how much of it, not in which order, so that counting costs next to nothing.
+/// Totals of the input, regardless of its order, so that counting costs next to nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     /// Requests and responses.
@@ -146,20 +147,20 @@ impl Add for Totals {
 pub(crate) trait Pair {
     /// Opens a connection and exchanges SETTINGS.
     fn open(exchange: &Arc<Exchange>) -> Self;
-    /// Does so many exchanges, at most `concurrent` at a time.
+    /// Does `streams` exchanges, at most `concurrent` at a time.
     fn run(&mut self, streams: usize, concurrent: usize);
-    /// Sends so many requests that nobody answers.
+    /// Sends `streams` requests that are not answered.
     fn open_streams(&mut self, streams: usize);
     /// Gives the client these bytes, which the server has not sent.
     fn receive(&mut self, bytes: &[u8]);
-    /// What both ends received so far.
+    /// The totals of both ends so far.
     fn totals(&self) -> Totals;
 }
 
-/// How far a stream's window and the connection's are opened on every client.
+/// The windows of a stream and of the connection, on every client.
 pub(crate) const WINDOW: u32 = 1 << 20;
 
-/// One lane: a client asks once and receives a response of so many DATA frames, made up beforehand.
+/// A client sends one request and receives a response of many DATA frames, which were built before.
 pub(crate) struct Receiving<P> {
     exchange: Arc<Exchange>,
     bytes: Vec<u8>,
@@ -187,7 +188,7 @@ impl<P: Pair> Receiving<P> {
     }
 }
 
-impl<P: Pair> Contestant for Receiving<P> {
+impl<P: Pair> Work for Receiving<P> {
     fn pass(&mut self) {
         std::hint::black_box(self.receive());
     }
@@ -202,7 +203,7 @@ impl<P: Pair> Contestant for Receiving<P> {
     }
 }
 
-/// One lane: a fresh connection a pass.
+/// A new connection in each pass.
 pub(crate) struct Exchanging<P> {
     exchange: Arc<Exchange>,
     streams: usize,
@@ -222,9 +223,16 @@ impl<P: Pair> Exchanging<P> {
     }
 }
 
-impl<P: Pair> Contestant for Exchanging<P> {
+impl<P: Pair> Work for Exchanging<P> {
     fn pass(&mut self) {
         std::hint::black_box(self.exchange());
+    }
+
+    /// Of streams on a connection that has carried as many before: opening it is in the time, not in this figure.
+    fn allocations(&mut self) -> u64 {
+        let mut pair = allocation::counted(|| P::open(&self.exchange));
+        pair.run(self.streams, self.concurrent);
+        allocation::count(|| pair.run(self.streams, self.concurrent))
     }
 
     fn check(&mut self) -> Result<(), String> {

@@ -1,152 +1,107 @@
-//! `wireloom-bench`: the workloads, Wireloom and its rivals in one process, in turns, checked to do the same work.
+//! `wireloom-bench`: the workloads, Wireloom and its rivals in one run, in turns, checked to do the same work.
 //!
 //! ```text
-//! cargo run --release -p wireloom-bench -- w1 w2 w4
+//! cargo run --release -p wireloom-bench -- all
 //! ```
 
 mod allocation;
+mod args;
 mod bandwidth;
-mod bench;
+mod checksum;
 mod clock;
 mod contestant;
 mod corpus;
+mod decode_check;
+#[cfg(target_os = "linux")]
+mod events;
 mod exchange;
-mod heat;
+mod isa;
 #[cfg(target_os = "linux")]
 mod loopback;
-mod measure;
+mod race;
+mod repeat;
 mod report;
+mod results;
 mod rivals;
+mod runner;
+mod statistics;
 mod stories;
-mod tally;
 mod wire;
 mod wireloom;
 mod wireloom_http2;
+mod wireloom_socket;
 mod workloads;
-mod written;
 
-use bench::Bench;
-use lexopt::prelude::*;
-use measure::Effort;
-use std::path::PathBuf;
+use args::{Args, Command};
+use report::Metadata;
+use runner::Runner;
+use std::path::Path;
 use std::process::ExitCode;
-use workloads::{ALL, Workload};
 
 #[global_allocator]
 static ALLOCATOR: allocation::CountingAllocator = allocation::CountingAllocator;
 
-/// What the command line asks for.
-struct Args {
-    workloads: Vec<&'static Workload>,
-    effort: Effort,
-    smoke: bool,
-    only: Option<String>,
-    json: Option<PathBuf>,
-    /// To be this server or this client, for another process of this program.
-    #[cfg(target_os = "linux")]
-    role: Option<Role>,
-}
-
-/// What a process of this program can be besides the benchmark.
-#[cfg(target_os = "linux")]
-enum Role {
-    Server(String),
-    /// Its word, and the URL.
-    Client(String, String),
-}
-
-fn usage() -> String {
-    let mut usage = "usage: wireloom-bench [WORKLOAD…] [--quick | --smoke] [--only NAME] [--json FILE]\n\
-        --quick  fewer and shorter rounds\n\
-        --smoke  every workload once over tiny inputs: only its results are checked\n\
-        --only   the contestants whose name begins so, for a profile\n\
-        --json   writes the figures to FILE as well\n\n\
-        Without a name all workloads run:\n"
-        .to_owned();
-    for workload in ALL {
-        usage += &format!("  {:<8} {}\n", workload.name, workload.about);
-    }
-    usage
-}
-
-/// `None` if only the usage is asked for.
-fn parse() -> Result<Option<Args>, lexopt::Error> {
-    let mut args = Args {
-        workloads: Vec::new(),
-        effort: Effort::FULL,
-        smoke: false,
-        only: None,
-        json: None,
-        #[cfg(target_os = "linux")]
-        role: None,
-    };
-    let mut parser = lexopt::Parser::from_env();
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Short('h') | Long("help") => return Ok(None),
-            Long("quick") => args.effort = Effort::QUICK,
-            Long("smoke") => (args.effort, args.smoke) = (Effort::SMOKE, true),
-            Long("only") => args.only = Some(parser.value()?.string()?),
-            #[cfg(target_os = "linux")]
-            Long("serve") => args.role = Some(Role::Server(parser.value()?.string()?)),
-            #[cfg(target_os = "linux")]
-            Long("connect") => {
-                args.role = Some(Role::Client(parser.value()?.string()?, parser.value()?.string()?));
-            }
-            Long("json") => args.json = Some(parser.value()?.into()),
-            Value(name) => {
-                let workload = ALL.iter().find(|workload| name == workload.name);
-                args.workloads.push(workload.ok_or_else(|| format!("no workload is called {name:?}"))?);
-            }
-            _ => return Err(arg.unexpected()),
-        }
-    }
-    if args.workloads.is_empty() {
-        args.workloads = ALL.iter().collect();
-    }
-    Ok(Some(args))
+/// Runs the workloads in this process.
+fn measure(args: &Args) -> Result<Runner, String> {
+    let mut runner = Runner::new(args.effort, args.smoke, args.only.clone());
+    let outcome = args.workloads.iter().try_for_each(|workload| (workload.run)(&mut runner));
+    runner.finish();
+    outcome.map(|()| runner)
 }
 
 fn run(args: &Args) -> Result<(), String> {
     if cfg!(debug_assertions) && !args.smoke {
         return Err("a debug build measures nothing: add --release".into());
     }
-    let mut bench = Bench::new(args.effort, args.smoke, args.only.clone());
-    let outcome = args.workloads.iter().try_for_each(|workload| (workload.run)(&mut bench));
-    bench.finish();
-    outcome?;
     if args.smoke {
-        print!("{}", report::smoke(&bench));
-    } else {
-        print!("{}", report::table(&bench));
+        print!("{}", report::smoke(&measure(args)?.results));
+        return Ok(());
+    }
+    let rounds = (args.effort.rounds, args.effort.process_rounds);
+    let capped = isa::capped().map(Into::into);
+    let mut metadata = Metadata::collect(rounds, capped, allocation::name());
+    let results = repeat::run(args, &mut metadata)?;
+    print!("{}", report::text(&results, &metadata));
+    if args.write {
+        report::write(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &results, &metadata)?;
     }
     if let Some(path) = &args.json {
-        let text = format!("{:#}\n", report::json(&bench));
-        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let value = serde_json::json!({ "metadata": metadata, "results": results });
+        std::fs::write(path, format!("{value:#}\n"))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
     }
     Ok(())
 }
 
+/// Measures for the process that started this one.
+fn measure_for(args: &Args, path: &Path) -> Result<(), String> {
+    let results = measure(args)?.results;
+    let value = serde_json::to_vec(&results).map_err(|error| error.to_string())?;
+    std::fs::write(path, value).map_err(|error| format!("{}: {error}", path.display()))
+}
+
 fn main() -> ExitCode {
-    match parse() {
-        #[cfg(target_os = "linux")]
-        Ok(Some(Args { role: Some(Role::Server(word)), .. })) => loopback::servers::serve(&word),
-        #[cfg(target_os = "linux")]
-        Ok(Some(Args { role: Some(Role::Client(word, url)), .. })) => loopback::clients::connect(&word, &url),
-        Ok(Some(args)) => match run(&args) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("wireloom-bench: {error}");
-                ExitCode::FAILURE
-            }
-        },
-        Ok(None) => {
-            print!("{}", usage());
-            ExitCode::SUCCESS
+    let outcome = match args::parse() {
+        Ok(Command::Help) => {
+            print!("{}", args::usage());
+            return ExitCode::SUCCESS;
         }
+        #[cfg(target_os = "linux")]
+        Ok(Command::Serve(name)) => return loopback::servers::serve(&name),
+        #[cfg(target_os = "linux")]
+        Ok(Command::Connect(name, url)) => return loopback::clients::connect(&name, &url),
+        Ok(Command::MeasureFor(args, path)) => measure_for(&args, &path),
+        Ok(Command::Run(args)) => run(&args),
         Err(error) => {
-            eprint!("wireloom-bench: {error}\n\n{}", usage());
-            ExitCode::from(2)
+            eprint!("wireloom-bench: {error}\n\n{}", args::usage());
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("wireloom-bench: {error}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -2,20 +2,19 @@
 //! whatever is written. Reading costs the one copy that the kernel would make; writing costs nothing unless it is being
 //! checked, so that a library's own copies are all that counts.
 
-use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The most that one read gives.
 pub(crate) const READ_LEN_MAX: usize = 64 * 1024;
 
-/// The read buffer of everyone whose buffer is ours to choose and who gains from a small one: it stays in the first level
-/// of cache. (tokio-websockets and fastwebsockets begin with 8 KiB, nago-wss takes 16 KiB.)
+/// The read buffer of the contestants whose buffer the application chooses and who gain from a small one: it stays in the first
+/// level of cache. (tokio-websockets and fastwebsockets begin with 8 KiB, nago-wss takes 16 KiB.)
 pub(crate) const READ_BUFFER_LEN: usize = 16 * 1024;
 
 /// The bytes that the peer sends, over and over.
@@ -32,7 +31,7 @@ impl Feed {
         Self { bytes, at: 0 }
     }
 
-    /// What one read of at most `len` bytes gives; never empty unless `len` is 0.
+    /// The bytes of one read of at most `len` bytes; never empty unless `len` is 0.
     #[inline]
     pub(crate) fn next(&mut self, len: usize) -> &[u8] {
         let start = self.at;
@@ -41,7 +40,7 @@ impl Feed {
         &self.bytes[start..end]
     }
 
-    /// Plays `recv`: copies into `buf` and says how much.
+    /// Plays `recv`: copies into `buf` and returns the length.
     #[inline]
     pub(crate) fn recv(&mut self, buf: &mut [u8]) -> usize {
         let next = self.next(buf.len());
@@ -52,29 +51,29 @@ impl Feed {
 
 /// Where written bytes go: nowhere, or, while capturing, into a buffer.
 #[derive(Clone, Default)]
-pub(crate) struct Outbox(Rc<OutboxState>);
+pub(crate) struct Outbox(Arc<OutboxState>);
 
 #[derive(Default)]
 struct OutboxState {
-    capturing: Cell<bool>,
-    captured: RefCell<Vec<u8>>,
+    capturing: AtomicBool,
+    captured: Mutex<Vec<u8>>,
 }
 
 impl Outbox {
     /// Everything that `work` writes.
     pub(crate) fn capture(&self, work: impl FnOnce()) -> Vec<u8> {
-        self.0.capturing.set(true);
+        self.0.capturing.store(true, Relaxed);
         work();
-        self.0.capturing.set(false);
-        self.0.captured.take()
+        self.0.capturing.store(false, Relaxed);
+        std::mem::take(&mut self.0.captured.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Plays `send`.
     #[inline]
     pub(crate) fn send(&self, bytes: &[u8]) -> usize {
         std::hint::black_box(bytes);
-        if self.0.capturing.get() {
-            self.0.captured.borrow_mut().extend_from_slice(bytes);
+        if self.0.capturing.load(Relaxed) {
+            self.0.captured.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
         }
         bytes.len()
     }

@@ -1,5 +1,5 @@
-//! Wireloom's HTTP/2, driven as its driver would: what one end transmits is lent to the other, event by event, all limits
-//! and validation on. Only the number of streams at a time is raised.
+//! Wireloom's HTTP/2, driven as its driver would: the output of one end is the input of the other, with all limits and validation.
+//! Only the number of concurrent streams is raised.
 
 use crate::exchange::{Exchange, Fields, Pair, Totals, WINDOW};
 use bytes::Bytes;
@@ -11,18 +11,18 @@ use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 /// Time is an argument: it goes on as it would on a link of 8 Gbit/s.
 const BYTE_TIME: Duration = Duration::from_nanos(1);
 
-/// What one end has heard.
+/// What one end has received.
 #[derive(Default)]
-struct Heard {
+struct Received {
     totals: Totals,
-    /// Requests that wait for their answer: the server's.
+    /// Requests without a response: the server's.
     waiting: Vec<StreamKey>,
     /// Responses that are complete: the client's.
     complete: usize,
 }
 
-impl Heard {
-    fn hear(&mut self, event: &Event<'_>) {
+impl Received {
+    fn handle(&mut self, event: &Event<'_>) {
         match event {
             Event::Request { stream, fields, .. } => {
                 self.fields(fields);
@@ -50,7 +50,7 @@ impl Heard {
 struct End {
     connection: Connection,
     now: Duration,
-    heard: Heard,
+    received: Received,
 }
 
 impl End {
@@ -61,11 +61,11 @@ impl End {
         config.stream_window_max = WINDOW;
         config.connection_window = WINDOW;
         let connection = Connection::new(role, config).expect("settings in range");
-        Self { connection, now: Duration::ZERO, heard: Heard::default() }
+        Self { connection, now: Duration::ZERO, received: Received::default() }
     }
 
-    /// Takes input and says how much; less than all only while output waits.
-    fn take(&mut self, input: &[u8]) -> usize {
+    /// Handles input and returns how much; less than all only while output waits.
+    fn handle_input(&mut self, input: &[u8]) -> usize {
         self.now += BYTE_TIME * input.len() as u32;
         let mut at = 0;
         loop {
@@ -73,13 +73,13 @@ impl End {
                 self.connection.handle_input(self.now, &input[at..]).expect("an honest peer");
             at += taken;
             match event {
-                Some(event) => self.heard.hear(&event),
+                Some(event) => self.received.handle(&event),
                 None => return at,
             }
         }
     }
 
-    /// Gives the other end what this one has to send; `false` if that was nothing, or nothing was taken.
+    /// Passes this end's output to the other; `false` if there was none, or none was handled.
     fn pump(&mut self, to: &mut Self) -> bool {
         let mut any = false;
         loop {
@@ -87,9 +87,9 @@ impl End {
             let filled = self.connection.poll_transmit(&mut slices);
             let mut written = 0;
             for slice in &slices[..filled] {
-                let taken = to.take(slice);
-                written += taken;
-                if taken < slice.len() {
+                let handled = to.handle_input(slice);
+                written += handled;
+                if handled < slice.len() {
                     break;
                 }
             }
@@ -102,8 +102,49 @@ impl End {
     }
 }
 
-/// A client and a server.
-pub(crate) struct Connections {
+/// A pipe that output is copied into and read out of, as a stream of bytes between two tasks needs.
+struct Pipe {
+    bytes: Vec<u8>,
+    /// The reader's buffer, as long as that of the `h2` crate at first.
+    buffer: Box<[u8]>,
+}
+
+impl Pipe {
+    fn new() -> Self {
+        Self { bytes: Vec::new(), buffer: vec![0; 8 << 10].into() }
+    }
+
+    /// As [`End::pump`], with both copies.
+    fn pump(&mut self, from: &mut End, to: &mut End) -> bool {
+        let mut any = false;
+        loop {
+            let mut slices = [&[][..]; 16];
+            let filled = from.connection.poll_transmit(&mut slices);
+            let before = self.bytes.len();
+            slices[..filled].iter().for_each(|slice| self.bytes.extend_from_slice(slice));
+            from.connection.transmitted(self.bytes.len() - before);
+            let mut at = 0;
+            while at < self.bytes.len() {
+                let len = self.buffer.len().min(self.bytes.len() - at);
+                self.buffer[..len].copy_from_slice(&self.bytes[at..at + len]);
+                let handled = to.handle_input(&self.buffer[..len]);
+                at += handled;
+                if handled < len {
+                    break;
+                }
+            }
+            self.bytes.drain(..at);
+            if at == 0 {
+                return any;
+            }
+            any = true;
+        }
+    }
+}
+
+/// A client and a server, joined without a copy, or by a pipe.
+pub(crate) struct Connections<const PIPED: bool = false> {
+    pipe: Pipe,
     requests: Vec<FieldList>,
     response: FieldList,
     pieces: Vec<Bytes>,
@@ -116,7 +157,21 @@ fn list(fields: &Fields) -> FieldList {
     fields.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes())).collect()
 }
 
-impl Connections {
+impl<const PIPED: bool> Connections<PIPED> {
+    fn pump_to_server(&mut self) -> bool {
+        match PIPED {
+            true => self.pipe.pump(&mut self.client, &mut self.server),
+            false => self.client.pump(&mut self.server),
+        }
+    }
+
+    fn pump_to_client(&mut self) -> bool {
+        match PIPED {
+            true => self.pipe.pump(&mut self.server, &mut self.client),
+            false => self.server.pump(&mut self.client),
+        }
+    }
+
     fn request(&mut self) {
         let fields = &self.requests[self.sent % self.requests.len()];
         self.client.connection.send_request(fields, true).expect("a request may be sent");
@@ -125,7 +180,7 @@ impl Connections {
 
     fn respond(&mut self) {
         let connection = &mut self.server.connection;
-        for stream in self.server.heard.waiting.drain(..) {
+        for stream in self.server.received.waiting.drain(..) {
             connection.send_response(stream, &self.response, false).expect("a response may be sent");
             let last = self.pieces.len() - 1;
             for (at, piece) in self.pieces.iter().enumerate() {
@@ -135,31 +190,32 @@ impl Connections {
     }
 }
 
-impl Pair for Connections {
+impl<const PIPED: bool> Pair for Connections<PIPED> {
     fn open(exchange: &Arc<Exchange>) -> Self {
-        let (mut client, mut server) = (End::new(Role::Client), End::new(Role::Server));
-        while client.pump(&mut server) | server.pump(&mut client) {}
-        Self {
+        let mut connections = Self {
+            pipe: Pipe::new(),
             requests: exchange.requests.iter().map(list).collect(),
             response: list(&exchange.response),
             pieces: exchange.pieces.clone(),
-            client,
-            server,
+            client: End::new(Role::Client),
+            server: End::new(Role::Server),
             sent: 0,
-        }
+        };
+        while connections.pump_to_server() | connections.pump_to_client() {}
+        connections
     }
 
     fn run(&mut self, streams: usize, concurrent: usize) {
-        let last = self.client.heard.complete + streams;
+        let last = self.client.received.complete + streams;
         let mut left = streams;
-        while self.client.heard.complete < last {
-            while left > 0 && last - self.client.heard.complete - left < concurrent {
+        while self.client.received.complete < last {
+            while left > 0 && last - self.client.received.complete - left < concurrent {
                 self.request();
                 left -= 1;
             }
-            self.client.pump(&mut self.server);
+            self.pump_to_server();
             self.respond();
-            self.server.pump(&mut self.client);
+            self.pump_to_client();
         }
     }
 
@@ -167,16 +223,16 @@ impl Pair for Connections {
         for _ in 0..streams {
             self.request();
         }
-        while self.client.pump(&mut self.server) | self.server.pump(&mut self.client) {}
-        assert_eq!(self.server.heard.waiting.len(), streams);
-        self.server.heard.waiting = Vec::new();
+        while self.pump_to_server() | self.pump_to_client() {}
+        assert_eq!(self.server.received.waiting.len(), streams);
+        self.server.received.waiting = Vec::new();
     }
 
     fn receive(&mut self, bytes: &[u8]) {
-        assert_eq!(self.client.take(bytes), bytes.len());
+        assert_eq!(self.client.handle_input(bytes), bytes.len());
     }
 
     fn totals(&self) -> Totals {
-        self.client.heard.totals + self.server.heard.totals
+        self.client.received.totals + self.server.received.totals
     }
 }

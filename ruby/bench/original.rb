@@ -15,6 +15,11 @@ module Bench
 
     attr_reader :feature
 
+    # The name of the gem.
+    def name
+      @gem
+    end
+
     def initialize(feature, gem:, oldest:, needs: [])
       @feature = feature
       @gem = gem

@@ -3,14 +3,50 @@
 require "open3"
 require "rbconfig"
 require_relative "row"
+require_relative "statistics"
 
 module Bench
-  # The contestants of a row, each in a process of its own, turn by turn. Of several rounds the median counts.
+  # The contestants of a row, each in a process of its own, turn by turn. A ratio is taken between two processes of the same
+  # round, so that a machine that slows down strikes both.
   class Race
-    Result = Struct.new(:row, :version, :original, :replacement, :original_objects, :objects, keyword_init: true) do
-      # How many times as fast the replacement is; nil without an original.
+    Result = Struct.new(:row, :version, :originals, :replacements, keyword_init: true) do
+      # The figures of the rounds: CPU seconds (or bytes) each, and objects each.
+      def original
+        Statistics.median(originals.map(&:first)) unless originals.empty?
+      end
+
+      def replacement
+        Statistics.median(replacements.map(&:first))
+      end
+
+      def original_objects
+        Statistics.median(originals.map(&:last)) unless originals.empty?
+      end
+
+      def objects
+        Statistics.median(replacements.map(&:last))
+      end
+
+      # How many times as fast the replacement is, round by round; empty without an original.
+      def ratios
+        return [] unless row.measure == :time
+
+        originals.zip(replacements).map { |original, replacement| original.first.fdiv(replacement.first) }
+      end
+
       def ratio
-        original.fdiv(replacement) if original && row.measure == :time
+        Statistics.median(ratios) unless ratios.empty?
+      end
+
+      # The confidence interval of the ratio.
+      def interval
+        Statistics.interval(ratios) unless ratios.empty?
+      end
+
+      # Whether the interval lies on one side of 1.
+      def difference?
+        low, high = interval
+        low > 1 || high < 1
       end
 
       # Whether the bar is reached; nil where none is set or nothing can tell.
@@ -30,13 +66,13 @@ module Bench
       version = ORIGINALS.fetch(row.gem).version
       originals = []
       replacements = []
-      @rounds.times do
-        originals << contest(row, "original") if version
-        replacements << contest(row, "replacement")
+      @rounds.times do |round|
+        contestants = [(["original", originals] if version), ["replacement", replacements]].compact
+        # Every other round runs backwards.
+        contestants.reverse! if round.odd?
+        contestants.each { |name, figures| figures << contest(row, name) }
       end
-      original, original_objects = medians(originals)
-      replacement, objects = medians(replacements)
-      Result.new(row:, version:, original:, original_objects:, replacement:, objects:)
+      Result.new(row:, version:, originals:, replacements:)
     end
 
     private
@@ -48,10 +84,6 @@ module Bench
       raise "#{row.label}: #{who} failed\n#{err}" unless status.success?
 
       out.split.map { |figure| Float(figure) }
-    end
-
-    def medians(figures)
-      figures.transpose.map { |column| column.sort[column.size / 2] }
     end
   end
 end

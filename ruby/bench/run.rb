@@ -1,17 +1,51 @@
 # frozen_string_literal: true
 
 # `ruby bench/run.rb [--smoke] [--rounds N] [--markdown] [WORD…]`: races the replacements against the originals, all rows or
-# those whose names contain one of the words. CPU time; the median of the rounds. --smoke does everything once with little
+# those whose names contain one of the words. CPU time; the median of the rounds, and the
+# ratio with its confidence interval. --smoke does everything once with little
 # input, to see that it runs. Ends with 1 when a bar is missed.
+#
+# The output begins with the machine, its load and the data, and ends with the originals that are missing and the way to get them.
+require "etc"
 require "optparse"
 require_relative "race"
+require_relative "stories"
+require_relative "traffic"
 
 module Bench
-  # What was found, a line each.
+  # Where and with what a run was made.
+  module Setting
+    module_function
+
+    def lines
+      ["Date: #{Time.now.utc.strftime("%Y-%m-%d")}; commit #{commit}",
+       "Machine: #{cpu}, #{Etc.nprocessors} cores; load #{load}",
+       "System: #{Etc.uname[:sysname]} #{Etc.uname[:release]}; #{RUBY_DESCRIPTION}",
+       "HPACK: #{Stories.name}; firehose: #{Traffic.source}"]
+    end
+
+    def commit
+      `git -C #{__dir__} rev-parse --short=10 HEAD 2>&1`.then { |out| $?.success? ? out.strip : "unknown" }
+    end
+
+    def cpu
+      File.read("/proc/cpuinfo")[/^model name\s*: (.*)$/, 1] || RbConfig::CONFIG["host_cpu"]
+    rescue Errno::ENOENT
+      RbConfig::CONFIG["host_cpu"]
+    end
+
+    def load
+      File.read("/proc/loadavg").split.first
+    rescue Errno::ENOENT
+      "unknown"
+    end
+  end
+
+  # The results, a line each.
   class Report
     def initialize(markdown)
       @markdown = markdown
-      @heads = ["workload", "original", "wireloom", "ratio", "wanted", "objects, original / wireloom"]
+      @heads = ["workload", "original", "wireloom", "ratio [95 % interval]", "wanted", "objects, original / wireloom"]
       line(@heads)
       line(@heads.map { "---" }) if markdown
     end
@@ -19,9 +53,8 @@ module Bench
     def add(result)
       row = result.row
       original = result.original ? "#{amount(row, result.original)} (#{result.version})" : "–"
-      ratio = result.ratio ? format("%.1f×", result.ratio) : "–"
       objects = [result.original_objects, result.objects].map { |count| count ? format("%.1f", count) : "–" }.join(" / ")
-      line([label(row), original, replacement(result), ratio, bar(result), objects])
+      line([label(row), original, replacement(result), ratio(result), bar(result), objects])
     end
 
     private
@@ -29,6 +62,13 @@ module Bench
     # As the README has it, or by the name that selects it.
     def label(row)
       @markdown ? "#{row.gem.tr("_", "-")}: #{row.what}" : row.label
+    end
+
+    def ratio(result)
+      return "–" unless result.ratio
+
+      ratio = format("%.1f× [%.1f … %.1f]", result.ratio, *result.interval)
+      result.difference? ? ratio : "#{ratio}, no difference shown"
     end
 
     def replacement(result)
@@ -58,7 +98,7 @@ module Bench
     end
   end
 
-  options = { rounds: 5 }
+  options = { rounds: 7 }
   words = OptionParser.new do |parser|
     parser.on("--smoke") { options[:smoke] = true }
     parser.on("--rounds N", Integer) { |rounds| options[:rounds] = rounds }
@@ -67,8 +107,14 @@ module Bench
   rows = ROWS.select { |row| words.empty? || words.any? { |word| row.name.include?(word) } }
   abort "no row is called so; there are #{ROWS.map(&:name).join(", ")}" if rows.empty?
 
+  puts Setting.lines.map { |line| options[:markdown] ? "- #{line}" : line }, ""
   race = Race.new(rounds: options[:smoke] ? 1 : options[:rounds], smoke: options[:smoke])
   report = Report.new(options[:markdown])
   results = rows.map { |row| race.run(row).tap { |result| report.add(result) } }
+  rows.map(&:gem).uniq.each do |gem|
+    next if ORIGINALS.fetch(gem).version
+
+    puts "missing: #{ORIGINALS.fetch(gem).name}. `gem install #{ORIGINALS.fetch(gem).name}`, or `./test newest` on Debian"
+  end
   exit options[:smoke] || results.none? { |result| result.met? == false }
 end

@@ -4,7 +4,7 @@ require "json"
 
 module Bench
   # Lists of header fields, connection by connection: those of a folder of the hpack-test-case repository of the HTTP/2 Japan
-  # community, such as `nghttp2`, which HPACK_STORIES names in the environment; else made-up ones, for which no bar holds.
+  # community, such as `nghttp2`, which HPACK_STORIES names in the environment; else made-up ones, for which no bar is set.
   module Stories
     FOLDER = ENV["HPACK_STORIES"]
     PATHS = FOLDER ? Dir[File.join(FOLDER, "*.json")].sort.freeze : [].freeze
@@ -15,7 +15,7 @@ module Bench
 
     # What the rows are named by.
     def name
-      PATHS.empty? ? "made-up stories (no HPACK_STORIES)" : "the stories"
+      PATHS.empty? ? "made-up stories from fixed seeds" : "recorded stories (HPACK_STORIES)"
     end
 
     # A bar for the real ones.

@@ -51,6 +51,11 @@ module Bench
       Array.new(150) { random.bytes(2_000 + random.rand(7_000)) }
     end
 
+    # The name of the data.
+    def source
+      ENV["FIREHOSE"] ? "recorded events (FIREHOSE)" : "made-up events from a fixed seed"
+    end
+
     # Each event behind its length.
     def split(bytes)
       events = []

@@ -1,52 +1,116 @@
-//! The clients that consume a firehose, each as its authors would write it. They are this very program, told to connect; all
-//! count what they are handed, and say so at the end.
+//! The clients that consume a firehose, each as its documentation shows it. They are this very program, told to connect; all count
+//! the events that they are handed, some decode them, and they print the sums at the end.
 
+use crate::events::{self, Decoded};
 use fastwebsockets::{FragmentCollector, OpCode};
 use futures_util::StreamExt;
 use http_body_util::Empty;
 use hyper::header::{CONNECTION, HOST, UPGRADE};
 use std::error::Error;
+use std::fmt;
 use std::hint::black_box;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use tokio::net::TcpStream;
 use tokio::runtime::Builder;
 
-/// What was handed out.
-#[derive(Default)]
-struct Count {
-    events: u64,
-    bytes: u64,
+/// The work of a consumer for each event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Consumption {
+    /// It is handed the bytes.
+    Deliver,
+    /// It decodes them.
+    Decode,
 }
 
-impl Count {
+/// The sums over all events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub(crate) events: u64,
+    pub(crate) bytes: u64,
+    pub(crate) decoded: Decoded,
+}
+
+impl Sums {
+    /// After `times` times the same events.
+    pub(crate) fn times(self, times: u64) -> Self {
+        let Decoded { blocks, block_bytes, operations } = self.decoded;
+        let decoded = Decoded {
+            blocks: blocks * times,
+            block_bytes: block_bytes * times,
+            operations: operations * times,
+        };
+        Self { events: self.events * times, bytes: self.bytes * times, decoded }
+    }
+}
+
+impl fmt::Display for Sums {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { events, bytes, decoded: Decoded { blocks, block_bytes, operations } } = self;
+        write!(
+            f,
+            "{events} events, {bytes} bytes, {blocks} blocks of {block_bytes} bytes, {operations} operations"
+        )
+    }
+}
+
+/// Consumes events.
+struct Consumer {
+    consumption: Consumption,
+    sums: Sums,
+}
+
+impl Consumer {
     #[inline]
-    fn add(&mut self, event: &[u8]) {
-        self.events += 1;
-        self.bytes += black_box(event).len() as u64;
+    async fn consume(&mut self, event: &[u8]) -> Result<(), String> {
+        self.sums.events += 1;
+        self.sums.bytes += black_box(event).len() as u64;
+        match self.consumption {
+            Consumption::Deliver => Ok(()),
+            Consumption::Decode => events::decode(event, &mut self.sums.decoded).await,
+        }
     }
 }
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// Is the client of this name until the server closes.
+/// The word that asks for a client: its name, and `+decode` or `+http2` behind it.
+pub(crate) fn word(name: &str, consumption: Consumption, is_http2: bool) -> String {
+    let decode = if consumption == Consumption::Decode { "+decode" } else { "" };
+    let http2 = if is_http2 { "+http2" } else { "" };
+    format!("{name}{decode}{http2}")
+}
+
+/// Is the client that `word` asks for until the server closes.
 pub(crate) fn connect(word: &str, url: &str) -> ExitCode {
-    let mut count = Count::default();
+    let mut parts = word.split('+');
+    let name = parts.next().unwrap_or_default();
+    let (mut consumption, mut is_http2) = (Consumption::Deliver, false);
+    for part in parts {
+        match part {
+            "decode" => consumption = Consumption::Decode,
+            _ => is_http2 = true,
+        }
+    }
+    let sums = Sums { events: 0, bytes: 0, decoded: Decoded::default() };
+    let mut consumer = Consumer { consumption, sums };
     let runtime = Builder::new_current_thread().enable_all().build();
     let outcome = runtime.map_err(Into::into).and_then(|runtime| {
         runtime.block_on(async {
-            match word {
-                "wireloom" => wireloom(url, &mut count).await,
-                "tokio-tungstenite" => tungstenite(url, &mut count).await,
-                "fastwebsockets" => fastwebsockets(url, &mut count).await,
-                "tokio-websockets" => tokio_websockets(url, &mut count).await,
-                _ => Err("no client is called so".into()),
+            match (name, is_http2) {
+                ("wireloom", _) => wireloom(url, is_http2, &mut consumer).await,
+                ("yawc", _) => yawc(url, is_http2, &mut consumer).await,
+                ("sockudo-ws", _) => sockudo_ws(url, is_http2, &mut consumer).await,
+                ("tokio-tungstenite", false) => tungstenite(url, &mut consumer).await,
+                ("fastwebsockets", false) => fastwebsockets(url, &mut consumer).await,
+                ("tokio-websockets", false) => tokio_websockets(url, &mut consumer).await,
+                _ => Err("no client has this name".into()),
             }
         })
     });
     match outcome {
         Ok(()) => {
-            println!("{} events, {} bytes", count.events, count.bytes);
+            println!("{}", consumer.sums);
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -56,37 +120,87 @@ pub(crate) fn connect(word: &str, url: &str) -> ExitCode {
     }
 }
 
-async fn wireloom(url: &str, count: &mut Count) -> Outcome {
-    let mut socket = wireloom::connect(url).await?;
+async fn wireloom(url: &str, is_http2: bool, consumer: &mut Consumer) -> Outcome {
+    let mut socket = wireloom::Connector::new().http2(is_http2).connect(url).await?;
     while let Some(message) = socket.recv().await? {
-        count.add(message.as_bytes());
+        consumer.consume(message.as_bytes()).await?;
     }
     Ok(())
 }
 
-async fn tungstenite(url: &str, count: &mut Count) -> Outcome {
+async fn tungstenite(url: &str, consumer: &mut Consumer) -> Outcome {
     let (mut socket, _) = tokio_tungstenite::connect_async(url).await?;
     while let Some(message) = socket.next().await {
         let message = message?;
         if message.is_binary() {
-            count.add(&message.into_data());
+            consumer.consume(&message.into_data()).await?;
         }
     }
     Ok(())
 }
 
-async fn tokio_websockets(url: &str, count: &mut Count) -> Outcome {
+async fn tokio_websockets(url: &str, consumer: &mut Consumer) -> Outcome {
     let (mut socket, _) = tokio_websockets::ClientBuilder::new().uri(url)?.connect().await?;
     while let Some(message) = socket.next().await {
         let message = message?;
         if message.is_binary() {
-            count.add(message.as_payload());
+            consumer.consume(message.as_payload()).await?;
         }
     }
     Ok(())
 }
 
-/// hyper runs what it is given on tokio.
+async fn yawc(url: &str, is_http2: bool, consumer: &mut Consumer) -> Outcome {
+    use yawc::{HttpVersion, Options, WebSocket};
+    let version = if is_http2 { HttpVersion::Http2 } else { HttpVersion::Http1 };
+    let options = Options::default().without_compression();
+    let connecting = WebSocket::connect(url.parse()?).with_options(options).http_version(version);
+    let mut socket = connecting.await?;
+    // Its stream ends where others have an error.
+    while let Some(frame) = socket.next().await {
+        if frame.opcode() == yawc::OpCode::Binary {
+            consumer.consume(frame.payload()).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn sockudo_ws(url: &str, is_http2: bool, consumer: &mut Consumer) -> Outcome {
+    use sockudo_ws::client::WebSocketClient;
+    use sockudo_ws::{Config, Http1, Http2, Message};
+    let uri: hyper::Uri = url.parse()?;
+    let host = uri.authority().ok_or("a URL without a host")?.as_str();
+    let stream = TcpStream::connect(host).await?;
+    stream.set_nodelay(true)?;
+    // No timers: the others have none.
+    let config = Config::builder().auto_ping(false).idle_timeout(0).build();
+    macro_rules! consume {
+        ($socket:ident) => {
+            while let Some(message) = $socket.next().await {
+                match message? {
+                    Message::Binary(event) => consumer.consume(&event).await?,
+                    Message::Close(_) => break,
+                    _ => {}
+                }
+            }
+        };
+    }
+    if is_http2 {
+        let client = WebSocketClient::<Http2>::new(config);
+        let mut socket = client.connect(stream, &url.replace("ws://", "http://"), None).await?;
+        consume!(socket);
+        // It answers a Close when it is read on.
+        while socket.next().await.is_some_and(|message| message.is_ok()) {}
+    } else {
+        let client = WebSocketClient::<Http1>::new(config);
+        let (mut socket, _) = client.connect(stream, host, uri.path(), None).await?;
+        consume!(socket);
+        while socket.next().await.is_some_and(|message| message.is_ok()) {}
+    }
+    Ok(())
+}
+
+/// Runs hyper's futures on tokio.
 struct Spawn;
 
 impl<F> hyper::rt::Executor<F> for Spawn
@@ -98,7 +212,7 @@ where
     }
 }
 
-async fn fastwebsockets(url: &str, count: &mut Count) -> Outcome {
+async fn fastwebsockets(url: &str, consumer: &mut Consumer) -> Outcome {
     let uri: hyper::Uri = url.parse()?;
     let host = uri.authority().ok_or("a URL without a host")?.as_str();
     let stream = TcpStream::connect(host).await?;
@@ -115,7 +229,7 @@ async fn fastwebsockets(url: &str, count: &mut Count) -> Outcome {
     loop {
         let frame = socket.read_frame().await?;
         match frame.opcode {
-            OpCode::Binary => count.add(&frame.payload),
+            OpCode::Binary => consumer.consume(&frame.payload).await?,
             OpCode::Close => return Ok(()),
             _ => {}
         }

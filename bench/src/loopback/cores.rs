@@ -1,4 +1,4 @@
-//! Which core runs what: the one that is measured has a core to itself, as far as the machine has two.
+//! The core of each process: the one that is measured has a core to itself, where the machine has two.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -7,9 +7,9 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub(crate) struct Cores {
     /// Those that this process may use.
     allowed: CpuSet,
-    /// Where what is measured runs.
+    /// The core of the measured process.
     measured: CpuSet,
-    /// Where this thread runs, which loads it.
+    /// The core of this thread, which loads it.
     load: CpuSet,
 }
 
@@ -24,7 +24,7 @@ impl Cores {
         cores
     }
 
-    /// All cores for the measured, and for this thread among them: for what wants more than one.
+    /// All cores for both: for servers with several threads.
     pub(crate) fn share() -> Self {
         let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
         Self { measured: allowed, load: allowed, allowed }
@@ -35,7 +35,7 @@ impl Cores {
         sched_getaffinity(None).map_or(1, |allowed| allowed.count() as usize)
     }
 
-    /// What `work` starts runs on the core of the measured: affinity is inherited.
+    /// Processes that `work` starts run on the measured core: affinity is inherited.
     pub(crate) fn on_measured<T>(&self, work: impl FnOnce() -> T) -> T {
         pin(&self.measured);
         let done = work();

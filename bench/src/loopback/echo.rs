@@ -1,4 +1,4 @@
-//! The generator of echoes: one thread, one epoll, frames that were built before, and answers held against what they must be.
+//! The generator of echoes: one thread, one epoll, frames that were built before, and every answer compared with its message.
 
 use super::opening;
 use super::servers::Dialect;
@@ -9,24 +9,24 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// What is read at once: more than a socket holds by default.
+/// The read buffer: more than a socket holds by default.
 const READ_LEN_MAX: usize = 256 << 10;
-/// From here on only the ends of what was read are looked at in timed runs, so that the generator stays the faster one.
+/// From this length on, timed runs compare only the ends of each read, so that the generator stays the faster one.
 const LARGE: usize = 8 << 10;
 
-/// Who sends what, how much of it at once.
+/// The load on a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) payload_len: usize,
     pub(crate) connections: usize,
-    /// Messages on their way on each connection.
+    /// Messages in flight on each connection.
     pub(crate) depth: usize,
 }
 
 /// When a run ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
-    /// So many messages on each connection.
+    /// After this many messages on each connection.
     Messages(u64),
     Time(Duration),
 }
@@ -44,7 +44,7 @@ impl Ring {
         Self { bytes, len }
     }
 
-    /// What stands at this place of the endless stream, at most up to `end`.
+    /// The bytes at this place of the endless stream, at most up to `end`.
     pub(super) fn at(&self, place: u64, end: u64) -> &[u8] {
         let from = (place % self.len) as usize;
         let len = usize::try_from(end - place).unwrap_or(usize::MAX).min(self.bytes.len() - from);
@@ -58,7 +58,7 @@ struct Connection {
     sent: u64,
     allowed: u64,
     received: u64,
-    /// It could not take all: told when it can.
+    /// The socket is full; epoll reports when it is writable.
     blocked: bool,
 }
 
@@ -188,7 +188,7 @@ impl Echo {
         Ok(connection.received / self.answer_len - before / self.answer_len)
     }
 
-    /// Sends so many messages more, and what is left of those before, as far as the socket takes it.
+    /// Sends `more` messages and the rest of those before, until the socket is full.
     fn send(&mut self, index: usize, more: u64) -> Result<(), String> {
         let connection = &mut self.connections[index];
         connection.allowed += more * self.frame_len;
@@ -210,7 +210,7 @@ impl Echo {
     }
 }
 
-/// Whether `data` is what stands at this place of the stream.
+/// Whether `data` are the bytes at this place of the stream.
 pub(super) fn matches(ring: &Ring, mut place: u64, mut data: &[u8]) -> bool {
     while !data.is_empty() {
         let expected = ring.at(place, place + data.len() as u64);

@@ -1,5 +1,7 @@
-//! A server that pours events into one client and learns, by a ping behind them, when it has read them all.
+//! A server that sends events to one client, over HTTP/1.1 or HTTP/2, and learns from the answer to a ping behind them that all
+//! have been read.
 
+use super::tunnel::Tunnel;
 use bytes::Bytes;
 use rustix::event::{self, PollFd, PollFlags};
 use rustix::time::Timespec;
@@ -9,147 +11,180 @@ use std::time::{Duration, Instant};
 use wireloom_testing::frame::Frame;
 use wireloom_ws::handshake::accept_key;
 
-/// What has not come by then will not.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// A client that is silent for this long has failed.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What is poured.
+/// The events that are sent again and again.
 #[derive(Clone)]
 pub(crate) struct Events {
     /// One frame an event, back to back.
     frames: Bytes,
-    pub(crate) count: u64,
-    /// Bytes of the events alone.
-    pub(crate) bytes: u64,
+    count: u64,
 }
 
 impl Events {
     pub(crate) fn new<'a>(events: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let (mut frames, mut count, mut bytes) = (Vec::new(), 0, 0);
+        let (mut frames, mut count) = (Vec::new(), 0);
         for event in events {
             Frame::binary(event).write(&mut frames);
             count += 1;
-            bytes += event.len() as u64;
         }
-        Self { frames: frames.into(), count, bytes }
+        Self { frames: frames.into(), count }
     }
 }
 
-/// Where a client is awaited.
-pub(crate) struct Spring {
+/// What carries the WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Http1,
+    Http2,
+}
+
+/// A listener for one client.
+pub(crate) struct Listener {
     listener: TcpListener,
 }
 
-impl Spring {
+impl Listener {
     /// # Errors
-    /// There is no listening here.
+    /// The operating system refuses.
     pub(crate) fn new() -> Result<Self, String> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(said)?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(message)?;
         Ok(Self { listener })
     }
 
     /// # Errors
-    /// The operating system does not say.
+    /// The operating system does not tell.
     pub(crate) fn address(&self) -> Result<SocketAddr, String> {
-        self.listener.local_addr().map_err(said)
+        self.listener.local_addr().map_err(message)
     }
 
-    /// The client that comes, behind its handshake; `is_coming` says whether one still may.
+    /// The client, after its handshake; `is_running` tells whether its process still runs.
     ///
     /// # Errors
-    /// None comes, or it asks for something else.
-    pub(crate) fn accept(&self, mut is_coming: impl FnMut() -> bool) -> Result<Firehose, String> {
+    /// None connects, or it asks for something else.
+    pub(crate) fn accept(
+        &self,
+        carrier: Carrier,
+        mut is_running: impl FnMut() -> bool,
+    ) -> Result<Firehose, String> {
         let start = Instant::now();
         let tick = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         while event::poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&tick)) == Ok(0) {
-            if start.elapsed() > PATIENCE || !is_coming() {
+            if start.elapsed() > TIMEOUT || !is_running() {
                 return Err("did not connect".into());
             }
         }
-        let (stream, _) = self.listener.accept().map_err(said)?;
-        stream.set_nodelay(true).map_err(said)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(said)?;
-        let mut reader = BufReader::new(stream);
-        let mut key = None;
-        loop {
-            let mut line = String::new();
-            if reader.read_line(&mut line).map_err(said)? == 0 {
-                return Err("closed during the handshake".into());
-            }
-            let Some((name, value)) = line.split_once(':') else {
-                match line.trim() {
-                    "" => break,
-                    _ => continue,
-                }
-            };
-            if name.eq_ignore_ascii_case("sec-websocket-key") {
-                key = Some(accept_key(value.trim().as_bytes()));
-            }
-        }
-        let key = key.ok_or("no key in the handshake")?;
-        let mut firehose = Firehose { reader, poured: 0 };
-        let answer = format!(
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-            Sec-WebSocket-Accept: {}\r\n\r\n",
-            String::from_utf8_lossy(&key)
-        );
-        firehose.write(answer.as_bytes())?;
-        Ok(firehose)
+        let (stream, _) = self.listener.accept().map_err(message)?;
+        stream.set_nodelay(true).map_err(message)?;
+        stream.set_read_timeout(Some(TIMEOUT)).map_err(message)?;
+        let link = match carrier {
+            Carrier::Http1 => Link::Http1(upgrade(stream)?),
+            Carrier::Http2 => Link::Http2(Tunnel::accept(stream).map_err(message)?),
+        };
+        Ok(Firehose { link, sent: 0 })
     }
+}
+
+/// The opening handshake over HTTP/1.1.
+fn upgrade(stream: TcpStream) -> Result<BufReader<TcpStream>, String> {
+    let mut reader = BufReader::new(stream);
+    let mut key = None;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).map_err(message)? == 0 {
+            return Err("closed during the handshake".into());
+        }
+        let Some((name, value)) = line.split_once(':') else {
+            match line.trim() {
+                "" => break,
+                _ => continue,
+            }
+        };
+        if name.eq_ignore_ascii_case("sec-websocket-key") {
+            key = Some(accept_key(value.trim().as_bytes()));
+        }
+    }
+    let key = key.ok_or("no key in the handshake")?;
+    let answer = format!(
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Accept: {}\r\n\r\n",
+        String::from_utf8_lossy(&key)
+    );
+    reader.get_mut().write_all(answer.as_bytes()).map_err(message)?;
+    Ok(reader)
+}
+
+/// The bytes of the WebSocket.
+enum Link {
+    Http1(BufReader<TcpStream>),
+    Http2(Tunnel),
 }
 
 /// A connection to one client.
 pub(crate) struct Firehose {
-    reader: BufReader<TcpStream>,
-    /// How often the events went out.
-    pub(crate) poured: u64,
+    link: Link,
+    /// How often the events were sent.
+    sent: u64,
 }
 
 impl Firehose {
-    /// Pours all events again and again for so long, once at least, and waits until they have been read. Returns their number.
+    /// Sends all events again and again for `time`, once at least, and waits until they have been read. Returns their number.
     ///
     /// # Errors
     /// The client is gone, or does not answer the ping.
-    pub(crate) fn pour(&mut self, events: &Events, time: Duration) -> Result<u64, String> {
+    pub(crate) fn send(&mut self, events: &Events, time: Duration) -> Result<u64, String> {
         let (start, mut times) = (Instant::now(), 0);
         while times == 0 || start.elapsed() < time {
             self.write(&events.frames)?;
             times += 1;
         }
-        self.poured += times;
+        self.sent += times;
         let mut ping = Vec::new();
-        let mark = self.poured.to_be_bytes();
+        let mark = self.sent.to_be_bytes();
         Frame::ping(mark).write(&mut ping);
         self.write(&ping)?;
         while self.control()? != (10, mark.to_vec()) {}
         Ok(times * events.count)
     }
 
-    /// Closes, and waits for the client's answer.
+    /// Closes, waits for the client's answer, and returns how often the events were sent.
     ///
     /// # Errors
-    /// It gives none.
+    /// The Close cannot be sent.
     pub(crate) fn close(mut self) -> Result<u64, String> {
         let mut close = Vec::new();
         Frame::close(1000, "").write(&mut close);
         self.write(&close)?;
-        while self.control()?.0 != 8 {}
-        Ok(self.poured)
+        // Some clients end the connection instead. The sums that they print tell whether they read everything.
+        while self.control().is_ok_and(|(opcode, _)| opcode != 8) {}
+        Ok(self.sent)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.reader.get_mut().write_all(bytes).map_err(said)
+        match &mut self.link {
+            Link::Http1(reader) => reader.get_mut().write_all(bytes).map_err(message),
+            Link::Http2(tunnel) => tunnel.write_all(bytes).map_err(message),
+        }
+    }
+
+    fn read_exact(&mut self, into: &mut [u8]) -> Result<(), String> {
+        match &mut self.link {
+            Link::Http1(reader) => reader.read_exact(into).map_err(message),
+            Link::Http2(tunnel) => tunnel.read_exact(into).map_err(message),
+        }
     }
 
     /// The next frame of the client: its opcode and its payload, unmasked. Consumers send nothing but control frames.
     fn control(&mut self) -> Result<(u8, Vec<u8>), String> {
         // RFC 6455 §5.2: at most 125 bytes, and from a client masked: two bytes, the key, the payload.
         let mut head = [0; 6];
-        self.reader.read_exact(&mut head).map_err(said)?;
+        self.read_exact(&mut head)?;
         if head[1] & 0x80 == 0 || head[1] & 0x7F > 125 {
             return Err("a frame that no consumer sends".into());
         }
         let mut payload = vec![0; usize::from(head[1] & 0x7F)];
-        self.reader.read_exact(&mut payload).map_err(said)?;
+        self.read_exact(&mut payload)?;
         for (index, byte) in payload.iter_mut().enumerate() {
             *byte ^= head[2 + index % 4];
         }
@@ -157,6 +192,6 @@ impl Firehose {
     }
 }
 
-fn said(error: std::io::Error) -> String {
+fn message(error: std::io::Error) -> String {
     error.to_string()
 }

@@ -1,5 +1,5 @@
-//! Servers and clients in processes of their own, measured over loopback: theirs on one core, what loads them on another.
-//! What runs in this process alone is timed by [`crate::measure`].
+//! Servers and clients in processes of their own, measured over loopback: theirs on one core, the load on another. Work within
+//! this process is timed by [`crate::race`].
 
 pub(crate) mod clients;
 pub(crate) mod cores;
@@ -9,4 +9,5 @@ pub(crate) mod opening;
 pub(crate) mod process;
 pub(crate) mod rounds;
 pub(crate) mod servers;
+mod tunnel;
 pub(crate) mod tunnels;

@@ -1,4 +1,4 @@
-//! Opening handshakes as the generator makes them: one when a connection is needed, or as many as a server can take.
+//! The generator's opening handshakes: one for a connection, or as many as a server can take.
 
 use rustix::event::epoll;
 use rustix::net::sockopt;
@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// RFC 6455 §1.3: the key of the example, and what it is answered with.
+/// RFC 6455 §1.3: the answer to the key of the example.
 const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
 fn request(address: SocketAddr) -> Vec<u8> {
@@ -61,7 +61,7 @@ pub(crate) fn connect(address: SocketAddr) -> Result<TcpStream, String> {
     Ok(stream)
 }
 
-/// Opens and cuts connections for `time`, so many at once, and counts those that were answered. Each is cut by a reset: the
+/// Opens and cuts connections for `time`, `at_once` at a time, and counts those that were answered. Each is cut by a reset: the
 /// ports of those that are closed in order would be used up within seconds.
 ///
 /// # Errors

@@ -1,30 +1,12 @@
-//! A process that is measured: started on its core, asked for its address, read from `/proc`, and ended when dropped.
+//! A process that is measured: started on its core, read from `/proc`, and ended when dropped.
 
 use super::cores::Cores;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
-use std::ops::Sub;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// What a process has used of a CPU since it began.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CpuTime {
-    /// In its own code and in the kernel, to the nanosecond.
-    pub(crate) total: Duration,
-    /// In its own code: the kernel's estimate by its ticks, in steps of 10 ms.
-    pub(crate) user: Duration,
-}
-
-impl Sub for CpuTime {
-    type Output = Self;
-
-    fn sub(self, earlier: Self) -> Self {
-        Self { total: self.total.saturating_sub(earlier.total), user: self.user.saturating_sub(earlier.user) }
-    }
-}
 
 /// How many files may be open at once, here and in each process that is started, once the soft limit is raised to the hard one.
 pub(crate) fn files_max() -> usize {
@@ -42,7 +24,7 @@ pub(crate) fn files_max() -> usize {
 /// How a server is started.
 pub(crate) struct Launch {
     pub(crate) command: Command,
-    /// Where it listens; `None` if it says so itself.
+    /// Its address; `None` if it prints that itself.
     pub(crate) address: Option<SocketAddr>,
 }
 
@@ -69,7 +51,7 @@ impl Process {
         Ok(Self { child })
     }
 
-    /// Starts a server, which says `listening on ADDRESS` as its first line, or listens where it was told to.
+    /// Starts a server, which prints `listening on ADDRESS` as its first line, or listens at the address of `launch`.
     ///
     /// # Errors
     /// It cannot be started, or does not listen.
@@ -90,20 +72,20 @@ impl Process {
             _ = BufReader::new(output).read_line(&mut line);
         }
         let address = line.trim().strip_prefix("listening on ").and_then(|address| address.parse().ok());
-        Ok((process, address.ok_or_else(|| format!("said {line:?} instead of where it listens"))?))
+        Ok((process, address.ok_or_else(|| format!("printed {line:?} instead of its address"))?))
     }
 
-    /// Waits for its end, and returns what it said.
+    /// Waits for its end, and returns its output.
     ///
     /// # Errors
     /// It ended with an error.
     pub(crate) fn output(mut self) -> Result<String, String> {
-        let mut said = String::new();
+        let mut printed = String::new();
         if let Some(mut output) = self.child.stdout.take() {
-            _ = output.read_to_string(&mut said);
+            _ = output.read_to_string(&mut printed);
         }
         match self.child.wait() {
-            Ok(status) if status.success() => Ok(said),
+            Ok(status) if status.success() => Ok(printed),
             Ok(status) => Err(format!("ended with {status}")),
             Err(error) => Err(error.to_string()),
         }
@@ -114,19 +96,14 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What it has used so far.
-    pub(crate) fn cpu_time(&self) -> CpuTime {
-        let folder = format!("/proc/{}", self.child.id());
-        let tasks = fs::read_dir(format!("{folder}/task")).into_iter().flatten().flatten();
+    /// The CPU time that it has used so far, in its own code and in the kernel, to the nanosecond.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
         let nanoseconds = tasks.filter_map(|task| {
             let stat = fs::read_to_string(task.path().join("schedstat")).ok()?;
             stat.split_whitespace().next()?.parse::<u64>().ok()
         });
-        let total = Duration::from_nanos(nanoseconds.sum());
-        // The name in the second field may hold spaces: count behind it. Ticks are a hundredth of a second everywhere.
-        let stat = fs::read_to_string(format!("{folder}/stat")).unwrap_or_default();
-        let ticks = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(11)?.parse::<u64>().ok());
-        CpuTime { total, user: Duration::from_millis(10 * ticks.unwrap_or(0)) }
+        Duration::from_nanos(nanoseconds.sum())
     }
 
     /// Bytes of memory that are its own and touched.

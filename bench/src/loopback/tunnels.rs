@@ -1,5 +1,5 @@
 //! The generator of echoes over HTTP/2: many WebSockets on one connection, by extended CONNECT (RFC 8441). It writes its frames
-//! by hand and shares no code with any contestant; answers are held against what they must be.
+//! by hand and shares no code with any contestant; every answer is compared with its message.
 
 use super::echo::{Load, Ring, Until, matches};
 use super::opening;
@@ -20,7 +20,7 @@ mod frame {
 }
 
 const HEAD_LEN: usize = 9;
-/// RFC 9113 §6.5.2: what everyone takes.
+/// RFC 9113 §6.5.2: the length that every peer takes.
 const FRAME_LEN_MAX: u64 = 16_384;
 /// RFC 9113 §6.9.1.
 const WINDOW_MAX: u32 = (1 << 31) - 1;
@@ -60,7 +60,7 @@ pub(crate) struct Tunnels {
 }
 
 impl Tunnels {
-    /// Opens one connection, and so many WebSockets over it as `load` has connections.
+    /// Opens one connection, and `load.connections` WebSockets over it.
     ///
     /// # Errors
     /// The server does not take them.
@@ -146,7 +146,7 @@ impl Tunnels {
         Ok(messages)
     }
 
-    /// Queues so many messages more, and what is left of those before, as far as the windows allow.
+    /// Queues `more` messages and the rest of those before, within the windows.
     fn send(&mut self, index: usize, more: u64) {
         self.tunnels[index].allowed += more * self.frame_len;
         loop {

@@ -1,9 +1,9 @@
 //! fastwebsockets: frames off an async stream, put together by its `FragmentCollector`.
 
 use super::MESSAGE_LEN_MAX;
+use crate::checksum::Sink;
 use crate::contestant::{Reader, Writer};
 use crate::corpus::End;
-use crate::tally::Sink;
 use crate::wire::{Outbox, Wire, run};
 use bytes::Bytes;
 use fastwebsockets::{FragmentCollector, Frame, OpCode, Payload, Role, WebSocket};

@@ -76,7 +76,7 @@ pub(crate) struct Connections {
     server: h2::server::Connection<Pipe, Bytes>,
     pipes: [Rc<RefCell<BytesMut>>; 2],
     receiving: VecDeque<Receiving>,
-    /// Requests that nobody answers.
+    /// Requests that are not answered.
     unanswered: Vec<h2::server::SendResponse<Bytes>>,
     sent: usize,
     totals: Totals,
@@ -128,7 +128,7 @@ impl Connections {
         assert!(done.is_none(), "the connection stays open");
     }
 
-    /// Sends what may be sent of so many requests.
+    /// Sends at most `requests` requests, as many as the connection accepts.
     fn send(&mut self, requests: usize, context: &mut Context<'_>) -> usize {
         for sent in 0..requests {
             match self.sender.poll_ready(context) {

@@ -1,10 +1,9 @@
-//! The same work done by others, each set up as its authors advise for speed, with their own run-time detection of SIMD.
+//! The rivals, each set up as its documentation advises for speed, with its own run-time detection of SIMD.
 //! All of them check UTF-8, masking rules and fragmentation, and their limits are out of the way.
 
 pub(crate) mod fastwebsockets;
 pub(crate) mod h2;
 pub(crate) mod nago_wss;
-#[cfg(rival_nghttp2)]
 pub(crate) mod nghttp2;
 pub(crate) mod sockudo_ws;
 pub(crate) mod tokio_websockets;

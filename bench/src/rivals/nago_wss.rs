@@ -1,9 +1,9 @@
 //! nago-wss: messages off a stream of its own trait, which reads straight into the parse buffer.
 
 use super::MESSAGE_LEN_MAX;
+use crate::checksum::Sink;
 use crate::contestant::{Reader, Writer};
 use crate::corpus::End;
-use crate::tally::Sink;
 use crate::wire::{Outbox, Wire, run};
 use bytes::Bytes;
 use nago_wss::conn::{Connection, Role};

@@ -2,11 +2,11 @@
 //! frame is missing.
 
 use super::MESSAGE_LEN_MAX;
+use crate::checksum::Sink;
 use crate::contestant::{Reader, Writer};
 use crate::corpus::End;
-use crate::tally::Sink;
+use crate::decode_check::Takeover;
 use crate::wire::{Feed, Outbox, READ_BUFFER_LEN, Wire, poll};
-use crate::written::Takeover;
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
 use sockudo_ws::deflate::DeflateConfig;

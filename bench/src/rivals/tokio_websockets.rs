@@ -1,9 +1,9 @@
 //! tokio-websockets: `Stream` and `Sink` of messages with owned payloads; fastrand for its keys.
 
 use super::MESSAGE_LEN_MAX;
+use crate::checksum::Sink;
 use crate::contestant::{Reader, Writer};
 use crate::corpus::End;
-use crate::tally::Sink;
 use crate::wire::{Outbox, Wire, poll};
 use bytes::Bytes;
 use futures_core::Stream;

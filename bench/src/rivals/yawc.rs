@@ -1,11 +1,11 @@
 //! yawc: frames off an async stream, UTF-8 checked by simdutf8, zlib-rs for DEFLATE; and its codec alone, for writing.
 
 use super::MESSAGE_LEN_MAX;
+use crate::checksum::Sink;
 use crate::contestant::{Reader, Writer};
 use crate::corpus::End;
-use crate::tally::Sink;
+use crate::decode_check::Takeover;
 use crate::wire::{Outbox, READ_LEN_MAX, Wire, poll};
-use crate::written::Takeover;
 use bytes::{Bytes, BytesMut};
 use futures_sink::Sink as _;
 use std::pin::Pin;

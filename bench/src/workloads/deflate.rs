@@ -1,77 +1,90 @@
 //! permessage-deflate (RFC 7692): 1 KiB of JSON a message at level 6, with and without context takeover, compressed by a
-//! server and decompressed by a client. zlib-rs is under everyone.
+//! server and decompressed by a client. All contestants use zlib-rs.
 
-use crate::bench::Bench;
 use crate::contestant::{Reading, Writer, Writing};
 use crate::corpus::{Content, Corpus, End};
-use crate::measure::{Kind, Lane, Race};
+use crate::decode_check::{Expected, Takeover};
+use crate::race::{Contestant, Race};
+use crate::results::{Role, Target};
 use crate::rivals::{sockudo_ws, with_version, yawc};
+use crate::runner::Runner;
 use crate::wire::Outbox;
 use crate::wireloom;
-use crate::written::{Expected, Takeover};
 
-/// The level at which everyone compresses: what zlib takes by default.
+/// The level of all contestants: zlib's default.
 const LEVEL: u32 = 6;
 
 /// Each way, with and without context takeover.
-pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
-    let corpus = Corpus::new(Content::Json, 1024, bench.scale(200, 10), End::Client);
+pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
+    let corpus = Corpus::new(Content::Json, 1024, runner.scale(200, 10), End::Client);
     let messages = corpus.messages.len();
     for (takeover, name) in [(Takeover::Yes, "with"), (Takeover::No, "without")] {
-        let lanes = compressing(&corpus, takeover);
+        let contestants = compressing(&corpus, takeover);
         let title = format!("compress 1 KiB of JSON, {name} context takeover");
-        bench.race(Race { workload: "deflate", title, bar: Some(1.0), messages, lanes })?;
+        runner.race(Race {
+            workload: "deflate",
+            title,
+            targets: vec![Target::fastest_rival(1.0)],
+            messages,
+            contestants,
+        })?;
         let compressed = corpus.compressed(takeover, LEVEL);
-        let lanes = match takeover {
+        let contestants = match takeover {
             Takeover::Yes => decompressing::<true>(&compressed),
             Takeover::No => decompressing::<false>(&compressed),
         };
         let title = format!("decompress 1 KiB of JSON, {name} context takeover");
-        bench.race(Race { workload: "deflate", title, bar: Some(1.0), messages, lanes })?;
+        runner.race(Race {
+            workload: "deflate",
+            title,
+            targets: vec![Target::fastest_rival(1.0)],
+            messages,
+            contestants,
+        })?;
     }
     Ok(())
 }
 
-fn compressing(corpus: &Corpus, takeover: Takeover) -> Vec<Lane> {
-    fn lane<W: Writer + 'static>(
+fn compressing(corpus: &Corpus, takeover: Takeover) -> Vec<Contestant> {
+    fn contestant<W: Writer + 'static>(
         name: String,
-        kind: Kind,
+        kind: Role,
         corpus: &Corpus,
         takeover: Takeover,
         open: impl FnOnce(Outbox) -> W,
-    ) -> Lane {
+    ) -> Contestant {
         let expected = Expected { masked: false, compressed: Some(takeover) };
         let outbox = Outbox::default();
-        Lane::new(name, kind, Writing::compressing(open(outbox.clone()), outbox, corpus, expected))
+        Contestant::new(name, kind, Writing::compressing(open(outbox.clone()), outbox, corpus, expected))
     }
     vec![
-        lane("wireloom".into(), Kind::Headline, corpus, takeover, |outbox| {
+        contestant("wireloom-ws, core".into(), Role::Wireloom, corpus, takeover, |outbox| {
             wireloom::Sending::deflating(outbox, End::Server, takeover, LEVEL)
         }),
-        lane(with_version("sockudo-ws") + ", core", Kind::Rival, corpus, takeover, |outbox| {
+        contestant(with_version("sockudo-ws") + ", core", Role::Rival, corpus, takeover, |outbox| {
             sockudo_ws::CoreWriter::deflating(outbox, End::Server, takeover, LEVEL)
         }),
-        lane(with_version("yawc"), Kind::Rival, corpus, takeover, |outbox| {
+        contestant(with_version("yawc"), Role::Rival, corpus, takeover, |outbox| {
             yawc::SocketWriter::deflating(outbox, End::Server, takeover, LEVEL)
         }),
     ]
 }
 
-fn decompressing<const TAKEOVER: bool>(corpus: &Corpus) -> Vec<Lane> {
+fn decompressing<const TAKEOVER: bool>(corpus: &Corpus) -> Vec<Contestant> {
     vec![
-        Lane::new(
-            "wireloom",
-            Kind::Headline,
+        Contestant::new(
+            "wireloom-ws, core",
+            Role::Wireloom,
             Reading::<wireloom::Inflating<TAKEOVER>>::new(corpus, End::Client),
         ),
-        Lane::new(
+        Contestant::new(
             with_version("sockudo-ws") + ", core",
-            Kind::Rival,
+            Role::Rival,
             Reading::<sockudo_ws::Inflating<TAKEOVER>>::new(corpus, End::Client),
         ),
-        Lane::new(
+        Contestant::new(
             with_version("yawc"),
-            Kind::Rival,
+            Role::Rival,
             Reading::<yawc::Inflating<TAKEOVER>>::new(corpus, End::Client),
         ),
     ]

@@ -1,10 +1,10 @@
 //! HTTP/2 servers under h2load: small requests, and bodies of 16 MiB both ways, over one connection.
 
-use crate::bench::Bench;
-use crate::heat::{BYTES, CPU, Class, Heat, RATE, Score, USER};
 use crate::loopback::cores::Cores;
-use crate::loopback::rounds::{self, Entry};
+use crate::loopback::rounds::{self, Contestant};
 use crate::loopback::servers::{self, LARGE, LARGE_LEN, Running, SMALL, foreign};
+use crate::results::{RaceResult, Target};
+use crate::runner::Runner;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
@@ -22,19 +22,19 @@ struct Task {
     body_len: Option<usize>,
 }
 
-/// All heats.
-pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
+/// All races.
+pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     if Command::new("h2load").arg("--version").output().is_err() {
-        bench.skip("h2load", "not installed (Debian has it in nghttp2-client)");
+        runner.skip("h2load", "not installed", "Debian has it in nghttp2-client");
         return Ok(());
     }
     let cores = Cores::take();
-    let running = servers::start(bench, &cores, servers::http2())?;
-    let turns = |full: u32, tiny| match bench.smoke {
+    let running = servers::start(runner, &cores, servers::http2())?;
+    let requests = |full: u32, tiny| match runner.smoke {
         true => tiny,
-        false => u64::from(full) * bench.effort.turn.as_millis() as u64 / 600,
+        false => u64::from(full) * runner.effort.process_round_time.as_millis() as u64 / 600,
     };
-    let (small, large) = (turns(200_000, 200), turns(32, 2));
+    let (small, large) = (requests(200_000, 200), requests(32, 2).max(2));
     let tasks = [
         Task {
             title: "requests, 100 at a time",
@@ -52,7 +52,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
             upload: None,
             body_len: Some(LARGE_LEN),
         },
-        // Servers that serve streams in turns send each piece of the one body four times in a row above. Here nobody does.
+        // Servers that serve streams in turns send each piece of the one body four times in a row above; not so here.
         Task {
             title: "download of 16 MiB, one at a time",
             path: LARGE,
@@ -71,36 +71,27 @@ pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
         },
     ];
     for task in &tasks {
-        race(bench, &running, task)?;
+        race(runner, &running, task)?;
     }
     Ok(())
 }
 
-fn race(bench: &mut Bench, running: &[Running], task: &Task) -> Result<(), String> {
-    let entries = running.iter().map(|Running { server, process, address }| Entry {
+fn race(runner: &mut Runner, running: &[Running], task: &Task) -> Result<(), String> {
+    let contestants = running.iter().map(|Running { server, process, address }| Contestant {
         name: server.name.clone(),
-        class: server.class,
+        role: server.role,
+        note: server.note,
         process,
         work: Box::new(|| h2load(*address, task)),
     });
     let title = format!("HTTP/2, one connection, {}", task.title);
-    let scores = rounds::run(bench, &title, entries.collect())?;
-    let mut heat =
-        Heat { workload: "h2load", title, columns: vec![RATE, CPU, USER], scores, verdicts: Vec::new() };
-    match task.body_len {
-        None => {
-            heat.judge("hyper", 1.2, |score| score.name.starts_with("hyper"));
-            heat.judge("nghttpd", 1.0, |score| score.name == "nghttpd");
-        }
-        Some(len) => {
-            heat.judge("the better", 1.0, |score: &Score| score.class == Class::Rival);
-            heat.columns[0] = BYTES;
-            for score in &mut heat.scores {
-                score.values[0] = score.values[0].times(len as f64);
-            }
-        }
-    }
-    bench.keep(heat);
+    let entries = rounds::run(runner, &title, contestants.collect())?;
+    let targets = match task.body_len {
+        None => vec![Target::named("hyper", 0.83), Target::named("nghttpd", 1.0)],
+        Some(_) => vec![Target::fastest_rival(1.0)],
+    };
+    let message_len = task.body_len.map(|len| len as f64);
+    runner.keep(RaceResult { message_len, targets, ..RaceResult::new("h2load", title, entries) });
     Ok(())
 }
 

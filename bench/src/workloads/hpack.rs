@@ -1,56 +1,77 @@
-//! HPACK: the stories decoded and encoded, and Huffman strings decoded, beside nghttp2.
+//! HPACK: stories decoded and encoded, and Huffman strings decoded, beside nghttp2.
 //!
-//! The `h2` crate keeps its HPACK to itself; it takes part in W5. ls-hpack is on no registry.
+//! The `h2` crate keeps its HPACK private; it takes part in W5. ls-hpack is in no registry.
 
-#![cfg_attr(not(rival_nghttp2), allow(unused_mut))] // Lanes are added where the rival is there.
-
-use crate::bench::Bench;
-use crate::contestant::Contestant;
+use crate::contestant::Work;
 use crate::exchange::Totals;
-use crate::measure::{Kind, Lane, Race};
-use crate::stories::{Story, stories};
+use crate::race::{Contestant, Race};
+use crate::results::{Role, Target};
+use crate::rivals::nghttp2::hpack::{Deflater, Inflater};
+use crate::rivals::nghttp2::{OwnedFields, with_version};
+use crate::runner::Runner;
+use crate::stories::{self, Story};
 use std::sync::Arc;
 use wireloom_http2::field::{Field, FieldLimits, FieldList};
 use wireloom_http2::hpack::{Decoder, Encoder, HuffmanPolicy, IndexPolicy};
 
-/// Decodes and encodes the stories, a new connection each, and strings.
-pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
-    let stories: Arc<[Story]> = stories(bench.scale(usize::MAX, 2)).into();
-    let fields = stories.iter().flatten().map(|(_, fields)| fields.len()).sum();
-    let race = |title: &str, bar, lanes| Race {
-        workload: "hpack",
-        title: title.into(),
-        bar,
-        messages: fields,
-        lanes,
-    };
-
-    let mut lanes = vec![Lane::new("wireloom, checked", Kind::Headline, Decoding::<Ours>::new(&stories))];
-    #[cfg(rival_nghttp2)]
-    {
-        use nghttp2::{Checked, Unchecked};
-        let name = crate::rivals::nghttp2::with_version();
-        lanes.push(Lane::new(name.clone(), Kind::Rival, Decoding::<Unchecked>::new(&stories)));
-        lanes.push(Lane::new(name + ", checked", Kind::Rival, Decoding::<Checked>::new(&stories)));
+/// Decodes and encodes field blocks, a new connection for each story, and strings.
+pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
+    let most = runner.scale(usize::MAX, 2);
+    let made_up: Arc<[Story]> = stories::made_up(most).into();
+    runner.used_data("hpack", "made-up stories: requests and responses of 24 connections from a fixed seed");
+    both_ways(runner, &made_up, "")?;
+    if let Some(folder) = stories::recorded_folder() {
+        let recorded: Arc<[Story]> = stories::recorded(&folder, most)?.into();
+        runner.used_data("hpack", "recorded stories: the folder that HPACK_STORIES names");
+        both_ways(runner, &recorded, ", recorded stories")?;
     }
-    bench.race(race("decode the stories, a field", Some(0.62), lanes))?;
+    let long = runner.scale(100, 2);
+    strings(runner, &made_up, "20 B", 20, 100 * long)?;
+    strings(runner, &made_up, "4 kB", 4_000, long)
+}
 
-    let mut lanes = vec![Lane::new("wireloom", Kind::Headline, Encoding::<Encoder>::new(&stories))];
-    #[cfg(rival_nghttp2)]
-    lanes.push(Lane::new(
-        crate::rivals::nghttp2::with_version(),
-        Kind::Rival,
-        Encoding::<crate::rivals::nghttp2::hpack::Deflater>::new(&stories),
-    ));
-    bench.race(race("encode the stories, a field", Some(0.7), lanes))?;
+fn both_ways(runner: &mut Runner, stories: &Arc<[Story]>, suffix: &str) -> Result<(), String> {
+    let fields = stories.iter().flatten().map(|(_, fields)| fields.len()).sum();
+    let race = |verb: &str, most, contestants| Race {
+        workload: "hpack",
+        title: format!("{verb}{suffix}"),
+        targets: vec![Target::fastest_rival(most)],
+        messages: fields,
+        contestants,
+    };
+    let contestants = vec![
+        ours::<Decoding<Ours>>(stories).with_note("checks names and values"),
+        Contestant::new(with_version(), Role::Rival, Decoding::<Unchecked>::new(stories))
+            .with_note("checks neither names nor values, which its sessions do later"),
+        Contestant::new(with_version() + ", checked", Role::Rival, Decoding::<Checked>::new(stories))
+            .with_note("with the checks that its sessions make"),
+    ];
+    runner.race(race("decode", 0.5, contestants))?;
+    let contestants = vec![
+        ours::<Encoding<Encoder>>(stories),
+        Contestant::new(with_version(), Role::Rival, Encoding::<Deflater>::new(stories)),
+    ];
+    runner.race(race("encode", 0.7, contestants))
+}
 
-    let long = bench.scale(100, 2);
-    strings(bench, &stories, "20 B", 20, 100 * long)?;
-    strings(bench, &stories, "4 kB", 4_000, long)
+/// Wireloom, which checks names and values while it decodes.
+fn ours<W: OfStories + Work + 'static>(stories: &Arc<[Story]>) -> Contestant {
+    Contestant::new("wireloom-http2, core", Role::Wireloom, W::of(stories))
+}
+
+/// Work that is made from stories.
+trait OfStories {
+    fn of(stories: &Arc<[Story]>) -> Self;
 }
 
 /// Huffman strings and little else: literals of a name that the static table knows.
-fn strings(bench: &mut Bench, stories: &[Story], size: &str, len: usize, count: usize) -> Result<(), String> {
+fn strings(
+    runner: &mut Runner,
+    stories: &[Story],
+    size: &str,
+    len: usize,
+    count: usize,
+) -> Result<(), String> {
     let values = stories.iter().flatten().flat_map(|(_, fields)| fields).flat_map(|(_, value)| value.bytes());
     let letters: Vec<u8> = values.filter(u8::is_ascii_graphic).take(400_000).collect();
     let text: Vec<u8> = letters.iter().copied().cycle().take(len * count).collect();
@@ -66,21 +87,17 @@ fn strings(bench: &mut Bench, stories: &[Story], size: &str, len: usize, count: 
     // Blocks of 8 kB, so that no list is too large.
     let story: Story = text.chunks(8_000.max(len)).map(case).collect();
     let stories: Arc<[Story]> = vec![story].into();
-    let mut lanes = vec![Lane::new("wireloom, checked", Kind::Headline, Decoding::<Ours>::new(&stories))];
-    #[cfg(rival_nghttp2)]
-    lanes.push(Lane::new(
-        crate::rivals::nghttp2::with_version(),
-        Kind::Rival,
-        Decoding::<nghttp2::Unchecked>::new(&stories),
-    ));
-    let title = format!("decode Huffman strings of {size}, a string");
-    // 1.7 times as many bytes a second.
-    bench.race(Race {
+    let contestants = vec![
+        ours::<Decoding<Ours>>(&stories),
+        Contestant::new(with_version(), Role::Rival, Decoding::<Unchecked>::new(&stories)),
+    ];
+    runner.race(Race {
         workload: "hpack",
-        title,
-        bar: Some(1.0 / 1.7),
+        title: format!("decode Huffman strings of {size}"),
+        // 1.7 times as many bytes a second.
+        targets: vec![Target::fastest_rival(1.0 / 1.7)],
         messages: text.len().div_ceil(len),
-        lanes,
+        contestants,
     })
 }
 
@@ -107,65 +124,69 @@ impl Decode for Ours {
 
 /// The sending end of one connection.
 trait Encode: Sized {
+    /// The fields of a block as this encoder takes them, made before anything is timed.
+    type Fields;
     fn new() -> Self;
-    fn encode(&mut self, fields: &[(String, String)], out: &mut Vec<u8>);
+    fn prepare(fields: &[(String, String)]) -> Self::Fields;
+    fn encode(&mut self, fields: &Self::Fields, out: &mut Vec<u8>);
 }
 
 impl Encode for Encoder {
+    type Fields = Vec<(String, String)>;
+
     fn new() -> Self {
         Self::new()
     }
 
-    fn encode(&mut self, fields: &[(String, String)], out: &mut Vec<u8>) {
-        Self::encode(
-            self,
-            fields.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes())),
-            out,
-        );
+    fn prepare(fields: &[(String, String)]) -> Self::Fields {
+        fields.to_vec()
+    }
+
+    fn encode(&mut self, fields: &Self::Fields, out: &mut Vec<u8>) {
+        let fields = fields.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+        Self::encode(self, fields, out);
     }
 }
 
-#[cfg(rival_nghttp2)]
-mod nghttp2 {
-    use super::{Decode, Encode};
-    use crate::rivals::nghttp2::Nv;
-    use crate::rivals::nghttp2::hpack::{Deflater, Inflater};
+/// nghttp2's decoder alone.
+struct Unchecked(Inflater);
 
-    pub(super) struct Unchecked(Inflater);
+/// With the checks of names and values that its sessions make.
+struct Checked(Inflater);
 
-    /// With the checks of names and values that its sessions make.
-    pub(super) struct Checked(Inflater);
-
-    impl Decode for Unchecked {
-        fn new() -> Self {
-            Self(Inflater::new())
-        }
-
-        fn decode(&mut self, block: &[u8], field: impl FnMut(&[u8], &[u8])) {
-            self.0.decode(block, false, field);
-        }
+impl Decode for Unchecked {
+    fn new() -> Self {
+        Self(Inflater::new())
     }
 
-    impl Decode for Checked {
-        fn new() -> Self {
-            Self(Inflater::new())
-        }
+    fn decode(&mut self, block: &[u8], field: impl FnMut(&[u8], &[u8])) {
+        self.0.decode(block, false, field);
+    }
+}
 
-        fn decode(&mut self, block: &[u8], field: impl FnMut(&[u8], &[u8])) {
-            self.0.decode(block, true, field);
-        }
+impl Decode for Checked {
+    fn new() -> Self {
+        Self(Inflater::new())
     }
 
-    impl Encode for Deflater {
-        fn new() -> Self {
-            Self::new()
-        }
+    fn decode(&mut self, block: &[u8], field: impl FnMut(&[u8], &[u8])) {
+        self.0.decode(block, true, field);
+    }
+}
 
-        fn encode(&mut self, fields: &[(String, String)], out: &mut Vec<u8>) {
-            let fields: Vec<Nv> =
-                fields.iter().map(|(name, value)| Nv::new(name.as_bytes(), value.as_bytes())).collect();
-            Self::encode(self, &fields, out);
-        }
+impl Encode for Deflater {
+    type Fields = OwnedFields;
+
+    fn new() -> Self {
+        Self::new()
+    }
+
+    fn prepare(fields: &[(String, String)]) -> Self::Fields {
+        OwnedFields::new(fields)
+    }
+
+    fn encode(&mut self, fields: &Self::Fields, out: &mut Vec<u8>) {
+        Self::encode(self, fields.as_slice(), out);
     }
 }
 
@@ -174,13 +195,19 @@ struct Decoding<D> {
     decoder: std::marker::PhantomData<D>,
 }
 
+impl<D: Decode> OfStories for Decoding<D> {
+    fn of(stories: &Arc<[Story]>) -> Self {
+        Self::new(stories)
+    }
+}
+
 impl<D: Decode> Decoding<D> {
     fn new(stories: &Arc<[Story]>) -> Self {
         Self { stories: Arc::clone(stories), decoder: std::marker::PhantomData }
     }
 }
 
-impl<D: Decode> Contestant for Decoding<D> {
+impl<D: Decode> Work for Decoding<D> {
     fn pass(&mut self) {
         let mut totals = Totals::default();
         for story in &*self.stories {
@@ -208,23 +235,32 @@ impl<D: Decode> Contestant for Decoding<D> {
     }
 }
 
-struct Encoding<E> {
+struct Encoding<E: Encode> {
     stories: Arc<[Story]>,
+    /// The fields of each block of each story.
+    prepared: Vec<Vec<E::Fields>>,
     out: Vec<u8>,
-    encoder: std::marker::PhantomData<E>,
+}
+
+impl<E: Encode> OfStories for Encoding<E> {
+    fn of(stories: &Arc<[Story]>) -> Self {
+        Self::new(stories)
+    }
 }
 
 impl<E: Encode> Encoding<E> {
     fn new(stories: &Arc<[Story]>) -> Self {
-        Self { stories: Arc::clone(stories), out: Vec::new(), encoder: std::marker::PhantomData }
+        let prepare = |story: &Story| story.iter().map(|(_, fields)| E::prepare(fields)).collect();
+        let prepared = stories.iter().map(prepare).collect();
+        Self { stories: Arc::clone(stories), prepared, out: Vec::new() }
     }
 }
 
-impl<E: Encode> Contestant for Encoding<E> {
+impl<E: Encode> Work for Encoding<E> {
     fn pass(&mut self) {
-        for story in &*self.stories {
+        for story in &self.prepared {
             let mut encoder = E::new();
-            for (_, fields) in story {
+            for fields in story {
                 self.out.clear();
                 encoder.encode(fields, &mut self.out);
                 std::hint::black_box(&mut self.out);
@@ -232,14 +268,14 @@ impl<E: Encode> Contestant for Encoding<E> {
         }
     }
 
-    /// What it encodes must decode to the same fields, and be no longer than nghttp2's by more than a fiftieth.
+    /// The output must decode to the same fields, and be no longer than the recorded one by more than a fiftieth.
     fn check(&mut self) -> Result<(), String> {
         let (mut ours, mut recorded) = (0, 0);
-        for story in &*self.stories {
+        for (story, prepared) in self.stories.iter().zip(&self.prepared) {
             let (mut encoder, mut decoder) = (E::new(), Ours::new());
-            for (block, fields) in story {
+            for ((block, fields), prepared) in story.iter().zip(prepared) {
                 self.out.clear();
-                encoder.encode(fields, &mut self.out);
+                encoder.encode(prepared, &mut self.out);
                 (ours, recorded) = (ours + self.out.len(), recorded + block.len());
                 let mut expected = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
                 let mut same = true;

@@ -1,11 +1,11 @@
-//! The workloads: one module each, with one function that hands its races to the bench. To add one, write the module
+//! The workloads: one module each, with one function that hands its races to the runner. To add one, write the module
 //! and add its line to [`ALL`].
 
+mod contestants;
 mod deflate;
 #[cfg(target_os = "linux")]
 mod h2load;
 mod hpack;
-mod lanes;
 mod w1;
 mod w2;
 #[cfg(target_os = "linux")]
@@ -17,7 +17,7 @@ mod w6;
 #[cfg(target_os = "linux")]
 mod workers;
 
-use crate::bench::Bench;
+use crate::runner::Runner;
 
 /// One workload.
 pub(crate) struct Workload {
@@ -28,7 +28,7 @@ pub(crate) struct Workload {
     ///
     /// # Errors
     /// What a contestant did wrong.
-    pub(crate) run: fn(&mut Bench) -> Result<(), String>,
+    pub(crate) run: fn(&mut Runner) -> Result<(), String>,
 }
 
 /// All of them, in the order in which they run.
@@ -51,8 +51,13 @@ pub(crate) const ALL: &[Workload] = &[
     Workload { name: "h2load", about: "HTTP/2 servers under h2load, over one connection", run: h2load::run },
     Workload {
         name: "hpack",
-        about: "decode and encode the HPACK stories, a field at a time",
+        about: "decode and encode HPACK field blocks, a field at a time",
         run: hpack::run,
     },
     Workload { name: "deflate", about: "permessage-deflate, 1 KiB of JSON a message", run: deflate::run },
 ];
+
+/// The workload of this name.
+pub(crate) fn find(name: &str) -> Option<&'static Workload> {
+    ALL.iter().find(|workload| workload.name == name)
+}

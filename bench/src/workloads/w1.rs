@@ -1,27 +1,43 @@
-//! W1: decode small frames, back to back; and one of 70 kB.
+//! W1: decode small frames, back to back; and one of 70 kB. In memory.
 
-use super::lanes;
-use crate::bench::Bench;
+use super::contestants;
 use crate::contestant::Copying;
 use crate::corpus::{Content, Corpus, End};
-use crate::measure::{Kind, Lane, Race};
+use crate::race::{Contestant, Race};
+use crate::results::{Role, Target};
+use crate::runner::Runner;
 use crate::wireloom::SMALL;
 
-/// Text messages of 13 B, 200 B and 70 kB, handed out validated.
-pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
-    // About 256 KiB of frames, so that they stay in the second level of cache, as what the kernel has just received does.
-    let (small, medium, large) = (bench.scale(14_000, 200), bench.scale(1_250, 20), bench.scale(4, 2));
-    bench.race(race("13 B", 13, small, End::Server, Some(0.22)))?;
-    bench.race(race("200 B", 200, medium, End::Server, Some(0.35)))?;
-    bench.race(race("70 kB", 70_000, large, End::Server, Some(0.85)))?;
-    bench.race(race("13 B", 13, small, End::Client, None))?;
-    bench.race(race("200 B", 200, medium, End::Client, None))
+/// Text messages of 13 B, 200 B and 70 kB, handed out validated: borrowed first, then kept by the application.
+pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
+    // About 256 KiB of frames, so that they stay in the second level of cache, as bytes that the kernel has just received do.
+    let (small, medium, large) = (runner.scale(14_000, 200), runner.scale(1_250, 20), runner.scale(4, 2));
+    let sizes = [
+        ("13 B", 13, small, 0.22, 0.5),
+        ("200 B", 200, medium, 0.35, 0.5),
+        ("70 kB", 70_000, large, 0.85, 1.0),
+    ];
+    for (size, len, count, borrowed, kept) in sizes {
+        runner.race(borrowing(size, len, count, End::Server, vec![Target::fastest_rival(borrowed)]))?;
+        runner.race(keeping(size, len, count, kept))?;
+    }
+    runner.race(borrowing("13 B", 13, small, End::Client, Vec::new()))?;
+    runner.race(borrowing("200 B", 200, medium, End::Client, Vec::new()))
 }
 
-fn race(size: &str, len: usize, count: usize, end: End, bar: Option<f64>) -> Race {
+fn borrowing(size: &str, len: usize, count: usize, end: End, targets: Vec<Target>) -> Race {
     let corpus = Corpus::new(Content::Ascii, len, count, end);
     let masked = if end == End::Server { "masked" } else { "unmasked" };
-    let mut lanes = lanes::readers::<SMALL>(&corpus, end);
-    lanes.push(Lane::new("the copy alone", Kind::Floor, Copying::new(&corpus)));
-    Race { workload: "w1", title: format!("read {masked} text, {size}"), bar, messages: count, lanes }
+    let mut contestants = contestants::borrowing_readers::<SMALL>(&corpus, end);
+    contestants.push(contestants::decoder::<SMALL>(&corpus, end));
+    contestants.push(Contestant::new("the copy alone", Role::Baseline, Copying::new(&corpus)));
+    let title = format!("read {masked} text, {size}");
+    Race { workload: "w1", title, targets, messages: count, contestants }
+}
+
+fn keeping(size: &str, len: usize, count: usize, most: f64) -> Race {
+    let corpus = Corpus::new(Content::Ascii, len, count, End::Server);
+    let contestants = contestants::keeping_readers::<SMALL>(&corpus, End::Server);
+    let title = format!("read masked text, {size}, kept");
+    Race { workload: "w1", title, targets: vec![Target::fastest_rival(most)], messages: count, contestants }
 }

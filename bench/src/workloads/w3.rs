@@ -1,134 +1,160 @@
-//! W3: consume a firehose of binary events of 5 KB, by clients in processes of their own.
+//! W3: consume a firehose of binary events of 5 KB, by clients in processes of their own: delivered, and decoded, over HTTP/1.1 and
+//! HTTP/2.
 
-use crate::bench::Bench;
-use crate::corpus::{Content, Corpus, End};
-use crate::heat::{CPU, Class, Heat, RATE, Score, USER, Verdict};
+use crate::events;
+use crate::isa;
+use crate::loopback::clients::{self, Consumption, Sums};
 use crate::loopback::cores::Cores;
-use crate::loopback::firehose::{Events, Firehose, Spring};
+use crate::loopback::firehose::{Carrier, Events, Firehose, Listener};
 use crate::loopback::process::Process;
-use crate::loopback::rounds::{self, Entry};
+use crate::loopback::rounds::{self, Contestant};
 use crate::loopback::servers::own_command;
+use crate::results::{RaceResult, Role, Target};
 use crate::rivals::with_version;
-use crate::stories::shared;
+use crate::runner::Runner;
+use crate::wire::run as block_on;
 use std::process::Command;
 
-/// Made-up events, and those of a relay where they are at hand.
-pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
+/// Made-up events, and recorded ones where the environment names a file of them.
+pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     let cores = Cores::take();
-    let corpus = Corpus::new(Content::Binary, 5_000, bench.scale(160, 8), End::Client);
-    race(bench, &cores, "made up, 5,000 B", Events::new(corpus.messages.iter().map(|event| &**event)))?;
-    let path = shared().join("firehose/frames.bin");
-    match std::fs::read(&path).ok().as_deref().and_then(recorded) {
-        Some(events) => {
-            let title = format!("recorded, {} B in the mean", events.bytes / events.count);
-            race(bench, &cores, &title, events)
-        }
-        None => {
-            bench.skip("w3 with recorded events", &format!("not at {}", path.display()));
-            Ok(())
+    let made_up = events::made_up(runner.scale(160, 8));
+    let mean = |events: &[Vec<u8>]| events.iter().map(Vec::len).sum::<usize>() / events.len().max(1);
+    let data = format!("made-up events from a fixed seed, {} B in the mean", mean(&made_up));
+    runner.used_data("w3", data);
+    for carrier in [Carrier::Http1, Carrier::Http2] {
+        for consumption in [Consumption::Deliver, Consumption::Decode] {
+            race(runner, &cores, "", carrier, consumption, &made_up)?;
         }
     }
-}
-
-/// Each behind its length, a little-endian `u32`.
-fn recorded(mut bytes: &[u8]) -> Option<Events> {
-    let mut events = Vec::new();
-    while !bytes.is_empty() {
-        let (len, rest) = bytes.split_first_chunk::<4>()?;
-        let (event, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-        events.push(event);
-        bytes = rest;
+    if let Some(path) = events::recorded_path() {
+        let recorded = events::recorded(&path)?;
+        let data =
+            format!("recorded events, {} B in the mean: the file that FIREHOSE names", mean(&recorded));
+        runner.used_data("w3", data);
+        for consumption in [Consumption::Deliver, Consumption::Decode] {
+            race(runner, &cores, ", recorded events", Carrier::Http1, consumption, &recorded)?;
+        }
     }
-    Some(Events::new(events))
+    Ok(())
 }
 
 /// A client that runs.
 struct Running {
     name: String,
-    class: Class,
+    role: Role,
     process: Process,
     firehose: Firehose,
-    /// Whether it says at its end what it was handed.
-    counts: bool,
+    /// Whether it prints at its end what it was handed.
+    prints_sums: bool,
 }
 
-fn race(bench: &mut Bench, cores: &Cores, title: &str, events: Events) -> Result<(), String> {
-    let title = format!("firehose, {title}");
+/// The command that starts a client for this URL, or why there is none.
+type Start<'a> = Box<dyn Fn(&str) -> Result<Command, String> + 'a>;
+
+/// A client that can be started.
+struct Client<'a> {
+    name: String,
+    role: Role,
+    prints_sums: bool,
+    start: Start<'a>,
+}
+
+fn clients<'a>(carrier: Carrier, consumption: Consumption, may_build: bool) -> Vec<Client<'a>> {
+    let is_http2 = carrier == Carrier::Http2;
+    let own = |name: &str, role| {
+        let word = clients::word(name, consumption, is_http2);
+        let title = if role == Role::Wireloom { "wireloom".into() } else { with_version(name) };
+        let start = Box::new(move |url: &str| own_command(&["--connect", &word, url]));
+        Client { name: title, role, prints_sums: true, start }
+    };
+    let mut clients = vec![own("wireloom", Role::Wireloom)];
+    // The command has no cap of its kernels.
+    if !is_http2 && consumption == Consumption::Deliver && isa::capped().is_none() {
+        clients.push(Client {
+            name: "wireloom connect --count".into(),
+            role: Role::Variant,
+            prints_sums: false,
+            start: Box::new(move |url| command(url, may_build)),
+        });
+    }
+    let rivals: &[&str] = match carrier {
+        Carrier::Http1 => &["tokio-tungstenite", "fastwebsockets", "tokio-websockets", "sockudo-ws", "yawc"],
+        Carrier::Http2 => &["sockudo-ws", "yawc"],
+    };
+    clients.extend(rivals.iter().map(|name| own(name, Role::Rival)));
+    clients
+}
+
+fn race(
+    runner: &mut Runner,
+    cores: &Cores,
+    suffix: &str,
+    carrier: Carrier,
+    consumption: Consumption,
+    messages: &[Vec<u8>],
+) -> Result<(), String> {
+    let over = if carrier == Carrier::Http1 { "HTTP/1.1" } else { "HTTP/2" };
+    let end = if consumption == Consumption::Deliver { "delivered" } else { "decoded" };
+    let title = format!("firehose over {over}, {end}{suffix}");
+    let events = Events::new(messages.iter().map(Vec::as_slice));
     let mut running = Vec::new();
-    let own = |word| move |url: &str| own_command(&["--connect", word, url]);
-    let rival = |word: &str| (with_version(word), Class::Rival);
-    let smoke = bench.smoke;
-    type Start<'a> = Box<dyn Fn(&str) -> Result<Command, String> + 'a>;
-    let contestants: [((String, Class), bool, Start<'_>); 5] = [
-        (("wireloom".into(), Class::Wireloom), true, Box::new(own("wireloom"))),
-        (("wireloom connect --count".into(), Class::Ours), false, Box::new(|url| command(url, !smoke))),
-        (rival("tokio-tungstenite"), true, Box::new(own("tokio-tungstenite"))),
-        (rival("fastwebsockets"), true, Box::new(own("fastwebsockets"))),
-        (rival("tokio-websockets"), true, Box::new(own("tokio-websockets"))),
-    ];
-    for ((name, class), counts, start) in contestants {
-        if !bench.is_wanted(&name) {
+    for Client { name, role, prints_sums, start } in clients(carrier, consumption, !runner.smoke) {
+        if !runner.is_wanted(&name) {
             continue;
         }
-        bench.say(&format!("{title}: starting {name}"));
-        let spring = Spring::new()?;
-        let url = format!("ws://{}/", spring.address()?);
-        let begun = start(&url).and_then(|command| {
+        runner.show(&format!("{title}: starting {name}"));
+        let listener = Listener::new()?;
+        let url = format!("ws://{}/", listener.address()?);
+        let started = start(&url).and_then(|command| {
             let mut process = Process::start(command, cores)?;
-            let firehose = spring.accept(|| process.is_running())?;
+            let firehose = listener.accept(carrier, || process.is_running())?;
             Ok((process, firehose))
         });
-        match begun {
-            Ok((process, firehose)) => running.push(Running { name, class, process, firehose, counts }),
-            Err(reason) if !counts => bench.skip(&name, &reason),
+        match started {
+            Ok((process, firehose)) => running.push(Running { name, role, process, firehose, prints_sums }),
+            Err(reason) if !prints_sums => {
+                runner.skip(&name, &reason, "Build it with `cargo build --release -p wireloom-cli`");
+            }
             Err(error) => return Err(format!("{title}, {name}: {error}")),
         }
     }
-    // The user part is small and the kernel samples it: it takes longer to be told.
-    let turn = 3 * bench.effort.turn;
+    let time = runner.effort.process_round_time;
     for running in &mut running {
         // Buffers grow and caches fill before anything is timed.
-        running.firehose.pour(&events, turn / 20).map_err(|error| format!("{}: {error}", running.name))?;
+        running.firehose.send(&events, time / 10).map_err(|error| format!("{}: {error}", running.name))?;
     }
-    let entries = running.iter_mut().map(|Running { name, class, process, firehose, .. }| Entry {
+    let contestants = running.iter_mut().map(|Running { name, role, process, firehose, .. }| Contestant {
         name: name.clone(),
-        class: *class,
+        role: *role,
+        note: None,
         process,
-        work: Box::new(|| firehose.pour(&events, turn)),
+        work: Box::new(|| firehose.send(&events, time)),
     });
-    let scores = rounds::run(bench, &title, entries.collect())?;
+    let entries = rounds::run(runner, &title, contestants.collect())?;
+    let once = sums(messages, consumption)?;
     for running in running {
         let name = running.name;
-        let poured = running.firehose.close().map_err(|error| format!("{name}: {error}"))?;
-        let expected = format!("{} events, {} bytes", poured * events.count, poured * events.bytes);
-        let said = running.counts.then(|| running.process.output()).transpose()?;
-        if said.as_deref().is_some_and(|said| said.trim() != expected) {
-            return Err(format!("{title}, {name}: handed out {said:?} instead of {expected}"));
+        let times = running.firehose.close().map_err(|error| format!("{title}, {name}: {error}"))?;
+        let expected = once.times(times).to_string();
+        let printed = running.prints_sums.then(|| running.process.output()).transpose()?;
+        if printed.as_deref().is_some_and(|printed| printed.trim() != expected) {
+            return Err(format!("{title}, {name}: handed out {printed:?} instead of {expected}"));
         }
     }
-    let mut heat =
-        Heat { workload: "w3", title, columns: vec![RATE, CPU, USER], scores, verdicts: Vec::new() };
-    for class in [Class::Wireloom, Class::Ours] {
-        judge(&mut heat, class);
-    }
-    bench.keep(heat);
+    let targets = vec![Target::fastest_rival(if consumption == Consumption::Deliver { 0.8 } else { 1.0 })];
+    runner.keep(RaceResult { targets, ..RaceResult::new("w3", title, entries) });
     Ok(())
 }
 
-/// User time of ours in parts of each of the two that the bar names.
-fn judge(heat: &mut Heat, class: Class) {
-    let Some(ours) = heat.least(2, |score| score.class == class) else { return };
-    let named = |score: &&Score| {
-        ["tokio-tungstenite", "fastwebsockets"].iter().any(|name| score.name.starts_with(name))
-    };
-    let verdicts = heat.scores.iter().filter(named).map(|rival| Verdict {
-        claim: format!("of the user time of {}, by {}", rival.name, ours.name),
-        value: ours.values[2].median / rival.values[2].median,
-        bar: 0.5,
-        at_least: false,
-    });
-    let verdicts: Vec<_> = verdicts.collect();
-    heat.verdicts.extend(verdicts);
+/// What a client must have been handed when all events were sent once.
+fn sums(events: &[Vec<u8>], consumption: Consumption) -> Result<Sums, String> {
+    let mut decoded = events::Decoded::default();
+    if consumption == Consumption::Decode {
+        events.iter().try_for_each(|event| block_on(events::decode(event, &mut decoded)))?;
+    }
+    let bytes = events.iter().map(|event| event.len() as u64).sum();
+    Ok(Sums { events: events.len() as u64, bytes, decoded })
 }
 
 /// `wireloom connect`, which lies beside this program, or is built.
@@ -148,17 +174,4 @@ fn command(url: &str, may_build: bool) -> Result<Command, String> {
     let mut command = Command::new(program);
     command.args(["connect", url, "--quiet", "--count", "1000000000000"]);
     Ok(command)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn recorded_events_stand_behind_their_lengths() {
-        let events = recorded(b"\x02\0\0\0ab\x01\0\0\0c").expect("two events");
-        assert_eq!((events.count, events.bytes), (2, 3));
-        assert!(recorded(b"\x02\0\0\0a").is_none());
-        assert!(recorded(b"\x02\0").is_none());
-    }
 }

@@ -1,203 +1,194 @@
 //! W6: echo over loopback, idle connections and handshakes, by servers in processes of their own.
 
-use crate::bench::Bench;
-use crate::heat::{BYTES, CPU, Class, Column, Heat, RATE, Score, Spread, USER, Unit};
 use crate::loopback::clients;
 use crate::loopback::cores::Cores;
 use crate::loopback::echo::{Echo, Load, Until};
 use crate::loopback::opening;
 use crate::loopback::process::files_max;
-use crate::loopback::rounds::{self, Entry};
+use crate::loopback::rounds::{self, Contestant};
 use crate::loopback::servers::{self, Dialect, RAW_TOKIO, Running};
 use crate::loopback::tunnels::Tunnels;
+use crate::results::{Cost, Entry, Figure, RaceResult, Role, Rounds, Target};
+use crate::runner::Runner;
 use std::time::Duration;
 
-/// All heats.
-pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
+/// All races.
+pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     let cores = Cores::take();
     let files_max = files_max();
-    let running = servers::start(bench, &cores, servers::echoes())?;
+    let running = servers::start(runner, &cores, servers::echoes())?;
     let load = |payload_len, connections, depth| Load { payload_len, connections, depth };
-    let small = bench.scale(64, 4);
-    echo(bench, "w6", &running, "32 B, 64 connections, depth 1", load(32, small, 1), |heat| {
-        heat.judge("the best rival", 0.97, is_rival);
-    })?;
-    echo(bench, "w6", &running, "32 B, 64 connections, depth 64", load(32, small, 64), |heat| {
-        heat.judge("the floor on the same runtime", 0.75, |score| score.name == RAW_TOKIO);
-        heat.judge("the best that is batched by hand", 1.5, |score| score.class == Class::Batched);
-        heat.judge_ours("ns of user time a message", 2, 1.0, 20.0);
-    })?;
-    echo(bench, "w6", &running, "1 KiB, 64 connections, depth 16", load(1 << 10, small, 16), |heat| {
-        heat.judge("the best that is batched by hand", 1.3, |score| score.class == Class::Batched);
-    })?;
-    echo(bench, "w6", &running, "64 KiB, 8 connections, depth 1", load(64 << 10, 8, 1), |heat| {
-        heat.judge("the best rival", 1.0, is_rival);
-    })?;
-    let large = bench.scale(1 << 20, 1 << 18);
-    echo(bench, "w6", &running, "1 MiB, 4 connections, depth 1", load(large, 4, 1), |heat| {
-        heat.judge("the best rival", 1.0, is_rival);
-    })?;
-    handshakes(bench, "w6", &running, |heat| {
-        heat.judge("the best rival", 1.0, is_rival);
-        heat.judge_ours("µs of user time each", 2, 1e3, 4.0);
-    })?;
+    let small = runner.scale(64, 4);
+    let large = runner.scale(1 << 20, 1 << 18);
+    let batched = |batched| {
+        vec![Target::fastest_rival(1.0), Target::fastest_batched(batched), Target::named(RAW_TOKIO, 1.34)]
+    };
+    let rival = |most| vec![Target::fastest_rival(most)];
+    let loads = [
+        ("32 B, 64 connections, depth 1", load(32, small, 1), rival(1.03)),
+        ("32 B, 64 connections, depth 64", load(32, small, 64), batched(0.67)),
+        ("1 KiB, 64 connections, depth 16", load(1 << 10, small, 16), batched(0.77)),
+        ("64 KiB, 8 connections, depth 1", load(64 << 10, 8, 1), rival(1.0)),
+        ("1 MiB, 4 connections, depth 1", load(large, 4, 1), rival(1.0)),
+    ];
+    for (title, load, targets) in loads {
+        echo(runner, "w6", &running, title, load, targets)?;
+    }
+    handshakes(runner, "w6", &running, rival(1.0))?;
     drop(running);
-    tunnels(bench, &cores)?;
-    idle(bench, &cores, files_max)
-}
-
-fn is_rival(score: &Score) -> bool {
-    matches!(score.class, Class::Rival | Class::Batched)
+    tunnels(runner, &cores)?;
+    idle(runner, &cores, files_max)
 }
 
 /// One load on all of them. Rates are of messages, of large ones in bytes.
 pub(super) fn echo(
-    bench: &mut Bench,
-    workload: &'static str,
+    runner: &mut Runner,
+    workload: &str,
     running: &[Running],
     title: &str,
     load: Load,
-    judge: impl FnOnce(&mut Heat),
+    targets: Vec<Target>,
 ) -> Result<(), String> {
     let title = format!("echo, {title}");
-    let mut entries = Vec::with_capacity(running.len());
-    let until = round(bench, load);
+    let mut contestants = Vec::with_capacity(running.len());
+    let until = round(runner, load);
     for Running { server, process, address } in running {
         let failed = |error| format!("{title}, {}: {error}", server.name);
-        bench.say(&format!("{title}: checking {}", server.name));
+        runner.show(&format!("{title}: checking {}", server.name));
         let mut echo = Echo::open(*address, server.dialect(), load).map_err(failed)?;
         echo.run(Until::Messages(2 * load.depth as u64), true).map_err(failed)?;
         let work = Box::new(move || echo.run(until, false));
-        entries.push(Entry { name: server.name.clone(), class: server.class, process, work });
+        let (name, role, note) = (server.name.clone(), server.role, server.note);
+        contestants.push(Contestant { name, role, note, process, work });
     }
-    let scores = rounds::run(bench, &title, entries)?;
-    let mut heat = Heat { workload, title, columns: vec![RATE, CPU, USER], scores, verdicts: Vec::new() };
-    judge(&mut heat);
-    if load.payload_len >= 64 << 10 {
-        heat.columns[0] = BYTES;
-        for score in &mut heat.scores {
-            score.values[0] = score.values[0].times(load.payload_len as f64);
-        }
-    }
-    bench.keep(heat);
+    let entries = rounds::run(runner, &title, contestants)?;
+    let message_len = (load.payload_len >= 64 << 10).then_some(load.payload_len as f64);
+    runner.keep(RaceResult { message_len, targets, ..RaceResult::new(workload, title, entries) });
     Ok(())
 }
 
 /// Connections opened and cut, 32 at once.
 pub(super) fn handshakes(
-    bench: &mut Bench,
-    workload: &'static str,
+    runner: &mut Runner,
+    workload: &str,
     running: &[Running],
-    judge: impl FnOnce(&mut Heat),
+    targets: Vec<Target>,
 ) -> Result<(), String> {
-    let (time, least) = if bench.smoke { (Duration::ZERO, 40) } else { (bench.effort.turn / 2, 100) };
+    let (time, least) =
+        if runner.smoke { (Duration::ZERO, 40) } else { (runner.effort.process_round_time / 2, 100) };
     let speaking = running.iter().filter(|running| running.server.dialect() == Dialect::WebSocket);
-    let entries = speaking.map(|Running { server, process, address }| Entry {
+    let contestants = speaking.map(|Running { server, process, address }| Contestant {
         name: server.name.clone(),
-        class: server.class,
+        role: server.role,
+        note: None,
         process,
         work: Box::new(move || opening::flood(*address, 32, time, least)),
     });
     let title = "handshakes, each on a new connection".to_owned();
-    let scores = rounds::run(bench, &title, entries.collect())?;
-    let mut heat = Heat { workload, title, columns: vec![RATE, CPU, USER], scores, verdicts: Vec::new() };
-    judge(&mut heat);
-    bench.keep(heat);
+    let entries = rounds::run(runner, &title, contestants.collect())?;
+    runner.keep(RaceResult { targets, ..RaceResult::new(workload, title, entries) });
     Ok(())
 }
 
 /// WebSockets over one connection of HTTP/2, beside as many connections of HTTP/1.1 to the same server.
-fn tunnels(bench: &mut Bench, cores: &Cores) -> Result<(), String> {
-    let running = servers::start(bench, cores, servers::tunnels())?;
+fn tunnels(runner: &mut Runner, cores: &Cores) -> Result<(), String> {
+    let running = servers::start(runner, cores, servers::tunnels())?;
     for depth in [1, 64] {
-        let load = Load { payload_len: 32, connections: bench.scale(64, 4), depth };
+        let load = Load { payload_len: 32, connections: runner.scale(64, 4), depth };
         let title =
             format!("echo over HTTP/2, 32 B, {} streams on one connection, depth {depth}", load.connections);
-        let mut entries = Vec::new();
-        let until = round(bench, load);
+        let mut contestants = Vec::new();
+        let until = round(runner, load);
         for Running { server, process, address } in &running {
             let failed = |error| format!("{title}, {}: {error}", server.name);
             let mut tunnels = Tunnels::open(*address, load).map_err(failed)?;
             tunnels.run(Until::Messages(2 * depth as u64)).map_err(failed)?;
             let work = Box::new(move || tunnels.run(until));
-            entries.push(Entry { name: server.name.clone(), class: server.class, process, work });
-            if server.class == Class::Wireloom {
+            let (name, role) = (server.name.clone(), server.role);
+            contestants.push(Contestant { name, role, note: None, process, work });
+            if server.role == Role::Wireloom {
                 let mut echo = Echo::open(*address, server.dialect(), load).map_err(failed)?;
                 let name = format!("{}, as many connections of HTTP/1.1", server.name);
                 let work = Box::new(move || echo.run(until, false));
-                entries.push(Entry { name, class: Class::Ours, process, work });
+                contestants.push(Contestant { name, role: Role::Variant, note: None, process, work });
             }
         }
-        let scores = rounds::run(bench, &title, entries)?;
-        let mut heat =
-            Heat { workload: "w6", title, columns: vec![RATE, CPU, USER], scores, verdicts: Vec::new() };
-        heat.judge("its own over HTTP/1.1", 0.6, |score| score.class == Class::Ours);
-        bench.keep(heat);
+        let entries = rounds::run(runner, &title, contestants)?;
+        runner.keep(RaceResult::new("w6", title, entries));
     }
     Ok(())
 }
 
 /// How long each round of an echo is.
-fn round(bench: &Bench, load: Load) -> Until {
-    match bench.smoke {
+fn round(runner: &Runner, load: Load) -> Until {
+    match runner.smoke {
         true => Until::Messages(2 * load.depth as u64),
-        false => Until::Time(bench.effort.turn),
+        false => Until::Time(runner.effort.process_round_time),
     }
 }
 
-/// What a connection that has echoed once and now rests adds to its process. A fresh process each: what another load has
-/// left to the allocator would hide it.
-fn idle(bench: &mut Bench, cores: &Cores, files_max: usize) -> Result<(), String> {
-    let (first, most) = (bench.scale(100, 4), bench.scale(5_000, 16));
+/// The growth of a process with each connection that has echoed once and is idle. Each load has a new process: what another load
+/// has left to the allocator would hide it.
+fn idle(runner: &mut Runner, cores: &Cores, files_max: usize) -> Result<(), String> {
+    let (first, most) = (runner.scale(100, 4), runner.scale(5_000, 16));
     let count = most.min(files_max.saturating_sub(300)).max(1);
     let title = format!("memory, {count} idle connections");
-    let mut scores = Vec::new();
-    for running in servers::start(bench, cores, servers::echoes())? {
+    let mut entries = Vec::new();
+    for running in servers::start(runner, cores, servers::echoes())? {
         if running.server.dialect() == Dialect::Bytes {
             continue;
         }
         let (address, dialect) = (running.address, running.server.dialect());
-        bench.say(&format!("{title}: {}", running.server.name));
-        scores.extend(memory(bench, &title, running, count, first, |connections| {
+        runner.show(&format!("{title}: {}", running.server.name));
+        entries.extend(memory(runner, &title, running, count, first, |connections| {
             let mut echo = Echo::open(address, dialect, Load { payload_len: 32, connections, depth: 1 })?;
             echo.run(Until::Messages(1), true)?;
             Ok(echo)
         })?);
     }
-    // Handshakes of TLS take this process long: fewer connections say as much.
-    let (first, count) = (bench.scale(50, 2), bench.scale(1_000, 4));
-    for running in servers::start(bench, cores, servers::over_tls())? {
+    let bytes = entries.iter().find(|entry| entry.role == Role::Wireloom).and_then(Entry::cost);
+    if let Some(bytes) = bytes {
+        let note = "the target is at most 1024 B, so at least 1".into();
+        let title = "1024 B in parts of the memory of an idle connection";
+        runner.keep_figure(Figure::new("w6", title, 1024.0 / bytes.median, Some(1.0), note));
+    }
+    let race = RaceResult { cost: Cost::Memory, ..RaceResult::new("w6", title.clone(), entries) };
+    runner.keep(race);
+    // This process, the client, takes long for handshakes of TLS: fewer connections show as much.
+    let (first, count) = (runner.scale(50, 2), runner.scale(1_000, 4));
+    let title = format!("memory, {count} idle connections over TLS");
+    let mut entries = Vec::new();
+    for running in servers::start(runner, cores, servers::over_tls())? {
         let address = running.address;
-        bench.say(&format!("{title}: {}", running.server.name));
-        scores.extend(memory(bench, &title, running, count, first, |connections| {
+        runner.show(&format!("{title}: {}", running.server.name));
+        entries.extend(memory(runner, &title, running, count, first, |connections| {
             clients::over_tls(address, connections)
         })?);
     }
-    let columns = vec![Column { name: "each", unit: Unit::Bytes }];
-    let mut heat = Heat { workload: "w6", title, columns, scores, verdicts: Vec::new() };
-    heat.judge_ours("B each", 0, 1.0, 1024.0);
-    bench.keep(heat);
+    runner.keep(RaceResult { cost: Cost::Memory, ..RaceResult::new("w6", title, entries) });
     Ok(())
 }
 
-/// By how much a process grows with each of `count` connections, once `first` have been opened.
+/// The growth of a process with each of `count` connections, once `first` have been opened.
 fn memory<T>(
-    bench: &mut Bench,
+    runner: &mut Runner,
     title: &str,
     running: Running,
     count: usize,
     first: usize,
     open: impl Fn(usize) -> Result<T, String>,
-) -> Result<Option<Score>, String> {
+) -> Result<Option<Entry>, String> {
     let Running { server, process, .. } = running;
     let failed = |error| format!("{title}, {}: {error}", server.name);
     let _warm = open(first).map_err(failed)?;
     let before = process.memory();
     let _idle = open(count).map_err(failed)?;
     let Some((before, after)) = before.zip(process.memory()) else {
-        bench.skip(title, "the kernel does not say");
+        runner.skip(title, "the kernel has no smaps_rollup", "Linux has had it since 4.14");
         return Ok(None);
     };
-    let each = Spread::once(after.saturating_sub(before) as f64 / count as f64);
-    Ok(Some(Score { name: server.name, class: server.class, values: vec![each] }))
+    let each = after.saturating_sub(before) as f64 / count as f64;
+    let runs = vec![Rounds { costs: vec![each], rates: Vec::new() }];
+    let note = server.note.map(Into::into);
+    Ok(Some(Entry { name: server.name, role: server.role, note, allocations: None, runs }))
 }

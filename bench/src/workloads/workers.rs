@@ -1,21 +1,21 @@
-//! One runtime with a thread for each core against a runtime and a listener for each (SO_REUSEPORT): echo and handshakes. Nobody
+//! One runtime with a thread for each core against a runtime and a listener for each (SO_REUSEPORT): echo and handshakes. No process
 //! has a core to itself here: servers and generator share all cores, as the kernel puts them.
 
 use super::w6;
-use crate::bench::Bench;
 use crate::loopback::cores::Cores;
 use crate::loopback::echo::Load;
 use crate::loopback::servers;
+use crate::runner::Runner;
 
-/// All heats. There is no bar: the figures say how the server is meant to be run.
-pub(crate) fn run(bench: &mut Bench) -> Result<(), String> {
+/// All races. They have no target: the figures show how to run the server.
+pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
     let cores = Cores::share();
-    let running = servers::start(bench, &cores, servers::workers())?;
-    let connections = bench.scale(64, 4);
+    let running = servers::start(runner, &cores, servers::workers())?;
+    let connections = runner.scale(64, 4);
     for depth in [1, 64] {
         let load = Load { payload_len: 32, connections, depth };
         let title = format!("32 B, {connections} connections, depth {depth}");
-        w6::echo(bench, "workers", &running, &title, load, |_| {})?;
+        w6::echo(runner, "workers", &running, &title, load, Vec::new())?;
     }
-    w6::handshakes(bench, "workers", &running, |_| {})
+    w6::handshakes(runner, "workers", &running, Vec::new())
 }

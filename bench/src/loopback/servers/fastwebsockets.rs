@@ -1,12 +1,35 @@
-//! fastwebsockets, upgraded by hyper as in its example.
+//! fastwebsockets, upgraded by hyper as in its example; as it is, and over a transport that batches its writes.
 
-use fastwebsockets::{FragmentCollector, OpCode, WebSocketError, upgrade};
+use fastwebsockets::{FragmentCollector, OpCode, Role, WebSocket, WebSocketError, upgrade};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use upgrade::UpgradeFut;
+
+type Outcome = Result<(), WebSocketError>;
 
 pub(super) async fn echo(stream: TcpStream) {
+    serve(stream, |upgrade| async move { run(upgrade.await?).await }).await;
+}
+
+/// Its frames are written when the next ones are read.
+pub(super) async fn echo_batched(stream: TcpStream) {
+    serve(stream, |upgrade| async move {
+        let stream = upgrade.await?.into_inner();
+        run(WebSocket::after_handshake(Held::new(stream), Role::Server)).await
+    })
+    .await;
+}
+
+async fn serve<F>(stream: TcpStream, run: fn(UpgradeFut) -> F)
+where
+    F: Future<Output = Outcome> + Send + 'static,
+{
     let service = service_fn(|mut request| async move {
         let (response, upgrade) = upgrade::upgrade(&mut request)?;
         tokio::spawn(tokio::task::unconstrained(run(upgrade)));
@@ -16,8 +39,8 @@ pub(super) async fn echo(stream: TcpStream) {
     _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
 }
 
-async fn run(upgrade: upgrade::UpgradeFut) -> Result<(), WebSocketError> {
-    let mut socket = FragmentCollector::new(upgrade.await?);
+async fn run<S: AsyncRead + AsyncWrite + Unpin>(socket: WebSocket<S>) -> Outcome {
+    let mut socket = FragmentCollector::new(socket);
     loop {
         let frame = socket.read_frame().await?;
         match frame.opcode {
@@ -25,5 +48,70 @@ async fn run(upgrade: upgrade::UpgradeFut) -> Result<(), WebSocketError> {
             OpCode::Text | OpCode::Binary => socket.write_frame(frame).await?,
             _ => {}
         }
+    }
+}
+
+/// How much is held at most before it is written.
+const HELD_MAX: usize = 64 << 10;
+
+/// A transport that holds writes until the next read, or until they are many.
+struct Held<S> {
+    stream: S,
+    held: Vec<u8>,
+    /// `written <= held.len()`.
+    written: usize,
+}
+
+impl<S: AsyncWrite + Unpin> Held<S> {
+    fn new(stream: S) -> Self {
+        Self { stream, held: Vec::new(), written: 0 }
+    }
+
+    /// Writes what is held.
+    fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.held.len() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.held[self.written..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                len => self.written += len,
+            }
+        }
+        self.held.clear();
+        self.written = 0;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Held<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        // A peer that reads slowly is not read from.
+        ready!(self.poll_release(cx))?;
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Held<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.held.is_empty() && buf.len() >= HELD_MAX {
+            return Pin::new(&mut self.stream).poll_write(cx, buf);
+        }
+        if self.held.len() + buf.len() > HELD_MAX {
+            ready!(self.poll_release(cx))?;
+        }
+        self.held.extend_from_slice(buf);
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The next read writes it.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_release(cx))?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

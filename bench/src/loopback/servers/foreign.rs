@@ -15,7 +15,7 @@ pub(super) fn gws(_may_install: bool) -> Result<Launch, String> {
     Ok(Command::new(program).into())
 }
 
-/// bun, installed by npm: a hundred megabytes, so only where that is wanted.
+/// bun, installed by npm: a hundred megabytes, so only where that is allowed.
 pub(super) fn bun(may_install: bool) -> Result<Launch, String> {
     let folder = beside("bun")?;
     let program = folder.join("node_modules/bun/bin/bun.exe");
@@ -33,7 +33,7 @@ pub(super) fn bun(may_install: bool) -> Result<Launch, String> {
     Ok(command.into())
 }
 
-/// nghttpd of nghttp2, which serves files. It is told where to listen, and to end with this program where that can be said.
+/// nghttpd of nghttp2, which serves files. It is given a free port, and ends with this program where `setpriv` is installed.
 pub(super) fn nghttpd(_may_install: bool) -> Result<Launch, String> {
     run(Command::new("nghttpd").arg("--version"))?;
     let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|free| free.local_addr());
@@ -49,7 +49,7 @@ pub(super) fn nghttpd(_may_install: bool) -> Result<Launch, String> {
     Ok(Launch { command, address: Some(address) })
 }
 
-/// A folder with what the others answer from memory.
+/// A folder with the bodies that the other servers answer from memory.
 ///
 /// # Errors
 /// It cannot be written.
@@ -67,19 +67,19 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("foreign").join(name)
 }
 
-/// Where what is built or installed for this program lies.
+/// The folder of the programs that are built or installed for this one.
 fn beside(name: &str) -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     Ok(program.with_file_name("bench-foreign").join(name))
 }
 
-/// The last thing that was said is the reason.
+/// The last line of its errors is the reason.
 fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{program}: {}", said.lines().rfind(|line| !line.is_empty()).unwrap_or("failed")))
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{program}: {}", errors.lines().rfind(|line| !line.is_empty()).unwrap_or("failed")))
 }

@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::task::Poll;
 
-/// What came is to be sent back, passed over, or the end.
+/// An item is a message to send back, something to skip, or the end.
 pub(super) type Answer<M> = ControlFlow<(), Option<M>>;
 
 /// The loop of their examples: each message goes back by itself.
@@ -24,31 +24,47 @@ where
     }
 }
 
-/// All messages that are there go back together.
+/// Collects the messages that have arrived, feeds them, and flushes once. Reading goes on until nothing is ready, and nothing is
+/// fed meanwhile, because some libraries flush when they are read from.
 pub(super) async fn echo_batched<S, M>(mut socket: S, answer: fn(S::Item) -> Answer<M>)
 where
     S: Stream + Sink<M> + Unpin,
 {
+    let mut messages = Vec::new();
     while let Some(item) = socket.next().await {
         let mut next = Some(item);
         while let Some(item) = next {
             match answer(item) {
-                Continue(Some(message)) => {
-                    if socket.feed(message).await.is_err() {
-                        return;
-                    }
-                }
-                Continue(None) => {}
+                Continue(message) => messages.extend(message),
                 Break(()) => return,
             }
-            // The loop outside sets the waker again.
+            // The outer loop registers the waker again.
             next = poll_fn(|context| match socket.poll_next_unpin(context) {
                 Poll::Ready(item) => Poll::Ready(item),
                 Poll::Pending => Poll::Ready(None),
             })
             .await;
         }
+        for message in messages.drain(..) {
+            if socket.feed(message).await.is_err() {
+                return;
+            }
+        }
         if socket.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Feeds each message and leaves it to the library to flush: for those whose `next` does so before it waits.
+pub(super) async fn echo_fed<S, M>(mut socket: S, answer: fn(S::Item) -> Answer<M>)
+where
+    S: Stream + Sink<M> + Unpin,
+{
+    while let Some(Continue(message)) = socket.next().await.map(answer) {
+        if let Some(message) = message
+            && socket.feed(message).await.is_err()
+        {
             return;
         }
     }

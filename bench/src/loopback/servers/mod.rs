@@ -1,5 +1,5 @@
-//! The servers: what each is called, and how it is started. Those written in Rust are this very program, told to
-//! serve; each has a module that holds the echo as its authors would write it. The others are in `bench/foreign`.
+//! The servers: their names, and how they are started. Those written in Rust are this very program, told to serve; each has a
+//! module that holds the echo as its documentation shows it. The others are in `bench/foreign`.
 
 mod fastwebsockets;
 pub(crate) mod foreign;
@@ -14,9 +14,11 @@ mod yawc;
 
 use super::cores::Cores;
 use super::process::{Launch, Process};
-use crate::bench::Bench;
-use crate::heat::Class;
+use crate::allocation;
+use crate::isa;
+use crate::results::Role;
 use crate::rivals::with_version;
+use crate::runner::Runner;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Command, ExitCode};
@@ -30,119 +32,180 @@ pub(crate) enum Dialect {
     WebSocket,
 }
 
+/// Why a server cannot be started, and how to get it.
+pub(crate) struct Unavailable {
+    pub(crate) reason: String,
+    pub(crate) remedy: String,
+}
+
+/// How a server is started. It prints its address and ends with its standard input. The argument: whether a missing program
+/// may be installed.
+type Launcher = Box<dyn Fn(bool) -> Result<Launch, Unavailable>>;
+
 /// A server that can be started.
 pub(crate) struct Server {
     pub(crate) name: String,
-    pub(crate) class: Class,
-    /// What starts it; it says where it listens and ends with its standard input. Whether what is missing may be
-    /// installed is the argument.
-    ///
-    /// # Errors
-    /// Why it cannot be had here.
-    pub(crate) launch: Box<dyn Fn(bool) -> Result<Launch, String>>,
+    pub(crate) role: Role,
+    /// What a reader must know to compare it with the others.
+    pub(crate) note: Option<&'static str>,
+    pub(crate) launch: Launcher,
 }
 
 impl Server {
     /// One of those in this program.
-    fn own(word: &'static str, name: impl Into<String>, class: Class) -> Self {
-        let launch = move |_| Ok(own_command(&["--serve", word])?.into());
-        Self { name: name.into(), class, launch: Box::new(launch) }
+    fn own(word: &'static str, name: impl Into<String>, role: Role) -> Self {
+        let launch = move |_| match own_command(&["--serve", word]) {
+            Ok(command) => Ok(command.into()),
+            Err(reason) => Err(Unavailable { reason, remedy: String::new() }),
+        };
+        Self { name: name.into(), role, note: None, launch: Box::new(launch) }
     }
 
-    /// What an echo of it expects.
+    /// One of those in this program, with mimalloc as its allocator.
+    fn own_on_mimalloc(word: &'static str, name: impl Into<String>, role: Role) -> Self {
+        let launch = move |_| match own_command(&["--serve", word]) {
+            Ok(mut command) => {
+                command.env(allocation::VARIABLE, "mimalloc");
+                Ok(command.into())
+            }
+            Err(reason) => Err(Unavailable { reason, remedy: String::new() }),
+        };
+        Self { name: name.into(), role, note: None, launch: Box::new(launch) }
+    }
+
+    /// One that is not in this program.
+    fn foreign(name: &str, remedy: &'static str, launch: fn(bool) -> Result<Launch, String>) -> Self {
+        let launch = move |may_install| {
+            launch(may_install).map_err(|reason| Unavailable { reason, remedy: remedy.into() })
+        };
+        Self { name: name.into(), role: Role::Rival, note: None, launch: Box::new(launch) }
+    }
+
+    fn with_note(self, note: &'static str) -> Self {
+        Self { note: Some(note), ..self }
+    }
+
+    /// The language of its echo.
     pub(crate) fn dialect(&self) -> Dialect {
-        if self.class == Class::Floor { Dialect::Bytes } else { Dialect::WebSocket }
-    }
-
-    /// One that is not.
-    fn foreign(name: &str, launch: fn(bool) -> Result<Launch, String>) -> Self {
-        Self { name: name.into(), class: Class::Rival, launch: Box::new(launch) }
+        if self.role == Role::Baseline { Dialect::Bytes } else { Dialect::WebSocket }
     }
 }
 
 /// This program with these arguments.
 ///
 /// # Errors
-/// It does not know where it is.
+/// The operating system does not know its path.
 pub(crate) fn own_command(arguments: &[&str]) -> Result<Command, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
+    if let Some(isa) = isa::capped() {
+        command.args(["--isa", isa]);
+    }
     command.args(arguments);
     Ok(command)
 }
 
 /// Those that echo.
 pub(crate) fn echoes() -> Vec<Server> {
-    let floor = |word, name| Server::own(word, name, Class::Floor);
-    let rival = |word| Server::own(word, with_version(word), Class::Rival);
+    let baseline = |word, name| Server::own(word, name, Role::Baseline);
+    let rival = |word| Server::own(word, with_version(word), Role::Rival);
     let batched = |word, package| {
-        let name = format!("{}, batched by hand", with_version(package));
-        Server::own(word, name, Class::Batched)
+        let name = format!("{}, batched by the application", with_version(package));
+        Server::own(word, name, Role::Batched)
     };
+    let sockudo = with_version("sockudo-ws");
     vec![
-        floor("raw-epoll", "raw TCP on epoll"),
-        floor("raw-tokio", RAW_TOKIO),
-        Server::own("wireloom", "wireloom", Class::Wireloom),
-        Server::own("wireloom-kept", "wireloom, messages kept", Class::Ours),
+        baseline("raw-epoll", "raw TCP on epoll"),
+        baseline("raw-tokio", RAW_TOKIO),
+        Server::own("wireloom", "wireloom, split halves, borrowed", Role::Wireloom),
+        Server::own("wireloom-kept", "wireloom, recv_owned, kept", Role::Variant),
         rival("fastwebsockets"),
+        batched("fastwebsockets-batched", "fastwebsockets")
+            .with_note("its transport holds writes until the next read; the library itself has no batching"),
         rival("tokio-websockets"),
         batched("tokio-websockets-batched", "tokio-websockets"),
-        rival("sockudo-ws"),
-        batched("sockudo-ws-batched", "sockudo-ws"),
+        Server::own("sockudo-ws", format!("{sockudo}, its documented loop"), Role::Rival)
+            .with_note("`feed`; `next` flushes when the read batch is exhausted"),
+        Server::own_on_mimalloc(
+            "sockudo-ws",
+            format!("{sockudo}, its documented loop, mimalloc"),
+            Role::Rival,
+        )
+        .with_note("its documentation recommends mimalloc"),
+        Server::own("sockudo-ws-send", format!("{sockudo}, send"), Role::Rival),
         rival("yawc"),
-        batched("yawc-batched", "yawc"),
-        rival("tokio-tungstenite"),
-        batched("tokio-tungstenite-batched", "tokio-tungstenite"),
-        Server::foreign("gws (Go)", foreign::gws),
-        Server::foreign("bun (uWebSockets)", foreign::bun),
+        batched("yawc-batched", "yawc").with_note("with the buffers of its own benchmark"),
+        rival("tokio-tungstenite").with_note("its defaults: a read buffer of 128 KiB"),
+        Server::own(
+            "tokio-tungstenite-small",
+            with_version("tokio-tungstenite") + ", buffer of 16 KiB",
+            Role::Rival,
+        ),
+        batched("tokio-tungstenite-batched", "tokio-tungstenite").with_note("read buffer of 16 KiB"),
+        Server::foreign(
+            "gws (Go)",
+            "Install Go 1.21 or later from go.dev/dl; the bench builds it",
+            foreign::gws,
+        ),
+        Server::foreign(
+            "bun (uWebSockets and JavaScript)",
+            "Install npm; the bench downloads bun when it runs without --smoke",
+            foreign::bun,
+        )
+        .with_note("the handler is JavaScript, so each message also costs a call into the engine"),
     ]
 }
 
 /// Those that answer requests over HTTP/2.
 pub(crate) fn http2() -> Vec<Server> {
     vec![
-        Server::own("wireloom", "wireloom", Class::Wireloom),
-        Server::own("hyper", with_version("hyper"), Class::Rival),
-        Server::foreign("nghttpd", foreign::nghttpd),
+        Server::own("wireloom", "wireloom", Role::Wireloom),
+        Server::own("hyper", with_version("hyper"), Role::Rival),
+        Server::foreign(
+            "nghttpd",
+            "Install nghttp2-server (Debian), which has it",
+            foreign::nghttpd,
+        )
+        .with_note("opens and reads its file for each request, and sends five fields where the others send three or four"),
     ]
 }
 
 /// Those that echo over HTTP/2 too.
 pub(crate) fn tunnels() -> Vec<Server> {
     vec![
-        Server::own("wireloom", "wireloom", Class::Wireloom),
+        Server::own("wireloom", "wireloom", Role::Wireloom),
         Server::own(
             "yawc-http2",
-            format!("{} on hyper, batched by hand", with_version("yawc")),
-            Class::Batched,
+            format!("{} on hyper, batched by the application", with_version("yawc")),
+            Role::Batched,
         ),
     ]
 }
 
-/// Wireloom, by as many threads as the words say.
+/// Wireloom with one thread or several.
 pub(crate) fn workers() -> Vec<Server> {
     vec![
-        Server::own("wireloom-threads", "one runtime, a thread for each core", Class::Wireloom),
-        Server::own("wireloom-listeners", "a runtime and a listener for each core", Class::Ours),
-        Server::own("wireloom", "one runtime, one thread", Class::Ours),
+        Server::own("wireloom-threads", "one runtime, a thread for each core", Role::Wireloom),
+        Server::own("wireloom-listeners", "a runtime and a listener for each core", Role::Variant),
+        Server::own("wireloom", "one runtime, one thread", Role::Variant),
     ]
 }
 
 /// The one that echoes over TLS.
 pub(crate) fn over_tls() -> Vec<Server> {
-    vec![Server::own("wireloom-tls", "wireloom over TLS", Class::Ours)]
+    vec![Server::own("wireloom-tls", "wireloom over TLS", Role::Variant)]
 }
 
 /// A path whose answer is [`SMALL_BODY`], also to what is uploaded there.
 pub(crate) const SMALL: &str = "/small";
-/// What is answered there.
+/// The body of its answer.
 pub(crate) const SMALL_BODY: &str = "hello\n";
 /// A path whose answer is [`LARGE_LEN`] bytes long.
 pub(crate) const LARGE: &str = "/large";
 /// Bytes.
 pub(crate) const LARGE_LEN: usize = 16 << 20;
 
-/// What is answered at [`LARGE`].
+/// The body of the answer at [`LARGE`].
 fn large() -> Vec<u8> {
     let mut bytes = vec![0; LARGE_LEN];
     fastrand::Rng::with_seed(9113).fill(&mut bytes);
@@ -156,33 +219,37 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
 }
 
-/// Starts those that are wanted; who cannot be had is said to be missing.
+/// Starts those that are wanted; those that cannot be started are recorded as missing.
 ///
 /// # Errors
-/// Who should run and does not.
-pub(crate) fn start(bench: &mut Bench, cores: &Cores, servers: Vec<Server>) -> Result<Vec<Running>, String> {
+/// The server that fails although it was started.
+pub(crate) fn start(
+    runner: &mut Runner,
+    cores: &Cores,
+    servers: Vec<Server>,
+) -> Result<Vec<Running>, String> {
     let mut running = Vec::new();
     for server in servers {
-        if !bench.is_wanted(&server.name) {
+        if !runner.is_wanted(&server.name) {
             continue;
         }
-        bench.say(&format!("starting {}", server.name));
-        match (server.launch)(!bench.smoke) {
+        runner.show(&format!("starting {}", server.name));
+        match (server.launch)(!runner.smoke) {
             Ok(launch) => {
                 let (process, address) =
                     Process::serve(launch, cores).map_err(|error| format!("{}: {error}", server.name))?;
                 running.push(Running { server, process, address });
             }
-            Err(reason) => bench.skip(&server.name, &reason),
+            Err(Unavailable { reason, remedy }) => runner.skip(&server.name, &reason, &remedy),
         }
     }
     Ok(running)
 }
 
-/// The floor that the bars are held against.
+/// The baseline on the same runtime.
 pub(crate) const RAW_TOKIO: &str = "raw TCP on tokio";
 
-/// Serves as `word` says until the standard input ends.
+/// Is the server that `word` names until the standard input ends.
 pub(crate) fn serve(word: &str) -> ExitCode {
     if word == "wireloom-listeners" {
         return wireloom::serve_by_listeners(Cores::count());
@@ -208,7 +275,7 @@ pub(crate) fn serve(word: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Who started this is gone, or wants it gone.
+/// Ends this process with its standard input, so that it does not outlive the bench.
 fn end_with_input() {
     std::thread::spawn(|| {
         _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -228,21 +295,23 @@ fn on_tokio(word: &str, listener: TcpListener) -> std::io::Result<()> {
             _ => {}
         }
         loop {
-            // Who was cut while waiting is no matter.
+            // A connection that was reset before it was accepted is no error.
             let Ok((stream, _)) = listener.accept().await else { continue };
             stream.set_nodelay(true)?;
             match word {
                 "hyper" => tokio::spawn(hyper::serve(stream)),
                 "raw-tokio" => tokio::spawn(raw::echo(stream)),
                 "fastwebsockets" => tokio::spawn(fastwebsockets::echo(stream)),
+                "fastwebsockets-batched" => tokio::spawn(fastwebsockets::echo_batched(stream)),
                 "tokio-websockets" => tokio::spawn(tokio_websockets::echo(stream)),
                 "tokio-websockets-batched" => tokio::spawn(tokio_websockets::echo_batched(stream)),
                 "sockudo-ws" => tokio::spawn(sockudo_ws::echo(stream)),
-                "sockudo-ws-batched" => tokio::spawn(sockudo_ws::echo_batched(stream)),
+                "sockudo-ws-send" => tokio::spawn(sockudo_ws::echo_by_send(stream)),
                 "yawc" => tokio::spawn(yawc::echo(stream)),
                 "yawc-http2" => tokio::spawn(yawc::echo_http2(stream)),
                 "yawc-batched" => tokio::spawn(yawc::echo_batched(stream)),
                 "tokio-tungstenite" => tokio::spawn(tungstenite::echo(stream)),
+                "tokio-tungstenite-small" => tokio::spawn(tungstenite::echo_small(stream)),
                 "tokio-tungstenite-batched" => tokio::spawn(tungstenite::echo_batched(stream)),
                 _ => return Err(std::io::Error::other("no server is called so")),
             };

@@ -1,4 +1,4 @@
-//! The floor: what is read is written back, whatever it means. Both share one buffer of 256 KiB among all connections.
+//! The baseline: bytes are written back as they were read. Both servers share one buffer of 256 KiB among all connections.
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::cell::RefCell;
@@ -22,7 +22,7 @@ pub(super) async fn echo(mut stream: TcpStream) {
     _ = poll_fn(|context| rest.poll(&mut stream, context)).await;
 }
 
-/// What a socket did not take yet.
+/// Bytes that the socket has not accepted yet.
 #[derive(Default)]
 struct Rest {
     bytes: Vec<u8>,
@@ -97,7 +97,7 @@ pub(super) fn on_epoll(listener: &TcpListener) -> io::Result<()> {
             let index = index as usize;
             let Some(connection) = &mut connections[index] else { continue };
             match connection.turn(&mut buffer) {
-                // Who takes nothing is not read from.
+                // A peer that does not read is not read from.
                 Ok(true) => {
                     let flags =
                         if connection.rest.bytes.is_empty() { EventFlags::IN } else { EventFlags::OUT };

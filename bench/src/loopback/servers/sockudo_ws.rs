@@ -8,7 +8,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use tokio::net::TcpStream;
 
 async fn accept(mut stream: TcpStream) -> Option<WebSocketStream<TcpStream>> {
-    // No timers: nobody else has one.
+    // No timers: the others have none.
     let config = Config::builder().auto_ping(false).idle_timeout(0).build();
     let leftover = server_handshake(&mut stream).await.ok()?.leftover;
     Some(WebSocketStream::from_raw_with_leftover(stream, Role::Server, config, leftover))
@@ -21,14 +21,16 @@ fn answer(message: Result<Message, sockudo_ws::Error>) -> Answer<Message> {
     }
 }
 
+/// The loop of its README, "For a Tokio unified echo loop".
 pub(super) async fn echo(stream: TcpStream) {
     if let Some(socket) = accept(stream).await {
-        messages::echo(socket, answer).await;
+        messages::echo_fed(socket, answer).await;
     }
 }
 
-pub(super) async fn echo_batched(stream: TcpStream) {
+/// Each message by itself.
+pub(super) async fn echo_by_send(stream: TcpStream) {
     if let Some(socket) = accept(stream).await {
-        messages::echo_batched(socket, answer).await;
+        messages::echo(socket, answer).await;
     }
 }

@@ -5,9 +5,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use tokio::net::TcpStream;
 use tokio_websockets::{Config, Limits, Message, ServerBuilder, WebSocketStream};
 
-async fn accept(stream: TcpStream) -> Option<WebSocketStream<TcpStream>> {
-    // Frames of any size, so that a message leaves as it came.
-    let config = Config::default().frame_size(usize::MAX);
+async fn accept(stream: TcpStream, config: Config) -> Option<WebSocketStream<TcpStream>> {
     let builder = ServerBuilder::new().config(config).limits(Limits::unlimited());
     Some(builder.accept(stream).await.ok()?.1)
 }
@@ -19,14 +17,20 @@ fn answer(message: Result<Message, tokio_websockets::Error>) -> Answer<Message> 
     }
 }
 
+/// Frames of any size, so that a message leaves as it came.
+fn config() -> Config {
+    Config::default().frame_size(usize::MAX)
+}
+
 pub(super) async fn echo(stream: TcpStream) {
-    if let Some(socket) = accept(stream).await {
+    if let Some(socket) = accept(stream, config()).await {
         messages::echo(socket, answer).await;
     }
 }
 
+/// With room for a batch: at its default of 8 KiB, `feed` flushes in between.
 pub(super) async fn echo_batched(stream: TcpStream) {
-    if let Some(socket) = accept(stream).await {
+    if let Some(socket) = accept(stream, config().flush_threshold(64 << 10)).await {
         messages::echo_batched(socket, answer).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Wireloom: the loop that a user writes first, and a handler of requests, behind its own server; and that loop without
-//! halves, which keeps each message that it sends back.
+//! Wireloom: an echo loop over split halves and a handler of requests, behind its own server; and an echo loop by `recv_owned`, which
+//! keeps each message that it sends back.
 
 use super::{LARGE, SMALL, SMALL_BODY, end_with_input, large};
 use bytes::Bytes;
@@ -65,7 +65,7 @@ pub(super) async fn serve_tls(listener: TcpListener) -> io::Result<()> {
     Server::new(listener).tls(tls).serve(handle).await
 }
 
-/// On one runtime with so many threads.
+/// On one runtime with `threads` threads.
 pub(super) fn serve_by_threads(listener: std::net::TcpListener, threads: usize) -> io::Result<()> {
     let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     runtime.block_on(async {
@@ -76,7 +76,7 @@ pub(super) fn serve_by_threads(listener: std::net::TcpListener, threads: usize) 
     })
 }
 
-/// On so many runtimes with a thread and a listener each, on one port by SO_REUSEPORT: the kernel chooses by a hash of the
+/// On `count` runtimes with a thread and a listener each, on one port by SO_REUSEPORT: the kernel chooses by a hash of the
 /// addresses.
 pub(super) fn serve_by_listeners(count: usize) -> ExitCode {
     let outcome = (|| {

@@ -1,38 +1,11 @@
 //! Its HPACK, which it offers by itself.
 
-use super::Nv;
-use std::ffi::{c_int, c_void};
+use libnghttp2_sys::*;
+use std::ffi::c_int;
 use std::ptr;
 
-#[link(name = "nghttp2")]
-unsafe extern "C" {
-    fn nghttp2_hd_deflate_new(deflater: *mut *mut c_void, table_size_max: usize) -> c_int;
-    fn nghttp2_hd_deflate_del(deflater: *mut c_void);
-    fn nghttp2_hd_deflate_hd(
-        deflater: *mut c_void,
-        buf: *mut u8,
-        buf_len: usize,
-        fields: *const Nv,
-        fields_len: usize,
-    ) -> isize;
-    fn nghttp2_hd_deflate_bound(deflater: *mut c_void, fields: *const Nv, fields_len: usize) -> usize;
-    fn nghttp2_hd_inflate_new(inflater: *mut *mut c_void) -> c_int;
-    fn nghttp2_hd_inflate_del(inflater: *mut c_void);
-    fn nghttp2_hd_inflate_hd2(
-        inflater: *mut c_void,
-        field: *mut Nv,
-        flags: *mut c_int,
-        block: *const u8,
-        block_len: usize,
-        last: c_int,
-    ) -> isize;
-    fn nghttp2_hd_inflate_end_headers(inflater: *mut c_void) -> c_int;
-    fn nghttp2_check_header_name(name: *const u8, len: usize) -> c_int;
-    fn nghttp2_check_header_value(value: *const u8, len: usize) -> c_int;
-}
-
 /// Its HPACK encoder.
-pub(crate) struct Deflater(*mut c_void);
+pub(crate) struct Deflater(*mut nghttp2_hd_deflater);
 
 impl Deflater {
     pub(crate) fn new() -> Self {
@@ -43,14 +16,14 @@ impl Deflater {
     }
 
     /// Appends the block of these fields.
-    pub(crate) fn encode(&mut self, fields: &[Nv], out: &mut Vec<u8>) {
-        // SAFETY: the deflater lives as long as `self`; the fields point to bytes that outlive the call, as `Nv::new`
+    pub(crate) fn encode(&mut self, fields: &[nghttp2_nv], out: &mut Vec<u8>) {
+        // SAFETY: the deflater lives as long as `self`; the fields point to bytes that outlive the call, as `borrowed`
         // asks; the room behind `out` is reserved before it is written, and its length set to what was written.
         unsafe {
             let bound = nghttp2_hd_deflate_bound(self.0, fields.as_ptr(), fields.len());
             out.reserve(bound);
             let end = out.as_mut_ptr().add(out.len());
-            let written = nghttp2_hd_deflate_hd(self.0, end, bound, fields.as_ptr(), fields.len());
+            let written = nghttp2_hd_deflate_hd2(self.0, end, bound, fields.as_ptr(), fields.len());
             assert!(written >= 0);
             out.set_len(out.len() + written as usize);
         }
@@ -65,10 +38,10 @@ impl Drop for Deflater {
 }
 
 /// Its HPACK decoder.
-pub(crate) struct Inflater(*mut c_void);
+pub(crate) struct Inflater(*mut nghttp2_hd_inflater);
 
-const EMIT: c_int = 2;
-const FINAL: c_int = 1;
+const EMIT: c_int = NGHTTP2_HD_INFLATE_EMIT as c_int;
+const FINAL: c_int = NGHTTP2_HD_INFLATE_FINAL as c_int;
 
 impl Inflater {
     pub(crate) fn new() -> Self {
@@ -82,26 +55,27 @@ impl Inflater {
     pub(crate) fn decode(&mut self, block: &[u8], check: bool, mut field: impl FnMut(&[u8], &[u8])) {
         let mut rest = block;
         loop {
-            let mut nv = Nv::EMPTY;
+            // SAFETY: a structure of pointers and integers may be zero.
+            let mut nv: nghttp2_nv = unsafe { std::mem::zeroed() };
             let mut flags = 0;
             // SAFETY: the inflater lives as long as `self`, `rest` is part of `block`.
             let read =
-                unsafe { nghttp2_hd_inflate_hd2(self.0, &mut nv, &mut flags, rest.as_ptr(), rest.len(), 1) };
+                unsafe { nghttp2_hd_inflate_hd3(self.0, &mut nv, &mut flags, rest.as_ptr(), rest.len(), 1) };
             assert!(read >= 0);
             rest = &rest[read as usize..];
             if flags & EMIT != 0 {
                 // SAFETY: an emitted field points to bytes that stay until the next call.
                 let (name, value) = unsafe {
                     (
-                        std::slice::from_raw_parts(nv.name, nv.name_len),
-                        std::slice::from_raw_parts(nv.value, nv.value_len),
+                        std::slice::from_raw_parts(nv.name, nv.namelen),
+                        std::slice::from_raw_parts(nv.value, nv.valuelen),
                     )
                 };
                 if check {
                     // SAFETY: as above.
                     let valid = unsafe {
-                        nghttp2_check_header_name(nv.name, nv.name_len) != 0
-                            && nghttp2_check_header_value(nv.value, nv.value_len) != 0
+                        nghttp2_check_header_name(nv.name, nv.namelen) != 0
+                            && nghttp2_check_header_value(nv.value, nv.valuelen) != 0
                     };
                     std::hint::black_box(valid);
                 }

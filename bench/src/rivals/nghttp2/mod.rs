@@ -1,49 +1,27 @@
-//! nghttp2 through its C interface, as much of it as the workloads need; built only where it is installed.
+//! nghttp2, built from the source that `libnghttp2-sys` carries, through its C interface.
 
-#![allow(unsafe_code)] // A foreign interface; each call says why it is sound.
+#![allow(unsafe_code)] // A foreign interface; each call has its reason why it is sound.
 
 pub(crate) mod hpack;
+pub(crate) mod memory;
 pub(crate) mod session;
 
-use std::ffi::{CStr, c_char, c_int};
-use std::ptr;
+use libnghttp2_sys::{NGHTTP2_NV_FLAG_NO_COPY_NAME, NGHTTP2_NV_FLAG_NO_COPY_VALUE, nghttp2_nv};
+use std::ffi::{CStr, c_int};
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Nv {
-    name: *const u8,
-    value: *const u8,
-    name_len: usize,
-    value_len: usize,
-    flags: u8,
-}
-
-impl Nv {
-    const EMPTY: Self = Self { name: ptr::null(), value: ptr::null(), name_len: 0, value_len: 0, flags: 0 };
-
-    /// A field whose bytes the caller keeps until the call that takes it returns.
-    pub(crate) fn new(name: &[u8], value: &[u8]) -> Self {
-        Self {
-            name: name.as_ptr(),
-            value: value.as_ptr(),
-            name_len: name.len(),
-            value_len: value.len(),
-            flags: 0,
-        }
-    }
-}
-
-#[repr(C)]
-struct Info {
-    age: c_int,
-    version_num: c_int,
-    version_str: *const c_char,
-    proto_str: *const c_char,
-}
-
-#[link(name = "nghttp2")]
 unsafe extern "C" {
-    fn nghttp2_version(least: c_int) -> *const Info;
+    fn nghttp2_version(least: c_int) -> *const libnghttp2_sys::nghttp2_info;
+}
+
+/// A field whose bytes the caller keeps until it has been sent: nghttp2 is told not to copy them.
+pub(crate) fn borrowed(name: &[u8], value: &[u8]) -> nghttp2_nv {
+    nghttp2_nv {
+        name: name.as_ptr().cast_mut(),
+        value: value.as_ptr().cast_mut(),
+        namelen: name.len(),
+        valuelen: value.len(),
+        flags: (NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE) as u8,
+    }
 }
 
 /// Its name and the version that is linked.
@@ -51,4 +29,24 @@ pub(crate) fn with_version() -> String {
     // SAFETY: 0 accepts every version, so a static structure with C strings is returned.
     let version = unsafe { CStr::from_ptr((*nghttp2_version(0)).version_str) };
     format!("nghttp2 {}", version.to_string_lossy())
+}
+
+/// Fields as nghttp2 takes them, with the strings that they point into.
+pub(crate) struct OwnedFields {
+    fields: Vec<nghttp2_nv>,
+    _strings: Vec<(String, String)>,
+}
+
+impl OwnedFields {
+    pub(crate) fn new(fields: &[(String, String)]) -> Self {
+        let strings = fields.to_vec();
+        // A String's bytes stay where they are when the Vec of Strings moves.
+        let fields =
+            strings.iter().map(|(name, value)| borrowed(name.as_bytes(), value.as_bytes())).collect();
+        Self { fields, _strings: strings }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[nghttp2_nv] {
+        &self.fields
+    }
 }

@@ -1,9 +1,9 @@
-//! Reads back what a contestant wrote, by a parser of its own, so that the checks trust nobody.
+//! Decodes the output of a contestant by a parser of its own, which shares no code with any contestant.
 
-use crate::tally::{Digest, Sink};
+use crate::checksum::{Checksum, Sink};
 use flate2::{Decompress, FlushDecompress, Status};
 
-/// What the frames must be for the check to pass.
+/// The properties of the frames that a check expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     /// Masked, as a client's are.
@@ -19,9 +19,9 @@ pub(crate) enum Takeover {
     No,
 }
 
-/// The digest of the messages in `bytes`.
-pub(crate) fn digest(bytes: &[u8], expected: Expected) -> Result<Digest, String> {
-    let mut digest = Digest::default();
+/// The checksum of the messages in `bytes`.
+pub(crate) fn checksum(bytes: &[u8], expected: Expected) -> Result<Checksum, String> {
+    let mut checksum = Checksum::default();
     let mut inflate = Decompress::new(false);
     let mut message = Vec::new();
     let mut rest = bytes;
@@ -54,10 +54,10 @@ pub(crate) fn digest(bytes: &[u8], expected: Expected) -> Result<Digest, String>
             message.extend([0, 0, 0xFF, 0xFF]);
             message = inflated(&mut inflate, &message)?;
         }
-        digest.message(&message);
+        checksum.message(&message);
         message.clear();
     }
-    if message.is_empty() { Ok(digest) } else { Err("a message does not end".into()) }
+    if message.is_empty() { Ok(checksum) } else { Err("a message does not end".into()) }
 }
 
 fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; N], String> {
@@ -90,9 +90,9 @@ mod tests {
         Frame::binary([7; 200]).mask([1, 2, 3, 4]).write(&mut bytes);
         Frame::binary("a").fin(false).mask([9, 2, 3, 4]).write(&mut bytes);
         Frame::continuation("b").mask([0, 2, 3, 4]).write(&mut bytes);
-        assert_eq!(digest(&bytes, masked), Ok(Digest::of([&[7; 200][..], b"ab"])));
-        assert!(digest(&bytes[..bytes.len() - 1], masked).is_err());
-        assert!(digest(&bytes, Expected { masked: false, compressed: None }).is_err());
+        assert_eq!(checksum(&bytes, masked), Ok(Checksum::of([&[7; 200][..], b"ab"])));
+        assert!(checksum(&bytes[..bytes.len() - 1], masked).is_err());
+        assert!(checksum(&bytes, Expected { masked: false, compressed: None }).is_err());
     }
 
     // RFC 7692 §7.2.3.2: "Hello" twice, the second time from the window of the first.
@@ -101,8 +101,8 @@ mod tests {
         let bytes =
             [0xC1, 0x07, 0xF2, 0x48, 0xCD, 0xC9, 0xC9, 0x07, 0x00, 0xC1, 0x05, 0xF2, 0x00, 0x11, 0x00, 0x00];
         let takeover = Expected { masked: false, compressed: Some(Takeover::Yes) };
-        assert_eq!(digest(&bytes, takeover), Ok(Digest::of([&b"Hello"[..], b"Hello"])));
+        assert_eq!(checksum(&bytes, takeover), Ok(Checksum::of([&b"Hello"[..], b"Hello"])));
         let none = Expected { masked: false, compressed: Some(Takeover::No) };
-        assert!(digest(&bytes, none) != digest(&bytes, takeover));
+        assert!(checksum(&bytes, none) != checksum(&bytes, takeover));
     }
 }

@@ -1,4 +1,4 @@
-//! What a contestant handed out: how much while it is timed, and exactly what while it is checked.
+//! Sinks for the messages of a contestant: a count while it is timed, a checksum while it is checked.
 
 use std::hint::black_box;
 
@@ -18,14 +18,14 @@ pub(crate) trait Sink {
 
 /// The cheap sink of the timed passes: it looks at no byte of the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct Count {
     /// Messages ended.
     pub(crate) messages: u64,
     /// Their bytes together.
     pub(crate) bytes: u64,
 }
 
-impl Sink for Tally {
+impl Sink for Count {
     #[inline(always)]
     fn piece(&mut self, data: &[u8]) {
         self.bytes += black_box(data).len() as u64;
@@ -39,33 +39,33 @@ impl Sink for Tally {
 
 /// The thorough sink of the checks: count, length, and a checksum over every byte and every boundary in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Digest {
-    tally: Tally,
+pub(crate) struct Checksum {
+    count: Count,
     checksum: u64,
     /// Bytes of an unfinished word, so that the checksum depends on no split.
     word: u64,
     filled: u32,
 }
 
-impl Default for Digest {
+impl Default for Checksum {
     fn default() -> Self {
-        Self { tally: Tally::default(), checksum: 0x9E37_79B9_7F4A_7C15, word: 0, filled: 0 }
+        Self { count: Count::default(), checksum: 0x9E37_79B9_7F4A_7C15, word: 0, filled: 0 }
     }
 }
 
-impl Digest {
-    /// The digest of these messages, one after another.
+impl Checksum {
+    /// The checksum of these messages, one after another.
     pub(crate) fn of<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut digest = Self::default();
+        let mut checksum = Self::default();
         for message in messages {
-            digest.message(message);
+            checksum.message(message);
         }
-        digest
+        checksum
     }
 
     /// Messages and bytes.
-    pub(crate) fn tally(&self) -> Tally {
-        self.tally
+    pub(crate) fn count(&self) -> Count {
+        self.count
     }
 
     fn stir(&mut self, word: u64) {
@@ -83,9 +83,9 @@ impl Digest {
     }
 }
 
-impl Sink for Digest {
+impl Sink for Checksum {
     fn piece(&mut self, mut data: &[u8]) {
-        self.tally.bytes += data.len() as u64;
+        self.count.bytes += data.len() as u64;
         while self.filled != 0 {
             let Some((&first, rest)) = data.split_first() else { return };
             self.byte(first);
@@ -101,7 +101,7 @@ impl Sink for Digest {
     }
 
     fn end(&mut self) {
-        self.tally.messages += 1;
+        self.count.messages += 1;
         let (word, filled) = (std::mem::take(&mut self.word), std::mem::take(&mut self.filled));
         self.stir(word);
         self.stir(u64::from(filled) << 32 | 0xE0F);
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn pieces_do_not_matter_and_boundaries_do() {
-        let whole = Digest::of([&b"hello, worlds"[..], b"again"]);
-        let mut pieces = Digest::default();
+        let whole = Checksum::of([&b"hello, worlds"[..], b"again"]);
+        let mut pieces = Checksum::default();
         pieces.piece(b"hel");
         pieces.piece(b"");
         pieces.piece(b"lo, worl");
@@ -123,7 +123,7 @@ mod tests {
         pieces.end();
         pieces.message(b"again");
         assert_eq!(whole, pieces);
-        assert_ne!(whole, Digest::of([&b"hello, world"[..], b"sagain"]));
-        assert_ne!(Digest::of([&b"a"[..]]), Digest::of([&b"a\0"[..]]));
+        assert_ne!(whole, Checksum::of([&b"hello, world"[..], b"sagain"]));
+        assert_ne!(Checksum::of([&b"a"[..]]), Checksum::of([&b"a\0"[..]]));
     }
 }

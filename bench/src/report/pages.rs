@@ -1,0 +1,201 @@
+//! Writes the pages: one for each workload, one that sums them up, the raw figures, and the table of the project's README.
+
+use super::metadata::Metadata;
+use super::{plot, table};
+use crate::results::{RaceResult, Results};
+use crate::workloads::ALL;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+/// The races that the project's README shows, by workload and title.
+const README: &[(&str, &str)] = &[
+    ("w1", "read masked text, 200 B"),
+    ("w1", "read masked text, 200 B, kept"),
+    ("w2", "read masked binary, 1 MiB"),
+    ("w4", "read one masked ASCII text, 16 MiB"),
+    ("w5", "the published exchange, one after another"),
+    ("w5", "send and receive DATA of 16 KiB"),
+    ("hpack", "decode"),
+    ("w6", "echo, 32 B, 64 connections, depth 64"),
+    ("w6", "echo, 1 MiB, 4 connections, depth 1"),
+    ("w3", "firehose over HTTP/1.1, delivered"),
+    ("h2load", "HTTP/2, one connection, requests, 100 at a time"),
+];
+const BEGIN: &str = "<!-- written by wireloom-bench: begin -->\n";
+const END: &str = "<!-- written by wireloom-bench: end -->";
+
+/// Writes everything for these results below `root`, the folder of the checkout.
+///
+/// # Errors
+/// The file that cannot be written.
+pub(crate) fn write(root: &Path, results: &Results, metadata: &Metadata) -> Result<(), String> {
+    let pages = root.join("docs/benchmarks");
+    let folder = pages.join(metadata.label());
+    // Plots of races that are no more must not stay.
+    _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(folder.join("plots")).map_err(|error| format!("{}: {error}", folder.display()))?;
+    for workload in ALL {
+        let races: Vec<_> = results.races.iter().filter(|race| race.workload == workload.name).collect();
+        let page = of_workload(workload.name, workload.about, &races, results, metadata);
+        save(&folder.join(format!("{}.md", workload.name)), &page)?;
+        for (at, race) in races.iter().enumerate() {
+            if let Some(svg) = plot::of_race(race) {
+                save(&folder.join(plot_path(workload.name, at)), &svg)?;
+            }
+        }
+    }
+    save(&folder.join("README.md"), &overview(results, metadata))?;
+    let raw = serde_json::json!({ "metadata": metadata, "results": results });
+    save(&folder.join("results.json"), &format!("{raw}\n"))?;
+    save(&pages.join("README.md"), &index(&pages)?)?;
+    // The README shows the machine's own instruction set.
+    if metadata.capped.is_none() {
+        readme(&root.join("README.md"), results, metadata)?;
+    }
+    Ok(())
+}
+
+fn save(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn plot_path(workload: &str, at: usize) -> String {
+    format!("plots/{workload}-{}.svg", at + 1)
+}
+
+fn heading(title: &str, metadata: &Metadata) -> String {
+    let lines: Vec<String> = metadata.lines().iter().map(|line| format!("- {line}\n")).collect();
+    format!("# {title}\n\n{}\n", lines.concat())
+}
+
+fn of_workload(
+    name: &str,
+    about: &str,
+    races: &[&RaceResult],
+    results: &Results,
+    metadata: &Metadata,
+) -> String {
+    let mut page = heading(&format!("{name}: {about}"), metadata);
+    _ = writeln!(
+        page,
+        "[How it is measured](../../benchmarks.md), [objections](../../objections.md), [all workloads](README.md)."
+    );
+    for (_, data) in results.data.iter().filter(|(workload, _)| workload == name) {
+        _ = writeln!(page, "\nData: {data}");
+    }
+    for (at, race) in races.iter().enumerate() {
+        _ = write!(page, "\n## {}\n\n{}", capitalized(&race.title), table::of_race(race).to_markdown());
+        page.push('\n');
+        for remark in table::remarks(race) {
+            _ = writeln!(page, "- {remark}");
+        }
+        if plot::of_race(race).is_some() {
+            _ = writeln!(page, "\n![{}]({})", race.title, plot_path(name, at));
+        }
+    }
+    let figures: Vec<_> = results.figures.iter().filter(|figure| figure.workload == name).collect();
+    if !figures.is_empty() {
+        _ = write!(page, "\n## Figures\n\n{}", table::of_figures(&figures).to_markdown());
+    }
+    page
+}
+
+fn capitalized(title: &str) -> String {
+    let mut letters = title.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+fn overview(results: &Results, metadata: &Metadata) -> String {
+    let mut page = heading(&format!("Results: {}", metadata.label()), metadata);
+    _ = writeln!(
+        page,
+        "Written by `cargo run --release -p wireloom-bench -- all`. [How it is measured](../../benchmarks.md), \
+        [objections](../../objections.md).\n"
+    );
+    for workload in ALL {
+        _ = writeln!(page, "- [{name}]({name}.md): {}", workload.about, name = workload.name);
+    }
+    _ = write!(page, "\n{}", table::summary(&results.races).to_markdown());
+    if !results.missing.is_empty() {
+        page.push_str("\n## Missing\n\n");
+        for missing in &results.missing {
+            _ = writeln!(page, "- {}: {}. {}", missing.name, missing.reason, missing.remedy);
+        }
+    }
+    page
+}
+
+/// One line for each folder that a run has written.
+fn index(pages: &Path) -> Result<String, String> {
+    let failed = |error| format!("{}: {error}", pages.display());
+    let mut folders: Vec<_> = fs::read_dir(pages).map_err(failed)?.flatten().map(|it| it.path()).collect();
+    folders.sort();
+    let mut index = "# Results\n\nOne folder for each machine and instruction set, written by \
+        `cargo run --release -p wireloom-bench -- all`. [How it is measured](../benchmarks.md).\n\n"
+        .to_owned();
+    for folder in folders {
+        let raw = fs::read(folder.join("results.json")).ok();
+        let raw = raw.and_then(|raw| serde_json::from_slice::<serde_json::Value>(&raw).ok());
+        let metadata =
+            raw.and_then(|mut raw| serde_json::from_value::<Metadata>(raw["metadata"].take()).ok());
+        if let (Some(metadata), Some(name)) = (metadata, folder.file_name()) {
+            let name = name.to_string_lossy();
+            _ = writeln!(index, "- [{name}]({name}/README.md): {}, {}", metadata.cpu, metadata.date);
+        }
+    }
+    Ok(index)
+}
+
+/// Replaces the table between the two marks.
+fn readme(path: &Path, results: &Results, metadata: &Metadata) -> Result<(), String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let marked = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+    let (before, after) = marked.ok_or_else(|| format!("{}: the marks are missing", path.display()))?;
+    let shown = README.iter().filter_map(|&(workload, title)| {
+        results.races.iter().find(|race| race.workload == workload && race.title == title)
+    });
+    let label = metadata.label();
+    let table = table::summary(shown).to_markdown();
+    let section = format!(
+        "{}, {} cores, {}, {}; commit {}; load {}. All races: [docs/benchmarks/{label}](docs/benchmarks/{label}/README.md).\n\n{table}",
+        metadata.cpu,
+        metadata.cores,
+        metadata.vectors,
+        metadata.date,
+        metadata.commit,
+        metadata.load.iter().map(|(before, _)| format!("{before:.1}")).collect::<Vec<_>>().join(", "),
+    );
+    save(path, &format!("{before}{BEGIN}{section}{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_keeps_what_surrounds_the_marks() {
+        let folder = std::env::temp_dir().join(format!("wireloom-bench-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let path = folder.join("README.md");
+        fs::write(&path, format!("before\n{BEGIN}old\n{END}\nafter\n")).expect("a file");
+        let metadata = Metadata::collect((1, 1), None, "the system's");
+        for _ in 0..2 {
+            readme(&path, &Results::default(), &metadata).expect("marks");
+        }
+        let text = fs::read_to_string(&path).expect("a file");
+        assert!(
+            text.starts_with("before\n<!--") && text.ends_with("-->\nafter\n") && !text.contains("old"),
+            "{text}"
+        );
+        fs::write(&path, "no marks").expect("a file");
+        assert!(readme(&path, &Results::default(), &metadata).is_err());
+        fs::remove_dir_all(&folder).expect("a folder");
+    }
+
+    #[test]
+    fn the_readme_of_the_project_has_the_marks() {
+        let text = include_str!("../../../README.md");
+        assert!(text.contains(BEGIN) && text.contains(END));
+    }
+}

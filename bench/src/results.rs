@@ -1,0 +1,406 @@
+//! What a run measured, in a form that can be written, read back and merged with that of another run.
+
+use crate::statistics::Summary;
+use serde::{Deserialize, Serialize};
+
+/// In which part a contestant takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Role {
+    /// Wireloom through the API whose ratio is the result of the race.
+    Wireloom,
+    /// Wireloom through another API or set-up.
+    Variant,
+    /// Another library, used as its documentation shows.
+    Rival,
+    /// Another library, with batching that its application has to write.
+    Batched,
+    /// The least that any contestant has to do.
+    Baseline,
+}
+
+impl Role {
+    /// Whether ratios are taken to it.
+    pub(crate) fn is_rival(self) -> bool {
+        matches!(self, Self::Rival | Self::Batched)
+    }
+}
+
+/// What is compared in a race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Cost {
+    /// Nanoseconds of CPU time for each message, stream or request.
+    CpuTime,
+    /// Bytes of memory for each connection.
+    Memory,
+}
+
+/// The rounds of one process.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Rounds {
+    /// The cost of one message in each round.
+    pub(crate) costs: Vec<f64>,
+    /// Messages a second by wall-clock time in each round; empty where only CPU time is measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) rates: Vec<f64>,
+}
+
+/// What one contestant did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    /// What a reader must know about this contestant to compare it with the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
+    /// Allocations for each message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) allocations: Option<f64>,
+    /// One for each process that measured it.
+    pub(crate) runs: Vec<Rounds>,
+}
+
+impl Entry {
+    fn summary(&self, rounds: impl Fn(&Rounds) -> &[f64]) -> Option<Summary> {
+        Summary::of(self.runs.iter().flat_map(|run| rounds(run).iter().copied()))
+    }
+
+    /// Of the cost over all rounds.
+    pub(crate) fn cost(&self) -> Option<Summary> {
+        self.summary(|run| &run.costs)
+    }
+
+    /// Of the rate over all rounds.
+    pub(crate) fn rate(&self) -> Option<Summary> {
+        self.summary(|run| &run.rates)
+    }
+
+    fn median(&self) -> f64 {
+        self.cost().map_or(f64::INFINITY, |cost| cost.median)
+    }
+
+    /// Its cost in parts of the other's.
+    pub(crate) fn ratio_to(&self, other: &Self) -> Option<Ratio> {
+        let pairs = |mine: &Rounds, its: &Rounds| -> Vec<f64> {
+            mine.costs.iter().zip(&its.costs).map(|(mine, its)| mine / its).collect()
+        };
+        let runs: Vec<Vec<f64>> =
+            self.runs.iter().zip(&other.runs).map(|(mine, its)| pairs(mine, its)).collect();
+        let medians = runs.iter().filter_map(|run| Some(Summary::of(run.iter().copied())?.median));
+        let (low, high) =
+            medians.fold((f64::INFINITY, 0.0_f64), |(low, high), median| (low.min(median), high.max(median)));
+        let summary = Summary::of(runs.iter().flatten().copied())?;
+        Some(Ratio { median: summary.median, interval: summary.interval, runs: (low, high) })
+    }
+
+    /// Its rate in parts of the other's.
+    fn rate_to(&self, other: &Self) -> Option<f64> {
+        Some(self.rate()?.median / other.rate()?.median)
+    }
+}
+
+/// The cost of one contestant in parts of another's. Rounds are paired: both were measured within one turn, so that a change of
+/// the machine's speed strikes both.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ratio {
+    pub(crate) median: f64,
+    /// The confidence interval of the median.
+    pub(crate) interval: (f64, f64),
+    /// The lowest and the highest median of a run.
+    pub(crate) runs: (f64, f64),
+}
+
+impl Ratio {
+    /// Whether one is shown to cost less: neither the interval nor the medians of the runs lie on both sides of 1.
+    pub(crate) fn shows_difference(&self) -> bool {
+        let below = self.interval.1 < 1.0 && self.runs.1 < 1.0;
+        let above = self.interval.0 > 1.0 && self.runs.0 > 1.0;
+        below || above
+    }
+}
+
+/// What Wireloom's cost is compared with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Against {
+    FastestRival,
+    FastestBatched,
+    /// The contestants whose name begins so.
+    Named(String),
+}
+
+/// The highest ratio that the project sets itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Target {
+    pub(crate) against: Against,
+    pub(crate) most: f64,
+}
+
+impl Target {
+    pub(crate) fn fastest_rival(most: f64) -> Self {
+        Self { against: Against::FastestRival, most }
+    }
+
+    pub(crate) fn fastest_batched(most: f64) -> Self {
+        Self { against: Against::FastestBatched, most }
+    }
+
+    pub(crate) fn named(name: impl Into<String>, most: f64) -> Self {
+        Self { against: Against::Named(name.into()), most }
+    }
+}
+
+/// Whether a target is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Met,
+    Missed,
+    /// The target lies within the confidence interval.
+    Undecided,
+}
+
+/// One of Wireloom's contestants beside another contestant.
+pub(crate) struct Comparison<'a> {
+    pub(crate) ours: &'a Entry,
+    pub(crate) other: &'a Entry,
+    pub(crate) ratio: Ratio,
+    /// The ratio of the rates by wall-clock time.
+    pub(crate) wall: Option<f64>,
+    pub(crate) target: Option<f64>,
+}
+
+impl Comparison<'_> {
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        let (target, (low, high)) = (self.target?, self.ratio.interval);
+        Some(match () {
+            () if high <= target => Verdict::Met,
+            () if low > target => Verdict::Missed,
+            () => Verdict::Undecided,
+        })
+    }
+}
+
+/// The same work, done by several.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RaceResult {
+    pub(crate) workload: String,
+    pub(crate) title: String,
+    pub(crate) cost: Cost,
+    /// Bytes of a message, where rates are shown in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) message_len: Option<f64>,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) targets: Vec<Target>,
+}
+
+impl RaceResult {
+    /// A race whose cost is CPU time.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn new(workload: &str, title: impl Into<String>, entries: Vec<Entry>) -> Self {
+        Self {
+            workload: workload.into(),
+            title: title.into(),
+            cost: Cost::CpuTime,
+            message_len: None,
+            entries,
+            targets: Vec::new(),
+        }
+    }
+
+    /// The contestant whose ratio is the result.
+    pub(crate) fn wireloom(&self) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.role == Role::Wireloom)
+    }
+
+    fn fastest(&self, among: impl Fn(&Entry) -> bool) -> Option<&Entry> {
+        let entries = self.entries.iter().filter(|entry| among(entry) && entry.cost().is_some());
+        entries.min_by(|a, b| a.median().total_cmp(&b.median()))
+    }
+
+    /// The rival with the least cost.
+    pub(crate) fn fastest_rival(&self) -> Option<&Entry> {
+        self.fastest(|entry| entry.role.is_rival())
+    }
+
+    /// The headline with each target, then each variant with the fastest rival.
+    pub(crate) fn comparisons(&self) -> Vec<Comparison<'_>> {
+        let mut comparisons = Vec::new();
+        let mut compare = |ours: Option<&'_ Entry>, other: Option<&'_ Entry>, target| {
+            let (Some(ours), Some(other)) = (ours, other) else { return };
+            // The borrow of the closure's arguments is that of `self`.
+            let find = |entry: &Entry| self.entries.iter().find(|it| it.name == entry.name);
+            let (Some(ours), Some(other)) = (find(ours), find(other)) else { return };
+            let Some(ratio) = ours.ratio_to(other) else { return };
+            comparisons.push(Comparison { ours, other, ratio, wall: ours.rate_to(other), target });
+        };
+        let has_general = self.targets.iter().any(|target| target.against == Against::FastestRival);
+        if !has_general {
+            compare(self.wireloom(), self.fastest_rival(), None);
+        }
+        for target in &self.targets {
+            let other = match &target.against {
+                Against::FastestRival => self.fastest_rival(),
+                Against::FastestBatched => self.fastest(|entry| entry.role == Role::Batched),
+                Against::Named(name) => {
+                    self.fastest(|entry| entry.role != Role::Wireloom && entry.name.starts_with(name))
+                }
+            };
+            compare(self.wireloom(), other, Some(target.most));
+        }
+        for variant in self.entries.iter().filter(|entry| entry.role == Role::Variant) {
+            compare(Some(variant), self.fastest_rival(), None);
+        }
+        comparisons
+    }
+}
+
+/// A single figure, in which no rival takes part.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Figure {
+    pub(crate) workload: String,
+    pub(crate) title: String,
+    /// One of each run.
+    pub(crate) values: Vec<f64>,
+    /// The lowest value that the project sets itself.
+    pub(crate) least: Option<f64>,
+    /// What the value is made of, in the last run.
+    pub(crate) note: String,
+}
+
+impl Figure {
+    pub(crate) fn new(
+        workload: &str,
+        title: impl Into<String>,
+        value: f64,
+        least: Option<f64>,
+        note: String,
+    ) -> Self {
+        Self { workload: workload.into(), title: title.into(), values: vec![value], least, note }
+    }
+}
+
+/// A contestant that could not take part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Missing {
+    pub(crate) name: String,
+    pub(crate) reason: String,
+    /// How to get it.
+    pub(crate) remedy: String,
+}
+
+/// Everything that one or more runs measured.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Results {
+    pub(crate) races: Vec<RaceResult>,
+    pub(crate) figures: Vec<Figure>,
+    pub(crate) missing: Vec<Missing>,
+    /// Which data a workload used, by workload.
+    pub(crate) data: Vec<(String, String)>,
+}
+
+impl Results {
+    /// Adds what another run measured.
+    pub(crate) fn merge(&mut self, other: Self) {
+        for race in other.races {
+            let same = |it: &&mut RaceResult| it.workload == race.workload && it.title == race.title;
+            let Some(known) = self.races.iter_mut().find(same) else {
+                self.races.push(race);
+                continue;
+            };
+            for entry in race.entries {
+                match known.entries.iter_mut().find(|it| it.name == entry.name) {
+                    Some(it) => it.runs.extend(entry.runs),
+                    None => known.entries.push(entry),
+                }
+            }
+        }
+        for figure in other.figures {
+            let same = |it: &&mut Figure| it.workload == figure.workload && it.title == figure.title;
+            match self.figures.iter_mut().find(same) {
+                Some(known) => {
+                    known.values.extend(figure.values);
+                    known.note = figure.note;
+                }
+                None => self.figures.push(figure),
+            }
+        }
+        let new = |missing: &Missing| !self.missing.contains(missing);
+        let missing: Vec<_> = other.missing.into_iter().filter(new).collect();
+        self.missing.extend(missing);
+        let data: Vec<_> = other.data.into_iter().filter(|data| !self.data.contains(data)).collect();
+        self.data.extend(data);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, role: Role, costs: &[f64]) -> Entry {
+        let runs = vec![Rounds { costs: costs.to_vec(), rates: Vec::new() }];
+        Entry { name: name.into(), role, note: None, allocations: None, runs }
+    }
+
+    fn race(entries: Vec<Entry>, targets: Vec<Target>) -> RaceResult {
+        let (workload, title) = ("w0".into(), "a race".into());
+        RaceResult { workload, title, cost: Cost::CpuTime, message_len: None, entries, targets }
+    }
+
+    #[test]
+    fn targets_are_held_against_the_fastest_rival() {
+        let entries = vec![
+            entry("ours", Role::Wireloom, &[2.0; 9]),
+            entry("floor", Role::Baseline, &[1.0; 9]),
+            entry("slow", Role::Rival, &[10.0; 9]),
+            entry("fast", Role::Batched, &[4.0; 9]),
+        ];
+        let targets =
+            vec![Target::fastest_rival(0.5), Target::fastest_rival(0.49), Target::named("slow", 1.0)];
+        let race = race(entries, targets);
+        let found: Vec<_> = race
+            .comparisons()
+            .iter()
+            .map(|comparison| (comparison.other.name.clone(), comparison.ratio.median, comparison.verdict()))
+            .collect();
+        let fast = |verdict| ("fast".to_owned(), 0.5, Some(verdict));
+        let expected =
+            [fast(Verdict::Met), fast(Verdict::Missed), ("slow".to_owned(), 0.2, Some(Verdict::Met))];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_ratio_on_both_sides_of_one_shows_no_difference() {
+        let rival = entry("rival", Role::Rival, &[1.0; 9]);
+        let noisy = entry("ours", Role::Wireloom, &[0.8, 1.2, 0.9, 1.1, 0.8, 1.2, 0.9, 1.1, 1.0]);
+        assert!(!noisy.ratio_to(&rival).expect("a ratio").shows_difference());
+        let faster = entry("ours", Role::Wireloom, &[0.8, 0.82, 0.79, 0.8, 0.81, 0.8, 0.8, 0.83, 0.8]);
+        assert!(faster.ratio_to(&rival).expect("a ratio").shows_difference());
+    }
+
+    #[test]
+    fn rounds_are_paired() {
+        // The machine was half as fast in every other round; the ratio is the same throughout.
+        let ours = entry("ours", Role::Wireloom, &[1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
+        let rival = entry("rival", Role::Rival, &[2.0, 4.0, 2.0, 4.0, 2.0, 4.0]);
+        let ratio = ours.ratio_to(&rival).expect("a ratio");
+        assert_eq!((ratio.median, ratio.interval), (0.5, (0.5, 0.5)));
+    }
+
+    #[test]
+    fn runs_are_merged_by_contestant() {
+        let run = |cost: f64| Results {
+            races: vec![race(
+                vec![entry("ours", Role::Wireloom, &[cost; 3]), entry("rival", Role::Rival, &[2.0; 3])],
+                Vec::new(),
+            )],
+            ..Results::default()
+        };
+        let mut results = run(1.0);
+        results.merge(run(3.0));
+        let [race] = &*results.races else { panic!("one race") };
+        let ratio = race.comparisons()[0].ratio;
+        assert_eq!(ratio.runs, (0.5, 1.5));
+        assert!(!ratio.shows_difference());
+    }
+}
