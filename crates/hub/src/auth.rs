@@ -270,6 +270,98 @@ mod tests {
         }
     }
 
+    const RSA: &str = include_str!("../tests/keys/rsa.pem");
+    const ECDSA: &str = include_str!("../tests/keys/ecdsa.pem");
+    const EDDSA: &str = include_str!("../tests/keys/eddsa.pem");
+    const RSA_PUBLIC: &str = include_str!("../tests/keys/rsa.pub.pem");
+    const JWKS: &str = include_str!("../tests/keys/jwks.json");
+
+    /// Each algorithm with its key's name and the key that signs.
+    fn algorithms() -> [(Algorithm, &'static str, EncodingKey); 4] {
+        [
+            (Algorithm::HS256, "hmac", EncodingKey::from_secret(b"secret")),
+            (Algorithm::RS256, "rsa", EncodingKey::from_rsa_pem(RSA.as_bytes()).unwrap()),
+            (Algorithm::ES256, "ecdsa", EncodingKey::from_ec_pem(ECDSA.as_bytes()).unwrap()),
+            (Algorithm::EdDSA, "eddsa", EncodingKey::from_ed_pem(EDDSA.as_bytes()).unwrap()),
+        ]
+    }
+
+    fn header(algorithm: Algorithm, id: Option<&str>) -> Header {
+        Header { kid: id.map(str::to_owned), ..Header::new(algorithm) }
+    }
+
+    /// All keys as PEM files.
+    fn with_keys() -> Verifier {
+        let config = TokenConfig {
+            hmac_secret: Some("secret".into()),
+            rsa_public_key: Some(RSA_PUBLIC.into()),
+            ecdsa_public_key: Some(include_str!("../tests/keys/ecdsa.pub.pem").into()),
+            eddsa_public_key: Some(include_str!("../tests/keys/eddsa.pub.pem").into()),
+            ..TokenConfig::default()
+        };
+        Verifier::new(&config).unwrap()
+    }
+
+    fn with_jwks() -> Verifier {
+        Verifier::new(&TokenConfig { jwks: Some(JWKS.into()), ..TokenConfig::default() }).unwrap()
+    }
+
+    #[test]
+    fn verifies_each_algorithm_with_a_key_of_the_configuration_and_of_a_key_set() {
+        let claims = json!({ "sub": "42", "exp": 1_000_001 });
+        let expired = json!({ "sub": "42", "exp": 1_000_000 });
+        for (algorithm, id, key) in algorithms() {
+            for (verifier, id) in [(with_keys(), None), (with_jwks(), Some(id))] {
+                let token = encode(&header(algorithm, id), &claims, &key).unwrap();
+                assert_eq!(verifier.connect(&token, NOW).unwrap().sub, "42", "{algorithm:?} {id:?}");
+                let token = encode(&header(algorithm, id), &expired, &key).unwrap();
+                assert_eq!(verifier.connect(&token, NOW).unwrap_err(), TokenError::Expired);
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_forged_tokens_of_each_algorithm() {
+        let claims = json!({ "sub": "42" });
+        for (algorithm, id, key) in algorithms() {
+            for (verifier, id) in [(with_keys(), None), (with_jwks(), Some(id))] {
+                let token = encode(&header(algorithm, id), &claims, &key).unwrap();
+                let refused =
+                    |token: &str| assert_eq!(verifier.connect(token, NOW).unwrap_err(), TokenError::Invalid);
+                // Other claims, and no signature.
+                let [head, _, signature] = token.split('.').collect::<Vec<_>>().try_into().unwrap();
+                let admin = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(r#"{"sub":"admin"}"#);
+                refused(&format!("{head}.{admin}.{signature}"));
+                refused(&token[..=token.rfind('.').unwrap()]);
+                // Another byte of the signature.
+                let at = token.rfind('.').unwrap() + 5;
+                let other = if token.as_bytes()[at] == b'A' { "B" } else { "A" };
+                refused(&format!("{}{other}{}", &token[..at], &token[at + 1..]));
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_a_public_key_as_a_secret() {
+        // RFC 8725 §2.1: the attacker signs with HS256, and with the public key as the secret.
+        let key = EncodingKey::from_secret(RSA_PUBLIC.as_bytes());
+        for (verifier, id) in [(with_keys(), None), (with_jwks(), Some("rsa"))] {
+            let token = encode(&header(Algorithm::HS256, id), &json!({ "sub": "42" }), &key).unwrap();
+            assert_eq!(verifier.connect(&token, NOW).unwrap_err(), TokenError::Invalid);
+        }
+    }
+
+    #[test]
+    fn refuses_a_key_of_the_set_with_another_algorithm_and_an_unknown_key() {
+        let (verifier, [(_, _, hmac), ..]) = (with_jwks(), algorithms());
+        for (algorithm, id) in
+            [(Algorithm::HS512, "hmac"), (Algorithm::HS256, "unknown"), (Algorithm::HS256, "ecdsa")]
+        {
+            let token = encode(&header(algorithm, Some(id)), &json!({ "sub": "42" }), &hmac).unwrap();
+            assert_eq!(verifier.connect(&token, NOW).unwrap_err(), TokenError::Invalid, "{algorithm:?} {id}");
+        }
+    }
+
     #[test]
     fn refuses_every_token_without_a_key() {
         let verifier = Verifier::new(&TokenConfig::default()).unwrap();

@@ -41,6 +41,8 @@ pub(crate) type OnSlow<'a> = &'a dyn Fn(&Client, Pushed);
 enum Phase {
     /// The history is being read: what is published meanwhile waits.
     Recovering(Vec<(u64, Arc<Publication>)>),
+    /// While the history was read, it was removed, or more was published than is kept meanwhile.
+    Lost,
     /// Publications are passed on as they come; without a position, gaps do not matter.
     Live,
     /// Publications are passed on as they come, and each must follow the one before.
@@ -104,8 +106,13 @@ impl Channels {
         };
         subscriber.join_leave = start.join_leave;
         first.iter().for_each(|reply| subscriber.client.send(reply));
+        let needs_history = start.position.is_some();
         let phase = start.position.map_or(Phase::Live, Phase::Positioned);
-        let Phase::Recovering(waiting) = std::mem::replace(&mut subscriber.phase, phase) else { return true };
+        let waiting = match std::mem::replace(&mut subscriber.phase, phase) {
+            Phase::Recovering(waiting) => waiting,
+            Phase::Lost => return !needs_history,
+            Phase::Live | Phase::Positioned(_) => return true,
+        };
         // What was published while the history was read may be in it already.
         waiting.iter().all(|(previous, publication)| {
             subscriber.pass(&mut Encoded::new(channel, publication), *previous, on_slow)
@@ -136,11 +143,13 @@ impl Channels {
         let mut encoded = Encoded::new(channel, publication);
         let mut lost = Vec::new();
         for (key, subscriber) in subscribers.iter_mut() {
-            if let Phase::Recovering(waiting) = &mut subscriber.phase
-                && waiting.len() < WAITING_MAX
-            {
-                waiting.push((previous, publication.clone()));
-                continue;
+            match &mut subscriber.phase {
+                Phase::Recovering(waiting) if waiting.len() < WAITING_MAX => {
+                    waiting.push((previous, publication.clone()));
+                    continue;
+                }
+                Phase::Recovering(_) => subscriber.phase = Phase::Lost,
+                Phase::Lost | Phase::Live | Phase::Positioned(_) => {}
             }
             if !subscriber.follow(&mut encoded, epoch, previous, on_slow) {
                 lost.push((subscriber.client.clone(), key));
@@ -149,12 +158,19 @@ impl Channels {
         lost
     }
 
-    /// Every subscriber with a position, when the history that it follows is gone.
-    pub(crate) fn positioned(&self, channel: &str) -> Vec<(Arc<Client>, usize)> {
-        let shard = self.channels.lock(channel);
-        let Some(subscribers) = shard.get(channel) else { return Vec::new() };
-        let positioned = subscribers.iter().filter(|(_, one)| matches!(one.phase, Phase::Positioned(_)));
-        positioned.map(|(key, one)| (one.client.clone(), key)).collect()
+    /// The history of a channel is gone: every subscriber that follows it. Those that are reading it cannot start.
+    pub(crate) fn lose_history(&self, channel: &str) -> Vec<(Arc<Client>, usize)> {
+        let mut shard = self.channels.lock(channel);
+        let Some(subscribers) = shard.get_mut(channel) else { return Vec::new() };
+        let mut positioned = Vec::new();
+        for (key, subscriber) in subscribers.iter_mut() {
+            match subscriber.phase {
+                Phase::Recovering(_) => subscriber.phase = Phase::Lost,
+                Phase::Positioned(_) => positioned.push((subscriber.client.clone(), key)),
+                Phase::Lost | Phase::Live => {}
+            }
+        }
+        positioned
     }
 
     /// Tells the subscribers that asked for it that a client joined or left.
@@ -189,8 +205,8 @@ impl Subscriber {
     /// Passes a publication on, if the subscription still follows the history that it is in. False when it cannot any more.
     fn follow(&mut self, encoded: &mut Encoded<'_>, epoch: &str, previous: u64, on_slow: OnSlow<'_>) -> bool {
         match &self.phase {
-            // More was published than is kept while the history is read.
-            Phase::Recovering(_) => false,
+            // The client is informed once its command is answered.
+            Phase::Recovering(_) | Phase::Lost => true,
             Phase::Positioned(position) if encoded.publication.offset > 0 && position.epoch != epoch => false,
             _ => self.pass(encoded, previous, on_slow),
         }

@@ -501,7 +501,7 @@ impl Delivery for Node {
     }
 
     fn deliver_history_lost(&self, channel: &str) {
-        for (client, _) in self.channels.positioned(channel) {
+        for (client, _) in self.channels.lose_history(channel) {
             self.unsubscribe(channel, &client, UnsubscribeCode::InsufficientState);
         }
     }

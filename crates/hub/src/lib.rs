@@ -25,6 +25,8 @@ mod random;
 mod serve;
 mod session;
 mod shards;
+#[cfg(test)]
+mod simulation;
 mod subscribe;
 mod transport;
 

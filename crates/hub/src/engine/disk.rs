@@ -157,7 +157,13 @@ impl Store {
     fn run(self, jobs: &std::sync::mpsc::Receiver<Job>) {
         while let Ok(first) = jobs.recv() {
             let mut batch = vec![first];
-            batch.extend(jobs.try_iter().take(BATCH_MAX - 1));
+            // Offsets are assigned from what memory holds, so that nothing may follow a removal in its batch.
+            while batch.len() < BATCH_MAX && !matches!(batch.last(), Some(Job::Remove { .. })) {
+                match jobs.try_recv() {
+                    Ok(job) => batch.push(job),
+                    Err(_) => break,
+                }
+            }
             match self.commit(&batch) {
                 Ok(()) => batch.into_iter().for_each(|job| self.apply(job)),
                 Err(failure) => {
@@ -211,7 +217,6 @@ impl Store {
                     Job::Remove { channel, .. } => {
                         publications.retain_in((&**channel, 0)..=(&**channel, u64::MAX), |_, _| false)?;
                         positions.remove(&**channel)?;
-                        tops.remove(&**channel);
                     }
                 }
             }
@@ -374,6 +379,26 @@ mod tests {
         drop(engine);
         let engine = DiskEngine::open(directory.path(), 10).unwrap();
         assert_eq!(read(&engine, "a").await.1, second);
+    }
+
+    #[tokio::test]
+    async fn a_publication_right_after_a_removal_is_in_the_new_history() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = DiskEngine::open(directory.path(), 10).unwrap();
+        let before = publish(&engine, "a", "1").await;
+        // The writer is busy with the first, so that the others are written together.
+        let ((), _, (), last) = tokio::join!(
+            async { drop(publish(&engine, "b", "1").await) },
+            publish(&engine, "a", "2"),
+            async { engine.remove_history("a").await.unwrap() },
+            publish(&engine, "a", "3"),
+        );
+        assert_ne!(last.epoch, before.epoch);
+        let expected = read(&engine, "a").await;
+        assert_eq!(expected, (vec![(1, "3".into())], last));
+        drop(engine);
+        let engine = DiskEngine::open(directory.path(), 10).unwrap();
+        assert_eq!(read(&engine, "a").await, expected);
     }
 
     #[tokio::test]

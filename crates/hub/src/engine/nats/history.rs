@@ -1,12 +1,17 @@
 //! Histories in JetStream. A stream holds the channels of one retention, a subject for each.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use async_nats::jetstream::message::StreamMessage;
+use async_nats::StatusCode;
 use async_nats::jetstream::stream::{DirectGetErrorKind, Stream};
+use bytes::Bytes;
 use prost::Message as _;
+use serde_json::json;
+use tokio_stream::StreamExt as _;
 
-use super::{Nats, unavailable};
+use super::streams::{Nats, epoch};
+use super::unavailable;
 use crate::config::RecoveryMode;
 use crate::engine::EngineError;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
@@ -20,27 +25,69 @@ pub(super) fn is_tombstone(payload: &[u8]) -> bool {
     payload == TOMBSTONE
 }
 
-/// Changes when the stream is made anew.
-pub(super) fn epoch(stream: &Stream) -> String {
-    format!("{:x}", stream.cached_info().created.unix_timestamp_nanos())
+/// Messages that one request asks for.
+const BATCH: usize = 1_000;
+
+/// How long the server may take to send the next message of a batch.
+const BATCH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A message of a stream.
+struct Stored {
+    sequence: u64,
+    payload: Bytes,
 }
 
-/// The first message of a subject from a sequence on.
-pub(super) async fn next(
-    stream: &Stream,
-    subject: &str,
-    from: u64,
-) -> Result<Option<StreamMessage>, EngineError> {
-    match stream.direct_get_next_for_subject(subject, Some(from)).await {
-        Ok(message) => Ok(Some(message)),
-        Err(error) if error.kind() == DirectGetErrorKind::NotFound => Ok(None),
-        Err(error) => Err(unavailable(error)),
+/// Part of a subject: at most [`BATCH`] messages.
+#[derive(Default)]
+struct Batch {
+    messages: Vec<Stored>,
+    /// The subject holds more after them.
+    has_more: bool,
+}
+
+/// The messages of a subject from a sequence on, in one round trip (NATS ADR-31, "Batched Requests").
+async fn batch(nats: &Nats, stream: &Stream, subject: &str, from: u64) -> Result<Batch, EngineError> {
+    let inbox = nats.client.new_inbox();
+    let mut answers = nats.client.subscribe(inbox.clone()).await.map_err(unavailable)?;
+    let request = json!({ "batch": BATCH, "seq": from.max(1), "next_by_subj": subject });
+    let api = format!("$JS.API.DIRECT.GET.{}", stream.cached_info().config.name);
+    let request = request.to_string().into();
+    nats.client.publish_with_reply(api, inbox, request).await.map_err(unavailable)?;
+    let mut batch = Batch::default();
+    loop {
+        let next = tokio::time::timeout(BATCH_TIMEOUT, answers.next()).await.map_err(unavailable)?;
+        let message = next.ok_or_else(|| unavailable("the subscription has ended"))?;
+        let number = |name: &str| message.headers.as_ref()?.get(name)?.as_str().parse::<u64>().ok();
+        let pending = number(NUM_PENDING);
+        match message.status {
+            Some(StatusCode::NOT_FOUND) => return Ok(batch),
+            Some(status) if status.as_u16() == END_OF_BATCH => {
+                batch.has_more = pending.is_some_and(|pending| pending > 0);
+                return Ok(batch);
+            }
+            Some(status) => return Err(unavailable(format_args!("status {status}"))),
+            None => {}
+        }
+        let sequence = number(async_nats::header::NATS_SEQUENCE.as_ref());
+        let sequence = sequence.ok_or_else(|| unavailable("a stored message has no sequence"))?;
+        batch.messages.push(Stored { sequence, payload: message.payload });
+        // A server before version 2.11 sends one message and no end.
+        if pending.is_none() {
+            batch.has_more = true;
+            return Ok(batch);
+        }
     }
 }
 
-fn publication(message: &StreamMessage) -> Option<Arc<Publication>> {
-    let mut publication = Publication::decode(&*message.payload).ok()?;
-    publication.offset = message.sequence;
+/// The header with the number of messages after this one.
+const NUM_PENDING: &str = "Nats-Num-Pending";
+
+/// The status of the message that ends a batch.
+const END_OF_BATCH: u16 = 204;
+
+fn publication(sequence: u64, payload: Bytes) -> Option<Arc<Publication>> {
+    let mut publication = Publication::decode(payload).ok()?;
+    publication.offset = sequence;
     Some(Arc::new(publication))
 }
 
@@ -52,19 +99,29 @@ struct After {
 }
 
 /// What a subject holds after a sequence. One more than the retention promises may be kept; `max` bounds what is read.
-async fn after(stream: &Stream, subject: &str, since: u64, max: usize) -> Result<After, EngineError> {
+async fn after(
+    nats: &Nats,
+    stream: &Stream,
+    subject: &str,
+    since: u64,
+    max: usize,
+) -> Result<After, EngineError> {
     let mut found = After { publications: Vec::new(), removed: false };
     let mut at = since;
-    while found.publications.len() < max {
-        let Some(message) = next(stream, subject, at + 1).await? else { break };
-        at = message.sequence;
-        if is_tombstone(&message.payload) {
-            found = After { publications: Vec::new(), removed: true };
-        } else {
-            found.publications.extend(publication(&message));
+    loop {
+        let batch = batch(nats, stream, subject, at + 1).await?;
+        for message in batch.messages {
+            at = message.sequence;
+            if is_tombstone(&message.payload) {
+                found = After { publications: Vec::new(), removed: true };
+            } else {
+                found.publications.extend(publication(message.sequence, message.payload));
+            }
+        }
+        if !batch.has_more || found.publications.len() >= max {
+            return Ok(found);
         }
     }
-    Ok(found)
 }
 
 pub(super) async fn read(
@@ -78,10 +135,10 @@ pub(super) async fn read(
     let since = query.since.as_ref().map_or(0, |since| since.offset);
     let limit = query.limit.unwrap_or(usize::MAX);
     // One more than is promised is kept; it is not part of the history.
-    let all = after(&stream, &subject, 0, usize::MAX).await?.publications;
+    let all = after(nats, &stream, &subject, 0, usize::MAX).await?.publications;
     let kept = &all[all.len().saturating_sub(retention.size)..];
     let position = match kept.last() {
-        Some(last) => Position { offset: last.offset, epoch: epoch(&stream) },
+        Some(last) => Position { offset: last.offset, epoch: epoch(stream.cached_info()) },
         None => position(&stream).await?.0,
     };
     let publications = if query.reverse {
@@ -96,8 +153,8 @@ pub(super) async fn read(
 /// The position of the stream, and the lowest sequence that it still holds.
 async fn position(stream: &Stream) -> Result<(Position, u64), EngineError> {
     let info = stream.get_info().await.map_err(unavailable)?;
-    let epoch = format!("{:x}", info.created.unix_timestamp_nanos());
-    Ok((Position { offset: info.state.last_sequence, epoch }, info.state.first_sequence))
+    let position = Position { offset: info.state.last_sequence, epoch: epoch(&info) };
+    Ok((position, info.state.first_sequence))
 }
 
 /// What a client at `since` missed.
@@ -121,7 +178,7 @@ pub(super) async fn recover(
     if mode == RecoveryMode::Cache {
         return recover_newest(&stream, &subject, since).await;
     }
-    let missed = after(&stream, &subject, since.offset, retention.size + 1).await?;
+    let missed = after(nats, &stream, &subject, since.offset, retention.size + 1).await?;
     // Asked for afterwards: what was dropped while reading is noticed.
     let (position, first) = position(&stream).await?;
     let recovered = since.epoch == position.epoch
@@ -148,7 +205,11 @@ async fn recover_newest(stream: &Stream, subject: &str, since: &Position) -> Res
         return Ok(Recovery { publications: Vec::new(), recovered: false, position });
     };
     let is_current = since.epoch == position.epoch && since.offset >= newest.sequence;
-    let publications = if is_current { Vec::new() } else { publication(&newest).into_iter().collect() };
+    let publications = if is_current {
+        Vec::new()
+    } else {
+        publication(newest.sequence, newest.payload.clone()).into_iter().collect()
+    };
     let position =
         Position { offset: newest.sequence.max(if is_current { since.offset } else { 0 }), ..position };
     Ok(Recovery { publications, recovered: true, position })

@@ -3,13 +3,17 @@
 #![cfg(feature = "nats")]
 #![allow(clippy::unwrap_used)]
 
-use std::process::{Child, Command, Stdio};
+mod node;
+mod roaming;
+mod server;
+mod storm;
+
 use std::time::Duration;
 
+use node::Node;
 use serde_json::{Value, json};
-use wireloom::{Server, WebSocket};
-use wireloom_hub::engine::NatsEngine;
-use wireloom_hub::{Hub, HubConfig};
+use server::{Link, Nats, Weather};
+use wireloom_hub::HubConfig;
 
 const CONFIG: &str = r#"
 client.anonymous = true
@@ -25,141 +29,17 @@ history_access = "anyone"
 history_size = 100
 history_ttl = "10m"
 force_recovery = true
+
+[[namespace]]
+name = "log"
+subscribe = "anyone"
+publish = "anyone"
+history_size = 100
+history_ttl = "10m"
 "#;
 
-/// A NATS server of the test's own.
-struct Nats {
-    process: Child,
-    port: u16,
-    store: tempfile::TempDir,
-}
-
-impl Nats {
-    /// `None` where there is no server to start.
-    fn start() -> Option<Self> {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let store = tempfile::tempdir().unwrap();
-        let Ok(process) = run(port, store.path()) else {
-            println!("limited: nats-server is not on the PATH; tests of several nodes did not run");
-            return None;
-        };
-        Some(Self { process, port, store })
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-
-    fn restart(&mut self) {
-        self.process = run(self.port, self.store.path()).unwrap();
-    }
-
-    async fn node(&self) -> Node {
-        let url = format!("nats://127.0.0.1:{}", self.port);
-        let mut tries = 0;
-        let engine = loop {
-            match NatsEngine::connect(&url).await {
-                Ok(engine) => break engine,
-                Err(error) if tries == 100 => panic!("{error}"),
-                Err(_) => tries += 1,
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        };
-        Node::start(
-            Hub::builder().config(HubConfig::from_toml(CONFIG).unwrap()).engine(engine).build().unwrap(),
-        )
-        .await
-    }
-}
-
-impl Drop for Nats {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn run(port: u16, store: &std::path::Path) -> std::io::Result<Child> {
-    Command::new("nats-server")
-        .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"])
-        .arg(store)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-}
-
-struct Node {
-    hub: Hub,
-    url: String,
-    serving: tokio::task::JoinHandle<std::io::Result<()>>,
-}
-
-impl Node {
-    async fn start(hub: Hub) -> Self {
-        let server = Server::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("ws://{}/connection/websocket", server.local_addr().unwrap());
-        let answering = hub.clone();
-        let serving = tokio::spawn(server.serve(move |request| {
-            let hub = answering.clone();
-            async move { hub.answer(request).await }
-        }));
-        Self { hub, url, serving }
-    }
-
-    async fn connect(&self) -> Client {
-        let socket = wireloom::connect(&self.url).await.unwrap();
-        let mut client = Client { socket, id: 0, publications: Vec::new(), ended: false };
-        client.call("connect", json!({})).await;
-        client
-    }
-}
-
-/// A client that speaks JSON.
-struct Client {
-    socket: WebSocket,
-    id: u32,
-    publications: Vec<Value>,
-    /// The server has ended a subscription.
-    ended: bool,
-}
-
-impl Client {
-    /// The result of a command.
-    async fn call(&mut self, method: &str, request: Value) -> Value {
-        self.id += 1;
-        self.socket.send(&json!({ "id": self.id, method: request }).to_string()).await.unwrap();
-        loop {
-            let reply = self.receive().await;
-            if reply["id"] == self.id {
-                assert!(reply["error"].is_null(), "{method}: {reply}");
-                return reply[method].clone();
-            }
-        }
-    }
-
-    async fn receive(&mut self) -> Value {
-        let message = tokio::time::timeout(Duration::from_secs(20), self.socket.recv_owned()).await;
-        let message = message.expect("a message within 20 s").unwrap().unwrap();
-        let reply: Value = serde_json::from_slice(message.as_bytes()).unwrap();
-        let push = &reply["push"];
-        if !push["pub"].is_null() {
-            self.publications.push(push["pub"].clone());
-        }
-        self.ended |= !push["unsubscribe"].is_null();
-        if reply == json!({}) {
-            self.socket.send("{}").await.unwrap();
-        }
-        reply
-    }
-
-    /// The payloads of publications, once there are so many.
-    async fn payloads(&mut self, count: usize) -> Vec<u64> {
-        while self.publications.len() < count {
-            self.receive().await;
-        }
-        payloads(&self.publications)
-    }
+async fn node(nats: &Nats) -> Node {
+    Node::connect_to(nats.port, CONFIG).await
 }
 
 /// The command of a client that was at this position.
@@ -177,7 +57,7 @@ fn payloads(publications: &[Value]) -> Vec<u64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_reaches_the_clients_of_every_node() {
     let Some(nats) = Nats::start() else { return };
-    let (one, two) = (nats.node().await, nats.node().await);
+    let (one, two) = (node(&nats).await, node(&nats).await);
     for channel in ["plain", "chat:x"] {
         let (mut a, mut b) = (one.connect().await, two.connect().await);
         a.call("subscribe", json!({ "channel": channel })).await;
@@ -201,7 +81,7 @@ async fn a_message_reaches_the_clients_of_every_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_recovers_on_another_node() {
     let Some(nats) = Nats::start() else { return };
-    let (one, two) = (nats.node().await, nats.node().await);
+    let (one, two) = (node(&nats).await, node(&nats).await);
     let mut a = one.connect().await;
     let at = a.call("subscribe", json!({ "channel": "chat:x" })).await;
     drop(a);
@@ -226,7 +106,7 @@ async fn a_client_recovers_on_another_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_history_cannot_be_recovered() {
     let Some(nats) = Nats::start() else { return };
-    let one = nats.node().await;
+    let one = node(&nats).await;
     let mut a = one.connect().await;
     let at = a.call("subscribe", json!({ "channel": "chat:x" })).await;
     one.hub.publish("chat:x", "1").await.unwrap();
@@ -246,7 +126,7 @@ async fn a_removed_history_cannot_be_recovered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn presence_covers_all_nodes_and_forgets_a_lost_one() {
     let Some(nats) = Nats::start() else { return };
-    let (one, two) = (nats.node().await, nats.node().await);
+    let (one, two) = (node(&nats).await, node(&nats).await);
     let (mut a, mut b) = (one.connect().await, two.connect().await);
     a.call("subscribe", json!({ "channel": "chat:x" })).await;
     b.call("subscribe", json!({ "channel": "chat:x" })).await;
@@ -260,7 +140,7 @@ async fn presence_covers_all_nodes_and_forgets_a_lost_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_lose_nothing_when_nats_is_restarted() {
     let Some(mut nats) = Nats::start() else { return };
-    let (one, two) = (nats.node().await, nats.node().await);
+    let (one, two) = (node(&nats).await, node(&nats).await);
     let (mut a, mut b) = (one.connect().await, two.connect().await);
     a.call("subscribe", json!({ "channel": "chat:x" })).await;
     b.call("subscribe", json!({ "channel": "chat:x" })).await;
@@ -299,7 +179,7 @@ async fn clients_lose_nothing_when_nats_is_restarted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_shuts_down_sends_its_clients_away() {
     let Some(nats) = Nats::start() else { return };
-    let (one, two) = (nats.node().await, nats.node().await);
+    let (one, two) = (node(&nats).await, node(&nats).await);
     let mut a = one.connect().await;
     let at = a.call("subscribe", json!({ "channel": "chat:x" })).await;
     let hub = one.hub.clone();
@@ -314,4 +194,131 @@ async fn a_node_that_shuts_down_sends_its_clients_away() {
     let result = b.call("subscribe", recover).await;
     assert_eq!(result["recovered"], true);
     assert_eq!(payloads(result["publications"].as_array().unwrap()), [1]);
+}
+
+/// Receives until the client has `payload`, or was told that it cannot continue.
+async fn received_or_told(client: &mut node::Client, payload: u64) -> bool {
+    while !client.ended && payloads(&client.publications).last() != Some(&payload) {
+        client.receive().await;
+    }
+    client.ended
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_missed_more_than_the_history_keeps_tells_its_clients() {
+    let Some(nats) = Nats::start() else { return };
+    let link = Link::to(nats.port).await;
+    let (one, two) = (node(&nats).await, Node::connect_to(link.port, CONFIG).await);
+    for missed in [50, 100, 150] {
+        let mut client = two.connect().await;
+        client.call("subscribe", json!({ "channel": "chat:x" })).await;
+        one.hub.publish("chat:x", "0").await.unwrap();
+        client.payloads(1).await;
+        link.set(Weather::Cut);
+        for n in 1..=missed {
+            one.hub.publish("chat:x", n.to_string()).await.unwrap();
+        }
+        link.set(Weather::Clear);
+        let told = received_or_told(&mut client, missed).await;
+        let received = payloads(&client.publications);
+        if missed <= 100 {
+            assert!(!told, "{missed} are kept");
+        }
+        assert!(told || received == (0..=missed).collect::<Vec<_>>(), "{received:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_told_when_nats_has_lost_its_streams() {
+    let Some(mut nats) = Nats::start() else { return };
+    let (one, two) = (node(&nats).await, node(&nats).await);
+    let mut client = two.connect().await;
+    let at = client.call("subscribe", json!({ "channel": "chat:x" })).await;
+    for n in 0..10 {
+        one.hub.publish("chat:x", n.to_string()).await.unwrap();
+    }
+    client.payloads(10).await;
+    nats.kill();
+    nats.wipe();
+    nats.restart();
+    let published = async {
+        loop {
+            match one.hub.publish("chat:x", "10").await {
+                Ok(position) if position.offset > 0 => return position,
+                _ => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    };
+    let position = tokio::time::timeout(Duration::from_secs(20), published).await.unwrap();
+    assert_ne!(position.epoch, at["epoch"]);
+    while !client.ended {
+        client.receive().await;
+    }
+    let result = client.call("subscribe", recover(&at)).await;
+    assert_ne!(result["recovered"], true, "{result}");
+    client.publications.clear();
+    one.hub.publish("chat:x", "11").await.unwrap();
+    assert_eq!(client.payloads(1).await, [11]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_follow_a_history_whose_size_was_changed() {
+    let Some(nats) = Nats::start() else { return };
+    let one = node(&nats).await;
+    let mut client = one.connect().await;
+    client.call("subscribe", json!({ "channel": "chat:x" })).await;
+    for n in 0..10 {
+        one.hub.publish("chat:x", n.to_string()).await.unwrap();
+    }
+    client.payloads(10).await;
+    let larger = CONFIG.replace("history_size = 100", "history_size = 200");
+    one.hub.reload(HubConfig::from_toml(&larger).unwrap()).unwrap();
+    one.hub.publish("chat:x", "10").await.unwrap();
+    assert!(received_or_told(&mut client, 10).await, "its position is in another stream");
+    client.call("subscribe", json!({ "channel": "chat:x" })).await;
+    client.publications.clear();
+    one.hub.publish("chat:x", "11").await.unwrap();
+    assert_eq!(client.payloads(1).await, [11]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_follows_the_channels_of_its_clients_alone() {
+    let Some(nats) = Nats::start() else { return };
+    let one = node(&nats).await;
+    let mut client = one.connect().await;
+    for channel in ["chat:x", "plain"] {
+        assert_eq!(nats.subscriptions("wl.live.").await, 0);
+        client.call("subscribe", json!({ "channel": channel })).await;
+        client.call("presence_stats", json!({ "channel": "chat:x" })).await;
+        assert_eq!(nats.subscriptions("wl.live.").await, 1, "{channel}");
+        client.call("unsubscribe", json!({ "channel": channel })).await;
+        for _ in 0..100 {
+            if nats.subscriptions("wl.live.").await == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    assert_eq!(nats.subscriptions("wl.live.").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subscribers_without_a_position_lose_nothing_when_others_subscribe() {
+    let Some(nats) = Nats::start() else { return };
+    let one = node(&nats).await;
+    let publishing = one.hub.clone();
+    let publisher = async move {
+        for n in 0..2_000 {
+            publishing.publish("log:x", n.to_string()).await.unwrap();
+        }
+    };
+    let mut plain = one.connect().await;
+    plain.call("subscribe", json!({ "channel": "log:x" })).await;
+    let mut positioned = one.connect().await;
+    let others = async {
+        let command = json!({ "channel": "log:x", "positioned": true, "recoverable": true });
+        positioned.call("subscribe", command).await;
+    };
+    let ((), (), received) = tokio::join!(publisher, others, plain.payloads(2_000));
+    assert_eq!(received, (0..2_000).collect::<Vec<_>>());
 }

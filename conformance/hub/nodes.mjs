@@ -1,0 +1,93 @@
+// Nodes of a cluster for a test: `wireloom serve --nats` on ports of its own, and the NATS server between them.
+
+import { spawn, spawnSync } from 'node:child_process';
+import { mkdtemp, rm } from 'node:fs/promises';
+import net from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+export const hasNats = spawnSync('nats-server', ['--version']).status === 0;
+
+function freePort() {
+  return new Promise((resolve) => {
+    const server = net.createServer().listen(0, '127.0.0.1', () => {
+      const { port } = server.address();
+      server.close(() => resolve(port));
+    });
+  });
+}
+
+async function reachable(port) {
+  for (let i = 0; i < 200; i++) {
+    const open = await new Promise((resolve) => {
+      const socket = net.connect(port, '127.0.0.1', () => resolve(true)).on('error', () => resolve(false));
+      socket.on('connect', () => socket.destroy());
+    });
+    if (open) return;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  throw new Error(`nothing listens on port ${port}`);
+}
+
+export class Nats {
+  static async start() {
+    const nats = new Nats();
+    nats.port = await freePort();
+    nats.store = await mkdtemp(join(tmpdir(), 'nats-'));
+    await nats.run();
+    return nats;
+  }
+
+  async run() {
+    const args = ['-a', '127.0.0.1', '-p', String(this.port), '-js', '-sd', this.store];
+    this.process = spawn('nats-server', args, { stdio: 'ignore' });
+    await reachable(this.port);
+  }
+
+  async stop() {
+    this.process.kill('SIGKILL');
+    await rm(this.store, { recursive: true, force: true, maxRetries: 10 });
+  }
+}
+
+export class Node {
+  /** Starts `wireloom serve`, connected to NATS where there is one. */
+  static async start(nats, hub = 'hub.toml', args = []) {
+    const node = new Node();
+    const all = ['serve', '--listen', '127.0.0.1:0', '--hub', hub, ...args];
+    if (nats) all.push('--nats', `nats://127.0.0.1:${nats.port}`);
+    node.process = spawn(process.env.WIRELOOM, all, { stdio: ['ignore', 'pipe', 'pipe'] });
+    node.log = '';
+    node.process.stderr.on('data', (chunk) => (node.log += chunk));
+    node.exited = new Promise((resolve) => node.process.on('exit', (code, signal) => resolve(code ?? signal)));
+    node.address = await new Promise((resolve, reject) => {
+      let text = '';
+      node.process.stdout.on('data', (chunk) => {
+        text += chunk;
+        const match = / on http:\/\/([^/\s]+)/.exec(text);
+        if (match) resolve(match[1]);
+      });
+      node.exited.then((code) => reject(new Error(`the server did not start (${code}): ${text}${node.log}`)));
+    });
+    return node;
+  }
+
+  get url() {
+    return `ws://${this.address}/connection/websocket`;
+  }
+
+  async api(method, body) {
+    const response = await fetch(`http://${this.address}/api/${method}`, {
+      method: 'POST',
+      headers: { 'X-API-Key': 'key', 'Content-Type': 'application/json' },
+      body: JSON.stringify(body),
+    });
+    if (response.status !== 200) throw new Error(`status ${response.status}`);
+    return response.json();
+  }
+
+  async stop(signal = 'SIGTERM') {
+    this.process.kill(signal);
+    return this.exited;
+  }
+}

@@ -1,0 +1,203 @@
+//! Follows the live publications of one channel, and reads from its stream whatever did not arrive.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use async_nats::{Message, Subscriber};
+use prost::Message as _;
+use tokio::sync::{Mutex, Notify};
+use tokio_stream::StreamExt as _;
+use tracing::warn;
+
+use super::history;
+use super::streams::{Nats, epoch, retention_of};
+use crate::config::RecoveryMode;
+use crate::engine::{Delivery, EngineError, Membership};
+use crate::history::{Position, Recovery, Retention};
+use crate::protocol::{Publication, Push};
+
+/// How long after a failure the stream is read again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Follows the live publications of one channel.
+pub(super) struct Follower {
+    channel: String,
+    cursor: Mutex<Option<Cursor>>,
+    /// Compares the history with the stream.
+    pub(super) sync: Notify,
+}
+
+/// How far a channel has been delivered.
+#[derive(Clone, Debug, PartialEq)]
+struct Cursor {
+    retention: Retention,
+    epoch: String,
+    /// Nothing after this is missing. `delivered <= complete` but for the first publications after a subscription.
+    complete: u64,
+    /// Nothing up to this is delivered again.
+    delivered: u64,
+}
+
+/// A publication that the stream's server has sent on.
+struct Live<'a> {
+    sequence: u64,
+    /// The sequence of the channel's publication before it; 0 when that is not kept.
+    previous: u64,
+    retention: Retention,
+    payload: &'a [u8],
+}
+
+impl Follower {
+    pub(super) fn new(channel: &str) -> Self {
+        Self { channel: channel.into(), cursor: Mutex::default(), sync: Notify::new() }
+    }
+
+    /// A subscriber starts after this position: from there on nothing may be missed.
+    pub(super) async fn follow_from(&self, position: &Position, retention: Retention) {
+        self.cursor.lock().await.get_or_insert_with(|| Cursor {
+            retention,
+            epoch: position.epoch.clone(),
+            complete: position.offset,
+            delivered: 0,
+        });
+    }
+
+    /// Delivers what arrives, until the task is aborted or the hub is dropped.
+    pub(super) async fn run(
+        self: Arc<Self>,
+        nats: Arc<Nats>,
+        delivery: Arc<OnceLock<Weak<dyn Delivery>>>,
+        mut messages: Subscriber,
+    ) {
+        let mut retry = false;
+        loop {
+            let message = tokio::select! {
+                message = messages.next() => match message {
+                    Some(message) => Some(message),
+                    None => return,
+                },
+                () = self.sync.notified() => None,
+                () = tokio::time::sleep(RETRY_AFTER), if retry => None,
+            };
+            let Some(delivery) = delivery.get().and_then(Weak::upgrade) else { return };
+            let handled = match &message {
+                Some(message) => self.handle_message(&nats, &*delivery, message).await,
+                None => self.catch_up(&nats, &*delivery).await,
+            };
+            retry = handled.is_err();
+            if let Err(error) = handled {
+                warn!(channel = self.channel, %error, "a history was not read; trying again");
+            }
+        }
+    }
+
+    async fn handle_message(
+        &self,
+        nats: &Nats,
+        delivery: &dyn Delivery,
+        message: &Message,
+    ) -> Result<(), EngineError> {
+        match message.subject.split('.').nth(2) {
+            Some("p") => {
+                if let Ok(publication) = Publication::decode(&*message.payload) {
+                    delivery.deliver_publication(&self.channel, "", 0, &Arc::new(publication));
+                }
+            }
+            Some("m") => {
+                if let Ok(push) = Push::decode(&*message.payload) {
+                    let join = push.join.and_then(|join| join.info).map(Membership::Join);
+                    let leave = push.leave.and_then(|leave| leave.info).map(Membership::Leave);
+                    if let Some(membership) = join.or(leave) {
+                        delivery.deliver_membership(&self.channel, &membership);
+                    }
+                }
+            }
+            Some(key) => {
+                let number = |name: &str| message.headers.as_ref()?.get(name)?.as_str().parse::<u64>().ok();
+                if let (Some(sequence), Some(previous), Some(retention)) = (
+                    number(async_nats::header::NATS_SEQUENCE.as_ref()),
+                    number(async_nats::header::NATS_LAST_SEQUENCE.as_ref()),
+                    retention_of(key),
+                ) {
+                    let live = Live { sequence, previous, retention, payload: &message.payload };
+                    self.handle_live(nats, delivery, live).await?;
+                }
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    async fn handle_live(
+        &self,
+        nats: &Nats,
+        delivery: &dyn Delivery,
+        live: Live<'_>,
+    ) -> Result<(), EngineError> {
+        let mut cursor = self.cursor.lock().await;
+        let epoch = epoch(nats.stream(live.retention).await?.cached_info());
+        let at = match &mut *cursor {
+            Some(at) if at.retention == live.retention && at.epoch == epoch => at,
+            // The first publication, or the first of another stream.
+            other => {
+                if other.is_some() {
+                    delivery.deliver_history_lost(&self.channel);
+                }
+                let complete = live.previous;
+                other.insert(Cursor { retention: live.retention, epoch, complete, delivered: 0 })
+            }
+        };
+        if live.sequence <= at.delivered {
+            return Ok(());
+        }
+        if live.sequence > at.complete && live.previous > at.complete {
+            self.read_missing(nats, delivery, at).await?;
+            // The stream may not hold the live publication yet, where several servers keep it.
+            if live.sequence <= at.complete {
+                return Ok(());
+            }
+        }
+        if history::is_tombstone(live.payload) {
+            delivery.deliver_history_lost(&self.channel);
+        } else if let Ok(mut publication) = Publication::decode(live.payload) {
+            publication.offset = live.sequence;
+            delivery.deliver_publication(&self.channel, &at.epoch, live.previous, &Arc::new(publication));
+        }
+        at.delivered = live.sequence;
+        at.complete = at.complete.max(live.sequence);
+        Ok(())
+    }
+
+    /// Delivers what the stream holds and did not arrive.
+    async fn catch_up(&self, nats: &Nats, delivery: &dyn Delivery) -> Result<(), EngineError> {
+        let mut cursor = self.cursor.lock().await;
+        match &mut *cursor {
+            Some(at) => self.read_missing(nats, delivery, at).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Delivers everything after the cursor, or reports that the history does not hold all of it any more.
+    async fn read_missing(
+        &self,
+        nats: &Nats,
+        delivery: &dyn Delivery,
+        at: &mut Cursor,
+    ) -> Result<(), EngineError> {
+        let since = Position { offset: at.complete, epoch: at.epoch.clone() };
+        let Recovery { publications, recovered, position } =
+            history::recover(nats, &self.channel, Some(&since), RecoveryMode::Stream, at.retention).await?;
+        if !recovered {
+            delivery.deliver_history_lost(&self.channel);
+        }
+        let mut previous = at.complete;
+        for publication in &publications {
+            delivery.deliver_publication(&self.channel, &at.epoch, previous, publication);
+            previous = publication.offset;
+        }
+        at.delivered = position.offset;
+        at.complete = position.offset;
+        at.epoch = position.epoch;
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! A NATS server of a test's own, and a link to it that can be cut, stalled and slowed.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// A NATS server of a test's own.
+pub(crate) struct Nats {
+    process: Child,
+    pub(crate) port: u16,
+    monitor: u16,
+    store: tempfile::TempDir,
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Nats {
+    /// `None` where no server is installed.
+    pub(crate) fn start() -> Option<Self> {
+        let (port, monitor) = (free_port(), free_port());
+        let store = tempfile::tempdir().unwrap();
+        let Ok(process) = run(port, monitor, store.path()) else {
+            println!("limited: nats-server is not on the PATH; tests of several nodes did not run");
+            return None;
+        };
+        Some(Self { process, port, monitor, store })
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.process = run(self.port, self.monitor, self.store.path()).unwrap();
+    }
+
+    /// Deletes every stream, as a server without its disk would.
+    pub(crate) fn wipe(&mut self) {
+        self.store = tempfile::tempdir().unwrap();
+    }
+
+    /// How many subscriptions to subjects that begin with `prefix` the server knows.
+    pub(crate) async fn subscriptions(&self, prefix: &str) -> usize {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.monitor)).await.unwrap();
+        let request = "GET /connz?subs=1 HTTP/1.0\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+        answer.matches(&format!("\"{prefix}")).count()
+    }
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn run(port: u16, monitor: u16, store: &std::path::Path) -> std::io::Result<Child> {
+    Command::new("nats-server")
+        .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-m", &monitor.to_string(), "-js", "-sd"])
+        .arg(store)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+/// The state of a [`Link`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Weather {
+    /// Bytes pass at once.
+    Clear,
+    /// Each chunk takes this long.
+    Slow(Duration),
+    /// Connections stay, and nothing passes.
+    Stalled,
+    /// Connections are reset and refused.
+    Cut,
+}
+
+/// A TCP link to a port of this machine.
+pub(crate) struct Link {
+    pub(crate) port: u16,
+    weather: watch::Sender<Weather>,
+}
+
+impl Link {
+    pub(crate) async fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (weather, changes) = watch::channel(Weather::Clear);
+        let link = Self { port: listener.local_addr().unwrap().port(), weather };
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                if *changes.borrow() == Weather::Cut {
+                    continue;
+                }
+                let Ok(far) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
+                let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
+                let (up, down) = (changes.clone(), changes.clone());
+                tokio::spawn(async move {
+                    // Both directions end together.
+                    tokio::select! {
+                        () = pump(near_read, far_write, up) => {}
+                        () = pump(far_read, near_write, down) => {}
+                    }
+                });
+            }
+        });
+        link
+    }
+
+    pub(crate) fn set(&self, weather: Weather) {
+        self.weather.send_replace(weather);
+    }
+}
+
+async fn pump(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    mut weather: watch::Receiver<Weather>,
+) {
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        let now = *weather.borrow_and_update();
+        match now {
+            Weather::Cut => return,
+            Weather::Stalled => {
+                if weather.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            Weather::Clear | Weather::Slow(_) => {}
+        }
+        let len = tokio::select! {
+            read = from.read(&mut buffer) => match read {
+                Ok(len) if len > 0 => len,
+                _ => return,
+            },
+            changed = weather.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+        };
+        if let Weather::Slow(delay) = now {
+            tokio::time::sleep(delay).await;
+        }
+        if to.write_all(&buffer[..len]).await.is_err() {
+            return;
+        }
+    }
+}
