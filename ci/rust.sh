@@ -48,11 +48,18 @@ step_bench() {
     cargo run --locked --profile smoke -p wireloom-bench -- --smoke && return $tests
 }
 
+# fuzz_seconds is set by the option --fuzz-seconds.
 step_fuzz() {
     [ -f fuzz/Cargo.toml ] || { skip "no fuzz/"; return; }
     have c++ || { skip "libFuzzer needs a C++ compiler: apt-get install build-essential"; return; }
     # These builds share no flags with the workspace's.
-    cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz-check"
+    cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz-check" || return
+    # The comparisons with other implementations, from seeds.
+    cargo test --locked --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz-check" --tests || return
+    [ "$is_full" = 0 ] || { echo "the targets run with: ./test fuzz"; return; }
+    has_toolchain "$nightly" || { skip "no $nightly: rustup toolchain install $nightly --profile minimal"; return; }
+    have cargo-fuzz || { skip "no cargo-fuzz: cargo install cargo-fuzz"; return; }
+    NIGHTLY=$nightly fuzz/run "$fuzz_seconds"
 }
 
 step_msrv() {

@@ -2,6 +2,18 @@
 //!
 //! Rates are counted by [`crate::rate_limit`], the rest by the connection and by HPACK. What is announced to the peer
 //! (streams, windows, frame and list sizes) is in [`crate::Settings`].
+//!
+//! A rate must let the honest traffic of every client through, and stay near the limits that other servers have shipped for
+//! years. What is known about both, and from where:
+//!
+//! | frames | what clients send | limits of other servers |
+//! |---|---|---|
+//! | RST_STREAM | Go cancels a stream whenever a response body is closed, read to its end or not: `abortStream` in `transportResponseBody.Close` (golang.org/x/net, `http2/transport.go`) | nghttp2: bucket of 1,000, 33 a second (`nghttp2_option_set_stream_reset_rate_limit`). Envoy: the connection ends when half of 500 requests were reset within a second of their start (release notes of 1.24.11) |
+//! | PING | gRPC-Go measures the path with one PING at a time, sent for the first DATA after the last answer (`internal/transport/bdp_estimator.go`): one a round trip at most | Go: 10,000 answers that wait (`maxQueuedControlFrames`, `http2/server.go`) |
+//! | WINDOW_UPDATE | Go: behind 4 KiB that were read (`inflowMinRefresh`, `http2/flow.go`), on the stream and on the connection. curl, nghttpx and others on nghttp2: behind half of a window (`nghttp2_should_send_window_update`). Chromium: behind half of a window, or after a time without (`SpdySession::IncreaseRecvWindowSize`, `net/spdy/spdy_session.cc`) | Envoy: 1 + 2 × (streams + 10 × DATA frames sent) (`protocol_constraints.h`) |
+//! | PRIORITY | Chromium 69 sends PRIORITY in any state of a stream (github.com/OpenLiberty/open-liberty, issue 5126) | Envoy: 100 × (1 + streams) (`protocol_constraints.h`) |
+//! | empty frames | – | Envoy and Netty end a connection for a few in a row (`max_consecutive_inbound_frames_with_empty_payload`; two, `AbstractHttp2ConnectionHandlerBuilder`) |
+//! | SETTINGS | a client needs one, at the start (RFC 9113 §3.4) | Go: as for PING |
 
 use core::time::Duration;
 
@@ -48,18 +60,18 @@ pub struct Limits {
     /// How long a frame other than DATA, or a field block with its CONTINUATION frames, may take from its first byte to its
     /// last. 16 KiB take 13 seconds at 10 kbit/s.
     pub field_block_timeout: Duration,
-    /// RST_STREAM from the peer (CVE-2023-44487). Browsers that leave a page cancel what is under way, some hundreds
-    /// at once. What counts is work undone: see [`crate::rate_limit::Charge::PeerReset`].
+    /// RST_STREAM from the peer that undoes work (CVE-2023-44487): see [`crate::rate_limit::Charge::PeerReset`]. A client may
+    /// cancel all streams at once, and has 100 by default: ten times that, then the rate of nghttp2.
     pub peer_resets: Rate,
-    /// RST_STREAM on a stream that has ended, beyond one for each stream that both sides ended. Go, Envoy and browsers cancel
-    /// a stream when its reader is closed, even behind its end. It undoes no work, and the frame costs some 50 ns.
+    /// RST_STREAM on a stream that has ended, beyond one for each stream that both sides ended. Go cancels a stream when the
+    /// response body is closed, even behind its end. It undoes no work, and the frame costs some 50 ns.
     pub late_resets: Rate,
     /// Streams that the peer made this side reset (CVE-2025-8671): the same work for this side, so the same bound.
     pub stream_errors: Rate,
-    /// PING (CVE-2019-9512). gRPC measures the round trip with one PING for every burst of DATA; browsers and Go send one
-    /// after seconds without traffic.
+    /// PING (CVE-2019-9512). gRPC sends one a round trip at most: 100 a second are enough for paths of 10 ms, and shorter
+    /// paths have the burst.
     pub pings: Rate,
-    /// SETTINGS (CVE-2019-9515). Browsers, curl, Go, Envoy and nghttpx send one at the start; few send another.
+    /// SETTINGS (CVE-2019-9515). A client needs one.
     pub settings: Rate,
     /// HEADERS, CONTINUATION and DATA that carry nothing and end nothing (CVE-2019-9518).
     pub empty_frames: Rate,
@@ -67,11 +79,11 @@ pub struct Limits {
     /// high rates, and such a frame costs some 50 ns: the bound keeps a flood below a few percent of one core.
     /// Tunnels are not counted, because nothing else travels on them.
     pub tiny_data: Rate,
-    /// PRIORITY and PRIORITY_UPDATE (CVE-2019-9513). Browsers send one or two a request.
+    /// PRIORITY and PRIORITY_UPDATE (CVE-2019-9513): 20 for each of 100 streams at once, and two for each of 100 requests a
+    /// second.
     pub priorities: Rate,
     /// WINDOW_UPDATE beyond what DATA sent to the peer gives it reason for: two for every frame and one for every 256 bytes.
-    /// Browsers, curl and nghttpx send one when a part of a window is used, Go one for the stream and one for the connection
-    /// behind reads of 4 KiB or more.
+    /// Go, the most frequent sender that is known, sends two for every 4 KiB.
     pub window_updates: Rate,
     /// Frames that are ignored: unknown types and extensions.
     pub unknown_frames: Rate,

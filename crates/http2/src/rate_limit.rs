@@ -1,7 +1,7 @@
 //! Token buckets against floods of frames that are cheap to send and not to receive.
 //!
-//! Owns one bucket for each kind of flood. Refuses to own what belongs to which: the connection says what a frame is
-//! charged for, and charges nothing for frames on a stream that this side reset within [`Limits::reset_grace`].
+//! Each kind of flood has a bucket. The connection decides which bucket a frame is charged to, and charges nothing for frames
+//! on a stream that this side reset within [`Limits::reset_grace`].
 //!
 //! A bucket is one number, the moment at which it will be full again (the virtual scheduling form of the leaky
 //! bucket). Nothing has to be refilled, and no rounding error adds up:
@@ -17,7 +17,7 @@ use core::time::Duration;
 use crate::error::Exceeded;
 use crate::limits::Limits;
 
-/// How much of something is taken: a burst at once, and then so much a second for ever.
+/// A burst that is accepted at once, and a number per second in the long run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     burst: u32,
@@ -27,7 +27,7 @@ pub struct Rate {
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
 impl Rate {
-    /// So many at once, and so many a second in the long run; 0 a second counts as 1.
+    /// `burst` at once, and `per_second` in the long run; 0 counts as 1.
     pub const fn new(burst: u32, per_second: u32) -> Self {
         let per_second = if per_second == 0 { 1 } else { per_second };
         Self { burst, interval_ns: NANOS_PER_SECOND / per_second }
@@ -36,7 +36,7 @@ impl Rate {
     /// No bound.
     pub const UNLIMITED: Self = Self { burst: u32::MAX, interval_ns: 0 };
 
-    /// How many are taken at once.
+    /// The number that is accepted at once.
     pub const fn burst(self) -> u32 {
         self.burst
     }

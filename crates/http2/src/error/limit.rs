@@ -72,8 +72,6 @@ exceeded! {
     Memory => REFUSED_STREAM, Stream, "connection takes too much memory";
     /// Promised streams beyond the limit.
     Promises => REFUSED_STREAM, Stream, "too many promised streams";
-    /// Answers wait in the output, because the peer asks and does not read (CVE-2019-9517).
-    OutputQueue => ENHANCE_YOUR_CALM, Connection, "too many answers wait to be read";
     /// The peer keeps windows shut although data waits for it (CVE-2019-9517, slow read).
     Stalled => ENHANCE_YOUR_CALM, Connection, "windows stay shut for too long";
 }
