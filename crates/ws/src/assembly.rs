@@ -37,6 +37,8 @@ pub(crate) struct Assembly {
     start: usize,
     len: usize,
     lean: u8,
+    /// The length of the last message that left with its memory, at most [`SLOT_MAX`].
+    left_len: u32,
 }
 
 impl Assembly {
@@ -100,7 +102,8 @@ impl Assembly {
 
     /// The memory, without its content.
     pub(crate) fn take_memory(&mut self) -> Vec<u8> {
-        core::mem::take(self).bytes
+        let left_len = self.left_len;
+        core::mem::replace(self, Self { left_len, ..Self::default() }).bytes
     }
 
     /// The memory, with its content moved to memory of its own length; `None` when the content is too long to be worth that.
@@ -116,7 +119,7 @@ impl Assembly {
     /// Memory to grow in, where there is none; its content is overwritten.
     pub(crate) fn give_memory(&mut self, memory: Vec<u8>) {
         if !self.has_memory() {
-            *self = Self { bytes: memory, ..Self::default() };
+            *self = Self { bytes: memory, left_len: self.left_len, ..Self::default() };
         }
     }
 
@@ -133,6 +136,7 @@ impl Assembly {
             return message;
         }
         let Self { mut bytes, start, len, .. } = core::mem::take(self);
+        self.left_len = len.min(SLOT_MAX) as u32;
         bytes.truncate(start + len);
         Bytes::from(bytes).slice(start..)
     }
@@ -142,7 +146,9 @@ impl Assembly {
         let more = usize::try_from(more).unwrap_or(usize::MAX);
         if self.len == 0 {
             let padding = if more >= DIRECT_LEN_MIN { ALIGN } else { 0 };
-            let room = padding + piece.len() + more.min(piece.len());
+            // A message as long as the last one that left is likely: growing to its length again would copy it several times.
+            let ahead = piece.len().max(self.left_len as usize);
+            let room = padding + piece.len() + more.min(ahead);
             if self.bytes.capacity() < room {
                 self.bytes = Vec::with_capacity(room);
             }
@@ -246,6 +252,29 @@ mod tests {
             assembly.filled(slot);
             assert!(assembly.bytes.capacity() <= 2 * assembly.len() + ALIGN);
         }
+    }
+
+    #[test]
+    fn begins_with_room_for_a_message_like_the_last_that_left() {
+        let mut assembly = Assembly::default();
+        for round in 0..3 {
+            assembly.push(&[7; 8_000], 62_000);
+            let capacity = assembly.bytes.capacity();
+            assert_eq!(capacity >= 70_000, round > 0, "{capacity} bytes in round {round}");
+            while assembly.len() < 70_000 {
+                let slot = assembly.slot(70_000 - assembly.len() as u64).len();
+                assembly.filled(slot);
+            }
+            assert!(round == 0 || assembly.bytes.capacity() == capacity, "grown in round {round}");
+            assert_eq!(assembly.take().len(), 70_000);
+        }
+        // No more than that is reserved ahead, whatever is announced.
+        assembly.push(b"x", u64::MAX);
+        assert!(assembly.bytes.capacity() <= 71_000, "{}", assembly.bytes.capacity());
+        assembly.push(&vec![7; 4 << 20], 0);
+        assembly.take();
+        assembly.push(b"x", u64::MAX);
+        assert!(assembly.bytes.capacity() <= SLOT_MAX + 2 * ALIGN, "{}", assembly.bytes.capacity());
     }
 
     #[test]
