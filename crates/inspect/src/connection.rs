@@ -153,7 +153,7 @@ impl Connection {
                 deliver(transport, ended, &mut context, keys, run);
             });
             if !std::mem::replace(&mut ended[direction.index()], true) {
-                transport.finish(&mut context, keys);
+                transport.finish(&mut context);
             }
         }
     }
@@ -190,11 +190,11 @@ fn deliver(
             entry.len = len;
             entry.missing(format!("{len} bytes were not captured"));
             context.report(entry);
-            transport.gap(context, keys, len);
+            transport.gap(context, len);
         }
         Run::End => {
             ended[context.direction.index()] = true;
-            transport.finish(context, keys);
+            transport.finish(context);
             let mut entry = context.entry(Protocol::Tcp, "close");
             entry.detail(
                 "FIN",

@@ -151,6 +151,10 @@ impl Inspector {
         self.connections
     }
 
+    pub(crate) fn sender(&self) -> Direction {
+        self.config.sender
+    }
+
     pub(crate) fn budget(&self) -> &Budget {
         &self.budget
     }

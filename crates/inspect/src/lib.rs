@@ -2,7 +2,8 @@
 //!
 //! ## Modules
 //!
-//! Layers: `limits` → `entry`, `tcp` → `packet`, `secret`, `websocket` → `http1` → `http2` → `session` → `tls` → `connection` → `inspector` → `input`.
+//! Layers: `limits` → `entry`, `tcp` → `packet`, `secret`, `websocket` → `http1` → `http2` → `session` → `recording`, `tls` →
+//! `connection` → `inspector` → `input` → `replay`.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,8 @@ mod input;
 mod inspector;
 pub mod limits;
 mod packet;
+pub mod recording;
+pub mod replay;
 pub mod secret;
 mod session;
 mod tcp;

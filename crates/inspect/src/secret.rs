@@ -47,7 +47,7 @@ pub fn mask_target(target: &mut [u8]) {
         }
     }
     let Some(query) = target.iter().position(|&byte| byte == b'?') else { return };
-    for parameter in target[query + 1..].split_mut(|byte| matches!(byte, b'&' | b';' | b'#')) {
+    for parameter in target[query + 1..].split_mut(|byte| matches!(byte, b'&' | b';' | b'#' | b' ')) {
         if let Some(equals) = parameter.iter().position(|&byte| byte == b'=') {
             let (name, value) = parameter.split_at_mut(equals);
             if is_secret_parameter(name) {
@@ -113,6 +113,7 @@ mod tests {
             masked("GET /chat?access_token=é&keys=1 HTTP/1.1"),
             "GET /chat?access_token=**&keys=1 HTTP/1.1"
         );
+        assert_eq!(masked("GET /a?token=abc HTTP/1.1"), "GET /a?token=*** HTTP/1.1");
         assert_eq!(masked("/plain"), "/plain");
     }
 

@@ -23,14 +23,6 @@ pub(crate) enum Run<'a> {
     End,
 }
 
-/// Counters of one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
-    pub(crate) retransmitted: u64,
-    pub(crate) reordered: u64,
-    pub(crate) missing: u64,
-}
-
 #[derive(Debug)]
 struct Pending {
     bytes: Vec<u8>,
@@ -51,14 +43,9 @@ pub(crate) struct HalfStream {
     acknowledged: u64,
     /// Packets since an acknowledgement covered the hole.
     waited: u32,
-    counters: Counters,
 }
 
 impl HalfStream {
-    pub(crate) fn counters(&self) -> Counters {
-        self.counters
-    }
-
     /// Whether a SYN with this sequence number belongs to another connection.
     pub(crate) fn is_reused_by(&self, sequence: u32) -> bool {
         self.next.is_some_and(|(offset, next)| {
@@ -95,19 +82,16 @@ impl HalfStream {
         }
         let Some((next, _)) = self.next else { return };
         if self.ended {
-            self.counters.retransmitted += payload.len() as u64;
             return;
         }
         // Bytes before the first that was captured.
         let Some(at) = self.offset(sequence) else {
-            self.counters.retransmitted += payload.len() as u64;
             return;
         };
         if fin {
             self.end = Some(at + payload.len() as u64);
         }
         let known = usize::try_from(next.saturating_sub(at)).unwrap_or(usize::MAX).min(payload.len());
-        self.counters.retransmitted += known as u64;
         let fresh = &payload[known..];
         let at = at + known as u64;
         if !fresh.is_empty() {
@@ -163,7 +147,6 @@ impl HalfStream {
 
     fn keep(&mut self, at: u64, bytes: &[u8], budget: &Budget, deliver: &mut dyn FnMut(Run<'_>)) {
         if self.pending.get(&at).is_some_and(|pending| pending.bytes.len() >= bytes.len()) {
-            self.counters.retransmitted += bytes.len() as u64;
             return;
         }
         while !self.pending.is_empty()
@@ -192,7 +175,6 @@ impl HalfStream {
             }
             return;
         };
-        self.counters.reordered += 1;
         self.pending_len += bytes.len();
         let pending = Pending { bytes: bytes.to_vec(), _reservation: reservation };
         if let Some(old) = self.pending.insert(at, pending) {
@@ -210,7 +192,6 @@ impl HalfStream {
     }
 
     fn gap(&mut self, len: u64, deliver: &mut dyn FnMut(Run<'_>)) {
-        self.counters.missing += len;
         deliver(Run::Gap(len));
         self.advance(len);
         self.waited = 0;
@@ -226,7 +207,6 @@ impl HalfStream {
             let pending = first.remove();
             self.pending_len -= pending.bytes.len();
             let known = usize::try_from(next - at).unwrap_or(usize::MAX).min(pending.bytes.len());
-            self.counters.retransmitted += known as u64;
             if known < pending.bytes.len() {
                 self.deliver(&pending.bytes[known..], deliver);
             }
@@ -305,7 +285,6 @@ mod tests {
             half.handle_acknowledgment(7, &mut |run| out.take(run));
         }
         assert_eq!(out.0, b"ab...f");
-        assert_eq!(half.counters().missing, 3);
     }
 
     #[test]

@@ -75,6 +75,79 @@ fn inflates_messages_that_share_a_window() {
 }
 
 #[test]
+fn decrypts_tls() {
+    for name in ["tls12", "tls13"] {
+        let mut inspector = Inspector::new(Config::default());
+        inspector.add_secrets(&std::fs::read(path(&format!("{name}.keys"))).unwrap());
+        let (entries, result) = read_with(&mut inspector, File::open(path(&format!("{name}.pcap"))).unwrap());
+        result.unwrap();
+        let texts: Vec<String> = frames(&entries).into_iter().filter(|line| line.contains(" ws ")).collect();
+        let expected = [
+            "1 client ws TEXT hello",
+            "1 server ws TEXT hello",
+            "1 client ws CLOSE 1000",
+            "1 server ws CLOSE 1000",
+        ];
+        assert_eq!(texts, expected, "{name}");
+    }
+}
+
+#[test]
+fn reads_websockets_within_http2() {
+    let entries = entries("http2.pcap");
+    assert!(entries.iter().all(|entry| entry.problems.is_empty()), "{entries:#?}");
+    let stream: Vec<String> = entries.iter().filter(|entry| entry.stream == Some(1)).map(short).collect();
+    assert_eq!(
+        stream,
+        [
+            "1 client h2 HEADERS",
+            "1 server h2 HEADERS",
+            "1 client h2 DATA",
+            "1 client ws TEXT hello over HTTP/2",
+            "1 server h2 DATA",
+            "1 server ws TEXT hello over HTTP/2",
+            "1 client h2 DATA",
+            "1 client ws CLOSE 1000",
+            "1 server h2 DATA",
+            "1 server ws CLOSE 1000",
+            "1 server h2 DATA",
+        ]
+    );
+    let Payload::Fields { fields, .. } =
+        &entries.iter().find(|entry| entry.kind == "HEADERS").unwrap().payload
+    else {
+        panic!("fields")
+    };
+    assert!(fields.contains(&(b":protocol".to_vec(), b"websocket".to_vec())));
+}
+
+/// Every capture, with single bytes changed: something is reported or refused, and nothing panics.
+#[test]
+fn hostile_captures_are_survived() {
+    let mut rng = wireloom_testing::Rng::with_seed(1);
+    for name in ["plain.pcap", "deflate.pcap", "http2.pcap", "tls13.pcap"] {
+        let bytes = std::fs::read(path(name)).unwrap();
+        for _ in 0..200 {
+            let mut bytes = bytes.clone();
+            for _ in 0..rng.usize(1..8) {
+                let at = rng.usize(24..bytes.len());
+                bytes[at] = rng.u8(..);
+            }
+            let (entries, _) = read_with(&mut Inspector::new(Config::default()), &bytes[..]);
+            assert!(entries.len() < 10_000, "{name}");
+        }
+    }
+}
+
+#[test]
+fn reads_pcapng_with_its_secrets() {
+    let (entries, result) =
+        read_with(&mut Inspector::new(Config::default()), File::open(path("tls13.pcapng")).unwrap());
+    result.unwrap();
+    assert!(frames(&entries).contains(&"1 server ws TEXT hello".to_owned()), "{entries:#?}");
+}
+
+#[test]
 fn names_the_rule_that_is_broken() {
     let rules: Vec<String> = entries("violations.pcap")
         .iter()

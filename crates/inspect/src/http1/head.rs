@@ -161,6 +161,11 @@ impl Response {
         matches!(self.status, 100 | 102..200)
     }
 
+    /// Whether another protocol follows.
+    pub(super) fn switches(&self, request: Option<&Request>) -> bool {
+        self.status == 101 || (self.status / 100 == 2 && request.is_some_and(Request::is_connect))
+    }
+
     pub(super) fn framing(&self, request: Option<&Request>) -> Framing {
         let is_head = request.is_some_and(|request| request.method == "HEAD");
         if is_head || matches!(self.status, 100..200 | 204 | 304) {

@@ -3,6 +3,7 @@
 
 mod body;
 mod head;
+mod mask;
 
 use std::collections::VecDeque;
 
@@ -13,6 +14,8 @@ use crate::limits::{EARLY_LEN_MAX, HEAD_LEN_MAX, PIPELINED_MAX};
 use crate::websocket::text_or_binary;
 use body::{Body, Framing};
 use head::{Parsed, Request, Response};
+pub(crate) use head::{deflate, describe};
+pub(crate) use mask::MaskHttp1;
 
 /// The protocol that follows on the connection, with bytes that belong to it already.
 #[derive(Debug)]

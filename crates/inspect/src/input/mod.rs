@@ -1,6 +1,10 @@
 //! The formats of input: which one a file is, and the reader of each.
 
+mod har;
+mod hexdump;
+mod lines;
 mod pcap;
+mod recording;
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
@@ -21,7 +25,7 @@ pub enum Format {
     Hexdump,
     /// The bytes of one direction of one connection.
     Raw,
-    /// A recording of the command.
+    /// A recording: see [`crate::recording`].
     Recording,
 }
 
@@ -63,10 +67,7 @@ impl std::error::Error for ReadError {}
 
 impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof => Self::Truncated { offset: 0 },
-            _ => Self::Io(error),
-        }
+        Self::Io(error)
     }
 }
 
@@ -80,6 +81,22 @@ fn flush(entries: &mut Vec<Entry>, sink: &mut Sink<'_>) -> ControlFlow<()> {
 
 /// Reads the whole input, in `format` or the one that it looks like, and reports what it holds.
 ///
+/// ```
+/// use std::ops::ControlFlow;
+/// use wireloom_inspect::{Config, Inspector, Payload, read};
+///
+/// // RFC 6455 §5.7: a single-frame masked text message.
+/// let bytes = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
+/// let mut inspector = Inspector::new(Config::default());
+/// let mut payloads = Vec::new();
+/// read(&bytes[..], None, &mut inspector, &mut |entry| {
+///     payloads.push(entry.payload);
+///     ControlFlow::Continue(())
+/// })?;
+/// assert_eq!(payloads, [Payload::Text("Hello".into())]);
+/// # Ok::<(), wireloom_inspect::ReadError>(())
+/// ```
+///
 /// # Errors
 /// [`ReadError`] when the input breaks off or breaks its format. What could be read before has been reported.
 pub fn read(
@@ -89,12 +106,17 @@ pub fn read(
     sink: &mut Sink<'_>,
 ) -> Result<(), ReadError> {
     let mut input = BufReader::with_capacity(64 << 10, input);
-    let format = match format {
-        Some(format) => format,
-        None => detect(input.fill_buf()?),
-    };
-    let result = match format {
-        _ => pcap::read(&mut input, inspector, sink),
+    let start = input.fill_buf()?;
+    if format.is_none() && start.starts_with(&[0x1f, 0x8b]) {
+        let reason = "it is compressed by gzip: decompress it first".into();
+        return Err(ReadError::Malformed { offset: 0, reason });
+    }
+    let result = match format.unwrap_or_else(|| detect(start)) {
+        Format::Pcap => pcap::read(&mut input, inspector, sink),
+        Format::Har => har::read(&mut input, inspector, sink),
+        Format::Hexdump => hexdump::read(&mut input, inspector, sink),
+        Format::Raw => raw(&mut input, inspector, sink),
+        Format::Recording => recording::read(&mut input, inspector, sink),
     };
     let mut entries = Vec::new();
     inspector.finish(&mut entries);
@@ -102,7 +124,44 @@ pub fn read(
     result
 }
 
-/// The format that input looks like.
-pub fn detect(_start: &[u8]) -> Format {
-    Format::Pcap
+/// The format that input looks like, by its first bytes.
+pub fn detect(start: &[u8]) -> Format {
+    const PCAP: [[u8; 4]; 7] = [
+        [0xa1, 0xb2, 0xc3, 0xd4],
+        [0xd4, 0xc3, 0xb2, 0xa1],
+        [0xa1, 0xb2, 0x3c, 0x4d],
+        [0x4d, 0x3c, 0xb2, 0xa1],
+        [0xa1, 0xb2, 0xcd, 0x34],
+        [0x34, 0xcd, 0xb2, 0xa1],
+        [0x0a, 0x0d, 0x0d, 0x0a],
+    ];
+    if start.first_chunk().is_some_and(|magic| PCAP.contains(magic)) {
+        return Format::Pcap;
+    }
+    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
+    if text.starts_with(crate::recording::MAGIC.as_bytes()) {
+        return Format::Recording;
+    }
+    if text.starts_with(b"{") {
+        return Format::Har;
+    }
+    if hexdump::is_hexdump(start) { Format::Hexdump } else { Format::Raw }
+}
+
+/// The bytes themselves.
+fn raw(input: &mut impl BufRead, inspector: &mut Inspector, sink: &mut Sink<'_>) -> Result<(), ReadError> {
+    let mut entries = Vec::new();
+    let sender = inspector.sender();
+    loop {
+        let bytes = input.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        inspector.handle_bytes(0, None, sender, bytes, &mut entries);
+        let len = bytes.len();
+        input.consume(len);
+        if flush(&mut entries, sink).is_break() {
+            return Ok(());
+        }
+    }
 }

@@ -37,3 +37,8 @@ for name in "${names[@]}"; do
     capture "$name" "$name"
     stop
 done
+
+# The same as pcapng, with the secrets in it.
+if [ -e tls13.keys ]; then
+    editcap --inject-secrets tls,tls13.keys tls13.pcap tls13.pcapng
+fi

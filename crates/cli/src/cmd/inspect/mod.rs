@@ -84,15 +84,13 @@ fn open(args: &Inspect) -> io::Result<Box<dyn Read + Send>> {
 }
 
 fn config(args: &Inspect) -> Config {
-    let mut config = Config::default();
-    config.assume = match args.input.protocol {
+    let assume = match args.input.protocol {
         Proto::Auto => Assume::Detect,
         Proto::Ws => Assume::WebSocket,
         Proto::H2 => Assume::Http2,
         Proto::Http1 => Assume::Http1,
     };
-    config.sender = direction(args.input.sender);
-    config
+    Config { assume, sender: direction(args.input.sender) }
 }
 
 fn format(args: &Inspect) -> Option<Format> {

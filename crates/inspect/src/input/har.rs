@@ -1,0 +1,322 @@
+//! HAR 1.2 (<http://www.softwareishard.com/blog/har-12-spec/>), read entry by entry by serde_json. WebSocket messages are those that
+//! Chromium adds to an entry: a HAR holds messages, not frames.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io::{BufRead, Read};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::{ReadError, Sink};
+use crate::entry::{Context, Direction, Entry, Payload, Protocol};
+use crate::inspector::Inspector;
+use crate::limits::CONTENT_LEN_MAX;
+use crate::websocket::text_or_binary;
+
+/// The longest HAR, in bytes: one of its strings may be all of it. 1 GiB.
+const LEN_MAX: u64 = 1 << 30;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HarEntry {
+    #[serde(default)]
+    started_date_time: String,
+    request: Request,
+    #[serde(default)]
+    response: Option<Response>,
+    #[serde(rename = "_webSocketMessages", default)]
+    messages: Vec<Message>,
+    /// Milliseconds that the exchange took.
+    #[serde(default)]
+    time: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    #[serde(default)]
+    method: String,
+    #[serde(default)]
+    url: String,
+    #[serde(default)]
+    http_version: String,
+    #[serde(default)]
+    headers: Vec<Header>,
+    #[serde(default)]
+    body_size: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Response {
+    #[serde(default)]
+    status: i64,
+    #[serde(default)]
+    status_text: String,
+    #[serde(default)]
+    http_version: String,
+    #[serde(default)]
+    headers: Vec<Header>,
+    #[serde(default)]
+    body_size: i64,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    name: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    #[serde(rename = "type")]
+    kind: String,
+    /// Seconds since the epoch.
+    #[serde(default)]
+    time: f64,
+    #[serde(default)]
+    opcode: i64,
+    #[serde(default)]
+    data: String,
+}
+
+pub(super) fn read(
+    input: &mut impl BufRead,
+    inspector: &mut Inspector,
+    sink: &mut Sink<'_>,
+) -> Result<(), ReadError> {
+    let counter = Counter { input: input.take(LEN_MAX), len: RefCell::new(0) };
+    let mut reader = counter;
+    let mut json = serde_json::Deserializer::from_reader(&mut reader);
+    let mut visit = |entry: HarEntry| {
+        let connection = inspector.next_connection();
+        let mut entries = Vec::new();
+        let mut context = Context {
+            out: &mut entries,
+            budget: inspector.budget(),
+            time: None,
+            connection,
+            direction: Direction::ToServer,
+            stream: None,
+        };
+        report(&mut context, entry);
+        super::flush(&mut entries, sink).is_continue()
+    };
+    let result = Level { name: "log", visit: &mut visit }.deserialize(&mut json);
+    drop(json);
+    let offset = *reader.len.borrow();
+    match result {
+        Ok(()) => Ok(()),
+        Err(error) if error.is_io() => Err(ReadError::Io(error.into())),
+        Err(error) if error.is_eof() => Err(ReadError::Truncated { offset }),
+        Err(error) if error.to_string().starts_with(STOPPED) => Ok(()),
+        Err(error) => Err(ReadError::Malformed { offset, reason: error.to_string() }),
+    }
+}
+
+/// The error by which a sink ends the reading.
+const STOPPED: &str = "reading was stopped";
+
+/// Counts what has been read.
+struct Counter<R> {
+    input: R,
+    len: RefCell<u64>,
+}
+
+impl<R: Read> Read for Counter<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let len = self.input.read(buffer)?;
+        *self.len.borrow_mut() += len as u64;
+        Ok(len)
+    }
+}
+
+/// An object of which one member matters: `log`, and in it `entries`.
+struct Level<'v> {
+    name: &'static str,
+    visit: &'v mut dyn FnMut(HarEntry) -> bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Level<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Level<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an object with a member {}", self.name)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            if key != self.name {
+                map.next_value::<IgnoredAny>()?;
+            } else if self.name == "log" {
+                map.next_value_seed(Level { name: "entries", visit: &mut *self.visit })?;
+            } else {
+                map.next_value_seed(Entries { visit: &mut *self.visit })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Entries<'v> {
+    visit: &'v mut dyn FnMut(HarEntry) -> bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Entries<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Entries<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of entries")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        while let Some(entry) = entries.next_element()? {
+            if !(self.visit)(entry) {
+                return Err(serde::de::Error::custom(STOPPED));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn report(context: &mut Context<'_>, har: HarEntry) {
+    let started = time(&har.started_date_time);
+    context.time = started;
+    let protocol = match har.request.http_version.to_ascii_lowercase().as_str() {
+        "h2" | "http/2" | "http/2.0" => Protocol::Http2,
+        _ => Protocol::Http1,
+    };
+    let Request { method, url, http_version, headers, body_size } = har.request;
+    let start = format!("{method} {url} {http_version}");
+    context.report(head(context, protocol, "request", start, headers, body_size));
+    if let Some(response) = har.response {
+        let taken = Duration::try_from_secs_f64(har.time.max(0.0) / 1000.0).unwrap_or_default();
+        context.time = started.and_then(|started| started.checked_add(taken));
+        // The time of an open WebSocket is that of its end.
+        if !har.messages.is_empty() || response.status == 101 {
+            context.time = started;
+        }
+        let Response { status, status_text, http_version, headers, body_size } = response;
+        let start = format!("{http_version} {status} {status_text}");
+        let mut context = context.reverse();
+        let entry = head(&context, protocol, "response", start.trim().to_owned(), headers, body_size);
+        context.report(entry);
+    }
+    for message in har.messages {
+        let direction = if message.kind == "send" { Direction::ToServer } else { Direction::ToClient };
+        let time = Duration::try_from_secs_f64(message.time).ok().filter(|time| !time.is_zero());
+        let mut context = Context { direction, time: time.or(started), ..context.on_same() };
+        let entry = frame(&context, message);
+        context.report(entry);
+    }
+}
+
+fn head(
+    context: &Context<'_>,
+    protocol: Protocol,
+    kind: &'static str,
+    start: String,
+    headers: Vec<Header>,
+    body_size: i64,
+) -> Entry {
+    let mut entry = context.entry(protocol, kind);
+    // -1 says that the size is not known.
+    entry.len = u64::try_from(body_size).unwrap_or(0);
+    let fields: Vec<(Vec<u8>, Vec<u8>)> =
+        headers.into_iter().map(|Header { name, value }| (name.into_bytes(), value.into_bytes())).collect();
+    crate::http1::describe(&mut entry, &fields);
+    entry.payload = Payload::Fields { start, fields };
+    entry
+}
+
+fn frame(context: &Context<'_>, message: Message) -> Entry {
+    let kind: std::borrow::Cow<'static, str> = match message.opcode {
+        1 => "TEXT".into(),
+        2 => "BINARY".into(),
+        8 => "CLOSE".into(),
+        9 => "PING".into(),
+        10 => "PONG".into(),
+        // Chromium reports errors of a connection so.
+        -1 => "error".into(),
+        opcode => format!("opcode {opcode:#x}").into(),
+    };
+    let mut entry = context.entry(Protocol::WebSocket, kind);
+    entry.detail("opcode", message.opcode.to_string(), "RFC 6455 §5.2");
+    let mut bytes = message.data.into_bytes();
+    if message.opcode == 2 {
+        match STANDARD.decode(&bytes) {
+            Ok(decoded) => bytes = decoded,
+            Err(_) => {
+                entry.undecoded("the data of a binary message is not base64");
+            }
+        }
+    }
+    entry.len = bytes.len() as u64;
+    if bytes.len() > CONTENT_LEN_MAX {
+        entry.payload_len = Some(entry.len);
+        bytes.truncate(CONTENT_LEN_MAX);
+    }
+    entry.payload = match message.opcode {
+        2 => Payload::Binary(bytes),
+        1 => Payload::Text(String::from_utf8_lossy(&bytes).into_owned()),
+        _ => text_or_binary(bytes),
+    };
+    entry
+}
+
+/// A time of RFC 3339, with any offset from UTC.
+fn time(text: &str) -> Option<Duration> {
+    let (local, offset_s) = match text.strip_suffix('Z') {
+        Some(local) => (local, 0),
+        None => {
+            let at = text.rfind(['+', '-']).filter(|&at| at > 10)?;
+            let (local, offset) = text.split_at(at);
+            let (hours, minutes) = offset[1..].split_once(':')?;
+            let seconds =
+                i64::from(hours.parse::<u8>().ok()?) * 3600 + i64::from(minutes.parse::<u8>().ok()?) * 60;
+            (local, if offset.starts_with('-') { -seconds } else { seconds })
+        }
+    };
+    let utc = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
+    let time = utc.duration_since(std::time::UNIX_EPOCH).ok()?;
+    let seconds = time.as_secs().checked_add_signed(-offset_s)?;
+    Some(Duration::new(seconds, time.subsec_nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_times_of_any_zone() {
+        let expected = Some(Duration::new(1_800_000_000, 250_000_000));
+        assert_eq!(time("2027-01-15T08:00:00.250Z"), expected);
+        assert_eq!(time("2027-01-15T09:30:00.250+01:30"), expected);
+        assert_eq!(time("2027-01-15T03:00:00.25-05:00"), expected);
+        for text in
+            ["", "now", "2027-01-15", "2027-01-15T08:00:00+é", "2027-01-15T08:00:00+99999999999999999:0"]
+        {
+            assert_eq!(time(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Recordings of the command: see [`crate::recording`] for the format.
+
+use std::io::BufRead;
+
+use super::lines::Lines;
+use super::{ReadError, Sink, flush};
+use crate::inspector::Inspector;
+use crate::recording::{self, Event};
+
+pub(super) fn read(
+    input: &mut impl BufRead,
+    inspector: &mut Inspector,
+    sink: &mut Sink<'_>,
+) -> Result<(), ReadError> {
+    let mut lines = Lines::new(input);
+    let mut entries = Vec::new();
+    let mut started = None;
+    while let Some(line) = lines.next()? {
+        let event = match recording::parse(line.bytes) {
+            Ok(event) => event,
+            Err(_) if line.is_cut => return Err(ReadError::Truncated { offset: line.offset }),
+            Err(reason) => return Err(ReadError::Malformed { offset: line.offset, reason }),
+        };
+        match event {
+            Event::Start { started: time } => started = time,
+            Event::Bytes { offset, connection, direction, bytes } => {
+                let time = started.unwrap_or_default().checked_add(offset);
+                inspector.handle_bytes(connection, time, direction, &bytes, &mut entries);
+            }
+            Event::End { offset, connection, direction } => {
+                let time = started.unwrap_or_default().checked_add(offset);
+                inspector.handle_end(connection, time, direction, &mut entries);
+            }
+            Event::Other => {}
+        }
+        if flush(&mut entries, sink).is_break() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

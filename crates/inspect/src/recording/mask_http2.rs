@@ -1,0 +1,148 @@
+//! Masks fields of HTTP/2. A masked field cannot be replaced within a compressed block, so that blocks are decoded and encoded again,
+//! without a dynamic table: each block can then be read by itself, and reset tables cannot disagree.
+
+use wireloom_http2::field::{Field, FieldLimits, FieldList};
+use wireloom_http2::frame::{BlockWriter, Flags, Frame, FrameHeader, Kind, StreamId};
+use wireloom_http2::hpack::{Decoder, Encoder, TABLE_SIZE_DEFAULT};
+
+use crate::entry::Direction;
+use crate::limits::{FIELD_BLOCK_LEN_MAX, HPACK_TABLE_MAX};
+use crate::secret::mask_field;
+use crate::session::PREFACE;
+
+/// Both directions of a connection.
+#[derive(Debug, Default)]
+pub(super) struct MaskHttp2 {
+    sides: [Side; 2],
+}
+
+#[derive(Default)]
+struct Side {
+    buffer: Vec<u8>,
+    preface_passed: bool,
+    codec: Option<Box<(Decoder, Encoder)>>,
+    block: Option<Block>,
+    /// A block did not decode: no more blocks are recorded, because they could not be masked.
+    failed: bool,
+}
+
+struct Block {
+    stream: StreamId,
+    promised: Option<StreamId>,
+    end_stream: bool,
+    bytes: Vec<u8>,
+}
+
+impl std::fmt::Debug for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Side").field("failed", &self.failed).finish_non_exhaustive()
+    }
+}
+
+impl MaskHttp2 {
+    pub(super) fn handle(&mut self, direction: Direction, bytes: &[u8]) -> Vec<u8> {
+        let side = &mut self.sides[direction.index()];
+        side.buffer.extend_from_slice(bytes);
+        let buffer = std::mem::take(&mut side.buffer);
+        let (mut out, mut at) = (Vec::new(), 0);
+        if direction == Direction::ToServer && !side.preface_passed {
+            if buffer.len() < PREFACE.len() {
+                side.buffer = buffer;
+                return out;
+            }
+            side.preface_passed = true;
+            at = PREFACE.len();
+            out.extend_from_slice(&buffer[..at]);
+        }
+        while let Some((header, payload)) = buffer[at..].split_first_chunk() {
+            let header = FrameHeader::decode(header);
+            let len = header.len as usize;
+            let Some(payload) = payload.get(..len) else { break };
+            let frame = &buffer[at..at + FrameHeader::LEN + len];
+            at += frame.len();
+            match header.kind {
+                Kind::HEADERS | Kind::PUSH_PROMISE | Kind::CONTINUATION => {
+                    side.fields(&header, payload, &mut out)
+                }
+                _ => out.extend_from_slice(frame),
+            }
+        }
+        side.buffer = buffer[at..].to_vec();
+        out
+    }
+
+    /// The bytes that were held: those of an incomplete frame without fields.
+    pub(super) fn finish(&mut self, direction: Direction) -> Vec<u8> {
+        let buffer = std::mem::take(&mut self.sides[direction.index()].buffer);
+        match buffer.first_chunk().map(FrameHeader::decode) {
+            Some(header)
+                if !matches!(header.kind, Kind::HEADERS | Kind::PUSH_PROMISE | Kind::CONTINUATION) =>
+            {
+                buffer
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Side {
+    fn fields(&mut self, header: &FrameHeader, payload: &[u8], out: &mut Vec<u8>) {
+        if self.failed {
+            return;
+        }
+        match Frame::parse(header, payload) {
+            Ok(Frame::Headers(headers)) => {
+                let bytes = headers.fragment.to_vec();
+                let end_stream = headers.end_stream;
+                self.block = Some(Block { stream: headers.stream_id, promised: None, end_stream, bytes });
+            }
+            Ok(Frame::PushPromise(promise)) => {
+                let (stream, promised) = (promise.stream_id, Some(promise.promised_id));
+                self.block =
+                    Some(Block { stream, promised, end_stream: false, bytes: promise.fragment.to_vec() });
+            }
+            Ok(Frame::Continuation(continuation)) => match &mut self.block {
+                Some(block) if block.bytes.len() + continuation.fragment.len() <= FIELD_BLOCK_LEN_MAX => {
+                    block.bytes.extend_from_slice(continuation.fragment);
+                }
+                _ => self.failed = true,
+            },
+            _ => self.failed = true,
+        }
+        if header.flags.contains(Flags::END_HEADERS)
+            && !self.failed
+            && let Some(block) = self.block.take()
+        {
+            self.failed = self.encode(&block, out).is_none();
+        }
+    }
+
+    fn encode(&mut self, block: &Block, out: &mut Vec<u8>) -> Option<()> {
+        let (decoder, encoder) = &mut **self.codec.get_or_insert_with(|| {
+            let mut decoder = Decoder::new(TABLE_SIZE_DEFAULT);
+            // The limit is that of the other end, which is not followed here.
+            decoder.set_table_size_max(HPACK_TABLE_MAX);
+            let mut encoder = Encoder::new();
+            encoder.set_table_size_local(0);
+            Box::new((decoder, encoder))
+        });
+        let mut fields = FieldList::new();
+        let limits = FieldLimits::new(FIELD_BLOCK_LEN_MAX as u32, 4096);
+        decoder.decode(&block.bytes, &limits, &mut fields).ok()?;
+        let masked: Vec<(Vec<u8>, Vec<u8>)> = fields
+            .iter()
+            .map(|field| {
+                let mut value = field.value().to_vec();
+                mask_field(field.name(), &mut value);
+                (field.name().to_vec(), value)
+            })
+            .collect();
+        let writer = match block.promised {
+            Some(promised) => BlockWriter::push_promise(block.stream, promised, out),
+            None => BlockWriter::headers(block.stream, block.end_stream, out),
+        };
+        encoder.encode(masked.iter().map(|(name, value)| Field::new(name, value)), out);
+        writer.finish(16_384, out);
+        Some(())
+    }
+}
