@@ -23,7 +23,9 @@ rustup_commands() {
 debian_packages() {
     have apt-get && have dpkg-query || return 0
     have cc || echo build-essential
-    # Peers of the step interop.
+    # The page, and peers of the step interop.
+    have node || echo nodejs
+    have npm || echo npm
     have curl || echo curl
     have h2load || echo nghttp2-client
     have nghttpd || echo nghttp2-server
@@ -48,7 +50,7 @@ debian_packages() {
 
 # Not every Debian derivative has these by these names: one that is missing must not fail the others.
 browsers() {
-    have apt-get && have node || return 0
+    have apt-get || return 0
     have chromium || have chromium-browser || have google-chrome || echo chromium
     have firefox-esr || have firefox || echo firefox-esr
 }

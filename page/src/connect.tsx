@@ -173,6 +173,7 @@ function Composer({ session }: { session: Session }) {
   const [mode, setMode] = useState<Mode>('text');
   const [text, setText] = useState('');
   const [file, setFile] = useState<File | null>(null);
+  const [isText, setIsText] = useState(false);
   const [error, setError] = useState('');
   const isOpen = session.state.kind === 'open';
   const problem =
@@ -187,9 +188,10 @@ function Composer({ session }: { session: Session }) {
     if (mode === 'file') {
       if (!file || file.size > FILE_MAX) return;
       try {
-        setError(session.send(new Uint8Array(await file.arrayBuffer())) ?? '');
-      } catch {
-        setError('The file cannot be read.');
+        const data = new Uint8Array(await file.arrayBuffer());
+        setError(session.send(isText ? new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(data) : data) ?? '');
+      } catch (failure) {
+        setError(failure instanceof TypeError ? 'The file is not UTF-8: send it as binary.' : 'The file cannot be read.');
       }
       return;
     }
@@ -209,6 +211,12 @@ function Composer({ session }: { session: Session }) {
           </label>
         ))}
       </fieldset>
+      {mode === 'file' && (
+        <label class="check">
+          <input type="checkbox" checked={isText} onChange={(event) => setIsText(event.currentTarget.checked)} />
+          Send the file as text
+        </label>
+      )}
       {mode === 'file' ? (
         <label
           class="drop"

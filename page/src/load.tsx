@@ -3,8 +3,9 @@
 import { useState } from 'preact/hooks';
 import { count, millis } from './format';
 import { Latencies } from './latency';
-import { fetchMetrics, type Metrics } from './metrics';
+import { fetchAccess, fetchMetrics, type Metrics } from './metrics';
 import { Plot } from './plot';
+import { isReachable } from './reachable';
 import { Series } from './series';
 import { Store, useStore } from './store';
 
@@ -47,7 +48,12 @@ class LoadTest extends Store {
     this.state = 'running';
     this.note = 'Connecting…';
     this.changed();
-    this.before = new URL(plan.url).host === location.host ? await fetchMetrics().catch(() => null) : null;
+    this.before = null;
+    if (new URL(plan.url).host === location.host) {
+      if (!(await isReachable())) return this.end('The server cannot be reached');
+      const access = await fetchAccess().catch(() => null);
+      if (access?.metrics) this.before = await fetchMetrics().catch(() => null);
+    }
     if (this.state !== 'running') return;
     this.sockets = Array.from({ length: plan.connections }, () => this.connect(plan.url));
     this.send(plan);
@@ -118,7 +124,7 @@ class LoadTest extends Store {
         const figures = this.latencies.percentiles();
         this.latency.add(Date.now() / 1000, figures ? [figures.p50, figures.p90, figures.p99] : [null, null, null]);
         if (this.open > 0) this.note = `Running on ${count(this.open)} of ${count(this.sockets.length)} connections`;
-        if (this.before && this.protocol === '') void this.findProtocol(this.before);
+        if (this.before && this.protocol === '' && this.open > 0) void this.findProtocol(this.before);
         this.changed();
       }, 1000),
     );
@@ -141,7 +147,7 @@ class LoadTest extends Store {
   }
 
   private end(note: string): void {
-    this.timers.splice(0).forEach((timer) => window.clearInterval(timer));
+    for (const timer of this.timers.splice(0)) window.clearInterval(timer);
     this.state = 'stopped';
     this.note = note;
     for (const socket of this.sockets.splice(0)) socket.close();

@@ -136,7 +136,7 @@ function List({ view, selected, follows, onSelect }: ListProps) {
         setTop(list.scrollTop);
       }}
     >
-      <div class="rows" role="presentation" style={{ height: length * ROW }}>
+      <div class="rows" role="presentation" style={{ height: `${length * ROW}px` }}>
         <div role="presentation" style={{ transform: `translateY(${first * ROW}px)` }}>
           {rows.map((entry, index) => (
             <div
@@ -199,7 +199,8 @@ function Detail({ entry, onClose }: { entry: Entry; onClose: () => void }) {
           Close
         </button>
       </div>
-      <pre tabIndex={0} aria-label="Content">
+      {/* The keyboard scrolls it. */}
+      <pre tabIndex={0}>
         {text}
       </pre>
       {isCut && <p class="note">The beginning is shown. Copy and Save include everything.</p>}

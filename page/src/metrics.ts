@@ -35,15 +35,21 @@ export class Metrics {
   }
 }
 
-export async function fetchMetrics(signal?: AbortSignal): Promise<Metrics> {
-  const response = await fetch('/metrics', { cache: 'no-store', signal: signal ?? AbortSignal.timeout(5000) });
-  if (!response.ok) throw new MetricsRefused(response.status);
+export async function fetchMetrics(): Promise<Metrics> {
+  const response = await fetch('/metrics', { cache: 'no-store', signal: AbortSignal.timeout(5000) });
+  if (!response.ok) throw new Error(`the server answered ${response.status}`);
   return Metrics.parse(await response.text());
 }
 
-/** The server answers and does not serve its metrics here. */
-export class MetricsRefused extends Error {
-  constructor(readonly status: number) {
-    super(`the server answered ${status}`);
-  }
+/** What this page may see of the server. */
+export interface Access {
+  /** The live state, at `/live`. */
+  allowed: boolean;
+  /** `/metrics`. */
+  metrics: boolean;
+}
+
+export async function fetchAccess(): Promise<Access> {
+  const response = await fetch('/live', { cache: 'no-store', signal: AbortSignal.timeout(5000) });
+  return (await response.json()) as Access;
 }

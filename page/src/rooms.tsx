@@ -5,6 +5,7 @@ import { useState } from 'preact/hooks';
 import { count } from './format';
 import { MessageLog } from './log';
 import { Messages } from './messages';
+import { untilReachable } from './reachable';
 import { Store, useStore } from './store';
 
 const ENDPOINT = `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/connection/websocket`;
@@ -16,6 +17,8 @@ type State =
   | { kind: 'idle'; note: string; isError: boolean }
   | { kind: 'joining'; note: string }
   | { kind: 'joined'; note: string }
+  /** The connection was lost, and is opened again when the server answers. */
+  | { kind: 'lost'; note: string }
   | { kind: 'offline'; note: string };
 
 class Room extends Store {
@@ -29,6 +32,7 @@ class Room extends Store {
   private subscription: Subscription | null = null;
   private received = 0;
   private lostAt = 0;
+  private retry: AbortController | null = null;
 
   join(name: string): void {
     this.leave();
@@ -47,14 +51,16 @@ class Room extends Store {
     client.on('connecting', (context) => {
       if (this.state.kind === 'joined') {
         this.lostAt = this.received;
-        this.become({ kind: 'joining', note: `Connection lost (${context.reason}). Reconnecting…` });
+        this.become({ kind: 'lost', note: `Connection lost (${context.reason}). Reconnecting…` });
+        client.disconnect();
+        void this.reconnect(client);
       }
     });
     client.on('error', (context) => {
       if (this.state.kind === 'joining') this.become({ kind: 'joining', note: `No connection to the hub: ${context.error.message}. Trying again…` });
     });
     client.on('disconnected', (context) => {
-      if (this.client === client && this.state.kind !== 'offline') this.fail(`The hub ended the connection: ${context.reason} (${context.code})`);
+      if (this.client === client && !this.isAway) this.fail(`The hub ended the connection: ${context.reason} (${context.code})`);
     });
     subscription.on('subscribed', (context) => {
       let note = 'Joined';
@@ -83,10 +89,20 @@ class Room extends Store {
       this.changed();
     });
     subscription.on('unsubscribed', (context) => {
-      if (this.client === client && this.state.kind !== 'offline') this.fail(`The hub refused: ${context.reason} (${context.code})`);
+      if (this.client === client && !this.isAway) this.fail(`The hub refused: ${context.reason} (${context.code})`);
     });
     subscription.subscribe();
     client.connect();
+  }
+
+  private get isAway(): boolean {
+    return this.state.kind === 'offline' || this.state.kind === 'lost';
+  }
+
+  private async reconnect(client: Centrifuge): Promise<void> {
+    this.retry?.abort();
+    this.retry = new AbortController();
+    if ((await untilReachable(this.retry.signal)) && this.client === client) this.goOnline();
   }
 
   private memberJoined(info: ClientInfo): void {
@@ -141,6 +157,7 @@ class Room extends Store {
 
   leave(): void {
     const client = this.client;
+    this.retry?.abort();
     this.client = null;
     this.subscription = null;
     this.members.clear();
@@ -209,7 +226,7 @@ export function Rooms() {
               </button>
             )}
           </div>
-          <p role="status" class={`state ${state.kind === 'joined' ? 'open' : state.kind === 'joining' ? 'connecting' : state.kind === 'idle' && !state.isError ? 'idle' : 'closed'}`}>
+          <p role="status" class={`state ${state.kind === 'joined' ? 'open' : state.kind === 'joining' || state.kind === 'lost' ? 'connecting' : state.kind === 'idle' && !state.isError ? 'idle' : 'closed'}`}>
             {state.note}
           </p>
         </form>

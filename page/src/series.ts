@@ -12,7 +12,7 @@ export class Series {
 
   add(time: number, values: (number | null)[]): void {
     this.times.push(time);
-    this.columns.forEach((column, index) => column.push(values[index] ?? null));
+    for (const [index, column] of this.columns.entries()) column.push(values[index] ?? null);
     if (this.times.length > this.max) {
       this.times.shift();
       for (const column of this.columns) column.shift();

@@ -2,6 +2,7 @@
 
 import { Latencies } from './latency';
 import { MessageLog } from './log';
+import { isReachable, untilReachable } from './reachable';
 import { Series } from './series';
 import { Store } from './store';
 
@@ -34,7 +35,7 @@ export class Session extends Store {
 
   private socket: WebSocket | null = null;
   private attempt = 0;
-  private retry = 0;
+  private retry: AbortController | null = null;
   private prober = 0;
   private probe = 0;
   private readonly probes = new Map<string, number>();
@@ -108,10 +109,17 @@ export class Session extends Store {
     const delay = Math.min(500 * 2 ** this.attempt++, RETRY_MAX_MS);
     const state: State = { kind: 'closed', code, reason, wasOpen, detail: '', retryAt: mayRetry ? Date.now() + delay : null };
     this.become(state);
-    if (mayRetry) this.retry = window.setTimeout(() => this.open(), delay);
+    if (mayRetry) void this.openAgain(delay);
     if (wasOpen || mayRetry) return;
     const detail = await refusal(this.url);
     if (this.state === state) this.become({ ...state, detail });
+  }
+
+  private async openAgain(delay: number): Promise<void> {
+    const retry = new AbortController();
+    this.retry = retry;
+    await new Promise((resolve) => setTimeout(resolve, delay));
+    if (isOwn(this.url) ? await untilReachable(retry.signal) : !retry.signal.aborted) this.open();
   }
 
   /** Sends a message. The result is an error in words, or null. */
@@ -128,7 +136,7 @@ export class Session extends Store {
   }
 
   close(code = 1000, reason = ''): string | null {
-    window.clearTimeout(this.retry);
+    this.retry?.abort();
     if (this.state.kind === 'closed') {
       this.become({ ...this.state, retryAt: null });
       return null;
@@ -184,7 +192,7 @@ export class Session extends Store {
   }
 
   private drop(): void {
-    window.clearTimeout(this.retry);
+    this.retry?.abort();
     this.stopProbes();
     if (this.socket) this.socket.onopen = this.socket.onmessage = this.socket.onclose = null;
     this.socket = null;
@@ -196,12 +204,24 @@ export class Session extends Store {
   }
 }
 
+/** The address that a WebSocket is asked of. */
+function addressOf(url: string): URL | null {
+  const address = url.trim().replace(/^ws/i, 'http');
+  return URL.canParse(address) ? new URL(address) : null;
+}
+
+/** Whether the server of this page is asked. */
+function isOwn(url: string): boolean {
+  return addressOf(url)?.origin === location.origin;
+}
+
 /** A browser hides the response that refused a WebSocket, so a server of the same origin is asked again by a plain request. */
 async function refusal(url: string): Promise<string> {
   const unknown = 'The browser does not show why. From a shell, “wireloom connect” shows the response.';
+  const address = addressOf(url);
+  if (!address || !isOwn(url)) return unknown;
+  if (!(await isReachable())) return 'The server cannot be reached.';
   try {
-    const address = new URL(url.trim().replace(/^ws/i, 'http'));
-    if (address.origin !== location.origin) return unknown;
     const abort = new AbortController();
     const response = await fetch(address, { signal: abort.signal, cache: 'no-store' });
     if (response.ok || response.status === 426) {

@@ -97,7 +97,7 @@ test('metrics are parsed with their labels', () => {
   const metrics = Metrics.parse('# HELP a b\na_total{direction="in",name="q\\"u}o"} 3\na_total{direction="out"} 4\nb 1.5e3\nbad line here\n');
   assert.equal(metrics.sum('a_total'), 7);
   assert.equal(metrics.sum('a_total', { direction: 'in' }), 3);
-  assert.equal(metrics.all('a_total')[0]?.labels['name'], 'q"u}o');
+  assert.equal(metrics.all('a_total')[0]?.labels.name, 'q"u}o');
   assert.equal(metrics.sum('b'), 1500);
   assert.equal(metrics.sum('c'), null);
 });

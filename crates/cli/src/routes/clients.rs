@@ -10,7 +10,14 @@ use wireloom::{Sender, Version};
 
 #[derive(Default)]
 pub(super) struct Clients {
-    open: Mutex<Slab<Entry>>,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    entries: Slab<Entry>,
+    /// How many of them use HTTP/2.
+    http2: usize,
 }
 
 struct Entry {
@@ -35,14 +42,22 @@ impl Clients {
         route: &'static str,
         version: Version,
     ) -> Guard<'_> {
-        let key = self.lock().insert(Entry { sender, peer, route, version, since: Instant::now() });
+        let mut open = self.lock();
+        open.http2 += usize::from(version == Version::Http2);
+        let key = open.entries.insert(Entry { sender, peer, route, version, since: Instant::now() });
         Guard { clients: self, key }
+    }
+
+    /// How many are open over HTTP/1.1 and over HTTP/2.
+    pub(super) fn count(&self) -> [(&'static str, usize); 2] {
+        let open = self.lock();
+        [("http1", open.entries.len() - open.http2), ("http2", open.http2)]
     }
 
     /// At most `max` clients with a send queue, the longest first.
     pub(super) fn slowest(&self, max: usize) -> Vec<Value> {
         let open = self.lock();
-        let queued = open.iter().map(|(_, entry)| (entry.sender.queued_len(), entry));
+        let queued = open.entries.iter().map(|(_, entry)| (entry.sender.queued_len(), entry));
         let mut slow: Vec<_> = queued.filter(|(len, _)| *len > 0).collect();
         slow.sort_unstable_by_key(|(len, _)| std::cmp::Reverse(*len));
         slow.truncate(max);
@@ -60,14 +75,17 @@ impl Clients {
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Slab<Entry>> {
+    fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let entry = self.clients.lock().try_remove(self.key);
+        let mut open = self.clients.lock();
+        let entry = open.entries.try_remove(self.key);
+        open.http2 -= usize::from(entry.as_ref().is_some_and(|entry| entry.version == Version::Http2));
+        drop(open);
         // Outside of the lock: dropping a sender may write to the transport.
         drop(entry);
     }

@@ -36,9 +36,10 @@ pub(super) fn is_allowed(allowed: LiveStats, request: &Request) -> bool {
     }
 }
 
-/// The answer to a plain GET.
-pub(super) fn answer(is_allowed: bool) -> Response {
-    Response::new(200).with_body("application/json", json!({ "allowed": is_allowed }).to_string())
+/// The answer to a plain GET: whether the client may see the state, and whether this address has `/metrics`.
+pub(super) fn answer(is_allowed: bool, has_metrics: bool) -> Response {
+    let access = json!({ "allowed": is_allowed, "metrics": has_metrics });
+    Response::new(200).with_body("application/json", access.to_string())
 }
 
 /// Whether the authority of a request names this machine.

@@ -164,6 +164,11 @@ fn websockets(page: &mut Page, routes: &Routes) {
     moved("message_bytes_total", "Their payloads in bytes, without compression.", |traffic| {
         [&traffic.received, &traffic.sent].map(|moved| moved.bytes.load(Ordering::Relaxed))
     });
+    let name = "wireloom_route_websockets_open";
+    page.begin(name, "gauge", "Open WebSockets of /echo, /sink and /source by version of HTTP.");
+    for (protocol, count) in routes.clients.count() {
+        page.sample(name, &format!("{{protocol=\"{protocol}\"}}"), count);
+    }
     page.begin("wireloom_evictions_total", "counter", "WebSockets that the server ended, by reason.");
     for (reason, count) in figures.evictions() {
         page.sample("wireloom_evictions_total", &format!("{{reason=\"{reason}\"}}"), count);

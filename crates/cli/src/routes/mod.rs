@@ -172,7 +172,7 @@ impl Routes {
     fn live(self: &Arc<Self>, request: &Request) -> Response {
         let is_allowed = live::is_allowed(self.live_stats, request);
         if !request.is_websocket() {
-            return page(request, live::answer(is_allowed));
+            return page(request, live::answer(is_allowed, !self.has_admin));
         }
         match request.websocket() {
             Ok(_) if !is_allowed => Response::text(403, "see --live-stats of wireloom serve\n"),

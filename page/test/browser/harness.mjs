@@ -1,0 +1,156 @@
+/** What the tests in browsers share: servers, browsers, and the steps that a user takes. */
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { chromium, firefox } from 'playwright-core';
+
+const BROWSERS = {
+  chromium: { programs: ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'], package: 'chromium' },
+  firefox: { programs: ['/usr/bin/firefox-esr', '/usr/bin/firefox'], package: 'firefox-esr' },
+};
+
+/** The program of a browser, and how to get it. */
+export function find(name) {
+  const { programs, package: debian } = BROWSERS[name];
+  return { program: programs.find(existsSync), remedy: `apt-get install ${debian}` };
+}
+
+/** A `wireloom serve`. */
+export class Server {
+  constructor(program, options) {
+    this.program = program;
+    this.options = options;
+    this.log = '';
+  }
+
+  /** Starts it, on the ports that it had before. */
+  async start() {
+    const port = (url) => (url ? new URL(url).port : '0');
+    const listen = ['--listen', `127.0.0.1:${port(this.http)}`, '--tls', '--tls-listen', `127.0.0.1:${port(this.https)}`];
+    const options = ['serve', '--log', 'json', ...listen, ...this.options];
+    this.process = spawn(this.program, options, { stdio: ['ignore', 'ignore', 'pipe'] });
+    this.exited = new Promise((resolve) => this.process.once('exit', resolve));
+    const begin = this.log.length;
+    const address = (isTls) => new RegExp(`"listening","address":"([^"]+)","tls":${isTls}`).exec(this.log.slice(begin))?.[1];
+    await new Promise((resolve, reject) => {
+      this.process.stderr.on('data', (chunk) => {
+        this.log += chunk;
+        if (address(false) && address(true)) resolve();
+      });
+      this.exited.then(() => reject(new Error(`the server did not start: ${this.log.slice(begin)}`)));
+    });
+    this.http = `http://${address(false)}`;
+    this.https = `https://${address(true)}`;
+    return this;
+  }
+
+  get ws() {
+    return this.http.replace(/^http/, 'ws');
+  }
+
+  async metric(name) {
+    const text = await (await fetch(`${this.http}/metrics`)).text();
+    const line = text.split('\n').find((one) => one.startsWith(`${name} `));
+    return Number(line?.split(' ').at(-1));
+  }
+
+  async logged(pattern) {
+    for (let turn = 0; turn < 100 && !pattern.test(this.log); turn++) await new Promise((resolve) => setTimeout(resolve, 100));
+    assert.match(this.log, pattern);
+  }
+
+  async stop(signal = 'SIGTERM') {
+    this.process.kill(signal);
+    await this.exited;
+  }
+}
+
+/** A browser on a server. */
+export class Driver {
+  constructor(name, server) {
+    this.name = name;
+    this.server = server;
+  }
+
+  /** `options.http1`: without HTTP/2; `options.netLog`: a file for the log of its network (Chromium). */
+  async launch({ http1 = false, netLog = '' } = {}) {
+    const executablePath = find(this.name).program;
+    this.work = await mkdtemp(join(tmpdir(), 'page-'));
+    if (this.name === 'chromium') {
+      const args = ['--no-sandbox', ...(http1 ? ['--disable-http2'] : []), ...(netLog ? [`--log-net-log=${netLog}`] : [])];
+      this.browser = await chromium.launch({ executablePath, args });
+    } else {
+      // The channel makes playwright speak WebDriver BiDi, which the Firefox of a distribution understands.
+      const firefoxUserPrefs = { 'network.http.http2.enabled': !http1 };
+      this.browser = await firefox.launch({ channel: 'moz-firefox', executablePath, firefoxUserPrefs });
+    }
+    return this;
+  }
+
+  async close() {
+    await this.browser.close();
+    await rm(this.work, { recursive: true, force: true });
+  }
+
+  /** Opens a section of the page. Everything on its console that is an error goes into `problems`. */
+  async open(section, { base = this.server.http, ...options } = {}) {
+    const context = await this.browser.newContext({ ignoreHTTPSErrors: true, ...options });
+    const page = await context.newPage();
+    page.problems = [];
+    page.on('pageerror', (error) => page.problems.push(String(error)));
+    page.on('console', (message) => message.type() === 'error' && page.problems.push(message.text()));
+    await page.goto(`${base}/#${section}`);
+    await page.getByRole('heading', { level: 1 }).waitFor();
+    return page;
+  }
+}
+
+export const status = (page, form) => page.getByRole('form', { name: form, exact: true }).locator('.state');
+export const rows = (page) => page.locator('.row[role=option]');
+export const shows = (page, text, timeout = 15_000) => page.getByText(text, { exact: false }).first().waitFor({ timeout });
+export const send = (page) => page.getByRole('button', { name: 'Send', exact: true }).click();
+export const message = (page) => page.getByLabel('Message', { exact: true });
+
+export async function connect(page, url) {
+  if (url) await page.getByLabel('URL', { exact: true }).fill(url);
+  await page.getByRole('button', { name: 'Connect', exact: true }).click();
+  await status(page, 'Connection').filter({ hasText: /^Connected/ }).waitFor();
+}
+
+export async function choose(page, mode) {
+  // The radio button lies invisibly above its name.
+  await page.getByLabel(mode, { exact: true }).check({ force: true });
+}
+
+export async function joinRoom(page, name) {
+  await page.getByRole('textbox', { name: 'Room' }).fill(name);
+  await page.getByRole('button', { name: 'Join' }).click();
+  await status(page, 'Room').filter({ hasText: 'Joined' }).waitFor();
+}
+
+/** The messages that *Export JSON* saves: their directions, kinds and lengths, and short texts. */
+export async function exported(driver, page) {
+  await page.evaluate(() => {
+    const create = URL.createObjectURL;
+    URL.createObjectURL = (blob) => {
+      globalThis.saved = blob;
+      return create.call(URL, blob);
+    };
+  });
+  // WebDriver BiDi reports no downloads.
+  const download = driver.name === 'chromium' ? page.waitForEvent('download') : null;
+  await page.getByRole('button', { name: 'Export JSON' }).click();
+  if (download) assert.equal((await download).suggestedFilename(), 'messages.json');
+  return page.evaluate(async () =>
+    JSON.parse(await globalThis.saved.text()).map(({ direction, kind, text, base64 }) => ({
+      direction,
+      kind,
+      length: text === undefined ? atob(base64).length : text.length,
+      text: text?.slice(0, 100),
+    })),
+  );
+}
