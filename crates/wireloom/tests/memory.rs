@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use wireloom::{
-    CloseCode, Connector, DeflateConfig, Error, Request, Response, Server, ServerConfig, ServerHandle,
+    CloseCode, Connector, DeflateConfig, Error, PreparedMessage, Request, Response, Server, ServerConfig,
+    ServerHandle,
 };
 
 const MEMORY_MAX: usize = 8 << 20;
@@ -111,21 +112,28 @@ async fn bodies_stay_under_the_limit() {
     watch(&server, |memory| memory.total == 0).await;
 }
 
-// 16 messages of 16 KiB that inflate to 16 MiB each, where 48 MiB are allowed.
+// 16 messages of 61 KiB that inflate to 64 MiB each, 1 GiB together, where 256 MiB are allowed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn inflated_messages_stay_under_the_limit() {
-    const LEN: usize = 16 << 20;
-    let (address, server) = serve(48 << 20).await;
+    const LEN: usize = 64 << 20;
+    const MAX: usize = 256 << 20;
+    let (address, server) = serve(MAX).await;
     let url = format!("ws://{address}/socket");
-    let message = bytes::Bytes::from(vec![0; LEN]);
-    let clients: Vec<_> = (0..16)
-        .map(|_| {
-            let (url, message) = (url.clone(), message.clone());
+    let message = PreparedMessage::binary(&vec![0; LEN]).with_deflate(&DeflateConfig::default());
+    let mut other = wireloom::connect(&url).await.unwrap();
+    let connector = Connector::new().deflate(DeflateConfig::default());
+    let mut sockets = Vec::new();
+    for _ in 0..16 {
+        sockets.push(connector.connect(&url).await.unwrap());
+    }
+    let clients: Vec<_> = sockets
+        .into_iter()
+        .map(|mut socket| {
+            let message = message.clone();
             tokio::spawn(async move {
-                let connector = Connector::new().deflate(DeflateConfig::default());
-                let mut socket = connector.connect(&url).await.unwrap();
                 // A server that closes meanwhile takes no more.
-                let _ = socket.send(message).await;
+                let _ = socket.send(&message).await;
+                assert!(socket.traffic().bytes_sent < 80 << 10);
                 let answer = socket.recv_owned().await;
                 match answer {
                     Ok(Some(answer)) => {
@@ -141,14 +149,13 @@ async fn inflated_messages_stay_under_the_limit() {
         let server = server.clone();
         async move { watch(&server, |memory| memory.inflated > 0).await }
     });
-    let mut other = wireloom::connect(&url).await.unwrap();
     let mut answered = 0;
     let mut refused = 0;
     for client in clients {
         other.send("hello").await.unwrap();
-        let answer = tokio::time::timeout(Duration::from_secs(30), other.recv()).await.unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(60), other.recv()).await.unwrap();
         assert_eq!(answer.unwrap().unwrap().as_text(), Some("5"));
-        assert!(server.stats().memory.total <= 48 << 20);
+        assert!(server.stats().memory.total <= MAX);
         match tokio::time::timeout(Duration::from_secs(120), client).await.unwrap().unwrap() {
             None => answered += 1,
             Some(code) => {
@@ -164,22 +171,139 @@ async fn inflated_messages_stay_under_the_limit() {
     watch(&server, |memory| memory.total == 0).await;
 }
 
-// Frame headers that announce 1 MiB, with a few bytes behind them.
+/// Raises the limit on open files as far as this process may; returns it.
+fn raise_open_files() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let wanted = 45_000;
+    let limit = getrlimit(Resource::Nofile);
+    // A privileged process may raise the hard limit too.
+    let maximum = limit.maximum.map(|maximum| maximum.max(wanted));
+    let all = Rlimit { current: Some(wanted), maximum };
+    let some = Rlimit { current: limit.maximum.map(|maximum| maximum.min(wanted)), maximum: limit.maximum };
+    let _ = setrlimit(Resource::Nofile, all).or_else(|_| setrlimit(Resource::Nofile, some));
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |current| current as usize)
+}
+
+async fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
+    // Several source addresses, so that there are enough ports.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, host], 0).into()).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+const OPENING: &str = "GET /socket HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                       Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+
+// 20,000 frame headers that announce 1 MiB, with a few bytes behind them.
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn announced_lengths_cost_nothing() {
+    let open_files = raise_open_files();
+    let count = 20_000.min((open_files - 100) / 2);
+    if count < 20_000 {
+        println!("limited: {count} of 20,000 announced lengths, because {open_files} files may be open");
+    }
     let (address, server) = serve(MEMORY_MAX).await;
     let mut clients = Vec::new();
-    for _ in 0..400 {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        let head = "GET /socket HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-        stream.write_all(head.as_bytes()).await.unwrap();
+    for number in 0..count {
+        let mut stream = connect_from(2 + (number % 8) as u8, address).await;
+        stream.write_all(OPENING.as_bytes()).await.unwrap();
         assert_eq!(status(&mut stream).await, 101);
         let header = [0x82, 0xff, 0, 0, 0, 0, 0, 0x10, 0, 0, 1, 2, 3, 4];
         stream.write_all(&[&header[..], &[7; 10]].concat()).await.unwrap();
         clients.push(stream);
     }
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut other = wireloom::connect(&format!("ws://{address}/socket")).await.unwrap();
+    other.send("hello").await.unwrap();
+    assert_eq!(other.recv().await.unwrap().unwrap().as_text(), Some("5"));
     let memory = server.stats().memory;
-    assert_eq!((memory.total, server.stats().websockets_open), (0, 400), "{memory:?}");
+    assert_eq!((memory.total, server.stats().websockets_open), (0, count + 1), "{memory:?}");
+}
+
+// 256 WebSockets over one connection of HTTP/2, with 1 MiB of an unfinished message each, where 8 MiB are allowed.
+#[tokio::test]
+async fn tunnels_stay_under_the_limit() {
+    let mut config = ServerConfig::default();
+    config.memory_max = MEMORY_MAX;
+    config.http2.settings.max_concurrent_streams = 300;
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let (address, server_handle) = (server.local_addr().unwrap(), server.handle());
+    tokio::spawn(server.serve(handle));
+    let http2 = Connector::new().connect_http2(&format!("http://{address}/")).await.unwrap();
+    let mut sending = Vec::new();
+    for _ in 0..256 {
+        // A server that is out of memory refuses some.
+        let Ok(mut socket) = http2.websocket("/socket").await else { break };
+        sending.push(tokio::spawn(async move {
+            let piece = vec![7; 64 << 10];
+            for _ in 0..16 {
+                if socket.send_piece(&*piece, false).await.is_err() {
+                    break;
+                }
+            }
+            // Until the server closes.
+            while let Ok(Some(_)) = socket.recv().await {}
+            socket.end().map(|end| end.code())
+        }));
+    }
+    assert!(sending.len() > 8, "{}", sending.len());
+    let mut other = wireloom::connect(&format!("ws://{address}/socket")).await.unwrap();
+    watch(&server_handle, |memory| memory.evicted > 0 || memory.refused > 0).await;
+    for _ in 0..20 {
+        other.send("hello").await.unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(30), other.recv()).await.unwrap();
+        assert_eq!(answer.unwrap().unwrap().as_text(), Some("5"));
+        let memory = server_handle.stats().memory;
+        assert!(memory.total <= memory.max, "{memory:?}");
+    }
+    sending.iter().for_each(|sending| sending.abort());
+    drop(http2);
+    watch(&server_handle, |memory| memory.total == 0).await;
+}
+
+// A handler that has stopped receiving holds an unfinished message, and nothing wakes it.
+#[tokio::test]
+async fn a_handler_that_is_never_polled_frees_its_memory() {
+    let mut config = ServerConfig::default();
+    config.memory_max = MEMORY_MAX;
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let (address, server_handle) = (server.local_addr().unwrap(), server.handle());
+    let watched = server_handle.clone();
+    tokio::spawn(server.serve(move |request: Request| {
+        let watched = watched.clone();
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(async move |mut socket| {
+                    // Until the server is near its limit.
+                    while watched.stats().memory.total < MEMORY_MAX / 4 * 3 {
+                        let receiving = tokio::time::timeout(Duration::from_millis(20), socket.recv()).await;
+                        assert!(receiving.is_err());
+                    }
+                    std::future::pending::<()>().await;
+                }),
+                Err(refusal) => refusal,
+            }
+        }
+    }));
+    let (mut read, mut write) = TcpStream::connect(address).await.unwrap().into_split();
+    write.write_all(OPENING.as_bytes()).await.unwrap();
+    let sending = tokio::spawn(async move {
+        // 32 MiB are announced.
+        let header = [0x82, 0xff, 0, 0, 0, 0, 2, 0, 0, 0, 1, 2, 3, 4];
+        let _ = write.write_all(&header).await;
+        let _ = write.write_all(&vec![7; 7 << 20]).await;
+        write
+    });
+    watch(&server_handle, |memory| memory.evicted > 0).await;
+    watch(&server_handle, |memory| memory.total == 0).await;
+    // 1013 reaches the peer, and no reset before it.
+    let mut received = Vec::new();
+    let mut bytes = [0; 1024];
+    while let Ok(Ok(len @ 1..)) = tokio::time::timeout(Duration::from_secs(10), read.read(&mut bytes)).await {
+        received.extend_from_slice(&bytes[..len]);
+    }
+    let code = 1013_u16.to_be_bytes();
+    let close = received.windows(4).any(|frame| frame[0] == 0x88 && frame[2..] == code);
+    assert!(close, "{:?}", String::from_utf8_lossy(&received));
+    drop(sending);
 }

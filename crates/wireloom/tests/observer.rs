@@ -1,4 +1,4 @@
-//! What whoever watches a WebSocket is told.
+//! The events that an observer of a WebSocket receives.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,6 +25,10 @@ fn watched(delivery: Delivery) -> (WebSocketConfig, Told) {
             Observed::FrameWritten(frame) => format!("> {:?} {}", frame.opcode, frame.payload_len),
             Observed::MessageRead { kind, len } => format!("<< {kind:?} {len}"),
             Observed::MessageWritten { kind, len } => format!(">> {kind:?} {len}"),
+            Observed::PingRead(payload) => format!("<ping {}", payload.escape_ascii()),
+            Observed::PongRead { payload, round_trip } => {
+                format!("<pong {} {}", payload.escape_ascii(), round_trip.is_some())
+            }
             Observed::CloseBegun(end) => format!("closing {} by {:?}", end.code().value(), end.by),
             Observed::CloseDone(end) => format!("closed {} by {:?}", end.code().value(), end.by),
             other => format!("{other:?}"),
@@ -60,6 +64,7 @@ async fn is_told_frames_messages_and_the_end() {
             ">> Text 5",
             "> Text 5",
             "< Ping 2",
+            "<ping hi",
             "> Pong 2",
             "< Binary+ 3",
             "< Continuation 2",
@@ -115,4 +120,43 @@ async fn watches_the_client_too() {
     assert_eq!(frames, [&format!("> {:?} 70000", Opcode::Binary), &format!("> {:?} 2", Opcode::Close)]);
     let end = ["> Close 2", "closing 1000 by Local", "< Close 2", "closed 1000 by Local"];
     assert_eq!(told[told.len() - 4..], end);
+}
+
+#[tokio::test]
+async fn pongs_are_observed_with_their_round_trip() {
+    let (mut server, client) = tokio::io::duplex(1 << 20);
+    let (config, told) = watched(Delivery::Messages);
+    let mut client = open(client, Role::Client, config);
+    client.ping(b"one").await.unwrap();
+    server.write_all(b"\x8a\x03one\x8a\x05alone\x88\x05\x03\xe8bye").await.unwrap();
+    server.shutdown().await.unwrap();
+    assert!(client.recv().await.unwrap().is_none());
+    let told = told.lock().unwrap();
+    let pongs: Vec<_> = told.iter().filter(|told| told.starts_with("<pong")).collect();
+    assert_eq!(pongs, ["<pong one true", "<pong alone false"]);
+    // The peer's Close frame.
+    let end = client.end().unwrap();
+    assert_eq!((end.code(), end.reason()), (CloseCode::NORMAL, "bye"));
+}
+
+#[tokio::test]
+async fn may_use_the_websocket_that_it_observes() {
+    let (mut client, server) = tokio::io::duplex(1 << 20);
+    let sender: Arc<Mutex<Option<wireloom::Sender>>> = Arc::default();
+    let own = sender.clone();
+    let mut config = WebSocketConfig::default();
+    config.observer = Watch::with(move |event: &Observed<'_>| {
+        if let Observed::MessageRead { len, .. } = event
+            && let Some(sender) = &mut *own.lock().unwrap()
+        {
+            assert!(sender.try_send(&*format!("{len} bytes, {} queued", sender.queued_len())).unwrap());
+        }
+    });
+    let mut socket = open(server, Role::Server, config);
+    *sender.lock().unwrap() = Some(socket.halves().0.clone());
+    client.write_all(b"\x81\x85\0\0\0\0Hello").await.unwrap();
+    assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("Hello"));
+    let mut answer = [0; 19];
+    tokio::io::AsyncReadExt::read_exact(&mut client, &mut answer).await.unwrap();
+    assert_eq!(&answer[2..], b"5 bytes, 0 queued");
 }

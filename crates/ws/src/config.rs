@@ -1,11 +1,19 @@
-//! What an endpoint chooses for a connection.
+//! The configuration of a connection.
 
 use crate::limits::Limits;
 use core::time::Duration;
 
-/// Choices for one open connection. The handshake's own are [`crate::handshake`]'s.
+/// The configuration of one open connection; that of the handshake is in [`crate::handshake`]. Fields may be added: use struct
+/// update.
+///
+/// ```
+/// use std::time::Duration;
+/// use wireloom_ws::{Config, Limits};
+///
+/// let limits = Limits { message_len_max: 1 << 20, ..Limits::default() };
+/// let config = Config { limits, close_timeout: Duration::from_secs(5), ..Config::default() };
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Config {
     /// Bounds on what the peer can make this end hold.
     pub limits: Limits,

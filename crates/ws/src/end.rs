@@ -46,6 +46,14 @@ pub enum Cause {
 }
 
 impl End {
+    /// The reason of the Close frame; empty without one.
+    pub fn reason(&self) -> &str {
+        match &self.cause {
+            Cause::Close { reason, .. } => reason,
+            _ => "",
+        }
+    }
+
     /// The code as RFC 6455 §7.1.5 counts it: the Close frame's, 1005 if it had none, the code this end failed the
     /// connection with, or 1006 when no Close frame was exchanged.
     pub fn code(&self) -> CloseCode {

@@ -3,7 +3,6 @@
 
 /// Limits of one open connection. Each field documents the reason for its default.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Limits {
     /// The longest payload that one frame may announce, in bytes. 64 MiB: as much as the longest message, so that a message
     /// needs no fragmentation. Memory is not reserved on the announcement alone.

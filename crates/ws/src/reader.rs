@@ -284,6 +284,13 @@ impl Reader {
         !self.has_input() && self.inbound.slot().is_some()
     }
 
+    /// Takes the input that has not been decoded out of the buffer.
+    pub fn take_input(&mut self) -> Vec<u8> {
+        let input = self.buffer.bytes[self.buffer.start..self.buffer.end].to_vec();
+        self.discard_input();
+        input
+    }
+
     /// Drops input that has not been decoded.
     pub fn discard_input(&mut self) {
         self.buffer.start = self.buffer.end;

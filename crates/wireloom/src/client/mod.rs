@@ -73,7 +73,9 @@ pub use exchange::{Exchange, Informational, Response};
 pub use http2::Http2;
 pub use opened::Opened;
 pub use proxy::{Proxy, ProxyError};
-pub use reconnect::{Connected, Loss, ReconnectPolicy, Reconnecting, Step, Trouble};
+pub use reconnect::{
+    Attempt, Connected, Loss, ReconnectPolicy, Reconnecting, ReconnectingSender, Retry, Step, Trouble,
+};
 pub use request::Request;
 
 use crate::error::{Error, Stage};

@@ -359,6 +359,11 @@ impl Group {
 }
 
 impl Account {
+    /// Whether this is a connection of a server.
+    pub(crate) fn is_of_server(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Memory of this connection for one use.
     pub(crate) fn reservation(&self, category: Category) -> Reservation {
         Reservation { account: self.clone(), granules: 0, category }

@@ -7,9 +7,14 @@ use wireloom_ws::deflate::DeflateConfig;
 use crate::http::{OriginPolicy, RequestConfig};
 use crate::websocket::WebSocketConfig;
 
-/// Choices for a server. Every field says its reason beside its default.
+/// The configuration of a server. Each field documents the reason for its default. Fields may be added: use struct update.
+///
+/// ```
+/// use wireloom::ServerConfig;
+///
+/// let config = ServerConfig { connections_max: 1_000, ..ServerConfig::default() };
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ServerConfig {
     /// Connections at once; further ones wait in the kernel's queue. 100,000: idle ones are cheap, and the limit on open
     /// files is mostly met before.

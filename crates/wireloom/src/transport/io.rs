@@ -1,5 +1,6 @@
 //! What a connection runs over: TCP, TLS over it, or whatever else reads and writes. It owns the transport and no buffer.
 
+use std::any::Any;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,9 +13,9 @@ use tokio::net::TcpStream;
 use super::buffer::Buffer;
 
 /// Anything that reads and writes bytes in order.
-pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+pub trait Transport: AsyncRead + AsyncWrite + Any + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Transport for T {}
+impl<T: AsyncRead + AsyncWrite + Any + Send + Unpin> Transport for T {}
 
 /// A transport over a stream of another connection, such as one of HTTP/2 (RFC 8441).
 pub(crate) trait Tunnel: Transport {
@@ -33,6 +34,17 @@ pub(crate) enum Io {
 }
 
 impl Io {
+    /// The transport as an object.
+    pub(crate) fn into_transport(self) -> Box<dyn Transport> {
+        match self {
+            Self::Tcp(io) => Box::new(io),
+            #[cfg(feature = "tls")]
+            Self::Tls(io) => io,
+            Self::Tunnel(io) => io,
+            Self::Other(io) => io,
+        }
+    }
+
     /// Whether one direction of the stream may have to wait for the other.
     pub(crate) fn directions_mix(&self) -> bool {
         !matches!(self, Self::Tcp(_) | Self::Tunnel(_))

@@ -1,4 +1,4 @@
-//! What an endpoint chooses for an open WebSocket, beyond what the core chooses.
+//! The configuration of an open WebSocket.
 
 use std::time::Duration;
 
@@ -6,16 +6,14 @@ use wireloom_ws::Keepalive;
 
 use super::observer::Watch;
 
-/// Choices for one WebSocket.
+/// The configuration of one WebSocket. Fields may be added: use struct update, `..WebSocketConfig::default()`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct WebSocketConfig {
-    /// The core's choices: limits, keepalive, how long the closing handshake may take, whether messages come whole or in
-    /// pieces.
+    /// The configuration of the protocol core: limits, keepalive, close timeout, delivery in messages or chunks.
     pub core: wireloom_ws::Config,
-    /// What to do when the peer reads more slowly than this end sends.
+    /// The policy for a peer that reads more slowly than this end sends.
     pub slow_peer: SlowPeer,
-    /// Who watches; nobody by default.
+    /// Receives events; none by default.
     pub observer: Watch,
 }
 
@@ -30,40 +28,39 @@ impl WebSocketConfig {
     }
 }
 
-/// What happens to a message that is sent while the peer is slow: while
-/// [`queued_len_high`](wireloom_ws::Limits::queued_len_high) bytes wait for it already, or something has waited for too long.
+/// The policy for messages that are sent while the peer is slow: while
+/// [`queued_len_high`](wireloom_ws::Limits::queued_len_high) bytes are queued, or bytes have been queued for too long.
 ///
-/// A message has left when the transport has taken it: the kernel, or the window of a stream over HTTP/2. What has been
-/// queued is never taken back. Its first bytes may have left, and with compression the messages behind it refer to it; so it
-/// is always the newest that is dropped, and a peer that comes back gets what it had missed before what is new.
+/// Bytes leave the queue when the transport accepts them: the kernel, or the window of a stream over HTTP/2. A message that is
+/// queued is never removed: its first bytes may have left, and with compression later messages refer to it. So the newest message
+/// is the one that is dropped.
 ///
-/// Whoever receives or sends sees to the times; without either, nothing happens.
+/// The deadlines are watched by the futures of the sender and the receiver, and by the task that flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SlowPeer {
-    /// Sending waits; a peer that takes nothing is cut.
+    /// Sending waits; a peer that accepts nothing is disconnected.
     Wait {
-        /// How long it may take nothing (less than 1 KiB of what waits), although something waits. Longer than any pause of
-        /// an honest peer: 60 s by default.
+        /// The longest time in which the peer may accept less than 1 KiB of the queue. Longer than any pause of an honest peer: 60 s
+        /// by default.
         cut_after: Duration,
     },
-    /// The message is not sent; [`Sender::dropped`](super::Sender::dropped) counts it. A peer that takes nothing at all is cut
-    /// all the same: what it holds here is no use to it.
+    /// The message is not sent; [`Sender::dropped`](super::Sender::dropped) counts it. A peer that accepts nothing is disconnected.
     DropNewest {
-        /// Nothing new is queued behind what has waited for so long.
+        /// Nothing is queued behind bytes that have been queued for this time.
         late_after: Duration,
         /// As for [`Wait`](Self::Wait).
         cut_after: Duration,
     },
-    /// The connection is cut, also when something has waited for too long and nothing is sent.
+    /// The peer is disconnected, also while nothing is sent.
     Disconnect {
-        /// How long what was sent may wait.
+        /// The longest time that bytes may be queued.
         late_after: Duration,
     },
 }
 
 impl SlowPeer {
-    /// After what time something that waits is late, and a peer that takes nothing is cut.
+    /// The time after which queued bytes are late, and the one after which a peer that accepts nothing is disconnected.
     pub(super) fn bounds(self) -> (Duration, Duration) {
         match self {
             Self::Wait { cut_after } => (Duration::MAX, cut_after),

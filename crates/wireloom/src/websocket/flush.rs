@@ -27,6 +27,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use super::linger::Linger;
 use super::state::Shared;
 use super::wakers::Party;
+use crate::memory::Account;
 
 /// Whether bytes are to be written, and by what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,7 +100,7 @@ pub(super) fn put_buffer(mut buffer: Vec<u8>) {
 /// Finds what flushes this connection: the future that is driven on this thread, or a new task. `None` outside of a runtime:
 /// then the futures of the sender and the receiver flush, as long as they are polled.
 pub(super) fn schedule(shared: &Weak<Shared>) -> Option<Flusher> {
-    if DRIVEN.get() == shared.as_ptr().addr() {
+    if DRIVEN.try_with(Cell::get) == Ok(shared.as_ptr().addr()) {
         return Some(Flusher::Driver);
     }
     let runtime = Handle::try_current().ok()?;
@@ -120,10 +121,15 @@ async fn flush_in_task(shared: Weak<Shared>, after: Option<Duration>) {
     .await;
 }
 
-/// Leaves the transport of a connection that is dropped to the future that is driven, if that is the connection's.
-pub(super) fn leave_to_driver(shared: &Weak<Shared>, make_linger: impl FnOnce() -> Linger) {
-    if DRIVEN.get() == shared.as_ptr().addr() {
-        LEFT.set(Some(Box::pin(make_linger())));
+/// Leaves the transport of a connection that has ended to the future that is driven, if that is the connection's, and otherwise, on
+/// a server, to a task. Elsewhere the runtime may have no timers, and the transport is closed at once.
+pub(super) fn linger(shared: &Weak<Shared>, account: &Account, make_linger: impl FnOnce() -> Linger) {
+    if DRIVEN.try_with(Cell::get) == Ok(shared.as_ptr().addr()) {
+        let _ = LEFT.try_with(|left| left.set(Some(Box::pin(make_linger()))));
+    } else if account.is_of_server()
+        && let Ok(runtime) = Handle::try_current()
+    {
+        runtime.spawn(make_linger());
     }
 }
 
@@ -203,6 +209,6 @@ impl Drop for Driving {
     fn drop(&mut self) {
         DRIVEN.set(self.outer);
         // A panic has left it.
-        drop(LEFT.take());
+        let _ = LEFT.try_with(Cell::take);
     }
 }

@@ -298,6 +298,25 @@ impl WebSocket {
         (self.sender, self.receiver)
     }
 
+    /// The transport, and the bytes that were read from it and not decoded, for protocols that continue on it. Nothing is sent for
+    /// this: [`flush`](Self::flush) before, or messages that are queued are lost; so is a message of which a part has arrived. For
+    /// clones of the [`Sender`] the WebSocket is closed.
+    ///
+    /// ```
+    /// # async fn example(socket: wireloom::WebSocket) {
+    /// use std::any::Any;
+    ///
+    /// let (transport, read_ahead) = socket.into_inner();
+    /// let tcp = (transport as Box<dyn Any>).downcast::<tokio::net::TcpStream>();
+    /// # let _ = (tcp, read_ahead);
+    /// # }
+    /// ```
+    pub fn into_inner(self) -> (Box<dyn Transport>, Vec<u8>) {
+        let Self { sender, mut receiver } = self;
+        let io = sender.shared.lock().take_io(Error::Closed);
+        (io.into_transport(), receiver.take_input())
+    }
+
     /// Both halves, borrowed.
     pub fn halves(&mut self) -> (&mut Sender, &mut Receiver) {
         (&mut self.sender, &mut self.receiver)

@@ -1,7 +1,8 @@
-//! What an [`Observer`](super::Observer) has not been told yet. It is noted while the state is locked and told after, so that
-//! an observer may use the WebSocket that it observes.
+//! Events that an [`Observer`](super::Observer) has not received yet. They are queued while the state is locked and delivered after
+//! that, so that an observer may use the WebSocket that it observes.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use wireloom_ws::frame::Header;
 use wireloom_ws::{End, Kind};
@@ -14,6 +15,8 @@ use crate::error::Error;
 pub(super) enum News {
     FrameRead(Header),
     FrameWritten(Header),
+    PingRead(Vec<u8>),
+    PongRead { payload: Vec<u8>, round_trip: Option<Duration> },
     MessageRead { kind: Kind, len: u64 },
     MessageWritten { kind: Kind, len: u64 },
     Error(Error),
@@ -23,9 +26,11 @@ pub(super) enum News {
 
 impl News {
     fn tell(&self, watch: &Watch) {
-        watch.tell(&match self {
+        watch.notify(&match self {
             Self::FrameRead(header) => Observed::FrameRead(*header),
             Self::FrameWritten(header) => Observed::FrameWritten(*header),
+            Self::PingRead(payload) => Observed::PingRead(payload),
+            Self::PongRead { payload, round_trip } => Observed::PongRead { payload, round_trip: *round_trip },
             Self::MessageRead { kind, len } => Observed::MessageRead { kind: *kind, len: *len },
             Self::MessageWritten { kind, len } => Observed::MessageWritten { kind: *kind, len: *len },
             Self::Error(error) => Observed::Error(error),

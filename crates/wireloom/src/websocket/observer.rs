@@ -1,47 +1,57 @@
-//! What can be watched of an open WebSocket, by an application's own eyes or as events of `tracing`. Nothing is noted while
-//! nobody watches.
+//! Events of an open WebSocket, for an [`Observer`] and for `tracing`. Without an observer nothing is recorded.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wireloom_ws::frame::Header;
 use wireloom_ws::{End, Kind};
 
 use crate::error::Error;
 
-/// Something that happened on a WebSocket. Payloads are not shown.
+/// An event of a WebSocket. Payloads of messages are not shown.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Observed<'a> {
-    /// The header of a frame arrived; of a frame of a message, whatever became of its payload.
+    /// The header of a frame arrived.
     FrameRead(Header),
-    /// A frame was put into the queue that is written next.
+    /// A frame was queued for writing.
     FrameWritten(Header),
-    /// A message was found whole, or its last piece.
+    /// A message has arrived completely.
     MessageRead {
         /// Text or binary.
         kind: Kind,
-        /// Its length, inflated if it came compressed, in bytes.
+        /// Its length in bytes, after decompression.
         len: u64,
     },
-    /// A message was put into the queue that is written next, or the last piece of one.
+    /// A message was queued for writing, or the last fragment of one.
     MessageWritten {
         /// Text or binary.
         kind: Kind,
-        /// Its length, or its last piece's, before it is compressed, in bytes.
+        /// Its length in bytes, or that of its last fragment, before compression.
         len: u64,
+    },
+    /// A ping arrived, with this payload. It is answered without the application.
+    PingRead(&'a [u8]),
+    /// A pong arrived.
+    PongRead {
+        /// Its payload.
+        payload: &'a [u8],
+        /// The time from the ping that it answers; `None` for an unsolicited pong.
+        round_trip: Option<Duration>,
     },
     /// The peer broke a rule or a limit, or the transport failed.
     Error(&'a Error),
-    /// The first Close frame went either way, or there will be none: why, and who began.
+    /// The closing handshake has begun, or there will be none; with the code and reason of the peer's Close frame if that was first.
     CloseBegun(&'a End),
-    /// All is over.
+    /// The connection has ended.
     CloseDone(&'a End),
 }
 
-/// Watches WebSockets: any `Fn(&Observed<'_>)`. Set it as [`WebSocketConfig::observer`](super::WebSocketConfig::observer).
+/// Receives the events of WebSockets: any `Fn(&Observed<'_>)`. Set it as
+/// [`WebSocketConfig::observer`](super::WebSocketConfig::observer).
 ///
-/// It is called where things happen, so it should be quick, and must not use the WebSocket that it watches.
+/// It is called in the task that causes the event, so it should be quick. It holds no lock, and may use the WebSocket.
 ///
 /// ```
 /// use wireloom::{Observed, Watch, WebSocketConfig};
@@ -54,7 +64,7 @@ pub enum Observed<'a> {
 /// });
 /// ```
 pub trait Observer: Send + Sync + 'static {
-    /// This has happened.
+    /// Receives an event.
     fn observe(&self, event: &Observed<'_>);
 }
 
@@ -69,17 +79,17 @@ impl<F: Fn(&Observed<'_>) + Send + Sync + 'static> Observer for F {
 pub struct Watch(pub(super) Option<Arc<dyn Observer>>);
 
 impl Watch {
-    /// Nobody watches.
+    /// No observer.
     pub fn none() -> Self {
         Self(None)
     }
 
-    /// This watches.
+    /// This observer.
     pub fn with(observer: impl Observer) -> Self {
         Self(Some(Arc::new(observer)))
     }
 
-    pub(super) fn tell(&self, event: &Observed<'_>) {
+    pub(super) fn notify(&self, event: &Observed<'_>) {
         #[cfg(feature = "tracing")]
         trace(event);
         if let Some(observer) = &self.0 {
@@ -112,7 +122,7 @@ impl PartialEq for Watch {
 
 impl Eq for Watch {}
 
-/// The events of `tracing`: what ends a connection, and why. The peer's words and payloads are left out: they may be secret.
+/// Emits the events of `tracing`. Reasons and payloads are left out: they may be secret.
 #[cfg(feature = "tracing")]
 fn trace(event: &Observed<'_>) {
     match event {
@@ -129,6 +139,9 @@ fn trace(event: &Observed<'_>) {
         Observed::FrameWritten(frame) => {
             tracing::trace!(opcode = ?frame.opcode, fin = frame.fin, len = frame.payload_len, "frame written");
         }
-        Observed::MessageRead { .. } | Observed::MessageWritten { .. } => {}
+        Observed::PingRead(_)
+        | Observed::PongRead { .. }
+        | Observed::MessageRead { .. }
+        | Observed::MessageWritten { .. } => {}
     }
 }

@@ -6,9 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::time::Sleep;
-use wireloom_ws::{Cause, End, IdleInbound, Inbound, LimitExceeded, Reader, Step};
+use wireloom_ws::{Cause, Config, Connection, End, Event, IdleInbound, Inbound, LimitExceeded, Reader, Step};
 
 use super::codecs;
 use super::message::{Message, OwnedMessage};
@@ -40,6 +41,8 @@ pub struct Receiver {
     reading: Option<Box<Reading>>,
     /// The message before was so large that the next is read in another way.
     expects_large: bool,
+    /// The reading is parked in the state.
+    is_parked: bool,
 }
 
 thread_local! {
@@ -53,7 +56,7 @@ thread_local! {
 const SPARE_MAX: usize = 8;
 
 /// The state of a connection that is not idle.
-struct Reading {
+pub(super) struct Reading {
     reader: Reader,
     /// The value of [`Shared::is_at_hand`] that was stored last.
     at_hand: bool,
@@ -80,11 +83,11 @@ impl Receiver {
     pub(super) fn new(shared: Arc<Shared>, inbound: Inbound, arrived: &[u8]) -> Self {
         if arrived.is_empty() && shared.idle.is_some() && shared.idle == inbound.idle() {
             // The reading is made when something arrives.
-            return Self { shared, reading: None, expects_large: false };
+            return Self { shared, reading: None, expects_large: false, is_parked: false };
         }
         let mut reading = Reading::new(inbound);
         reading.set_input(arrived);
-        Self { shared, reading: Some(Box::new(reading)), expects_large: false }
+        Self { shared, reading: Some(Box::new(reading)), expects_large: false, is_parked: false }
     }
 
     /// The next message, borrowed until the one after it is asked for; `None` when the connection has been closed.
@@ -161,7 +164,10 @@ impl Receiver {
     /// [failure](Self::take_failure).
     #[inline(never)]
     fn poll_found(&mut self, cx: &mut Context<'_>, want: Want) -> Poll<bool> {
-        let Self { shared, reading, expects_large } = self;
+        let Self { shared, reading, expects_large, is_parked } = self;
+        if std::mem::take(is_parked) {
+            *reading = Some(shared.lock().unpark().unwrap_or_else(Reading::overloaded));
+        }
         if reading.is_none()
             && let Some(idle) = shared.idle
         {
@@ -176,8 +182,31 @@ impl Receiver {
         if found.is_pending() && reading.is_idle(shared.idle) {
             *expects_large = reading.expects_large;
             self.put_away();
+        } else if found.is_pending() && reading.memory.is_some() {
+            self.park();
         }
         found
+    }
+
+    /// Leaves the reading, which holds memory of an unfinished message, where the server can free it.
+    #[cold]
+    fn park(&mut self) {
+        let Some(reading) = self.reading.take() else { return };
+        let refused = self.shared.lock().park(reading);
+        self.is_parked = refused.is_none();
+        if let Some(mut reading) = refused {
+            // The connection has ended in the meantime, and this task is woken.
+            reading.free();
+            self.reading = Some(reading);
+        }
+    }
+
+    /// Takes the input that has not been decoded.
+    pub(super) fn take_input(&mut self) -> Vec<u8> {
+        if std::mem::take(&mut self.is_parked) {
+            self.reading = self.shared.lock().unpark();
+        }
+        self.reading.as_mut().map(|reading| reading.reader.take_input()).unwrap_or_default()
     }
 
     /// The error that ended the connection, once.
@@ -211,6 +240,15 @@ impl Reading {
             memory: None,
             unreported_len: 0,
         }
+    }
+
+    /// The reading of a connection whose memory was freed.
+    #[cold]
+    fn overloaded() -> Box<Self> {
+        let core = Connection::server(Config::default(), None, Duration::ZERO);
+        let mut reading = Self::new(core.split().0);
+        reading.failed = Some(Box::new(Error::Overloaded));
+        Box::new(reading)
     }
 
     /// Makes the reading of an idle connection again.
@@ -339,6 +377,11 @@ impl Reading {
                 Ok(Step::Control(mut event)) => {
                     let now = state.now();
                     state.core.handle_event(now, &mut event);
+                    if shared.is_observed() {
+                        let news = control_news(&event);
+                        self.report_frames(state);
+                        news.into_iter().for_each(|news| state.note(|| news));
+                    }
                 }
                 Ok(Step::NeedsInput) => break false,
                 Err(wireloom_ws::Error::Limit(LimitExceeded::InflatedTooLarge { max }))
@@ -398,6 +441,11 @@ impl Reading {
     fn overload(&mut self, state: &mut State) {
         state.overload();
         self.failed = Some(Box::new(Error::Overloaded));
+        self.free();
+    }
+
+    /// Drops input and frees all memory.
+    fn free(&mut self) {
         self.reader.discard_input();
         self.reader.release_buffers();
         self.release_memory();
@@ -413,9 +461,7 @@ impl Reading {
 
     /// Notifies the observer of the frames that have arrived, and of the message that was found.
     fn report_read(&mut self, state: &mut State, found: bool) {
-        for frame in self.reader.take_headers() {
-            state.note(|| News::FrameRead(frame));
-        }
+        self.report_frames(state);
         if !found {
             return;
         }
@@ -425,6 +471,12 @@ impl Reading {
             let len = std::mem::take(&mut self.unreported_len);
             let kind = message.kind();
             state.note(|| News::MessageRead { kind, len });
+        }
+    }
+
+    fn report_frames(&mut self, state: &mut State) {
+        for frame in self.reader.take_headers() {
+            state.note(|| News::FrameRead(frame));
         }
     }
 
@@ -543,6 +595,18 @@ impl Reading {
         }
         state.close_link(Error::Closed);
         state.wake();
+    }
+}
+
+/// The observation of a ping or pong.
+#[cold]
+fn control_news(event: &Event<'_>) -> Option<News> {
+    match event {
+        Event::Ping(payload) => Some(News::PingRead(payload.to_vec())),
+        Event::Pong(pong) => {
+            Some(News::PongRead { payload: pong.payload.to_vec(), round_trip: pong.round_trip })
+        }
+        _ => None,
     }
 }
 

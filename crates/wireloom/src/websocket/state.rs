@@ -18,11 +18,15 @@ use super::flush::{self, BATCH_LEN_MAX, Flush, Flusher};
 use super::linger::Linger;
 use super::news::{self, News, NewsQueue};
 use super::observer::Watch;
+use super::receiver::Reading;
 use super::slow::{Slow, SlowTally};
 use super::wakers::{Party, Wakers};
 use crate::error::Error;
 use crate::memory::{Account, Category, Evict, Reservation};
 use crate::transport::Io;
+
+/// How long a transport is read and drained after a close with 1013.
+const OVERLOADED_LINGER: Duration = Duration::from_secs(1);
 
 /// The most slices that are written at once.
 const SLICES_MAX: usize = 32;
@@ -82,6 +86,7 @@ impl Shared {
                 send_queue: Account::default().reservation(Category::SendQueue),
                 wakers: None,
                 receiver: None,
+                parked: None,
                 news,
                 on_drop: CloseCode::GOING_AWAY,
                 close_at: None,
@@ -186,7 +191,7 @@ impl Shared {
     }
 }
 
-/// Closes with 1013 and frees the send queue; the receiver frees its part when it is polled.
+/// Closes with 1013 and frees the send queue and the message that is arriving, whether or not its task is polled.
 impl Evict for Shared {
     fn evict(&self) {
         self.lock().overload();
@@ -280,6 +285,8 @@ pub(super) struct State {
     wakers: Option<Arc<Wakers>>,
     /// The task that waits for a message.
     pub(super) receiver: Option<Waker>,
+    /// The reading of a receiver that waits for the rest of a message.
+    parked: Option<Box<Reading>>,
     /// Made where the connection is observed.
     news: Option<Box<NewsQueue>>,
     pub(super) on_drop: CloseCode,
@@ -599,13 +606,47 @@ impl State {
         self.send_queue.account()
     }
 
-    /// The server is out of memory: closes with 1013, as far as the transport takes the frame at once.
+    /// The server is out of memory: closes with 1013, if the transport accepts the frame at once, and frees the send queue and the
+    /// message that is arriving. The transport lingers, so that the peer can read the frame.
     pub(super) fn overload(&mut self) {
         let now = self.now();
         let _ = self.core.close(now, CloseCode::TRY_AGAIN_LATER, "out of memory");
-        let _ = self.poll_flush(None);
-        self.cut(Error::Overloaded);
+        let flushed = self.poll_flush(None);
+        self.core.handle_write_failed(now);
+        flush::put_buffer(self.core.take_buffer());
+        self.parked = None;
         self.send_queue.set(0);
+        let mut io = self.take_io(Error::Overloaded);
+        if matches!(flushed, Poll::Ready(Ok(()))) {
+            let _ = io.poll_shutdown(&mut Context::from_waker(Waker::noop()));
+            flush::linger(&self.shared, self.account(), || {
+                Linger::new(io, Instant::now() + OVERLOADED_LINGER)
+            });
+        } else {
+            // Unread output holds memory of the kernel.
+            io.abandon();
+        }
+    }
+
+    /// Takes the transport away: nothing is read or written any more.
+    pub(super) fn take_io(&mut self, why: Error) -> Io {
+        let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));
+        self.cut(why);
+        io
+    }
+
+    /// Keeps the reading of a receiver that waits where [`overload`](Self::overload) can free it.
+    pub(super) fn park(&mut self, reading: Box<Reading>) -> Option<Box<Reading>> {
+        if self.write_error().is_some() {
+            return Some(reading);
+        }
+        self.parked = Some(reading);
+        None
+    }
+
+    /// Takes back the reading that was parked; `None` when it was freed.
+    pub(super) fn unpark(&mut self) -> Option<Box<Reading>> {
+        self.parked.take()
     }
 
     /// Nothing is to be read or written any more.
@@ -722,7 +763,8 @@ impl Drop for State {
         if self.poll_write_all(None).is_ready() && self.core.role() == Role::Server {
             self.shut_down(&mut Context::from_waker(Waker::noop()));
             if let Some(deadline) = self.poll_timeout() {
-                flush::leave_to_driver(&self.shared, || {
+                let account = self.account().clone();
+                flush::linger(&self.shared, &account, || {
                     let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));
                     Linger::new(io, deadline)
                 });

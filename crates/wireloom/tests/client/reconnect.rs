@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use wireloom::client::{Loss, ReconnectPolicy, Reconnecting, Step, Trouble};
+use wireloom::client::{Loss, ReconnectPolicy, Reconnecting, Retry, Step, Trouble};
 use wireloom::{CloseCode, Connector, Error, OwnedMessage, Request, Response, Server, Stage};
 
 use super::serve;
@@ -185,7 +185,9 @@ async fn does_not_come_back_after_a_close_that_means_it() {
     }
     // The policy has the last word.
     let mut policy = quick();
-    policy.retry = |trouble| matches!(trouble, Trouble::Closed(end) if end.code().value() == 4001);
+    let code = 4001;
+    policy.retry =
+        Retry::when(move |trouble| matches!(trouble, Trouble::Closed(end) if end.code().value() == code));
     let mut socket = Connector::new().reconnecting(format!("ws://{at}/4001"), policy);
     connected(&mut socket).await;
     assert!(lost(&mut socket).await.retry_in.is_some());
@@ -250,9 +252,9 @@ async fn noting(notes: mpsc::UnboundedSender<u32>) -> SocketAddr {
     address
 }
 
-// Who sends again what may have been lost loses nothing, wherever the connections break.
+// An application that resends the unconfirmed messages loses none, wherever the connections break.
 #[tokio::test]
-async fn what_is_said_to_be_in_doubt_is_all_that_can_be_lost() {
+async fn only_unconfirmed_messages_can_be_lost() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -320,4 +322,106 @@ async fn send_all(socket: &mut Reconnecting, messages: &mut Vec<OwnedMessage>) {
         }
     }
     *messages = left;
+}
+
+/// Accepts WebSockets whose token was not used before.
+async fn fresh_tokens() -> SocketAddr {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    let used = std::sync::Arc::new(std::sync::Mutex::new(std::collections::HashSet::new()));
+    tokio::spawn(server.serve(move |request: Request| {
+        let used = used.clone();
+        async move {
+            let token = request.header("authorization").unwrap_or_default().to_vec();
+            if !used.lock().unwrap().insert(token) {
+                return Response::text(401, "the token is used");
+            }
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(|mut socket| async move {
+                    let _ = socket.close(CloseCode::new(1012), "restart").await;
+                }),
+                Err(refusal) => refusal,
+            }
+        }
+    }));
+    address
+}
+
+#[tokio::test]
+async fn each_attempt_is_prepared_anew() {
+    let at = fresh_tokens().await;
+    let mut number = 0;
+    let mut policy = quick();
+    policy.attempts_max = Some(10);
+    let mut socket =
+        Connector::new().reconnecting(format!("ws://{at}/"), policy).prepare(move |mut attempt| {
+            number += 1;
+            let prepared = if number == 2 {
+                Err(Error::Timeout(Stage::Connect))
+            } else {
+                attempt.connector = attempt.connector.header("Authorization", format!("Bearer {number}"));
+                Ok(attempt)
+            };
+            async move { prepared }
+        });
+    for round in 0..3 {
+        if round == 1 {
+            let failed = step(&mut socket).await;
+            assert!(
+                matches!(failed, Step::NotOpened { error: Error::Timeout(Stage::Connect), .. }),
+                "{failed:?}"
+            );
+        }
+        connected(&mut socket).await;
+        assert!(lost(&mut socket).await.retry_in.is_some());
+    }
+    // Without it the second attempt sends the same token.
+    let connector = Connector::new().header("Authorization", "Bearer fixed");
+    let mut socket = connector.reconnecting(format!("ws://{at}/"), quick());
+    connected(&mut socket).await;
+    lost(&mut socket).await;
+    assert!(matches!(socket.next().await, Err(Error::Refused(response)) if response.status() == 401));
+}
+
+#[tokio::test]
+async fn other_tasks_send_over_every_connection() {
+    let (mode, watched) = watch::channel(Mode::Pass);
+    let at = relay(serve().await, watched).await;
+    let socket = Connector::new().reconnecting(format!("ws://{at}/"), quick());
+    let (mut sender, mut socket) = socket.split();
+    assert_eq!(sender.send("early").await, Err(Error::Closed));
+    for round in 0..2 {
+        connected(&mut socket).await;
+        assert!(sender.is_connected());
+        assert_eq!(text(&mut socket).await, "/ ");
+        let mut other = sender.clone();
+        let sending = tokio::spawn(async move {
+            for count in 0..10 {
+                other.send(count.to_string()).await.unwrap();
+            }
+            other
+        });
+        for count in 0..10 {
+            assert_eq!(text(&mut socket).await, count.to_string());
+        }
+        sender = sending.await.unwrap();
+        // The receiver sends the pings that confirm them.
+        while socket.unconfirmed() > 0 {
+            let waited = tokio::time::timeout(Duration::from_millis(5), socket.next()).await;
+            assert!(waited.is_err(), "{waited:?}");
+        }
+        if round == 0 {
+            mode.send(Mode::Swallow).unwrap();
+            sender.send("lost").await.unwrap();
+            mode.send(Mode::Cut).unwrap();
+            assert_eq!(lost(&mut socket).await.kept, ["lost".into()]);
+            assert!(!sender.is_connected());
+            mode.send(Mode::Pass).unwrap();
+        }
+    }
+    // The stream of the same events.
+    sender.send("streamed").await.unwrap();
+    let next = futures_util::StreamExt::next(&mut socket).await;
+    let Some(Ok(Step::Message(message))) = next else { panic!("{next:?}") };
+    assert_eq!(message.as_text(), Some("streamed"));
 }

@@ -6,7 +6,6 @@
 /// How long a handshake may take is the owner's to say:
 /// [`ServerHandshake::with_deadline`](super::server::ServerHandshake::with_deadline).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct HandshakeLimits {
     /// Bytes from the first one to the empty line, both included: 16 KiB, which holds the largest heads that browsers
     /// send (two cookies of 4 KiB with room to spare) and is what common servers and proxies allow.

@@ -81,7 +81,7 @@ pub(super) fn headers(args: &Connect) -> Vec<(String, String)> {
 
 fn websocket_config(args: &Connect, journal: Option<&Journal>) -> WebSocketConfig {
     use std::io::IsTerminal as _;
-    let mut config = WebSocketConfig::default();
+    let mut config = WebSocketConfig::client();
     let len_max = args.messages.max_message.unwrap_or(MAX_MESSAGE);
     config.core.limits.message_len_max = len_max;
     config.core.limits.frame_len_max = len_max;

@@ -1,8 +1,8 @@
-//! What was sent over a connection, and how much of it is known to have arrived.
+//! The messages that were sent over a connection, and which of them are known to have arrived.
 //!
 //! ```text
 //! sent        m1 m2 m3 [ping 1] m4 m5
-//! pong 1      `--------' have arrived; m4, m5 may have
+//! pong 1      `--------' have arrived; m4, m5 may have arrived
 //! ```
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::websocket::{OwnedMessage, Payload, Utf8Bytes};
 
-/// `confirmed <= sent`; `kept` are the last of those that are not confirmed, `kept_len <= keep_len_max` bytes.
+/// `confirmed <= sent`; `kept` holds the last of those that are not confirmed, `kept_len <= keep_len_max` bytes.
 #[derive(Debug)]
 pub(super) struct Ledger {
     sent: u64,
@@ -54,7 +54,7 @@ impl Ledger {
             return;
         }
         if message.len() > self.keep_len_max {
-            // What is kept are the last ones: there is no gap in them.
+            // The last messages are kept, without a gap.
             self.forget(self.kept.len());
             return;
         }
@@ -65,7 +65,7 @@ impl Ledger {
         }
     }
 
-    /// The message recorded last was not sent after all.
+    /// The message recorded last was not sent.
     pub(super) fn take_back(&mut self) {
         self.sent -= 1;
         if let Some(message) = self.kept.pop_back() {
@@ -73,7 +73,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a ping would tell something new.
+    /// Whether a ping would confirm messages.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.asked.is_none() && self.unconfirmed() > 0
     }
@@ -105,8 +105,10 @@ impl Ledger {
         self.kept_len -= self.kept.drain(..count).map(|message| message.as_bytes().len()).sum::<usize>();
     }
 
-    pub(super) fn into_kept(self) -> Vec<OwnedMessage> {
-        self.kept.into()
+    /// Takes the messages that were kept.
+    pub(super) fn take_kept(&mut self) -> Vec<OwnedMessage> {
+        self.kept_len = 0;
+        std::mem::take(&mut self.kept).into()
     }
 }
 

@@ -1,29 +1,34 @@
-//! A WebSocket that is opened again when it is lost. It owns the waiting, the counting and the saying what may have been
-//! lost; whether to resend or to ask for what was missed is the application's to know.
+//! A WebSocket that is opened again when it is lost. It waits between attempts and counts what may have been lost; whether to
+//! resend that, or to ask the server for what was missed, is up to the application.
 //!
 //! ```text
-//! waiting -> connecting -> open -> lost --> waiting ...
-//!    ^            | failed           '----> over
-//!    '------------+--> over
+//! Waiting -> Preparing -> Connecting -> Open -> lost --> Waiting ...
+//!    ^            | failed    | failed            '----> Ended
+//!    '------------+-----------+--> Ended
 //! ```
 
 mod ledger;
 mod policy;
+mod sender;
 
-use std::pin::{Pin, pin};
-use std::task::{Context, Waker};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout_at};
+use futures_core::Stream;
+use tokio::time::{Instant, Sleep, sleep_until};
 use wireloom_ws::{Cause, CloseCode, Initiator};
 
-pub use policy::{ReconnectPolicy, Trouble};
+pub use policy::{ReconnectPolicy, Retry, Trouble};
+pub use sender::ReconnectingSender;
 
 use super::{Connector, Opened};
 use crate::error::{Error, Stage};
 use crate::headers::Headers;
 use crate::websocket::{OwnedMessage, Payload, WebSocket};
 use ledger::Ledger;
+use sender::{Link, Links};
 
 /// A WebSocket that is opened again when it is lost.
 ///
@@ -40,7 +45,7 @@ use ledger::Ledger;
 /// while let Some(step) = socket.next().await? {
 ///     match step {
 ///         Step::Connected(_) => {
-///             // What came while nobody was listening has to be asked for.
+///             // Messages published in the meantime have to be asked for.
 ///             socket.send(format!("since {last_event}")).await?;
 ///             for message in resend.drain(..) {
 ///                 socket.send(message).await?;
@@ -58,39 +63,60 @@ use ledger::Ledger;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// [`prepare`](Self::prepare) changes the request of each attempt, for tokens that expire. [`split`](Self::split) sends from other
+/// tasks. It is also a [`Stream`] of [`Step`]s.
 #[must_use]
 pub struct Reconnecting {
-    connector: Connector,
-    url: String,
+    attempt: Attempt,
+    prepare: Option<Box<Prepare>>,
     policy: ReconnectPolicy,
     state: State,
-    /// Attempts in a row that failed, or led to nothing stable.
-    failed: u32,
+    /// The connection that [`ReconnectingSender`]s use.
+    links: Links,
+    /// The next deadline of the state.
+    timer: Option<Pin<Box<Sleep>>>,
     /// When the last connection was lost.
     lost_at: Option<Instant>,
 }
 
+/// The request of one attempt to open the WebSocket; see [`Reconnecting::prepare`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// Opens the WebSocket. Add the headers of this attempt to it.
+    pub connector: Connector,
+    /// The URL.
+    pub url: String,
+    /// Attempts in a row that failed before, or led to a connection that was not stable.
+    pub failed: u32,
+}
+
+type Prepared = Pin<Box<dyn Future<Output = Result<Attempt, Error>> + Send>>;
+type Prepare = dyn FnMut(Attempt) -> Prepared + Send;
+
 enum State {
     Waiting(Instant),
+    Preparing(Prepared),
     Connecting(Pin<Box<dyn Future<Output = Result<Opened, Error>> + Send>>),
     Open(Box<Open>),
-    Over,
+    Ended,
 }
 
 struct Open {
     socket: WebSocket,
-    ledger: Ledger,
+    link: Arc<Link>,
     received: u64,
     /// When the last message was received.
     received_at: Instant,
     opened_at: Instant,
 }
 
-/// What happened to a [`Reconnecting`] WebSocket.
+/// An event of a [`Reconnecting`] WebSocket.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Step {
-    /// It is open. What was subscribed to before has to be subscribed to again.
+    /// It is open. Subscriptions have to be made again.
     Connected(Connected),
     /// A message.
     Message(OwnedMessage),
@@ -115,14 +141,14 @@ pub struct Connected {
     pub status: u16,
     /// The headers of that response.
     pub headers: Headers,
-    /// For how long there was no connection: what others were sent in that time never came here. `None` for the first.
+    /// For how long there was no connection. `None` for the first.
     pub gap: Option<Duration>,
 }
 
-/// A connection that was lost, and what may have been lost with it.
+/// A connection that was lost, and the messages that may have been lost with it.
 ///
-/// What arrived was handed out before, except for a message of which only a part had arrived. What the peer sent and what did
-/// not arrive nobody here can know: protocols that need it number their messages.
+/// Messages that had arrived completely were returned before. Messages of the peer that did not arrive are unknown here: protocols
+/// that need them number their messages.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Loss {
@@ -130,16 +156,16 @@ pub struct Loss {
     pub trouble: Trouble,
     /// Messages that were sent over it.
     pub sent: u64,
-    /// Of these, the last so many may not have arrived, and may have. A pong proves that those before have arrived at the
-    /// peer's end, not that its application has seen them.
+    /// The number of messages, the last of these, that may or may not have arrived. A pong proves that those before have arrived
+    /// at the peer's end, not that its application has seen them.
     pub unconfirmed: u64,
-    /// Of these, the last ones, as far as [`keep_len_max`](ReconnectPolicy::keep_len_max) reaches.
+    /// The last of these, up to [`keep_len_max`](ReconnectPolicy::keep_len_max) bytes.
     pub kept: Vec<OwnedMessage>,
     /// Messages that were received over it.
     pub received: u64,
     /// For how long it was open.
     pub open_for: Duration,
-    /// When the next attempt begins; `None` when there is none: it is over.
+    /// When the next attempt begins; `None` when there is none.
     pub retry_in: Option<Duration>,
 }
 
@@ -147,72 +173,107 @@ impl Connector {
     /// A WebSocket that is opened again when it is lost. The first [`next`](Reconnecting::next) opens it.
     pub fn reconnecting(&self, url: impl Into<String>, policy: ReconnectPolicy) -> Reconnecting {
         Reconnecting {
-            connector: self.clone(),
-            url: url.into(),
+            attempt: Attempt { connector: self.clone(), url: url.into(), failed: 0 },
+            prepare: None,
             policy,
             state: State::Waiting(Instant::now()),
-            failed: 0,
+            links: Links::default(),
+            timer: None,
             lost_at: None,
         }
     }
 }
 
 impl Reconnecting {
-    /// What happens next; `None` when it is over: after [`close`](Self::close), after a loss that is not to be mended, or
-    /// after an error. Keep calling it: between the calls nothing happens.
+    /// Calls `prepare` before each attempt with the request as it was configured, and makes the request that it returns: for
+    /// tokens that expire, or another server. An error counts as a failed attempt.
+    ///
+    /// ```no_run
+    /// # async fn fresh_token() -> Result<String, wireloom::Error> { Ok(String::new()) }
+    /// # fn example(connector: wireloom::Connector, policy: wireloom::client::ReconnectPolicy) {
+    /// let socket = connector.reconnecting("wss://example.com/events", policy).prepare(|mut attempt| async move {
+    ///     let bearer = format!("Bearer {}", fresh_token().await?);
+    ///     attempt.connector = attempt.connector.header("Authorization", bearer);
+    ///     Ok(attempt)
+    /// });
+    /// # }
+    /// ```
+    pub fn prepare<F, Fut>(mut self, mut prepare: F) -> Self
+    where
+        F: FnMut(Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Attempt, Error>> + Send + 'static,
+    {
+        self.prepare = Some(Box::new(move |attempt| Box::pin(prepare(attempt))));
+        self
+    }
+
+    /// The next event; `None` after [`close`](Self::close), after a loss without another attempt, and after an error. Nothing
+    /// happens between the calls: keep calling it.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing, and no attempt is begun anew.
+    /// Dropping the future loses nothing, and no attempt starts again.
     ///
     /// # Errors
-    /// The connection cannot be opened, and the policy is not to try again.
+    /// The connection cannot be opened, and the policy does not try again.
     pub async fn next(&mut self) -> Result<Option<Step>, Error> {
+        std::future::poll_fn(|cx| self.poll_step(cx)).await
+    }
+
+    /// Polls for the next event; see [`next`](Self::next).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Step>, Error>> {
         loop {
             match &mut self.state {
                 State::Waiting(until) => {
-                    sleep_until(*until).await;
-                    let (connector, url) = (self.connector.clone(), self.url.clone());
-                    self.state = State::Connecting(Box::pin(async move { connector.open(&url).await }));
+                    let until = *until;
+                    ready!(poll_timer(&mut self.timer, until, cx));
+                    let attempt = self.attempt.clone();
+                    self.state = match &mut self.prepare {
+                        Some(prepare) => State::Preparing(prepare(attempt)),
+                        None => connecting(attempt),
+                    };
                 }
+                State::Preparing(preparing) => match ready!(preparing.as_mut().poll(cx)) {
+                    Ok(attempt) => self.state = connecting(attempt),
+                    Err(error) => return Poll::Ready(self.connected(Err(error)).map(Some)),
+                },
                 State::Connecting(connecting) => {
-                    let opened = connecting.as_mut().await;
-                    return self.connected(opened).map(Some);
+                    let opened = ready!(connecting.as_mut().poll(cx));
+                    return Poll::Ready(self.connected(opened).map(Some));
                 }
                 State::Open(open) => {
-                    let received = if open.ledger.is_in_doubt() {
-                        let ask_at = open.ledger.asked_at + self.policy.confirm_after;
-                        match timeout_at(ask_at, open.socket.recv_owned()).await {
-                            Ok(received) => received,
-                            Err(_) => {
-                                open.ask();
-                                continue;
-                            }
+                    let received = open.socket.halves().1.poll_recv_owned(cx);
+                    match received {
+                        Poll::Ready(Ok(Some(message))) => {
+                            open.received += 1;
+                            open.received_at = Instant::now();
+                            open.link.confirm(open.socket.halves().0);
+                            return Poll::Ready(Ok(Some(Step::Message(message))));
                         }
-                    } else if open.ledger.is_asking() {
-                        let deadline =
-                            open.ledger.asked_at.max(open.received_at) + self.policy.confirm_timeout;
-                        match timeout_at(deadline, open.socket.recv_owned()).await {
-                            Ok(received) => received,
-                            Err(_) => {
-                                open.learn();
-                                if open.ledger.is_asking() {
-                                    return Ok(self.lost(Some(Error::Timeout(Stage::Silence))));
-                                }
-                                continue;
-                            }
-                        }
-                    } else {
-                        open.socket.recv_owned().await
-                    };
-                    if let Ok(Some(message)) = received {
-                        open.received += 1;
-                        open.received_at = Instant::now();
-                        open.learn();
-                        return Ok(Some(Step::Message(message)));
+                        Poll::Ready(end) => return Poll::Ready(Ok(self.lost(end.err()))),
+                        Poll::Pending => {}
                     }
-                    return Ok(self.lost(received.err()));
+                    open.link.confirm(open.socket.halves().0);
+                    match open.next_check(&self.policy, cx.waker()) {
+                        None => {
+                            self.timer = None;
+                            return Poll::Pending;
+                        }
+                        Some(Check::Ping(at)) => {
+                            ready!(poll_timer(&mut self.timer, at, cx));
+                            if !open.link.try_ask() {
+                                return Poll::Pending;
+                            }
+                        }
+                        Some(Check::Lost(at)) => {
+                            ready!(poll_timer(&mut self.timer, at, cx));
+                            return Poll::Ready(Ok(self.lost(Some(Error::Timeout(Stage::Silence)))));
+                        }
+                    }
                 }
-                State::Over => return Ok(None),
+                State::Ended => return Poll::Ready(Ok(None)),
             }
         }
     }
@@ -227,9 +288,11 @@ impl Reconnecting {
                     headers: opened.headers,
                     gap: self.lost_at.map(|lost_at| now - lost_at),
                 };
+                let mut socket = opened.socket;
                 let ledger = Ledger::new(self.policy.keep_len_max, now);
-                let open =
-                    Open { socket: opened.socket, ledger, received: 0, received_at: now, opened_at: now };
+                let link = Link::new(socket.halves().0.clone(), ledger, self.policy.confirm_after);
+                self.links.set(Some(link.clone()));
+                let open = Open { socket, link, received: 0, received_at: now, opened_at: now };
                 self.state = State::Open(Box::new(open));
                 Ok(Step::Connected(connected))
             }
@@ -242,10 +305,11 @@ impl Reconnecting {
         }
     }
 
-    /// The connection has ended: nothing is to be told when this end has closed it and the peer agreed.
+    /// The connection has ended. `None` when this end has closed it and the peer has confirmed.
     fn lost(&mut self, error: Option<Error>) -> Option<Step> {
-        let State::Open(mut open) = std::mem::replace(&mut self.state, State::Over) else { return None };
-        open.learn();
+        self.links.set(None);
+        let State::Open(mut open) = std::mem::replace(&mut self.state, State::Ended) else { return None };
+        open.link.confirm(open.socket.halves().0);
         let end = open.socket.end();
         let trouble = match (error, end) {
             (None, Some(end)) if end.by == Initiator::Local && matches!(end.cause, Cause::Close { .. }) => {
@@ -256,70 +320,74 @@ impl Reconnecting {
         };
         let open_for = open.opened_at.elapsed();
         if open_for >= self.policy.stable_after {
-            self.failed = 0;
+            self.attempt.failed = 0;
         }
         self.lost_at = Some(Instant::now());
         let retry_in = self.wait(&trouble);
-        let (sent, unconfirmed) = (open.ledger.sent(), open.ledger.unconfirmed());
-        let (received, kept) = (open.received, open.ledger.into_kept());
-        Some(Step::Lost(Loss { trouble, sent, unconfirmed, kept, received, open_for, retry_in }))
+        let mut ledger = open.link.ledger();
+        let (sent, unconfirmed, kept) = (ledger.sent(), ledger.unconfirmed(), ledger.take_kept());
+        Some(Step::Lost(Loss {
+            trouble,
+            sent,
+            unconfirmed,
+            kept,
+            received: open.received,
+            open_for,
+            retry_in,
+        }))
     }
 
-    /// Waits for the next attempt, if there is to be one.
+    /// Waits for the next attempt, if the policy allows one.
     fn wait(&mut self, trouble: &Trouble) -> Option<Duration> {
         let mut chance = [0; 8];
         // Without randomness the delay is the longest.
         let chance = getrandom::getrandom(&mut chance).map_or(u64::MAX, |()| u64::from_ne_bytes(chance));
-        let delay = self.policy.delay(trouble, self.failed, chance);
-        self.failed = self.failed.saturating_add(1);
+        let delay = self.policy.delay(trouble, self.attempt.failed, chance);
+        self.attempt.failed = self.attempt.failed.saturating_add(1);
         #[cfg(feature = "tracing")]
-        tracing::debug!(?delay, failed = self.failed, "the WebSocket is not open");
+        tracing::debug!(?delay, failed = self.attempt.failed, "the WebSocket is not open");
         self.state = match delay {
             Some(delay) => State::Waiting(Instant::now() + delay),
-            None => State::Over,
+            None => State::Ended,
         };
         delay
     }
 
-    /// Whether it is open, as far as [`next`](Self::next) has noticed.
+    /// Whether it is open, according to the last [`next`](Self::next).
     pub fn is_connected(&self) -> bool {
         matches!(self.state, State::Open(_))
     }
 
-    /// Messages that were sent over the connection that there is, and are not known to have arrived.
+    /// Messages that were sent over the current connection and are not known to have arrived.
     pub fn unconfirmed(&mut self) -> u64 {
         let State::Open(open) = &mut self.state else { return 0 };
-        open.learn();
-        open.ledger.unconfirmed()
+        open.link.confirm(open.socket.halves().0);
+        open.link.ledger().unconfirmed()
     }
 
-    /// Sends a message over the connection that there is; see [`Sender::send`](crate::Sender::send). It is counted as lost with
-    /// that connection until a pong proves that it has arrived. Nothing is received while this waits for a slow peer, which
+    /// Sends a message over the current connection; see [`Sender::send`](crate::Sender::send). It counts as lost with that
+    /// connection until a pong proves that it has arrived. Nothing is received while this waits for a slow peer, which
     /// [`SlowPeer`](crate::SlowPeer) bounds.
     ///
     /// # Cancel safety
-    /// As there. A message whose sending was cancelled is counted as one that may have arrived.
+    /// As there. A message whose sending was cancelled counts as one that may have arrived.
     ///
     /// # Errors
     /// [`Error::Closed`] while there is no connection: nothing was sent. Other errors are those of the connection, whose loss
-    /// [`next`](Self::next) reports, this message among those in doubt.
+    /// [`next`](Self::next) reports, with this message among the unconfirmed ones.
     pub async fn send(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
         let State::Open(open) = &mut self.state else { return Err(Error::Closed) };
-        let message = message.into();
-        open.ledger.record(&message);
-        let sent = open.socket.send(message).await;
-        match &sent {
-            Ok(()) => {
-                open.learn();
-                if open.ledger.is_in_doubt() && open.ledger.asked_at.elapsed() >= self.policy.confirm_after {
-                    open.ask();
-                }
-            }
-            // It was not even queued.
-            Err(Error::Closed | Error::WebSocket(_)) => open.ledger.take_back(),
-            Err(_) => {}
-        }
-        sent
+        open.link.send(message.into()).await
+    }
+
+    /// A sender for other tasks; see [`ReconnectingSender`].
+    pub fn sender(&self) -> ReconnectingSender {
+        ReconnectingSender::new(self.links.clone())
+    }
+
+    /// A sender for other tasks, and this, which receives.
+    pub fn split(self) -> (ReconnectingSender, Self) {
+        (self.sender(), self)
     }
 
     /// Closes for good; see [`WebSocket::close`].
@@ -327,38 +395,72 @@ impl Reconnecting {
     /// # Errors
     /// As there.
     pub async fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Error> {
-        match std::mem::replace(&mut self.state, State::Over) {
+        self.links.set(None);
+        match std::mem::replace(&mut self.state, State::Ended) {
             State::Open(mut open) => open.socket.close(code, reason).await,
             _ => Ok(()),
         }
     }
 }
 
-impl Open {
-    /// Asks the peer what has arrived.
-    fn ask(&mut self) {
-        let (sender, _) = self.socket.halves();
-        let number = sender.pings_sent().wrapping_add(1);
-        {
-            let payload = number.to_be_bytes();
-            // Once it is polled the ping is queued; whoever receives writes it.
-            let mut asking = pin!(sender.ping(&payload));
-            let _ = asking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        }
-        self.ledger.ask(number, Instant::now());
-    }
+impl Stream for Reconnecting {
+    type Item = Result<Step, Error>;
 
-    /// Takes note of what the peer has answered.
-    fn learn(&mut self) {
-        self.ledger.answer(self.socket.halves().0.pings_answered());
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_step(cx).map(Result::transpose)
     }
+}
+
+/// The next deadline of an open connection.
+enum Check {
+    /// A ping asks the peer what has arrived.
+    Ping(Instant),
+    /// The ping has not been answered: the connection is lost.
+    Lost(Instant),
+}
+
+impl Open {
+    /// The next deadline. `waker` is woken when a [`ReconnectingSender`] changes it.
+    fn next_check(&self, policy: &ReconnectPolicy, waker: &Waker) -> Option<Check> {
+        let ledger = self.link.ledger_with_waker(waker);
+        if ledger.is_in_doubt() {
+            Some(Check::Ping(ledger.asked_at + policy.confirm_after))
+        } else if ledger.is_asking() {
+            Some(Check::Lost(ledger.asked_at.max(self.received_at) + policy.confirm_timeout))
+        } else {
+            None
+        }
+    }
+}
+
+fn connecting(Attempt { connector, url, .. }: Attempt) -> State {
+    State::Connecting(Box::pin(async move { connector.open(&url).await }))
+}
+
+/// Ready at `deadline`.
+fn poll_timer(timer: &mut Option<Pin<Box<Sleep>>>, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+    if deadline <= Instant::now() {
+        *timer = None;
+        return Poll::Ready(());
+    }
+    let sleep = timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+    if sleep.deadline() != deadline {
+        sleep.as_mut().reset(deadline);
+    }
+    ready!(sleep.as_mut().poll(cx));
+    *timer = None;
+    Poll::Ready(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl std::fmt::Debug for Reconnecting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reconnecting")
             .field("connected", &self.is_connected())
-            .field("failed", &self.failed)
+            .field("failed", &self.attempt.failed)
             .finish_non_exhaustive()
     }
 }

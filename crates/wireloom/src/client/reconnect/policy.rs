@@ -1,5 +1,7 @@
-//! When a lost connection is opened again, and when not.
+//! Whether and when a lost connection is opened again.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use wireloom_ws::{Cause, CloseCode, End};
@@ -7,34 +9,44 @@ use wireloom_ws::{Cause, CloseCode, End};
 use crate::client::ProxyError;
 use crate::error::Error;
 
-/// However long a server asks to be left alone, this is the longest that it is.
+/// The longest `Retry-After` that is obeyed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
-/// Choices for [`Reconnecting`](super::Reconnecting). Every field says its reason beside its default.
+/// The configuration of [`Reconnecting`](super::Reconnecting). Each field documents the reason for its default.
+///
+/// ```
+/// use std::time::Duration;
+/// use wireloom::client::{ReconnectPolicy, Retry};
+///
+/// let policy = ReconnectPolicy {
+///     delay_max: Duration::from_secs(5),
+///     retry: Retry::when(|trouble| trouble.is_passing()),
+///     ..ReconnectPolicy::default()
+/// };
+/// ```
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct ReconnectPolicy {
     /// The bound on the first delay; each further one is twice the last. 1 s.
     pub delay_first: Duration,
     /// The bound on all delays. 30 s.
     ///
-    /// A delay is drawn evenly from nothing to its bound, so that many clients that lost one server do not come back
-    /// together (RFC 6455 §7.2.3).
+    /// A delay is drawn evenly from zero to its bound, so that many clients of a server that failed do not reconnect at once
+    /// (RFC 6455 §7.2.3).
     pub delay_max: Duration,
     /// Attempts in a row, until a connection has been stable. Not limited by default.
     pub attempts_max: Option<u32>,
-    /// A connection that was open for so long makes delays begin anew, and attempts be counted anew. 60 s: one that is cut
-    /// before that is no better than one that was refused.
+    /// A connection that was open for this time resets delays and the number of attempts. 60 s: one that is cut before that is no
+    /// better than one that was refused.
     pub stable_after: Duration,
-    /// How long after sending the peer is pinged, to learn what has arrived. 1 s.
+    /// After this time from sending the peer is pinged, to learn which messages have arrived. 1 s.
     pub confirm_after: Duration,
     /// The connection is lost when that ping has not been answered, and no message has arrived, for this long. 30 s: longer than
     /// the pauses of a mobile network.
     pub confirm_timeout: Duration,
-    /// So many bytes of messages that may have been lost are kept, to be handed back: the newest. None by default.
+    /// Bytes of messages that may have been lost to keep and return: the newest. 0 by default.
     pub keep_len_max: usize,
     /// Whether to try again. [`Trouble::is_passing`] by default.
-    pub retry: fn(&Trouble) -> bool,
+    pub retry: Retry,
 }
 
 impl Default for ReconnectPolicy {
@@ -47,15 +59,15 @@ impl Default for ReconnectPolicy {
             confirm_after: Duration::from_secs(1),
             confirm_timeout: Duration::from_secs(30),
             keep_len_max: 0,
-            retry: Trouble::is_passing,
+            retry: Retry::default(),
         }
     }
 }
 
 impl ReconnectPolicy {
-    /// How long to wait before the attempt that follows so many failed ones, or that there is none. `chance` is drawn evenly.
+    /// The delay before the attempt after `failed` failed ones; `None` when there is none. `chance` is drawn evenly.
     pub(super) fn delay(&self, trouble: &Trouble, failed: u32, chance: u64) -> Option<Duration> {
-        if self.attempts_max.is_some_and(|max| failed >= max) || !(self.retry)(trouble) {
+        if self.attempts_max.is_some_and(|max| failed >= max) || !(self.retry.0)(trouble) {
             return None;
         }
         let bound = self.delay_first.saturating_mul(1 << failed.min(31)).min(self.delay_max);
@@ -66,26 +78,50 @@ impl ReconnectPolicy {
     }
 }
 
+/// Decides whether to try again: any `Fn(&Trouble) -> bool`.
+#[derive(Clone)]
+pub struct Retry(Arc<dyn Fn(&Trouble) -> bool + Send + Sync>);
+
+impl Retry {
+    /// Tries again when `retry` returns true.
+    pub fn when(retry: impl Fn(&Trouble) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(retry))
+    }
+}
+
+impl Default for Retry {
+    /// [`Trouble::is_passing`].
+    fn default() -> Self {
+        Self::when(Trouble::is_passing)
+    }
+}
+
+impl fmt::Debug for Retry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Retry")
+    }
+}
+
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Trouble {
     /// It could not be opened.
     NotOpened(Error),
-    /// It was closed with a closing handshake, or by this end because the peer broke a rule: the end says with which code.
+    /// It was closed with a closing handshake, or by this end because the peer broke a rule; the end has the code.
     Closed(End),
-    /// It was cut, or fell silent.
+    /// It was cut, or the peer was silent.
     Failed(Error),
 }
 
 impl Trouble {
     /// Whether trying again may help.
     ///
-    /// It does where nobody said anything: hosts that cannot be found or reached, timeouts, cuts; where the server said that
-    /// it passes: 408, 425, 429, 500, 502, 503 and 504 instead of a WebSocket, and the close codes 1001 (going away), 1005
-    /// (none), 1011 (internal error), 1012 (restart), 1013 (try again later) and 1014 (bad gateway). It does not after 1000, after an end of which the
-    /// peer says that this one is to blame (1002, 1003, 1007 to 1010) or this one that the peer is, and after codes that only
-    /// the application understands (3000 to 4999); nor when TLS, credentials or URL are not accepted.
+    /// It may without an answer: hosts that cannot be found or reached, timeouts, cuts. It may after answers for temporary
+    /// failures: the statuses 408, 425, 429, 500, 502, 503 and 504 instead of a WebSocket, and the close codes 1001 (going away),
+    /// 1005 (none), 1011 (internal error), 1012 (restart), 1013 (try again later) and 1014 (bad gateway). It does not help after
+    /// 1000, after protocol errors of either end (1002, 1003, 1007 to 1010), after codes of the application (3000 to 4999), nor
+    /// when TLS, credentials or the URL are not accepted.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::NotOpened(error) => match error {
@@ -165,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn gives_up_after_so_many_attempts() {
+    fn stops_after_the_last_attempt() {
         let policy = ReconnectPolicy { attempts_max: Some(3), ..ReconnectPolicy::default() };
         let tries = |failed| policy.delay(&Trouble::Failed(Error::Cut), failed, 0).is_some();
         assert_eq!([0, 2, 3, 4].map(tries), [true, true, false, false]);
     }
 
     #[test]
-    fn tells_what_passes_from_what_does_not() {
+    fn passing_troubles_are_retried() {
         for code in [1001, 1011, 1012, 1013, 1014] {
             assert!(closed(code).is_passing(), "{code}");
         }
@@ -203,7 +239,7 @@ mod tests {
 
     // RFC 9110 §10.2.3.
     #[test]
-    fn waits_as_long_as_the_server_asks_within_reason() {
+    fn obeys_retry_after_up_to_a_bound() {
         let after = |value: &str| {
             let response = Response::refusal(503).unwrap().with_header("Retry-After", value).unwrap();
             ReconnectPolicy::default().delay(&refused(response), 0, 0).unwrap()

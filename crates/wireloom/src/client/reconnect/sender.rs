@@ -1,0 +1,181 @@
+//! Sending over whichever connection is open, from any task.
+
+use std::ops::{Deref, DerefMut};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::ledger::Ledger;
+use super::lock;
+use crate::error::Error;
+use crate::websocket::{Payload, Sender};
+
+/// Sends over the current connection of a [`Reconnecting`](super::Reconnecting) WebSocket, from any task. Clones send one message
+/// after the other.
+///
+/// ```no_run
+/// # async fn example(socket: wireloom::client::Reconnecting) -> Result<(), wireloom::Error> {
+/// let (mut sender, mut socket) = socket.split();
+/// tokio::spawn(async move {
+///     // `Error::Closed` while there is no connection.
+///     while sender.send("tick").await.is_ok() {
+///         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+///     }
+/// });
+/// while let Some(step) = socket.next().await? {
+///     println!("{step:?}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ReconnectingSender {
+    links: Links,
+}
+
+impl ReconnectingSender {
+    pub(super) fn new(links: Links) -> Self {
+        Self { links }
+    }
+
+    /// Sends a message over the current connection; see [`Reconnecting::send`](super::Reconnecting::send).
+    ///
+    /// # Cancel safety
+    /// As there.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn send(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
+        let link = self.links.get().ok_or(Error::Closed)?;
+        link.send(message.into()).await
+    }
+
+    /// Whether there is a connection.
+    pub fn is_connected(&self) -> bool {
+        self.links.get().is_some()
+    }
+}
+
+/// The current connection, for all senders.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Links(Arc<Mutex<Option<Arc<Link>>>>);
+
+impl Links {
+    pub(super) fn set(&self, link: Option<Arc<Link>>) {
+        *lock(&self.0) = link;
+    }
+
+    fn get(&self) -> Option<Arc<Link>> {
+        lock(&self.0).clone()
+    }
+}
+
+/// One connection, and the messages that were sent over it.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// Held while a message is recorded and queued: a ping confirms the messages that were recorded before it.
+    sender: tokio::sync::Mutex<Sender>,
+    confirm_after: Duration,
+    sent: Mutex<Sent>,
+}
+
+#[derive(Debug)]
+struct Sent {
+    ledger: Ledger,
+    /// The task that waits for the next confirmation.
+    waker: Option<Waker>,
+}
+
+impl Link {
+    pub(super) fn new(sender: Sender, ledger: Ledger, confirm_after: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            sender: tokio::sync::Mutex::new(sender),
+            confirm_after,
+            sent: Mutex::new(Sent { ledger, waker: None }),
+        })
+    }
+
+    /// The messages that were sent.
+    pub(super) fn ledger(&self) -> impl DerefMut<Target = Ledger> {
+        LedgerGuard(lock(&self.sent))
+    }
+
+    /// As [`ledger`](Self::ledger); `waker` is woken when another message is sent.
+    pub(super) fn ledger_with_waker(&self, waker: &Waker) -> impl Deref<Target = Ledger> {
+        let mut sent = lock(&self.sent);
+        match &mut sent.waker {
+            Some(own) => own.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        LedgerGuard(sent)
+    }
+
+    /// Sends a message, after those that are being sent.
+    pub(super) async fn send(&self, message: Payload<'_>) -> Result<(), Error> {
+        let mut sender = self.sender.lock().await;
+        self.ledger().record(&message);
+        let sent = sender.send(message).await;
+        match &sent {
+            Ok(()) => {
+                self.confirm(&sender);
+                let asks = {
+                    let ledger = self.ledger();
+                    ledger.is_in_doubt() && ledger.asked_at.elapsed() >= self.confirm_after
+                };
+                if asks {
+                    self.ask(&mut sender);
+                }
+            }
+            // It was not queued.
+            Err(Error::Closed | Error::WebSocket(_)) => self.ledger().take_back(),
+            Err(_) => {}
+        }
+        drop(sender);
+        if let Some(waker) = lock(&self.sent).waker.take() {
+            waker.wake();
+        }
+        sent
+    }
+
+    /// Asks the peer by a ping which messages have arrived. False while a message is being sent: then its sender asks, or wakes the
+    /// task of [`ledger_with_waker`](Self::ledger_with_waker).
+    pub(super) fn try_ask(&self) -> bool {
+        self.sender.try_lock().map(|mut sender| self.ask(&mut sender)).is_ok()
+    }
+
+    fn ask(&self, sender: &mut Sender) {
+        // Keepalive may send a ping in between: then the pong of this one has a higher number, which confirms as well.
+        let number = sender.pings_sent().wrapping_add(1);
+        {
+            let payload = number.to_be_bytes();
+            // The first poll queues the ping; the receiver writes it.
+            let mut asking = pin!(sender.ping(&payload));
+            let _ = asking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        }
+        self.ledger().ask(number, Instant::now());
+    }
+
+    /// Notes the pongs of the peer.
+    pub(super) fn confirm(&self, sender: &Sender) {
+        self.ledger().answer(sender.pings_answered());
+    }
+}
+
+struct LedgerGuard<'a>(MutexGuard<'a, Sent>);
+
+impl Deref for LedgerGuard<'_> {
+    type Target = Ledger;
+
+    fn deref(&self) -> &Ledger {
+        &self.0.ledger
+    }
+}
+
+impl DerefMut for LedgerGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Ledger {
+        &mut self.0.ledger
+    }
+}

@@ -1,0 +1,107 @@
+//! The transport of a WebSocket: taken out of it, dropped with it, and dropped with the thread.
+
+#![allow(clippy::unwrap_used)]
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::net::TcpStream;
+use wireloom::wireloom_ws::handshake::Negotiated;
+use wireloom::{
+    CloseCode, DeflateConfig, Error, Request, Server, WebSocket, WebSocketConfig, wireloom_ws::Role,
+};
+
+fn open(transport: impl wireloom::Transport, role: Role, arrived: &[u8]) -> WebSocket {
+    let config = WebSocketConfig::default();
+    WebSocket::from_transport(transport, role, Negotiated::default(), None, config, arrived)
+}
+
+#[tokio::test]
+async fn a_transport_is_taken_out_with_the_bytes_read_ahead() {
+    let (mut peer, transport) = tokio::io::duplex(1 << 10);
+    let mut socket = open(transport, Role::Server, b"\x81\x82\0\0\0\0hi\x81\x82\0");
+    let mut clone = socket.halves().0.clone();
+    assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("hi"));
+    let (transport, read_ahead) = socket.into_inner();
+    assert_eq!(read_ahead, b"\x81\x82\0");
+    assert_eq!(clone.send("late").await, Err(Error::Closed));
+    let mut transport = (transport as Box<dyn Any>).downcast::<DuplexStream>().unwrap();
+    transport.write_all(b"plain").await.unwrap();
+    drop(transport);
+    let mut bytes = Vec::new();
+    peer.read_to_end(&mut bytes).await.unwrap();
+    // No Close frame: nothing is sent for this.
+    assert_eq!(bytes, b"plain");
+}
+
+// The peer has sent what the server does not read: closing the socket at once would reset it.
+#[tokio::test]
+async fn a_websocket_dropped_outside_of_its_handler_is_not_reset() {
+    let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel();
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(move |request: Request| {
+        let passed = passed.clone();
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(async move |socket| {
+                    let _ = passed.send(socket);
+                    std::future::pending::<()>().await;
+                }),
+                Err(refusal) => refusal,
+            }
+        }
+    }));
+    let client = wireloom::connect(&format!("ws://{address}/")).await.unwrap();
+    let socket = sockets.recv().await.unwrap();
+    let mut client = (client.into_inner().0 as Box<dyn Any>).downcast::<TcpStream>().unwrap();
+    client.write_all(&[0; 100_000]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    drop(socket);
+    // More arrives after the Close frame.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    client.write_all(&[0; 100_000]).await.unwrap();
+    let mut bytes = Vec::new();
+    client.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(bytes, [0x88, 2, 0x03, 0xe9]);
+}
+
+thread_local! {
+    static KEPT: RefCell<Vec<WebSocket>> = const { RefCell::new(Vec::new()) };
+}
+
+// Thread-locals are destroyed in the reverse order of their first use: the buffers and codecs of the thread before these.
+#[test]
+fn a_websocket_may_be_dropped_while_its_thread_ends() {
+    let thread = std::thread::spawn(|| {
+        KEPT.with(|kept| assert!(kept.borrow().is_empty()));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let peer = runtime.block_on(async {
+            let (mut peer, transport) = tokio::io::duplex(1 << 20);
+            let deflate = DeflateConfig::default();
+            let mut negotiated = Negotiated::default();
+            negotiated.deflate = Some(Default::default());
+            let config = WebSocketConfig::default();
+            let mut socket =
+                WebSocket::from_transport(transport, Role::Server, negotiated, Some(&deflate), config, &[]);
+            socket.send("compressed ".repeat(100)).await.unwrap();
+            // A message that does not end, in a buffer of the thread.
+            peer.write_all(b"\x01\x82\0\0\0\0hi").await.unwrap();
+            let receiving = tokio::time::timeout(Duration::from_millis(20), socket.recv()).await;
+            assert!(receiving.is_err());
+            socket.feed("queued").await.unwrap();
+            socket.close_on_drop(CloseCode::new(4000));
+            KEPT.with(|kept| kept.borrow_mut().push(socket));
+            peer
+        });
+        drop(runtime);
+        peer
+    });
+    let mut peer = thread.join().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut bytes = Vec::new();
+    runtime.block_on(peer.read_to_end(&mut bytes)).unwrap();
+    assert!(bytes.ends_with(&[0x88, 2, 0x0f, 0xa0]), "{bytes:?}");
+}
