@@ -15,7 +15,7 @@ use crate::{Limits, Role, Settings};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// What this end announces in its first SETTINGS.
+    /// The first SETTINGS of this end.
     pub settings: Settings,
     /// The bounds on what the peer can make this end hold or do.
     pub limits: Limits,

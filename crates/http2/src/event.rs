@@ -19,7 +19,7 @@ pub enum Event<'a> {
     Request {
         /// Its stream.
         stream: StreamKey,
-        /// What the method makes of the exchange.
+        /// The kind of exchange, by its method.
         kind: RequestKind,
         /// Its fields, pseudo-fields first.
         fields: &'a FieldList,
@@ -96,7 +96,7 @@ pub enum Event<'a> {
     SettingsAcknowledged,
     /// A PING was answered.
     Pong {
-        /// What was sent with it.
+        /// Opaque data that was sent with it.
         payload: [u8; 8],
         /// From sending to the answer.
         round_trip: Duration,
@@ -120,14 +120,14 @@ pub enum Event<'a> {
     },
     /// Where else an origin is served (RFC 7838 §4).
     AltSvc {
-        /// The stream whose origin is meant, 0 where `origin` says it.
+        /// The stream whose origin is meant, 0 where `origin` names it.
         stream_id: StreamId,
         /// The origin, or empty.
         origin: &'a [u8],
-        /// What the `Alt-Svc` field would say.
+        /// The value, as in the `Alt-Svc` field.
         value: &'a [u8],
     },
-    /// Which origins the server says the connection serves (RFC 8336).
+    /// The origins that the connection serves (RFC 8336).
     Origin(Origin<'a>),
 }
 

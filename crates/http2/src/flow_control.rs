@@ -163,6 +163,44 @@ mod tests {
     }
 
     #[test]
+    fn a_window_that_a_third_of_fills_a_round_trip_doubles() {
+        let ms = Duration::from_millis;
+        for (received, expected) in [(332, 1_000), (333, 1_000), (334, 2_000), (900, 2_000), (1_100, 2_200)] {
+            let mut growth = Growth::new(1_000, 10_000);
+            assert!(growth.start_probe(ms(0)) && !growth.start_probe(ms(0)));
+            growth.received(received);
+            assert_eq!(growth.finish_probe(ms(7)), Some(ms(7)));
+            assert_eq!(growth.target(), expected, "{received}");
+            assert_eq!(growth.finish_probe(ms(8)), None);
+        }
+        let mut growth = Growth::new(1_000, 1_500);
+        assert!(growth.start_probe(ms(0)));
+        growth.received(1_000);
+        growth.finish_probe(ms(1));
+        assert_eq!(growth.target(), 1_500);
+        // Nothing is left to find out.
+        assert!(!growth.start_probe(ms(1_000)));
+    }
+
+    #[test]
+    fn probes_that_find_nothing_pause_twice_as_long_each() {
+        let ms = Duration::from_millis;
+        let (mut growth, mut now) = (Growth::new(1_000, 10_000), ms(0));
+        for pause in [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 25_600] {
+            assert!(growth.start_probe(now));
+            now += ms(100);
+            growth.finish_probe(now);
+            assert!(!growth.start_probe(now + ms(pause - 1)), "{pause}");
+            now += ms(pause);
+        }
+        // Not shorter than 50 ms, however short the path.
+        let mut growth = Growth::new(1_000, 10_000);
+        assert!(growth.start_probe(ms(0)));
+        growth.finish_probe(ms(1));
+        assert!(!growth.start_probe(ms(50)) && growth.start_probe(ms(51)));
+    }
+
+    #[test]
     fn windows_equal_wide_arithmetic_over_random_operations() {
         rounds(4, random_grants);
     }

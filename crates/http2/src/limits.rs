@@ -38,7 +38,7 @@ pub struct Limits {
     /// Fields in one list. The size alone would allow 2,000 of the smallest ones, each with a cost of its own
     /// (CVE-2019-9516).
     pub fields_max: usize,
-    /// Streams that this side reset and remembers, so that frames already on their way are told from errors. Beyond
+    /// Streams that this side reset and remembers, so that frames in flight are not taken for errors. Beyond
     /// it the oldest are forgotten. A client that cancels a thousand downloads at once is honest, and their DATA still
     /// come.
     pub resets_remembered_max: usize,

@@ -21,7 +21,7 @@ impl Priority {
     /// The least urgent.
     pub const URGENCY_MAX: u8 = 7;
 
-    /// What a response has that nothing was said about (RFC 9218 §4.1, §4.2).
+    /// The priority of a response without a signal (RFC 9218 §4.1, §4.2).
     pub const DEFAULT: Self = Self { urgency: 3, incremental: false };
 
     /// How responses are served to a client that sends no priority signal at all: in turns. Such a client is not likely

@@ -160,7 +160,7 @@ impl RateLimit {
     /// Counts one frame. `now` does not run backwards.
     ///
     /// # Errors
-    /// The bucket is empty: the peer is to be told to calm down.
+    /// The bucket is empty: the connection ends with ENHANCE_YOUR_CALM.
     #[inline]
     pub fn charge(&mut self, charge: Charge, limits: &Limits, now: Duration) -> Result<(), Exceeded> {
         let within = self.buckets[charge as usize].charge(charge.rate(limits), nanos(now));
@@ -183,7 +183,7 @@ impl RateLimit {
 
 #[inline]
 fn nanos(now: Duration) -> u64 {
-    // 584 years; after them time stands still, and no bucket refills.
+    // 584 years; after them no bucket refills.
     now.as_secs().saturating_mul(u64::from(NANOS_PER_SECOND)).saturating_add(u64::from(now.subsec_nanos()))
 }
 
@@ -253,7 +253,7 @@ mod tests {
             rates.charge(Charge::WindowUpdate, &limits, now).unwrap();
             rates.charge(Charge::WindowUpdate, &limits, now).unwrap();
         }
-        // What was earned does not pile up beyond the burst, of which the last two are still in use.
+        // Credit does not pile up beyond the burst, of which the last two are still in use.
         let taken = (0..100).take_while(|_| rates.charge(Charge::WindowUpdate, &limits, now).is_ok()).count();
         assert_eq!(taken, 8);
     }

@@ -53,13 +53,13 @@ pub struct Settings {
     pub header_table_size: u32,
     /// Whether push is taken; means something from a client alone.
     pub enable_push: bool,
-    /// How many streams the other end may have open; `u32::MAX` stands for no bound, and is not sent.
+    /// The number of streams that the other end may have open; `u32::MAX` means no bound, and is not sent.
     pub max_concurrent_streams: u32,
     /// The window that streams begin with, in bytes: `<= WINDOW_SIZE_MAX`.
     pub initial_window_size: u32,
     /// The longest payload of a frame that is taken, in bytes: `FRAME_LEN_MIN..=FrameHeader::LEN_MAX`.
     pub max_frame_size: u32,
-    /// The largest field list that is taken, in bytes as RFC 9113 §6.5.2 counts them; `u32::MAX` stands for no bound,
+    /// The largest field list that is taken, in bytes as RFC 9113 §6.5.2 counts them; `u32::MAX` means no bound,
     /// and is not sent.
     pub max_header_list_size: u32,
     /// Whether extended CONNECT is taken (RFC 8441); means something from a server alone.
@@ -71,7 +71,7 @@ pub struct Settings {
 /// What a SETTINGS frame asks of the rest of the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// The smallest SETTINGS_HEADER_TABLE_SIZE that the frame named, if it named one: an encoder must say so when a
+    /// The smallest SETTINGS_HEADER_TABLE_SIZE that the frame named, if it named one: an encoder must signal it when a
     /// table shrank in between, even if it may be large again (RFC 7541 §4.2).
     pub header_table_size_min: Option<u32>,
     /// By how much the windows of the streams change (RFC 9113 §6.9.2), in bytes.
@@ -79,7 +79,7 @@ pub struct Changes {
 }
 
 impl Settings {
-    /// What counts before any SETTINGS came (RFC 9113 §6.5.2).
+    /// The values before any SETTINGS (RFC 9113 §6.5.2).
     pub const INITIAL: Self = Self {
         header_table_size: 4_096,
         enable_push: true,
@@ -253,7 +253,7 @@ mod tests {
         ];
         for (id, value, from, wanted) in cases {
             let result = apply(&mut Settings::INITIAL.clone(), &[(id, value)], from, true);
-            let got = result.err().map(|violation| (violation, violation.verdict().0));
+            let got = result.err().map(|violation| (violation, violation.answer().0));
             assert_eq!(got, wanted, "{id:#x} = {value}");
         }
     }
@@ -265,7 +265,7 @@ mod tests {
         let entries = [(1, 9_000), (1, 100), (1, 5_000), (4, 1_000_000), (4, 10), (9, 1)];
         let changes = apply(&mut settings, &entries, Role::Client, true).unwrap();
         assert_eq!(settings.header_table_size, 5_000);
-        // RFC 7541 §4.2: the smallest size in between has to be told.
+        // RFC 7541 §4.2: the smallest size in between has to be signalled.
         assert_eq!(changes.header_table_size_min, Some(100));
         assert_eq!(changes.initial_window_delta, 10 - 65_535);
         assert!(settings.no_rfc7540_priorities);

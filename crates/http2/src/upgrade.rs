@@ -120,7 +120,7 @@ mod tests {
             let result = apply_http2_settings(bad, &limits, &mut Settings::INITIAL.clone());
             assert_eq!(result, Err(Violation::UpgradeSettingsInvalid), "{}", bad.escape_ascii());
         }
-        // RFC 9113 §6.5.2: values are judged as in a frame.
+        // RFC 9113 §6.5.2: values are checked as in a frame.
         let mut frame = Vec::new();
         SettingsFrame::encode([Setting { id: 5, value: 1 }], &mut frame);
         let value = BASE64.encode(&frame[FrameHeader::LEN..]);

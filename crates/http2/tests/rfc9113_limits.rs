@@ -39,6 +39,24 @@ fn pings() {
 }
 
 #[test]
+fn empty_frames_on_a_stream_that_was_reset_here() {
+    // Frames in flight are ignored (RFC 9113 §5.4.2), and a flood of empty ones is a flood all the same.
+    let case = |frame: &Frame, count: u32| {
+        let mut steps = vec![Send(Frame::post(3)), Step::Reset(3)];
+        steps.extend((0..count).map(|_| Send(frame.clone())));
+        Case::new("CVE-2019-9518", steps).whole().stream_error(3, code::CANCEL)
+    };
+    let bound = LIMITS.empty_frames.burst();
+    let empty = Frame::data(3, "");
+    client_sends(vec![
+        case(&empty, bound),
+        case(&empty, bound + 1).connection_error(code::ENHANCE_YOUR_CALM),
+        case(&Frame::data(3, "d"), bound + 1),
+        case(&empty.clone().end_stream(), bound + 1),
+    ]);
+}
+
+#[test]
 fn settings() {
     // The preface is one of them.
     client_sends(flood("CVE-2019-9515", LIMITS.settings.burst() - 1, |_| vec![Frame::settings(&[])]));

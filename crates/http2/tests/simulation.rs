@@ -242,9 +242,15 @@ impl End {
 
     /// Writes into the pipe. Returns whether bytes moved.
     fn write(&mut self, pipe: &mut Pipe, rng: &mut Rng, is_last: bool) -> bool {
+        let wants_write = self.core.wants_write();
         let mut slices: [&[u8]; 4] = [&[]; 4];
         let filled = self.core.poll_transmit(&mut slices);
         let len: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
+        assert!(wants_write || len == 0, "{:?}: {len} bytes unannounced", self.role);
+        if len == 0 {
+            assert!(!self.core.wants_write(), "{:?}: nothing to write", self.role);
+            return false;
+        }
         let mut room = len.min(pipe.capacity - pipe.bytes.len());
         room = if is_last { room } else { rng.usize(0..=room) };
         let mut left = room;

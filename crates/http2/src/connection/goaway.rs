@@ -69,6 +69,7 @@ impl Connection {
 
     pub(super) fn end(&mut self, ended: Ended) {
         self.closing.ended.get_or_insert(ended);
+        self.reader.free();
     }
 
     pub(super) fn check_alive(&self) -> Result<(), Misuse> {

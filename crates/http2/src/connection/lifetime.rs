@@ -201,7 +201,7 @@ impl Connection {
         }
         for stream in self.streams.stalled(now, limits.stall_timeout) {
             // CVE-2019-9517: one window kept shut costs its stream, not the others.
-            let (code, _) = Exceeded::Stalled.verdict();
+            let (code, _) = Exceeded::Stalled.answer();
             let scope = Scope::Stream(stream.stream_id());
             let error = Error::Limit { exceeded: Exceeded::Stalled, scope };
             self.reset(stream, code)?;

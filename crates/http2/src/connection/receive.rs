@@ -104,6 +104,12 @@ impl Reader {
         self.partial.len() + self.block.len()
     }
 
+    /// Frees bytes that will never be complete: the connection has ended.
+    pub(super) fn free(&mut self) {
+        self.partial = Vec::new();
+        self.block = Vec::new();
+    }
+
     pub(super) fn shrink(&mut self) {
         self.partial.shrink_to_fit();
         self.block.shrink_to_fit();

@@ -60,7 +60,7 @@ codes! {
 }
 
 impl ErrorCode {
-    /// The code as it stands on the wire.
+    /// The code as on the wire.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0

@@ -16,13 +16,13 @@ macro_rules! exceeded {
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
             /// How it is answered: the error code, and what ends.
-            pub const fn verdict(self) -> (ErrorCode, Reach) {
+            pub const fn answer(self) -> (ErrorCode, Reach) {
                 match self {
                     $(Self::$name => (ErrorCode::$code, Reach::$reach),)*
                 }
             }
 
-            /// What was too much, in words for the debug data of GOAWAY and for logs.
+            /// A description, for the debug data of GOAWAY and for logs.
             pub const fn reason(self) -> &'static str {
                 match self {
                     $(Self::$name => $reason,)*
@@ -66,7 +66,7 @@ exceeded! {
     Fields => ENHANCE_YOUR_CALM, Stream, "field list is too large";
     /// Interim responses before the final one.
     InterimResponses => ENHANCE_YOUR_CALM, Connection, "too many interim responses";
-    /// Streams beyond the limit that the peer may not have heard of yet (RFC 9113 §5.1.2).
+    /// Streams beyond the limit that the peer may not know yet (RFC 9113 §5.1.2).
     ConcurrentStreams => REFUSED_STREAM, Stream, "too many concurrent streams";
     /// A request that came while the connection took all the memory that it may.
     Memory => REFUSED_STREAM, Stream, "connection takes too much memory";

@@ -40,14 +40,14 @@ pub enum Error {
     Peer {
         /// Which rule.
         violation: Violation,
-        /// What ends.
+        /// The stream or the connection ends.
         scope: Scope,
     },
     /// The peer went beyond a limit of this side.
     Limit {
         /// Which limit.
         exceeded: Exceeded,
-        /// What ends.
+        /// The stream or the connection ends.
         scope: Scope,
     },
     /// The caller asked for what cannot be; nothing has changed and nothing was sent.
@@ -58,13 +58,13 @@ impl Error {
     /// The error for a broken rule, in a frame of this stream (or of stream 0).
     #[cold]
     pub const fn peer(violation: Violation, stream_id: StreamId) -> Self {
-        Self::Peer { violation, scope: Scope::of(violation.verdict().1, stream_id) }
+        Self::Peer { violation, scope: Scope::of(violation.answer().1, stream_id) }
     }
 
     /// The error for a limit that a frame of this stream (or of stream 0) went beyond.
     #[cold]
     pub const fn limit(exceeded: Exceeded, stream_id: StreamId) -> Self {
-        Self::Limit { exceeded, scope: Scope::of(exceeded.verdict().1, stream_id) }
+        Self::Limit { exceeded, scope: Scope::of(exceeded.answer().1, stream_id) }
     }
 
     /// The same error, made to end the connection: RFC 9113 §5.4.1 allows that for every stream error, and where
@@ -78,16 +78,16 @@ impl Error {
         }
     }
 
-    /// The error code that the peer is told; `None` for the caller's own mistakes, which the peer never hears of.
+    /// The error code that is sent to the peer; `None` for the caller's own mistakes, which are not sent.
     pub const fn code(self) -> Option<ErrorCode> {
         match self {
-            Self::Peer { violation, .. } => Some(violation.verdict().0),
-            Self::Limit { exceeded, .. } => Some(exceeded.verdict().0),
+            Self::Peer { violation, .. } => Some(violation.answer().0),
+            Self::Limit { exceeded, .. } => Some(exceeded.answer().0),
             Self::Misuse(_) => None,
         }
     }
 
-    /// What ends; `None` for the caller's own mistakes.
+    /// Whether the stream or the connection ends; `None` for the caller's own mistakes.
     pub const fn scope(self) -> Option<Scope> {
         match self {
             Self::Peer { scope, .. } | Self::Limit { scope, .. } => Some(scope),
@@ -95,7 +95,7 @@ impl Error {
         }
     }
 
-    /// What is wrong, in words: the debug data of GOAWAY (RFC 9113 §6.8).
+    /// A description: the debug data of GOAWAY (RFC 9113 §6.8).
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Peer { violation, .. } => violation.reason(),
@@ -152,7 +152,7 @@ macro_rules! misuses {
         }
 
         impl Misuse {
-            /// What is wrong with the call, in words.
+            /// A description.
             pub const fn reason(self) -> &'static str {
                 match self {
                     $(Self::$name => $reason,)*
@@ -241,7 +241,7 @@ mod tests {
         // RFC 9113 §8.1.1: a malformed message MUST be treated as a stream error of type PROTOCOL_ERROR.
         let first = Violation::ALL.iter().position(|&v| v == Violation::FieldNameEmpty).unwrap();
         for violation in &Violation::ALL[first..] {
-            assert_eq!(violation.verdict(), (ErrorCode::PROTOCOL_ERROR, Reach::Stream), "{violation:?}");
+            assert_eq!(violation.answer(), (ErrorCode::PROTOCOL_ERROR, Reach::Stream), "{violation:?}");
         }
     }
 
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn misuse_is_never_told_to_the_peer() {
+    fn misuse_is_not_sent_to_the_peer() {
         let error = Error::from(Misuse::SendAfterEnd);
         assert_eq!((error.code(), error.scope()), (None, None));
         assert_eq!(error.to_string(), "stream is ended on this side");

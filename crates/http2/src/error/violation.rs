@@ -1,11 +1,11 @@
 //! Every rule that a peer can break, each with the answer that its RFC demands.
 //!
-//! One table says it all: the rule, the error code, whether the stream or the connection ends, and the words that
-//! GOAWAY takes along. Nothing else in the crate decides that.
+//! One table has the rule, the error code, whether the stream or the connection ends, and the debug data of GOAWAY. Nothing
+//! else in the crate decides that.
 
 use super::ErrorCode;
 
-/// What ends when a rule is broken.
+/// The scope of an error: the stream or the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// The stream that the frame belongs to; the connection and its other streams live on. Where the frame belongs
@@ -29,13 +29,13 @@ macro_rules! violations {
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
             /// The answer that the RFC demands: the error code, and what ends.
-            pub const fn verdict(self) -> (ErrorCode, Reach) {
+            pub const fn answer(self) -> (ErrorCode, Reach) {
                 match self {
                     $(Self::$name => (ErrorCode::$code, Reach::$reach),)*
                 }
             }
 
-            /// What is wrong, in words for the debug data of GOAWAY and for logs.
+            /// A description, for the debug data of GOAWAY and for logs.
             pub const fn reason(self) -> &'static str {
                 match self {
                     $(Self::$name => $reason,)*

@@ -151,7 +151,7 @@ impl FieldList {
 
     /// Appends a copy of a field. Its characters are not checked: see [`Field::check`].
     ///
-    /// A list holds at most 4 GiB; what would pass that is dropped and [`FieldList::too_large`] says so.
+    /// A list holds at most 4 GiB; further fields are dropped, and [`FieldList::too_large`] is true.
     pub fn push(&mut self, field: Field<'_>) {
         let name = if field.token() == Token::Unknown { field.name() } else { &[] };
         let value = field.value();
@@ -214,7 +214,7 @@ impl FieldList {
         self.bytes.resize(wanted, 0);
     }
 
-    /// Keeps what was written to the scratch: a name of `name_len` (0 when the token says it) and a value behind it.
+    /// Keeps what was written to the scratch: a name of `name_len` (0 when there is a token) and a value behind it.
     #[inline]
     pub(crate) fn keep(&mut self, token: Token, name_len: usize, value_len: usize, sensitive: bool) {
         self.spans.push(Span {

@@ -90,7 +90,7 @@ impl<'a> Field<'a> {
         self.name.first() == Some(&b':')
     }
 
-    /// What the field counts for in a list: name, value and 32 bytes (RFC 9113 §6.5.2).
+    /// The size of the field in a list: name, value and 32 bytes (RFC 9113 §6.5.2).
     #[inline]
     pub const fn list_size(&self) -> usize {
         self.name.len().saturating_add(self.value.len()).saturating_add(32)

@@ -28,7 +28,7 @@ impl<'a> AltSvc<'a> {
         Ok(Self { stream_id: header.stream_id, origin, value })
     }
 
-    /// Whether it says which origin is meant in the way that its stream demands; a client ignores it otherwise (and a
+    /// Whether it names its origin as the stream requires; a client ignores it otherwise (and a
     /// server always: RFC 7838 §4).
     pub const fn is_valid(&self) -> bool {
         // RFC 7838 §4: an empty origin on stream 0, and an origin on another stream, MUST be ignored.

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use wireloom_testing::rounds;
 
-    /// What stands in the frames, and how many they are.
+    /// The block that the frames contain, and their number.
     fn join(mut bytes: &[u8]) -> (Vec<u8>, usize) {
         let (mut block, mut frames, mut ended) = (Vec::new(), 0, false);
         while let Some((header, rest)) = bytes.split_first_chunk() {

@@ -20,7 +20,7 @@ impl<'a> Continuation<'a> {
     /// Reads a frame.
     ///
     /// # Errors
-    /// What RFC 9113 §6.10 forbids.
+    /// A rule of RFC 9113 §6.10 that the frame breaks.
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.10: CONTINUATION on stream 0 is a connection error, PROTOCOL_ERROR.
         header.require_stream()?;

@@ -22,7 +22,7 @@ impl<'a> Data<'a> {
     /// Reads a frame.
     ///
     /// # Errors
-    /// What RFC 9113 §6.1 forbids.
+    /// A rule of RFC 9113 §6.1 that the frame breaks.
     #[inline]
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.1: DATA on stream 0 is a connection error, PROTOCOL_ERROR.
@@ -32,7 +32,7 @@ impl<'a> Data<'a> {
         Ok(Self { stream_id: header.stream_id, end_stream, padding, data })
     }
 
-    /// What the frame takes from the windows: its whole payload, padding included (RFC 9113 §6.1).
+    /// The bytes that count for the windows: the whole payload, padding included (RFC 9113 §6.1).
     #[inline]
     pub const fn flow_len(&self) -> usize {
         self.data.len() + padding::len(self.padding)

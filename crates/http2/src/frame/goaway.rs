@@ -20,7 +20,7 @@ impl<'a> Goaway<'a> {
     /// Reads a frame.
     ///
     /// # Errors
-    /// What RFC 9113 §6.8 forbids.
+    /// A rule of RFC 9113 §6.8 that the frame breaks.
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.8: GOAWAY on a stream is a connection error, PROTOCOL_ERROR.
         header.require_connection()?;

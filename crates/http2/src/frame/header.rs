@@ -45,7 +45,7 @@ kinds! {
     PRIORITY = 0x2,
     /// The end of a stream at once (RFC 9113 §6.4).
     RST_STREAM = 0x3,
-    /// What the sender can take (RFC 9113 §6.5).
+    /// Settings of the sender (RFC 9113 §6.5).
     SETTINGS = 0x4,
     /// A request that the server makes in the client's place (RFC 9113 §6.6).
     PUSH_PROMISE = 0x5,

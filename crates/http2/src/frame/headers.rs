@@ -26,7 +26,7 @@ impl<'a> Headers<'a> {
     /// Reads a frame.
     ///
     /// # Errors
-    /// What RFC 9113 §6.2 forbids.
+    /// A rule of RFC 9113 §6.2 that the frame breaks.
     #[inline]
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.2: HEADERS on stream 0 are a connection error, PROTOCOL_ERROR.

@@ -76,7 +76,7 @@ pub enum Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Reads the payload of a frame; `payload` is as long as the header says.
+    /// Reads the payload of a frame; `payload` has the length that the header announces.
     ///
     /// ```
     /// use wireloom_http2::frame::{Frame, FrameHeader};
@@ -196,7 +196,7 @@ mod tests {
         for &(kind, flags, stream_id, payload, violation, code, reach) in cases {
             let what = alloc::format!("{kind:?} {flags:#x} {stream_id} {}", payload.escape_ascii());
             assert_eq!(parse(kind, flags, stream_id, payload), Err(violation), "{what}");
-            assert_eq!(violation.verdict(), (code, reach), "{what}");
+            assert_eq!(violation.answer(), (code, reach), "{what}");
         }
     }
 

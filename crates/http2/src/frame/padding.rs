@@ -23,7 +23,7 @@ pub(super) fn strip<'a>(
     let Some((&padding, rest)) = payload.split_first() else {
         return Err(too_short);
     };
-    // RFC 9113 §6.1: padding as long as the payload or longer is a connection error, PROTOCOL_ERROR. What the padding
+    // RFC 9113 §6.1: padding as long as the payload or longer is a connection error, PROTOCOL_ERROR. The bytes of the padding
     // holds is not looked at: §6.1 does not oblige to.
     match rest.len().checked_sub(usize::from(padding)) {
         Some(len) => Ok((Some(padding), &rest[..len])),

@@ -10,7 +10,7 @@ use crate::error::Violation;
 pub struct Ping {
     /// Whether this is the answer.
     pub ack: bool,
-    /// What the answer repeats.
+    /// Opaque data, which the answer repeats.
     pub payload: [u8; 8],
 }
 
@@ -18,7 +18,7 @@ impl Ping {
     /// Reads a frame.
     ///
     /// # Errors
-    /// What RFC 9113 §6.7 forbids.
+    /// A rule of RFC 9113 §6.7 that the frame breaks.
     pub fn parse(header: &FrameHeader, payload: &[u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.7: PING on a stream is a connection error, PROTOCOL_ERROR.
         header.require_connection()?;

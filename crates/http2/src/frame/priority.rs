@@ -51,7 +51,7 @@ impl Dependency {
 pub struct Priority {
     /// The stream, not 0.
     pub stream_id: StreamId,
-    /// What it depends on.
+    /// The stream that it depends on.
     pub dependency: Dependency,
 }
 
@@ -59,7 +59,7 @@ impl Priority {
     /// Reads a frame.
     ///
     /// # Errors
-    /// What RFC 9113 §6.3 (and RFC 7540 §5.3.1, for a stream that depends on itself) forbids.
+    /// A rule of RFC 9113 §6.3 (and RFC 7540 §5.3.1, for a stream that depends on itself) that the frame breaks.
     pub fn parse(header: &FrameHeader, payload: &[u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.3: PRIORITY on stream 0 is a connection error, PROTOCOL_ERROR.
         header.require_stream()?;

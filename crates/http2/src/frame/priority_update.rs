@@ -10,7 +10,7 @@ use crate::error::Violation;
 pub struct PriorityUpdate<'a> {
     /// The stream whose response is meant, not 0.
     pub prioritized_id: StreamId,
-    /// What the `priority` field would say: see [`crate::priority::Priority::parse`].
+    /// The value, as in the `priority` field: see [`crate::priority::Priority::parse`].
     pub value: &'a [u8],
 }
 
@@ -18,7 +18,7 @@ impl<'a> PriorityUpdate<'a> {
     /// Reads a frame.
     ///
     /// # Errors
-    /// What RFC 9218 §7.1 forbids.
+    /// A rule of RFC 9218 §7.1 that the frame breaks.
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9218 §7.1: on a stream it is a connection error, PROTOCOL_ERROR.
         header.require_connection()?;

@@ -24,7 +24,7 @@ impl<'a> PushPromise<'a> {
     /// Reads a frame.
     ///
     /// # Errors
-    /// What RFC 9113 §6.6 forbids.
+    /// A rule of RFC 9113 §6.6 that the frame breaks.
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.6: PUSH_PROMISE on stream 0 is a connection error, PROTOCOL_ERROR.
         header.require_stream()?;

@@ -18,7 +18,7 @@ impl RstStream {
     /// Reads a frame.
     ///
     /// # Errors
-    /// What RFC 9113 §6.4 forbids.
+    /// A rule of RFC 9113 §6.4 that the frame breaks.
     #[inline]
     pub fn parse(header: &FrameHeader, payload: &[u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.4: RST_STREAM on stream 0 is a connection error, PROTOCOL_ERROR.

@@ -78,7 +78,7 @@ impl<'a> Settings<'a> {
     /// Reads a frame.
     ///
     /// # Errors
-    /// What RFC 9113 §6.5 forbids.
+    /// A rule of RFC 9113 §6.5 that the frame breaks.
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.5: SETTINGS on a stream are a connection error, PROTOCOL_ERROR.
         header.require_connection()?;

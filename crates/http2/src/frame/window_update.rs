@@ -18,7 +18,7 @@ impl WindowUpdate {
     /// Reads a frame.
     ///
     /// # Errors
-    /// What RFC 9113 §6.9 forbids.
+    /// A rule of RFC 9113 §6.9 that the frame breaks.
     #[inline]
     pub fn parse(header: &FrameHeader, payload: &[u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.9: any length but 4 is a connection error, FRAME_SIZE_ERROR.

@@ -14,14 +14,14 @@ use crate::field::{FieldLimits, FieldList, Malformed, Token, check_name, check_v
 /// After an error the two ends' tables have parted: end the connection, decode nothing more.
 pub struct Decoder {
     table: DynamicTable<()>,
-    /// What this side's SETTINGS allow: `table.size_max() <= size_limit`, unless an update is due.
+    /// The size that this side's SETTINGS allow: `table.size_max() <= size_limit`, unless an update is due.
     size_limit: u32,
     /// The smallest limit since the last block, when it is below what the peer uses: the next block begins with it.
     update_due: Option<u32>,
 }
 
 impl Decoder {
-    /// A decoder whose table may take so many bytes from the start: [`super::TABLE_SIZE_DEFAULT`] in HTTP/2.
+    /// A decoder whose table may have this many bytes from the start: [`super::TABLE_SIZE_DEFAULT`] in HTTP/2.
     pub const fn new(table_size_max: u32) -> Self {
         Self { table: DynamicTable::new(table_size_max), size_limit: table_size_max, update_due: None }
     }
@@ -35,7 +35,7 @@ impl Decoder {
         }
     }
 
-    /// What the peer's encoder uses at present, in bytes as RFC 7541 §4.1 counts them.
+    /// The size that the peer's encoder uses at present, in bytes as RFC 7541 §4.1 counts them.
     pub fn table_size_max(&self) -> usize {
         self.table.size_max()
     }

@@ -37,7 +37,7 @@ struct Slot<E> {
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     pub(crate) token: Token,
-    /// Empty when the token says it.
+    /// Empty when there is a token.
     pub(crate) name: &'a [u8],
     pub(crate) value: &'a [u8],
     /// Whatever the one who inserted it wanted to remember.
@@ -124,7 +124,7 @@ impl<E: Copy + Default> DynamicTable<E> {
         Some(Entry { token: slot.token, name, value, flags: slot.flags })
     }
 
-    /// What the entry of that age carries.
+    /// The field of the entry of that age.
     #[inline]
     pub(crate) fn extra(&self, age: u32) -> Option<E> {
         if age >= self.len {
@@ -146,7 +146,7 @@ impl<E: Copy + Default> DynamicTable<E> {
         number as usize & self.slots.len().wrapping_sub(1)
     }
 
-    /// Inserts an entry, evicting from the oldest on until it fits; `name` is empty when the token says it. `false`
+    /// Inserts an entry, evicting from the oldest on until it fits; `name` is empty when there is a token. `false`
     /// when it does not fit at all, which leaves the table empty (RFC 7541 §4.4).
     pub(crate) fn insert(&mut self, token: Token, name: &[u8], value: &[u8], flags: u8, extra: E) -> bool {
         let entry_size = name.len() + token.name().len() + value.len() + OVERHEAD;

@@ -60,10 +60,10 @@ pub struct Encoder {
     table: DynamicTable<Links>,
     /// The newest entry of each hash, by number, both kinds in turn; empty or a power of two long.
     buckets: Vec<[u32; 2]>,
-    /// What this side is willing to keep, and what the peer allows.
+    /// The largest table of this side, and the largest that the peer allows.
     size_local: u32,
     size_peer: u32,
-    /// The smallest size since the last block, when the peer has to be told.
+    /// The smallest size since the last block, if the next block must begin with an update.
     update_due: Option<u32>,
     index_policy: IndexPolicy,
     huffman_policy: HuffmanPolicy,
@@ -92,7 +92,7 @@ impl Encoder {
         }
     }
 
-    /// Takes the peer's SETTINGS_HEADER_TABLE_SIZE. The table follows up to the local limit, and the next block says so
+    /// Takes the peer's SETTINGS_HEADER_TABLE_SIZE. The table follows up to the local limit, and the next block begins with the update
     /// (RFC 7541 §4.2).
     pub fn set_table_size_max(&mut self, table_size_max: u32) {
         self.size_peer = table_size_max;
@@ -204,7 +204,7 @@ impl Encoder {
         }
     }
 
-    /// 0 when the name is known, as then its token says more.
+    /// 0 when the name has a token.
     fn name_hash(&self, field: &Field<'_>) -> u32 {
         if field.token() == Token::Unknown { hash(0, field.name()) } else { field.token() as u32 }
     }
@@ -322,7 +322,7 @@ fn hash(seed: u64, bytes: &[u8]) -> u32 {
 /// The end of a buffer, initialised ahead of what is written.
 struct Output<'a> {
     buf: &'a mut Vec<u8>,
-    /// `pos <= buf.len()`; what stands behind it is cut off in the end.
+    /// `pos <= buf.len()`; the rest is cut off in the end.
     pos: usize,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Class {
     pub(crate) first: u32,
     /// How many codes there are.
     pub(crate) count: u32,
-    /// Where in [`BY_CODE`] the symbol of the lowest code stands.
+    /// The index in [`BY_CODE`] of the symbol with the lowest code.
     pub(crate) offset: u32,
 }
 

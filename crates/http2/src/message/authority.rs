@@ -20,7 +20,7 @@ pub(super) fn check(
     port_default: Option<u16>,
 ) -> Result<(), Violation> {
     if port_default.is_none() {
-        // RFC 9113 §8.3.1: other schemes may do without, and what they have is theirs to judge.
+        // RFC 9113 §8.3.1: other schemes may have none, and their own syntax.
         return check_same(authority, host, None);
     }
     // RFC 9113 §8.3.1: "http" and "https" have :authority or host, and neither is empty.

@@ -36,7 +36,7 @@ impl ContentLeft {
         }
     }
 
-    /// Takes the value of `content-length`; a repetition must say the same.
+    /// Takes the value of `content-length`; a repetition must have the same value.
     ///
     /// # Errors
     /// [`Violation::ContentLengthInvalid`]

@@ -1,4 +1,4 @@
-//! Cookie crumbs, joined again (RFC 9113 §8.2.3).
+//! Cookie values, joined again (RFC 9113 §8.2.3).
 
 use alloc::vec::Vec;
 
@@ -12,19 +12,19 @@ use crate::field::{FieldList, Token};
 /// ```
 /// use wireloom_http2::field::{Field, FieldList, Token};
 ///
-/// let crumbs = [Field::known(Token::Cookie, b"a=b"), Field::known(Token::Cookie, b"c=d")];
-/// let fields: FieldList = crumbs.into_iter().collect();
+/// let values = [Field::known(Token::Cookie, b"a=b"), Field::known(Token::Cookie, b"c=d")];
+/// let fields: FieldList = values.into_iter().collect();
 /// assert_eq!(wireloom_http2::message::cookie(&fields, &mut Vec::new()), Some(&b"a=b; c=d"[..]));
 /// ```
 pub fn cookie<'a>(fields: &'a FieldList, buf: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    let mut crumbs = fields.iter().filter(|field| field.token() == Token::Cookie).map(|field| field.value());
-    let first = crumbs.next()?;
-    let Some(second) = crumbs.next() else { return Some(first) };
+    let mut values = fields.iter().filter(|field| field.token() == Token::Cookie).map(|field| field.value());
+    let first = values.next()?;
+    let Some(second) = values.next() else { return Some(first) };
     buf.clear();
     buf.extend_from_slice(first);
-    for crumb in core::iter::once(second).chain(crumbs) {
+    for value in core::iter::once(second).chain(values) {
         buf.extend_from_slice(b"; ");
-        buf.extend_from_slice(crumb);
+        buf.extend_from_slice(value);
     }
     Some(buf)
 }
@@ -35,7 +35,7 @@ mod tests {
     use crate::field::Field;
 
     #[test]
-    fn joins_crumbs_in_order() {
+    fn joins_values_in_order() {
         // RFC 9113 §8.2.3: joined with 0x3b, 0x20.
         let mut fields = FieldList::new();
         let mut buf = b"old".to_vec();

@@ -56,7 +56,7 @@ impl RequestKind {
 /// A request that was found valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHead {
-    /// What the rest of the exchange must know.
+    /// Kind of the request, for the rest of the exchange.
     pub kind: RequestKind,
     /// How much content the DATA must add up to.
     pub content: ContentLeft,
@@ -305,7 +305,7 @@ impl<'a> Parts<'a> {
             // RFC 9113 §8.2.2: TE is let through in a request alone, with no other value than "trailers".
             Token::Te if section != Section::Request => Err(Violation::ConnectionField),
             Token::Te if !field.value().eq_ignore_ascii_case(b"trailers") => Err(Violation::TeValue),
-            // RFC 9110 §6.5.1: in trailers it says nothing about the content.
+            // RFC 9110 §6.5.1: in trailers it does not describe the content.
             Token::ContentLength if section != Section::Trailers => self.content.announce(field.value()),
             Token::Host if section == Section::Request => match self.host.replace(field.value()) {
                 // RFC 9110 §7.2: a request with more than one Host is invalid.

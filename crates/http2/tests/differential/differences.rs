@@ -24,6 +24,7 @@
 //! | nghttp2 | `closed` | nghttp2 ignores frames on closed streams and on those that were passed over, which RFC 9113 §5.1 and §5.1.1 call errors. |
 //! | nghttp2 | `field` | nghttp2 drops fields whose name or value is invalid, where RFC 9113 §8.2.1 calls the message malformed. |
 //! | nghttp2 | `host` | nghttp2 does not compare `host` with `:authority` of CONNECT (RFC 9113 §8.3.1: a server SHOULD). |
+//! | nghttp2 | `trailers` | nghttp2 refuses trailers with several `host` fields. RFC 9110 §6.5.1: fields that do not belong into trailers are ignored. |
 //! | nghttp2 | `twice` | Wireloom accepts `content-length` that is repeated with the same value (RFC 9110 §8.6 allows both). |
 //! | nghttp2 | `tunnel` | nghttp2 applies `content-length` to CONNECT. RFC 9110 §9.3.6: a CONNECT request has no content. |
 
@@ -151,6 +152,15 @@ const DIFFERENCES: &[Difference] = &[
     }),
     ("nghttp2", "host", |seen| {
         seen.is_accepted_by_them() && seen.violation() == Some(Violation::HostMismatch)
+    }),
+    ("nghttp2", "trailers", |seen| {
+        let is_host = |field: &&(Vec<u8>, Vec<u8>)| field.0 == b"host";
+        let is_trailers = |fields: &Fields| {
+            fields.iter().filter(is_host).count() > 1
+                && !fields.iter().any(|(name, _)| name.starts_with(b":"))
+        };
+        let message = new_message(seen.ours, seen.theirs);
+        seen.ours.fault.is_none() && seen.theirs.fault.is_some() && message.is_some_and(is_trailers)
     }),
     ("nghttp2", "twice", |seen| {
         let is_length = |field: &&(Vec<u8>, Vec<u8>)| field.0 == b"content-length";

@@ -30,6 +30,9 @@ mod deferred;
 mod driver;
 mod head;
 mod memory_report;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod model;
 mod output_ahead;
 mod read_buffer;
 mod recv_buffer;
