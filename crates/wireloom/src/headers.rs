@@ -40,7 +40,7 @@ impl Headers {
         Self::default()
     }
 
-    /// Room for so many fields with so many bytes.
+    /// Room for this number of fields and bytes.
     pub(crate) fn with_capacity(fields: usize, bytes: usize) -> Self {
         Self { arena: Vec::with_capacity(bytes), spans: Vec::with_capacity(fields) }
     }
@@ -131,7 +131,7 @@ impl Headers {
     /// The first field with this name from this one on: which it is, and its value.
     #[inline(never)]
     fn find(&self, name: &str, from: usize) -> Option<(usize, &[u8])> {
-        // Most names are told apart by their length, before a byte of them is looked at.
+        // Most names differ in their length, so that no byte is compared.
         let named = |(place, _): &Span| {
             place.len as usize == name.len() && self.at(*place).eq_ignore_ascii_case(name.as_bytes())
         };
@@ -139,7 +139,7 @@ impl Headers {
         Some((found, self.at(self.spans[found].1)))
     }
 
-    /// As [`iter`](Self::iter), for those who need no text.
+    /// As [`iter`](Self::iter), with names as bytes.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
         self.spans.iter().map(|&(name, value)| (self.at(name), self.at(value)))
     }

@@ -1,4 +1,4 @@
-//! The connections of a server: how many there are, from where, and how all of them are told to end.
+//! The connections of a server: their number, their addresses, and the shutdown of all of them.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,13 +14,13 @@ use tokio::task::AbortHandle;
 use crate::memory::{Account, Group, Memory, default_max};
 use crate::websocket::{Shared, SlowTally};
 
-/// A connection on which nothing moves for so long gives back what it can.
+/// A connection on which nothing is transferred for this time releases memory.
 pub(crate) const QUIET: Duration = Duration::from_secs(5);
 
 /// How long handlers may take to answer the messages that have been read, until the server that shuts down sends its Close frames.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Held by a connection of which it is not known yet what it speaks.
+/// Held by a connection whose protocol is not known yet.
 pub(crate) type Handshaking = tokio::sync::OwnedSemaphorePermit;
 
 /// How far the end of a server has come.
@@ -32,7 +32,7 @@ pub(crate) enum Phase {
     Cut,
 }
 
-/// What happens in a server, in numbers.
+/// The counters of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) accepted: AtomicU64,
@@ -51,9 +51,9 @@ pub(crate) struct Registry {
     pub(crate) counters: Counters,
     pub(crate) memory: Arc<Memory>,
     phase: AtomicU8,
-    /// All who wait are told when the phase has changed.
+    /// Notified when the phase has changed.
     turned: Arc<Notify>,
-    /// One is told when a connection has ended.
+    /// Notified when a connection has ended.
     vacated: Notify,
     members: Mutex<Members>,
 }
@@ -70,7 +70,7 @@ struct Members {
 /// A connection, or a WebSocket over a stream of one.
 struct Member {
     is_connection: bool,
-    /// What serves the connection, once it is known.
+    /// The task that serves the connection, once it is spawned.
     task: Option<AbortHandle>,
     socket: Option<Weak<Shared>>,
     /// Where it came from, where connections from there are counted.
@@ -103,7 +103,7 @@ impl Registry {
         }
     }
 
-    /// Ready when the phase changes from what it is now.
+    /// Ready when the phase changes.
     pub(crate) fn turned(&self) -> OwnedNotified {
         self.turned.clone().notified_owned()
     }
@@ -145,7 +145,7 @@ impl Registry {
         self.sockets().iter().for_each(|socket| socket.go_away());
     }
 
-    /// What a panic says may be a secret: it is for whoever has set the hook.
+    /// The message of a panic may be a secret: only the panic hook gets it.
     pub(crate) fn count_panic(&self) {
         self.counters.panicked.fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "tracing")]
@@ -179,7 +179,7 @@ impl Registry {
         self.vacated.notify_one();
     }
 
-    /// What serves the connection with this seat, unless it is done already.
+    /// Sets the task that serves the connection of this seat, unless it has ended already.
     pub(crate) fn serves(&self, key: usize, task: AbortHandle) {
         if let Some(member) = lock(&self.members).all.get_mut(key) {
             member.task = Some(task);
@@ -209,7 +209,7 @@ impl Registry {
         members.all.iter().filter_map(|(_, member)| member.socket.as_ref()?.upgrade()).collect()
     }
 
-    /// Lets connections that are quiet give back what they hold.
+    /// Lets idle connections release memory.
     pub(crate) fn sweep(&self) {
         self.sockets().iter().for_each(|socket| socket.release_if_quiet());
     }
@@ -265,7 +265,7 @@ impl Drop for Seat {
             }
         }
         drop(members);
-        // It goes with what serves the WebSocket.
+        // The task of the WebSocket holds it.
         if member.socket.is_some() && std::thread::panicking() {
             self.registry.count_panic();
         }
@@ -276,7 +276,7 @@ impl Drop for Seat {
     }
 }
 
-/// What one client has as its own: an IPv4 address, or the 64 bits of an IPv6 address that its network was given (RFC 6177).
+/// The address range of one client: an IPv4 address, or the 64 bits of an IPv6 address that its network was given (RFC 6177).
 fn client_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),

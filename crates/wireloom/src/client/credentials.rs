@@ -13,7 +13,7 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// What stands before the `@` of an authority.
+    /// The user information before the `@` of an authority.
     pub(super) fn from_userinfo(userinfo: &str) -> Option<Self> {
         let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
         Some(Self { user: percent_decode(user)?, password: percent_decode(password)? })

@@ -37,7 +37,7 @@ impl Known {
     pub(super) async fn dial(&self, host: &str, port: u16) -> Result<TcpStream, Error> {
         let addresses = self.resolve(host, port).await?;
         let stream = race(&addresses, TcpStream::connect).await?;
-        // What is written is meant to leave; nothing is gained by waiting for more.
+        // Writes are batched already.
         let _ = stream.set_nodelay(true);
         // A connection without traffic of its own notices a peer that has gone.
         let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE);
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(interleave(vec!["1.1.1.1:1".parse().unwrap(); 100]).len(), ADDRESSES_MAX);
     }
 
-    /// What becomes of an attempt, and when.
+    /// The result of an attempt, and its time.
     type Fate = (u64, Result<(), io::ErrorKind>);
 
     /// When each attempt began, which won, and when, in milliseconds.

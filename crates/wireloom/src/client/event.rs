@@ -1,4 +1,4 @@
-//! What a [`Connector`](super::Connector) reports while it opens a connection.
+//! Events of a [`Connector`](super::Connector) while it opens a connection.
 
 use std::fmt;
 use std::net::SocketAddr;

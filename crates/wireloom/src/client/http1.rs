@@ -31,16 +31,16 @@ use crate::http1::write::{chunk_size, fields, last_chunk};
 use crate::http1::{BodyReader, Framing, head};
 use crate::transport::{Io, poll_read};
 
-/// Interim responses that are kept for a client that does not look at them; further ones are dropped.
+/// Interim responses that are kept for a client that does not read them; further ones are dropped.
 const INTERIM_MAX: usize = 16;
 
 /// Slices of one write.
 const SLICES_MAX: usize = 8;
 
 /// How long a transport may take to end.
-const FAREWELL: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A connection that speaks HTTP/1.1, and nothing was said on it yet.
+/// A connection for HTTP/1.1 on which nothing has been sent.
 pub(super) struct Http1 {
     pub(super) io: Io,
     pub(super) peer: Option<SocketAddr>,
@@ -49,7 +49,7 @@ pub(super) struct Http1 {
     pub(super) head_len_max: usize,
 }
 
-/// What the answer brings, in its order.
+/// A part of the answer, in order.
 pub(super) enum Answer {
     Interim(Head),
     Final(Version, Head, Body),
@@ -61,7 +61,7 @@ pub(super) struct Asked {
     pub(super) peer: Option<SocketAddr>,
     pub(super) tls: Option<TlsInfo>,
     task: AbortHandle,
-    /// The response has come: its body says how long the task goes on.
+    /// The response has arrived: the task continues until the end of its body.
     answered: bool,
 }
 
@@ -100,21 +100,21 @@ impl Http1 {
             let fields = http1_fields(&head);
             connector.events.emit(&ConnectEvent::Request { version: Version::Http11, fields: &fields });
         }
-        let (tell, answers) = mpsc::unbounded_channel();
+        let (sender, answers) = mpsc::unbounded_channel();
         let conversation = Conversation {
             io: self.io,
             out: VecDeque::from([head.into()]),
             unflushed: false,
             content: Some(body),
             left: if is_chunked { None } else { Some(len.unwrap_or(0)) },
-            patience: (expects && !is_empty).then(|| Box::pin(tokio::time::sleep(CONTINUE_TIMEOUT))),
+            continue_timer: (expects && !is_empty).then(|| Box::pin(tokio::time::sleep(CONTINUE_TIMEOUT))),
             bytes: BytesMut::new(),
             scanned: 0,
             head_len_max: self.head_len_max,
             is_head: method == "HEAD",
             interim_len: 0,
-            intake: None,
-            answers: tell,
+            body_reader: None,
+            answers: sender,
         };
         let task = tokio::spawn(conversation.run()).abort_handle();
         Ok(Asked { answers, peer: self.peer, tls: self.tls, task, answered: false })
@@ -128,7 +128,7 @@ fn parse_len(value: &[u8]) -> Result<u64, Error> {
 }
 
 impl Asked {
-    /// The next that the server says.
+    /// The next part of the answer.
     pub(super) async fn answer(&mut self) -> Result<Answer, Error> {
         let answer = self.answers.recv().await.unwrap_or(Err(Error::Cut))?;
         self.answered |= matches!(answer, Answer::Final(..));
@@ -147,24 +147,24 @@ impl Drop for Asked {
 /// A request and its response.
 struct Conversation {
     io: Io,
-    /// What is to be written before more content.
+    /// Bytes to write before more content.
     out: VecDeque<Bytes>,
     unflushed: bool,
-    /// `None` when all of it is in `out`, or nobody wants it.
+    /// `None` when all of it is in `out`, or the server does not want it.
     content: Option<Body>,
-    /// What `Content-Length` still promises; `None` for chunks.
+    /// Bytes of `Content-Length` that are left; `None` for the chunked coding.
     left: Option<u64>,
-    /// How long the content waits for `100 Continue`.
-    patience: Option<Pin<Box<Sleep>>>,
-    /// What has arrived and was not taken.
+    /// The deadline until which the content waits for `100 Continue`.
+    continue_timer: Option<Pin<Box<Sleep>>>,
+    /// Bytes that were read and not consumed.
     bytes: BytesMut,
-    /// How much of it is known to hold no end of a head.
+    /// The number of these that contain no end of a head.
     scanned: usize,
     head_len_max: usize,
     is_head: bool,
     interim_len: usize,
     /// The content of the response.
-    intake: Option<BodyReader>,
+    body_reader: Option<BodyReader>,
     answers: mpsc::UnboundedSender<Result<Answer, Error>>,
 }
 
@@ -178,30 +178,30 @@ impl Conversation {
         });
         match ended.await {
             Ok(()) => {
-                let farewell = poll_fn(|cx| self.io.poll_shutdown(cx));
-                // Everything was said: how it ends is no matter.
-                let _ = tokio::time::timeout(FAREWELL, farewell).await;
+                let shutdown = poll_fn(|cx| self.io.poll_shutdown(cx));
+                // The exchange is complete: errors do not matter.
+                let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, shutdown).await;
             }
-            // Nobody may be there to hear it. The content of a response tells by itself that it breaks off.
+            // The caller may have gone. The body of a response reports by itself that it is incomplete.
             Err(error) => drop(self.answers.send(Err(error))),
         }
     }
 
-    /// Sends as far as the server takes it.
+    /// Sends until the transport is full.
     ///
     /// # Errors
-    /// The content failed, or is not what was announced: the server is not to take it for whole.
+    /// The content failed, or has another length than was announced: the server must not take it for complete.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         loop {
             if !self.poll_written(cx) {
                 return Ok(());
             }
             let Some(content) = &mut self.content else { return Ok(()) };
-            if let Some(patience) = &mut self.patience {
-                if patience.as_mut().poll(cx).is_pending() {
+            if let Some(continue_timer) = &mut self.continue_timer {
+                if continue_timer.as_mut().poll(cx).is_pending() {
                     return Ok(());
                 }
-                self.patience = None;
+                self.continue_timer = None;
             }
             match content.poll_chunk(cx) {
                 Poll::Pending => return Ok(()),
@@ -234,7 +234,7 @@ impl Conversation {
         }
     }
 
-    /// Writes what waits; `false` while the server does not take it.
+    /// Writes `out`; `false` while the transport is full.
     fn poll_written(&mut self, cx: &mut Context<'_>) -> bool {
         while !self.out.is_empty() {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
@@ -272,18 +272,18 @@ impl Conversation {
         true
     }
 
-    /// The server takes no more. Why, it may have said before.
+    /// The server accepts no more. Its response may say why.
     fn give_up_sending(&mut self) {
         self.out.clear();
         self.unflushed = false;
         self.content = None;
     }
 
-    /// Receives as far as it is asked for. Ready when there is nothing more.
+    /// Receives until the caller reads no more. Ready at the end of the response.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
-            if let Some(intake) = &mut self.intake {
-                return intake.poll(cx, &mut self.io, &mut self.bytes).map(|_| Ok(()));
+            if let Some(body_reader) = &mut self.body_reader {
+                return body_reader.poll(cx, &mut self.io, &mut self.bytes).map(|_| Ok(()));
             }
             match head::end(&self.bytes, &mut self.scanned) {
                 Some(len) if len <= self.head_len_max => {
@@ -292,7 +292,7 @@ impl Conversation {
                     self.bytes.advance(len);
                     self.take_head(head)?;
                     // `100 Continue` sets content free.
-                    if self.intake.is_none() {
+                    if self.body_reader.is_none() {
                         self.poll_send(cx)?;
                     }
                 }
@@ -314,11 +314,11 @@ impl Conversation {
         let (status, version, mut headers) = head::parse_response(head).map_err(Error::Malformed)?;
         headers.make_names_lowercase();
         let answer = match status {
-            // RFC 9110 §15.2.2: nothing was asked that it could be the answer to.
-            101 => return Err(Error::Malformed("the server switches protocols unasked")),
+            // RFC 9110 §15.2.2: no upgrade was requested.
+            101 => return Err(Error::Malformed("the server switches protocols without a request for that")),
             100..200 => {
                 if status == 100 {
-                    self.patience = None;
+                    self.continue_timer = None;
                 }
                 self.interim_len += 1;
                 if self.interim_len > INTERIM_MAX {
@@ -327,19 +327,19 @@ impl Conversation {
                 Answer::Interim(Head { status, headers })
             }
             _ => {
-                if self.patience.take().is_some() {
+                if self.continue_timer.take().is_some() {
                     // The server does not want the content.
                     self.content = None;
                 }
                 let framing = Framing::of_response(&headers, version, status, self.is_head);
                 let framing = framing.map_err(|(_, why)| Error::Malformed(why))?;
                 let begun = BodyReader::new(framing, &mut self.bytes);
-                let (intake, content) = begun.map_err(|(_, why)| Error::Malformed(why))?;
-                self.intake = Some(intake);
+                let (body_reader, content) = begun.map_err(|(_, why)| Error::Malformed(why))?;
+                self.body_reader = Some(body_reader);
                 Answer::Final(version, Head { status, headers }, Body::http1(content))
             }
         };
-        // Whoever asked may have gone; then this task is stopped.
+        // The caller may have gone; then this task is stopped.
         let _ = self.answers.send(Ok(answer));
         Ok(())
     }

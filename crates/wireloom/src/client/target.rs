@@ -1,4 +1,4 @@
-//! Where a request goes: a `ws`, `wss`, `http` or `https` URL, split and judged, and where a redirect leads from there.
+//! The target of a request: a `ws`, `wss`, `http` or `https` URL, parsed and validated, and the targets of redirects.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub(crate) struct Target {
     pub(super) authority: String,
     /// Path and query, never empty.
     pub(super) resource: String,
-    /// What stood before the `@`.
+    /// The user information before the `@`.
     pub(super) credentials: Option<Credentials>,
 }
 

@@ -1,4 +1,4 @@
-//! The client's side of TLS: whom it trusts, who it is, and what it speaks inside.
+//! TLS for clients: trusted roots, client certificates, ALPN.
 
 use std::io;
 use std::path::Path;
@@ -16,9 +16,9 @@ use crate::error::Error;
 use crate::transport::tls::{pem_error, provider};
 use crate::transport::{Io, TlsInfo, Transport};
 
-/// Whom a client trusts, and who it is.
+/// The certificates that a client trusts, and its own.
 ///
-/// It keeps what it made of the choices, and the sessions that servers let it resume; clones share both.
+/// It keeps the configuration of rustls and the sessions that can be resumed; clones share both.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
     trust: Trust,
@@ -101,7 +101,7 @@ impl ClientTls {
         Ok(self.with_roots(|roots| roots.own.extend(found)))
     }
 
-    /// Trusts whom the platform trusts beside those added: what it does anyway when none is added.
+    /// Trusts the platform's roots beside those that are added. Without any root added that is the default.
     #[must_use]
     pub fn with_platform_roots(self) -> Self {
         self.with_roots(|roots| roots.platform = true)
@@ -117,7 +117,7 @@ impl ClientTls {
     /// Shows this certificate to servers that ask for one (PEM files).
     ///
     /// # Errors
-    /// A file cannot be read, or is not what it should be.
+    /// A file cannot be read, or is invalid.
     pub fn with_identity(
         mut self,
         certificate: impl AsRef<Path>,
@@ -134,7 +134,7 @@ impl ClientTls {
         Ok(self.changed())
     }
 
-    /// Trusts anyone: whoever is in between can read and change everything. For development.
+    /// Trusts any certificate: an attacker between client and server can read and change everything. For development.
     #[must_use]
     pub fn insecure(mut self) -> Self {
         if let Trust::Rustls(_) = self.trust {
@@ -150,7 +150,7 @@ impl ClientTls {
         Self { trust: Trust::Rustls(config), ..Self::default() }
     }
 
-    /// TLS to this server, and what was agreed upon.
+    /// Opens TLS to this server; returns the outcome of the handshake too.
     pub(crate) async fn connect(
         &self,
         host: &str,
@@ -250,7 +250,7 @@ impl Roots {
             store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
         if store.is_empty() {
-            // Every certificate would be refused, for a reason that helps nobody.
+            // Every certificate would be refused with a misleading error.
             let why = "this machine has no list of root certificates (often the package ca-certificates)";
             return Err(Error::Tls(rustls::Error::General(why.into())));
         }

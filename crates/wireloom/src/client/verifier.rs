@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Accepts what `standard` accepts, and a server certificate that is one of `trusted` itself.
+/// Accepts the certificates that `standard` accepts, and a server certificate that is one of `trusted` itself.
 ///
 /// `openssl req -x509` makes certificates with `CA:TRUE`, which may not be a server's own by RFC 5280. OpenSSL accepts them when
 /// the user trusts exactly this certificate; so does this verifier. Validity dates and names are checked all the same.

@@ -1,4 +1,4 @@
-//! What can go wrong around a WebSocket, split by who is to blame.
+//! Errors of connections, split by their cause.
 
 use std::fmt;
 
@@ -13,15 +13,15 @@ mod tls;
 pub use self::io::IoError;
 pub use proxy::ProxyError;
 
-/// Why something could not be done.
+/// The error of an operation.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The peer broke the protocol, a limit was reached, or this end asked for what cannot be.
+    /// The peer broke the protocol, a limit was reached, or this end misused the API.
     WebSocket(wireloom_ws::Error),
     /// The opening handshake failed.
     Handshake(HandshakeError),
-    /// The server answered with something else than a WebSocket.
+    /// The server answered with another response than a WebSocket.
     Refused(Box<Response>),
     /// The URL is not one of a WebSocket, or of a request, or leads to another server than the connection does.
     Url(UriError),
@@ -35,7 +35,7 @@ pub enum Error {
     Closed,
     /// The transport ended without a closing handshake.
     Cut,
-    /// The peer did not take what was sent to it, and the policy for that is to disconnect.
+    /// The peer did not read what was sent to it, and the policy for that is to disconnect.
     SlowPeer,
     /// Something took too long.
     Timeout(Stage),
@@ -50,13 +50,13 @@ pub enum Error {
     Tls(rustls::Error),
     /// A `wss` URL, and this build speaks no TLS.
     NoTls,
-    /// HTTP/2: the peer broke the protocol, a limit was reached, or this end asked for what cannot be.
+    /// HTTP/2: the peer broke the protocol, a limit was reached, or this end misused the API.
     #[cfg(feature = "http2")]
     Http2(wireloom_http2::error::Error),
     /// A stream of HTTP/2 ended before its time, by either end, with this code (RFC 9113 §7).
     #[cfg(feature = "http2")]
     StreamReset(wireloom_http2::error::ErrorCode),
-    /// The peer says that it has not looked at the request: it may be sent again, on another connection (RFC 9113 §8.7).
+    /// The peer has not processed the request: it may be sent again, on another connection (RFC 9113 §8.7).
     NotProcessed,
     /// HTTP/2 was wanted, and the server does not speak it: with the error that its first bytes caused, if it sent any.
     #[cfg(feature = "http2")]
@@ -65,13 +65,13 @@ pub enum Error {
     NoExtendedConnect,
     /// A header that cannot be sent.
     Header,
-    /// The content is larger than what is collected.
+    /// The content is larger than the limit.
     TooLarge,
-    /// HTTP/1.1: the content is not what it should be, and why.
+    /// HTTP/1.1: the content is malformed, and why.
     Malformed(&'static str),
 }
 
-/// What took too long.
+/// The operation that timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage {
@@ -103,7 +103,7 @@ impl fmt::Display for Error {
             Self::Redirect => f.write_str("the server redirects to where this client does not follow"),
             Self::Closed => f.write_str("the connection is closed"),
             Self::Cut => f.write_str("the connection ended without a closing handshake"),
-            Self::SlowPeer => f.write_str("the peer does not take what is sent to it"),
+            Self::SlowPeer => f.write_str("the peer reads too slowly"),
             Self::Timeout(Stage::Connect) => f.write_str("connecting took too long"),
             Self::Timeout(Stage::Handshake) => f.write_str("the opening handshake took too long"),
             Self::Timeout(Stage::Silence) => f.write_str("the peer has been silent for too long"),

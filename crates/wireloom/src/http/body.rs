@@ -24,7 +24,7 @@ use crate::memory::{Account, Category};
 /// Pieces that a [`BodySender`] may be ahead of the peer.
 const CHANNEL_LEN: usize = 4;
 
-/// A body that is collected may come this slowly: a second more for so many bytes.
+/// A body that is collected gets another second for each of this number of bytes.
 const BYTES_PER_SECOND_MIN: usize = 16 << 10;
 
 /// Content: of a request as it arrives, of a response as it is to be sent.
@@ -60,7 +60,7 @@ pub struct Body {
 struct Terms {
     /// Most that is collected, in bytes.
     len_max: Option<usize>,
-    /// What the sender says its length is.
+    /// The announced length.
     len: Option<u64>,
     /// How long a piece may take.
     timeout: Option<Duration>,
@@ -84,7 +84,7 @@ enum Source {
     Stream(Pin<Box<dyn Stream<Item = Result<Piece, Error>> + Send>>),
 }
 
-/// What content is made of.
+/// A part of the content.
 pub(crate) enum Piece {
     Data(Bytes),
     Trailers(Headers),
@@ -101,7 +101,7 @@ impl Body {
         Source::Omitted(len).into()
     }
 
-    /// Content that comes into being: what the sender sends. It ends when the sender is dropped.
+    /// Content that is produced by the sender. It ends when the sender is dropped.
     pub fn channel() -> (BodySender, Self) {
         let (sender, receiver) = mpsc::channel(CHANNEL_LEN);
         let aborted = Arc::new(AtomicBool::new(false));
@@ -136,7 +136,7 @@ impl Body {
         }
     }
 
-    /// The content of an HTTP/2 message, which says that it is so long.
+    /// The content of an HTTP/2 message, with its announced length.
     #[cfg(feature = "http2")]
     pub(crate) fn http2(stream: RecvStream, len: Option<u64>) -> Self {
         Self::from(Source::Http2(stream)).terms(|terms| terms.len = len)
@@ -174,12 +174,12 @@ impl Body {
             && self.terms.as_ref().is_none_or(|terms| terms.trailers.is_none())
     }
 
-    /// Whether the whole content is there already.
+    /// Whether all of the content is in memory.
     pub(crate) fn is_whole(&self) -> bool {
         matches!(self.source, Source::Empty | Source::Omitted(_) | Source::Whole(_))
     }
 
-    /// The whole content, when it is there already.
+    /// All of the content, if it is in memory.
     pub(crate) fn whole(&mut self) -> Option<Bytes> {
         match &mut self.source {
             Source::Empty | Source::Omitted(_) => Some(Bytes::new()),
@@ -188,7 +188,7 @@ impl Body {
         }
     }
 
-    /// The length, as far as it is known.
+    /// The length, if it is known.
     pub fn len_hint(&self) -> Option<u64> {
         match &self.source {
             Source::Empty => Some(0),
@@ -200,7 +200,7 @@ impl Body {
 
     /// The next piece, in the sizes in which it comes; `None` at the end.
     ///
-    /// The peer is held back while nobody asks. A client that waits for `100 Continue` is told so when this is first asked.
+    /// The peer is slowed down while this is not called. A client that waits for `100 Continue` gets it at the first call.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -211,7 +211,7 @@ impl Body {
         poll_fn(|cx| self.poll_chunk(cx)).await.transpose()
     }
 
-    /// [`chunk`](Self::chunk) for those who poll.
+    /// Polls for the next chunk; see [`chunk`](Self::chunk).
     ///
     /// # Errors
     /// As there.
@@ -272,7 +272,7 @@ impl Body {
         Poll::Ready(chunk)
     }
 
-    /// All of it. What a request brings is bounded by [`ServerConfig::body_len_max`](crate::ServerConfig) and
+    /// All of the content. That of a request is bounded by [`ServerConfig::body_len_max`](crate::ServerConfig) and
     /// [`body_timeout`](crate::ServerConfig).
     ///
     /// # Errors
@@ -422,7 +422,7 @@ impl BodySender {
     /// The piece has been sent or it has not.
     ///
     /// # Errors
-    /// [`Error::Closed`] when nobody takes any more.
+    /// [`Error::Closed`] when the receiver is gone.
     pub async fn send(&mut self, data: impl Into<Bytes>) -> Result<(), Error> {
         let data = data.into();
         if data.is_empty() {
@@ -431,7 +431,7 @@ impl BodySender {
         self.sender.send(Piece::Data(data)).await.map_err(|_| Error::Closed)
     }
 
-    /// Ends the content with trailers. HTTP/1.1 carries them to clients that said `TE: trailers`.
+    /// Ends the content with trailers. HTTP/1.1 sends them to clients with `TE: trailers`.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -439,7 +439,7 @@ impl BodySender {
         self.sender.send(Piece::Trailers(trailers)).await.map_err(|_| Error::Closed)
     }
 
-    /// Waits until nobody takes any more: the peer has left, or wants no more.
+    /// Waits until the receiver is gone: the peer has left, or does not want more.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -454,7 +454,7 @@ impl BodySender {
 }
 
 impl Drop for BodySender {
-    /// What a panic has cut off is not whole.
+    /// Content whose producer panicked is not complete.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.aborted.store(true, Ordering::Release);

@@ -1,5 +1,4 @@
-//! HTTP requests and responses as values, and what makes a WebSocket of one: the same over HTTP/1.1 and HTTP/2. How they
-//! travel is [`crate::server`]'s.
+//! HTTP requests, responses and bodies as values, and upgrades to WebSockets: the same over HTTP/1.1 and HTTP/2.
 
 mod body;
 #[cfg(feature = "server")]

@@ -182,7 +182,7 @@ impl Request {
         params.find(|(candidate, _)| *candidate == name).map(|(_, value)| value)
     }
 
-    /// All header fields in their order. Over HTTP/2 their names are in lower case, and `host` is there for `:authority`.
+    /// All header fields in their order. Over HTTP/2 their names are in lower case, and `host` replaces `:authority`.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.head.iter()
     }
@@ -234,7 +234,7 @@ impl Request {
         self.origin.peer
     }
 
-    /// What TLS agreed upon, if it came over TLS.
+    /// The outcome of the TLS handshake; `None` without TLS.
     pub fn tls(&self) -> Option<&TlsInfo> {
         self.origin.tls.as_deref()
     }
@@ -247,7 +247,7 @@ impl Request {
         }
     }
 
-    /// Judges the request as the opening handshake of a WebSocket (RFC 6455 §4.2, RFC 8441 §5).
+    /// Validates the request as the opening handshake of a WebSocket (RFC 6455 §4.2, RFC 8441 §5).
     ///
     /// # Errors
     /// The response to refuse it with, when it is none or not a valid one.
@@ -307,7 +307,7 @@ impl Request {
         }
     }
 
-    /// What the protocol of HTTP/2 must know of it.
+    /// The kind of the request for the HTTP/2 core.
     #[cfg(feature = "http2")]
     pub(crate) fn kind(&self) -> RequestKind {
         match self.method() {

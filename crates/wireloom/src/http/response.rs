@@ -123,7 +123,7 @@ fn omitted(headers: &Headers) -> Option<Body> {
     Some(Body::omitted(len))
 }
 
-/// What decides where a message ends, or belongs to a connection (RFC 9112 §6, RFC 9113 §8.2.2).
+/// Headers that determine where a message ends, or belong to the connection (RFC 9112 §6, RFC 9113 §8.2.2).
 const FRAMING: [&str; 5] =
     ["content-length", "transfer-encoding", "connection", "keep-alive", "proxy-connection"];
 
@@ -158,7 +158,7 @@ impl From<&handshake::Response> for Response {
     }
 }
 
-/// What a failure to read a request's body is answered with.
+/// The response for a failure to read the body of a request.
 impl From<Error> for Response {
     fn from(error: Error) -> Self {
         match error {
@@ -176,7 +176,7 @@ impl From<Error> for Response {
     }
 }
 
-/// What a handler may return: a [`Response`], a `Result` of two of them, a status, or text.
+/// The return types of handlers: a [`Response`], a `Result` of two of them, a status, or text.
 pub trait IntoResponse {
     /// The response.
     fn into_response(self) -> Response;

@@ -1,4 +1,4 @@
-//! What makes a WebSocket of a request, over HTTP/1.1 and HTTP/2 alike.
+//! Upgrades of requests to WebSockets, over HTTP/1.1 and HTTP/2.
 
 #[cfg(feature = "hyper")]
 use std::net::Ipv4Addr;
@@ -19,7 +19,7 @@ use crate::registry::Seat;
 use crate::transport::Io;
 use crate::websocket::{Driven, WebSocket, WebSocketConfig};
 
-/// Who hands over the connection behind a response.
+/// The server that passes on the connection of a response.
 #[derive(Clone, Debug)]
 pub(crate) enum Carrier {
     /// This crate's server.
@@ -114,10 +114,10 @@ impl Upgrade {
     }
 }
 
-/// What serves an open WebSocket.
+/// The future that serves an open WebSocket.
 pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What becomes of the connection once a handshake has been answered.
+/// Opens the WebSocket once the handshake has been answered.
 pub(crate) trait Open: Send {
     /// The WebSocket over a transport on which the answer has been sent, and what serves it. `arrived` came behind the
     /// request; the seat is held as long as it is served.

@@ -22,7 +22,7 @@ pub(crate) enum Framing {
     Close,
 }
 
-/// What `Content-Length` says.
+/// The value of `Content-Length`.
 fn length(head: &Headers) -> Result<Option<u64>, Refusal> {
     let mut length = None;
     for value in head.get_all("content-length") {
@@ -83,7 +83,7 @@ pub(super) struct BodyDecoder {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// So much of the body, or of a chunk, is to come.
+    /// Bytes of the body, or of a chunk, that have not arrived.
     Data {
         remaining: u64,
         chunked: bool,
@@ -94,7 +94,7 @@ enum State {
     Trailer {
         lines: usize,
     },
-    /// Whatever comes.
+    /// Everything until the end of the connection.
     Rest,
     Complete,
 }
@@ -114,7 +114,7 @@ impl BodyDecoder {
         matches!(self.state, State::Complete)
     }
 
-    /// What is still to come, if it is known.
+    /// Bytes that have not arrived, if known.
     pub(super) fn remaining(&self) -> Option<u64> {
         match self.state {
             State::Complete => Some(0),
@@ -135,7 +135,7 @@ impl BodyDecoder {
         self.trailers
     }
 
-    /// Takes what it can from the front of `bytes`, and puts the content behind `content`.
+    /// Consumes bytes from the front of `bytes`, and appends the content to `content`.
     pub(super) fn push(&mut self, bytes: &mut BytesMut, content: &mut BytesMut) -> Result<(), Refusal> {
         loop {
             match self.state {

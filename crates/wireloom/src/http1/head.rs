@@ -1,4 +1,4 @@
-//! The head of an HTTP/1.1 request (RFC 9112 §2 to §5): found, parsed by httparse, judged. That of a response is parsed here too.
+//! The head of an HTTP/1.1 request (RFC 9112 §2 to §5): found, parsed by httparse, validated. The head of a response is parsed here too.
 
 use std::io::BufRead as _;
 use std::mem::MaybeUninit;
@@ -47,7 +47,7 @@ pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(&bytes, &mut headers) {
         Ok(httparse::Status::Complete(len)) if len == bytes.len() => {}
-        // Whoever finds another end than this one would take the rest for something else.
+        // A parser that finds another end than this one would take the rest for another message.
         Ok(httparse::Status::Complete(_)) => return Err((400, "the request has two ends")),
         Ok(httparse::Status::Partial) => return Err((400, "the request is cut off")),
         // RFC 6585 §5.
@@ -73,7 +73,7 @@ pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
             if !header.value.iter().copied().all(is_authority_byte) {
                 return Err((400, "invalid Host"));
             }
-            // RFC 9112 §3.2.2: what a whole URI says takes its place.
+            // RFC 9112 §3.2.2: the authority of an absolute URI takes its place.
             if let Some(authority) = authority {
                 value = place(authority.as_bytes());
             }
@@ -89,7 +89,7 @@ pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
     Ok(Head { method, target, version, headers: Headers::from_arena(bytes, fields) })
 }
 
-/// Judges a target (RFC 9112 §3.2): `None` for one that is none. One that is a whole URI gives its authority.
+/// Validates a target (RFC 9112 §3.2): `None` for an invalid one. One that is a whole URI gives its authority.
 fn judge_target<'t>(method: &str, target: &'t str) -> Option<Option<&'t str>> {
     // RFC 3986 §3.5: a fragment stays with the client.
     if target.bytes().any(|byte| !byte.is_ascii_graphic() || byte == b'#') {
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(parse(&many), Err(431));
     }
 
-    // RFC 9112 §2.2, §5.1, §5.2: what two readers could read in two ways.
+    // RFC 9112 §2.2, §5.1, §5.2: ambiguous heads.
     #[test]
     fn judges_header_lines() {
         for line in [

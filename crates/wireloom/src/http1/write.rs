@@ -1,4 +1,4 @@
-//! How messages leave over HTTP/1.1: the head of a response, the chunks of a body whose length nobody knows, the trailers
+//! Encoding of HTTP/1.1 messages: the head of a response, the chunks of a body of unknown length, the trailers
 //! behind it (RFC 9112 §4 to §7).
 
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use crate::headers::Headers;
 /// How a body says where it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// There is none, and nothing is said of one: 101, 204, 304.
+    /// No body and no length: 101, 204, 304.
     None,
     Length(u64),
     Chunked,
@@ -17,7 +17,7 @@ pub(crate) enum Ending {
     Close,
 }
 
-/// A head. `keep_alive` is `None` for a response that switches protocols, whose headers say what is to be said.
+/// A head. `keep_alive` is `None` for a response that switches protocols, whose own headers say so.
 pub(crate) fn head(
     out: &mut Vec<u8>,
     status: u16,
@@ -63,12 +63,12 @@ pub(crate) fn digits(status: u16) -> [u8; 3] {
     [status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8)
 }
 
-/// What goes before a chunk.
+/// The line before a chunk.
 pub(crate) fn chunk_size(out: &mut Vec<u8>, len: usize) {
     let _ = write!(out, "{len:x}\r\n");
 }
 
-/// What ends a chunked body.
+/// The end of a chunked body.
 pub(crate) fn last_chunk(out: &mut Vec<u8>, trailers: Option<&Headers>) {
     out.extend_from_slice(b"0\r\n");
     if let Some(trailers) = trailers {

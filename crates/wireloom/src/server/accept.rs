@@ -1,5 +1,4 @@
-//! How a connection begins: its client says something, it gets its turn, TLS is spoken where that is asked for. It owns nothing
-//! that is left behind when it is known what is spoken.
+//! The start of a connection: wait for the first byte, wait for a handshake permit, TLS where it is configured.
 
 use std::future::poll_fn;
 #[cfg(feature = "tls")]
@@ -21,40 +20,39 @@ use crate::transport::poll_read;
 #[cfg(feature = "tls")]
 use crate::{http::Origin, transport::tls::ServerTls};
 
-/// What a TLS connection begins with.
+/// The first byte of a TLS connection.
 pub(super) const TLS_HANDSHAKE: u8 = 0x16;
 
 impl Connection {
-    /// Waits until the client says something, and then for a turn: one that says nothing costs nothing, and one that waits
-    /// holds nothing. What it has said is left where it is if it is `secured` and may be TLS. `None` when there is nobody to
-    /// serve.
+    /// Waits for the first byte, and then for a permit: a silent client costs nothing, and one that waits holds no buffer. With
+    /// `secured`, bytes that may be TLS stay in the socket. `None` when the client has gone or the server shuts down.
     pub(super) async fn begin(&mut self, secured: bool, handshakes: &Arc<Semaphore>) -> Option<Handshaking> {
-        let Self { io, bytes, config, patience, .. } = self;
+        let Self { io, bytes, config, timeouts, .. } = self;
         let mut deadline = Deadline::after(config.handshake_timeout);
         loop {
-            let readable = patience.within(&mut deadline, Phase::Draining, |cx| io.poll_read_ready(cx));
+            let readable = timeouts.within(&mut deadline, Phase::Draining, |cx| io.poll_read_ready(cx));
             readable.await.ok()?.ok()?;
             let turn = match handshakes.clone().try_acquire_owned() {
                 Ok(turn) => turn,
                 Err(_) => {
                     let mut turn = Box::pin(handshakes.clone().acquire_owned());
-                    let turn = patience.within(&mut deadline, Phase::Draining, |cx| turn.as_mut().poll(cx));
+                    let turn = timeouts.within(&mut deadline, Phase::Draining, |cx| turn.as_mut().poll(cx));
                     turn.await.ok()?.ok()?
                 }
             };
-            let said = poll_fn(|cx| {
+            let first = poll_fn(|cx| {
                 Poll::Ready(if secured { poll_tls(cx, io, bytes) } else { poll_read(cx, io, bytes) })
             });
-            match said.await {
+            match first.await {
                 Poll::Ready(Ok(1..)) => return Some(turn),
                 Poll::Ready(_) => return None,
-                // That there is something to read was no more than a guess.
+                // Readiness may be spurious.
                 Poll::Pending => {}
             }
         }
     }
 
-    /// Speaks TLS from here on. `None` when that fails or takes too long, or the client speaks something else.
+    /// Accepts TLS. `None` when that fails or takes too long, or the client speaks another protocol.
     #[cfg(feature = "tls")]
     pub(super) async fn secure(mut self, tls: &ServerTls) -> Option<Self> {
         let failed = &self.registry.clone().counters.tls_failed;
@@ -63,11 +61,11 @@ impl Connection {
             self.refuse(400, "TLS is spoken here: the URL begins with https or wss").await;
             return None;
         }
-        let Self { io, origin, config, registry, seat, mut patience, bytes } = self;
+        let Self { io, origin, config, registry, seat, mut timeouts, bytes } = self;
         let Io::Tcp(stream) = io else { return None };
         let mut accepting = tls.accept(stream);
         let mut deadline = Deadline::after(config.handshake_timeout);
-        let accepted = patience.within(&mut deadline, Phase::Cut, |cx| Pin::new(&mut accepting).poll(cx));
+        let accepted = timeouts.within(&mut deadline, Phase::Cut, |cx| Pin::new(&mut accepting).poll(cx));
         let Ok(Ok(stream)) = accepted.await else {
             failed.fetch_add(1, Ordering::Relaxed);
             return None;
@@ -80,11 +78,11 @@ impl Connection {
             account: origin.account.clone(),
         });
         let io = Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream)));
-        Some(Self { io, origin, config, registry, seat, patience, bytes })
+        Some(Self { io, origin, config, registry, seat, timeouts, bytes })
     }
 }
 
-/// Looks at what is there, and reads it when it is not TLS.
+/// Peeks at the first byte, and reads when it is not TLS.
 fn poll_tls(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<std::io::Result<usize>> {
     let Io::Tcp(stream) = &*io else { return Poll::Ready(Ok(1)) };
     let mut byte = [0];

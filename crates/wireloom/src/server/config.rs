@@ -1,4 +1,4 @@
-//! What a server allows: every bound on what a client can make it hold or wait for before there is a WebSocket.
+//! The configuration of a server: limits on connections, heads, bodies, time and memory.
 
 use std::time::Duration;
 
@@ -22,27 +22,26 @@ pub struct ServerConfig {
     /// Connections at once from one address (from one network of 64 bits, with IPv6); further ones are closed at once. Not
     /// limited by default, because all clients come from one address behind a proxy.
     pub connections_per_address_max: Option<usize>,
-    /// Connections at once that have begun to speak and of which it is not known yet what: in the TLS handshake, or within
-    /// their first head. Further ones wait for their turn, as long as a handshake may take. 10,000: a TLS handshake costs up
-    /// to 40 KiB, and whoever is slow on purpose must keep up a thousand a second to be in the way.
+    /// Connections at once that are in the TLS handshake or within their first head. Further ones wait, for at most
+    /// `handshake_timeout`. 10,000: a TLS handshake costs up to 40 KiB, and slow clients must open a thousand a second to block
+    /// others.
     pub handshakes_max: usize,
     /// How long TLS and the head of a request may take, each. 10 s.
     pub handshake_timeout: Duration,
-    /// How long a connection may be quiet between two requests. 60 s.
+    /// How long a connection may be idle between two requests. 60 s.
     pub keep_alive_timeout: Duration,
-    /// After so much quiet the kernel asks whether the other end is still there (TCP keepalive), and ends the connection when
-    /// nobody has answered for as long as it is set up to try: 11 minutes on Linux. Clients that have lost their network say
-    /// no farewell, and idle WebSockets and handlers that wait would be held for them for ever. 5 minutes: seldom enough for
-    /// a telephone's battery. From a second to nine hours.
+    /// The idle time after which the kernel probes the peer (TCP keepalive). It ends the connection when its probes remain without
+    /// an answer: after 11 minutes on Linux. A client that has lost its network sends no FIN, and would hold idle WebSockets and
+    /// waiting handlers forever. 5 minutes: rare enough for the battery of a phone. From a second to nine hours.
     pub tcp_keepalive: Option<Duration>,
-    /// How long the body of a request may take: to come whole, with a second more for every 16 KiB, where it is collected,
-    /// and from one piece to the next where it is streamed. 30 s.
+    /// How long the body of a request may take: until it is complete, plus a second for every 16 KiB, where it is collected; from
+    /// one chunk to the next where it is streamed. 30 s.
     pub body_timeout: Duration,
     /// Bytes of a request's head over HTTP/1.1. 16 KiB, as for [`wireloom_ws::handshake::HandshakeLimits`]. Over HTTP/2 it is
     /// `http2.settings.max_header_list_size`.
     pub head_len_max: usize,
-    /// Bytes of a request's body that [`Request::bytes`](crate::Request::bytes) collects. 1 MiB: they are held whole. A body
-    /// that is streamed holds its sender back instead.
+    /// Bytes of a request's body that [`Request::bytes`](crate::Request::bytes) collects. 1 MiB: they are held in
+    /// memory. A body that is streamed slows its sender down instead.
     pub body_len_max: usize,
     /// Bytes that all connections of the server may hold together: read buffers, messages that are arriving, inflated data, send
     /// queues, HTTP heads and bodies, unread HTTP/2 data. Near the limit (three quarters) connections that hold memory are not
@@ -56,17 +55,18 @@ pub struct ServerConfig {
     #[cfg(feature = "http2")]
     pub http2: wireloom_http2::Config,
     /// Whether a request over plain HTTP/1.1 may switch to HTTP/2 by `Upgrade: h2c` (RFC 7540 §3.2; RFC 9113 §3.1 deprecates it). On:
-    /// curl asks for it. Switch it off behind a reverse proxy that forwards `Upgrade`: a client that talks HTTP/2 through it passes by the
-    /// proxy's rules. Prior knowledge and ALPN do not depend on it.
+    /// curl asks for it. Switch it off behind a reverse proxy that forwards `Upgrade`: HTTP/2 requests through it would bypass the
+    /// rules of the proxy. Prior knowledge and ALPN do not depend on it.
     #[cfg(feature = "http2")]
     pub http2_upgrade: bool,
     /// How long connections may take to end once the server shuts down. 10 s.
     pub shutdown_grace: Duration,
     /// Choices for WebSockets.
     pub websocket: WebSocketConfig,
-    /// How compression is offered to clients that ask for it. Not by default: it costs 280 KiB for each connection.
+    /// permessage-deflate, for clients that offer it. Off by default: it costs CPU time for each message, and up to 32 KiB per
+    /// direction and connection.
     pub deflate: Option<DeflateConfig>,
-    /// Which web pages may open WebSockets; others are answered 403. All of them: a server without cookies or other ambient
+    /// The origins of web pages that may open WebSockets; others are answered 403. All: a server without cookies or other ambient
     /// credentials may serve any page. Others should list their own.
     pub origins: OriginPolicy,
 }

@@ -1,5 +1,5 @@
-//! One connection of a server: told apart, then HTTP/1.1 requests one after the other (RFC 9112), until one becomes a
-//! WebSocket, or HTTP/2 ([`super::http2`]).
+//! One connection of a server: protocol detection, then HTTP/1.1 requests one after the other (RFC 9112) until one becomes a
+//! WebSocket, or HTTP/2.
 
 use std::future::{Future as _, poll_fn};
 use std::io;
@@ -22,7 +22,7 @@ use super::config::ServerConfig;
 #[cfg(feature = "http2")]
 use super::http2;
 use super::panic;
-use super::timeouts::{Deadline, Patience, Stopped, until};
+use super::timeouts::{Deadline, Stopped, Timeouts, until};
 use crate::error::Error;
 use crate::headers::is_token_byte;
 use crate::http::{Body, Open, Origin, Request, Response, Running, Version};
@@ -37,10 +37,10 @@ use crate::memory::Group;
 use crate::registry::{Handshaking, Phase, Registry, Seat};
 use crate::transport::{Io, poll_read, poll_write_all};
 
-/// How long a refused peer may go on sending before it is cut: it should get to read why (RFC 9112 §9.6).
+/// How long a refused peer may continue to send before it is disconnected: it should read the response (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How much of that is read.
+/// Bytes of that which are read.
 const LINGER_LEN_MAX: usize = 1 << 20;
 
 /// RFC 7540 §3.2.
@@ -54,8 +54,8 @@ pub(super) struct Connection {
     pub(super) config: Arc<ServerConfig>,
     pub(super) registry: Arc<Registry>,
     pub(super) seat: Seat,
-    pub(super) patience: Patience,
-    /// What has arrived and was not taken.
+    pub(super) timeouts: Timeouts,
+    /// Bytes that were read and not consumed.
     pub(super) bytes: BytesMut,
 }
 
@@ -64,25 +64,25 @@ enum Arrived {
     Head(usize),
     #[cfg(feature = "http2")]
     Http2,
-    /// The client went, or nothing came for too long, or the server goes: there is nobody to answer.
+    /// The client has gone, was silent for too long, or the server shuts down: there is no response.
     End,
     Refused(Refusal),
 }
 
-/// What becomes of a connection.
+/// The protocol that follows.
 pub(super) enum Next {
     End,
-    /// It speaks HTTP/2 from here on, perhaps with a request that was upgraded.
+    /// HTTP/2, perhaps with a request that was upgraded.
     #[cfg(feature = "http2")]
     Http2(Option<Box<Upgraded>>),
     WebSocket(Box<dyn Open>),
 }
 
-/// The connection of HTTP/2 that a request asked for, its stream, and it.
+/// The HTTP/2 connection that a request asked for, its stream, and the request.
 #[cfg(feature = "http2")]
 type Upgraded = (Arc<http2::Shared>, StreamKey, Request);
 
-/// What becomes of a request.
+/// A request that has begun.
 enum Begun<F> {
     Handling(Asked, BodyReader, F),
     #[cfg(feature = "http2")]
@@ -97,12 +97,12 @@ impl Connection {
         registry: Arc<Registry>,
         seat: Seat,
     ) -> Self {
-        let patience = Patience::new(registry.clone());
-        Self { io: Io::Tcp(stream), origin, config, registry, seat, patience, bytes: BytesMut::new() }
+        let timeouts = Timeouts::new(registry.clone());
+        Self { io: Io::Tcp(stream), origin, config, registry, seat, timeouts, bytes: BytesMut::new() }
     }
 
-    /// Serves one request after the other until something else becomes of the connection. `handshaking` is let go when it is
-    /// known what is spoken.
+    /// Serves one request after the other until the connection ends or changes its protocol. `handshaking` is dropped when the
+    /// protocol is known.
     pub(super) async fn run(&mut self, handler: &impl Handler, handshaking: Handshaking) -> Next {
         let mut handshaking = Some(handshaking);
         let alpn = self.origin.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
@@ -122,14 +122,16 @@ impl Connection {
                 Arrived::Head(_) if !self.origin.account.takes_new_work() => {
                     Err((503, "the server is overloaded"))
                 }
-                Arrived::Head(len) => self.ask(len, |request| panic::answer(registry, handler, request)),
+                Arrived::Head(len) => {
+                    self.begin_request(len, |request| panic::answer(registry, handler, request))
+                }
                 #[cfg(feature = "http2")]
                 Arrived::Http2 => return Next::Http2(None),
                 Arrived::End => return Next::End,
                 Arrived::Refused(refusal) => Err(refusal),
             };
-            let (mut asked, mut intake, handling) = match begun {
-                Ok(Begun::Handling(asked, intake, handling)) => (asked, intake, handling),
+            let (mut asked, mut body_reader, handling) = match begun {
+                Ok(Begun::Handling(asked, body_reader, handling)) => (asked, body_reader, handling),
                 #[cfg(feature = "http2")]
                 Ok(Begun::Upgraded(upgraded)) => return Next::Http2(Some(upgraded)),
                 Err((status, why)) => {
@@ -141,26 +143,26 @@ impl Connection {
                 let Self { io, bytes, .. } = self;
                 let mut handling = pin!(handling);
                 poll_fn(|cx| {
-                    // Whoever reads the body is answered by what there is of it.
-                    let taken = intake.poll(cx, io, bytes);
+                    // The handler reads the body from the body reader.
+                    let taken = body_reader.poll(cx, io, bytes);
                     match handling.as_mut().poll(cx) {
                         Poll::Pending if taken.is_ready() => poll_gone(cx, io, bytes).map(|()| None),
                         handled => handled.map(|(response, panicked)| {
-                            // Whatever it has left undone is no beginning for another request.
+                            // After a panic no other request follows.
                             asked.keep_alive &= !panicked && registry.phase() == Phase::Serving;
-                            Some(compose(response, &asked, &mut intake))
+                            Some(compose(response, &asked, &mut body_reader))
                         }),
                     }
                 })
                 .await
             };
-            // Otherwise there is nobody to answer.
+            // Without an answer the client has gone.
             let Some(Answer { head, whole, rest, opening, keep_alive }) = answer else { return Next::End };
             let sent = match rest {
                 None => self.write(&[&head, &whole]).await,
-                // In a box: most bodies are whole.
+                // Boxed: most bodies are complete.
                 Some((body, ending)) => {
-                    Box::pin(self.stream(head, body, ending, asked.trailers, &mut intake)).await
+                    Box::pin(self.stream(head, body, ending, asked.trailers, &mut body_reader)).await
                 }
             };
             if sent.is_err() {
@@ -169,7 +171,7 @@ impl Connection {
             if let Some(opening) = opening {
                 return Next::WebSocket(opening);
             }
-            if !keep_alive || !self.read_rest(&mut intake).await {
+            if !keep_alive || !self.read_rest(&mut body_reader).await {
                 self.linger().await;
                 return Next::End;
             }
@@ -180,7 +182,7 @@ impl Connection {
         }
     }
 
-    /// What serves the WebSocket that this is now.
+    /// Opens the WebSocket.
     pub(super) fn open(self, opening: Box<dyn Open>) -> Running {
         let Self { io, seat, bytes, .. } = self;
         opening.open(io, &bytes, Some(seat))
@@ -195,7 +197,7 @@ impl Connection {
                 let driver = Driver::with_shared(io, shared, config.http2.output_ahead);
                 (driver.with_prefix(SWITCHING_TO_HTTP2), Some((key, request)))
             }
-            // The configuration is judged when the server begins.
+            // The configuration was validated when the server started.
             None => match Driver::new(io, Http2Role::Server, http2_config(&config)) {
                 Ok(driver) => (driver, None),
                 Err(_) => return,
@@ -204,7 +206,7 @@ impl Connection {
         let driver = driver.with_read_ahead(&bytes).with_idle_timeout(config.keep_alive_timeout);
         let driver = driver.with_account(seat.account());
         drop(bytes);
-        // Room for one message of the greatest length at least.
+        // At least one message of the maximum length.
         let message_len_max = config.websocket.core.limits.message_len_max;
         let tunnels_memory_max = config.http2.memory_max.max(message_len_max);
         let tunnels = Group::new(usize::try_from(tunnels_memory_max).unwrap_or(usize::MAX));
@@ -212,7 +214,7 @@ impl Connection {
         drop(seat);
     }
 
-    /// The connection of HTTP/2 that a request asks for, and its stream there. RFC 7540 §3.2.1: one whose settings are none is
+    /// The HTTP/2 connection that a request asks for, and its stream there. RFC 7540 §3.2.1: a request with invalid settings is
     /// answered as if it had not asked.
     #[cfg(feature = "http2")]
     fn upgrade(&self, request: &Request) -> Option<(Arc<http2::Shared>, StreamKey)> {
@@ -222,7 +224,7 @@ impl Connection {
 
     /// `first`: nothing came before it on this connection. `preface_allowed`: it may be the preface of HTTP/2.
     async fn read_head(&mut self, first: bool, preface_allowed: bool) -> Arrived {
-        let Self { io, config, patience, bytes, origin, .. } = self;
+        let Self { io, config, timeouts, bytes, origin, .. } = self;
         let mut reservation = origin.account.reservation(Category::Head);
         let mut scanned = 0;
         let mut deadline =
@@ -239,25 +241,31 @@ impl Connection {
             }
             // A request that has begun is answered, also while the server shuts down.
             let end = if quiet { Phase::Draining } else { Phase::Cut };
-            match patience.within(&mut deadline, end, |cx| poll_read(cx, io, bytes)).await {
+            match timeouts.within(&mut deadline, end, |cx| poll_read(cx, io, bytes)).await {
                 Ok(Ok(1..)) => {}
-                Err(Stopped::Late) if !quiet => return Arrived::Refused((408, "the request took too long")),
+                Err(Stopped::TimedOut) if !quiet => {
+                    return Arrived::Refused((408, "the request took too long"));
+                }
                 _ => return Arrived::End,
             }
         }
     }
 
-    /// Takes a request, and has `handle` begin to answer it.
-    fn ask<F>(&mut self, len: usize, handle: impl FnOnce(Request) -> F) -> Result<Begun<F>, Refusal> {
+    /// Parses a request, and calls `handle` for it.
+    fn begin_request<F>(
+        &mut self,
+        len: usize,
+        handle: impl FnOnce(Request) -> F,
+    ) -> Result<Begun<F>, Refusal> {
         let head = match self.bytes.len() == len {
             true => std::mem::take(&mut self.bytes).into(),
             false => self.bytes.split_to(len).to_vec(),
         };
         let head = head::parse(head)?;
         let mut request = Request::http1(head.headers, head.method, head.target, head.version, &self.origin);
-        // RFC 9110 §9.3.6: who wants to be led elsewhere is not at the right place.
+        // RFC 9110 §9.3.6: this server is not a proxy.
         if request.method() == "CONNECT" {
-            return Err((501, "CONNECT leads nowhere from here"));
+            return Err((501, "this server is not a proxy"));
         }
         let framing = Framing::of(request.head(), request.version())?;
         let expects = request.version() == Version::Http11 && request.names("expect", "100-continue");
@@ -276,22 +284,22 @@ impl Connection {
         Ok(Begun::Handling(Asked::of(&request), body, handle(request)))
     }
 
-    /// Reads what is left of a request's body, for whoever it is; says whether it has come to its end.
-    async fn read_rest(&mut self, intake: &mut BodyReader) -> bool {
-        let Self { io, bytes, patience, config, .. } = self;
+    /// Reads the rest of a request's body; true when it is complete.
+    async fn read_rest(&mut self, body_reader: &mut BodyReader) -> bool {
+        let Self { io, bytes, timeouts, config, .. } = self;
         let mut deadline = Deadline::after(config.body_timeout);
-        let read = patience.within(&mut deadline, Phase::Cut, |cx| intake.poll(cx, io, bytes)).await;
+        let read = timeouts.within(&mut deadline, Phase::Cut, |cx| body_reader.poll(cx, io, bytes)).await;
         read == Ok(BodyEnd::Complete)
     }
 
-    /// Sends a body as it comes into being; the head with what comes first.
+    /// Sends a body as it is produced, the head with the first chunk.
     async fn stream(
         &mut self,
         mut out: Vec<u8>,
         mut body: Body,
         ending: Ending,
         trailers: bool,
-        intake: &mut BodyReader,
+        body_reader: &mut BodyReader,
     ) -> io::Result<()> {
         let mut left = match ending {
             Ending::Length(len) => len,
@@ -301,7 +309,7 @@ impl Connection {
             let Self { io, bytes, registry, .. } = self;
             let mut flushing = !out.is_empty();
             let next = poll_fn(|cx| {
-                let taken = intake.poll(cx, io, bytes);
+                let taken = body_reader.poll(cx, io, bytes);
                 let polled = panic::catch(registry, || body.poll_chunk(cx));
                 match polled.unwrap_or(Poll::Ready(Some(Err(Error::Cut)))) {
                     // The head does not wait for the body.
@@ -320,7 +328,7 @@ impl Connection {
             };
             let Some(chunk) = next else { break };
             let Ok(chunk) = chunk else {
-                // RFC 9112 §8: what ends too early is known by that, unless it has no other end.
+                // RFC 9112 §8: an incomplete body is recognized, unless the end of the connection is its only end.
                 if ending == Ending::Close {
                     self.io.abandon();
                 }
@@ -345,7 +353,7 @@ impl Connection {
         self.write(&[&out]).await
     }
 
-    /// In a box: most requests are not refused.
+    /// Boxed: most requests are not refused.
     pub(super) fn refuse(&mut self, status: u16, why: &str) -> Pin<Box<impl Future<Output = ()>>> {
         let (_, headers, mut body) = Response::text(status, format!("{why}\n")).into_parts();
         let body = body.whole().unwrap_or_default();
@@ -360,30 +368,30 @@ impl Connection {
 
     /// Writes all of this, within the time that a head may take.
     async fn write(&mut self, parts: &[&[u8]]) -> io::Result<()> {
-        let Self { io, patience, config, .. } = self;
+        let Self { io, timeouts, config, .. } = self;
         let total: usize = parts.iter().map(|part| part.len()).sum();
-        // A slow line gets the time for what it is sent: 16 KiB a second at least.
+        // A slow network gets time for the response: 16 KiB a second at least.
         let slowness = Duration::from_secs((total >> 14) as u64);
         let mut deadline = Deadline::after(config.handshake_timeout + slowness);
         let mut written = 0;
         let work =
-            patience.within(&mut deadline, Phase::Cut, |cx| poll_write_all(cx, io, parts, &mut written));
+            timeouts.within(&mut deadline, Phase::Cut, |cx| poll_write_all(cx, io, parts, &mut written));
         match work.await {
             Ok(written) => written,
             Err(_) => {
-                // What it does not take is not kept for it.
+                // Bytes that the client does not accept are dropped.
                 self.io.abandon();
                 Err(io::ErrorKind::TimedOut.into())
             }
         }
     }
 
-    /// Ends the writing side and reads on for a while, so that the client gets to read the answer instead of a reset.
+    /// Shuts down the writing side and continues to read for a while, so that the client reads the response instead of a reset.
     async fn linger(&mut self) {
-        let Self { io, bytes, patience, .. } = self;
+        let Self { io, bytes, timeouts, .. } = self;
         let mut deadline = Deadline::after(LINGER);
         let (mut shut, mut total) = (false, 0);
-        let work = patience.within(&mut deadline, Phase::Cut, |cx| {
+        let work = timeouts.within(&mut deadline, Phase::Cut, |cx| {
             if !shut {
                 ready!(io.poll_shutdown(cx))?;
                 shut = true;
@@ -409,7 +417,7 @@ fn http2_config(config: &ServerConfig) -> wireloom_http2::Config {
     http2
 }
 
-/// The head, or the preface of HTTP/2 where that is allowed, if `bytes` begin with one; `None` while that is not known.
+/// The head, or the preface of HTTP/2 where that is allowed, if `bytes` begin with one; `None` while more bytes are needed.
 fn look(bytes: &mut BytesMut, scanned: &mut usize, preface_allowed: bool, len_max: usize) -> Option<Arrived> {
     // RFC 9112 §2.2: empty lines before a request are ignored.
     if *scanned == 0 {
@@ -443,22 +451,22 @@ fn look(bytes: &mut BytesMut, scanned: &mut usize, preface_allowed: bool, len_ma
     }
 }
 
-/// A response on its way.
+/// A response that is ready to be sent.
 struct Answer {
     head: Vec<u8>,
-    /// The body, if it is there already.
+    /// The body, if it is complete.
     whole: Bytes,
-    /// The body, if it is not.
+    /// The body, if it is streamed.
     rest: Option<(Body, Ending)>,
     opening: Option<Box<dyn Open>>,
-    /// As far as the response goes, another request may follow.
+    /// Another request may follow.
     keep_alive: bool,
 }
 
-/// What a response is on the wire.
-fn compose(mut response: Response, asked: &Asked, intake: &mut BodyReader) -> Answer {
+/// Encodes a response.
+fn compose(mut response: Response, asked: &Asked, body_reader: &mut BodyReader) -> Answer {
     let mut opening = response.opening.take();
-    if opening.is_some() && intake.end() != Some(BodyEnd::Complete) {
+    if opening.is_some() && body_reader.end() != Some(BodyEnd::Complete) {
         response = Response::text(400, "a WebSocket does not begin with a body\n");
         opening = None;
     }
@@ -471,7 +479,7 @@ fn compose(mut response: Response, asked: &Asked, intake: &mut BodyReader) -> An
     }
     let len = body.len_hint();
     let whole = body.whole();
-    let may_follow = intake.respond();
+    let may_follow = body_reader.respond();
     let mut keep_alive = may_follow && asked.keep_alive;
     let ending = match (&whole, len) {
         _ if !allows_body => Ending::None,
@@ -496,12 +504,12 @@ fn compose(mut response: Response, asked: &Asked, intake: &mut BodyReader) -> An
     Answer { head, whole, rest, opening, keep_alive }
 }
 
-/// What a request says about its response.
+/// The properties of a request that determine its response.
 struct Asked {
     version: Version,
     is_head: bool,
     keep_alive: bool,
-    /// The client takes trailers.
+    /// The client accepts trailers.
     trailers: bool,
 }
 
@@ -531,8 +539,8 @@ fn http2_settings(request: &Request) -> Option<Vec<u8>> {
     settings.next().is_none().then(|| first.to_vec())
 }
 
-/// Ready when the client has gone, or says that it sends no more, which is the same to whoever looks. What is there of another
-/// request is kept; behind it nothing is looked at.
+/// Ready when the client has gone, or has ended its sending side, which looks the same. Bytes of another request are kept; then
+/// nothing more is read.
 fn poll_gone(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<()> {
     if !bytes.is_empty() {
         return Poll::Pending;

@@ -121,7 +121,7 @@ impl<H: Handler> Serving<H> {
             (RequestKind::ExtendedConnect, content) if request.is_websocket() => exchange.tunnel = content,
             // RFC 8441 §4, RFC 9220 §3: an unknown protocol. RFC 9110 §9.3.6: this server is not a proxy.
             (RequestKind::ExtendedConnect | RequestKind::Connect, _) => {
-                let refusal = Response::text(501, "CONNECT leads nowhere from here\n");
+                let refusal = Response::text(501, "this server is not a proxy\n");
                 let _ = send_whole(&self.shared, key, refusal, false);
                 return;
             }

@@ -1,5 +1,5 @@
-//! The server: one listener for HTTP/1.1, HTTP/2 and WebSocket over both, over TCP or TLS. It accepts, bounds, hands
-//! requests to a handler, and ends gracefully. WebSockets themselves are [`crate::websocket`]'s.
+//! The server: one listener for HTTP/1.1, HTTP/2 and WebSocket over both, over TCP or TLS. It accepts connections within limits,
+//! calls a handler for each request, and shuts down gracefully.
 //!
 //! ```text
 //! accept -> (TLS) -> first bytes -> HTTP/1.1 request -> handler -> response
@@ -42,10 +42,10 @@ use crate::transport::tls::ServerTls;
 use connection::{Connection, Next};
 use timeouts::until;
 
-/// What answers requests: any `Fn(Request) -> impl Future<Output = Response>`, or another [`IntoResponse`].
+/// Answers requests: any `Fn(Request) -> impl Future<Output = Response>`, or another [`IntoResponse`].
 ///
-/// A handler whose client goes away is dropped where it waits, and so is a body that it has returned: what must be done all the
-/// same belongs into a task of its own. Over HTTP/1.1 a client that ends its side of the connection has gone, as for most
+/// A handler whose client goes away is dropped where it waits, and so is a body that it has returned: work that must be finished
+/// belongs into a task of its own. Over HTTP/1.1 a client that ends its side of the connection has gone, as for most
 /// servers, unless there is more of the request's body or another request to be read before that.
 ///
 /// When a handler panics its request alone is lost: the client is answered 500, over HTTP/1.1 as the last on its connection; a
@@ -71,8 +71,7 @@ where
 /// One runtime with a thread for each core is how it is meant to run: connections move to whichever thread is free, and one
 /// set of limits and numbers holds for all of them. A runtime and a listener for each core, sharing the port by SO_REUSEPORT,
 /// cost 1.11 of the CPU time for a message at depth 1, 1.10 at depth 64 and 0.96 for a handshake (`wireloom-bench workers`, two
-/// cores), and leave connections on the core that the kernel's hash chose for them, however busy it is. Who wants that all the
-/// same gives each runtime a [`Server::new`] over a listener of `tokio::net::TcpSocket` with `set_reuseport`.
+/// cores), and leave connections on the core that the kernel's hash chose for them, however busy it is. To do so, give each runtime a [`Server::new`] over a listener of `tokio::net::TcpSocket` with `set_reuseport`.
 ///
 /// ```no_run
 /// use wireloom::{Request, Response, Server};
@@ -142,15 +141,15 @@ impl Server {
         self
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     ///
     /// # Errors
-    /// The operating system does not say.
+    /// The operating system reports none.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// A handle to end it with, and to look at its numbers.
+    /// A handle to shut it down, and to read its statistics.
     pub fn handle(&self) -> ServerHandle {
         ServerHandle { registry: self.registry.clone() }
     }
@@ -191,7 +190,7 @@ impl Server {
             };
             let (stream, peer) = match until(&registry, Phase::Draining, accepting).await {
                 Some(Ok(accepted)) => accepted,
-                Some(Err(error)) if is_passing(&error) => {
+                Some(Err(error)) if is_temporary(&error) => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     continue;
                 }
@@ -201,7 +200,7 @@ impl Server {
             registry.counters.accepted.fetch_add(1, Ordering::Relaxed);
             let Some(seat) = registry.admit(peer.ip(), config.connections_per_address_max) else { continue };
             if !inherited {
-                // A connection that has gone already is heard of soon enough.
+                // A connection that has gone already fails at the first read.
                 let _ = tune(SockRef::from(&stream), &config);
             }
             let key = seat.key();
@@ -217,7 +216,7 @@ impl Server {
             let task = task.instrument(tracing::debug_span!("connection", %peer));
             registry.serves(key, tokio::spawn(task).abort_handle());
         }
-        // Who comes now is told at once that nobody is here.
+        // New connections are refused at once.
         drop(listener);
         let drained = tokio::time::timeout(config.shutdown_grace, registry.below(1));
         let _ = until(&registry, Phase::Cut, drained).await;
@@ -227,7 +226,7 @@ impl Server {
     }
 }
 
-/// What all connections of a server have in common.
+/// State shared by all connections of a server.
 struct Serving<H> {
     handler: Arc<H>,
     handshakes: Arc<Semaphore>,
@@ -257,7 +256,7 @@ impl<H: Handler> Serving<H> {
                 Next::WebSocket(opening) => Some(connection.open(opening)),
                 #[cfg(feature = "http2")]
                 Next::Http2(upgraded) => {
-                    // In a box: what serves HTTP/1.1 is smaller without it.
+                    // Boxed: the future for HTTP/1.1 is smaller without it.
                     Box::pin(connection.speak_http2(upgraded, &self.handler)).await;
                     None
                 }
@@ -266,7 +265,7 @@ impl<H: Handler> Serving<H> {
     }
 }
 
-/// A connection: what HTTP needs is let go before a WebSocket begins, and is no part of the task that serves it.
+/// The task of a connection: the future for HTTP is dropped before the one for a WebSocket starts.
 enum Task<F> {
     Http(Pin<Box<F>>),
     WebSocket(Running),
@@ -289,7 +288,7 @@ impl<F: Future<Output = Option<Running>>> Future for Task<F> {
     }
 }
 
-/// All connections of a server: they end when it does, be it that its future is dropped.
+/// All connections of a server: they end with its future, also when that is dropped.
 struct All {
     registry: Arc<Registry>,
     background: [AbortHandle; 2],
@@ -302,7 +301,7 @@ impl Drop for All {
     }
 }
 
-/// Looks after connections that are quiet, and after the files of certificates.
+/// Releases memory of idle connections, and reloads certificates.
 async fn sweep(registry: Weak<Registry>, #[cfg(feature = "tls")] tls: Option<ServerTls>) {
     loop {
         tokio::time::sleep(registry::QUIET).await;
@@ -315,34 +314,34 @@ async fn sweep(registry: Weak<Registry>, #[cfg(feature = "tls")] tls: Option<Ser
     }
 }
 
-/// Where connections have what they need from their listener, it costs each of them no call of its own.
+/// Sets the options of the listener, where connections inherit them: that saves a system call for each.
 fn tune_all(listener: &TcpListener, config: &ServerConfig) -> bool {
     cfg!(any(target_os = "linux", target_os = "android")) && tune(SockRef::from(listener), config).is_ok()
 }
 
-/// What is written is meant to leave: nothing is gained by waiting for more. And the kernel asks after those that are quiet.
+/// Sets TCP_NODELAY, since writes are batched already, and TCP keepalive.
 fn tune(socket: SockRef<'_>, config: &ServerConfig) -> io::Result<()> {
     if let Some(time) = config.tcp_keepalive {
-        // What kernels take: whole seconds, of which Linux holds 15 bits.
+        // Kernels accept whole seconds, Linux at most 15 bits of them.
         let time = time.clamp(Duration::from_secs(1), Duration::from_secs(i16::MAX as u64));
         socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(time))?;
     }
     socket.set_tcp_nodelay(true)
 }
 
-/// Whether accepting can go on: a client that went away, or no descriptors just now.
-fn is_passing(error: &io::Error) -> bool {
+/// Whether accepting can continue: the client went away, or no descriptor is free.
+fn is_temporary(error: &io::Error) -> bool {
     !matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::NotConnected)
 }
 
-/// Ends a server, and tells how it does.
+/// Shuts a server down, and reports its statistics.
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
     registry: Arc<Registry>,
 }
 
 impl ServerHandle {
-    /// Stops accepting, tells every WebSocket 1001, lets requests under way be answered, and cuts what is left after
+    /// Stops accepting, closes WebSockets with 1001, finishes requests, and cuts the remaining connections after
     /// [`ServerConfig::shutdown_grace`].
     pub fn shut_down(&self) {
         self.registry.enter(Phase::Draining);
@@ -353,7 +352,7 @@ impl ServerHandle {
         self.registry.enter(Phase::Cut);
     }
 
-    /// Its numbers at this moment.
+    /// Its statistics now.
     pub fn stats(&self) -> ServerStats {
         let counters = &self.registry.counters;
         ServerStats {
@@ -373,7 +372,7 @@ impl ServerHandle {
     }
 }
 
-/// The numbers of a server.
+/// The statistics of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerStats {
@@ -410,7 +409,7 @@ mod tests {
 
     use super::*;
 
-    // A connection that says nothing, or speaks HTTP/1.1, costs this and its task.
+    // The size of a silent connection, or one for HTTP/1.1, with its task.
     #[tokio::test]
     async fn stays_small() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -433,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_are_asked_after_and_wait_for_nothing() {
+    async fn connections_have_keepalive_and_nodelay() {
         for keepalive in
             [None, Some(Duration::from_millis(1)), Some(Duration::from_secs(300)), Some(Duration::MAX)]
         {

@@ -1,5 +1,4 @@
-//! What an application's code does when it panics: it ends, with the request or the WebSocket that it was for, and nothing
-//! else does.
+//! Panics of handlers: the request or the WebSocket ends, and nothing else does.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -15,13 +14,13 @@ pin_project! {
     /// The response of a handler, and whether it is 500 because the handler panicked.
     pub(super) struct Answering<'r, F> {
         registry: &'r Registry,
-        // None when the handler panicked before it gave one.
+        // None when the handler panicked before it returned a future.
         #[pin]
         handling: Option<F>,
     }
 }
 
-/// Asks a handler.
+/// Calls a handler.
 pub(super) fn answer<'h>(
     registry: &'h Registry,
     handler: &'h impl Handler,
@@ -44,7 +43,7 @@ impl<F: Future<Output = Response>> Future for Answering<'_, F> {
     }
 }
 
-/// What this returns, unless it panics. What it borrows is not used again then.
+/// The result of `work`, unless it panics. Its borrows are not used again then.
 pub(super) fn catch<T>(registry: &Registry, work: impl FnOnce() -> T) -> Option<T> {
     let done = catch_unwind(AssertUnwindSafe(work)).ok();
     if done.is_none() {

@@ -1,5 +1,4 @@
-//! How long a connection waits for its client, and until which phase of its server. Nothing is armed before something has to
-//! be waited for.
+//! Deadlines of a connection, and the phase of the server at which it stops waiting. No timer is made before a wait.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,36 +12,36 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::registry::{Phase, Registry};
 
-/// A time that begins with the first wait for it.
+/// A deadline that is computed at the first wait for it.
 pub(super) struct Deadline {
-    patience: Duration,
+    timeout: Duration,
     at: Option<Instant>,
 }
 
 impl Deadline {
-    pub(super) fn after(patience: Duration) -> Self {
-        Self { patience, at: None }
+    pub(super) fn after(timeout: Duration) -> Self {
+        Self { timeout, at: None }
     }
 
     fn at(&mut self) -> Instant {
-        // As far away as a clock goes is far enough.
+        // A time that the clock cannot represent never comes.
         let now = Instant::now();
-        *self.at.get_or_insert_with(|| now.checked_add(self.patience).unwrap_or(now + FAR))
+        *self.at.get_or_insert_with(|| now.checked_add(self.timeout).unwrap_or(now + FAR))
     }
 }
 
 /// Thirty years.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// Why something was not waited for any longer.
+/// Why a wait ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
-    Late,
+    TimedOut,
     Phase,
 }
 
-/// What a connection looks at while it waits.
-pub(super) struct Patience {
+/// The timer and the phase that a connection watches while it waits.
+pub(super) struct Timeouts {
     registry: Arc<Registry>,
     /// Kept from one wait to the next.
     armed: Option<Pin<Box<Armed>>>,
@@ -57,12 +56,12 @@ pin_project! {
     }
 }
 
-impl Patience {
+impl Timeouts {
     pub(super) fn new(registry: Arc<Registry>) -> Self {
         Self { registry, armed: None }
     }
 
-    /// What `work` comes to, unless the deadline or the phase comes first.
+    /// The result of `work`, unless the deadline or the phase comes first.
     pub(super) fn within<'a, T>(
         &'a mut self,
         deadline: &'a mut Deadline,
@@ -99,24 +98,24 @@ impl Patience {
         let Some(armed) = &mut self.armed else { return Poll::Pending };
         let mut armed = armed.as_mut().project();
         if armed.sleep.poll(cx).is_ready() {
-            return Poll::Ready(Stopped::Late);
+            return Poll::Ready(Stopped::TimedOut);
         }
         while armed.turned.as_mut().poll(cx).is_ready() {
             armed.turned.set(self.registry.turned());
         }
-        // A phase that came before this was asked has told nobody here.
+        // The phase may have changed before the notification was registered.
         if self.registry.phase() >= end { Poll::Ready(Stopped::Phase) } else { Poll::Pending }
     }
 }
 
-/// What `work` comes to, unless the server comes to this phase first.
+/// The result of `work`, unless the server reaches this phase first.
 pub(super) async fn until<T>(registry: &Registry, end: Phase, work: impl Future<Output = T>) -> Option<T> {
     let (mut work, mut reached) = (std::pin::pin!(work), std::pin::pin!(registry.reached(end)));
     poll_fn(|cx| {
         if registry.phase() >= end {
             return Poll::Ready(None);
         }
-        // Most work needs no waiting, and then nobody has to be told of phases.
+        // Most work needs no waiting, and then no notification is registered.
         if let Poll::Ready(done) = work.as_mut().poll(cx) {
             return Poll::Ready(Some(done));
         }
@@ -129,19 +128,19 @@ pub(super) async fn until<T>(registry: &Registry, end: Phase, work: impl Future<
 mod tests {
     use super::*;
 
-    // Time is the test's: a wait that is too long ends at once, and one that is missed never does.
+    // Time is paused: a wait that is too long ends at once, and a missed wake-up never does.
     #[tokio::test(start_paused = true)]
-    async fn waits_as_long_as_it_is_told() {
+    async fn waits_until_deadline_or_phase() {
         let registry = Registry::new();
-        let mut patience = Patience::new(registry.clone());
+        let mut timeouts = Timeouts::new(registry.clone());
         let mut deadline = Deadline::after(Duration::from_secs(10));
-        let at_once = patience.within(&mut deadline, Phase::Cut, |_| Poll::Ready(7)).await;
+        let at_once = timeouts.within(&mut deadline, Phase::Cut, |_| Poll::Ready(7)).await;
         assert_eq!((at_once, deadline.at), (Ok(7), None), "nothing was armed");
         let start = Instant::now();
         for _ in 0..2 {
-            // The second time the deadline is over already.
-            let late = patience.within(&mut deadline, Phase::Cut, |_| Poll::<()>::Pending).await;
-            assert_eq!((late, start.elapsed().as_secs()), (Err(Stopped::Late), 10));
+            // The second time the deadline has passed already.
+            let late = timeouts.within(&mut deadline, Phase::Cut, |_| Poll::<()>::Pending).await;
+            assert_eq!((late, start.elapsed().as_secs()), (Err(Stopped::TimedOut), 10));
         }
         let mut deadline = Deadline::after(Duration::MAX);
         let turning = registry.clone();
@@ -151,9 +150,9 @@ mod tests {
                 turning.enter(phase);
             }
         });
-        let cut = patience.within(&mut deadline, Phase::Cut, |_| Poll::<()>::Pending).await;
+        let cut = timeouts.within(&mut deadline, Phase::Cut, |_| Poll::<()>::Pending).await;
         assert_eq!((cut, start.elapsed().as_secs()), (Err(Stopped::Phase), 20));
-        let over = patience.within(&mut deadline, Phase::Draining, |_| Poll::Ready(())).await;
+        let over = timeouts.within(&mut deadline, Phase::Draining, |_| Poll::Ready(())).await;
         assert_eq!(over, Err(Stopped::Phase));
         assert_eq!(until(&registry, Phase::Cut, async {}).await, None);
     }

@@ -51,11 +51,11 @@ use crate::server::{Handler, ServerConfig};
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// What TLS agreed upon, if it came over TLS.
+    /// The outcome of the TLS handshake; `None` without TLS.
     pub tls: Option<Arc<TlsInfo>>,
 }
 
-/// Judges a request as the opening handshake of a WebSocket, as [`Request::websocket`] does: on Wireloom's server behind
+/// Validates a request as the opening handshake of a WebSocket, as [`Request::websocket`] does: on Wireloom's server behind
 /// [`handler`], and on hyper's (and so axum's) with the feature `hyper`. The response that
 /// [`on_open`](Upgrade::on_open) makes becomes an `http::Response` by `into()`, and is to be returned as it is.
 ///
@@ -90,7 +90,7 @@ where
     ServiceHandler { service }
 }
 
-/// What [`handler`] makes.
+/// The handler that [`handler`] returns.
 #[derive(Clone, Debug)]
 pub struct ServiceHandler<S> {
     service: S,
@@ -120,13 +120,13 @@ where
     }
 }
 
-/// A [`Handler`] as a `tower` service. What `config` says of bodies and WebSockets holds; connections are those of the server
+/// A [`Handler`] as a `tower` service. The parts of `config` for bodies and WebSockets apply; connections are those of the server
 /// that it is mounted on. Without a [`Peer`] among the extensions, requests come from 0.0.0.0:0.
 pub fn service<H: Handler>(handler: H, config: ServerConfig) -> HandlerService<H> {
     HandlerService { handler: Arc::new(handler), config: Arc::new(config.for_requests()) }
 }
 
-/// What [`service`] makes.
+/// The service that [`service`] returns.
 #[derive(Debug)]
 pub struct HandlerService<H> {
     handler: Arc<H>,

@@ -1,4 +1,4 @@
-//! What a connection runs over: TCP, TLS over it, or whatever else reads and writes. It owns the transport and no buffer.
+//! The transport of a connection: TCP, TLS over it, or anything else that reads and writes. It has no buffer.
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -55,7 +55,7 @@ impl Io {
         !matches!(self, Self::Tcp(_))
     }
 
-    /// Reads what is there; 0 at the end.
+    /// Reads bytes that have arrived; 0 at the end.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut into = ReadBuf::new(into);
         ready!(match self {
@@ -68,7 +68,7 @@ impl Io {
         Poll::Ready(Ok(into.filled().len()))
     }
 
-    /// Waits, without a buffer, until a read may bring something, as far as the transport can say.
+    /// Waits, without a buffer, until the transport is readable, if it can report that.
     pub(crate) fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(io) => io.poll_read_ready(cx),
@@ -92,7 +92,7 @@ impl Io {
         }
     }
 
-    /// Writes what the transport accepts at once; [`WouldBlock`](io::ErrorKind::WouldBlock) when it is full. It forgets the
+    /// Writes the bytes that the transport accepts at once; [`WouldBlock`](io::ErrorKind::WouldBlock) when it is full. It forgets the
     /// waker of a write that waits: call [`poll_write`](Self::poll_write) then.
     pub(crate) fn try_write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match (&*self, slices) {
@@ -105,7 +105,7 @@ impl Io {
         }
     }
 
-    /// Brings what the transport itself holds back onto the wire.
+    /// Writes bytes that the transport itself buffers.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(_) | Self::Tunnel(_) => Poll::Ready(Ok(())),

@@ -1,5 +1,5 @@
 //! TLS by rustls, with ring for the cryptography: it builds with a C compiler alone, in a fraction of the time and code of
-//! aws-lc-rs, whose advantages (FIPS, post-quantum key exchange) nobody here has asked for yet.
+//! aws-lc-rs, whose advantages (FIPS, post-quantum key exchange) are not needed here yet.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use super::TlsInfo;
 use crate::error::Error;
 
-/// What is spoken inside (RFC 7301).
+/// The application protocols (RFC 7301).
 const ALPN: &[u8] = b"http/1.1";
 
 /// RFC 9113 §3.2.
@@ -36,7 +36,7 @@ pub struct ServerTls {
 struct Files {
     certificate: PathBuf,
     key: PathBuf,
-    /// How old what is in use was.
+    /// The modification time of the files in use.
     read_at: Mutex<Option<(SystemTime, SystemTime)>>,
     /// Why they could not be taken the last time.
     complaint: Mutex<Option<Error>>,
@@ -85,7 +85,7 @@ impl ServerTls {
     /// A certificate with its chain and its key, from PEM files. A server looks at them every few seconds and takes new ones.
     ///
     /// # Errors
-    /// A file cannot be read, or is not what it should be.
+    /// A file cannot be read, or is invalid.
     pub fn from_pem_files(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Result<Self, Error> {
         let files = Files {
             certificate: certificate.into(),
@@ -103,7 +103,7 @@ impl ServerTls {
         Self { current: Arc::new(RwLock::new(config)), files: None }
     }
 
-    /// A certificate for these names that nobody vouches for, made now and kept in memory alone: for development.
+    /// A self-signed certificate for these names, made now and kept in memory: for development.
     ///
     /// # Errors
     /// A name that cannot be in a certificate.
@@ -122,7 +122,7 @@ impl ServerTls {
     /// Takes the files' contents if they have changed. True when they had.
     ///
     /// # Errors
-    /// A file cannot be read or is not what it should be; what was in use stays in use.
+    /// A file cannot be read or is invalid; the certificate in use stays in use.
     pub fn reload_if_changed(&self) -> Result<bool, Error> {
         let Some(files) = &self.files else { return Ok(false) };
         let modified = files.modified()?;
@@ -182,7 +182,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What was agreed upon.
+/// The outcome of the handshake.
 pub(crate) fn info(connection: &ServerConnection) -> TlsInfo {
     TlsInfo {
         server_name: connection.server_name().map(String::from),

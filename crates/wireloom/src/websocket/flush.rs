@@ -1,4 +1,4 @@
-//! When the write batch leaves. The batch is the core's queue of outgoing frames; there is no other place for them.
+//! Flushing the write batch. The batch is the core's queue of outgoing frames; there is no other place for them.
 //!
 //! ```text
 //!            a frame is queued                     all is written
@@ -7,7 +7,7 @@
 //!                                   +------+  the transport is full: the flusher's waker is registered
 //! ```
 //!
-//! Every lock of the state ends with [`Locked::drop`](super::state::Locked), which finds a flusher for whatever is queued. So
+//! Every lock of the state ends with [`Locked::drop`](super::state::Locked), which finds a flusher for the queue. So
 //! after a poll that has queued a frame, either all is written, or a flush is due and a task is registered to run it:
 //!
 //! - [`Flusher::Driver`]: the future that uses the WebSocket is polled by [`Driven`]. It flushes at the end of that poll, and is
@@ -29,7 +29,7 @@ use super::state::Shared;
 use super::wakers::Party;
 use crate::memory::Account;
 
-/// Whether bytes are to be written, and by what.
+/// Whether the batch will be flushed, and by what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Flush {
     /// Nothing is queued, or nothing can be written.
@@ -39,7 +39,7 @@ pub(super) enum Flush {
     Due(Flusher),
 }
 
-/// What writes the batch.
+/// The task that writes the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flusher {
     /// The end of the current poll of a [`Driven`] future.
@@ -69,7 +69,7 @@ pub(super) const BUFFER_LEN: usize = BATCH_LEN_MAX + COPIED_LEN_MAX + wireloom_w
 /// From this length on, in bytes, a batch is written although more may come.
 pub(super) const BATCH_LEN_MAX: usize = 64 << 10;
 
-/// A longer message is written from where it is: copying it would cost more than a system call.
+/// A longer message is written from where it is: a copy would cost more than a system call.
 pub(super) const COPIED_LEN_MAX: usize = 16 << 10;
 
 /// Buffers that a thread keeps.
@@ -80,7 +80,7 @@ pub(super) fn take_buffer() -> Vec<u8> {
     let take = |buffers: &RefCell<[Vec<u8>; BUFFERS_MAX]>| {
         buffers.borrow_mut().iter_mut().find(|kept| !kept.is_empty()).map(std::mem::take)
     };
-    // A thread that ends has none.
+    // There is none while the thread ends.
     BUFFERS.try_with(take).ok().flatten().unwrap_or_else(|| vec![0; BUFFER_LEN])
 }
 
@@ -97,8 +97,8 @@ pub(super) fn put_buffer(mut buffer: Vec<u8>) {
     });
 }
 
-/// Finds what flushes this connection: the future that is driven on this thread, or a new task. `None` outside of a runtime:
-/// then the futures of the sender and the receiver flush, as long as they are polled.
+/// Finds a flusher for this connection: the future that is driven on this thread, or a new task. `None` outside of a runtime:
+/// then the futures of the sender and the receiver flush while they are polled.
 pub(super) fn schedule(shared: &Weak<Shared>) -> Option<Flusher> {
     if DRIVEN.try_with(Cell::get) == Ok(shared.as_ptr().addr()) {
         return Some(Flusher::Driver);
@@ -134,8 +134,8 @@ pub(super) fn linger(shared: &Weak<Shared>, account: &Account, make_linger: impl
 }
 
 pin_project! {
-    /// A future that uses a WebSocket. All that a poll of it sends is written at the end of that poll, as far as the transport
-    /// accepts it; the rest when the transport accepts more.
+    /// A future that uses a WebSocket. Messages that a poll of it sends are written at the end of that poll, or when the transport
+    /// accepts them.
     pub(crate) struct Driven<F> {
         shared: Weak<Shared>,
         #[pin]
@@ -146,7 +146,7 @@ pin_project! {
 
     impl<F> PinnedDrop for Driven<F> {
         fn drop(this: Pin<&mut Self>) {
-            // Halves that were moved out of the future go on without it.
+            // Halves that were moved out of the future continue without it.
             if let Some(shared) = this.project().shared.upgrade() {
                 shared.lock().lose_driver();
             }
@@ -208,7 +208,7 @@ impl Driving {
 impl Drop for Driving {
     fn drop(&mut self) {
         DRIVEN.set(self.outer);
-        // A panic has left it.
+        // A panic leaves it set.
         let _ = LEFT.try_with(Cell::take);
     }
 }

@@ -1,5 +1,5 @@
-//! An open WebSocket, whatever it runs over. It owns the core, the transport and their clock; the opening handshake
-//! comes before, in [`crate::server`] and [`crate::client`].
+//! An open WebSocket over any transport: the core, the transport and their clock. The opening handshake comes before, in the server
+//! and the client.
 //!
 //! ```text
 //!            read -> buffer of the thread -> core: unmask, validate in place -> Message, borrowed
@@ -65,8 +65,8 @@ pub(crate) use state::Shared;
 /// # }
 /// ```
 ///
-/// A message is lent until the socket is used again, so that nothing is copied. To answer with what was lent, use the halves;
-/// this is the fastest loop:
+/// A message is borrowed until the socket is used again, so that nothing is copied. To answer with a borrowed message, use the
+/// halves; this is the fastest loop:
 ///
 /// ```
 /// # async fn example(socket: wireloom::WebSocket) -> Result<(), wireloom::Error> {
@@ -78,7 +78,7 @@ pub(crate) use state::Shared;
 /// # }
 /// ```
 ///
-/// Without halves, keep what arrives; that takes an allocation and a copy for each message:
+/// Without halves, receive owned messages; that takes an allocation and a copy for each:
 ///
 /// ```
 /// # async fn example(mut socket: wireloom::WebSocket) -> Result<(), wireloom::Error> {
@@ -91,7 +91,7 @@ pub(crate) use state::Shared;
 ///
 /// Either way the answers to messages that arrived together leave together.
 ///
-/// Dropping it while it is open tells the peer so, as far as that needs no waiting: see
+/// Dropping it while it is open sends a Close frame, if the transport accepts that at once: see
 /// [`close_on_drop`](Sender::close_on_drop).
 pub struct WebSocket {
     sender: Sender,
@@ -99,7 +99,7 @@ pub struct WebSocket {
 }
 
 impl WebSocket {
-    /// The WebSocket over a transport on which the opening handshake is over. `arrived` came behind it.
+    /// The WebSocket over a transport on which the opening handshake is done. `arrived` are bytes that were read behind it.
     pub(crate) fn open(
         io: Io,
         role: Role,
@@ -132,7 +132,7 @@ impl WebSocket {
         Self { sender: Sender::new(shared), receiver }
     }
 
-    /// The WebSocket over any transport, for those who made the opening handshake themselves (with
+    /// The WebSocket over any transport, for opening handshakes of your own (with
     /// [`wireloom_ws::handshake`], or by an HTTP library that upgrades). `arrived` are bytes that were read behind it.
     pub fn from_transport(
         transport: impl Transport,
@@ -155,8 +155,8 @@ impl WebSocket {
         self.shared().compressed
     }
 
-    /// The next message, lent until the socket is used again; see [`Receiver::recv`], also for cancel safety. To send it back,
-    /// [`split`](Self::split) the socket, or ask for one to keep with [`recv_owned`](Self::recv_owned).
+    /// The next message, borrowed until the socket is used again; see [`Receiver::recv`], also for cancel safety. To send it back,
+    /// [`split`](Self::split) the socket, or use [`recv_owned`](Self::recv_owned).
     ///
     /// # Errors
     /// As there.
@@ -206,8 +206,8 @@ impl WebSocket {
         self.sender.ping(payload).await
     }
 
-    /// Closes: says so, drops what still arrives, and waits for the peer's answer as long as
-    /// [`close_timeout`](wireloom_ws::Config::close_timeout) says.
+    /// Closes: sends the Close frame, drops messages that still arrive, and waits for the peer's answer for at most
+    /// [`close_timeout`](wireloom_ws::Config::close_timeout).
     ///
     /// # Cancel safety
     /// Once it has been polled the Close frame is queued; dropping the future gives up the wait for the answer.
@@ -225,7 +225,7 @@ impl WebSocket {
         self.sender.close_on_drop(code);
     }
 
-    /// Begins the closing handshake with this code when so much time has passed; see [`Sender::close_after`].
+    /// Begins the closing handshake with this code after this time; see [`Sender::close_after`].
     ///
     /// # Errors
     /// As there.
@@ -233,7 +233,7 @@ impl WebSocket {
         self.sender.close_after(deadline)
     }
 
-    /// Sends a piece of a message that is too large to hold; see [`Sender::send_piece`].
+    /// Sends a fragment of a message that is too large to hold; see [`Sender::send_piece`].
     ///
     /// # Errors
     /// As there.
@@ -241,22 +241,21 @@ impl WebSocket {
         self.sender.send_piece(piece, last).await
     }
 
-    /// Gives every message to `session` until the end, which is told to it too; for those who want one place for what arrives,
-    /// instead of a loop over [`recv`](Self::recv).
+    /// Passes every message, and the end of the connection, to `session`, instead of a loop over [`recv`](Self::recv).
     ///
     /// # Cancel safety
     /// Dropping the future drops the WebSocket; see [`close_on_drop`](Self::close_on_drop).
     ///
     /// # Errors
-    /// As for `recv`, and what the session returns: then the peer is told 1011.
+    /// As for `recv`, and the error of the session: then the connection is closed with 1011.
     pub async fn pump(self, session: impl Session) -> Result<Option<End>, Error> {
         let shared = self.sender.shared.clone();
         Driven::new(&shared, Box::pin(pump::run(self, session))).await
     }
 
-    /// Runs what uses this WebSocket as the server runs its handlers: what one wake-up of it sends gathers without a lock, and
-    /// leaves in one write before it pauses. That is for clients, and for transports of other servers, where much is answered;
-    /// without it everything works alike, at some more cost for each message.
+    /// Runs a future that uses this WebSocket as the server runs its handlers: all messages that one poll of it sends leave in one
+    /// write at the end of the poll. It is for clients, and for transports of other servers, that send many messages; without it
+    /// everything works the same, at some more cost for each message.
     ///
     /// ```
     /// # async fn example(socket: wireloom::WebSocket) -> Result<(), wireloom::Error> {
@@ -288,12 +287,12 @@ impl WebSocket {
         self.receiver.end()
     }
 
-    /// What has moved so far, both ways; the handshake is not in it.
+    /// Bytes transferred so far in each direction, without the handshake.
     pub fn traffic(&self) -> Traffic {
         self.receiver.traffic()
     }
 
-    /// Both halves, to be used side by side, in one task or in two.
+    /// Both halves, for use in one task or in two.
     pub fn split(self) -> (Sender, Receiver) {
         (self.sender, self.receiver)
     }
@@ -345,7 +344,7 @@ fn seed() -> [u8; 32] {
 mod tests {
     use super::*;
 
-    // An idle connection is to cost hundreds of bytes.
+    // An idle connection costs hundreds of bytes.
     #[test]
     fn stays_small() {
         let (halves, shared) = (size_of::<WebSocket>(), size_of::<Shared>());

@@ -10,7 +10,7 @@ use wireloom_ws::{End, Kind};
 use super::observer::{Observed, Watch};
 use crate::error::Error;
 
-/// An [`Observed`] that owns what it shows.
+/// An owned [`Observed`].
 #[derive(Debug)]
 pub(super) enum News {
     FrameRead(Header),
@@ -25,7 +25,7 @@ pub(super) enum News {
 }
 
 impl News {
-    fn tell(&self, watch: &Watch) {
+    fn deliver(&self, watch: &Watch) {
         watch.notify(&match self {
             Self::FrameRead(header) => Observed::FrameRead(*header),
             Self::FrameWritten(header) => Observed::FrameWritten(*header),
@@ -40,20 +40,20 @@ impl News {
     }
 }
 
-/// News in order. One thread at a time tells them.
+/// Events in order. One thread at a time delivers them.
 #[derive(Debug, Default)]
 pub(super) struct NewsQueue {
     news: VecDeque<News>,
-    teller: Teller,
+    delivery: NewsDelivery,
     /// [`News::CloseBegun`] has been noted.
     close_begun: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Teller {
+enum NewsDelivery {
     #[default]
     None,
-    /// A thread tells what is queued, until nothing is.
+    /// A thread delivers the queue until it is empty.
     Busy,
 }
 
@@ -66,27 +66,27 @@ impl NewsQueue {
         self.news.extend(news);
     }
 
-    /// Whether the end of the connection is news.
+    /// Whether the end of the connection has not been queued yet.
     pub(super) fn begin_close(&mut self) -> bool {
         !std::mem::replace(&mut self.close_begun, true)
     }
 
-    /// Whether there are news that no thread tells.
+    /// Whether events wait and no thread delivers them.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.news.is_empty() && self.teller == Teller::None
+        !self.news.is_empty() && self.delivery == NewsDelivery::None
     }
 }
 
-/// Tells all news, unless another thread does, or this one in a call around this. `with_queue` locks the state for a moment.
-pub(super) fn tell_all(watch: &Watch, with_queue: impl Fn(&mut dyn FnMut(&mut NewsQueue))) {
-    let mut tells = false;
+/// Delivers all events, unless another thread does, or this one in an outer call. `with_queue` locks the state for a moment.
+pub(super) fn deliver_all(watch: &Watch, with_queue: impl Fn(&mut dyn FnMut(&mut NewsQueue))) {
+    let mut delivers = false;
     with_queue(&mut |queue| {
-        tells = queue.is_waiting();
-        if tells {
-            queue.teller = Teller::Busy;
+        delivers = queue.is_waiting();
+        if delivers {
+            queue.delivery = NewsDelivery::Busy;
         }
     });
-    if !tells {
+    if !delivers {
         return;
     }
     loop {
@@ -94,11 +94,11 @@ pub(super) fn tell_all(watch: &Watch, with_queue: impl Fn(&mut dyn FnMut(&mut Ne
         with_queue(&mut |queue| {
             next = queue.news.pop_front();
             if next.is_none() {
-                queue.teller = Teller::None;
+                queue.delivery = NewsDelivery::None;
             }
         });
         match next {
-            Some(news) => news.tell(watch),
+            Some(news) => news.deliver(watch),
             None => return,
         }
     }

@@ -1,4 +1,4 @@
-//! A WebSocket that calls instead of being asked: one object for what arrives. The loop is all that it owns.
+//! The loop that passes the messages of a WebSocket to a [`Session`].
 
 use std::future::Future;
 
@@ -8,7 +8,7 @@ use super::message::Message;
 use super::{Sender, WebSocket};
 use crate::error::Error;
 
-/// What is done with what arrives on a WebSocket, for [`WebSocket::pump`].
+/// Handles the messages of a WebSocket, for [`WebSocket::pump`].
 ///
 /// ```
 /// use wireloom::{Error, Message, Sender, Session, WebSocket};
@@ -30,13 +30,13 @@ pub trait Session: Send {
     /// The WebSocket is open.
     ///
     /// # Errors
-    /// An error ends the connection: the peer is told 1011.
+    /// An error closes the connection with 1011.
     fn on_open(&mut self, sender: &mut Sender) -> impl Future<Output = Result<(), Error>> + Send {
         let _ = sender;
         async { Ok(()) }
     }
 
-    /// A message has arrived. The next waits until this is done.
+    /// A message has arrived. The next one is received when this has returned.
     ///
     /// # Errors
     /// As for [`on_open`](Self::on_open).
@@ -46,7 +46,7 @@ pub trait Session: Send {
         message: Message<'_>,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// All is over, and why: `None` when that is not known.
+    /// The connection has ended; `None` when the cause is unknown.
     fn on_close(&mut self, end: Option<&End>) -> impl Future<Output = ()> + Send {
         let _ = end;
         async {}
@@ -64,9 +64,9 @@ pub(super) async fn run(socket: WebSocket, mut session: impl Session) -> Result<
     }
     .await;
     if outcome.is_err() && receiver.end().is_none() {
-        // What the peer still says is for nobody any more; that it has heard is worth the wait for its answer.
-        let told = sender.close(CloseCode::INTERNAL_ERROR, "").await;
-        while told.is_ok() && matches!(receiver.recv().await, Ok(Some(_))) {}
+        // Messages that still arrive are dropped until the peer answers the Close frame.
+        let closed = sender.close(CloseCode::INTERNAL_ERROR, "").await;
+        while closed.is_ok() && matches!(receiver.recv().await, Ok(Some(_))) {}
     }
     let end = receiver.end();
     session.on_close(end.as_ref()).await;

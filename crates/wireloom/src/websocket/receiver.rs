@@ -58,11 +58,11 @@ const SPARE_MAX: usize = 8;
 /// The state of a connection that is not idle.
 pub(super) struct Reading {
     reader: Reader,
-    /// The value of [`Shared::is_at_hand`] that was stored last.
-    at_hand: bool,
+    /// The value of [`Shared::has_more_buffered`] that was stored last.
+    more_buffered: bool,
     /// The message before was so large that the next is read in another way.
     expects_large: bool,
-    over: bool,
+    ended: bool,
     /// The error that ended the connection, until it is returned.
     failed: Option<Box<Error>>,
     sleep: Option<Pin<Box<Sleep>>>,
@@ -90,10 +90,10 @@ impl Receiver {
         Self { shared, reading: Some(Box::new(reading)), expects_large: false, is_parked: false }
     }
 
-    /// The next message, borrowed until the one after it is asked for; `None` when the connection has been closed.
+    /// The next message, borrowed until the next call; `None` when the connection has been closed.
     ///
-    /// All frames of a read are handed out before the next read, and messages that were sent in the meantime leave in one write
-    /// before this waits. Pings are answered along the way.
+    /// All messages of a read are returned before the next read, and messages that were sent in the meantime leave in one write
+    /// before this waits. Pings are answered meanwhile.
     ///
     /// With [`Delivery::Chunks`](wireloom_ws::Delivery::Chunks) a message that did not arrive at once comes in chunks, as they
     /// arrive; see [`Message::is_last`].
@@ -102,7 +102,7 @@ impl Receiver {
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// The peer broke a rule or a limit, which it has been told; the transport failed or ended without a closing handshake.
+    /// The peer broke a rule or a limit, and was sent a Close frame for it; the transport failed or ended without a closing handshake.
     /// After an error there is `None`.
     #[inline]
     pub fn recv(&mut self) -> Receiving<'_> {
@@ -152,10 +152,10 @@ impl Receiver {
         if !reading.reader.next_message() {
             return false;
         }
-        let at_hand = reading.reader.has_input();
-        if at_hand != reading.at_hand {
-            reading.at_hand = at_hand;
-            self.shared.set_more_buffered(at_hand);
+        let has_more = reading.reader.has_input();
+        if has_more != reading.more_buffered {
+            reading.more_buffered = has_more;
+            self.shared.set_more_buffered(has_more);
         }
         true
     }
@@ -173,9 +173,9 @@ impl Receiver {
         {
             *reading = Some(Reading::again(idle, *expects_large));
         }
-        // A reading that cannot be made again is never put away.
+        // A reading that cannot be made again is kept.
         let Some(reading) = reading else { return Poll::Ready(false) };
-        if reading.over {
+        if reading.ended {
             return Poll::Ready(false);
         }
         let found = reading.poll_next(shared, cx, want);
@@ -218,7 +218,7 @@ impl Receiver {
     /// Makes the reading of this idle connection available to others.
     fn put_away(&mut self) {
         let Some(reading) = self.reading.take() else { return };
-        // A thread that ends keeps none.
+        // There is no pool while the thread ends.
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
             if spare.len() < SPARE_MAX {
@@ -232,9 +232,9 @@ impl Reading {
     fn new(inbound: Inbound) -> Self {
         Self {
             reader: Reader::new(inbound),
-            at_hand: false,
+            more_buffered: false,
             expects_large: false,
-            over: false,
+            ended: false,
             failed: None,
             sleep: None,
             memory: None,
@@ -295,7 +295,7 @@ impl Reading {
         loop {
             // All that was read before has been answered.
             state.go_away();
-            // An error is kept, and is returned when everything that has arrived was handed out.
+            // An error is kept, and is returned after the messages that have arrived.
             let _ = state.poll_flush(Some((Party::Receiver, &*cx)));
             if state.poll_end(cx) {
                 self.finish(shared, state);
@@ -407,9 +407,9 @@ impl Reading {
             self.report_read(state, found);
         }
         self.expects_large &= !found;
-        let at_hand = found && self.has_more(want);
-        self.at_hand = at_hand;
-        shared.set_more_buffered(at_hand);
+        let has_more = found && self.has_more(want);
+        self.more_buffered = has_more;
+        shared.set_more_buffered(has_more);
         found
     }
 
@@ -572,7 +572,7 @@ impl Reading {
 
     /// The transport is no longer used: determines the error, and reports the end.
     fn finish(&mut self, shared: &Shared, state: &mut State) {
-        self.over = true;
+        self.ended = true;
         self.reader.release_buffers();
         self.release_memory();
         self.memory = None;

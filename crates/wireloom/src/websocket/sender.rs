@@ -208,16 +208,16 @@ impl Sender {
         }
     }
 
-    /// The close code that the peer is told when the receiver and all senders are dropped while the connection is open: 1001
-    /// by default. That is how a task that is cancelled says why. One that panics says 1011.
+    /// The close code for when the receiver and all senders are dropped while the connection is open: 1001 by default, so that a
+    /// task that is cancelled can give a reason. A task that panics closes with 1011.
     pub fn close_on_drop(&mut self, code: CloseCode) {
         if code.is_sendable() {
             self.shared.lock().on_drop = code;
         }
     }
 
-    /// Begins the closing handshake with this code after this time, unless it has begun by then; `None` takes that back. The
-    /// receiver has to be polled for it.
+    /// Begins the closing handshake with this code after this time, unless it has begun before; `None` cancels that. The receiver
+    /// has to be polled for it.
     ///
     /// # Errors
     /// A code that may not be sent.
@@ -231,33 +231,33 @@ impl Sender {
         let mut state = self.shared.lock();
         let now = state.now();
         state.close_at = deadline.map(|(after, code)| Box::new((now.saturating_add(after), code)));
-        // There is another deadline now.
+        // The deadline has changed.
         state.wake();
         Ok(())
     }
 
-    /// Bytes that wait to be written.
+    /// Bytes that are queued for writing.
     pub fn queued_len(&self) -> usize {
         self.shared.lock().core.queued_len()
     }
 
-    /// What has moved so far, both ways.
+    /// Bytes transferred so far in each direction.
     pub fn traffic(&self) -> Traffic {
         self.shared.lock().traffic
     }
 
-    /// Messages that were not sent, as [`SlowPeer::DropNewest`] wants it.
+    /// Messages that were dropped by [`SlowPeer::DropNewest`].
     pub fn dropped(&self) -> u64 {
         self.shared.lock().dropped
     }
 
-    /// [`reserve`](Self::reserve) for those who poll: ready when a message can be queued.
+    /// Ready when a message can be queued; see [`reserve`](Self::reserve).
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let mut state = self.shared.lock();
         if let Some(error) = state.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
-        // The other policies wait for nothing.
+        // The other policies do not wait.
         if !matches!(state.slow.policy(), SlowPeer::Wait { .. }) || !state.core.is_congested() {
             return Poll::Ready(Ok(()));
         }
@@ -324,7 +324,7 @@ impl Permit<'_> {
 
 /// The future of [`Sender::send`].
 ///
-/// Most messages need no waiting; the rest goes into a box, so that the tasks of those that do not wait stay small.
+/// Most messages need no waiting; the state of those that wait is boxed, so that futures stay small.
 #[must_use = "nothing is sent before this is awaited"]
 pub struct Sending<'a, M>(Step<'a, M>);
 
@@ -380,7 +380,7 @@ impl<M> Sending<'_, M> {
     }
 }
 
-/// What became of a message without waiting.
+/// The result of an attempt to send without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     /// It was written, or will be without the sender, or the policy has dropped it.
@@ -398,7 +398,7 @@ fn note_written(state: &mut State, message: &Payload<'_>) {
     });
 }
 
-/// Writes what is queued, as far as that needs no waiting.
+/// Writes the queue without waiting.
 fn written(state: &mut State) -> Result<Sent, Error> {
     if let Poll::Ready(written) = state.poll_flush(None) {
         return written.map(|()| Sent::Done);
@@ -409,8 +409,8 @@ fn written(state: &mut State) -> Result<Sent, Error> {
     })
 }
 
-/// Ready with whether it was queued; pending when there is no room. What is not whole waits, unless the policy is to
-/// disconnect: a message without its middle is another.
+/// Ready with whether the message was queued; pending when there is no room. Fragments wait, unless the policy is to disconnect: a
+/// message without its middle would be another one.
 #[inline]
 fn queue(
     state: &mut State,
@@ -424,7 +424,7 @@ fn queue(
         SlowPeer::Disconnect { .. } => false,
     };
     if !waits && state.is_slow() {
-        // What the transport takes at once is not waited for.
+        // The transport may accept more at once.
         let _ = state.poll_flush(None);
     }
     if let Some(error) = state.write_error() {
@@ -455,7 +455,7 @@ fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Erro
     state.take_codec();
     let (kind, payload) = message.parts();
     match message {
-        // It would be copied all the same, and counting references costs more.
+        // A short payload would be copied anyway, and counting references costs more.
         Payload::Shared(data) if data.len() >= SHARED_LEN_MIN => state.core.send_bytes(data.clone()),
         Payload::Prepared(message) => message.queue(&mut state.core),
         _ if payload.len() > COPIED_LEN_MAX => state.send_borrowed(kind, payload),
@@ -493,7 +493,7 @@ fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(),
     let now = state.now();
     state.core.close(now, code, reason)?;
     if let Some(receiver) = state.receiver.take() {
-        // There is a deadline now.
+        // The deadline has changed.
         receiver.wake();
     }
     Ok(())

@@ -1,15 +1,15 @@
-//! A peer that takes what is sent more slowly than it is sent: since when something waits for it, and when that is too long.
-//! What then becomes of messages is the sender's business, the end of the connection the state's.
+//! Deadlines for a peer that reads more slowly than this end sends. The sender applies the policy to messages, the state ends the
+//! connection.
 //!
 //! ```text
-//! transport full -> mark: all that waits now, or 1 KiB of it, is to leave until then
-//!                     |-> it has left, more waits     -> a new mark
-//!                     |-> nothing waits any more      -> no mark
-//!                     '-> too late                    -> late: messages are dropped, or the peer is cut
+//! transport full -> mark: all bytes queued now, or 1 KiB of them, must leave before its deadline
+//!                     |-> they have left, more are queued -> a new mark
+//!                     |-> nothing is queued               -> no mark
+//!                     '-> the deadline has passed         -> messages are dropped, or the peer is disconnected
 //! ```
 //!
-//! A mark knows nothing of single messages. One that comes behind it is under the next, so that it has waited once to twice
-//! as long as is allowed when that is noticed.
+//! A mark covers all bytes that are queued when it is set. A message that is queued later is covered by the next mark, so it has
+//! waited for one to two times the limit when that is noticed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,37 +21,37 @@ use tokio::time::{Instant, Sleep};
 
 use super::config::SlowPeer;
 
-/// A peer that takes less than this while the policy waits for it takes nothing: crumbs are how one is held on purpose. In
-/// bytes; as much as for a stream in [`wireloom_http2`].
+/// A peer that accepts less than this number of bytes in the time of the policy accepts nothing: a trickle keeps connections open on
+/// purpose. The same as for a stream in the HTTP/2 core.
 const PROGRESS_LEN_MIN: usize = 1 << 10;
 
-/// What a transport may hold back itself, in bytes: rustls's default. So much more it takes only when that has left.
-const HELD_BACK_LEN_MAX: usize = 64 << 10;
+/// Bytes that a transport may buffer itself: rustls's default. It accepts more only when these have left.
+const BUFFERED_LEN_MAX: usize = 64 << 10;
 
-/// What slow peers came to, in numbers, for many WebSockets together.
+/// Counters of slow peers, for many WebSockets together.
 #[derive(Debug, Default)]
 pub(crate) struct SlowTally {
     pub(crate) dropped: AtomicU64,
     pub(crate) cut: AtomicU64,
 }
 
-/// What is known of the peer of one WebSocket.
+/// The state of one WebSocket.
 pub(super) struct Slow {
     policy: SlowPeer,
-    /// There is something that waits.
+    /// Bytes wait for the transport.
     waits: Option<Box<Waits>>,
     tally: Option<Arc<SlowTally>>,
 }
 
 struct Waits {
-    /// All is to leave by then, or it is late.
+    /// All bytes must leave by then, or they are late.
     late: Mark,
-    /// Something is to leave by then, or the peer takes nothing.
+    /// Some bytes must leave by then, or the peer accepts nothing.
     stuck: Mark,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-/// So many bytes are to leave by then.
+/// `left` bytes must leave before `due`.
 #[derive(Clone, Copy)]
 struct Mark {
     due: Duration,
@@ -67,7 +67,7 @@ impl Slow {
         self.policy
     }
 
-    /// Counts there too from now on.
+    /// Counts in `tally` too from now on.
     pub(super) fn count_in(&mut self, tally: Arc<SlowTally>) {
         self.tally = Some(tally);
     }
@@ -84,13 +84,13 @@ impl Slow {
         }
     }
 
-    /// Whether something waits.
+    /// Whether bytes wait for the transport.
     #[inline]
     pub(super) fn waits(&self) -> bool {
         self.waits.is_some()
     }
 
-    /// The transport has taken so many bytes.
+    /// The transport has accepted `len` bytes.
     #[inline]
     pub(super) fn taken(&mut self, len: usize) {
         if let Some(waits) = &mut self.waits {
@@ -99,7 +99,7 @@ impl Slow {
         }
     }
 
-    /// Nothing waits.
+    /// No bytes wait.
     #[inline]
     pub(super) fn clear(&mut self) {
         if self.waits.is_some() {
@@ -107,11 +107,11 @@ impl Slow {
         }
     }
 
-    /// The transport takes no more just now: so many bytes wait for it, or some are held back in it. True when that is news.
+    /// The transport is full: `queued` bytes wait for it, or it buffers some itself. True when no bytes waited before.
     pub(super) fn wait(&mut self, now: Duration, queued: usize) -> bool {
         let (late_after, cut_after) = self.policy.bounds();
-        let all = if queued > 0 { queued } else { HELD_BACK_LEN_MAX };
-        let some = if queued > 0 { queued.min(PROGRESS_LEN_MIN) } else { HELD_BACK_LEN_MAX };
+        let all = if queued > 0 { queued } else { BUFFERED_LEN_MAX };
+        let some = if queued > 0 { queued.min(PROGRESS_LEN_MIN) } else { BUFFERED_LEN_MAX };
         let mark = |after, left| Mark { due: now.saturating_add(after), left };
         match &mut self.waits {
             Some(waits) => {
@@ -131,12 +131,12 @@ impl Slow {
         }
     }
 
-    /// Whether something that waits has waited for too long already.
+    /// Whether bytes have waited for too long.
     pub(super) fn is_late(&self, now: impl FnOnce() -> Duration) -> bool {
         self.waits.as_ref().is_some_and(|waits| waits.late.left > 0 && waits.late.due <= now())
     }
 
-    /// Ready when the peer is to be cut; `cx` is woken for it, if there is one.
+    /// Ready when the peer is to be disconnected; `cx` is woken for that, if there is one.
     pub(super) fn poll_cut(&mut self, cx: Option<&mut Context<'_>>, epoch: Instant) -> Poll<()> {
         let disconnects = matches!(self.policy, SlowPeer::Disconnect { .. });
         let Some(waits) = &mut self.waits else { return Poll::Pending };
@@ -144,10 +144,10 @@ impl Slow {
         if due <= epoch.elapsed() {
             return Poll::Ready(());
         }
-        // Who waits for ever needs no timer.
+        // A deadline that never comes needs no timer.
         let (Some(cx), Some(due)) = (cx, epoch.checked_add(due)) else { return Poll::Pending };
         let sleep = waits.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
-        // A mark moves on mostly; the timer follows when it goes off.
+        // Most marks are renewed; the timer is moved when it fires.
         if sleep.deadline() > due || sleep.is_elapsed() {
             sleep.as_mut().reset(due);
         }
@@ -166,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_left_in_time_is_not_late() {
+    fn bytes_that_left_in_time_are_not_late() {
         let mut slow = Slow::new(SlowPeer::Disconnect { late_after: at(10) });
         assert!(slow.wait(at(0), 5000));
         slow.taken(4999);
         assert!(!slow.wait(at(9), 100_000));
         assert!(!slow.is_late(|| at(9)));
         assert!(slow.is_late(|| at(10)));
-        // Its last byte leaves: what came meanwhile counts from now.
+        // Its last byte leaves: later bytes count from now.
         slow.taken(1);
         assert!(!slow.is_late(|| at(10)));
         assert!(!slow.wait(at(10), 99_999));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn crumbs_are_nothing() {
+    async fn a_trickle_is_no_progress() {
         for (taken, is_cut) in [(PROGRESS_LEN_MIN - 1, true), (PROGRESS_LEN_MIN, false)] {
             let epoch = Instant::now();
             let mut slow = Slow::new(SlowPeer::Wait { cut_after: at(10) });
@@ -196,13 +196,13 @@ mod tests {
         }
     }
 
-    // What TLS takes while the socket is full has gone nowhere.
+    // Bytes that TLS buffers while the socket is full have not left.
     #[tokio::test(start_paused = true)]
-    async fn what_is_held_back_waits_too() {
+    async fn bytes_buffered_by_the_transport_wait_too() {
         let epoch = Instant::now();
         let mut slow = Slow::new(SlowPeer::DropNewest { late_after: at(5), cut_after: at(10) });
         slow.wait(at(0), 0);
-        slow.taken(HELD_BACK_LEN_MAX - 1);
+        slow.taken(BUFFERED_LEN_MAX - 1);
         slow.wait(at(5), 0);
         assert!(slow.is_late(|| at(5)));
         assert!(slow.poll_cut(None, epoch).is_pending());
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_bound_is_never_late() {
+    fn without_a_bound_nothing_is_late() {
         let mut slow = Slow::new(SlowPeer::Wait { cut_after: Duration::MAX });
         slow.wait(at(1), 5000);
         assert!(!slow.is_late(|| at(u32::MAX)));

@@ -28,10 +28,10 @@ use crate::transport::Io;
 /// How long a transport is read and drained after a close with 1013.
 const OVERLOADED_LINGER: Duration = Duration::from_secs(1);
 
-/// The most slices that are written at once.
+/// Slices per write.
 const SLICES_MAX: usize = 32;
 
-/// What one WebSocket has moved through its transport, in bytes: frame headers and control frames too, before TLS.
+/// Bytes that one WebSocket has transferred, with frame headers and control frames, before TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
@@ -46,13 +46,13 @@ pub(crate) struct Shared {
     /// The receiver has buffered more than it has returned, so that a batch may wait for the answer to that. This decides when
     /// a batch is written, never whether.
     more_buffered: AtomicBool,
-    /// The observer has news to be told.
+    /// Events wait to be delivered to the observer.
     has_news: AtomicBool,
-    /// The receiver is to give back what memory it can.
+    /// The receiver frees what memory it can.
     pub(super) release: AtomicBool,
     senders: AtomicU32,
     observer: Watch,
-    /// From which the receiving half can be made again, where that is possible.
+    /// The state from which an idle receiving half is made again, where that is possible.
     pub(super) idle: Option<IdleInbound>,
     pub(super) subprotocol: Option<Box<str>>,
     pub(super) compressed: bool,
@@ -106,7 +106,7 @@ impl Shared {
     #[inline]
     pub(super) fn lock(&self) -> Locked<'_> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { state: Settle(state, self), _tell: TellNews(self) }
+        Locked { state: Settle(state, self), _notify: NotifyObserver(self) }
     }
 
     /// Appends a message to a batch that is sure to be written, while the receiver has buffered more messages.
@@ -115,7 +115,7 @@ impl Shared {
         if !self.has_more_buffered() {
             return false;
         }
-        // Nothing here can be news, nor need a flusher.
+        // Nothing here is observed or needs a flusher.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
         state.flush != Flush::Idle
@@ -144,8 +144,8 @@ impl Shared {
         self.observer.0.is_some()
     }
 
-    /// Requests the closing handshake from outside of both halves. The Close frame is sent when the receiver asks for more: then
-    /// all that has been read is answered.
+    /// Requests the closing handshake from outside of both halves. The Close frame is sent when the receiver is polled for the next
+    /// message: then all messages that were read have been answered.
     pub(crate) fn request_close(&self) {
         let mut state = self.lock();
         if state.going_away == GoingAway::No {
@@ -154,12 +154,12 @@ impl Shared {
         }
     }
 
-    /// Begins the closing handshake that was requested, although the receiver has not asked for more.
+    /// Begins the closing handshake that was requested, although the receiver has not been polled again.
     pub(crate) fn go_away(&self) {
         self.lock().go_away();
     }
 
-    /// Counts what its peer's slowness comes to there too.
+    /// Counts slow peers in `tally` too.
     pub(crate) fn count_slow_in(&self, tally: Arc<SlowTally>) {
         self.lock().slow.count_in(tally);
     }
@@ -171,7 +171,7 @@ impl Shared {
         account.on_evict(this);
     }
 
-    /// Gives back what a connection can do without on which nothing has moved since the last call.
+    /// Frees memory of a connection on which nothing has been transferred since the last call.
     pub(crate) fn release_if_quiet(&self) {
         let mut state = self.lock();
         match state.quiet {
@@ -199,11 +199,12 @@ impl Evict for Shared {
 }
 
 /// The state, locked. When it is unlocked, the deflating codec returns to the thread and a flusher is found for what is queued;
-/// observers are told after that.
+/// the observer is notified
+/// after that.
 pub(super) struct Locked<'a> {
-    // In this order: the mutex is unlocked before observers are told.
+    // In this order: the mutex is unlocked before the observer is notified.
     state: Settle<'a>,
-    _tell: TellNews<'a>,
+    _notify: NotifyObserver<'a>,
 }
 
 impl Deref for Locked<'_> {
@@ -240,20 +241,20 @@ impl Drop for Settle<'_> {
     }
 }
 
-struct TellNews<'a>(&'a Shared);
+struct NotifyObserver<'a>(&'a Shared);
 
-impl Drop for TellNews<'_> {
+impl Drop for NotifyObserver<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.0.has_news.load(Ordering::Relaxed) {
-            self.0.tell_news();
+            self.0.notify_observer();
         }
     }
 }
 
 impl Shared {
     #[cold]
-    fn tell_news(&self) {
+    fn notify_observer(&self) {
         let with_queue = |act: &mut dyn FnMut(&mut NewsQueue)| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(queue) = &mut state.news {
@@ -261,7 +262,7 @@ impl Shared {
                 self.has_news.store(queue.is_waiting(), Ordering::Relaxed);
             }
         };
-        news::tell_all(&self.observer, with_queue);
+        news::deliver_all(&self.observer, with_queue);
     }
 }
 
@@ -290,11 +291,11 @@ pub(super) struct State {
     /// Made where the connection is observed.
     news: Option<Box<NewsQueue>>,
     pub(super) on_drop: CloseCode,
-    /// When the closing handshake is to begin on its own, and with what code.
+    /// The time at which the closing handshake begins by itself, and its code.
     pub(super) close_at: Option<Box<(Duration, CloseCode)>>,
 }
 
-/// The transport, as far as this end uses it (RFC 6455 §7.1.1). What the WebSocket itself is in is the core's.
+/// The state of the transport (RFC 6455 §7.1.1). The state of the WebSocket is the core's.
 ///
 /// ```text
 ///  Open -- shut down --> ShutDown --+
@@ -324,12 +325,12 @@ enum GoingAway {
     Discarding,
 }
 
-/// Whether the connection has moved anything lately.
+/// Whether the connection has transferred anything lately.
 #[derive(Debug)]
 enum Quiet {
-    /// It had moved this often when it was last looked at.
+    /// The number of transfers when this was last checked.
     No { moves_seen: u32 },
-    /// It has not moved since its memory was released.
+    /// Nothing has been transferred since its memory was released.
     Released,
 }
 
@@ -346,7 +347,7 @@ impl State {
         }
     }
 
-    /// Why nothing can be written any more.
+    /// The reason that nothing can be written any more.
     pub(super) fn write_error(&self) -> Option<&Error> {
         match &self.link {
             Link::Open | Link::ShutDown => None,
@@ -396,7 +397,7 @@ impl State {
         self.going_away == GoingAway::Discarding
     }
 
-    /// Whether something is sure to write what is queued.
+    /// Whether a flusher will write the queue.
     pub(super) fn is_flush_due(&mut self) -> bool {
         if self.flush == Flush::Idle {
             self.schedule();
@@ -411,7 +412,7 @@ impl State {
         }
     }
 
-    /// The future that flushed is gone.
+    /// The future that flushed was dropped.
     pub(super) fn lose_driver(&mut self) {
         if self.flush == Flush::Due(Flusher::Driver) {
             self.schedule();
@@ -425,7 +426,7 @@ impl State {
         }
     }
 
-    /// Writes what is queued. While the transport is full, a flusher is registered with it, and `waits` too.
+    /// Writes the queue. While the transport is full, a flusher is registered with it, and `waits` too.
     pub(super) fn poll_flush(&mut self, waits: Option<(Party, &Context<'_>)>) -> Poll<Result<(), Error>> {
         if let Some(error) = self.write_error() {
             return Poll::Ready(Err(error.clone()));
@@ -451,7 +452,7 @@ impl State {
         Poll::Ready(flushed)
     }
 
-    /// Something has to wait for the peer: ready when that has been slow for too long.
+    /// The queue waits for the peer: ready when that has been slow for too long.
     fn poll_slow(&mut self, waits: Option<(Party, &Context<'_>)>) -> Poll<Result<(), Error>> {
         let now = self.now();
         if self.send_queue.try_set(self.core.queued_len()).is_err() {
@@ -461,7 +462,7 @@ impl State {
         if self.slow.wait(now, self.core.queued_len())
             && let Some(receiver) = self.receiver.take()
         {
-            // It goes on writing and watches the deadline, also when the future that sends is dropped.
+            // It continues to write and watches the deadline, also when the future that sends is dropped.
             receiver.wake();
         }
         let waker = waits.map(|waits| self.register(Some(waits)));
@@ -472,7 +473,7 @@ impl State {
         Poll::Ready(Err(Error::SlowPeer))
     }
 
-    /// Whether what is sent now would wait too long.
+    /// Whether a message that is sent now would wait for too long.
     pub(super) fn is_slow(&self) -> bool {
         self.core.is_congested() || self.slow.is_late(|| self.now())
     }
@@ -495,7 +496,7 @@ impl State {
             }
         };
         self.count_sent(total);
-        // While the peer is waited for, the connection holds no more than what is queued.
+        // While the transport is full, the connection holds no more than the queue.
         flush::put_buffer(self.core.take_buffer());
         if let Poll::Ready(Ok(())) = written {
             self.slow.clear();
@@ -516,7 +517,7 @@ impl State {
         self.io.poll_flush(&mut Context::from_waker(&waker))
     }
 
-    /// Sends a message whose payload is written from where it is, as far as the transport accepts it.
+    /// Sends a message whose payload is written from where it is; bytes that the transport does not accept are queued.
     pub(super) fn send_borrowed(&mut self, kind: Kind, payload: &[u8]) -> Result<(), wireloom_ws::Error> {
         let mut send = self.core.send_borrowed(kind, payload)?;
         let mut total = 0;
@@ -542,7 +543,7 @@ impl State {
             self.fail_write(&error);
         }
         if is_full {
-            // The transport is to know who waits.
+            // Registers the flusher with the transport.
             let _ = self.poll_flush(None);
         }
         Ok(())
@@ -578,12 +579,12 @@ impl State {
         self.core.handle_timeout(now);
     }
 
-    /// A waker for the transport that wakes all that wait, and these too.
+    /// A waker for the transport that wakes all waiting tasks, and this one too.
     pub(super) fn register(&mut self, waits: Option<(Party, &Context<'_>)>) -> Waker {
         register(&mut self.wakers, waits)
     }
 
-    /// Nothing can be written any more. What the peer has sent before is still read: its Close frame may be among it.
+    /// Nothing can be written any more. Bytes that the peer has sent are still read: its Close frame may be among them.
     fn fail_write(&mut self, error: &io::Error) -> Error {
         let error = failure(error);
         if let Link::Open | Link::ShutDown = self.link {
@@ -649,14 +650,14 @@ impl State {
         self.parked.take()
     }
 
-    /// Nothing is to be read or written any more.
+    /// Ends reading and writing.
     pub(super) fn cut(&mut self, error: Error) {
         self.core.handle_eof();
         self.close_link(error);
         self.wake();
     }
 
-    /// Both halves are done with the transport: for this reason, unless writing has failed before.
+    /// Both halves stop using the transport: for this reason, unless writing has failed before.
     pub(super) fn close_link(&mut self, error: Error) {
         self.flush = Flush::Idle;
         self.link = match std::mem::replace(&mut self.link, Link::Open) {
@@ -668,7 +669,7 @@ impl State {
     /// Ends a connection whose peer is too slow. It is reset, so that the kernel keeps nothing for it either.
     pub(super) fn cut_slow(&mut self) {
         #[cfg(feature = "tracing")]
-        tracing::debug!(queued = self.core.queued_len(), "the peer is slow and is cut");
+        tracing::debug!(queued = self.core.queued_len(), "the peer is too slow and is disconnected");
         self.slow.count_cut();
         self.io.abandon();
         self.cut(Error::SlowPeer);
@@ -683,7 +684,7 @@ impl State {
         }
     }
 
-    /// Does with the transport what the core says, once all is written. True when the connection has ended.
+    /// Treats the transport as the core asks, once the queue is written. True when the connection has ended.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> bool {
         if let Link::Closed(_) = self.link {
             return true;
@@ -709,7 +710,7 @@ impl State {
         }
     }
 
-    /// Notes something for the observer.
+    /// Queues an event for the observer.
     #[inline]
     pub(super) fn note(&mut self, news: impl FnOnce() -> News) {
         if let Some(queue) = &mut self.news {
@@ -717,14 +718,14 @@ impl State {
         }
     }
 
-    /// Notes an event that is traced too, so that it is noted without an observer.
+    /// Queues an event that is traced too, also without an observer.
     pub(super) fn note_traced(&mut self, news: News) {
         if cfg!(feature = "tracing") || self.news.is_some() {
             self.news.get_or_insert_default().push(news);
         }
     }
 
-    /// Notes the frames that were queued, and the end of the connection.
+    /// Queues events for the frames that were queued, and for the end of the connection.
     #[cold]
     pub(super) fn note_news(&mut self, shared: &Shared) {
         let end = self.core.end().cloned().filter(|_| {
@@ -734,7 +735,7 @@ impl State {
         let Some(queue) = &mut self.news else { return };
         let frames = self.core.take_headers().into_iter().map(News::FrameWritten);
         match end {
-            // The peer's Close frame has come before this end's went.
+            // The peer's Close frame was the first.
             Some(end) if end.by == Initiator::Peer => {
                 queue.push(News::CloseBegun(end));
                 queue.extend(frames);
@@ -749,14 +750,14 @@ impl State {
 }
 
 impl Drop for State {
-    /// Both halves are gone: tells the peer, as far as that is possible without waiting.
+    /// Both halves were dropped: sends the Close frame if the transport accepts it at once.
     fn drop(&mut self) {
         if self.write_error().is_some() {
             return;
         }
         if self.core.is_open() {
             let now = self.now();
-            // RFC 6455 §7.4.1: an end that was not expected.
+            // RFC 6455 §7.4.1: an unexpected condition.
             let code = if std::thread::panicking() { CloseCode::INTERNAL_ERROR } else { self.on_drop };
             let _ = self.core.close(now, code, "");
         }
@@ -773,7 +774,7 @@ impl Drop for State {
     }
 }
 
-/// Writes to a transport; while that is full, all that wait are registered with it, and `waits` too.
+/// Writes to a transport; while that is full, all waiting tasks are registered with it, and `waits` too.
 fn write(
     io: &mut Io,
     wakers: &mut Option<Arc<Wakers>>,
@@ -789,7 +790,7 @@ fn write(
     written.map(|written| written.and_then(not_zero))
 }
 
-/// Writes what the transport accepts at once.
+/// Writes the bytes that the transport accepts at once.
 fn try_write(io: &mut Io, slices: &[&[u8]]) -> io::Result<usize> {
     with_io_slices(slices, |slices| io.try_write(slices)).and_then(not_zero)
 }

@@ -33,7 +33,7 @@ impl Sink<OwnedMessage> for Sender {
         Sender::poll_flush(self.get_mut(), cx)
     }
 
-    /// Sends the Close frame, with 1000. The peer's answer is for whoever receives.
+    /// Sends the Close frame, with 1000. The receiver gets the peer's answer.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Sender::poll_close(self.get_mut(), cx)
     }

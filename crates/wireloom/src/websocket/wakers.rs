@@ -1,9 +1,9 @@
-//! The tasks that wait for one transport. It remembers a single waker for each direction, so they share one.
+//! The tasks that wait for one transport. A transport keeps a single waker for each direction, so they share one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
 
-/// Which future waits. Each has one waker at most.
+/// A future that waits. Each has one waker at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Party {
     /// [`Receiver`](super::Receiver).
@@ -16,7 +16,7 @@ pub(super) enum Party {
     FlushTask,
 }
 
-/// The wakers of all that wait. The transport is given [`Wakers::waker`], which wakes every one of them.
+/// The wakers of all waiting tasks. The transport gets [`Wakers::waker`], which wakes every one of them.
 #[derive(Debug, Default)]
 pub(super) struct Wakers {
     waiting: Mutex<Waiting>,

@@ -36,7 +36,7 @@ pub(super) async fn open(
     }
 }
 
-/// The status of a response. The head is read byte by byte, because what lies behind it is the tunnel's; it is short, and
+/// The status of a response. The head is read byte by byte, because bytes behind it belong to the tunnel; it is short, and
 /// there is one for each connection.
 async fn read_head(io: &mut Io, room: &mut usize) -> Result<u16, Error> {
     let mut head = Vec::new();

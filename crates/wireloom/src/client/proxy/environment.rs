@@ -1,4 +1,4 @@
-//! What the environment says about proxies: `ws_proxy`, `wss_proxy`, `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`.
+//! Proxies from the environment: `ws_proxy`, `wss_proxy`, `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ impl Environment {
         let find = |names: &[&str]| {
             let set = |name: &str| variable(name).filter(|value| !value.is_empty());
             names.iter().find_map(|name| {
-                // HTTP_PROXY in capitals is how a CGI script sees a request's header Proxy: whoever asks chooses it.
+                // HTTP_PROXY in capitals is how a CGI script sees a request's header Proxy: the requester chooses it.
                 let capitals = || if *name == "http_proxy" { None } else { set(&name.to_ascii_uppercase()) };
                 set(name).or_else(capitals)
             })

@@ -1,4 +1,4 @@
-//! Proxies: which one, with which credentials, and how a tunnel is asked of it. What runs inside is none of their business.
+//! Proxies: their URLs and credentials, and how a tunnel is opened through them.
 
 mod connect;
 mod environment;
@@ -81,7 +81,7 @@ impl Proxy {
         Ok(Self { kind, host: host.to_owned(), port: port.unwrap_or(default_port), credentials })
     }
 
-    /// Says who asks: as Basic credentials to an HTTP proxy (RFC 7617), as RFC 1929 has it to SOCKS5.
+    /// Authenticates: with Basic credentials to an HTTP proxy (RFC 7617), by RFC 1929 to SOCKS5.
     #[must_use]
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         let (user, password) = (user.into().into_bytes(), password.into().into_bytes());
@@ -97,7 +97,7 @@ impl Proxy {
         host: &str,
         port: u16,
     ) -> Result<(Io, Option<SocketAddr>), Error> {
-        // What is resolved here is resolved before the proxy is bothered.
+        // A host that is resolved here is resolved before the proxy is dialed.
         let address = match self.kind {
             Kind::Socks5 => {
                 let found = known.resolve(host, port).await?;
