@@ -66,7 +66,6 @@ impl End {
 
     /// Handles input and returns how much; less than all only while output waits.
     fn handle_input(&mut self, input: &[u8]) -> usize {
-        self.now += BYTE_TIME * input.len() as u32;
         let mut at = 0;
         loop {
             let (taken, event) =
@@ -77,6 +76,11 @@ impl End {
                 None => return at,
             }
         }
+    }
+
+    /// A driver reads the clock once for each read.
+    fn pass_time(&mut self, len: usize) {
+        self.now += BYTE_TIME * len as u32;
     }
 
     /// Passes this end's output to the other; `false` if there was none, or none was handled.
@@ -97,6 +101,7 @@ impl End {
                 return any;
             }
             self.connection.transmitted(written);
+            to.pass_time(written);
             any = true;
         }
     }
@@ -134,6 +139,7 @@ impl Pipe {
                 }
             }
             self.bytes.drain(..at);
+            to.pass_time(at);
             if at == 0 {
                 return any;
             }

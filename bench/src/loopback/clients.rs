@@ -121,7 +121,9 @@ pub(crate) fn connect(word: &str, url: &str) -> ExitCode {
 }
 
 async fn wireloom(url: &str, is_http2: bool, consumer: &mut Consumer) -> Outcome {
-    let mut socket = wireloom::Connector::new().http2(is_http2).connect(url).await?;
+    // No keepalive: the others have none, and between two rounds the source is silent.
+    let config = wireloom::WebSocketConfig::default();
+    let mut socket = wireloom::Connector::new().config(config).http2(is_http2).connect(url).await?;
     while let Some(message) = socket.recv().await? {
         consumer.consume(message.as_bytes()).await?;
     }

@@ -345,7 +345,7 @@ impl Connection {
             if let Some(event) = self.pending.pop_front() {
                 break event;
             }
-            if self.has_ended() {
+            if at == input.len() || self.has_ended() {
                 return Ok((input.len(), None));
             }
             if !self.wants_read() {

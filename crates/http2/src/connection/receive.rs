@@ -146,16 +146,18 @@ impl Connection {
     /// input and END_STREAM. `None` has changed nothing: the input goes through [`Connection::read`].
     #[inline]
     pub(super) fn read_whole_data(&mut self, input: &[u8]) -> Option<(StreamKey, usize, bool)> {
-        let (bytes, payload) = input.split_first_chunk::<{ FrameHeader::LEN }>()?;
-        let header = FrameHeader::decode(bytes);
         let reader = &self.reader;
         let between_frames = reader.data.is_none()
             && reader.partial.is_empty()
             && reader.settings_seen
             && reader.collecting.is_none();
+        if !between_frames {
+            return None;
+        }
+        let (bytes, payload) = input.split_first_chunk::<{ FrameHeader::LEN }>()?;
+        let header = FrameHeader::decode(bytes);
         if header.kind != Kind::DATA
             || header.flags.contains(Flags::PADDED)
-            || !between_frames
             || payload.len() < header.len as usize
             || header.check_len(self.frame_len_max()).is_err()
             || !self.pending.is_empty()
@@ -364,6 +366,10 @@ impl Connection {
                 let stream = Some(stream);
                 let rest = DataRest { stream, data_left: data_len, padding_left: padding, end_stream };
                 self.reader.data = Some(rest);
+                // A header that was written by itself: its content comes with the next input.
+                if data_len > 0 && from == input.len() {
+                    return Ok((from, None));
+                }
                 self.read_data(input, from)
             }
             Ok(None) => {
@@ -373,12 +379,9 @@ impl Connection {
                 self.read_data(input, from)
             }
             Err(error) => {
-                self.reader.data = Some(DataRest {
-                    stream: None,
-                    data_left: 0,
-                    padding_left: data_len + padding,
-                    end_stream: false,
-                });
+                let padding_left = data_len + padding;
+                let rest = DataRest { stream: None, data_left: 0, padding_left, end_stream: false };
+                self.reader.data = (padding_left > 0).then_some(rest);
                 let step = self.stream_error(error)?;
                 Ok((from, step))
             }
