@@ -32,6 +32,15 @@ step_page() {
     [ "$rc" = 77 ] || return "$rc"
 }
 
+step_proxies() {
+    test_workspace --no-run || return
+    WIRELOOM=$target/debug/wireloom conformance/proxies/run | tee "$logs/proxies.out"
+    local rc=${PIPESTATUS[0]}
+    grep '^skipped' "$logs/proxies.out" | while read -r line; do say "$line"; done
+    [ "$rc" != 77 ] || { skip "no proxy is installed: apt-get install nginx-light haproxy caddy"; return; }
+    return "$rc"
+}
+
 step_hub() {
     [ -x conformance/hub/run ] || { skip "no conformance/hub/run"; return; }
     test_workspace --no-run || return

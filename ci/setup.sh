@@ -49,10 +49,15 @@ debian_packages() {
 }
 
 # Not every Debian derivative has these by these names: one that is missing must not fail the others.
-browsers() {
+programs() {
     have apt-get || return 0
     have chromium || have chromium-browser || have google-chrome || echo chromium
     have firefox-esr || have firefox || echo firefox-esr
+    # Debian starts them as services; the step proxies starts its own.
+    local proxy
+    for proxy in nginx haproxy caddy; do
+        PATH=$PATH:/usr/sbin have "$proxy" || echo "${proxy/nginx/nginx-light}"
+    done
 }
 
 # Whether to install, which is asked once.
@@ -87,7 +92,7 @@ step_setup() {
     local commands=() packages=() single=() line failed=0
     mapfile -t commands < <(rustup_commands)
     mapfile -t packages < <(debian_packages)
-    mapfile -t single < <(browsers)
+    mapfile -t single < <(programs)
     local go_packages=()
     if [ -d crates/hub ] && have go && ! have nats-server; then
         go_packages+=("github.com/nats-io/nats-server/v2@$nats_server")

@@ -3,7 +3,7 @@
 
 cores=(-p wireloom-ws -p wireloom-http2)
 libraries=("${cores[@]}" -p wireloom -p wireloom-hub)
-published=("${libraries[@]}" -p wireloom-cli)
+published=("${libraries[@]}" -p wireloom-inspect -p wireloom-cli)
 # The rivals of bench/ are built by its own step alone.
 workspace=(--workspace --exclude wireloom-bench)
 

@@ -36,7 +36,7 @@ export function Plot({ label, series, names, format }: Props) {
         {
           width: element.clientWidth,
           height: HEIGHT,
-          padding: [8, 8, 0, 0],
+          padding: [8, 28, 0, 0],
           legend: { show: false },
           cursor: { show: false },
           scales: { y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },

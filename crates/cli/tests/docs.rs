@@ -97,7 +97,7 @@ fn every_error_text_exists() {
 fn links_lead_somewhere() {
     let mut pages = files(&root().join("docs/src"), ".md");
     pages.extend(
-        ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "CHANGELOG.md"]
+        ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "CHANGELOG.md", "RELEASING.md"]
             .map(|name| root().join(name)),
     );
     for page in pages {
