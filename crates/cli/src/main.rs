@@ -5,6 +5,7 @@ mod cmd;
 mod descriptors;
 mod exit;
 mod log;
+mod recording;
 mod routes;
 mod signals;
 mod terminal;

@@ -1,7 +1,7 @@
 //! Bounds on everything that a capture can make the reader hold. A capture is untrusted input.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The longest block of a capture file, in bytes. 16 MiB: a packet is 64 KiB at most, 16 MiB leave room for secrets and comments.
 pub const BLOCK_LEN_MAX: usize = 16 << 20;
@@ -59,13 +59,13 @@ pub const HANDSHAKE_LEN_MAX: usize = 64 << 10;
 
 /// Bytes held over all connections, counted.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Budget(Rc<Cell<usize>>);
+pub(crate) struct Budget(Arc<AtomicUsize>);
 
 impl Budget {
     /// Reserves `len` bytes, if they fit below [`HELD_LEN_MAX`].
     pub(crate) fn reserve(&self, len: usize) -> Option<Reservation> {
-        let held = self.0.get().checked_add(len).filter(|&held| held <= HELD_LEN_MAX)?;
-        self.0.set(held);
+        let add = |held: usize| held.checked_add(len).filter(|&held| held <= HELD_LEN_MAX);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
         Some(Reservation { budget: self.clone(), len })
     }
 }
@@ -79,7 +79,7 @@ pub(crate) struct Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget.0.set(self.budget.0.get() - self.len);
+        self.budget.0.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 

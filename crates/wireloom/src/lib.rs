@@ -48,9 +48,9 @@ pub use http::{IntoResponse, OriginPolicy, Request, Response, Upgrade};
 pub use memory::MemoryStats;
 #[cfg(feature = "server")]
 pub use server::{Handler, Server, ServerConfig, ServerHandle};
-pub use transport::Transport;
 #[cfg(all(feature = "server", feature = "tls"))]
 pub use transport::tls::{self, ServerTls};
+pub use transport::{Tap, TapEvent, Transport};
 pub use websocket::{
     Message, Observed, Observer, OwnedMessage, Payload, PreparedMessage, Receiver, Sender, Session, SlowPeer,
     Traffic, Utf8Bytes, Watch, WebSocket, WebSocketConfig,

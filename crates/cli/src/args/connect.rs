@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 
+use super::record::Record;
 use super::value;
 
 const AFTER: &str = "\
@@ -95,6 +96,8 @@ pub(crate) struct Connect {
     pub(crate) script: Script,
     #[command(flatten)]
     pub(crate) request: Request,
+    #[command(flatten)]
+    pub(crate) record: Record,
     #[command(flatten)]
     pub(crate) tls: Tls,
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 const AFTER: &str = "\
-Reads pcap and pcapng (tcpdump, Wireshark), HAR (browsers), hexdumps (xxd, hexdump -C, od -t x1), and
-raw bytes. Packets are reassembled to connections; TLS
+Reads pcap and pcapng (tcpdump, Wireshark), HAR (browsers), hexdumps (xxd, hexdump -C, od -t x1), raw
+bytes, and recordings of `serve` and `connect` (--record). Packets are reassembled to connections; TLS
 is decrypted with the secrets of --key-log, of SSLKEYLOGFILE, or of the capture itself.
 
 Each line shows one frame:

@@ -4,6 +4,7 @@ mod connect;
 mod http2;
 mod inspect;
 mod load;
+mod record;
 mod serve;
 mod value;
 
@@ -17,6 +18,7 @@ use clap_complete::Shell;
 pub(crate) use connect::{Connect, Display, Format, Tls, has_scheme};
 pub(crate) use inspect::{Filter, InputFormat, Inspect, Proto, Side};
 pub(crate) use load::{Expectation, Load, Metric};
+pub(crate) use record::Record;
 pub(crate) use serve::{Channels, LiveStats, LogFormat, LogLevel, Serve, SlowPolicy};
 
 /// Colours, where a terminal shows them and NO_COLOR does not forbid them.

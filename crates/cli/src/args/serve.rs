@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::http2::{Http2Limits, bounds};
+use super::record::Record;
 use super::value;
 
 const AFTER: &str = concat!(
@@ -98,6 +99,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = LogLevel::Info)]
     pub(crate) log_level: LogLevel,
 
+    #[command(flatten)]
+    pub(crate) record: Record,
     #[command(flatten)]
     pub(crate) channels: Channels,
     #[command(flatten)]

@@ -13,6 +13,7 @@ use wireloom::{
 
 use crate::args::{LogFormat, LogLevel, Serve, SlowPolicy};
 use crate::exit::Exit;
+use crate::recording::{self, Side};
 use crate::routes::Routes;
 use crate::signals::Signals;
 use crate::terminal;
@@ -44,7 +45,8 @@ pub(crate) fn run(args: &Serve) -> Exit {
 }
 
 async fn serve(args: &Serve) -> Result<(), String> {
-    let config = args.config();
+    let mut config = args.config();
+    config.tap = recording::start(&args.record, Side::Server)?;
     let hub = hub::build(&args.channels).await?;
     let routes = Arc::new(Routes::new(args, hub.clone()));
     let mut servers = Vec::new();

@@ -49,8 +49,8 @@ const DATA_LEN_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Recorder<W> {
     writer: W,
-    /// Masks of connections; `None` writes secrets as they are.
-    masks: Option<HashMap<u64, Masker>>,
+    /// Masks of connections, with the directions that have ended; `None` writes secrets as they are.
+    masks: Option<HashMap<u64, (Masker, [bool; 2])>>,
     line: String,
 }
 
@@ -76,7 +76,8 @@ impl<W: Write> Recorder<W> {
         bytes: &[u8],
     ) -> io::Result<()> {
         let Some(masks) = &mut self.masks else { return self.write(offset, connection, direction, bytes) };
-        let masked = masks.entry(connection).or_default().handle(direction, bytes);
+        let (masker, _) = masks.entry(connection).or_default();
+        let masked = masker.handle(direction, bytes);
         self.write(offset, connection, direction, &masked)
     }
 
@@ -85,8 +86,14 @@ impl<W: Write> Recorder<W> {
     /// # Errors
     /// The recording cannot be written.
     pub fn end(&mut self, offset: Duration, connection: u64, direction: Direction) -> io::Result<()> {
-        if let Some(masker) = self.masks.as_mut().and_then(|masks| masks.get_mut(&connection)) {
+        if let Some(masks) = &mut self.masks
+            && let Some((masker, ended)) = masks.get_mut(&connection)
+        {
             let rest = masker.finish(direction);
+            ended[direction.index()] = true;
+            if *ended == [true; 2] {
+                masks.remove(&connection);
+            }
             self.write(offset, connection, direction, &rest)?;
         }
         let from = direction.sender();
@@ -95,13 +102,6 @@ impl<W: Write> Recorder<W> {
             "{{\"t\":{:.6},\"c\":{connection},\"from\":\"{from}\",\"end\":true}}",
             offset.as_secs_f64()
         )
-    }
-
-    /// Forgets a connection that has ended in both directions.
-    pub fn forget(&mut self, connection: u64) {
-        if let Some(masks) = &mut self.masks {
-            masks.remove(&connection);
-        }
     }
 
     /// Writes what is buffered.

@@ -81,7 +81,7 @@ pub use request::Request;
 use crate::error::{Error, Stage};
 use crate::headers::Headers;
 use crate::http::{TlsInfo, Version};
-use crate::transport::{Io, read, write_all};
+use crate::transport::{Io, Tap, read, write_all};
 use crate::websocket::{WebSocket, WebSocketConfig};
 use dial::Known;
 use event::Events;
@@ -133,6 +133,7 @@ pub struct Connector {
     host: Option<String>,
     server_name: Option<String>,
     events: Events,
+    tap: Option<Tap>,
     #[cfg(feature = "http2")]
     http2_config: wireloom_http2::Config,
     #[cfg(feature = "http2")]
@@ -181,6 +182,7 @@ impl Default for Connector {
             host: None,
             server_name: None,
             events: Events::default(),
+            tap: None,
             #[cfg(feature = "http2")]
             http2_config: wireloom_http2::Config::new(wireloom_http2::Role::Client),
             #[cfg(feature = "http2")]
@@ -312,6 +314,12 @@ impl Connector {
     /// ```
     pub fn on_event(mut self, receiver: impl Fn(&ConnectEvent<'_>) + Send + Sync + 'static) -> Self {
         self.events = Events::new(receiver);
+        self
+    }
+
+    /// Observes the bytes of all connections above TLS, to record them.
+    pub fn tap(mut self, tap: Tap) -> Self {
+        self.tap = Some(tap);
         self
     }
 
@@ -487,17 +495,25 @@ impl Connector {
         protocols: Protocols,
     ) -> Result<(Io, Option<TlsInfo>), Error> {
         if !target.secure {
-            return Ok((io, None));
+            return Ok((self.observed(io), None));
         }
         let name = self.server_name.as_deref().unwrap_or(&target.host);
         let (io, info) = self.tls.connect(name, io, protocols).await?;
         self.events.emit(&ConnectEvent::Tls(&info));
-        Ok((io, Some(info)))
+        Ok((self.observed(io), Some(info)))
     }
 
     #[cfg(not(feature = "tls"))]
     async fn secure(&self, target: &Target, io: Io, _: Protocols) -> Result<(Io, Option<TlsInfo>), Error> {
-        if target.secure { Err(Error::NoTls) } else { Ok((io, None)) }
+        if target.secure { Err(Error::NoTls) } else { Ok((self.observed(io), None)) }
+    }
+
+    /// The transport, observed when there is a tap.
+    fn observed(&self, io: Io) -> Io {
+        match &self.tap {
+            Some(tap) => tap.wrap(io, &[]),
+            None => io,
+        }
     }
 
     async fn shake_hands(

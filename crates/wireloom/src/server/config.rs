@@ -5,6 +5,7 @@ use std::time::Duration;
 use wireloom_ws::deflate::DeflateConfig;
 
 use crate::http::{OriginPolicy, RequestConfig};
+use crate::transport::Tap;
 use crate::websocket::WebSocketConfig;
 
 /// The configuration of a server. Each field documents the reason for its default. Fields may be added: use struct update.
@@ -69,6 +70,8 @@ pub struct ServerConfig {
     /// The origins of web pages that may open WebSockets; others are answered 403. All: a server without cookies or other ambient
     /// credentials may serve any page. Others should list their own.
     pub origins: OriginPolicy,
+    /// Observes the bytes of all connections above TLS, to record them. None by default: an observed connection is slower.
+    pub tap: Option<Tap>,
 }
 
 impl Default for ServerConfig {
@@ -94,6 +97,7 @@ impl Default for ServerConfig {
             websocket,
             deflate,
             origins,
+            tap: None,
         }
     }
 }

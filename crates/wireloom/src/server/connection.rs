@@ -101,6 +101,15 @@ impl Connection {
         Self { io: Io::Tcp(stream), origin, config, registry, seat, timeouts, bytes: BytesMut::new() }
     }
 
+    /// Observes what is spoken from here on, with the bytes that have arrived, when the configuration asks for it.
+    pub(super) fn observe(&mut self) {
+        let Some(tap) = &self.config.tap else { return };
+        // An unconnected end takes the place of the transport for a moment.
+        let none = Io::Other(Box::new(tokio::io::empty()));
+        let io = std::mem::replace(&mut self.io, none);
+        self.io = tap.wrap(io, &self.bytes);
+    }
+
     /// Serves one request after the other until the connection ends or changes its protocol. `handshaking` is dropped when the
     /// protocol is known.
     pub(super) async fn run(&mut self, handler: &impl Handler, handshaking: Handshaking) -> Next {

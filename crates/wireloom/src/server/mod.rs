@@ -251,6 +251,7 @@ impl<H: Handler> Serving<H> {
             if let Some(tls) = &self.tls {
                 connection = Box::pin(connection.secure(tls)).await?;
             }
+            connection.observe();
             match connection.run(&*self.handler, handshaking).await {
                 Next::End => None,
                 Next::WebSocket(opening) => Some(connection.open(opening)),

@@ -4,6 +4,7 @@ pub(crate) mod buffer;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod io;
+mod tap;
 #[cfg(feature = "tls")]
 pub mod tls;
 
@@ -11,6 +12,7 @@ pub mod tls;
 pub(crate) use hyper::PendingUpgrade;
 pub use io::Transport;
 pub(crate) use io::{Io, Tunnel, poll_read, poll_write_all, read, write_all};
+pub use tap::{Tap, TapEvent};
 
 /// The outcome of a TLS handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -66,6 +66,9 @@ pub(super) fn new(
         let trace = trace.clone();
         connector = connector.on_event(move |event| trace.event(event));
     }
+    if let Some(tap) = trace.tap() {
+        connector = connector.tap(tap);
+    }
     Ok(connector)
 }
 

@@ -17,6 +17,7 @@ use wireloom::wireloom_ws::handshake::HandshakeError;
 
 use crate::args::{Connect, Format};
 use crate::exit::Exit;
+use crate::recording::{self, Side};
 use crate::signals::Signals;
 use crate::terminal;
 use journal::Journal;
@@ -63,7 +64,11 @@ async fn connect(args: Connect) -> Exit {
         Ok(signals) => signals,
         Err(error) => return usage(error.to_string()),
     };
-    let trace = Trace::new(&args, &notes);
+    let tap = match recording::start(&args.record, Side::Client) {
+        Ok(tap) => tap,
+        Err(error) => return usage(error),
+    };
+    let trace = Trace::new(&args, &notes, tap);
     if is_request {
         return tokio::select! {
             exit = request::run(&args, output, &trace, &notes) => exit,

@@ -3,25 +3,29 @@
 
 use wireloom::client::ConnectEvent;
 use wireloom::http::TlsInfo;
-use wireloom::{Error, Version};
+use wireloom::{Error, Tap, Version};
+use wireloom_inspect::secret::is_secret_field;
 
 use super::notes::Notes;
 use crate::args::Connect;
-
-/// Parts of the names of headers whose values are secret.
-const SECRET: [&str; 8] =
-    ["authorization", "cookie", "authentication-info", "token", "secret", "password", "api-key", "apikey"];
 
 /// Prints heads and steps.
 #[derive(Clone)]
 pub(super) struct Trace {
     notes: Notes,
     shows_secrets: bool,
+    /// `--record`.
+    tap: Option<Tap>,
 }
 
 impl Trace {
-    pub(super) fn new(args: &Connect, notes: &Notes) -> Self {
-        Self { notes: notes.clone(), shows_secrets: args.display.show_secrets }
+    pub(super) fn new(args: &Connect, notes: &Notes, tap: Option<Tap>) -> Self {
+        Self { notes: notes.clone(), shows_secrets: args.display.show_secrets, tap }
+    }
+
+    /// The recording of the connections.
+    pub(super) fn tap(&self) -> Option<Tap> {
+        self.tap.clone()
     }
 
     /// Prints a step of connecting.
@@ -83,8 +87,7 @@ impl Trace {
     }
 
     fn value(&self, name: &str, value: &[u8]) -> String {
-        let name = name.to_ascii_lowercase();
-        let is_secret = !self.shows_secrets && SECRET.iter().any(|secret| name.contains(secret));
+        let is_secret = !self.shows_secrets && is_secret_field(name.as_bytes());
         if is_secret { "…".into() } else { String::from_utf8_lossy(value).into_owned() }
     }
 }
@@ -154,7 +157,7 @@ mod tests {
 
     #[test]
     fn hides_secret_headers() {
-        let mut trace = Trace { notes: Notes::new(false), shows_secrets: false };
+        let mut trace = Trace { notes: Notes::new(false), shows_secrets: false, tap: None };
         for name in ["Authorization", "Proxy-Authorization", "set-cookie", "X-Auth-Token", "x-api-key"] {
             assert_eq!(trace.value(name, b"secret"), "…", "{name}");
         }

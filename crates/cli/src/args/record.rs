@@ -1,0 +1,17 @@
+//! The arguments that `serve` and `connect` share about recordings.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Recording")]
+pub(crate) struct Record {
+    /// Write the bytes of all connections, above TLS, to this file, for `wireloom inspect`. Credentials, cookies and tokens in heads are
+    /// masked; messages and bodies are not
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+    /// Do not mask credentials, cookies and tokens in the recording
+    #[arg(long, requires = "record")]
+    pub(crate) record_secrets: bool,
+}

@@ -1,0 +1,311 @@
+//! `wireloom inspect`, and the recordings of `serve` and `connect`.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(unix)]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
+const SCHEMA: &str = include_str!("../../../docs/src/guides/inspect.schema.json");
+
+fn capture(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inspect/tests/captures").join(name);
+    path.to_str().unwrap().to_owned()
+}
+
+fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("wireloom-inspect-{}-{name}", std::process::id()))
+}
+
+fn inspect(args: &[&str]) -> Output {
+    Command::new(WIRELOOM).arg("inspect").args(args).env_remove("SSLKEYLOGFILE").output().unwrap()
+}
+
+/// What the command prints, when it succeeds.
+fn printed(args: &[&str]) -> String {
+    let output = inspect(args);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What the command prints for this input.
+fn printed_for(input: &[u8], args: &[&str]) -> (Option<i32>, String) {
+    let mut child = Command::new(WIRELOOM)
+        .args(["inspect", "-"])
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn prints_a_line_per_frame() {
+    let text = printed(&[&capture("plain.pcap")]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 11, "{text}");
+    assert!(
+        lines[0].ends_with(
+            "> 1     tcp open                                    127.0.0.1:54102 to 127.0.0.1:18080"
+        )
+    );
+    assert!(lines[3].ends_with("> 1     ws TEXT           FIN,MASK               5  hello"), "{}", lines[3]);
+}
+
+#[test]
+fn explains_fields_and_rules() {
+    let text = printed(&[&capture("violations.pcap"), "--verbose", "--stream", "2"]);
+    assert!(text.contains("! violation: reserved opcode 3 (RFC 6455 §5.2)"), "{text}");
+    assert!(text.contains("opcode: 0x3: reserved for data frames  [RFC 6455 §5.2]"), "{text}");
+    assert!(text.contains("masking key: 01 02 03 04  [RFC 6455 §5.3]"), "{text}");
+}
+
+#[test]
+fn filters() {
+    let count = |args: &[&str]| {
+        let mut all = vec!["--json"];
+        all.extend(args);
+        printed(&[&[&*capture("violations.pcap")], &all[..]].concat()).lines().count()
+    };
+    assert_eq!(count(&["--problems"]), 9);
+    assert_eq!(count(&["--stream", "7", "--opcode", "ping", "--opcode", "0xa"]), 2);
+    assert_eq!(count(&["--stream", "7", "--from", "server", "--opcode", "text"]), 1);
+    assert_eq!(count(&["--type", "response"]), 10);
+    assert_eq!(count(&["--text", "AFTER close"]), 1);
+    assert_eq!(count(&["--text", "sec-websocket-key", "--stream", "1", "--stream", "2"]), 2);
+    let frames = printed(&[&capture("http2.pcap"), "--stream", "1:1", "--json"]);
+    assert!(frames.lines().count() > 8 && frames.lines().all(|line| line.contains("\"stream\":1,")));
+}
+
+/// Whether a value follows a schema, for the keywords that the schema of `--json` uses.
+fn check(schema: &Value, value: &Value, path: &str) {
+    let is_type = match schema["type"].as_str() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("integer") => value.is_u64(),
+        Some("number") => value.is_number(),
+        None => true,
+        Some(other) => panic!("{path}: the type {other} is not checked"),
+    };
+    assert!(is_type, "{path}: {value}");
+    if let Some(values) = schema["enum"].as_array() {
+        assert!(values.contains(value), "{path}: {value}");
+    }
+    for (keyword, number) in
+        [("minimum", value.as_f64()), ("minItems", value.as_array().map(|items| items.len() as f64))]
+    {
+        if let (Some(bound), Some(number)) = (schema[keyword].as_f64(), number) {
+            assert!(number >= bound, "{path}: {value}");
+        }
+    }
+    for name in schema["required"].as_array().into_iter().flatten() {
+        assert!(value.get(name.as_str().unwrap()).is_some(), "{path}: {name} is missing: {value}");
+    }
+    for (name, member) in value.as_object().into_iter().flatten() {
+        let schema =
+            schema["properties"].get(name).unwrap_or_else(|| panic!("{path}: {name} is not in the schema"));
+        check(schema, member, &format!("{path}.{name}"));
+    }
+    if let (Some(items), Some(values)) = (schema.get("items"), value.as_array()) {
+        values.iter().for_each(|value| check(items, value, &format!("{path}[]")));
+    }
+}
+
+#[test]
+fn json_follows_the_schema() {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    for name in ["plain.pcap", "deflate.pcap", "http2.pcap", "violations.pcap", "tls13.pcapng", "tls12.pcap"]
+    {
+        for line in printed(&[&capture(name), "--json", "--verbose"]).lines() {
+            check(&schema, &serde_json::from_str(line).unwrap(), name);
+        }
+    }
+}
+
+#[test]
+fn decrypts_with_a_key_log() {
+    let key_log = capture("tls12.keys");
+    let with = printed(&[&capture("tls12.pcap"), "--key-log", &key_log]);
+    assert!(with.contains("ws TEXT           FIN,MASK               5  hello"), "{with}");
+    assert!(with.contains("GET /echo HTTP/1.1"));
+    let from_environment = Command::new(WIRELOOM)
+        .args(["inspect", &capture("tls12.pcap")])
+        .env("SSLKEYLOGFILE", &key_log)
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(from_environment.stdout).unwrap(), with);
+    let without = printed(&[&capture("tls12.pcap")]);
+    assert!(without.contains("there are no secrets of this session"), "{without}");
+}
+
+#[test]
+fn masks_secrets_unless_they_are_asked_for() {
+    let masked =
+        printed(&[&capture("tls12.pcap"), "--key-log", &capture("tls12.keys"), "--full", "--verbose"]);
+    assert!(masked.contains("Authorization: *************") && !masked.contains("Bearer"), "{masked}");
+    let shown =
+        printed(&[&capture("tls12.pcap"), "--key-log", &capture("tls12.keys"), "--full", "--show-secrets"]);
+    assert!(shown.contains("Authorization: Bearer secret"));
+}
+
+#[test]
+fn sums_up_streams() {
+    let table = printed(&[&capture("http2.pcap"), "--stats"]);
+    assert!(table.contains("1:1") && table.contains("2 ws TEXT"), "{table}");
+    let lines = printed(&[&capture("http2.pcap"), "--stats", "--json"]);
+    let streams: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let stream = streams.iter().find(|value| value["stream"] == 1).unwrap();
+    assert_eq!((&stream["client"]["messages"], &stream["violations"]), (&Value::from(1), &Value::from(0)));
+}
+
+#[test]
+fn a_truncated_capture_shows_what_was_readable_and_where_it_broke() {
+    let bytes = std::fs::read(capture("plain.pcap")).unwrap();
+    let path = temporary("truncated.pcap");
+    std::fs::write(&path, &bytes[..bytes.len() - 10]).unwrap();
+    let output = inspect(&[path.to_str().unwrap()]);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("wörld"));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("the input is cut off: what begins at byte "), "{error}");
+}
+
+#[test]
+fn neutralizes_control_characters() {
+    // RFC 6455 §5.2: an unmasked text frame with a terminal's escape sequences.
+    let frame = b"\x81\x0d\x1b[2J\xc2\x9b31m\r\nevil";
+    let frame = [&[0x81, frame.len() as u8 - 2], &frame[2..]].concat();
+    for args in
+        [&["--sender", "server"][..], &["--sender", "server", "--full"], &["--sender", "server", "--json"]]
+    {
+        let (code, text) = printed_for(&frame, args);
+        assert_eq!(code, Some(0));
+        assert!(text.contains("evil"), "{text}");
+        assert!(!text.chars().any(|char| char.is_control() && char != '\n'), "{text:?}");
+    }
+}
+
+#[test]
+fn reads_hexdumps_and_har() {
+    let (code, text) = printed_for(b"> 8185 37fa 213d 7f9f 4d51 58\n< 81 05 48 65 6c 6c 6f\n", &[]);
+    assert_eq!((code, text.lines().count()), (Some(0), 2), "{text}");
+    assert!(text.lines().all(|line| line.ends_with("5  Hello")), "{text}");
+    let har = r#"{"log":{"version":"1.2","entries":[{"startedDateTime":"2027-01-15T08:00:00.000Z","time":5,
+        "request":{"method":"GET","url":"wss://example.com/?token=abcdefgh","httpVersion":"HTTP/1.1","headers":[]},
+        "response":{"status":101,"statusText":"Switching Protocols","httpVersion":"HTTP/1.1","headers":[]},
+        "_webSocketMessages":[{"type":"send","time":1800000001.5,"opcode":1,"data":"hi"},
+        {"type":"receive","time":1800000002,"opcode":2,"data":"AAEC"}]}]}}"#;
+    let (code, text) = printed_for(har.as_bytes(), &[]);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("GET wss://example.com/?token=******** HTTP/1.1"), "{text}");
+    assert!(text.contains("1.500000 > 1     ws TEXT                                  2  hi"), "{text}");
+    assert!(text.contains("00 01 02"), "{text}");
+    // Cut off within the second message.
+    let cut = &har[..har.find("AAEC").unwrap()];
+    let (code, text) = printed_for(cut.as_bytes(), &[]);
+    assert_eq!((code, text.as_str()), (Some(5), ""), "an entry is read as a whole");
+}
+
+#[test]
+fn follows_a_file_that_grows() {
+    let bytes = std::fs::read(capture("plain.pcap")).unwrap();
+    let path = temporary("growing.pcap");
+    let (first, rest) = bytes.split_at(900);
+    std::fs::write(&path, first).unwrap();
+    let mut child = Command::new(WIRELOOM)
+        .args(["inspect", "--follow", path.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("tcp open"));
+    std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(rest).unwrap();
+    assert!(lines.any(|line| line.unwrap().contains("wörld")));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn errors_have_a_line_and_a_code() {
+    let output = inspect(&["/nonexistent.pcap"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
+    assert_eq!(inspect(&[&capture("plain.pcap"), "--stream", "x"]).status.code(), Some(2));
+    assert_eq!(inspect(&[&capture("plain.pcap"), "--key-log", "/nonexistent"]).status.code(), Some(1));
+    let (code, _) = printed_for(b"\x1f\x8b\x08\x00", &[]);
+    assert_eq!(code, Some(5));
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server with these arguments, and its address.
+fn serve(args: &[&str]) -> (Server, String) {
+    let mut child = Command::new(WIRELOOM)
+        .args(["serve", "--port", "0"])
+        .args(args)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim_end().split_once("://").unwrap().1.trim_end_matches('/').to_owned();
+    (Server(child), address)
+}
+
+#[test]
+fn serve_and_connect_record() {
+    for http2 in [false, true] {
+        let (by_server, by_client) =
+            (temporary(&format!("server-{http2}")), temporary(&format!("client-{http2}")));
+        let (server, address) = serve(&["--record", by_server.to_str().unwrap()]);
+        let mut connect = Command::new(WIRELOOM)
+            .args([
+                "connect",
+                "-q",
+                &format!("ws://{address}/echo?token=abcdefgh"),
+                "-H",
+                "Authorization: Bearer ijklmnop",
+            ])
+            .args(["--record", by_client.to_str().unwrap(), "--count", "1"])
+            .args(http2.then_some("--http2"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        connect.stdin.take().unwrap().write_all(b"recorded\n").unwrap();
+        assert!(connect.wait().unwrap().success());
+        drop(server);
+        for path in [by_server, by_client] {
+            let name = path.to_str().unwrap();
+            let text = printed(&[name, "--show-secrets", "--full", "--verbose"]);
+            let messages =
+                text.lines().filter(|line| line.contains("ws TEXT") && line.contains("recorded")).count();
+            assert_eq!(messages, 2, "{text}");
+            assert!(text.contains("token=********") && text.contains("*****"), "{text}");
+            assert!(!text.contains("violation"), "{text}");
+            let mut recording = String::new();
+            std::fs::File::open(&path).unwrap().read_to_string(&mut recording).unwrap();
+            assert!(recording.starts_with("{\"wireloom_recording\":1,\"started\":"));
+            assert!(!text.contains("abcdefgh") && !text.contains("ijklmnop"), "{text}");
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+}
