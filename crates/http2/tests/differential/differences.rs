@@ -30,7 +30,7 @@
 
 use wireloom_http2::error::Violation;
 use wireloom_http2::field::{Field, FieldList, Token};
-use wireloom_http2::message::check_request;
+use wireloom_http2::message::{check_request, check_trailers};
 use wireloom_testing::http2::{Frame, code, flag, kind};
 
 use super::{Fault, Fields, Outcome};
@@ -190,19 +190,21 @@ impl Seen<'_> {
         new_message(self.theirs, self.ours)
     }
 
-    /// The rule of requests that it breaks.
+    /// The rule of requests or of trailers that it breaks.
     fn violation(&self) -> Option<Violation> {
         let fields = self.their_message()?;
         let has = |name: &[u8], value: Option<&[u8]>| {
             fields.iter().any(|field| field.0 == name && value.is_none_or(|value| field.1 == value))
         };
         // The view of h2 has no scheme.
-        let needs_scheme =
-            !has(b":scheme", None) && (!has(b":method", Some(b"CONNECT")) || has(b":protocol", None));
+        let is_request = has(b":method", None);
+        let needs_scheme = is_request
+            && !has(b":scheme", None)
+            && (!has(b":method", Some(b"CONNECT")) || has(b":protocol", None));
         let scheme = needs_scheme.then_some(Field::known(Token::Scheme, b"https"));
         let fields = fields.iter().map(|(name, value)| Field::new(name, value));
         let list: FieldList = scheme.into_iter().chain(fields).collect();
-        check_request(&list, true).err()
+        if is_request { check_request(&list, true).err() } else { check_trailers(&list).err() }
     }
 }
 
