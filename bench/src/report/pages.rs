@@ -172,6 +172,7 @@ fn readme(path: &Path, results: &Results, metadata: &Metadata) -> Result<(), Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::{Cost, Entry, Figure, Role, Rounds, Target};
 
     #[test]
     fn the_readme_keeps_what_surrounds_the_marks() {
@@ -191,6 +192,48 @@ mod tests {
         fs::write(&path, "no marks").expect("a file");
         assert!(readme(&path, &Results::default(), &metadata).is_err());
         fs::remove_dir_all(&folder).expect("a folder");
+    }
+
+    fn results() -> Results {
+        let entry = |name: &str, role, cost: f64| Entry {
+            name: name.into(),
+            role,
+            note: (role == Role::Rival).then(|| "a note".into()),
+            allocations: None,
+            runs: vec![Rounds { costs: vec![cost; 9], rates: vec![1e9 / cost; 9] }; 2],
+        };
+        let entries = vec![entry("wireloom", Role::Wireloom, 50.0), entry("rival 1.0", Role::Rival, 100.0)];
+        let race = RaceResult {
+            workload: "w1".into(),
+            title: "read masked text, 200 B".into(),
+            cost: Cost::CpuTime,
+            message_len: None,
+            entries,
+            targets: vec![Target::fastest_rival(0.6)],
+        };
+        let figure = Figure::new("w4", "a figure", 0.5, Some(0.4), "a note".into());
+        Results { races: vec![race], figures: vec![figure], ..Results::default() }
+    }
+
+    #[test]
+    fn every_page_is_written() {
+        let root = std::env::temp_dir().join(format!("wireloom-bench-pages-{}", std::process::id()));
+        fs::create_dir_all(root.join("docs/benchmarks")).expect("a folder");
+        fs::write(root.join("README.md"), format!("{BEGIN}{END}\n")).expect("a file");
+        let mut metadata = Metadata::collect((1, 1), None, "the system's");
+        metadata.load.push((0.5, 1.5));
+        write(&root, &results(), &metadata).expect("pages");
+        let folder = root.join("docs/benchmarks").join(metadata.label());
+        let read = |path: &Path| fs::read_to_string(path).expect("a page");
+        let page = read(&folder.join("w1.md"));
+        assert!(page.contains("| rival 1.0 | 100 ns | 10.0 M/s | 2.00× [2.00 … 2.00] | a note |"), "{page}");
+        assert!(page.contains("target at most 0.60×: met") && page.contains("plots/w1-1.svg"), "{page}");
+        assert!(read(&folder.join("plots/w1-1.svg")).contains("rival 1.0"));
+        assert!(read(&folder.join("w4.md")).contains("| a figure | 0.50 |"));
+        assert!(read(&folder.join("README.md")).contains("0.50×"));
+        assert!(read(&root.join("README.md")).contains("rival 1.0"));
+        assert!(read(&root.join("docs/benchmarks/README.md")).contains(&metadata.label()));
+        fs::remove_dir_all(&root).expect("a folder");
     }
 
     #[test]
