@@ -40,6 +40,8 @@ pub struct HubConfig {
     pub token: TokenConfig,
     /// The server API.
     pub api: ApiConfig,
+    /// Where calls of methods go that no callback answers.
+    pub rpc: RpcConfig,
     /// The default namespace.
     pub channel: ChannelOptions,
     /// The other namespaces.
@@ -152,6 +154,23 @@ pub struct TokenConfig {
 pub struct ApiConfig {
     /// The key that requests must carry. Without one the API is off.
     pub key: Option<String>,
+}
+
+/// An HTTP endpoint of the application that answers `rpc`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RpcConfig {
+    /// Its URL. Without one, and without a callback, `rpc` is refused.
+    pub url: Option<String>,
+    /// The time that it has for an answer.
+    #[serde(deserialize_with = "duration")]
+    pub timeout: Duration,
+}
+
+impl Default for RpcConfig {
+    fn default() -> Self {
+        Self { url: None, timeout: Duration::from_secs(3) }
+    }
 }
 
 /// Who may do something.

@@ -272,8 +272,7 @@ impl Hub {
             recovered: metrics.recovered.get(),
             unrecovered: metrics.unrecovered.get(),
             refused: metrics.refused.get(),
-            bad_requests: metrics.bad_requests.get(),
-            rate_limited: metrics.rate_limited.get(),
+            ended: metrics.ended.get(),
         }
     }
 }
@@ -366,11 +365,14 @@ impl Node {
         let outbox = Outbox::new(config.queue_len_max, config.slow);
         let client = Arc::new(Client::new(uuid(), format, outbox));
         let mut clients = lock(&self.clients);
-        if clients.is_closed {
-            return Err(Disconnect::Shutdown);
-        }
-        if clients.by_id.len() >= config.connections_max {
-            return Err(Disconnect::ConnectionLimit);
+        let refused = match () {
+            () if clients.is_closed => Some(Disconnect::Shutdown),
+            () if clients.by_id.len() >= config.connections_max => Some(Disconnect::ConnectionLimit),
+            () => None,
+        };
+        if let Some(reason) = refused {
+            self.metrics.ended.increment(reason.code().into());
+            return Err(reason);
         }
         clients.by_id.insert(client.id.clone(), client.clone());
         Ok(client)
@@ -391,6 +393,7 @@ impl Node {
 
     /// Undoes everything that a connection did.
     pub(crate) async fn forget(&self, client: &Arc<Client>, reason: Disconnect) {
+        self.metrics.ended.increment(reason.code().into());
         {
             let mut clients = lock(&self.clients);
             clients.by_id.remove(&client.id);

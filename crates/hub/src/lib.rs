@@ -1,10 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
-//! ## Modules
-//!
-//! Modules import only from those before them:
-//! `protocol` → `random`, `clock`, `shards`, `config`, `history` → `auth`, `outbox`, `client`, `engine`, `hooks`, `metrics` →
-//! `channels` → `hub`, `subscribe`, `session` → `transport`, `api`.
+//! Layers: `protocol` → `random`, `clock`, `shards`, `config` → `history` → `auth`, `outbox`, `hooks`, `metrics` → `client`, `engine`, `proxy` →
+//! `channels` → `hub` + `subscribe` + `session` → `transport`, `api` → `serve` → `simulation`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -21,6 +18,7 @@ mod hub;
 mod metrics;
 mod outbox;
 pub mod protocol;
+mod proxy;
 mod random;
 mod serve;
 mod session;
@@ -31,8 +29,8 @@ mod subscribe;
 mod transport;
 
 pub use config::{
-    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, HubConfig, RecoveryMode, SlowPolicy,
-    TokenConfig,
+    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, HubConfig, RecoveryMode, RpcConfig,
+    SlowPolicy, TokenConfig,
 };
 pub use history::{History, HistoryQuery, Position, Recovery, Retention};
 pub use hooks::{

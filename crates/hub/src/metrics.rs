@@ -1,6 +1,10 @@
 //! Counters of a hub.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::shards::lock;
 
 /// Counters of a hub since it started.
 #[derive(Debug, Default)]
@@ -11,9 +15,10 @@ pub(crate) struct Metrics {
     pub(crate) evicted_slow: Counter,
     pub(crate) recovered: Counter,
     pub(crate) unrecovered: Counter,
-    pub(crate) refused: Counter,
-    pub(crate) bad_requests: Counter,
-    pub(crate) rate_limited: Counter,
+    /// Commands, by the code of their error.
+    pub(crate) refused: Counters,
+    /// Connections, by the code with which they ended.
+    pub(crate) ended: Counters,
 }
 
 /// A counter that only grows.
@@ -27,6 +32,20 @@ impl Counter {
 
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters by code.
+#[derive(Debug, Default)]
+pub(crate) struct Counters(Mutex<BTreeMap<u32, u64>>);
+
+impl Counters {
+    pub(crate) fn increment(&self, code: u32) {
+        *lock(&self.0).entry(code).or_default() += 1;
+    }
+
+    pub(crate) fn get(&self) -> BTreeMap<u32, u64> {
+        lock(&self.0).clone()
     }
 }
 
@@ -50,10 +69,10 @@ pub struct HubStats {
     pub recovered: u64,
     /// Clients that returned and could not recover.
     pub unrecovered: u64,
-    /// Commands that were refused.
-    pub refused: u64,
-    /// Connections that were ended because they broke the protocol.
-    pub bad_requests: u64,
-    /// Connections that were ended because they sent too many commands.
-    pub rate_limited: u64,
+    /// Commands that were refused, by the code of the error ([`ErrorCode::code`](crate::protocol::ErrorCode::code), or one of the
+    /// application's own).
+    pub refused: BTreeMap<u32, u64>,
+    /// Connections that have ended, by code ([`Disconnect::code`](crate::protocol::Disconnect::code)). Those that broke the WebSocket
+    /// protocol have its close code.
+    pub ended: BTreeMap<u32, u64>,
 }

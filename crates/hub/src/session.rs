@@ -22,6 +22,7 @@ use crate::protocol::{
     RefreshResult, Reply, RpcResult, SubRefreshRequest, SubRefreshResult, SubscribePush, SubscribeRequest,
     SubscribeResult, UnsubscribeResult,
 };
+use crate::proxy;
 use crate::shards::lock;
 use crate::subscribe::{self, Grant, by_token};
 
@@ -146,30 +147,22 @@ impl Session {
     pub(crate) async fn handle_message(&mut self, message: Bytes) {
         let Format::Protocol(encoding) = self.client.format else { return };
         if message.is_empty() {
-            return self.refuse(Disconnect::BadRequest);
+            return self.end(Disconnect::BadRequest);
         }
         let per_s = self.node.settings().config.client.commands_per_s_max;
         for command in Commands::new(encoding, message) {
             if !self.budget.take(per_s, self.node.clock.now()) {
-                self.node.metrics.rate_limited.increment();
                 return self.end(Disconnect::TooManyRequests);
             }
             match command {
                 Ok(command) => {
                     if let Err(reason) = self.handle_command(command).await {
-                        return self.refuse(reason);
+                        return self.end(reason);
                     }
                 }
-                Err(_) => return self.refuse(Disconnect::BadRequest),
+                Err(_) => return self.end(Disconnect::BadRequest),
             }
         }
-    }
-
-    fn refuse(&self, reason: Disconnect) {
-        if reason == Disconnect::BadRequest {
-            self.node.metrics.bad_requests.increment();
-        }
-        self.end(reason);
     }
 
     async fn handle_command(&mut self, command: Command) -> Result<(), Disconnect> {
@@ -196,7 +189,7 @@ impl Session {
         }
         let mut reply = Reply { id, ..Reply::default() };
         if let Err(refusal) = self.answer(command, &mut reply).await {
-            self.node.metrics.refused.increment();
+            self.node.metrics.refused.increment(refusal.code);
             reply.error = Some(refusal.into());
         }
         self.client.send(&reply);
@@ -234,8 +227,11 @@ impl Session {
             reply.ping = Some(PingResult {});
         } else if let Some(request) = rpc {
             let event = self.event(request.method, request.data);
-            let hook = self.node.hooks.rpc.as_ref().ok_or(ErrorCode::MethodNotFound)?;
-            reply.rpc = Some(RpcResult { data: hook(event).await? });
+            let data = match &self.node.hooks.rpc {
+                Some(hook) => hook(event).await?,
+                None => self.call(event).await?,
+            };
+            reply.rpc = Some(RpcResult { data });
         } else if let Some(request) = refresh {
             reply.refresh = Some(self.refresh(&request.token)?);
         } else if let Some(request) = sub_refresh {
@@ -296,7 +292,7 @@ impl Session {
         let (mut grant, subs) = match self.authenticate(&request).await {
             Ok(granted) => granted,
             Err(Denied::Refused(code)) => {
-                self.node.metrics.refused.increment();
+                self.node.metrics.refused.increment(code.code());
                 self.client.send(&Reply { id, error: Some(code.into()), ..Reply::default() });
                 return Ok(());
             }
@@ -392,7 +388,7 @@ impl Session {
                 established.start(vec![Reply { id, subscribe: Some(result), ..Reply::default() }]).await;
             }
             Err(refusal) => {
-                self.node.metrics.refused.increment();
+                self.node.metrics.refused.increment(refusal.code);
                 self.client.send(&Reply { id, error: Some(refusal.into()), ..Reply::default() });
             }
         }
@@ -505,6 +501,20 @@ impl Session {
             publications: history.publications.iter().map(|one| (**one).clone()).collect(),
             epoch: history.position.epoch,
             offset: history.position.offset,
+        })
+    }
+
+    /// Calls the application's endpoint.
+    async fn call(&self, event: RpcEvent) -> Result<Bytes, Refusal> {
+        let settings = self.node.settings();
+        proxy::call(&settings.config.rpc, self.origin.encoding, &event).await.map_err(|failure| match failure
+        {
+            proxy::Failure::Refused(refusal) => refusal,
+            proxy::Failure::Disconnected(reason) => {
+                self.end(reason);
+                // The connection ends before this is sent.
+                ErrorCode::Internal.into()
+            }
         })
     }
 

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// The crates whose order is checked.
-const CRATES: [&str; 4] = ["ws", "http2", "wireloom", "inspect"];
+const CRATES: [&str; 5] = ["ws", "http2", "wireloom", "inspect", "hub"];
 
 fn crate_dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src")

@@ -78,14 +78,20 @@ fn hub(page: &mut Page, stats: &HubStats) {
         "Clients that were told that they cannot recover.",
         stats.unrecovered,
     );
-    page.counter("hub_refused_total", "Commands that were refused.", stats.refused);
     page.begin("wireloom_hub_evictions_total", "counter", "Clients that the hub disconnected, by reason.");
-    for (reason, count) in [
-        ("slow", stats.evicted_slow),
-        ("bad_request", stats.bad_requests),
-        ("too_many_requests", stats.rate_limited),
+    page.sample("wireloom_hub_evictions_total", "{reason=\"slow\"}", stats.evicted_slow);
+    for (name, about, counts) in [
+        (
+            "wireloom_hub_refused_total",
+            "Commands that were refused, by the code of the error.",
+            &stats.refused,
+        ),
+        ("wireloom_hub_ended_total", "Connections to the hub that have ended, by code.", &stats.ended),
     ] {
-        page.sample("wireloom_hub_evictions_total", &format!("{{reason=\"{reason}\"}}"), count);
+        page.begin(name, "counter", about);
+        for (code, count) in counts {
+            page.sample(name, &format!("{{code=\"{code}\"}}"), *count);
+        }
     }
 }
 

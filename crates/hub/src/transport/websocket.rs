@@ -69,8 +69,8 @@ async fn run(
                 }
             },
             next = next(&mut work, receiver) => match next {
-                Some(next) => work = next,
-                None => return Disconnect::ConnectionClosed,
+                Ok(next) => work = next,
+                Err(reason) => return reason,
             },
             () = sleep_until(deadline) => {
                 if let Work::Idle(session) = &mut work {
@@ -81,25 +81,41 @@ async fn run(
     }
 }
 
-/// Goes on: an idle session receives a message, a busy one finishes its command. `None` at the end of the connection.
+/// One step: an idle session receives a message, a busy one finishes its command. An error at the end of the connection.
 ///
 /// # Cancel safety
 /// Nothing is lost when the future is dropped.
-async fn next(work: &mut Work, receiver: &mut Receiver) -> Option<Work> {
+async fn next(work: &mut Work, receiver: &mut Receiver) -> Result<Work, Disconnect> {
     match work {
-        Work::Busy(busy) => Some(Work::Idle(busy.await)),
+        Work::Busy(busy) => Ok(Work::Idle(busy.await)),
         Work::Idle(_) => {
-            let message = receiver.recv_owned().await.ok().flatten()?.into_bytes();
+            let message = match receiver.recv_owned().await {
+                Ok(Some(message)) => message.into_bytes(),
+                Ok(None) => return Err(Disconnect::ConnectionClosed),
+                Err(error) => return Err(broken(&error)),
+            };
             let Work::Idle(mut session) =
                 std::mem::replace(work, Work::Busy(Box::pin(std::future::pending())))
             else {
-                return None;
+                return Err(Disconnect::Internal);
             };
-            Some(Work::Busy(Box::pin(async move {
+            Ok(Work::Busy(Box::pin(async move {
                 session.handle_message(message).await;
                 session
             })))
         }
+    }
+}
+
+/// The close code with which the WebSocket answered what the client did wrong.
+fn broken(error: &wireloom::Error) -> Disconnect {
+    let code = match error {
+        wireloom::Error::WebSocket(error) => error.close_code(),
+        _ => None,
+    };
+    match code {
+        Some(code) => Disconnect::Custom { code: code.value(), reason: error.to_string() },
+        None => Disconnect::ConnectionClosed,
     }
 }
 

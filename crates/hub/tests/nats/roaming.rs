@@ -143,10 +143,8 @@ impl Roaming {
             let result = reply.get("subscribe")?;
             return self.subscribed(&name, result);
         }
-        let push = reply.get("push")?;
-        if push.is_null() {
-            return Some(());
-        }
+        // The reply to `connect` is no push.
+        let Some(push) = reply.get("push") else { return Some(()) };
         let name = push["channel"].as_str()?.to_owned();
         if let Some(publication) = push.get("pub") {
             assert!(self.channels[&name].is_subscribed, "{push}");

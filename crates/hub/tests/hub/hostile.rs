@@ -1,0 +1,179 @@
+//! Clients that break the rules: each is refused with its code, and counted.
+
+use serde_json::json;
+use wireloom::{Connector, Error};
+
+use super::{CONFIG, Client, Served};
+
+/// Sends one message, after the connect command or instead of it, and returns the code that ends the connection.
+async fn code_after(served: &Served, message: &[u8], is_binary: bool) -> u16 {
+    let mut connector = Connector::new();
+    if is_binary {
+        connector = connector.subprotocol("centrifuge-protobuf");
+    }
+    let mut socket = connector.connect(&served.url).await.unwrap();
+    match std::str::from_utf8(message) {
+        Ok(text) if !is_binary => socket.send(text).await.unwrap(),
+        _ => socket.send(message).await.unwrap(),
+    }
+    Client::new(socket).ended().await
+}
+
+#[tokio::test]
+async fn malformed_messages_end_the_connection() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let deep = format!("{{\"id\":1,\"connect\":{{\"data\":{}", "[".repeat(5_000));
+    let json: &[&[u8]] = &[
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"1",
+        b"{\"id\":1}",
+        b"{}",
+        b"{\"id\":-1,\"connect\":{}}",
+        b"{\"id\":1,\"connect\":{\"token\":1}}",
+        b"{\"connect\":{}}",
+        b"{\"id\":1,\"subscribe\":{\"channel\":\"chat:x\"}}",
+        b"{\"id\":99999999999,\"connect\":{}}",
+        deep.as_bytes(),
+    ];
+    let protobuf: &[&[u8]] = &[
+        b"",
+        &[1],
+        &[0x80],
+        &[2, 8, 0x80],
+        &[3, 0x22, 9, 0],
+        &[0xff; 10],
+        &[2, 8, 1],
+        &[0],
+        &[4, 8, 1, 0x22, 0x7f],
+    ];
+    let mut count = 0;
+    for (messages, is_binary) in [(json, false), (protobuf, true)] {
+        for message in messages {
+            assert_eq!(code_after(&served, message, is_binary).await, 3501, "{}", message.escape_ascii());
+            count += 1;
+        }
+    }
+    served.has_ended(3501, count).await;
+    assert_eq!(served.hub.stats().clients, 0);
+}
+
+#[tokio::test]
+async fn a_second_connect_and_a_reply_nobody_asked_for_end_the_connection() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    for message in [r#"{"id":9,"connect":{}}"#, r#"{"publish":{"channel":"chat:x","data":1}}"#] {
+        let mut client = served.connect().await;
+        client.socket.send(message).await.unwrap();
+        assert_eq!(client.ended().await, 3501, "{message}");
+    }
+    served.has_ended(3501, 2).await;
+}
+
+#[tokio::test]
+async fn unknown_commands_are_refused() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let mut client = served.connect().await;
+    for method in ["teleport", "sudo", ""] {
+        assert_eq!(client.reply(method, json!({})).await["error"]["code"], 104, "{method}");
+    }
+    assert_eq!(served.hub.stats().refused[&104], 3);
+}
+
+#[tokio::test]
+async fn oversized_names_and_messages_are_refused() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let mut client = served.connect().await;
+    for (len, code) in [(20, None), (21, Some(106)), (5_000, Some(106))] {
+        let channel = format!("chat:{}", "x".repeat(len - 5));
+        for method in ["subscribe", "publish"] {
+            let reply = client.reply(method, json!({ "channel": channel, "data": 1 })).await;
+            assert_eq!(reply["error"]["code"].as_u64(), code, "{method} {len}");
+        }
+    }
+    assert_eq!(served.hub.stats().refused[&106], 4);
+    for channel in ["chat:a", "chat:b"] {
+        client.call("subscribe", json!({ "channel": channel })).await;
+    }
+    let reply = client.reply("subscribe", json!({ "channel": "chat:c" })).await;
+    assert_eq!(reply["error"]["code"], 106, "a connection has three channels at most");
+
+    let command = |len: usize| {
+        let around = r#"{"id":90,"publish":{"channel":"chat:x","data":""}}"#.len();
+        format!(r#"{{"id":90,"publish":{{"channel":"chat:x","data":"{}"}}}}"#, "x".repeat(len - around))
+    };
+    client.socket.send(&command(10_000)).await.unwrap();
+    while client.receive().await["id"] != 90 {}
+    client.socket.send(&command(10_001)).await.unwrap();
+    assert_eq!(client.ended().await, 1009);
+    served.has_ended(1009, 1).await;
+}
+
+#[tokio::test]
+async fn floods_of_publications_and_subscriptions_end_the_connection() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let floods = [
+        (0..3_000)
+            .map(|n| json!({ "id": n + 2, "publish": { "channel": "chat:x", "data": n } }))
+            .collect::<Vec<_>>(),
+        (0..3_000)
+            .map(|n| match n % 2 {
+                0 => json!({ "id": n + 2, "subscribe": { "channel": "chat:x" } }),
+                _ => json!({ "id": n + 2, "unsubscribe": { "channel": "chat:x" } }),
+            })
+            .collect(),
+        (0..3_000).map(|n| json!({ "id": n + 2, "ping": {} })).collect(),
+    ];
+    let mut others = served.connect().await;
+    for (count, commands) in floods.into_iter().enumerate() {
+        let mut client = served.connect().await;
+        for command in commands {
+            // The server may have ended the connection.
+            match client.socket.send(&command.to_string()).await {
+                Ok(()) | Err(Error::Closed | Error::Cut | Error::Io(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(client.ended().await, 3013);
+        served.has_ended(3013, count as u64 + 1).await;
+        // Nobody else is affected.
+        others.call("ping", json!({})).await;
+    }
+    assert!(served.hub.stats().publications <= 1_100, "{:?}", served.hub.stats());
+}
+
+#[tokio::test]
+async fn a_client_that_never_connects_is_disconnected() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let socket = wireloom::connect(&served.url).await.unwrap();
+    assert_eq!(Client::new(socket).ended().await, 3502);
+    served.has_ended(3502, 1).await;
+}
+
+#[tokio::test]
+async fn forged_and_expired_tokens_are_refused() {
+    // {"alg":"none"}, a signature by another secret, and text that is no token.
+    let forged = [
+        "eyJhbGciOiJub25lIn0.eyJzdWIiOiI0MiJ9.",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiI0MiJ9.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+        "x",
+    ];
+    let served = Served::start(CONFIG, |hub| hub).await;
+    for token in forged {
+        let mut socket = wireloom::connect(&served.url).await.unwrap();
+        socket.send(&json!({ "id": 1, "connect": { "token": token } }).to_string()).await.unwrap();
+        assert_eq!(Client::new(socket).ended().await, 3500, "{token}");
+    }
+    served.has_ended(3500, 3).await;
+    let mut client = served.connect().await;
+    for token in forged {
+        for (method, request) in [
+            ("refresh", json!({ "token": token })),
+            ("subscribe", json!({ "channel": "private:x", "token": token })),
+        ] {
+            assert_eq!(client.reply(method, request).await["error"]["code"], 103, "{method} {token}");
+        }
+    }
+    assert_eq!(served.hub.stats().refused[&103], 6);
+}
