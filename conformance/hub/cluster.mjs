@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { Centrifuge } from 'centrifuge';
 import WebSocket from 'ws';
-import { Nats, Node, hasNats } from './nodes.mjs';
+import { Balancer, Nats, Node, hasNats } from './nodes.mjs';
 
 const skip = hasNats ? false : 'nats-server is not on the PATH';
 const event = (emitter, name) => new Promise((resolve) => emitter.once(name, resolve));
@@ -16,10 +16,9 @@ async function until(condition, what, ms = 20_000) {
   }
 }
 
-/** A client that tries the nodes in this order, and what it has received on a channel. */
-async function subscriber(channel, nodes) {
-  const transports = nodes.map((node) => ({ transport: 'websocket', endpoint: node.url }));
-  const client = new Centrifuge(transports, { websocket: WebSocket, minReconnectDelay: 20, maxReconnectDelay: 200 });
+/** A client, and what it has received on a channel. */
+async function subscriber(channel, url) {
+  const client = new Centrifuge(url, { websocket: WebSocket, minReconnectDelay: 20, maxReconnectDelay: 200 });
   const subscription = client.newSubscription(channel);
   const state = { client, subscription, received: [], codes: [], unrecovered: 0, id: undefined };
   client.on('connected', (context) => (state.id = context.client));
@@ -49,7 +48,7 @@ async function cluster(context, size) {
 test('a message published on one node is delivered on the other', { skip }, async (context) => {
   const { nodes, states } = await cluster(context, 2);
   const [a, b] = nodes;
-  const [one, two] = [await subscriber('chat:x', [a]), await subscriber('chat:x', [b])];
+  const [one, two] = [await subscriber('chat:x', a.url), await subscriber('chat:x', b.url)];
   states.push(one, two);
   await one.subscription.presence().then(({ clients }) => assert.deepEqual(Object.keys(clients).sort(), [one.id, two.id].sort()));
   await a.api('publish', { channel: 'chat:x', data: { from: 'a' } });
@@ -64,8 +63,10 @@ for (const [signal, exit, code] of [['SIGTERM', 0, 3001], ['SIGKILL', 'SIGKILL',
   test(`${signal} of a node moves its clients to the other without a lost message`, { skip }, async (context) => {
     const { nodes, states } = await cluster(context, 2);
     const [a, b] = nodes;
-    for (let i = 0; i < 10; i++) states.push(await subscriber('chat:x', [a, b]));
-    const stays = await subscriber('chat:x', [b]);
+    const balancer = await Balancer.start([a, b]);
+    context.after(() => balancer.stop());
+    for (let i = 0; i < 10; i++) states.push(await subscriber('chat:x', balancer.url));
+    const stays = await subscriber('chat:x', b.url);
     states.push(stays);
     const before = states.map(({ id }) => id);
     const total = 400;
@@ -92,7 +93,7 @@ for (const [signal, exit, code] of [['SIGTERM', 0, 3001], ['SIGKILL', 'SIGKILL',
 test('the loss of NATS does not interrupt the clients of a node', { skip }, async (context) => {
   const { nats, nodes, states } = await cluster(context, 2);
   const [a, b] = nodes;
-  const [one, two] = [await subscriber('chat:x', [a]), await subscriber('chat:x', [b])];
+  const [one, two] = [await subscriber('chat:x', a.url), await subscriber('chat:x', b.url)];
   states.push(one, two);
   await a.api('publish', { channel: 'chat:x', data: 'before' });
   await until(() => two.received.length === 1, 'the first message');

@@ -91,3 +91,35 @@ export class Node {
     return this.exited;
   }
 }
+
+/** What stands before the nodes of a cluster: passes each connection on to the first node that accepts it. */
+export class Balancer {
+  static async start(nodes) {
+    const balancer = new Balancer();
+    const pass = (near, left) => {
+      if (left.length === 0) return near.destroy();
+      const [host, port] = left[0].address.split(':');
+      const far = net.connect(Number(port), host);
+      far.once('error', () => pass(near, left.slice(1)));
+      far.once('connect', () => {
+        far.removeAllListeners('error');
+        for (const [one, other] of [[near, far], [far, near]]) {
+          one.on('error', () => other.destroy());
+          one.on('close', () => other.destroy());
+        }
+        near.pipe(far).pipe(near);
+      });
+    };
+    balancer.server = net.createServer((near) => {
+      near.on('error', () => {});
+      pass(near, nodes);
+    });
+    await new Promise((resolve) => balancer.server.listen(0, '127.0.0.1', resolve));
+    balancer.url = `ws://127.0.0.1:${balancer.server.address().port}/connection/websocket`;
+    return balancer;
+  }
+
+  stop() {
+    this.server.close();
+  }
+}

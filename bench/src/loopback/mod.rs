@@ -4,6 +4,7 @@
 pub(crate) mod clients;
 pub(crate) mod cores;
 pub(crate) mod echo;
+pub(crate) mod fanout;
 pub(crate) mod firehose;
 pub(crate) mod opening;
 pub(crate) mod process;

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 /// RFC 6455 §1.3: the answer to the key of the example.
 const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-fn request(address: SocketAddr) -> Vec<u8> {
+fn request(address: SocketAddr, path: &str) -> Vec<u8> {
     format!(
-        "GET /echo HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
     )
     .into_bytes()
@@ -35,8 +35,16 @@ fn is_answer(answer: &[u8]) -> Result<bool, String> {
 /// # Errors
 /// The server cannot be reached, or answers with something else.
 pub(crate) fn open(address: SocketAddr) -> Result<TcpStream, String> {
+    open_at(address, "/echo")
+}
+
+/// An open WebSocket at this path.
+///
+/// # Errors
+/// As for [`open`].
+pub(crate) fn open_at(address: SocketAddr, path: &str) -> Result<TcpStream, String> {
     let mut stream = connect(address)?;
-    stream.write_all(&request(address)).map_err(failed)?;
+    stream.write_all(&request(address, path)).map_err(failed)?;
     let mut answer = Vec::new();
     let mut byte = [0];
     while !is_answer(&answer)? {
@@ -68,7 +76,7 @@ pub(crate) fn connect(address: SocketAddr) -> Result<TcpStream, String> {
 /// A connection that could not be opened.
 pub(crate) fn flood(address: SocketAddr, at_once: usize, time: Duration, least: u64) -> Result<u64, String> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from).map_err(failed)?;
-    let request = request(address);
+    let request = request(address, "/echo");
     let mut slots = Vec::with_capacity(at_once);
     for slot in 0..at_once {
         slots.push(begin(&epoll, address, &request, slot)?);

@@ -15,6 +15,8 @@ mod w5;
 #[cfg(target_os = "linux")]
 mod w6;
 #[cfg(target_os = "linux")]
+mod w7;
+#[cfg(target_os = "linux")]
 mod workers;
 
 use crate::runner::Runner;
@@ -45,6 +47,8 @@ pub(crate) const ALL: &[Workload] = &[
     },
     #[cfg(target_os = "linux")]
     Workload { name: "w6", about: "echo over loopback, idle connections, handshakes", run: w6::run },
+    #[cfg(target_os = "linux")]
+    Workload { name: "w7", about: "fan-out over loopback, memory of subscribed connections", run: w7::run },
     #[cfg(target_os = "linux")]
     Workload { name: "workers", about: "one runtime against a listener for each core", run: workers::run },
     #[cfg(target_os = "linux")]

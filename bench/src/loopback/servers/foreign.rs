@@ -15,8 +15,27 @@ pub(super) fn gws(_may_install: bool) -> Result<Launch, String> {
     Ok(Command::new(program).into())
 }
 
-/// bun, installed by npm: a hundred megabytes, so only where that is allowed.
+/// A room by gorilla/websocket, built by Go.
+pub(super) fn gorilla(_may_install: bool) -> Result<Launch, String> {
+    let program = beside("gorilla-room")?;
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(".").current_dir(source("gorilla"));
+    run(&mut build)?;
+    Ok(Command::new(program).into())
+}
+
+/// The echo of bun.
 pub(super) fn bun(may_install: bool) -> Result<Launch, String> {
+    bun_runs("echo.js", may_install)
+}
+
+/// The room of bun.
+pub(super) fn bun_publish(may_install: bool) -> Result<Launch, String> {
+    bun_runs("publish.js", may_install)
+}
+
+/// bun, installed by npm: a hundred megabytes, so only where that is allowed.
+fn bun_runs(script: &str, may_install: bool) -> Result<Launch, String> {
     let folder = beside("bun")?;
     let program = folder.join("node_modules/bun/bin/bun.exe");
     if !program.exists() {
@@ -29,7 +48,7 @@ pub(super) fn bun(may_install: bool) -> Result<Launch, String> {
         run(Command::new("npm").args(["install", "--no-package-lock", "--no-audit"]).current_dir(&folder))?;
     }
     let mut command = Command::new(program);
-    command.arg("run").arg(source("bun").join("echo.js"));
+    command.arg("run").arg(source("bun").join(script));
     Ok(command.into())
 }
 

@@ -3,6 +3,7 @@
 
 mod fastwebsockets;
 pub(crate) mod foreign;
+mod hub;
 mod hyper;
 mod messages;
 mod raw;
@@ -182,6 +183,20 @@ pub(crate) fn tunnels() -> Vec<Server> {
     ]
 }
 
+/// Those that deliver each message to every connection.
+pub(crate) fn fanouts() -> Vec<Server> {
+    vec![
+        Server::own("hub", "wireloom-hub, bare messages", Role::Wireloom),
+        Server::own(
+            "tokio-broadcast",
+            format!("tokio broadcast, {}", with_version("tokio-tungstenite")),
+            Role::Rival,
+        ),
+        Server::foreign("uWebSockets, publish, in bun", "npm", foreign::bun_publish),
+        Server::foreign("gorilla/websocket, prepared messages", "Go", foreign::gorilla),
+    ]
+}
+
 /// Wireloom with one thread or several.
 pub(crate) fn workers() -> Vec<Server> {
     vec![
@@ -291,6 +306,8 @@ fn on_tokio(word: &str, listener: TcpListener) -> std::io::Result<()> {
         match word {
             "wireloom" => return wireloom::serve(listener).await,
             "wireloom-kept" => return wireloom::serve_kept(listener).await,
+            "hub" => return hub::wireloom(listener).await,
+            "tokio-broadcast" => return hub::tungstenite(listener).await,
             "wireloom-tls" => return wireloom::serve_tls(listener).await,
             _ => {}
         }

@@ -36,7 +36,7 @@ force_recovery = true
 
 const NODES: usize = 3;
 const CHANNELS: usize = 20;
-/// `WIRELOOM_STORM` sets another number: the step `hub` of `./test` publishes 100,000.
+/// `WIRELOOM_STORM` sets another number.
 const PUBLICATIONS: usize = 20_000;
 const CLIENTS: u64 = 12;
 const FAULTS: usize = 10;

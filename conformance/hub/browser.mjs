@@ -1,0 +1,90 @@
+// The npm client `centrifuge`, unmodified, in Chromium and Firefox, against the hub of `wireloom serve` (the program is in WIRELOOM).
+
+import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import http from 'node:http';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import test from 'node:test';
+import puppeteer from 'puppeteer-core';
+import { Node } from './nodes.mjs';
+
+const browsers = [
+  ['chrome', ['/usr/bin/chromium', '/usr/bin/google-chrome'], ['--no-sandbox']],
+  ['firefox', ['/usr/bin/firefox', '/usr/bin/firefox-esr'], []],
+];
+
+/** Serves an empty page and the SDK. */
+async function site() {
+  const sdk = await readFile(new URL('node_modules/centrifuge/build/index.mjs', import.meta.url));
+  const protobuf = await readFile(new URL('node_modules/centrifuge/build/protobuf/index.mjs', import.meta.url));
+  const files = { '/': ['text/html', '<!doctype html><title>hub</title>'], '/sdk.mjs': ['text/javascript', sdk], '/protobuf.mjs': ['text/javascript', protobuf] };
+  const server = http.createServer((request, response) => {
+    const [type, body] = files[request.url] ?? [];
+    response.writeHead(body ? 200 : 404, { 'Content-Type': type ?? 'text/plain' }).end(body);
+  });
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return { server, origin: `http://127.0.0.1:${server.address().port}` };
+}
+
+/** Runs in the page. */
+async function scenario(sdk, url) {
+  const { Centrifuge } = await import(sdk);
+  const isBinary = sdk.includes('protobuf');
+  const encode = (value) => (isBinary ? new TextEncoder().encode(JSON.stringify(value)) : value);
+  const decode = (data) => (isBinary ? JSON.parse(new TextDecoder().decode(data)) : data);
+  const event = (emitter, name) => new Promise((resolve) => emitter.once(name, resolve));
+  const client = new Centrifuge(url, { minReconnectDelay: 50, maxReconnectDelay: 200 });
+  const subscription = client.newSubscription(`chat:${Math.random()}`);
+  const received = [];
+  subscription.on('publication', ({ data }) => received.push(decode(data)));
+  subscription.subscribe();
+  client.connect();
+  await event(subscription, 'subscribed');
+  await subscription.publish(encode({ n: 1 }));
+  while (received.length < 1) await event(subscription, 'publication');
+  const present = Object.keys((await subscription.presence()).clients).length;
+  // The connection is lost, and another client publishes meanwhile.
+  const other = new Centrifuge(url);
+  const same = other.newSubscription(subscription.channel);
+  same.subscribe();
+  other.connect();
+  await event(same, 'subscribed');
+  client.disconnect();
+  for (let n = 2; n <= 20; n++) await same.publish(encode({ n }));
+  const back = event(subscription, 'subscribed');
+  client.connect();
+  const { wasRecovering, recovered } = await back;
+  while (received.length < 20) await event(subscription, 'publication');
+  const history = (await subscription.history({ limit: 100 })).publications.map(({ data }) => decode(data).n);
+  client.disconnect();
+  other.disconnect();
+  return { received: received.map(({ n }) => n), present, wasRecovering, recovered, history };
+}
+
+for (const [browser, paths, args] of browsers) {
+  const executablePath = paths.find(existsSync);
+  const skip = executablePath ? false : `${browser} is not installed`;
+  test(`the SDK in ${browser}`, { skip, timeout: 120_000 }, async (context) => {
+    const { server, origin } = await site();
+    const folder = await mkdtemp(join(tmpdir(), 'hub-'));
+    const config = await readFile('hub.toml', 'utf8');
+    await writeFile(join(folder, 'hub.toml'), config.replace('[client]\n', `[client]\nallowed_origins = ["${origin}"]\n`));
+    const node = await Node.start(undefined, join(folder, 'hub.toml'), ['--allow-origin', origin]);
+    const running = await puppeteer.launch({ browser, executablePath, args, headless: true });
+    context.after(async () => {
+      await running.close();
+      await node.stop('SIGKILL');
+      server.close();
+      await rm(folder, { recursive: true, force: true });
+    });
+    const page = await running.newPage();
+    await page.goto(origin);
+    const all = Array.from({ length: 20 }, (_, i) => i + 1);
+    for (const sdk of ['/sdk.mjs', '/protobuf.mjs']) {
+      const result = await page.evaluate(scenario, sdk, node.url);
+      assert.deepEqual(result, { received: all, present: 1, wasRecovering: true, recovered: true, history: all }, sdk);
+    }
+  });
+}
