@@ -4,7 +4,7 @@
 #![cfg(unix)]
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -61,15 +61,52 @@ fn commands_print_what_the_book_says() {
     out.read_line(&mut line).unwrap();
     let _server = Server(child);
     let address = line.trim_end().split_once("://").unwrap().1.trim_end_matches('/').to_owned();
-    let page = fs::read_to_string(root().join("docs/src/start/command.md")).unwrap();
-    let commands = commands(&page);
-    assert!(commands.len() > 5, "{commands:?}");
+    let pages = ["docs/src/start/command.md", "docs/src/guides/observability.md", "README.md"];
+    let pages = pages.map(|page| commands(&fs::read_to_string(root().join(page)).unwrap()));
+    assert!(pages[0].len() > 5 && pages.iter().all(|page| !page.is_empty()), "{pages:?}");
+    // The server runs already.
+    let commands = pages.into_iter().flatten().filter(|(command, _)| !command.starts_with("wireloom serve"));
     let bin = Path::new(WIRELOOM).parent().unwrap().display();
     for (command, expected) in commands {
         let script = format!("PATH={bin}:$PATH; {}", command.replace("127.0.0.1:8080", &address));
         let output = Command::new("bash").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{command}");
     }
+}
+
+/// The guide's own certificate, server and client, on other ports.
+#[test]
+fn the_certificate_of_the_tls_guide_is_accepted() {
+    if Command::new("openssl").arg("version").output().is_err() {
+        // Not by println!, which is shown for failures alone.
+        let _ = writeln!(std::io::stderr(), "limited: the TLS guide is not tried without openssl");
+        return;
+    }
+    let page = fs::read_to_string(root().join("docs/src/guides/tls.md")).unwrap();
+    let (_, block) = page.split_once("```sh\nopenssl").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let listens = format!("(: </dev/tcp/127.0.0.1/{port}) 2>/dev/null");
+    let block = block
+        .replace("serve --tls", &format!("serve --port 0 --tls --tls-listen 127.0.0.1:{port}"))
+        .replace("localhost:8443", &format!("localhost:{port}"))
+        .replace(" &\n", &format!(" &\nfor _ in $(seq 300); do {listens} && break; sleep 0.1; done\n"));
+    let bin = Path::new(WIRELOOM).parent().unwrap().display();
+    let script = format!(
+        "trap 'kill %1' EXIT; PATH={bin}:$PATH; openssl{} --send hello --expect hello --timeout 60",
+        block.trim_end()
+    );
+    let folder = std::env::temp_dir().join(format!("wireloom-tls-guide-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let output = Command::new("bash")
+        .args(["-mc", &script])
+        .current_dir(&folder)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && printed.ends_with("hello\n"), "{output:?}\n{script}");
 }
 
 #[test]
