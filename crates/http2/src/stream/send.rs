@@ -54,7 +54,7 @@ impl Streams {
         self.send_window
     }
 
-    /// Whether no stream has DATA that its own window lets through.
+    /// Whether a stream has DATA that its own window lets through.
     #[inline]
     pub(crate) const fn has_ready(&self) -> bool {
         !self.scheduler.is_idle()
