@@ -31,7 +31,7 @@ pub(crate) enum TokenError {
     Invalid,
 }
 
-/// What a token grants a connection.
+/// The claims of a connection's token.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct ConnectClaims {
@@ -57,7 +57,7 @@ pub(crate) struct SubClaims {
     b64data: Option<String>,
 }
 
-/// What a token grants a subscription.
+/// The claims of a subscription's token.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct SubscribeClaims {

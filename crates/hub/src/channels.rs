@@ -13,7 +13,7 @@ use crate::outbox::Pushed;
 use crate::protocol::{Encoding, Join, Leave, Publication, Push, Reply, UnsubscribeCode, UnsubscribePush};
 use crate::shards::{Shards, lock};
 
-/// The tag of publications by bare connections: `text` when the payload is a JSON string that stands for a text that is not
+/// The tag of publications by bare connections: `text` when the payload is a JSON string that represents a text that is not
 /// JSON, `binary` when the message was binary.
 pub(crate) const BARE_TAG: &str = "bare";
 
@@ -33,7 +33,7 @@ struct Subscriber {
     join_leave: bool,
 }
 
-/// Is told of clients for which a publication did not fit.
+/// Receives the clients for which a publication did not fit.
 pub(crate) type OnSlow<'a> = &'a dyn Fn(&Client, Pushed);
 
 /// How far a subscription has come.
@@ -49,7 +49,7 @@ enum Phase {
     Positioned(Position),
 }
 
-/// What a subscriber asked for.
+/// The options of a subscriber.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Start {
     /// From where on publications must come without gaps.
@@ -113,7 +113,7 @@ impl Channels {
             Phase::Lost => return !needs_history,
             Phase::Live | Phase::Positioned(_) => return true,
         };
-        // What was published while the history was read may be in it already.
+        // A publication that arrived while the history was read may be in it already.
         waiting.iter().all(|(previous, publication)| {
             subscriber.pass(&mut Encoded::new(channel, publication), *previous, on_slow)
         })
@@ -173,7 +173,7 @@ impl Channels {
         positioned
     }
 
-    /// Tells the subscribers that asked for it that a client joined or left.
+    /// Announces a client that joined or left to the subscribers that asked for it.
     pub(crate) fn announce(&self, channel: &str, membership: &Membership) {
         let shard = self.channels.lock(channel);
         let Some(subscribers) = shard.get(channel) else { return };

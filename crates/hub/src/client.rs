@@ -21,7 +21,7 @@ pub(crate) enum Format {
     Bare,
 }
 
-/// Who is at the other end.
+/// The user of a connection.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Identity {
     /// Empty for an anonymous client.
@@ -47,11 +47,11 @@ pub(crate) struct Client {
 pub(crate) enum Subscription {
     /// The command is being carried out.
     Pending,
-    /// It stands.
+    /// It is established.
     Active(Active),
 }
 
-/// What has to be undone when a subscription ends.
+/// The state of a subscription that its end has to undo.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Active {
     /// Its place among the channel's subscribers.

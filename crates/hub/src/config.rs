@@ -1,4 +1,4 @@
-//! What a hub allows, by namespace, and its file format.
+//! The configuration of a hub, by namespace, and its file format.
 //!
 //! A channel named `chat:lobby` belongs to the namespace `chat`; one without a colon belongs to the default namespace, whose
 //! options are the section `[channel]`.
@@ -80,7 +80,7 @@ pub struct ClientConfig {
     /// How long anything may wait for a slow client.
     #[serde(deserialize_with = "duration")]
     pub queue_time_max: Duration,
-    /// What happens to a publication that does not fit, on channels without recovery. On channels with recovery the client is
+    /// The policy for a publication that does not fit, on channels without recovery. On channels with recovery the client is
     /// disconnected, so that it reconnects and recovers.
     pub slow: SlowPolicy,
     /// Origins of browsers that may connect; `*` allows all. The server's own origin may always connect.
@@ -113,7 +113,7 @@ impl Default for ClientConfig {
     }
 }
 
-/// What happens to a publication that does not fit into the queue of a slow client.
+/// The policy for a publication that does not fit into the queue of a slow client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SlowPolicy {
@@ -173,7 +173,7 @@ impl Default for RpcConfig {
     }
 }
 
-/// Who may do something.
+/// The clients that have a right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
@@ -218,13 +218,13 @@ pub struct ChannelOptions {
     pub join_leave: bool,
     /// They are announced to all.
     pub force_push_join_leave: bool,
-    /// Who may subscribe.
+    /// The clients that may subscribe.
     pub subscribe: Access,
-    /// Who may publish.
+    /// The clients that may publish.
     pub publish: Access,
-    /// Who may list and count clients.
+    /// The clients that may list and count clients.
     pub presence_access: Access,
-    /// Who may read the history.
+    /// The clients that may read the history.
     pub history_access: Access,
     /// Origins whose pages may subscribe; all that may connect when this is empty.
     pub allowed_origins: Vec<String>,

@@ -25,7 +25,7 @@ pub struct Retention {
     pub ttl: Duration,
 }
 
-/// What part of a history is read.
+/// A query for part of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryQuery {
     /// Only what was published after this position.
@@ -48,7 +48,7 @@ pub struct History {
 /// The answer to a client that wants to continue from a position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovery {
-    /// What the client missed, in order; empty when that is not known in full.
+    /// The publications that the client missed, in order; empty when they are not all known.
     pub publications: Vec<Arc<Publication>>,
     /// `publications` is everything that the client missed.
     pub recovered: bool,
@@ -144,7 +144,7 @@ impl Log {
         History { publications, position: self.position() }
     }
 
-    /// What a client at `since` missed.
+    /// The publications that a client at `since` missed.
     pub(crate) fn recover(
         &mut self,
         since: &Position,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::protocol::{self, Disconnect, ErrorCode};
 
-/// What a callback returns.
+/// The future of a callback.
 pub type HookFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 type Hook<A, T> = Option<Arc<dyn Fn(A) -> HookFuture<T> + Send + Sync>>;
@@ -26,7 +26,7 @@ pub struct ConnectEvent {
     pub user: String,
     /// Whether there was a valid token.
     pub has_token: bool,
-    /// What the client sent along.
+    /// The data of the client's command.
     pub data: Bytes,
     /// Headers that the client sent within its connect command.
     pub headers: HashMap<String, String>,
@@ -34,7 +34,7 @@ pub struct ConnectEvent {
     pub peer: Option<SocketAddr>,
 }
 
-/// What a client that may connect is.
+/// The identity and rights of a client that may connect.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectGrant {
     /// The user; empty for an anonymous one.
@@ -59,11 +59,11 @@ pub struct SubscribeEvent {
     pub user: String,
     /// The channel.
     pub channel: String,
-    /// What the client sent along.
+    /// The data of the client's command.
     pub data: Bytes,
 }
 
-/// What a client that may subscribe gets.
+/// The properties of a granted subscription.
 #[derive(Clone, Debug, Default)]
 pub struct SubscribeGrant {
     /// A JSON value that others see, for this channel.

@@ -72,7 +72,7 @@ pub(crate) struct Node {
     this: Weak<Node>,
 }
 
-/// What a new configuration replaces as a whole.
+/// The state that a new configuration replaces as a whole.
 pub(crate) struct Settings {
     pub(crate) config: HubConfig,
     pub(crate) verifier: Verifier,
@@ -158,7 +158,7 @@ impl HubBuilder {
         on_message, message, RpcEvent, ()
     );
     hook!(
-        /// Is told of every connection that ends after it was established.
+        /// Receives every connection that has ended after it was established.
         on_disconnect, disconnect, DisconnectEvent, ()
     );
 
@@ -184,7 +184,7 @@ impl HubBuilder {
     }
 }
 
-/// What accompanies a publication.
+/// Options of a publication.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct PublishOptions {
@@ -258,7 +258,7 @@ impl Hub {
         let _ = tokio::time::timeout(grace, gone).await;
     }
 
-    /// What the hub has done and holds.
+    /// The counters of the hub.
     #[must_use]
     pub fn stats(&self) -> HubStats {
         let (node, metrics) = (&self.0, &self.0.metrics);
@@ -416,7 +416,7 @@ impl Node {
         }
     }
 
-    /// What the others and the engine are told when a subscription has ended.
+    /// Informs the engine and the other subscribers of the end of a subscription.
     pub(crate) async fn leave(&self, channel: &str, client: &str, active: Active) {
         self.engine.unsubscribe(channel);
         if active.presence
@@ -578,7 +578,7 @@ async fn maintain(node: Weak<Node>) {
     }
 }
 
-/// Who connects, and from where.
+/// The origin of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     pub(crate) peer: Option<SocketAddr>,

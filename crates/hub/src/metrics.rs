@@ -49,7 +49,7 @@ impl Counters {
     }
 }
 
-/// What a hub has done and holds.
+/// The counters of a hub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HubStats {

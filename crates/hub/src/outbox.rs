@@ -10,7 +10,7 @@ use crate::config::SlowPolicy;
 use crate::protocol::Disconnect;
 use crate::shards::lock;
 
-/// What one message costs beyond its bytes, so that many empty ones are bounded as well.
+/// The cost of one message beyond its bytes, so that many empty ones are bounded as well.
 const MESSAGE_COST: usize = 64;
 
 /// The messages that wait to be written to one connection. Any task adds to it; the connection's own task empties it.
@@ -36,7 +36,7 @@ struct Waiting {
     may_drop: bool,
 }
 
-/// What the connection's task finds in its outbox.
+/// The content of an outbox, as its connection's task takes it.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Taken {
     /// There were messages, which were moved out.
@@ -45,7 +45,7 @@ pub(crate) enum Taken {
     End(Disconnect),
 }
 
-/// What became of a message.
+/// The outcome of adding a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     /// It waits to be written.

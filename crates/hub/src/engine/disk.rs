@@ -125,7 +125,7 @@ fn load(database: &Database, memory: &MemoryEngine) -> Result<(), redb::Error> {
         for row in publications.range((channel, 0)..=(channel, u64::MAX))? {
             let (key, value) = row?;
             let (expires_at, bytes) = value.value();
-            // Offsets must stay consecutive up to the last one: whatever stands before a gap is not kept.
+            // Offsets must stay consecutive up to the last one: everything before a gap is dropped.
             let follows = kept
                 .last()
                 .is_none_or(|(last, _): &(std::sync::Arc<Publication>, _)| last.offset + 1 == key.value().1);
@@ -207,7 +207,7 @@ impl Store {
                         publications.insert((&**channel, position.offset), value)?;
                         positions.insert(&**channel, (&*position.epoch, position.offset))?;
                         if let Some(last) = position.offset.checked_sub(retention.size as u64) {
-                            // What a smaller size than before leaves over goes as well.
+                            // The size may have become smaller: older ones are removed as well.
                             publications.retain_in((&**channel, 0)..=(&**channel, last), |_, _| false)?;
                         }
                     }
@@ -326,7 +326,7 @@ impl Engine for DiskEngine {
             |channel, first| expired.push((channel.to_owned(), first)),
             |channel| forgotten.push(channel.to_owned()),
         );
-        // What does not fit into the queue now is dropped when the file is loaded.
+        // Jobs that the queue has no room for are repeated when the file is loaded.
         let expired = expired.into_iter().map(|(channel, first)| Job::Expire { channel, first });
         let forgotten = forgotten.into_iter().map(|channel| Job::Remove { channel, done: None });
         expired.chain(forgotten).for_each(|job| drop(self.submit(job)));

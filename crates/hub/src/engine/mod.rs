@@ -21,7 +21,7 @@ pub use memory::MemoryEngine;
 #[cfg(feature = "nats")]
 pub use nats::NatsEngine;
 
-/// What an engine's operation returns.
+/// The result of an engine's operation.
 pub type EngineFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send + 'a>>;
 
 /// Why an engine could not carry out an operation.
@@ -30,7 +30,7 @@ pub type EngineFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, EngineError
 pub enum EngineError {
     /// It keeps as many channels as it may.
     ChannelLimit,
-    /// What it is built on failed, in words.
+    /// The storage or the network failed; the message describes it.
     Unavailable(String),
 }
 
@@ -61,11 +61,11 @@ pub struct Control {
     pub user: String,
     /// Only this connection; every one of the user's when empty.
     pub client: String,
-    /// What to do.
+    /// The action.
     pub action: Action,
 }
 
-/// What a [`Control`] does.
+/// The action of a [`Control`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Action {
     /// Ends the connections, but not the one named by `except`.
@@ -144,7 +144,7 @@ pub trait Engine: Send + Sync + 'static {
         retention: Retention,
     ) -> EngineFuture<'a, History>;
 
-    /// What a client at `since` missed; the position alone when there is no `since`.
+    /// The publications that a client at `since` missed; the position alone without `since`.
     fn recover<'a>(
         &'a self,
         channel: &'a str,

@@ -808,7 +808,7 @@ pub struct RpcRequest {
     pub method: String,
 }
 
-/// What the method returned.
+/// The result of the method.
 #[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RpcResult {

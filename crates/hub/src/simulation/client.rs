@@ -21,7 +21,7 @@ use crate::protocol::{
 };
 use crate::session::Session;
 
-/// What a client knows of a channel.
+/// The state of a channel at a client.
 #[derive(Debug, Default)]
 struct Channel {
     position: Option<Position>,
@@ -35,7 +35,7 @@ enum Step {
     Received(u64, Bytes),
 }
 
-/// What the clients of one simulation, or of several, have received.
+/// The counts of one simulation, or of several.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Summary {
     pub(super) received: usize,

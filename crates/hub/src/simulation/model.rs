@@ -1,4 +1,4 @@
-//! What the histories hold, in the simplest form: a list of everything that was published.
+//! The histories in their simplest form: a list of everything that was published.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;

@@ -60,7 +60,7 @@ async fn run(
                     }
                 }
                 Taken::End(reason) => {
-                    // Events have no close code: the last one says why.
+                    // Events have no close code: the last one has the reason.
                     let disconnect =
                         DisconnectPush { code: reason.code().into(), reason: reason.reason().into(), reconnect: reason.allows_reconnect() };
                     let push = Push { disconnect: Some(disconnect), ..Push::default() };

@@ -36,7 +36,7 @@ pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Origin)
     leaving.forget().await;
 }
 
-/// What a session is doing.
+/// The state of a session's task.
 enum Work {
     /// It waits for the next message.
     Idle(Box<Session>),
@@ -148,7 +148,7 @@ async fn write(
             let queue_time_max = node.settings().config.client.queue_time_max;
             tokio::select! {
                 written = tokio::time::timeout(queue_time_max, writing) => written,
-                // What ends a connection does not wait for a client that does not read.
+                // The end of a connection does not wait for a client that does not read.
                 () = poll_fn(|cx| client.outbox.poll_ended(cx)) => return Ok(()),
             }
         }

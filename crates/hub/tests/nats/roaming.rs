@@ -26,7 +26,7 @@ impl Acknowledged {
     }
 }
 
-/// What a client knows of a channel.
+/// The state of a channel at a client.
 #[derive(Debug, Default)]
 struct Channel {
     epoch: String,
@@ -52,7 +52,7 @@ pub(crate) struct Roaming {
     pub(crate) recoveries: usize,
 }
 
-/// What a client should do.
+/// The instructions to the clients.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// The nodes that can be reached.

@@ -91,14 +91,14 @@ fn publication(sequence: u64, payload: Bytes) -> Option<Arc<Publication>> {
     Some(Arc::new(publication))
 }
 
-/// What a subject holds after a sequence.
+/// The messages of a subject after a sequence.
 struct After {
     publications: Vec<Arc<Publication>>,
     /// The history was removed since.
     removed: bool,
 }
 
-/// What a subject holds after a sequence. One more than the retention promises may be kept; `max` bounds what is read.
+/// Reads the messages of a subject after a sequence. One more than the retention promises may be kept; `max` bounds what is read.
 async fn after(
     nats: &Nats,
     stream: &Stream,
@@ -157,7 +157,7 @@ async fn position(stream: &Stream) -> Result<(Position, u64), EngineError> {
     Ok((position, info.state.first_sequence))
 }
 
-/// What a client at `since` missed.
+/// The publications that a client at `since` missed.
 ///
 /// Everything after `since` is known to be there when the stream has not dropped anything after it for its age (it drops in the
 /// order of sequences) and the subject has not dropped anything for its number (it keeps one more than is promised, so that
