@@ -2,8 +2,8 @@
 # What the steps share. `log` is the step's log, file descriptor 3 is the screen.
 
 cores=(-p wireloom-ws -p wireloom-http2)
-libraries=("${cores[@]}" -p wireloom -p wireloom-hub)
-published=("${libraries[@]}" -p wireloom-inspect -p wireloom-cli)
+libraries=("${cores[@]}" -p wireloom -p wireloom-hub -p wireloom-inspect)
+published=("${libraries[@]}" -p wireloom-cli)
 # The rivals of bench/ are built by its own step alone.
 workspace=(--workspace --exclude wireloom-bench)
 
