@@ -27,9 +27,9 @@ pub(crate) struct Metadata {
 
 impl Metadata {
     pub(crate) fn collect(rounds: (usize, usize), capped: Option<String>, allocator: &str) -> Self {
-        let status = first_line(Command::new("git").args(["status", "--porcelain", "--untracked-files=no"]));
+        let status = first_line(git().args(["status", "--porcelain", "--untracked-files=no"]));
         let changed = if status.is_some() { " with changes" } else { "" };
-        let commit = first_line(Command::new("git").args(["rev-parse", "--short=10", "HEAD"]));
+        let commit = first_line(git().args(["rev-parse", "--short=10", "HEAD"]));
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             date: first_line(Command::new("date").args(["-u", "+%Y-%m-%d"])).unwrap_or_default(),
@@ -80,6 +80,13 @@ impl Metadata {
 pub(crate) fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)
+}
+
+/// git, in this checkout.
+fn git() -> Command {
+    let mut git = Command::new("git");
+    git.args(["-C", env!("CARGO_MANIFEST_DIR")]);
+    git
 }
 
 /// The first line of the output, if there is any.

@@ -1,5 +1,6 @@
 //! Its HPACK, which it offers by itself.
 
+use super::memory;
 use libnghttp2_sys::*;
 use std::ffi::c_int;
 use std::ptr;
@@ -10,8 +11,9 @@ pub(crate) struct Deflater(*mut nghttp2_hd_deflater);
 impl Deflater {
     pub(crate) fn new() -> Self {
         let mut deflater = ptr::null_mut();
-        // SAFETY: the pointer is written when 0 is returned, which is checked.
-        assert_eq!(unsafe { nghttp2_hd_deflate_new(&mut deflater, 4096) }, 0);
+        // SAFETY: the pointer is written when 0 is returned, which is checked; the functions are static.
+        let made = unsafe { nghttp2_hd_deflate_new2(&mut deflater, 4096, memory::functions()) };
+        assert_eq!(made, 0);
         Self(deflater)
     }
 
@@ -32,7 +34,7 @@ impl Deflater {
 
 impl Drop for Deflater {
     fn drop(&mut self) {
-        // SAFETY: made by `nghttp2_hd_deflate_new`, freed once.
+        // SAFETY: made by `nghttp2_hd_deflate_new2`, freed once.
         unsafe { nghttp2_hd_deflate_del(self.0) }
     }
 }
@@ -46,8 +48,9 @@ const FINAL: c_int = NGHTTP2_HD_INFLATE_FINAL as c_int;
 impl Inflater {
     pub(crate) fn new() -> Self {
         let mut inflater = ptr::null_mut();
-        // SAFETY: the pointer is written when 0 is returned, which is checked.
-        assert_eq!(unsafe { nghttp2_hd_inflate_new(&mut inflater) }, 0);
+        // SAFETY: the pointer is written when 0 is returned, which is checked; the functions are static.
+        let made = unsafe { nghttp2_hd_inflate_new2(&mut inflater, memory::functions()) };
+        assert_eq!(made, 0);
         Self(inflater)
     }
 
@@ -92,7 +95,7 @@ impl Inflater {
 
 impl Drop for Inflater {
     fn drop(&mut self) {
-        // SAFETY: made by `nghttp2_hd_inflate_new`, freed once.
+        // SAFETY: made by `nghttp2_hd_inflate_new2`, freed once.
         unsafe { nghttp2_hd_inflate_del(self.0) }
     }
 }

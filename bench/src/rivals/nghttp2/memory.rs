@@ -1,18 +1,30 @@
 //! Memory of Rust's allocator for C, so that what C allocates is counted as well.
 
+use crate::allocation;
 use libnghttp2_sys::nghttp2_mem;
 use std::alloc::Layout;
 use std::ffi::c_void;
 use std::ptr;
 
-/// The functions that nghttp2 is given while allocations are counted.
-pub(super) fn counted() -> nghttp2_mem {
-    nghttp2_mem {
-        mem_user_data: ptr::null_mut(),
-        malloc: Some(malloc),
-        free: Some(free),
-        calloc: Some(calloc),
-        realloc: Some(realloc),
+/// The functions, at an address that stays: HPACK contexts keep it.
+struct Counted(nghttp2_mem);
+
+// SAFETY: nothing writes to it, and its `mem_user_data` is null.
+unsafe impl Sync for Counted {}
+
+static COUNTED: Counted = Counted(nghttp2_mem {
+    mem_user_data: ptr::null_mut(),
+    malloc: Some(malloc),
+    free: Some(free),
+    calloc: Some(calloc),
+    realloc: Some(realloc),
+});
+
+/// The functions for nghttp2: these while allocations are counted, and otherwise none, which makes it choose its own.
+pub(super) fn functions() -> *mut nghttp2_mem {
+    match allocation::is_counting() {
+        true => (&raw const COUNTED.0).cast_mut(),
+        false => ptr::null_mut(),
     }
 }
 

@@ -2,7 +2,6 @@
 //! are sent by reference (`NGHTTP2_NV_FLAG_NO_COPY_*`, `NGHTTP2_DATA_FLAG_NO_COPY`), as its documentation offers.
 
 use super::{borrowed, memory};
-use crate::allocation;
 use crate::exchange::{Exchange, Pair, Totals, WINDOW};
 use libnghttp2_sys::*;
 use std::ffi::{c_int, c_void};
@@ -229,9 +228,7 @@ fn fields(of: &[(String, String)]) -> Vec<nghttp2_nv> {
 impl Pair for Sessions {
     fn open(exchange: &Arc<Exchange>) -> Self {
         let (mut client, mut server) = (Self::end(exchange), Self::end(exchange));
-        let mut memory = memory::counted();
-        // Its own allocator, unless allocations are being counted.
-        let memory: *mut nghttp2_mem = if allocation::is_counting() { &mut memory } else { ptr::null_mut() };
+        let memory = memory::functions();
         let (mut client_session, mut server_session) = (ptr::null_mut(), ptr::null_mut());
         // The priorities of RFC 7540 are off, which is what makes it fastest.
         let settings = [
