@@ -17,4 +17,6 @@ pub(crate) enum Exit {
     Broken = 5,
     /// The response did not arrive in time.
     TimedOut = 6,
+    /// TLS failed: the certificate is not trusted, or there is no protocol in common.
+    Tls = 7,
 }

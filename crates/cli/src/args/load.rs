@@ -1,25 +1,47 @@
 //! The arguments of `wireloom load`.
 
+mod expectation;
+mod volume;
+
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use super::connect::Tls;
+use super::connect::{Tls, has_scheme};
 use super::value;
+pub(crate) use expectation::{Expectation, Metric};
+pub(crate) use volume::{Sizes, Stage};
 
 const AFTER: &str = "\
-Each connection sends messages to an echo, such as the route /echo of `wireloom serve`, and checks
-that each answer equals what was sent. Each message begins with its number, in up to 16 hexadecimal
-digits, so that lost, repeated and changed messages are found.
+Scenarios:
+  echo      send messages to an echo and check that each answer equals what was sent; the default
+  sink      send messages that are not answered; pings confirm that they have arrived
+  source    receive messages, as fast as they come
+  rooms     --publishers send, the other connections receive: latency, loss, order, repetition
+  churn     open connections and close them again; the latency is the time to open
+  idle      hold connections that send nothing, and check at the end that each is alive
+  slow      receive only --rate messages per second, of all connections together
+  requests  HTTP/2 requests (https://, or http:// by prior knowledge); the default for such URLs
+  --script  send, expect and wait as a file says
 
 Closed loop (--pipeline): a connection sends the next message when an answer has arrived. This finds
 the highest rate, but while the server is paused, nothing is sent and nothing measured.
-Open loop (--rate): messages are sent on a schedule, and latency counts from the time at which each
-was to be sent. A pause of the server shows in all messages that it delayed.
+Open loop (--rate, --stage): messages are sent on a schedule, and latency counts from the time at
+which each was to be sent. A pause of the server shows in all messages that it delayed.
 
 The load may harm a server. Hosts outside loopback and private networks are refused without
 --i-own-this-server.
+
+Steps of --script, one a line; each connection repeats them:
+  send TEXT             send a text message; {connection} and {round} are replaced by numbers
+  send-binary HEX       send a binary message
+  expect TEXT           the next message is this text
+  expect-prefix TEXT    the next message begins with this text
+  expect-any            the next message, whatever it is
+  wait TIME             pause
+  # COMMENT
 
 Metrics of --expect:
   p50, p99, p99.9 ...   a percentile of the latency: 'p99<5ms'
@@ -30,32 +52,50 @@ Metrics of --expect:
 
 Exit codes:
   0  no errors, and each --expect was met
-  1  no connection: not found, refused, timed out, or the handshake failed
+  1  no connection: the host is unknown, or refuses or breaks the connection
   2  invalid arguments, or a host that is not private
-  4  an --expect was not met
-  5  there were errors, and no --expect about errors
+  3  the server answered the opening handshake with something else than a WebSocket
+  4  an --expect was not met, or --fail-if-slower applies
+  5  there were errors, and no --expect about errors; or the output cannot be written
+  6  connecting or the opening handshake timed out
+  7  TLS failed: the certificate is not trusted, or the server speaks no TLS
 
 Try it:
   wireloom serve &
   wireloom load ws://127.0.0.1:8080/echo
-  wireloom load ws://127.0.0.1:8080/echo --rate 5000 --connections 50 --expect 'p99<5ms'
-  wireloom load ws://127.0.0.1:8080/echo --http2 --pipeline 16 --size 1K --json";
+  wireloom load ws://127.0.0.1:8080/echo --rate 5000 --connections 50 --html report.html
+  wireloom load ws://127.0.0.1:8080/echo --http2 --pipeline 16 --size 1K --expect 'p99<5ms'
+  wireloom load ws://127.0.0.1:8080/rooms/lobby --scenario rooms --publishers 2 --rate 100
+  wireloom load http://127.0.0.1:8080/echo --size 1K --pipeline 16 --json";
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER)]
 pub(crate) struct Load {
-    /// ws:// or wss://
+    /// ws:// or wss://; http:// or https:// for requests over HTTP/2
     #[arg(value_name = "URL")]
     pub(crate) url: String,
+    /// What the connections do; see below
+    #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true, conflicts_with = "script")]
+    scenario: Option<Scenario>,
+    /// Run the steps in this file; see below
+    #[arg(long, value_name = "FILE")]
+    pub(crate) script: Option<PathBuf>,
     /// Add a header; may be repeated. Host and Origin replace the usual ones
     #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = value::header, allow_hyphen_values = true)]
     pub(crate) header: Vec<(String, String)>,
+    /// Give each connection a token of its own, one a line of this file. {token} in the URL and in headers is replaced; if there is
+    /// none, `Authorization: Bearer` is sent
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokens: Option<PathBuf>,
     /// Offer a subprotocol; may be repeated, the preferred one first
     #[arg(long, value_name = "NAME")]
     pub(crate) subprotocol: Vec<String>,
     /// Use WebSocket over HTTP/2 (RFC 8441), each over a connection of its own: by ALPN for wss://, by prior knowledge for ws://
     #[arg(long)]
     pub(crate) http2: bool,
+    /// With --http2: WebSockets over each HTTP/2 connection
+    #[arg(long, value_name = "N", value_parser = value::count, requires = "http2")]
+    pub(crate) streams: Option<usize>,
     /// Allow a host outside loopback and private networks
     #[arg(long)]
     pub(crate) i_own_this_server: bool,
@@ -67,7 +107,187 @@ pub(crate) struct Load {
     #[command(flatten)]
     pub(crate) output: Output,
     #[command(flatten)]
+    pub(crate) comparison: ComparisonArgs,
+    #[command(flatten)]
     pub(crate) tls: Tls,
+}
+
+/// What the connections do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scenario {
+    Echo,
+    Sink,
+    Source,
+    Rooms,
+    Churn,
+    Idle,
+    Slow,
+    Requests,
+    /// `--script`.
+    #[value(skip)]
+    Script,
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Echo => "echo",
+            Self::Sink => "sink",
+            Self::Source => "source",
+            Self::Rooms => "rooms",
+            Self::Churn => "churn",
+            Self::Idle => "idle",
+            Self::Slow => "slow",
+            Self::Requests => "requests",
+            Self::Script => "script",
+        })
+    }
+}
+
+impl Load {
+    pub(crate) fn scenario(&self) -> Scenario {
+        match self.scenario {
+            Some(scenario) => scenario,
+            None if self.script.is_some() => Scenario::Script,
+            None if is_http(&self.url) => Scenario::Requests,
+            None => Scenario::Echo,
+        }
+    }
+
+    /// How long messages are sent, after the warm-up.
+    pub(crate) fn duration(&self) -> Duration {
+        const DEFAULT: Duration = Duration::from_secs(10);
+        match &self.volume.stage[..] {
+            [] => self.volume.duration.unwrap_or(DEFAULT),
+            stages => stages.iter().map(|stage| stage.time).sum(),
+        }
+    }
+
+    /// Whether messages are sent on a schedule.
+    pub(crate) fn is_open_loop(&self) -> bool {
+        self.volume.rate.is_some() || !self.volume.stage.is_empty()
+    }
+
+    /// The lengths of the messages.
+    pub(crate) fn sizes(&self) -> Sizes {
+        self.payload.size.clone().unwrap_or(Sizes::Fixed(32))
+    }
+
+    /// A sentence about arguments that do not go together; `None` if they do.
+    pub(crate) fn conflict(&self) -> Option<String> {
+        let scenario = self.scenario();
+        if let Some(option) = self.misplaced(scenario) {
+            return Some(format!("{option} does not apply to the scenario {scenario}"));
+        }
+        if let Some(url) = [Some(&self.url), self.comparison.against.as_ref()]
+            .into_iter()
+            .flatten()
+            .find(|url| is_http(url) != (scenario == Scenario::Requests))
+        {
+            // Another scheme is reported when it is used.
+            return match (scenario, is_http(url)) {
+                (Scenario::Requests, _) => {
+                    Some("the scenario requests needs an http:// or https:// URL".into())
+                }
+                _ => Some(format!("the scenario {scenario} needs a ws:// or wss:// URL")),
+            };
+        }
+        let Volume { connections, publishers, rate, .. } = self.volume;
+        match scenario {
+            Scenario::Slow if rate.is_none() => {
+                return Some("the scenario slow needs --rate: the messages per second to read".into());
+            }
+            Scenario::Rooms => {
+                if !self.is_open_loop() {
+                    return Some(
+                        "the scenario rooms needs --rate or --stage: publishers get no answers".into(),
+                    );
+                }
+                if connections <= publishers.unwrap_or(1) {
+                    return Some(
+                        "the scenario rooms needs more --connections than --publishers: the others subscribe"
+                            .into(),
+                    );
+                }
+                if self.sizes().min() < ROOM_SIZE_MIN {
+                    return Some(format!(
+                        "the scenario rooms needs a --size of at least {ROOM_SIZE_MIN}: its messages carry a number and a time"
+                    ));
+                }
+            }
+            Scenario::Requests
+                if self.payload.check && self.payload.size.is_none() && self.payload.messages.is_none() =>
+            {
+                return Some(
+                    "--check needs --size or --messages: without them, requests have no content".into(),
+                );
+            }
+            _ => {}
+        }
+        if self.comparison.fail_if_slower.is_some()
+            && self.comparison.compare.is_none()
+            && self.comparison.against.is_none()
+        {
+            return Some("--fail-if-slower needs --compare or --against: something to be slower than".into());
+        }
+        if self.comparison.against.is_some() && self.comparison.rounds < ROUNDS_MIN {
+            return Some(format!(
+                "--rounds must be at least {ROUNDS_MIN}: fewer give no confidence interval"
+            ));
+        }
+        if self.output.json && self.output.prometheus.as_deref().is_some_and(|file| file.as_os_str() == "-") {
+            return Some("--json and --prometheus - both write to the standard output".into());
+        }
+        None
+    }
+
+    /// An option that the scenario has no use for.
+    fn misplaced(&self, scenario: Scenario) -> Option<&'static str> {
+        use Scenario::{Churn, Echo, Idle, Requests, Rooms, Script, Sink, Slow};
+        let Volume { pipeline, publishers, rate, stage, ramp_up, count, warmup, .. } = &self.volume;
+        let PayloadArgs { size, text, binary, messages, compress, method, check } = &self.payload;
+        let sends = [Echo, Sink, Rooms, Requests];
+        let options: [(&str, bool, &[Scenario]); 14] = [
+            ("--pipeline", pipeline.is_some(), &[Echo, Requests]),
+            ("--publishers", publishers.is_some(), &[Rooms]),
+            ("--rate", rate.is_some(), &[Echo, Sink, Rooms, Churn, Slow, Requests]),
+            ("--stage", !stage.is_empty(), &[Echo, Sink, Rooms, Churn, Requests]),
+            ("--size", size.is_some(), &sends),
+            ("--text", *text, &[Echo, Sink, Rooms]),
+            ("--binary", *binary, &sends),
+            // Their numbers are in the messages.
+            ("--messages", messages.is_some(), &[Echo, Sink, Requests]),
+            ("--method", method.is_some(), &[Requests]),
+            ("--check", *check, &[Requests]),
+            ("--ramp-up", ramp_up.is_some() && matches!(scenario, Rooms | Churn), &[]),
+            ("--count", count.is_some() && scenario == Idle, &[]),
+            ("--warmup", warmup.is_some() && matches!(scenario, Idle | Script), &[]),
+            ("--streams", self.streams.is_some() && scenario == Churn, &[]),
+        ];
+        let of_websockets = [
+            ("--subprotocol", !self.subprotocol.is_empty()),
+            ("--compress", *compress),
+            ("--http2", self.http2),
+        ];
+        options
+            .into_iter()
+            .find(|(_, is_given, scenarios)| *is_given && !scenarios.contains(&scenario))
+            .map(|(name, ..)| name)
+            .or_else(|| {
+                let found = of_websockets.into_iter().find(|(_, is_given)| *is_given);
+                found.map(|(name, _)| name).filter(|_| scenario == Requests)
+            })
+    }
+}
+
+/// Rounds without which the order statistics give no interval of 95%.
+pub(crate) const ROUNDS_MIN: usize = 6;
+
+/// Bytes of a message of a room that its number and its time need.
+pub(crate) const ROOM_SIZE_MIN: usize = 32;
+
+fn is_http(url: &str) -> bool {
+    has_scheme(url, "http") || has_scheme(url, "https")
 }
 
 #[derive(Args, Debug)]
@@ -77,11 +297,17 @@ pub(crate) struct Volume {
     #[arg(long, short, value_name = "N", default_value_t = 10, value_parser = value::count)]
     pub(crate) connections: usize,
     /// Closed loop: messages of a connection that wait for their answers at once; 1 by default
-    #[arg(long, value_name = "N", value_parser = value::count, conflicts_with = "rate")]
+    #[arg(long, value_name = "N", value_parser = value::count, conflicts_with_all = ["rate", "stage"])]
     pub(crate) pipeline: Option<usize>,
     /// Open loop: messages per second of all connections together, such as 500 or 20k
-    #[arg(long, short, value_name = "RATE", value_parser = rate)]
+    #[arg(long, short, value_name = "RATE", value_parser = volume::rate)]
     pub(crate) rate: Option<f64>,
+    /// Open loop: this rate for this time, such as 10s@1k/s; may be repeated, one stage follows the other
+    #[arg(long, value_name = "TIME@RATE", value_parser = volume::stage, conflicts_with_all = ["rate", "duration", "count"])]
+    pub(crate) stage: Vec<Stage>,
+    /// Rooms: connections that publish; 1 by default. The others subscribe
+    #[arg(long, value_name = "N", value_parser = value::count)]
+    pub(crate) publishers: Option<usize>,
     /// Open the connections evenly over this time, which counts as part of the run. Otherwise all are opened before it begins
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     pub(crate) ramp_up: Option<Duration>,
@@ -102,18 +328,28 @@ pub(crate) struct Volume {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Messages")]
 pub(crate) struct PayloadArgs {
-    /// The length of each message
-    #[arg(long, value_name = "BYTES", default_value = "32", value_parser = value::memory)]
-    pub(crate) size: usize,
+    /// The length of each message, 32 by default: a number; MIN..MAX, all equally often; or lengths with their shares, such as
+    /// 32:90,64K:10
+    #[arg(long, value_name = "BYTES", value_parser = volume::sizes)]
+    pub(crate) size: Option<Sizes>,
     /// Send text, which is the default: JSON-like, so that it compresses
     #[arg(long, conflicts_with = "binary")]
     pub(crate) text: bool,
-    /// Send random bytes
+    /// Send random bytes; with --messages, send its lines as binary messages
     #[arg(long)]
     pub(crate) binary: bool,
+    /// Send the lines of this file, one after the other, and again from the first
+    #[arg(long, value_name = "FILE", conflicts_with = "size")]
+    pub(crate) messages: Option<PathBuf>,
     /// Offer compression (permessage-deflate)
     #[arg(long)]
     pub(crate) compress: bool,
+    /// Requests: the method; GET by default, or POST with --size or --messages
+    #[arg(long, short = 'X', value_name = "METHOD", value_parser = value::method)]
+    pub(crate) method: Option<String>,
+    /// Requests: the content of each response must equal that of its request
+    #[arg(long)]
+    pub(crate) check: bool,
 }
 
 #[derive(Args, Debug)]
@@ -122,6 +358,12 @@ pub(crate) struct Output {
     /// Print the result as one JSON object, and progress on the standard error
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write the result to this file as a page with plots
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Write the result to this file (- for the standard output, instead of the table) in the text format of Prometheus
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prometheus: Option<PathBuf>,
     /// Print no progress
     #[arg(long, short)]
     pub(crate) quiet: bool,
@@ -130,153 +372,77 @@ pub(crate) struct Output {
     pub(crate) expect: Vec<Expectation>,
 }
 
-/// What `--expect` compares.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Metric {
-    /// A percentile of the latency, from 0 to 100.
-    Percentile(f64),
-    Mean,
-    Max,
-    /// Answers per second.
-    Rate,
-    Errors,
-}
-
-/// `METRIC OPERATOR VALUE`. Latencies are in seconds.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Expectation {
-    pub(crate) text: String,
-    pub(crate) metric: Metric,
-    operator: Operator,
-    value: f64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Operator {
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
-}
-
-impl Expectation {
-    fn parse(text: &str) -> Result<Self, String> {
-        const SHAPE: &str = "it is a metric, <, <=, > or >=, and a value, such as 'p99<5ms' or 'rate>=10k'";
-        let at = text.find(['<', '>']).ok_or(SHAPE)?;
-        let (name, rest) = text.split_at(at);
-        let (operator, value) = match rest.split_at(1) {
-            ("<", rest) => match rest.strip_prefix('=') {
-                Some(value) => (Operator::LessOrEqual, value),
-                None => (Operator::Less, rest),
-            },
-            (_, rest) => match rest.strip_prefix('=') {
-                Some(value) => (Operator::GreaterOrEqual, value),
-                None => (Operator::Greater, rest),
-            },
-        };
-        let metric = match name.trim() {
-            "mean" => Metric::Mean,
-            "max" => Metric::Max,
-            "rate" => Metric::Rate,
-            "errors" => Metric::Errors,
-            name => match name.strip_prefix('p').and_then(|number| number.parse().ok()) {
-                Some(percentile) if (0.0..=100.0).contains(&percentile) => Metric::Percentile(percentile),
-                _ => return Err("the metric is p50, p99, p99.9 or such, mean, max, rate or errors".into()),
-            },
-        };
-        let value = value.trim();
-        let value = match metric {
-            Metric::Rate | Metric::Errors => number(value),
-            _ => latency(value),
-        };
-        Ok(Self { text: text.trim().to_owned(), metric, operator, value: value.ok_or(SHAPE)? })
-    }
-
-    /// Whether a value meets it.
-    pub(crate) fn is_met_by(&self, value: f64) -> bool {
-        match self.operator {
-            Operator::Less => value < self.value,
-            Operator::LessOrEqual => value <= self.value,
-            Operator::Greater => value > self.value,
-            Operator::GreaterOrEqual => value >= self.value,
-        }
-    }
-}
-
-impl fmt::Display for Metric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Percentile(percentile) => write!(f, "p{percentile}"),
-            Self::Mean => f.write_str("mean"),
-            Self::Max => f.write_str("max"),
-            Self::Rate => f.write_str("rate"),
-            Self::Errors => f.write_str("errors"),
-        }
-    }
-}
-
-/// Seconds, from a number with a unit.
-fn latency(text: &str) -> Option<f64> {
-    let digits = text.trim_end_matches(|char: char| char.is_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "ns" => 1e-9,
-        "us" | "µs" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        _ => return None,
-    };
-    plain(digits).map(|number| number * unit)
-}
-
-/// A number, or one with k or M for thousands or millions.
-fn number(text: &str) -> Option<f64> {
-    let (digits, factor) = match text.strip_suffix(['k', 'K']) {
-        Some(digits) => (digits, 1e3),
-        None => text.strip_suffix('M').map_or((text, 1.0), |digits| (digits, 1e6)),
-    };
-    plain(digits).map(|number| number * factor)
-}
-
-fn plain(digits: &str) -> Option<f64> {
-    digits.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
-}
-
-/// Messages per second.
-fn rate(text: &str) -> Result<f64, String> {
-    match number(text) {
-        Some(rate) if (0.001..=1e8).contains(&rate) => Ok(rate),
-        _ => Err("a rate is a number of messages per second, such as 500 or 20k".into()),
-    }
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Comparison")]
+pub(crate) struct ComparisonArgs {
+    /// Compare with an earlier result of --json
+    #[arg(long, value_name = "FILE", conflicts_with = "against")]
+    pub(crate) compare: Option<PathBuf>,
+    /// Load this server too, in turns, and compare URL with it
+    #[arg(long, value_name = "URL", conflicts_with_all = ["count", "stage", "ramp_up"])]
+    pub(crate) against: Option<String>,
+    /// Turns of each server; --duration is divided by it
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value::count, requires = "against")]
+    pub(crate) rounds: usize,
+    /// Exit with 4 if the comparison shows that URL is slower by this much or more
+    #[arg(long, value_name = "PERCENT", value_parser = volume::percentage)]
+    pub(crate) fail_if_slower: Option<f64>,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use clap::Parser as _;
 
-    #[test]
-    fn reads_expectations() {
-        let parsed = Expectation::parse("p99.9 < 5ms").unwrap();
-        assert_eq!(parsed.metric, Metric::Percentile(99.9));
-        assert!(parsed.is_met_by(0.004_9) && !parsed.is_met_by(0.005));
-        let parsed = Expectation::parse("rate>=10k").unwrap();
-        assert!(parsed.is_met_by(10_000.0) && !parsed.is_met_by(9_999.0));
-        assert!(Expectation::parse("max<=250us").unwrap().is_met_by(250e-6));
-        assert!(Expectation::parse("errors<=0").unwrap().is_met_by(0.0));
-        for wrong in [
-            "", "p99", "p99<", "p99<5", "p101<5ms", "pp<1s", "rate>5ms", "rate=5", "x<1", "max<-1s",
-            "max<nans",
-        ] {
-            assert!(Expectation::parse(wrong).is_err(), "{wrong}");
+    use super::*;
+    use crate::args::{Args, Command};
+
+    fn load(args: &str) -> Load {
+        let args = Args::try_parse_from(["wireloom", "load"].into_iter().chain(args.split(' ')));
+        match args.unwrap_or_else(|error| panic!("{error}")).command {
+            Command::Load(load) => *load,
+            _ => unreachable!("load was given"),
         }
     }
 
     #[test]
-    fn reads_rates() {
-        assert_eq!(rate("500"), Ok(500.0));
-        assert_eq!(rate("1.5k"), Ok(1500.0));
-        assert_eq!(rate("2M"), Ok(2e6));
-        for wrong in ["", "0", "-1", "k", "1G", "nan", "inf"] {
-            assert!(rate(wrong).is_err(), "{wrong}");
+    fn refuses_options_that_do_not_go_together() {
+        for (args, expected) in [
+            ("ws://h/ --scenario sink --pipeline 2", "--pipeline does not apply to the scenario sink"),
+            ("ws://h/ --scenario idle --count 2", "--count does not apply to the scenario idle"),
+            ("ws://h/ --scenario source --size 9", "--size does not apply to the scenario source"),
+            ("ws://h/ --publishers 2", "--publishers does not apply to the scenario echo"),
+            ("ws://h/ --method PUT", "--method does not apply to the scenario echo"),
+            ("ws://h/ --script f --rate 1", "--rate does not apply to the scenario script"),
+            ("http://h/ --compress", "--compress does not apply to the scenario requests"),
+            ("http://h/ --scenario echo", "the scenario echo needs a ws:// or wss:// URL"),
+            ("ws://h/ --scenario requests", "the scenario requests needs an http:// or https:// URL"),
+            ("ws://h/ --against http://h/", "the scenario echo needs a ws:// or wss:// URL"),
+            ("ws://h/ --scenario slow", "the scenario slow needs --rate"),
+            ("ws://h/ --scenario rooms", "the scenario rooms needs --rate or --stage"),
+            ("ws://h/ --scenario rooms --rate 1 --publishers 10", "more --connections than --publishers"),
+            ("ws://h/ --scenario rooms --rate 1 --size 31", "a --size of at least 32"),
+            ("http://h/ --check", "--check needs --size or --messages"),
+            ("ws://h/ --fail-if-slower 5%", "--fail-if-slower needs --compare or --against"),
+            ("ws://h/ --against ws://i/ --rounds 5", "--rounds must be at least 6"),
+            ("ws://h/ --json --prometheus -", "both write to the standard output"),
+        ] {
+            let conflict = load(args).conflict();
+            assert!(conflict.as_ref().is_some_and(|text| text.contains(expected)), "{args}: {conflict:?}");
         }
+        for args in [
+            "ws://h/",
+            "http://h/",
+            "https://h/ --scenario requests --size 1K --check",
+            "wss://h/ --scenario rooms --rate 10 --publishers 9",
+            "ws://h/ --stage 1s@10 --stage 2s@20/s --http2 --streams 5",
+        ] {
+            assert_eq!(load(args).conflict(), None, "{args}");
+        }
+    }
+
+    #[test]
+    fn stages_make_the_duration() {
+        assert_eq!(load("ws://h/ --stage 1s@10 --stage 2s@20").duration(), Duration::from_secs(3));
+        assert_eq!(load("ws://h/").duration(), Duration::from_secs(10));
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn memory(text: &str) -> Result<usize, String> {
 }
 
 /// A time: `10` seconds, `1.5s`, `500ms`, `2m`, `1h`.
-pub(super) fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     const SHAPE: &str = "a time is a number of seconds, or one with ms, s, m or h, such as 500ms";
     let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {

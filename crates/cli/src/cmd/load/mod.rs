@@ -1,25 +1,41 @@
-//! `wireloom load`: sends messages to an echo, and measures rate, latency and errors. Modules import downwards: `run` from `echo`,
-//! both from `recorder`; `report` from what a run returns.
+//! `wireloom load`: puts load on a server, and measures rate, latency and errors. Modules import downwards:
+//!
+//! ```text
+//! args -> target: Opener, run: Work
+//!           '------> run -> scenario::* -> payload, pacer
+//!                     |         '-> recorder
+//!                     '-> Outcome -> report -> comparison, output::{table, json, html, prometheus}
+//! ```
 
-mod echo;
+mod comparison;
+mod output;
 mod pacer;
 mod payload;
+mod process;
 mod progress;
 mod recorder;
 mod report;
 mod run;
+mod scenario;
 mod target;
 
 use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::Arc;
 
-use super::connect::failure;
+use wireloom::Error;
+use wireloom::wireloom_ws::handshake::HandshakeError;
+
 use super::connect::trace::without_secrets;
 use crate::args::Load;
 use crate::exit::Exit;
 use crate::signals::Signals;
 use crate::{descriptors, terminal};
+use comparison::{Comparison, Samples};
 use progress::Progress;
 use report::Report;
+use run::{Outcome, Work};
+use target::{Failure, Opener};
 
 pub(crate) fn run(args: Load) -> Exit {
     descriptors::raise_limit();
@@ -35,11 +51,19 @@ pub(crate) fn run(args: Load) -> Exit {
 
 async fn load(args: &Load) -> Exit {
     let usage = |error: String| {
-        terminal::print_error(error);
+        terminal::print_error(terminal::visible_line(&error));
         Exit::Usage
     };
-    let connector = match target::connector(args).await {
-        Ok(connector) => connector,
+    if let Some(error) = args.conflict() {
+        return usage(error);
+    }
+    let work = match Work::new(args) {
+        Ok(work) => Arc::new(work),
+        Err(error) => return usage(error),
+    };
+    // A file that cannot be read is found before the load.
+    let old = match args.comparison.compare.as_deref().map(read_samples).transpose() {
+        Ok(old) => old,
         Err(error) => return usage(error),
     };
     let mut signals = match Signals::new() {
@@ -47,30 +71,176 @@ async fn load(args: &Load) -> Exit {
         Err(error) => return usage(error.to_string()),
     };
     let mut progress = Progress::new(args);
-    let outcome = run::run(args, connector, &mut progress, &mut signals).await;
+    let measured = measure(args, &work, &mut progress, &mut signals).await;
     progress.finish();
-    let report = match outcome {
-        Ok(outcome) => Report::new(args, outcome),
-        Err(error) => {
-            let text = format!("{}: {error}", without_secrets(&args.url));
-            terminal::print_error(terminal::visible_line(text.trim_end()));
-            return failure(&error);
-        }
+    let (mut report, against) = match measured {
+        Ok(reports) => reports,
+        Err((url, failure)) => return print_failure(&url, failure),
     };
-    let text = if args.output.json {
-        format!("{}\n", terminal::visible_json(&report.json().to_string()))
-    } else {
-        report.table()
-    };
-    if let Err(error) = io::stdout().write_all(text.as_bytes()) {
-        terminal::print_error(format_args!("the output cannot be written: {error}"));
+    if let Some((path, old)) = old {
+        let own = Samples::of_series(&report.series, report.warmup.as_secs_f64(), args.is_open_loop());
+        report.comparison = Some(Comparison::unpaired(&path, &own, &old));
+    }
+    if let Err(error) = write(args, &report, against.as_ref()) {
+        terminal::print_error(terminal::visible_line(&error));
         return Exit::Broken;
     }
-    if !report.is_as_expected() {
+    exit(args, &report)
+}
+
+/// Why there was no load, on one line.
+fn print_failure(url: &str, failure: Failure) -> Exit {
+    match failure {
+        Failure::Usage(error) => {
+            terminal::print_error(terminal::visible_line(&error));
+            Exit::Usage
+        }
+        Failure::Connect(error) => {
+            let text = format!("{}: {error}", without_secrets(url));
+            terminal::print_error(terminal::visible_line(text.trim_end()));
+            match error {
+                Error::Url(_) | Error::Header | Error::Handshake(HandshakeError::Misuse(_)) => Exit::Usage,
+                Error::Timeout(_) => Exit::TimedOut,
+                Error::Tls(_) | Error::TlsPort | Error::NoTls => Exit::Tls,
+                Error::Refused(_)
+                | Error::Handshake(_)
+                | Error::Redirect
+                | Error::NoHttp2(_)
+                | Error::NoExtendedConnect => Exit::Refused,
+                _ => Exit::NoConnection,
+            }
+        }
+    }
+}
+
+fn exit(args: &Load, report: &Report) -> Exit {
+    let is_slower = args
+        .comparison
+        .fail_if_slower
+        .zip(report.comparison.as_ref())
+        .is_some_and(|(fraction, comparison)| comparison.is_slower_by(fraction));
+    if is_slower || !report.is_as_expected() {
         Exit::Unmet
     } else if report.has_errors() {
         Exit::Broken
     } else {
         Exit::Success
     }
+}
+
+/// The report on the URL, and with `--against` that on the other server.
+async fn measure(
+    args: &Load,
+    work: &Arc<Work>,
+    progress: &mut Progress,
+    signals: &mut Signals,
+) -> Result<(Report, Option<Report>), (String, Failure)> {
+    let failed = |url: &str| {
+        let url = url.to_owned();
+        |error| (url, error)
+    };
+    let own = Arc::new(Opener::new(args, &args.url).await.map_err(failed(&args.url))?);
+    let Some(other_url) = &args.comparison.against else {
+        let outcome = run::run(args, work.clone(), own, args.duration(), progress, signals).await;
+        let outcome = outcome.map_err(|error| (args.url.clone(), Failure::Connect(error)))?;
+        return Ok((Report::new(args, &args.url, outcome), None));
+    };
+    let other = Arc::new(Opener::new(args, other_url).await.map_err(failed(other_url))?);
+    let mut sides = [Side::new(own), Side::new(other)];
+    let rounds = args.comparison.rounds;
+    let duration = args.duration() / u32::try_from(rounds).unwrap_or(u32::MAX);
+    'rounds: for round in 0..rounds {
+        // Neither is always the first.
+        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+        for side in order {
+            let side = &mut sides[side];
+            let outcome =
+                run::run(args, work.clone(), side.opener.clone(), duration, progress, signals).await;
+            let outcome = outcome.map_err(|error| (side.opener.url().to_owned(), Failure::Connect(error)))?;
+            side.add(outcome, args.is_open_loop());
+            if side.outcome.as_ref().is_some_and(|outcome| outcome.is_interrupted) {
+                break 'rounds;
+            }
+        }
+    }
+    let [own, other] = sides;
+    let comparison = Comparison::paired(&without_secrets(other_url), &own.samples, &other.samples);
+    match (own.outcome, other.outcome) {
+        (Some(own), Some(other)) => {
+            let mut report = Report::new(args, &args.url, own);
+            report.comparison = Some(comparison);
+            Ok((report, Some(Report::new(args, other_url, other))))
+        }
+        // Interrupted before the second server's turn.
+        (Some(outcome), None) | (None, Some(outcome)) => Ok((Report::new(args, &args.url, outcome), None)),
+        (None, None) => Err((args.url.clone(), Failure::Usage("there was no round".into()))),
+    }
+}
+
+/// One of two servers that are compared.
+struct Side {
+    opener: Arc<Opener>,
+    /// All rounds together.
+    outcome: Option<Outcome>,
+    samples: Samples,
+}
+
+impl Side {
+    fn new(opener: Arc<Opener>) -> Self {
+        Self { opener, outcome: None, samples: Samples::default() }
+    }
+
+    fn add(&mut self, mut round: Outcome, is_open_loop: bool) {
+        if !round.is_interrupted {
+            let rate = round.recorder.counts.received as f64 / round.measured.as_secs_f64().max(1e-9);
+            let latency = round.recorder.latency();
+            let (p50, p99) = match latency.len() {
+                0 => (0.0, 0.0),
+                _ => (
+                    latency.value_at_quantile(0.5) as f64 / 1e9,
+                    latency.value_at_quantile(0.99) as f64 / 1e9,
+                ),
+            };
+            self.samples.push(rate, p50, p99, is_open_loop);
+        }
+        match &mut self.outcome {
+            Some(outcome) => outcome.append(round),
+            None => self.outcome = Some(round),
+        }
+    }
+}
+
+fn read_samples(path: &Path) -> Result<(String, Samples), String> {
+    let fail = |error: String| format!("--compare {}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+    Ok((path.display().to_string(), Samples::of_json(&text).map_err(fail)?))
+}
+
+/// Writes the report where the arguments say.
+fn write(args: &Load, report: &Report, against: Option<&Report>) -> Result<(), String> {
+    let output = &args.output;
+    if let Some(path) = &output.html {
+        let page = output::html::page(report).map_err(|error| format!("--html: {error}"))?;
+        std::fs::write(path, page).map_err(|error| format!("--html {}: {error}", path.display()))?;
+    }
+    let is_dash = |path: &Path| path.as_os_str() == "-";
+    if let Some(path) = output.prometheus.as_deref().filter(|path| !is_dash(path)) {
+        std::fs::write(path, output::prometheus::text(report))
+            .map_err(|error| format!("--prometheus {}: {error}", path.display()))?;
+    }
+    let text = if output.json {
+        let mut json = output::json::json(report);
+        json["against"] = against.map(output::json::json).into();
+        format!("{}\n", terminal::visible_json(&json.to_string()))
+    } else if output.prometheus.as_deref().is_some_and(is_dash) {
+        output::prometheus::text(report)
+    } else {
+        let mut text = output::table::table(report);
+        if let Some(against) = against {
+            text += "\n";
+            text += &output::table::table(against);
+        }
+        text
+    };
+    io::stdout().write_all(text.as_bytes()).map_err(|error| format!("the output cannot be written: {error}"))
 }

@@ -1,94 +1,210 @@
-//! Wakes connections when their messages are due. The timers of the runtime have steps of a millisecond; a thread that sleeps is
-//! more exact.
+//! The schedule of the open loop, and the clock that wakes connections when their messages are due.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// When the messages of a connection are due: evenly, from `first` on.
-#[derive(Clone, Copy, Debug)]
+use crate::args::Stage;
+
+/// When messages are due, of all connections together: evenly within each stage.
+#[derive(Debug)]
+pub(super) struct Timetable {
+    begin: Instant,
+    /// The messages before each stage, and when it begins, in seconds. The last stage has no end.
+    stages: Vec<(f64, f64, f64)>,
+}
+
+impl Timetable {
+    /// The first stage begins at `begin`; the last one goes on for as long as messages are sent.
+    pub(super) fn new(begin: Instant, stages: &[Stage]) -> Self {
+        let (mut messages, mut at) = (0.0, 0.0);
+        let stages = stages.iter().map(|stage| {
+            let first = (messages, at, stage.rate);
+            messages += stage.rate * stage.time.as_secs_f64();
+            at += stage.time.as_secs_f64();
+            first
+        });
+        Self { begin, stages: stages.collect() }
+    }
+
+    /// When the message with this number is due.
+    fn due(&self, number: u64) -> Instant {
+        let number = number as f64;
+        let stage = self.stages.iter().rfind(|(messages, ..)| *messages <= number).or(self.stages.first());
+        let Some((messages, at, rate)) = stage else { return self.begin };
+        self.begin + Duration::from_secs_f64(at + (number - messages) / rate)
+    }
+
+    /// Messages per second, of the fastest stage.
+    fn rate_max(&self) -> f64 {
+        self.stages.iter().map(|(_, _, rate)| *rate).fold(0.0, f64::max)
+    }
+}
+
+/// The messages of one connection: every `step`th of the timetable.
+#[derive(Clone, Debug)]
 pub(super) struct Schedule {
-    first: Instant,
-    interval_s: f64,
-    sent: u64,
+    timetable: Arc<Timetable>,
+    number: u64,
+    step: u64,
+    next: Instant,
 }
 
 impl Schedule {
-    pub(super) fn new(first: Instant, interval_s: f64) -> Self {
-        Self { first, interval_s, sent: 0 }
+    /// Messages that were due before `from` are left out.
+    pub(super) fn new(timetable: Arc<Timetable>, first: u64, step: u64, from: Instant) -> Self {
+        let next = timetable.due(first);
+        let mut schedule = Self { timetable, number: first, step, next };
+        while schedule.next < from {
+            schedule.advance();
+        }
+        schedule
     }
 
     /// When the next message is due.
     pub(super) fn next(&self) -> Instant {
-        self.first + Duration::from_secs_f64(self.sent as f64 * self.interval_s)
+        self.next
     }
 
     pub(super) fn advance(&mut self) {
-        self.sent += 1;
+        self.number += self.step;
+        self.next = self.timetable.due(self.number);
     }
 }
 
-/// A connection to wake. It has ended when the `Notify` is gone.
-struct Paced {
-    schedule: Schedule,
-    notify: Weak<Notify>,
+/// Wakes connections. The timers of the runtime have steps of a millisecond; a thread that sleeps is more exact. It wakes one task
+/// of the runtime, which wakes the connections whose messages are due: that costs no system call for each.
+pub(super) struct Pacer {
+    paced: Mutex<Paced>,
+    clock: Sender<Instant>,
+    /// Wakes the task.
+    tick: Arc<Notify>,
+    /// The least time between two ticks.
+    pause: Duration,
 }
 
-/// The thread. It ends when all clones have been dropped.
-#[derive(Clone)]
-pub(super) struct Pacer(Sender<Paced>);
+#[derive(Default)]
+struct Paced {
+    /// A connection has ended when its `Notify` is gone.
+    connections: Vec<Weak<Notify>>,
+    due: BinaryHeap<Reverse<(Instant, usize)>>,
+    /// When the clock was told to tick.
+    next_tick: Option<Instant>,
+    /// The end of the pause after the last tick.
+    earliest: Option<Instant>,
+}
 
 impl Pacer {
-    pub(super) fn start() -> std::io::Result<Self> {
-        let (sender, receiver) = channel();
-        std::thread::Builder::new().name("pacer".into()).spawn(move || run(&receiver))?;
-        Ok(Self(sender))
+    /// # Errors
+    /// The operating system gives no thread.
+    pub(super) fn start(timetable: &Timetable) -> std::io::Result<Arc<Self>> {
+        // Messages that are due within this time leave together, in fewer system calls.
+        let pause = match timetable.rate_max() {
+            ..20e3 => Duration::from_micros(50),
+            20e3..80e3 => Duration::from_micros(200),
+            _ => Duration::from_micros(400),
+        };
+        let tick = Arc::new(Notify::new());
+        let (clock, receiver) = channel();
+        let clock_tick = tick.clone();
+        std::thread::Builder::new().name("clock".into()).spawn(move || run_clock(&receiver, &clock_tick))?;
+        let pacer = Arc::new(Self { paced: Mutex::default(), clock, tick, pause });
+        let weak = Arc::downgrade(&pacer);
+        let tick = pacer.tick.clone();
+        tokio::spawn(async move {
+            loop {
+                tick.notified().await;
+                match weak.upgrade() {
+                    Some(pacer) => pacer.wake_due(),
+                    None => return,
+                }
+            }
+        });
+        Ok(pacer)
     }
 
-    /// Notifies at each time of the schedule, until the result is dropped.
-    pub(super) fn add(&self, schedule: Schedule) -> Arc<Notify> {
+    /// A connection, to be woken by [`wake_at`](Self::wake_at).
+    pub(super) fn add(self: &Arc<Self>) -> Due {
         let notify = Arc::new(Notify::new());
-        // The thread runs for as long as there is a `Pacer`.
-        let _ = self.0.send(Paced { schedule, notify: Arc::downgrade(&notify) });
-        notify
+        let mut paced = self.paced.lock().unwrap_or_else(PoisonError::into_inner);
+        paced.connections.push(Arc::downgrade(&notify));
+        Due { pacer: self.clone(), index: paced.connections.len() - 1, notify, at: None }
+    }
+
+    fn wake_at(&self, index: usize, at: Instant) {
+        let mut paced = self.paced.lock().unwrap_or_else(PoisonError::into_inner);
+        paced.due.push(Reverse((at, index)));
+        let at = paced.earliest.map_or(at, |earliest| at.max(earliest));
+        if paced.next_tick.is_none_or(|next| at < next) {
+            paced.next_tick = Some(at);
+            // The thread runs for as long as the pacer exists.
+            let _ = self.clock.send(at);
+        }
+    }
+
+    fn wake_due(&self) {
+        let mut paced = self.paced.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        while let Some(Reverse((at, index))) = paced.due.peek().copied() {
+            if at > now {
+                break;
+            }
+            paced.due.pop();
+            if let Some(notify) = paced.connections[index].upgrade() {
+                notify.notify_one();
+            }
+        }
+        // Connections that are woken now have their next messages after the pause.
+        paced.earliest = Some(now + self.pause);
+        paced.next_tick = paced.due.peek().map(|Reverse((at, _))| (*at).max(now + self.pause));
+        if let Some(next) = paced.next_tick {
+            let _ = self.clock.send(next);
+        }
     }
 }
 
-fn run(receiver: &Receiver<Paced>) {
-    let mut paced: Vec<Paced> = Vec::new();
-    let mut due: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();
-    loop {
-        let timeout = due
-            .peek()
-            .map_or(Duration::from_secs(1), |Reverse((at, _))| at.saturating_duration_since(Instant::now()));
-        let added = if timeout.is_zero() {
-            receiver.try_recv().ok()
-        } else {
-            match receiver.recv_timeout(timeout) {
-                Ok(added) => Some(added),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-        };
-        if let Some(added) = added {
-            due.push(Reverse((added.schedule.next(), paced.len())));
-            paced.push(added);
+/// Wakes a connection when its next message is due.
+pub(super) struct Due {
+    pacer: Arc<Pacer>,
+    index: usize,
+    notify: Arc<Notify>,
+    /// The time that was asked for.
+    at: Option<Instant>,
+}
+
+impl Due {
+    /// Makes [`notified`](Self::notified) ready at this time, or soon after it.
+    pub(super) fn set(&mut self, at: Instant) {
+        if self.at != Some(at) {
+            self.at = Some(at);
+            self.pacer.wake_at(self.index, at);
         }
-        let now = Instant::now();
-        while let Some(Reverse((_, index))) = due.peek().copied().filter(|Reverse((at, _))| *at <= now) {
-            due.pop();
-            let Paced { schedule, notify } = &mut paced[index];
-            if let Some(notify) = notify.upgrade() {
-                notify.notify_one();
-                // One notification is enough for all messages that are due.
-                while schedule.next() <= now {
-                    schedule.advance();
+    }
+
+    pub(super) fn notify(&self) -> Arc<Notify> {
+        self.notify.clone()
+    }
+}
+
+fn run_clock(receiver: &Receiver<Instant>, tick: &Notify) {
+    const FAR: Duration = Duration::from_secs(3600);
+    let mut at = None;
+    loop {
+        let timeout = at.map_or(FAR, |at: Instant| at.saturating_duration_since(Instant::now()));
+        match receiver.recv_timeout(timeout) {
+            Ok(next) => at = Some(next),
+            Err(RecvTimeoutError::Timeout) => {
+                if at.take().is_some() {
+                    tick.notify_one();
                 }
-                due.push(Reverse((schedule.next(), index)));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                tick.notify_one();
+                return;
             }
         }
     }
@@ -98,14 +214,48 @@ fn run(receiver: &Receiver<Paced>) {
 mod tests {
     use super::*;
 
+    fn timetable(stages: &[(u64, f64)]) -> Arc<Timetable> {
+        let stages: Vec<Stage> =
+            stages.iter().map(|&(time, rate)| Stage { time: Duration::from_secs(time), rate }).collect();
+        Arc::new(Timetable::new(Instant::now(), &stages))
+    }
+
+    fn seconds(timetable: &Timetable, number: u64) -> f64 {
+        (timetable.due(number) - timetable.begin).as_secs_f64()
+    }
+
     #[test]
     fn schedules_do_not_drift() {
-        let first = Instant::now();
-        let mut schedule = Schedule::new(first, 1.0 / 3.0);
-        for _ in 0..300_000 {
-            schedule.advance();
+        let timetable = timetable(&[(1, 3.0)]);
+        assert!((seconds(&timetable, 300_000) - 100_000.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn stages_follow_each_other() {
+        let timetable = timetable(&[(10, 100.0), (5, 2000.0), (1, 10.0)]);
+        assert_eq!(seconds(&timetable, 0), 0.0);
+        assert_eq!(seconds(&timetable, 500), 5.0);
+        assert_eq!(seconds(&timetable, 1000), 10.0);
+        assert_eq!(seconds(&timetable, 2000), 10.5);
+        assert_eq!(seconds(&timetable, 11_010), 16.0);
+    }
+
+    // Every message of the timetable belongs to one connection.
+    #[test]
+    fn connections_share_the_messages() {
+        let timetable = timetable(&[(1, 10.0)]);
+        let mut due = Vec::new();
+        for first in 0..3 {
+            let mut schedule = Schedule::new(timetable.clone(), first, 3, timetable.begin);
+            for _ in 0..10 {
+                due.push(schedule.next());
+                schedule.advance();
+            }
         }
-        let drift = (schedule.next() - first).as_secs_f64() - 100_000.0;
-        assert!(drift.abs() < 1e-6, "{drift}");
+        due.sort();
+        let expected: Vec<Instant> = (0..30).map(|number| timetable.due(number)).collect();
+        assert_eq!(due, expected);
+        let late = Schedule::new(timetable.clone(), 0, 1, timetable.begin + Duration::from_millis(250));
+        assert_eq!(late.next(), timetable.due(3));
     }
 }

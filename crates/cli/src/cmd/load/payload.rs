@@ -1,18 +1,32 @@
 //! The messages that are sent, and the check of the answers.
 
+use std::path::Path;
+
 use wireloom::{Message, Payload};
 
-/// Hexadecimal digits of the number at the beginning of each message.
-const NUMBER_LEN: usize = 16;
+use crate::args::Sizes;
+
+/// Hexadecimal digits of the number at the beginning of each generated message.
+pub(super) const NUMBER_LEN: usize = 16;
 
 /// JSON-like text, which compresses as such messages do.
 const TEXT: &[u8] = br#"{"user":"anna","channel":"lobby","text":"good morning","at":1700000000},"#;
 
-/// One message, whose first bytes are its number.
-#[derive(Clone)]
-pub(super) struct Template {
-    bytes: Vec<u8>,
+/// The messages of a run. Each has a number; equal numbers give equal messages.
+pub(super) struct Payloads {
+    source: Source,
     is_text: bool,
+}
+
+enum Source {
+    /// The number, and after it the beginning of `bytes`.
+    Generated {
+        /// As long as the longest message.
+        bytes: Vec<u8>,
+        sizes: Sizes,
+    },
+    /// The lines of a file, in turn.
+    Lines(Vec<Vec<u8>>),
 }
 
 /// How an answer compares to the messages that wait for one.
@@ -20,65 +34,146 @@ pub(super) struct Template {
 pub(super) enum Answer {
     /// It equals the message with this number.
     Equal(u64),
-    /// It equals none of them.
-    Other,
+    /// It equals a message that does not wait for an answer.
+    Repeated,
+    /// It equals no message.
+    Wrong,
 }
 
-impl Template {
-    pub(super) fn new(len: usize, is_text: bool) -> Self {
+impl Payloads {
+    pub(super) fn generated(sizes: Sizes, is_text: bool) -> Self {
+        let len = sizes.max();
         let bytes = if is_text {
             TEXT.iter().copied().cycle().take(len).collect()
         } else {
-            // xorshift: it need not be random, only without a pattern that compresses.
-            let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-            let next = std::iter::repeat_with(|| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                state as u8
-            });
-            next.take(len).collect()
+            // It need not be random, only without a pattern that compresses.
+            let mut rng = fastrand::Rng::with_seed(1);
+            std::iter::repeat_with(|| rng.u8(..)).take(len).collect()
         };
-        Self { bytes, is_text }
+        Self { source: Source::Generated { bytes, sizes }, is_text }
+    }
+
+    /// # Errors
+    /// The file cannot be read, is empty, or is to be sent as text and is none.
+    pub(super) fn from_file(path: &Path, is_text: bool) -> Result<Self, String> {
+        let fail = |error: &dyn std::fmt::Display| format!("--messages {}: {error}", path.display());
+        let bytes = std::fs::read(path).map_err(|error| fail(&error))?;
+        let lines = bytes.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let lines: Vec<Vec<u8>> = lines.filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect();
+        if lines.is_empty() {
+            return Err(fail(&"it has no lines"));
+        }
+        if is_text && lines.iter().any(|line| std::str::from_utf8(line).is_err()) {
+            return Err(fail(&"it is not UTF-8; --binary sends it all the same"));
+        }
+        Ok(Self { source: Source::Lines(lines), is_text })
     }
 
     /// The message with this number.
     pub(super) fn message(&mut self, number: u64) -> Payload<'_> {
-        let digits = digits(number);
-        let len = self.number_len();
-        self.bytes[..len].copy_from_slice(&digits[NUMBER_LEN - len..]);
-        match std::str::from_utf8(&self.bytes) {
-            Ok(text) if self.is_text => Payload::from(text),
-            _ => Payload::from(&self.bytes[..]),
+        let is_text = self.is_text;
+        let bytes = self.bytes(number);
+        match std::str::from_utf8(bytes) {
+            // The lines of a file were checked; generated text is ASCII.
+            Ok(text) if is_text => Payload::from(text),
+            _ => Payload::from(bytes),
         }
     }
 
-    /// Finds the message that an answer equals. `waiting` are the numbers that wait for answers, from the oldest on.
-    pub(super) fn check(&self, answer: &Message<'_>, mut waiting: impl Iterator<Item = u64>) -> Answer {
-        self.find(answer.as_bytes(), answer.is_text(), &mut waiting)
-    }
-
-    fn find(&self, bytes: &[u8], is_text: bool, waiting: &mut impl Iterator<Item = u64>) -> Answer {
-        let len = self.number_len();
-        if bytes.len() != self.bytes.len() || is_text != self.is_text || bytes[len..] != self.bytes[len..] {
-            return Answer::Other;
-        }
-        match waiting.find(|&number| bytes[..len] == digits(number)[NUMBER_LEN - len..]) {
-            Some(number) => Answer::Equal(number),
-            None => Answer::Other,
+    /// The content of the message with this number.
+    pub(super) fn bytes(&mut self, number: u64) -> &[u8] {
+        match &mut self.source {
+            Source::Lines(lines) => &lines[(number % lines.len() as u64) as usize],
+            Source::Generated { bytes, sizes } => {
+                let message = &mut bytes[..len(sizes, number)];
+                let digits = digits(number);
+                let digits_len = message.len().min(NUMBER_LEN);
+                message[..digits_len].copy_from_slice(&digits[NUMBER_LEN - digits_len..]);
+                message
+            }
         }
     }
 
-    /// Whether bytes have the form of a message, with whichever number: an answer that equals none that waits is a repetition then.
-    pub(super) fn is_message(&self, answer: &Message<'_>) -> bool {
-        let (bytes, len) = (answer.as_bytes(), self.number_len());
-        bytes.len() == self.bytes.len()
-            && bytes[len..] == self.bytes[len..]
-            && bytes[..len].iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    /// As [`message`](Self::message), with a second number after the first.
+    pub(super) fn message_with(&mut self, number: u64, second: u64) -> Payload<'_> {
+        let is_text = self.is_text;
+        if let Source::Generated { bytes, .. } = &mut self.source
+            && bytes.len() >= 2 * NUMBER_LEN
+        {
+            bytes[NUMBER_LEN..2 * NUMBER_LEN].copy_from_slice(&digits(second));
+        }
+        let bytes = self.bytes(number);
+        match std::str::from_utf8(bytes) {
+            Ok(text) if is_text => Payload::from(text),
+            _ => Payload::from(bytes),
+        }
     }
 
-    fn number_len(&self) -> usize {
-        self.bytes.len().min(NUMBER_LEN)
+    /// The two numbers of a message of [`message_with`](Self::message_with); `None` if it is none.
+    pub(super) fn numbers(&self, message: &Message<'_>) -> Option<(u64, u64)> {
+        const HEAD_LEN: usize = 2 * NUMBER_LEN;
+        let Source::Generated { bytes: own, sizes } = &self.source else { return None };
+        let bytes = message.as_bytes();
+        let (first, second) = (number(bytes.get(..NUMBER_LEN)?)?, number(bytes.get(NUMBER_LEN..HEAD_LEN)?)?);
+        let is_whole = bytes.len() == len(sizes, first) && message.is_text() == self.is_text;
+        (is_whole && bytes[HEAD_LEN..] == own[HEAD_LEN..bytes.len()]).then_some((first, second))
+    }
+
+    /// Compares an answer. `waiting` are the numbers that wait for answers, from the oldest on.
+    pub(super) fn check(&self, answer: &Message<'_>, waiting: impl Iterator<Item = u64>) -> Answer {
+        self.compare(answer.as_bytes(), answer.is_text(), waiting)
+    }
+
+    fn compare(&self, bytes: &[u8], is_text: bool, mut waiting: impl Iterator<Item = u64>) -> Answer {
+        if is_text != self.is_text {
+            return Answer::Wrong;
+        }
+        match &self.source {
+            Source::Lines(lines) => {
+                let line = |number: u64| &lines[(number % lines.len() as u64) as usize];
+                match waiting.find(|&number| line(number) == bytes) {
+                    Some(number) => Answer::Equal(number),
+                    None if lines.iter().any(|line| line == bytes) => Answer::Repeated,
+                    None => Answer::Wrong,
+                }
+            }
+            Source::Generated { bytes: own, sizes } => {
+                let digits_len = bytes.len().min(NUMBER_LEN);
+                let (head, rest) = bytes.split_at(digits_len);
+                let is_hexadecimal = head.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+                if own.get(digits_len..bytes.len()) != Some(rest)
+                    || !is_hexadecimal
+                    || bytes.len() < sizes.min()
+                {
+                    return Answer::Wrong;
+                }
+                let equals = |number: u64| {
+                    *head == digits(number)[NUMBER_LEN - digits_len..] && bytes.len() == len(sizes, number)
+                };
+                match waiting.find(|&number| equals(number)) {
+                    Some(number) => Answer::Equal(number),
+                    // A short message has some digits of its number alone.
+                    None if digits_len < NUMBER_LEN || number(head).is_some_and(equals) => Answer::Repeated,
+                    None => Answer::Wrong,
+                }
+            }
+        }
+    }
+}
+
+/// The length of the message with this number.
+fn len(sizes: &Sizes, number: u64) -> usize {
+    match sizes {
+        Sizes::Fixed(len) => *len,
+        Sizes::Uniform(min, max) => fastrand::Rng::with_seed(number).usize(min..=max),
+        Sizes::Weighted(lens) => {
+            let mut at = fastrand::Rng::with_seed(number).f64();
+            let found = lens.iter().find(|(_, share)| {
+                at -= share;
+                at < 0.0
+            });
+            found.or(lens.last()).map_or(1, |(len, _)| *len)
+        }
     }
 }
 
@@ -90,6 +185,17 @@ fn digits(number: u64) -> [u8; NUMBER_LEN] {
     digits
 }
 
+fn number(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0, |number, &digit| {
+        let value = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => return None,
+        };
+        Some(number << 4 | u64::from(value))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,20 +203,36 @@ mod tests {
     #[test]
     fn finds_the_message_that_an_answer_equals() {
         for (len, is_text) in [(1, true), (5, false), (16, true), (100, true), (100, false)] {
-            let mut template = Template::new(len, is_text);
-            let _ = template.message(3);
-            let mut answer = template.bytes.clone();
-            assert_eq!(template.find(&answer, is_text, &mut (1..5)), Answer::Equal(3), "{len}");
-            assert_eq!(template.find(&answer, !is_text, &mut (1..5)), Answer::Other);
-            assert_eq!(template.find(&answer, is_text, &mut (4..9)), Answer::Other);
-            assert_eq!(template.find(&answer[1..], is_text, &mut (1..5)), Answer::Other);
+            let mut payloads = Payloads::generated(Sizes::Fixed(len), is_text);
+            let mut answer = payloads.bytes(3).to_vec();
+            assert_eq!(payloads.compare(&answer, is_text, 1..5), Answer::Equal(3), "{len}");
+            assert_eq!(payloads.compare(&answer, !is_text, 1..5), Answer::Wrong);
+            assert_eq!(payloads.compare(&answer, is_text, 4..9), Answer::Repeated);
+            assert_eq!(payloads.compare(&answer[1..], is_text, 1..5), Answer::Wrong);
             *answer.last_mut().unwrap() ^= 0x40;
-            assert_eq!(template.find(&answer, is_text, &mut (1..5)), Answer::Other);
+            assert_eq!(payloads.compare(&answer, is_text, 1..5), Answer::Wrong);
         }
+    }
+
+    #[test]
+    fn lengths_have_their_distribution() {
+        let mut uniform = Payloads::generated(Sizes::Uniform(20, 29), true);
+        let mut counts = [0; 10];
+        for number in 0..10_000 {
+            counts[uniform.bytes(number).len() - 20] += 1;
+        }
+        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+        let mut weighted = Payloads::generated(Sizes::Weighted(vec![(32, 0.9), (1000, 0.1)]), false);
+        let long = (0..10_000).filter(|&number| weighted.bytes(number).len() == 1000).count();
+        assert!((900..1100).contains(&long), "{long}");
+        let answer = weighted.bytes(77).to_vec();
+        assert_eq!(weighted.compare(&answer, false, 70..80), Answer::Equal(77));
     }
 
     #[test]
     fn numbers_are_hexadecimal() {
         assert_eq!(&digits(0x0123_4567_89ab_cdef), b"0123456789abcdef");
+        assert_eq!(number(b"0123456789abcdef"), Some(0x0123_4567_89ab_cdef));
+        assert_eq!(number(b"012345678 abcdef"), None);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::recorder::Second;
-use super::report::latency;
+use super::report::time;
 use crate::args::Load;
 use crate::terminal::count;
 
@@ -56,9 +56,9 @@ fn line(second: &Second) -> String {
     format!(
         "{:>4.0}s {received:>8}/s  p50 {}  p99 {}  max {}  {}, {}",
         at.as_secs_f64(),
-        latency(second.p50 as f64),
-        latency(second.p99 as f64),
-        latency(second.max as f64),
+        time(second.p50 as f64),
+        time(second.p99 as f64),
+        time(second.max as f64),
         count(*errors, "error"),
         count(*connections as u64, "connection"),
     )

@@ -12,12 +12,23 @@ const LATENCY_MAX: u64 = 3_600_000_000_000;
 pub(super) struct Counts {
     pub(super) sent: u64,
     pub(super) received: u64,
+    /// Payload, in bytes.
+    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: u64,
+    pub(super) errors: Errors,
+}
+
+/// Errors by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Errors {
     /// No answer within the timeout, or a later message was answered first, or the connection ended before.
     pub(super) lost: u64,
     /// Answers that equal no message.
     pub(super) wrong: u64,
     /// Answers to a message that was answered before, or has been counted as lost.
     pub(super) unexpected: u64,
+    /// Messages of a room that arrived after a later one of the same publisher.
+    pub(super) reordered: u64,
     /// Connections that could not be opened.
     pub(super) connect_failed: u64,
     /// Connections that the server closed.
@@ -26,9 +37,22 @@ pub(super) struct Counts {
     pub(super) broken: u64,
 }
 
-impl Counts {
-    pub(super) fn errors(&self) -> u64 {
-        self.lost + self.wrong + self.unexpected + self.connect_failed + self.closed + self.broken
+impl Errors {
+    /// The kinds as the JSON names them, in the order in which they are printed.
+    pub(super) fn kinds(&self) -> [(&'static str, u64); 7] {
+        [
+            ("lost", self.lost),
+            ("wrong", self.wrong),
+            ("unexpected", self.unexpected),
+            ("reordered", self.reordered),
+            ("not_connected", self.connect_failed),
+            ("closed", self.closed),
+            ("broken", self.broken),
+        ]
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.kinds().iter().map(|(_, count)| count).sum()
     }
 }
 
@@ -50,14 +74,17 @@ pub(super) struct Second {
 
 /// Records a run, second by second.
 pub(super) struct Recorder {
+    /// Of the measured time.
     pub(super) counts: Counts,
-    /// All counts at the last [`end_second`](Self::end_second), of the warm-up too.
-    before: Counts,
     /// Messages of the warm-up.
     warmup: Counts,
+    /// The sum of both at the last [`end_second`](Self::end_second).
+    before: Counts,
     second: Histogram<u64>,
     latency: Histogram<u64>,
     send_delay: Histogram<u64>,
+    /// The time from the begin of opening a connection until it is open.
+    pub(super) connect: Histogram<u64>,
     pub(super) series: Vec<Second>,
     pub(super) connections: usize,
     pub(super) last_answer: Option<Instant>,
@@ -70,11 +97,12 @@ impl Recorder {
     pub(super) fn new() -> Self {
         Self {
             counts: Counts::default(),
-            before: Counts::default(),
             warmup: Counts::default(),
+            before: Counts::default(),
             second: histogram(),
             latency: histogram(),
             send_delay: histogram(),
+            connect: histogram(),
             series: Vec::new(),
             connections: 0,
             last_answer: None,
@@ -83,29 +111,58 @@ impl Recorder {
         }
     }
 
-    /// A message left `delay` later than it was to.
-    pub(super) fn sent(&mut self, now: Instant, delay: Duration, is_measured: bool) {
+    /// A message of `len` bytes left `delay` later than it was to.
+    pub(super) fn sent(&mut self, now: Instant, delay: Duration, len: usize, is_measured: bool) {
+        let counts = if is_measured { &mut self.counts } else { &mut self.warmup };
+        counts.sent += 1;
+        counts.sent_bytes += len as u64;
         if is_measured {
-            self.counts.sent += 1;
             self.last_sent = Some(now);
             self.send_delay.saturating_record(nanos(delay));
-        } else {
-            self.warmup.sent += 1;
         }
     }
 
     /// An answer arrived.
-    pub(super) fn answered(&mut self, now: Instant, latency: Duration, is_measured: bool) {
+    pub(super) fn answered(&mut self, now: Instant, latency: Duration, len: usize, is_measured: bool) {
+        self.received(now, 1, len as u64, is_measured);
+        self.latency_of(latency, is_measured);
+    }
+
+    /// Messages arrived whose latency is not known.
+    pub(super) fn received(&mut self, now: Instant, messages: u64, bytes: u64, is_measured: bool) {
+        let counts = if is_measured { &mut self.counts } else { &mut self.warmup };
+        counts.received += messages;
+        counts.received_bytes += bytes;
         if is_measured {
-            self.counts.received += 1;
             self.last_answer = Some(now);
-            self.second.saturating_record(nanos(latency));
-        } else {
-            self.warmup.received += 1;
         }
     }
 
-    pub(super) fn note_error(&mut self, text: impl FnOnce() -> String) {
+    pub(super) fn latency_of(&mut self, latency: Duration, is_measured: bool) {
+        if is_measured {
+            self.second.saturating_record(nanos(latency));
+        }
+    }
+
+    /// A connection was opened.
+    pub(super) fn connected(&mut self, time: Duration) {
+        self.connect.saturating_record(nanos(time));
+    }
+
+    /// Counts an error; the text of the first one is kept.
+    pub(super) fn error(
+        &mut self,
+        kind: fn(&mut Errors) -> &mut u64,
+        count: u64,
+        text: impl FnOnce() -> String,
+    ) {
+        if count > 0 {
+            *kind(&mut self.counts.errors) += count;
+            self.note_error(text);
+        }
+    }
+
+    fn note_error(&mut self, text: impl FnOnce() -> String) {
         if self.first_error.is_none() {
             self.first_error = Some(text());
         }
@@ -122,7 +179,7 @@ impl Recorder {
             at,
             sent: counts.sent - self.before.sent,
             received: counts.received - self.before.received,
-            errors: counts.errors() - self.before.errors(),
+            errors: counts.errors.total() - self.before.errors.total(),
             connections: self.connections,
             p50: percentile(0.5),
             p99: percentile(0.99),
@@ -138,6 +195,31 @@ impl Recorder {
     pub(super) fn latency(&mut self) -> &Histogram<u64> {
         self.merge();
         &self.latency
+    }
+
+    /// Adds a run that followed this one.
+    pub(super) fn append(&mut self, mut later: Self) {
+        self.merge();
+        later.merge();
+        // All histograms have the same bounds, for which this cannot fail.
+        let _ = self.latency.add(&later.latency);
+        let _ = self.send_delay.add(&later.send_delay);
+        let _ = self.connect.add(&later.connect);
+        self.counts.sent += later.counts.sent;
+        self.counts.received += later.counts.received;
+        self.counts.sent_bytes += later.counts.sent_bytes;
+        self.counts.received_bytes += later.counts.received_bytes;
+        let (errors, more) = (&mut self.counts.errors, later.counts.errors);
+        errors.lost += more.lost;
+        errors.wrong += more.wrong;
+        errors.unexpected += more.unexpected;
+        errors.reordered += more.reordered;
+        errors.connect_failed += more.connect_failed;
+        errors.closed += more.closed;
+        errors.broken += more.broken;
+        let begin = self.series.last().map_or(Duration::ZERO, |second| second.at);
+        self.series.extend(later.series.into_iter().map(|second| Second { at: begin + second.at, ..second }));
+        self.first_error = self.first_error.take().or(later.first_error);
     }
 
     /// How much later than due messages were sent.
@@ -174,7 +256,7 @@ mod tests {
         let mut recorder = Recorder::new();
         let now = Instant::now();
         for ms in 1..=10_000 {
-            recorder.answered(now, Duration::from_millis(ms), true);
+            recorder.answered(now, Duration::from_millis(ms), 1, true);
             if ms % 1000 == 0 {
                 recorder.end_second(Duration::from_secs(ms / 1000));
             }
@@ -195,10 +277,10 @@ mod tests {
     fn the_warm_up_is_not_measured() {
         let mut recorder = Recorder::new();
         let now = Instant::now();
-        recorder.sent(now, Duration::ZERO, false);
-        recorder.answered(now, Duration::from_secs(1), false);
-        recorder.sent(now, Duration::ZERO, true);
-        recorder.answered(now, Duration::from_millis(1), true);
+        recorder.sent(now, Duration::ZERO, 1, false);
+        recorder.answered(now, Duration::from_secs(1), 1, false);
+        recorder.sent(now, Duration::ZERO, 1, true);
+        recorder.answered(now, Duration::from_millis(1), 1, true);
         assert_eq!(recorder.end_second(Duration::from_secs(1)).received, 2);
         assert_eq!(recorder.counts.received, 1);
         assert_eq!(recorder.latency().len(), 1);

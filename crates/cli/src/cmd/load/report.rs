@@ -1,17 +1,14 @@
-//! The result: a table, or JSON as docs/src/guides/load.md documents it.
+//! The result of a run, with its checks and warnings.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::comparison::Comparison;
 use super::recorder::{Counts, Second};
 use super::run::Outcome;
-use crate::args::{Expectation, Load, Metric};
+use crate::args::{Expectation, Load, Metric, Scenario, Sizes};
 use crate::cmd::connect::trace::without_secrets;
-
-/// The version of the JSON; it changes when a field is removed or gets another meaning.
-const SCHEMA: u32 = 1;
 
 /// The percentiles that are printed.
 const PERCENTILES: [f64; 5] = [50.0, 90.0, 99.0, 99.9, 99.99];
@@ -25,39 +22,88 @@ const CPU_MAX: f64 = 0.9;
 /// The send delay of the open loop, in nanoseconds, from which on it distorts the latency.
 const SEND_DELAY_MAX: u64 = 1_000_000;
 
+/// Connections from which on their memory is reported: with fewer, buffers that all share are most of it.
+const MEMORY_CONNECTIONS_MIN: usize = 1000;
+
 /// What was measured.
 pub(super) struct Report {
-    url: String,
-    config: Value,
-    measured: Duration,
-    counts: Counts,
-    connections: usize,
+    pub(super) url: String,
+    pub(super) config: Value,
+    pub(super) scenario: Scenario,
+    /// Its warm-up; the series includes it.
+    pub(super) warmup: Duration,
+    pub(super) measured: Duration,
+    pub(super) counts: Counts,
+    pub(super) connections: usize,
     /// Answers per second.
-    rate: f64,
-    mean: f64,
-    max: u64,
-    /// Percentile and nanoseconds.
-    percentiles: Vec<(f64, u64)>,
-    samples: u64,
-    send_delay_p99: Option<u64>,
-    cpu: f64,
-    is_interrupted: bool,
-    first_error: Option<String>,
-    series: Vec<Second>,
-    expectations: Vec<Checked>,
-    warnings: Vec<String>,
+    pub(super) rate: f64,
+    pub(super) latency: Latency,
+    /// Of opening connections.
+    pub(super) connect: Latency,
+    pub(super) send_delay_p99: Option<u64>,
+    /// Processor time per time.
+    pub(super) cpu: f64,
+    /// Memory of a connection, in bytes.
+    pub(super) memory: Option<u64>,
+    pub(super) is_interrupted: bool,
+    pub(super) first_error: Option<String>,
+    pub(super) series: Vec<Second>,
+    pub(super) expectations: Vec<Checked>,
+    pub(super) warnings: Vec<String>,
+    pub(super) comparison: Option<Comparison>,
+}
+
+/// A distribution of times, in nanoseconds.
+pub(super) struct Latency {
+    pub(super) samples: u64,
+    pub(super) mean: f64,
+    pub(super) max: u64,
+    /// Percentile and time.
+    pub(super) percentiles: Vec<(f64, u64)>,
+    /// The same in finer steps, towards 100.
+    pub(super) curve: Vec<(f64, u64)>,
+}
+
+impl Latency {
+    fn new(histogram: &hdrhistogram::Histogram<u64>, asked: &[f64]) -> Self {
+        let samples = histogram.len();
+        let at = |percentile: f64| (percentile, histogram.value_at_percentile(percentile));
+        let curve = if samples == 0 {
+            Vec::new()
+        } else {
+            let steps = histogram
+                .iter_quantiles(5)
+                .map(|step| (step.quantile_iterated_to() * 100.0, step.value_iterated_to()));
+            steps.filter(|(percentile, _)| *percentile < 100.0).chain([(100.0, histogram.max())]).collect()
+        };
+        Self {
+            samples,
+            mean: histogram.mean(),
+            max: if samples == 0 { 0 } else { histogram.max() },
+            percentiles: asked.iter().map(|&percentile| at(percentile)).collect(),
+            curve,
+        }
+    }
+
+    pub(super) fn has_samples_for(&self, percentile: f64) -> bool {
+        percentile >= 100.0 || self.samples as f64 * (100.0 - percentile) / 100.0 >= SAMPLES_ABOVE_MIN - 1e-6
+    }
+
+    pub(super) fn percentile(&self, asked: f64) -> Option<u64> {
+        self.percentiles.iter().find(|(percentile, _)| *percentile == asked).map(|(_, nanos)| *nanos)
+    }
 }
 
 /// An expectation, and whether it was met.
-struct Checked {
-    expectation: Expectation,
-    value: f64,
-    is_met: bool,
+pub(super) struct Checked {
+    pub(super) expectation: Expectation,
+    pub(super) value: f64,
+    pub(super) is_met: bool,
 }
 
 impl Report {
-    pub(super) fn new(args: &Load, outcome: Outcome) -> Self {
-        let Outcome { mut recorder, measured, cpu, is_interrupted } = outcome;
+    pub(super) fn new(args: &Load, url: &str, outcome: Outcome) -> Self {
+        let Outcome { mut recorder, measured, cpu, elapsed, memory, is_interrupted } = outcome;
         let counts = recorder.counts;
         let expected = args.output.expect.iter().filter_map(|expectation| match expectation.metric {
             Metric::Percentile(percentile) => Some(percentile),
@@ -66,32 +112,32 @@ impl Report {
         let mut asked: Vec<f64> = PERCENTILES.into_iter().chain(expected).collect();
         asked.sort_by(f64::total_cmp);
         asked.dedup();
-        let latency = recorder.latency();
-        let samples = latency.len();
-        let (mean, max) = (latency.mean(), if samples == 0 { 0 } else { latency.max() });
-        let percentiles =
-            asked.iter().map(|&percentile| (percentile, latency.value_at_percentile(percentile))).collect();
+        let latency = Latency::new(recorder.latency(), &asked);
+        let connections = args.volume.connections;
         let send_delay = recorder.send_delay();
-        let send_delay_p99 = args.volume.rate.map(|_| send_delay.value_at_quantile(0.99));
         let rate = if measured.is_zero() { 0.0 } else { counts.received as f64 / measured.as_secs_f64() };
         let mut report = Self {
-            url: without_secrets(&args.url),
+            url: without_secrets(url),
             config: config(args),
+            scenario: args.scenario(),
+            warmup: args.volume.warmup.unwrap_or_default(),
             measured,
             counts,
-            connections: args.volume.connections,
+            connections,
             rate,
-            mean,
-            max,
-            percentiles,
-            samples,
-            send_delay_p99,
-            cpu,
+            latency,
+            connect: Latency::new(&recorder.connect, &PERCENTILES[..3]),
+            send_delay_p99: args.is_open_loop().then(|| send_delay.value_at_quantile(0.99)),
+            cpu: cpu.as_secs_f64() / elapsed.as_secs_f64().max(1e-9),
+            memory: memory
+                .filter(|_| connections >= MEMORY_CONNECTIONS_MIN)
+                .map(|bytes| bytes / connections as u64),
             is_interrupted,
-            first_error: recorder.first_error,
+            first_error: recorder.first_error.take(),
             series: recorder.series,
             expectations: Vec::new(),
             warnings: Vec::new(),
+            comparison: None,
         };
         report.expectations =
             args.output.expect.iter().map(|expectation| report.check(expectation)).collect();
@@ -108,21 +154,20 @@ impl Report {
     pub(super) fn has_errors(&self) -> bool {
         let is_expected =
             self.expectations.iter().any(|checked| checked.expectation.metric == Metric::Errors);
-        self.counts.errors() > 0 && !is_expected
+        self.counts.errors.total() > 0 && !is_expected
     }
 
     /// A latency cannot be checked without a sample: it is not met then.
     fn check(&self, expectation: &Expectation) -> Checked {
-        let seconds = |nanos: f64| if self.samples == 0 { f64::NAN } else { nanos / 1e9 };
+        let seconds = |nanos: f64| if self.latency.samples == 0 { f64::NAN } else { nanos / 1e9 };
         let value = match expectation.metric {
             Metric::Percentile(asked) => {
-                let found = self.percentiles.iter().find(|(percentile, _)| *percentile == asked);
-                seconds(found.map_or(f64::NAN, |(_, nanos)| *nanos as f64))
+                seconds(self.latency.percentile(asked).map_or(f64::NAN, |nanos| nanos as f64))
             }
-            Metric::Mean => seconds(self.mean),
-            Metric::Max => seconds(self.max as f64),
+            Metric::Mean => seconds(self.latency.mean),
+            Metric::Max => seconds(self.latency.max as f64),
             Metric::Rate => self.rate,
-            Metric::Errors => self.counts.errors() as f64,
+            Metric::Errors => self.counts.errors.total() as f64,
         };
         Checked { expectation: expectation.clone(), value, is_met: expectation.is_met_by(value) }
     }
@@ -138,10 +183,11 @@ impl Report {
         if let Some(delay) = self.send_delay_p99.filter(|&delay| delay > SEND_DELAY_MAX) {
             warnings.push(format!(
                 "1% of the messages left {} or more later than intended, which is part of their latency",
-                latency(delay as f64)
+                time(delay as f64)
             ));
         }
-        if let Some(rate) = args.volume.rate
+        let answers_each = !matches!(self.scenario, Scenario::Rooms | Scenario::Source | Scenario::Slow);
+        if let Some(rate) = args.volume.rate.filter(|_| answers_each)
             && !self.is_interrupted
             && args.volume.ramp_up.is_none()
             && self.rate < rate * 0.95
@@ -152,16 +198,20 @@ impl Report {
             Metric::Percentile(percentile) => Some(percentile),
             _ => None,
         });
-        for percentile in expected.chain([99.0]).filter(|&percentile| !self.has_samples_for(percentile)) {
-            let text = format!("{} answers are too few for p{percentile}", self.samples);
+        // The percentile that readers look at; a scenario without latencies has none.
+        let usual = (self.latency.samples > 0).then_some(99.0);
+        for percentile in
+            expected.chain(usual).filter(|&percentile| !self.latency.has_samples_for(percentile))
+        {
+            let text = format!("{} latencies are too few for p{percentile}", self.latency.samples);
             if !warnings.contains(&text) {
                 warnings.push(text);
             }
         }
-        if self.counts.closed > 0 {
+        if self.counts.errors.closed > 0 {
             warnings.push(format!(
                 "the server closed {} of {} connections",
-                self.counts.closed, self.connections
+                self.counts.errors.closed, self.connections
             ));
         }
         if self.is_interrupted {
@@ -169,146 +219,40 @@ impl Report {
         }
         warnings
     }
-
-    fn has_samples_for(&self, percentile: f64) -> bool {
-        percentile >= 100.0 || self.samples as f64 * (100.0 - percentile) / 100.0 >= SAMPLES_ABOVE_MIN - 1e-6
-    }
-
-    /// The summary for people.
-    pub(super) fn table(&self) -> String {
-        let mut out = String::new();
-        let mut row = |name: &str, value: String| {
-            let _ = writeln!(out, "{name:<12} {value}");
-        };
-        row("target", self.url.clone());
-        row("connections", self.connections.to_string());
-        row("time", format!("{:.3} s", self.measured.as_secs_f64()));
-        row("sent", self.counts.sent.to_string());
-        row("answered", self.counts.received.to_string());
-        row("rate", format!("{:.1}/s", self.rate));
-        if self.samples > 0 {
-            for &(percentile, nanos) in &self.percentiles {
-                let few = if self.has_samples_for(percentile) { "" } else { "   (too few samples)" };
-                row(&format!("p{percentile}"), format!("{}{few}", latency(nanos as f64)));
-            }
-            row("max", latency(self.max as f64));
-            row("mean", latency(self.mean));
-        }
-        if let Some(delay) = self.send_delay_p99 {
-            row("send delay", format!("p99 {}", latency(delay as f64)));
-        }
-        row("cpu", format!("{:.0}% of a core", self.cpu * 100.0));
-        row("errors", self.errors_text());
-        if let Some(error) = &self.first_error {
-            row("first error", crate::terminal::visible_line(error));
-        }
-        for Checked { expectation, value, is_met } in &self.expectations {
-            let result = if *is_met { "met" } else { "not met" };
-            let value = match expectation.metric {
-                Metric::Rate => format!("{value:.1}/s"),
-                Metric::Errors => format!("{value}"),
-                _ if value.is_nan() => "no answers".to_owned(),
-                _ => latency(value * 1e9),
-            };
-            row("expected", format!("{}: {result} ({}: {value})", expectation.text, expectation.metric));
-        }
-        for warning in &self.warnings {
-            row("warning", warning.clone());
-        }
-        out
-    }
-
-    fn errors_text(&self) -> String {
-        let Counts { lost, wrong, unexpected, connect_failed, closed, broken, .. } = self.counts;
-        let kinds = [
-            (lost, "lost"),
-            (wrong, "wrong"),
-            (unexpected, "unexpected"),
-            (connect_failed, "not connected"),
-            (closed, "closed"),
-            (broken, "broken"),
-        ];
-        let found: Vec<String> = kinds
-            .iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, kind)| format!("{count} {kind}"))
-            .collect();
-        if found.is_empty() {
-            "0".to_owned()
-        } else {
-            format!("{} ({})", self.counts.errors(), found.join(", "))
-        }
-    }
-
-    /// The same for programs. Times are in seconds.
-    pub(super) fn json(&self) -> Value {
-        let seconds = |nanos: u64| nanos as f64 / 1e9;
-        let Counts { sent, received, lost, wrong, unexpected, connect_failed, closed, broken } = self.counts;
-        let percentiles: serde_json::Map<String, Value> = self
-            .percentiles
-            .iter()
-            .map(|&(percentile, nanos)| (format!("p{percentile}"), json!(seconds(nanos))))
-            .collect();
-        let mut latency =
-            json!({ "samples": self.samples, "mean": self.mean / 1e9, "max": seconds(self.max) });
-        if let Value::Object(fields) = &mut latency {
-            fields.extend(percentiles);
-        }
-        let series: Vec<Value> = self
-            .series
-            .iter()
-            .map(|second| {
-                json!({
-                    "at": second.at.as_secs_f64(), "sent": second.sent, "answered": second.received,
-                    "errors": second.errors, "connections": second.connections,
-                    "p50": seconds(second.p50), "p99": seconds(second.p99), "max": seconds(second.max),
-                })
-            })
-            .collect();
-        let expected: Vec<Value> = self
-            .expectations
-            .iter()
-            .map(|checked| json!({ "text": checked.expectation.text, "value": checked.value, "met": checked.is_met }))
-            .collect();
-        json!({
-            "schema": SCHEMA,
-            "url": self.url,
-            "config": self.config,
-            "time": self.measured.as_secs_f64(),
-            "sent": sent,
-            "answered": received,
-            "rate": self.rate,
-            "latency": latency,
-            "send_delay_p99": self.send_delay_p99.map(seconds),
-            "cpu": self.cpu,
-            "errors": {
-                "total": self.counts.errors(), "lost": lost, "wrong": wrong, "unexpected": unexpected,
-                "not_connected": connect_failed, "closed": closed, "broken": broken, "first": self.first_error,
-            },
-            "expected": expected,
-            "warnings": self.warnings,
-            "interrupted": self.is_interrupted,
-            "series": series,
-        })
-    }
 }
 
 /// The arguments that a comparison needs.
 fn config(args: &Load) -> Value {
     let volume = &args.volume;
+    let size = match args.sizes() {
+        Sizes::Fixed(len) => json!(len),
+        Sizes::Uniform(min, max) => json!({ "min": min, "max": max }),
+        Sizes::Weighted(lens) => {
+            json!(lens.iter().map(|(len, share)| json!({ "size": len, "share": share })).collect::<Vec<_>>())
+        }
+    };
+    let stages: Vec<Value> = volume
+        .stage
+        .iter()
+        .map(|stage| json!({ "time": stage.time.as_secs_f64(), "rate": stage.rate }))
+        .collect();
     json!({
+        "scenario": args.scenario().to_string(),
         "connections": volume.connections,
-        "pipeline": volume.rate.is_none().then_some(volume.pipeline.unwrap_or(1)),
+        "pipeline": (!args.is_open_loop()).then_some(volume.pipeline.unwrap_or(1)),
         "rate": volume.rate,
-        "size": args.payload.size,
+        "stages": stages,
+        "publishers": (args.scenario() == Scenario::Rooms).then_some(volume.publishers.unwrap_or(1)),
+        "warmup": volume.warmup.unwrap_or_default().as_secs_f64(),
+        "size": size,
         "type": if args.payload.binary { "binary" } else { "text" },
         "compress": args.payload.compress,
-        "http2": args.http2,
+        "http2": args.http2 || args.scenario() == Scenario::Requests,
     })
 }
 
-/// A latency in the unit that fits.
-pub(super) fn latency(nanos: f64) -> String {
+/// A time in the unit that fits.
+pub(super) fn time(nanos: f64) -> String {
     if nanos < 1e6 {
         format!("{:.1}µs", nanos / 1e3)
     } else if nanos < 1e9 {
@@ -318,15 +262,27 @@ pub(super) fn latency(nanos: f64) -> String {
     }
 }
 
+/// Bytes per second in the unit that fits.
+pub(super) fn throughput(bytes: u64, time: Duration) -> String {
+    let per_second = bytes as f64 / time.as_secs_f64().max(1e-9);
+    match per_second {
+        ..1e3 => format!("{per_second:.0} B/s"),
+        1e3..1e6 => format!("{:.1} kB/s", per_second / 1e3),
+        1e6..1e9 => format!("{:.1} MB/s", per_second / 1e6),
+        _ => format!("{:.2} GB/s", per_second / 1e9),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn latencies_are_printed_in_the_unit_that_fits() {
-        assert_eq!(latency(1500.0), "1.5µs");
-        assert_eq!(latency(999_900.0), "999.9µs");
-        assert_eq!(latency(1_234_567.0), "1.23ms");
-        assert_eq!(latency(1.5e9), "1.500s");
+    fn times_are_printed_in_the_unit_that_fits() {
+        assert_eq!(time(1500.0), "1.5µs");
+        assert_eq!(time(999_900.0), "999.9µs");
+        assert_eq!(time(1_234_567.0), "1.23ms");
+        assert_eq!(time(1.5e9), "1.500s");
+        assert_eq!(throughput(1_500_000, Duration::from_secs(1)), "1.5 MB/s");
     }
 }

@@ -1,27 +1,34 @@
-//! A run: opens the connections, lets them send, and takes the figures each second.
+//! A run: opens the connections, lets them work, and takes the figures each second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use wireloom::{Connector, Error, WebSocket};
+use wireloom::Error;
 
-use super::echo::{Echo, Loop};
-use super::pacer::{Pacer, Schedule};
-use super::payload::Template;
+use super::pacer::{Due, Pacer, Schedule, Timetable};
+use super::payload::Payloads;
+use super::process;
 use super::progress::Progress;
 use super::recorder::Recorder;
-use crate::args::Load;
+use super::scenario::rooms::{self, Room};
+use super::scenario::script::Script;
+use super::scenario::{Connection, Link};
+use super::target::Opener;
+use crate::args::{Load, Scenario, Stage};
 use crate::signals::Signals;
 
 /// Handshakes at once. More would overflow the backlog of common servers.
 const HANDSHAKES_MAX: usize = 100;
 
+/// Longer than any run.
+pub(super) const FAR: Duration = Duration::from_secs(366 * 86_400);
+
 /// When to send, and when to stop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
+    pub(super) begin: Instant,
     /// When the measurement begins, after the warm-up.
     pub(super) measured_from: Instant,
     /// When sending ends; `None` with `--count`.
@@ -39,15 +46,76 @@ impl Plan {
     pub(super) fn is_over(&self, intended: Instant) -> bool {
         self.end.is_some_and(|end| intended >= end)
     }
+
+    /// A time of the run, in nanoseconds since its begin.
+    pub(super) fn nanos(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.begin).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The inverse of [`nanos`](Self::nanos).
+    pub(super) fn instant(&self, nanos: u64) -> Instant {
+        self.begin + Duration::from_nanos(nanos).min(FAR)
+    }
+}
+
+/// What the connections do, the same in each run.
+pub(super) struct Work {
+    pub(super) scenario: Scenario,
+    /// Of rooms; otherwise all connections send.
+    pub(super) publishers: usize,
+    /// Messages of a connection that wait for their answers in the closed loop.
+    pub(super) pipeline: usize,
+    pub(super) script: Script,
+    /// Of requests.
+    pub(super) method: String,
+    pub(super) has_content: bool,
+    pub(super) checks: bool,
+    payloads: Mutex<Payloads>,
+}
+
+impl Work {
+    /// # Errors
+    /// A file that cannot be used.
+    pub(super) fn new(args: &Load) -> Result<Self, String> {
+        let (scenario, is_text) = (args.scenario(), !args.payload.binary);
+        let payloads = match &args.payload.messages {
+            Some(path) => Payloads::from_file(path, is_text)?,
+            None => Payloads::generated(args.sizes(), is_text),
+        };
+        let has_content = args.payload.size.is_some() || args.payload.messages.is_some();
+        let script = args.script.as_deref().map(Script::from_file).transpose()?;
+        let publishers = match scenario {
+            Scenario::Rooms => args.volume.publishers.unwrap_or(1),
+            _ => args.volume.connections,
+        };
+        let method = args.payload.method.clone();
+        Ok(Self {
+            scenario,
+            publishers,
+            pipeline: args.volume.pipeline.unwrap_or(1),
+            script: script.unwrap_or_default(),
+            method: method.unwrap_or_else(|| if has_content { "POST" } else { "GET" }.to_owned()),
+            has_content,
+            checks: args.payload.check,
+            payloads: Mutex::new(payloads),
+        })
+    }
+
+    pub(super) fn payloads(&self) -> MutexGuard<'_, Payloads> {
+        lock(&self.payloads)
+    }
 }
 
 /// What the connections of a run share.
 pub(super) struct Run {
     pub(super) plan: Plan,
+    pub(super) work: Arc<Work>,
+    pub(super) opener: Arc<Opener>,
+    pub(super) room: Room,
     recorder: Arc<Mutex<Recorder>>,
     /// Messages that may still be sent.
     tickets: AtomicU64,
-    stop: watch::Sender<bool>,
+    open_loop: Option<(Arc<Timetable>, Arc<Pacer>)>,
 }
 
 impl Run {
@@ -68,9 +136,16 @@ impl Run {
         }
     }
 
-    /// True once the run is interrupted.
-    pub(super) fn stopped(&self) -> watch::Receiver<bool> {
-        self.stop.subscribe()
+    /// Whether more messages may be sent.
+    pub(super) fn has_tickets(&self) -> bool {
+        self.tickets.load(Ordering::Relaxed) > 0
+    }
+
+    /// The part of the open loop that the connection with this index sends.
+    pub(super) fn schedule(&self, index: usize, from: Instant) -> Option<(Schedule, Due)> {
+        let (timetable, pacer) = self.open_loop.as_ref()?;
+        let step = self.work.publishers as u64;
+        Some((Schedule::new(timetable.clone(), index as u64, step, from), pacer.add()))
     }
 }
 
@@ -79,81 +154,115 @@ pub(super) struct Outcome {
     pub(super) recorder: Recorder,
     /// Between the first message that was measured and the end of sending, or the last answer if that came later.
     pub(super) measured: Duration,
-    /// Processor time per time: 1 is a full core.
-    pub(super) cpu: f64,
+    /// Processor time.
+    pub(super) cpu: Duration,
+    /// Time, with the warm-up.
+    pub(super) elapsed: Duration,
+    /// Memory of this process that the connections took, in bytes; `None` where it is not known.
+    pub(super) memory: Option<u64>,
     pub(super) is_interrupted: bool,
 }
 
-fn lock(recorder: &Mutex<Recorder>) -> MutexGuard<'_, Recorder> {
-    recorder.lock().unwrap_or_else(PoisonError::into_inner)
+impl Outcome {
+    /// Adds a run that followed this one.
+    pub(super) fn append(&mut self, later: Self) {
+        self.recorder.append(later.recorder);
+        self.measured += later.measured;
+        self.cpu += later.cpu;
+        self.elapsed += later.elapsed;
+        self.memory = self.memory.max(later.memory);
+        self.is_interrupted |= later.is_interrupted;
+    }
 }
 
-/// Loads the server.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Loads the server for `duration` after the warm-up, or with `--count`.
 ///
 /// # Errors
-/// No connection could be opened; or the operating system gives no thread or signals.
+/// No connection could be opened; or the operating system gives no thread.
 pub(super) async fn run(
     args: &Load,
-    connector: Connector,
+    work: Arc<Work>,
+    opener: Arc<Opener>,
+    duration: Duration,
     progress: &mut Progress,
     signals: &mut Signals,
 ) -> Result<Outcome, Error> {
     let volume = &args.volume;
+    let memory_before = process::memory();
     let recorder = Arc::new(Mutex::new(Recorder::new()));
-    let mut open: Vec<WebSocket> = Vec::new();
+    let mut links = Vec::new();
     let is_opened = tokio::select! {
-        opened = open_all(args, &connector, &mut open, &recorder) => {
+        opened = open_all(args, &opener, &mut links, &recorder) => {
             opened?;
             true
         }
         () = signals.recv() => false,
     };
+    if work.scenario == Scenario::Rooms && is_opened {
+        rooms::wait_until_joined(&work, volume.timeout, &mut links).await?;
+    }
     let begin = Instant::now();
-    let measured_from = begin + volume.warmup.unwrap_or_default();
-    let end = match volume.count {
-        Some(_) => None,
-        None => Some(measured_from + volume.duration.unwrap_or(Duration::from_secs(10))),
-    };
-    let run = Arc::new(Run {
-        plan: Plan { measured_from, end, timeout: volume.timeout },
-        recorder: recorder.clone(),
-        tickets: AtomicU64::new(volume.count.unwrap_or(u64::MAX)),
-        stop: watch::Sender::new(false),
-    });
-    let pacer = match volume.rate {
-        Some(_) => Some(Pacer::start().map_err(Error::from)?),
+    let warmup = volume.warmup.unwrap_or_default();
+    let measured_from = begin + warmup;
+    let end = volume.count.is_none().then(|| measured_from + duration);
+    let plan = Plan { begin, measured_from, end, timeout: volume.timeout };
+    let open_loop = match stages(args, warmup, duration) {
+        Some(stages) => {
+            let timetable = Arc::new(Timetable::new(begin, &stages));
+            let pacer = Pacer::start(&timetable)?;
+            Some((timetable, pacer))
+        }
         None => None,
     };
+    let run = Arc::new(Run {
+        plan,
+        room: Room::new(if work.scenario == Scenario::Rooms { work.publishers } else { 0 }),
+        work,
+        opener,
+        recorder: recorder.clone(),
+        tickets: AtomicU64::new(volume.count.unwrap_or(u64::MAX)),
+        open_loop,
+    });
     let mut tasks = JoinSet::new();
-    let connections = if volume.ramp_up.is_some() && is_opened { volume.connections } else { open.len() };
-    let mut open = open.into_iter();
-    for index in 0..connections {
-        let fraction = index as f64 / connections as f64;
-        let opens_at = begin + volume.ramp_up.unwrap_or_default().mul_f64(fraction);
-        let socket = open.next();
-        let connection = Connection { run: run.clone(), opens_at, fraction, pacer: pacer.clone() };
-        let (connector, url) = (connector.clone(), args.url.clone());
-        let template = Template::new(args.payload.size, !args.payload.binary);
-        let (rate, pipeline) = (volume.rate, volume.pipeline.unwrap_or(1));
-        // With a ramp, each connection has the share that it has in the end.
-        let interval = rate.map(|rate| volume.connections as f64 / rate);
-        tasks.spawn(async move {
-            if let Some(socket) = connection.open(socket, &connector, &url).await {
-                connection.load(socket, interval, pipeline, template).await;
-            }
-        });
+    let count = if volume.ramp_up.is_some() && is_opened { volume.connections } else { links.len() };
+    let mut links = links.into_iter();
+    for index in 0..count {
+        let opens_at = begin + volume.ramp_up.unwrap_or_default().mul_f64(index as f64 / count as f64);
+        let connection = Connection { run: run.clone(), index, opens_at };
+        match links.next() {
+            Some(link) => tasks.spawn(connection.run(link)),
+            None => tasks.spawn(Box::pin(open_later(connection))),
+        };
     }
-    drop(pacer);
-    run.stop.send_replace(!is_opened);
-    let cpu_before = cpu_time();
-    let is_interrupted = watch_run(&run, begin, &mut tasks, progress, signals).await || !is_opened;
-    let elapsed = begin.elapsed().as_secs_f64();
-    let cpu = (cpu_time().saturating_sub(cpu_before)).as_secs_f64() / elapsed.max(1e-9);
+    if !is_opened {
+        tasks.abort_all();
+    }
+    let cpu_before = process::cpu_time();
+    let watched = watch_run(&run, &mut tasks, progress, signals).await;
+    let is_interrupted = watched.is_interrupted || !is_opened;
+    let elapsed = begin.elapsed();
+    let cpu = process::cpu_time().saturating_sub(cpu_before);
     let recorder = std::mem::replace(&mut *lock(&recorder), Recorder::new());
-    let sending_end = if is_interrupted { Some(Instant::now()) } else { end.or(recorder.last_sent) };
-    let last = sending_end.max(recorder.last_answer).unwrap_or(measured_from);
-    let measured = last.saturating_duration_since(measured_from);
-    Ok(Outcome { recorder, measured, cpu, is_interrupted })
+    let sending_end = if is_interrupted { Some(Instant::now()) } else { run.plan.end.or(recorder.last_sent) };
+    let last = sending_end.max(recorder.last_answer).unwrap_or(run.plan.measured_from);
+    let measured = last.saturating_duration_since(run.plan.measured_from);
+    let memory = memory_before.map(|before| watched.memory_max.saturating_sub(before));
+    Ok(Outcome { recorder, measured, cpu, elapsed, memory, is_interrupted })
+}
+
+/// The stages of the open loop, with the warm-up at the rate of the first one.
+fn stages(args: &Load, warmup: Duration, duration: Duration) -> Option<Vec<Stage>> {
+    let volume = &args.volume;
+    let stages = match volume.rate {
+        Some(rate) => vec![Stage { time: duration, rate }],
+        None => volume.stage.clone(),
+    };
+    let first = stages.first()?.rate;
+    Some(std::iter::once(Stage { time: warmup, rate: first }).chain(stages).collect())
 }
 
 /// Opens the connections before the run begins; with a ramp only the first.
@@ -162,123 +271,101 @@ pub(super) async fn run(
 /// The first connection could not be opened.
 async fn open_all(
     args: &Load,
-    connector: &Connector,
-    open: &mut Vec<WebSocket>,
+    opener: &Arc<Opener>,
+    links: &mut Vec<Link>,
     recorder: &Mutex<Recorder>,
 ) -> Result<(), Error> {
-    open.push(connector.connect(&args.url).await?);
+    if opener.opens_later() {
+        // The first shows whether the others have a chance.
+        let mut socket = opener.websocket(0).await?;
+        let _ = socket.close(wireloom::CloseCode::NORMAL, "").await;
+        links.extend((0..args.volume.connections).map(|_| Link::None));
+        return Ok(());
+    }
+    let opened = timed_open(opener.clone(), 0).await;
+    lock(recorder).connected(opened.1);
+    links.push(opened.0?);
     if args.volume.ramp_up.is_some() {
         return Ok(());
     }
-    let permits = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     let mut opening = JoinSet::new();
-    for _ in 1..args.volume.connections {
-        let (connector, url, permits) = (connector.clone(), args.url.clone(), permits.clone());
-        opening.spawn(async move {
-            let _permit = permits.acquire().await;
-            connector.connect(&url).await
-        });
-    }
-    while let Some(opened) = opening.join_next().await {
-        match opened {
-            Ok(Ok(socket)) => open.push(socket),
-            Ok(Err(error)) => connect_failed(&mut lock(recorder), &error),
-            Err(_) => {}
+    let mut next = 1;
+    loop {
+        while next < args.volume.connections && opening.len() < HANDSHAKES_MAX {
+            opening.spawn(timed_open(opener.clone(), next));
+            next += 1;
+        }
+        match opening.join_next().await {
+            None => return Ok(()),
+            Some(Ok((Ok(link), time))) => {
+                lock(recorder).connected(time);
+                links.push(link);
+            }
+            Some(Ok((Err(error), _))) => connect_failed(&mut lock(recorder), &error),
+            Some(Err(_)) => {}
         }
     }
-    Ok(())
 }
 
-fn connect_failed(recorder: &mut Recorder, error: &Error) {
-    recorder.counts.connect_failed += 1;
-    recorder.note_error(|| format!("a connection could not be opened: {error}"));
+async fn timed_open(opener: Arc<Opener>, index: usize) -> (Result<Link, Error>, Duration) {
+    let begin = Instant::now();
+    let opened = opener.open(index).await;
+    (opened, begin.elapsed())
 }
 
-/// Ends each second until the tasks have ended or a signal arrives. Returns whether one did.
+pub(super) fn connect_failed(recorder: &mut Recorder, error: &Error) {
+    recorder.error(
+        |errors| &mut errors.connect_failed,
+        1,
+        || format!("a connection could not be opened: {error}"),
+    );
+}
+
+/// A connection that is opened during the run.
+async fn open_later(connection: Connection) {
+    tokio::time::sleep_until(connection.opens_at.into()).await;
+    let (opened, time) = timed_open(connection.run.opener.clone(), connection.index).await;
+    match opened {
+        Ok(link) => {
+            connection.run.recorder().connected(time);
+            connection.run(link).await;
+        }
+        Err(error) => connect_failed(&mut connection.run.recorder(), &error),
+    }
+}
+
+/// What [`watch_run`] has seen.
+struct Watched {
+    is_interrupted: bool,
+    /// Memory of this process, in bytes.
+    memory_max: u64,
+}
+
+/// Ends each second until the tasks have ended or a signal has ended them.
 async fn watch_run(
     run: &Run,
-    begin: Instant,
     tasks: &mut JoinSet<()>,
     progress: &mut Progress,
     signals: &mut Signals,
-) -> bool {
+) -> Watched {
     const SECOND: Duration = Duration::from_secs(1);
-    let mut ticks = tokio::time::interval_at((begin + SECOND).into(), SECOND);
-    let mut is_interrupted = false;
+    let mut ticks = tokio::time::interval_at((run.plan.begin + SECOND).into(), SECOND);
+    let mut watched = Watched { is_interrupted: false, memory_max: process::memory().unwrap_or(0) };
     loop {
         tokio::select! {
             ended = tasks.join_next() => if ended.is_none() {
-                break;
+                return watched;
             },
             tick = ticks.tick() => {
-                let second = run.recorder().end_second(tick.into_std().saturating_duration_since(begin));
+                let at = tick.into_std().saturating_duration_since(run.plan.begin);
+                let second = run.recorder().end_second(at);
                 progress.show(&second);
+                watched.memory_max = watched.memory_max.max(process::memory().unwrap_or(0));
             }
             () = signals.recv() => {
-                if is_interrupted {
-                    break;
-                }
-                is_interrupted = true;
-                run.stop.send_replace(true);
+                watched.is_interrupted = true;
+                tasks.abort_all();
             }
         }
     }
-    is_interrupted
-}
-
-/// One connection of the run.
-struct Connection {
-    run: Arc<Run>,
-    opens_at: Instant,
-    /// Its position among all, from 0 to 1.
-    fraction: f64,
-    pacer: Option<Pacer>,
-}
-
-impl Connection {
-    async fn open(&self, socket: Option<WebSocket>, connector: &Connector, url: &str) -> Option<WebSocket> {
-        let mut stopped = self.run.stopped();
-        tokio::select! {
-            () = tokio::time::sleep_until(self.opens_at.into()) => {}
-            _ = stopped.wait_for(|&is_stopped| is_stopped) => return None,
-        }
-        if socket.is_some() {
-            return socket;
-        }
-        match connector.connect(url).await {
-            Ok(socket) => Some(socket),
-            Err(error) => {
-                connect_failed(&mut self.run.recorder(), &error);
-                None
-            }
-        }
-    }
-
-    async fn load(&self, socket: WebSocket, interval: Option<f64>, pipeline: usize, template: Template) {
-        let load = match (interval, &self.pacer) {
-            (Some(interval), Some(pacer)) => {
-                // Spread over the interval, so that the connections do not send at the same time.
-                let now = Instant::now().max(self.opens_at);
-                let schedule =
-                    Schedule::new(now + Duration::from_secs_f64(interval * self.fraction), interval);
-                Loop::Open(schedule, pacer.add(schedule))
-            }
-            _ => Loop::Closed(pipeline),
-        };
-        self.run.recorder().connections += 1;
-        Echo::new(&self.run, load, template).run(socket).await;
-        self.run.recorder().connections -= 1;
-    }
-}
-
-/// Processor time of this process.
-#[cfg(unix)]
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
-}
-
-#[cfg(not(unix))]
-fn cpu_time() -> Duration {
-    Duration::ZERO
 }

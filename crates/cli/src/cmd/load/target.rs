@@ -1,76 +1,187 @@
-//! The server to load: its addresses, and whether they may be loaded.
+//! The server to load: its addresses, whether they may be loaded, and how its connections are opened.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use wireloom::{Connector, DeflateConfig, WebSocketConfig};
+use tokio::sync::OnceCell;
+use wireloom::client::Http2;
+use wireloom::wireloom_ws::handshake::uri::Uri;
+use wireloom::{Connector, DeflateConfig, Error, WebSocket, WebSocketConfig};
 
-use crate::args::Load;
+use super::scenario::Link;
+use crate::args::{Load, Scenario};
 use crate::cmd::connect::connector;
 
-/// A connector for the URL. The host is resolved once, so that each connection leads to an address that has been checked.
-///
-/// # Errors
-/// The URL or an option that cannot be used, or a host that is not private.
-pub(super) async fn connector(args: &Load) -> Result<Connector, String> {
-    let mut config = WebSocketConfig::default();
-    let limits = &mut config.core.limits;
-    limits.message_len_max = limits.message_len_max.max(args.payload.size as u64);
-    limits.frame_len_max = limits.frame_len_max.max(args.payload.size as u64);
-    let mut connector = Connector::new()
-        .config(config)
-        .http2(args.http2)
-        .http1_only(!args.http2)
-        .connect_timeout(args.volume.timeout)
-        .handshake_timeout(args.volume.timeout)
-        .tls(connector::tls(&args.tls)?);
-    for name in &args.subprotocol {
-        connector = connector.subprotocol(name);
+/// Why there is no load.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The arguments.
+    Usage(String),
+    /// The server.
+    Connect(Error),
+}
+
+/// Opens the connections to one server.
+pub(super) struct Opener {
+    url: String,
+    path: String,
+    connector: Connector,
+    scenario: Scenario,
+    /// One for each connection, in turn.
+    tokens: Vec<String>,
+    headers: Vec<(String, String)>,
+    /// HTTP/2 connections with several WebSockets each, and how many.
+    shared: Option<(usize, Vec<OnceCell<Http2>>)>,
+}
+
+impl Opener {
+    /// The host is resolved once, so that each connection leads to an address that has been checked.
+    ///
+    /// # Errors
+    /// The URL or an option that cannot be used, or a host that is not private.
+    pub(super) async fn new(args: &Load, url: &str) -> Result<Self, Failure> {
+        let mut config = WebSocketConfig::default();
+        let limits = &mut config.core.limits;
+        let len_max = args.sizes().max() as u64;
+        limits.message_len_max = limits.message_len_max.max(len_max);
+        limits.frame_len_max = limits.frame_len_max.max(len_max);
+        let mut connector = Connector::new()
+            .config(config)
+            .http2(args.http2)
+            .http1_only(!args.http2)
+            .connect_timeout(args.volume.timeout)
+            .handshake_timeout(args.volume.timeout)
+            .tls(connector::tls(&args.tls).map_err(Failure::Usage)?);
+        for name in &args.subprotocol {
+            connector = connector.subprotocol(name);
+        }
+        if args.payload.compress {
+            connector = connector.deflate(DeflateConfig::default());
+        }
+        if let Some(name) = &args.tls.sni {
+            connector = connector.server_name(name);
+        }
+        let (host, addresses) = private_addresses(url, args.i_own_this_server).await?;
+        connector = connector.resolve(host, addresses);
+        let tokens = match &args.tokens {
+            Some(path) => tokens(path).map_err(Failure::Usage)?,
+            None => Vec::new(),
+        };
+        let mut headers = args.header.clone();
+        let has_place = |text: &str| text.contains("{token}");
+        if !tokens.is_empty() && !has_place(url) && !headers.iter().any(|(_, value)| has_place(value)) {
+            headers.push(("Authorization".into(), "Bearer {token}".into()));
+        }
+        if tokens.is_empty() {
+            connector = with_headers(connector, &headers, None);
+        }
+        let path = url.split_once("://").map_or(url, |(_, rest)| rest);
+        let path = path.find(['/', '?']).map_or("/", |at| &path[at..]);
+        let path = if path.starts_with('?') { format!("/{path}") } else { path.to_owned() };
+        let shared = args.streams.map(|streams| {
+            let cells = (0..args.volume.connections.div_ceil(streams)).map(|_| OnceCell::new());
+            (streams, cells.collect())
+        });
+        Ok(Self { url: url.to_owned(), path, connector, scenario: args.scenario(), tokens, headers, shared })
     }
-    for (name, value) in &args.header {
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The path of the URL, with its query.
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Whether the scenario opens its connections itself.
+    pub(super) fn opens_later(&self) -> bool {
+        self.scenario == Scenario::Churn
+    }
+
+    /// Opens what the connection with this index uses.
+    pub(super) async fn open(&self, index: usize) -> Result<Link, Error> {
+        Ok(match self.scenario {
+            Scenario::Churn => Link::None,
+            Scenario::Requests => {
+                let (connector, url) = self.with_token(index);
+                Link::Http2(connector.connect_http2(&url).await?)
+            }
+            _ => Link::WebSocket(self.websocket(index).await?),
+        })
+    }
+
+    /// Opens a WebSocket.
+    pub(super) async fn websocket(&self, index: usize) -> Result<WebSocket, Error> {
+        let (connector, url) = self.with_token(index);
+        let Some((streams, cells)) = &self.shared else { return connector.connect(&url).await };
+        let http2 = cells[index / streams].get_or_try_init(|| connector.connect_http2(&url)).await?;
+        http2.with_connector(&connector)?.websocket(&url).await
+    }
+
+    fn with_token(&self, index: usize) -> (Connector, String) {
+        let token = self.tokens.get(index % self.tokens.len().max(1)).map(String::as_str);
+        let connector = match token {
+            Some(_) => with_headers(self.connector.clone(), &self.headers, token),
+            None => self.connector.clone(),
+        };
+        (connector, with_token(&self.url, token))
+    }
+}
+
+fn with_headers(mut connector: Connector, headers: &[(String, String)], token: Option<&str>) -> Connector {
+    for (name, value) in headers {
+        let value = with_token(value, token);
         connector = match &*name.to_ascii_lowercase() {
             "host" => connector.host(value),
             "origin" => connector.origin(value),
             _ => connector.header(name, value),
         };
     }
-    if args.payload.compress {
-        connector = connector.deflate(DeflateConfig::default());
-    }
-    if let Some(name) = &args.tls.sni {
-        connector = connector.server_name(name);
-    }
-    let Some((host, port)) = host(&args.url).zip(connector::port(&args.url)) else {
-        // Connecting reports the reason.
-        return Ok(connector);
-    };
-    // So does it for a host without addresses.
-    let Ok(found) = tokio::net::lookup_host((host, port)).await else { return Ok(connector) };
-    let addresses: Vec<SocketAddr> = found.collect();
-    if !args.i_own_this_server
-        && let Some(public) = addresses.iter().find(|address| !is_private(address.ip()))
-    {
-        let name = if host.parse::<IpAddr>().is_ok() {
-            host.to_owned()
-        } else {
-            format!("{host} ({})", public.ip())
-        };
-        return Err(format!(
-            "{name} is outside loopback and private networks; --i-own-this-server allows to load it"
-        ));
-    }
-    Ok(connector.resolve(host, addresses))
+    connector
 }
 
-/// The host of a URL, without brackets.
-fn host(url: &str) -> Option<&str> {
-    let (_, rest) = url.split_once("://")?;
-    let authority = rest.split(['/', '?', '#']).next()?;
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next(),
-        None => host.split(':').next(),
+fn with_token(text: &str, token: Option<&str>) -> String {
+    token.map_or_else(|| text.to_owned(), |token| text.replace("{token}", token))
+}
+
+/// The lines of a file.
+fn tokens(path: &std::path::Path) -> Result<Vec<String>, String> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("--tokens {}: {error}", path.display()))?;
+    let tokens: Vec<String> =
+        text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    if tokens.is_empty() { Err(format!("--tokens {}: it has no lines", path.display())) } else { Ok(tokens) }
+}
+
+/// The host of a URL and its addresses, all of which are private if they have to be.
+async fn private_addresses(url: &str, may_be_public: bool) -> Result<(String, Vec<SocketAddr>), Failure> {
+    // As the library takes it apart, for which credentials are none of the URL.
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let authority = rest[..end].rsplit_once('@').map_or(&rest[..end], |(_, host)| host);
+    let scheme = scheme.to_ascii_lowercase();
+    let scheme = match &*scheme {
+        "http" => "ws",
+        "https" => "wss",
+        scheme => scheme,
+    };
+    let uri = format!("{scheme}://{authority}/");
+    let uri = Uri::parse(&uri).map_err(|error| Failure::Connect(Error::Url(error)))?;
+    let (host, port) = (uri.host().to_owned(), uri.port());
+    let found = tokio::net::lookup_host((&*host, port)).await;
+    let addresses: Vec<SocketAddr> =
+        found.map_err(|error| Failure::Connect(Error::Host(Some(error.into()))))?.collect();
+    if !may_be_public {
+        check(&host, &addresses).map_err(Failure::Usage)?;
     }
-    .filter(|host| !host.is_empty())
+    Ok((host, addresses))
+}
+
+fn check(host: &str, addresses: &[SocketAddr]) -> Result<(), String> {
+    let Some(public) = addresses.iter().find(|address| !is_private(address.ip())) else { return Ok(()) };
+    let name =
+        if host.parse::<IpAddr>().is_ok() { host.to_owned() } else { format!("{host} ({})", public.ip()) };
+    Err(format!("{name} is outside loopback and private networks; --i-own-this-server allows loading it"))
 }
 
 /// Loopback, private and link-local addresses (RFC 1918, RFC 4193, RFC 3927).
@@ -93,18 +204,57 @@ fn is_private(address: IpAddr) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
-    fn finds_the_host_of_a_url() {
-        for (url, expected) in [
-            ("ws://h/", Some("h")),
-            ("wss://u:p@h:81?x", Some("h")),
-            ("ws://[::1]:8080/", Some("::1")),
-            ("ws://[fe80::1]", Some("fe80::1")),
-            ("ws:///", None),
-            ("nonsense", None),
+    #[tokio::test]
+    async fn only_private_hosts_are_loaded() {
+        for url in [
+            "ws://127.0.0.1:9/",
+            "ws://[::1]:9/",
+            "wss://user:p%40@localhost/x",
+            "http://[fd00::1]/",
+            "ws://[::ffff:10.0.0.1]/",
+            // The resolver takes numbers for addresses.
+            "ws://2130706433/",
         ] {
-            assert_eq!(host(url), expected, "{url}");
+            assert!(private_addresses(url, false).await.is_ok(), "{url}");
         }
+        for (url, name) in [
+            ("ws://192.0.2.1/", "192.0.2.1"),
+            ("ws://127.0.0.1@192.0.2.1/", "192.0.2.1"),
+            ("ws://[2001:db8::1]:8080/x", "2001:db8::1"),
+            ("ws://[::ffff:192.0.2.1]/", "::ffff:192.0.2.1"),
+            // A name that resolves to 192.0.2.1, without a network.
+            ("ws://3221225985/", "3221225985 (192.0.2.1)"),
+            ("https://0xc0000201/", "0xc0000201 (192.0.2.1)"),
+        ] {
+            match private_addresses(url, false).await {
+                Err(Failure::Usage(text)) => {
+                    assert!(text.starts_with(&format!("{name} is outside")), "{text}")
+                }
+                other => panic!("{url}: {other:?}"),
+            }
+            assert!(private_addresses(url, true).await.is_ok(), "{url}");
+        }
+        assert!(matches!(
+            private_addresses("ws://no.such.host.invalid/", false).await,
+            Err(Failure::Connect(_))
+        ));
+        assert!(matches!(private_addresses("ftp://127.0.0.1/", false).await, Err(Failure::Connect(_))));
+    }
+
+    #[test]
+    fn one_public_address_is_enough() {
+        let addresses = ["127.0.0.1:1", "192.0.2.1:1"].map(|address| address.parse().unwrap());
+        let text = check("name", &addresses).unwrap_err();
+        assert_eq!(
+            text,
+            "name (192.0.2.1) is outside loopback and private networks; --i-own-this-server allows loading it"
+        );
+    }
+
+    #[test]
+    fn each_connection_has_a_token() {
+        assert_eq!(with_token("a={token}&b", Some("x")), "a=x&b");
+        assert_eq!(with_token("a={token}", None), "a={token}");
     }
 
     #[test]

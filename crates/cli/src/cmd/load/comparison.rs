@@ -1,0 +1,319 @@
+//! Compares two servers, or two runs: the median change of each metric with a confidence interval.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::recorder::Second;
+use crate::args::ROUNDS_MIN;
+
+/// Seconds without which two runs are not compared.
+const SECONDS_MIN: usize = 8;
+
+/// What is compared, measured several times.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Samples {
+    /// Answers per second; empty in an open loop, which fixes it.
+    pub(super) rate: Vec<f64>,
+    /// Latencies, in any unit.
+    pub(super) p50: Vec<f64>,
+    pub(super) p99: Vec<f64>,
+}
+
+impl Samples {
+    /// The whole seconds that were measured.
+    pub(super) fn of_series(series: &[Second], warmup_s: f64, is_open_loop: bool) -> Self {
+        let mut samples = Self::default();
+        // The last second may have been cut short.
+        let measured = series.iter().filter(|second| second.at.as_secs_f64() - 1.0 >= warmup_s - 1e-6);
+        for second in measured {
+            samples.push(
+                second.received as f64,
+                second.p50 as f64 / 1e9,
+                second.p99 as f64 / 1e9,
+                is_open_loop,
+            );
+        }
+        samples
+    }
+
+    /// The same of a result of `--json`.
+    ///
+    /// # Errors
+    /// It is none.
+    pub(super) fn of_json(text: &str) -> Result<Self, String> {
+        const SHAPE: &str = "it is not a result of `wireloom load --json`";
+        let report: Value = serde_json::from_str(text).map_err(|error| format!("{SHAPE}: {error}"))?;
+        let series = report["series"].as_array().ok_or(SHAPE)?;
+        let warmup_s = report["config"]["warmup"].as_f64().ok_or(SHAPE)?;
+        let is_open_loop = report["config"]["pipeline"].is_null();
+        let mut samples = Self::default();
+        for second in series {
+            let number = |name: &str| second[name].as_f64().ok_or(SHAPE);
+            if number("at")? - 1.0 >= warmup_s - 1e-6 {
+                samples.push(number("answered")?, number("p50")?, number("p99")?, is_open_loop);
+            }
+        }
+        Ok(samples)
+    }
+
+    /// A second or a round without latencies has 0 as such.
+    pub(super) fn push(&mut self, rate: f64, p50: f64, p99: f64, is_open_loop: bool) {
+        if !is_open_loop {
+            self.rate.push(rate);
+        }
+        if p50 > 0.0 {
+            self.p50.push(p50);
+            self.p99.push(p99);
+        }
+    }
+
+    fn metrics(&self) -> [(&'static str, &[f64], bool); 3] {
+        [("rate", &self.rate, true), ("p50", &self.p50, false), ("p99", &self.p99, false)]
+    }
+}
+
+/// How a server compares to another.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    /// The other one.
+    pub(super) with: String,
+    /// Samples of this one and of the other.
+    pub(super) samples: [usize; 2],
+    pub(super) changes: Vec<Change>,
+}
+
+/// The change of one metric, as a fraction of the other server's.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub(super) metric: &'static str,
+    is_better_high: bool,
+    pub(super) median: f64,
+    /// The confidence interval of 95%.
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Faster,
+    Slower,
+    /// The interval includes both.
+    NotShown,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::NotShown => "no difference shown",
+        })
+    }
+}
+
+impl Change {
+    pub(super) fn result(&self) -> Direction {
+        match (self.low > 0.0, self.high < 0.0) {
+            (true, _) if self.is_better_high => Direction::Faster,
+            (true, _) => Direction::Slower,
+            (_, true) if self.is_better_high => Direction::Slower,
+            (_, true) => Direction::Faster,
+            _ => Direction::NotShown,
+        }
+    }
+}
+
+impl Comparison {
+    /// Compares rounds that took turns: the first of one server with the first of the other, and so on.
+    pub(super) fn paired(with: &str, own: &Samples, other: &Samples) -> Self {
+        let changes = own.metrics().into_iter().zip(other.metrics()).filter_map(
+            |((metric, own, is_better_high), (_, other, _))| {
+                let mut ratios: Vec<f64> = own
+                    .iter()
+                    .zip(other)
+                    .filter(|(_, other)| **other > 0.0)
+                    .map(|(own, other)| own / other - 1.0)
+                    .collect();
+                if ratios.len() < ROUNDS_MIN {
+                    return None;
+                }
+                ratios.sort_by(f64::total_cmp);
+                let rank = interval_rank(ratios.len());
+                let (low, high) = (ratios[rank], ratios[ratios.len() - 1 - rank]);
+                Some(Change { metric, is_better_high, median: median(&ratios), low, high })
+            },
+        );
+        Self { with: with.to_owned(), samples: own.lens(other), changes: changes.collect() }
+    }
+
+    /// Compares the seconds of two runs.
+    pub(super) fn unpaired(with: &str, own: &Samples, other: &Samples) -> Self {
+        let changes = own.metrics().into_iter().zip(other.metrics()).filter_map(
+            |((metric, own, is_better_high), (_, other, _))| {
+                if own.len() < SECONDS_MIN || other.len() < SECONDS_MIN {
+                    return None;
+                }
+                let (median, low, high) = bootstrap(own, other);
+                Some(Change { metric, is_better_high, median, low, high })
+            },
+        );
+        Self { with: with.to_owned(), samples: own.lens(other), changes: changes.collect() }
+    }
+
+    /// Of all metrics together.
+    pub(super) fn result(&self) -> &'static str {
+        let has = |direction| self.changes.iter().any(|change| change.result() == direction);
+        match (has(Direction::Faster), has(Direction::Slower)) {
+            (true, true) => "faster by some metrics, slower by others",
+            (true, false) => "faster",
+            (false, true) => "slower",
+            (false, false) if self.changes.is_empty() => "no difference shown: too few samples",
+            (false, false) => "no difference shown",
+        }
+    }
+
+    /// Whether a metric is shown to be slower, by this fraction or more.
+    pub(super) fn is_slower_by(&self, fraction: f64) -> bool {
+        self.changes
+            .iter()
+            .any(|change| change.result() == Direction::Slower && change.median.abs() >= fraction)
+    }
+}
+
+impl Samples {
+    fn lens(&self, other: &Self) -> [usize; 2] {
+        [self.rate.len().max(self.p50.len()), other.rate.len().max(other.p50.len())]
+    }
+}
+
+/// The order statistic, from either end, that bounds the median with 95% confidence, whatever the distribution: the highest rank
+/// that half of the binomial distribution's 5% allows.
+fn interval_rank(samples: usize) -> usize {
+    let mut rank = 0;
+    let mut probability = 0.5_f64.powi(samples as i32);
+    let mut tail = probability;
+    while rank < samples / 2 {
+        // The probability that the median is outside the next rank.
+        probability *= (samples - rank) as f64 / (rank + 1) as f64;
+        if tail + probability > 0.025 {
+            break;
+        }
+        tail += probability;
+        rank += 1;
+    }
+    rank
+}
+
+/// The change of the median, with the interval that holds it in 95% of the resampled pairs.
+fn bootstrap(own: &[f64], other: &[f64]) -> (f64, f64, f64) {
+    const RESAMPLES: usize = 2000;
+    // The same samples give the same interval.
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut resampled_median = |samples: &[f64]| {
+        let mut resample: Vec<f64> =
+            (0..samples.len()).map(|_| samples[rng.usize(..samples.len())]).collect();
+        resample.sort_by(f64::total_cmp);
+        median(&resample)
+    };
+    let sorted = |samples: &[f64]| {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        sorted
+    };
+    let change = |own: f64, other: f64| own / other.max(f64::MIN_POSITIVE) - 1.0;
+    let mut changes: Vec<f64> =
+        (0..RESAMPLES).map(|_| change(resampled_median(own), resampled_median(other))).collect();
+    changes.sort_by(f64::total_cmp);
+    let middle = change(median(&sorted(own)), median(&sorted(other)));
+    (middle, changes[RESAMPLES / 40], changes[RESAMPLES - 1 - RESAMPLES / 40])
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        len if len % 2 == 1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The table of the sign test: with 10 samples the second and the ninth bound the median with 97.9% confidence.
+    #[test]
+    fn ranks_are_those_of_the_binomial_distribution() {
+        let ranks: Vec<usize> = [6, 8, 9, 10, 12, 20, 100].map(interval_rank).into();
+        assert_eq!(ranks, [0, 0, 1, 1, 2, 5, 39]);
+    }
+
+    fn samples(rate: f64, p50: f64, spread: f64, seed: u64) -> Samples {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut samples = Samples::default();
+        for _ in 0..20 {
+            let mut noise = || 1.0 + spread * (rng.f64() - 0.5);
+            samples.push(rate * noise(), p50 * noise(), 2.0 * p50 * noise(), false);
+        }
+        samples
+    }
+
+    #[test]
+    fn shows_known_differences() {
+        for compare in [Comparison::paired, Comparison::unpaired] {
+            let faster = compare("x", &samples(1100.0, 0.9, 0.02, 1), &samples(1000.0, 1.0, 0.02, 2));
+            assert_eq!(faster.result(), "faster");
+            let change = &faster.changes[0];
+            assert!(
+                (change.median - 0.1).abs() < 0.01 && change.low < 0.1 && change.high > 0.09,
+                "{change:?}"
+            );
+            assert!(!faster.is_slower_by(0.0));
+            let slower = compare("x", &samples(900.0, 1.1, 0.02, 1), &samples(1000.0, 1.0, 0.02, 2));
+            assert_eq!(slower.result(), "slower");
+            assert!(slower.is_slower_by(0.05) && !slower.is_slower_by(0.2));
+            let same = compare("x", &samples(1000.0, 1.0, 0.5, 1), &samples(1000.0, 1.0, 0.5, 2));
+            assert_eq!(same.result(), "no difference shown", "{same:?}");
+            let mixed = compare("x", &samples(1100.0, 1.1, 0.02, 1), &samples(1000.0, 1.0, 0.02, 2));
+            assert_eq!(mixed.result(), "faster by some metrics, slower by others");
+        }
+    }
+
+    // Of many comparisons of equal servers, 5% may show a difference of a metric.
+    #[test]
+    fn confidence_is_what_it_is_called() {
+        let mut shown = [0, 0];
+        for seed in 0..40 {
+            let (own, other) = (samples(1000.0, 1.0, 0.2, seed), samples(1000.0, 1.0, 0.2, seed + 1000));
+            for (shown, compare) in shown.iter_mut().zip([Comparison::paired, Comparison::unpaired]) {
+                let comparison = compare("x", &own, &other);
+                *shown +=
+                    comparison.changes.iter().filter(|change| change.result() != Direction::NotShown).count();
+            }
+        }
+        // Of 120 each; three times the expected number at most.
+        assert!(shown.iter().all(|&shown| shown <= 18), "{shown:?}");
+    }
+
+    #[test]
+    fn too_few_samples_show_nothing() {
+        let few = Samples { rate: vec![1.0; 5], p50: vec![1.0; 5], p99: vec![1.0; 5] };
+        assert_eq!(Comparison::paired("x", &few, &few).result(), "no difference shown: too few samples");
+        assert_eq!(Comparison::unpaired("x", &few, &few).result(), "no difference shown: too few samples");
+    }
+
+    #[test]
+    fn reads_results() {
+        let second = |at: f64| format!("{{\"at\":{at},\"answered\":9,\"p50\":0.5,\"p99\":1}}");
+        let text = format!(
+            "{{\"config\":{{\"warmup\":1,\"pipeline\":1}},\"series\":[{},{}]}}",
+            second(1.0),
+            second(2.0)
+        );
+        assert_eq!(Samples::of_json(&text).unwrap().rate, [9.0]);
+        for wrong in ["", "{}", "[1]", "{\"config\":{\"warmup\":1},\"series\":[{}]}"] {
+            assert!(Samples::of_json(wrong).is_err(), "{wrong}");
+        }
+    }
+}

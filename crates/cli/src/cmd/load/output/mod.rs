@@ -1,0 +1,7 @@
+//! What a report is written as.
+
+pub(super) mod html;
+pub(super) mod json;
+mod plot;
+pub(super) mod prometheus;
+pub(super) mod table;

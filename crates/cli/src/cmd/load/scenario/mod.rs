@@ -1,0 +1,193 @@
+//! What one connection of a run does. Each scenario is a module; they share how messages are paced and how a connection ends.
+
+mod churn;
+mod echo;
+mod idle;
+mod requests;
+pub(super) mod rooms;
+pub(super) mod script;
+mod sink;
+mod source;
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+use wireloom::client::Http2;
+use wireloom::wireloom_ws::{Cause, End};
+use wireloom::{CloseCode, Error, Payload, Receiver, Sender, WebSocket};
+
+use super::pacer::{Due, Schedule};
+use super::run::Run;
+use crate::args::Scenario;
+
+/// How long closing may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a connection has open.
+pub(super) enum Link {
+    WebSocket(WebSocket),
+    Http2(Http2),
+    /// The scenario opens its connections itself.
+    None,
+}
+
+/// One connection of a run.
+#[derive(Clone)]
+pub(super) struct Connection {
+    pub(super) run: Arc<Run>,
+    /// From 0 on.
+    pub(super) index: usize,
+    /// Messages that were due before are left to the other connections.
+    pub(super) opens_at: Instant,
+}
+
+impl Connection {
+    /// Runs until nothing more is to be sent and each message has been answered or is lost.
+    pub(super) async fn run(self, link: Link) {
+        let run = self.run.clone();
+        run.recorder().connections += 1;
+        match (link, run.work.scenario) {
+            (Link::WebSocket(socket), Scenario::Sink) => socket.drive(|socket| sink::run(self, socket)).await,
+            (Link::WebSocket(socket), Scenario::Source | Scenario::Slow) => {
+                socket.drive(|socket| source::run(self, socket)).await;
+            }
+            (Link::WebSocket(socket), Scenario::Rooms) => {
+                if self.index < run.work.publishers {
+                    socket.drive(|socket| rooms::publish(self, socket)).await;
+                } else {
+                    socket.drive(|socket| rooms::subscribe(self, socket)).await;
+                }
+            }
+            (Link::WebSocket(socket), Scenario::Idle) => socket.drive(|socket| idle::run(self, socket)).await,
+            (Link::WebSocket(socket), Scenario::Script) => {
+                socket.drive(|socket| script::run(self, socket)).await;
+            }
+            (Link::WebSocket(socket), _) => socket.drive(|socket| echo::run(self, socket)).await,
+            (Link::Http2(http2), _) => Box::pin(requests::run(self, http2)).await,
+            (Link::None, _) => Box::pin(churn::run(self)).await,
+        }
+        run.recorder().connections -= 1;
+    }
+
+    /// When the messages of this connection are sent.
+    fn pace(&self) -> Pace {
+        match self.run.schedule(self.index, self.opens_at) {
+            Some((schedule, due)) => {
+                let notified = Box::pin(due.notify().notified_owned());
+                Pace::Open(Box::new(Open { schedule, due, notified }))
+            }
+            None => Pace::Closed(self.run.work.pipeline),
+        }
+    }
+
+    /// Closes a connection on which all has been done. `handle` takes what still arrives.
+    async fn close(
+        &self,
+        sender: &mut Sender,
+        receiver: &mut Receiver,
+        mut handle: impl FnMut(&wireloom::Message<'_>),
+    ) {
+        let close = async {
+            sender.close(CloseCode::NORMAL, "").await?;
+            while let Some(message) = receiver.recv().await? {
+                handle(&message);
+            }
+            Ok::<(), Error>(())
+        };
+        // The result is known; a server that does not close cannot change it.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, close).await;
+    }
+
+    /// The connection ended before the run did: `lost` messages were on their way.
+    fn ended(&self, error: Option<&Error>, receiver: &Receiver, lost: u64) {
+        let mut recorder = self.run.recorder();
+        match error {
+            None | Some(Error::Closed) => {
+                let text = match receiver.end() {
+                    Some(End { cause: Cause::Close { code, reason }, .. }) => {
+                        let code = code.map(|code| format!(" with {}", code.value())).unwrap_or_default();
+                        format!("the server closed a connection{code} {reason}").trim_end().to_owned()
+                    }
+                    _ => "the server closed a connection".to_owned(),
+                };
+                recorder.error(|errors| &mut errors.closed, 1, || text);
+            }
+            Some(error) => recorder.error(|errors| &mut errors.broken, 1, || error.to_string()),
+        }
+        recorder.error(
+            |errors| &mut errors.lost,
+            lost,
+            || "a connection ended before its messages were answered".to_owned(),
+        );
+    }
+}
+
+/// When to send.
+enum Pace {
+    /// While fewer than this many messages wait for their answers.
+    Closed(usize),
+    Open(Box<Open>),
+}
+
+/// On a schedule.
+struct Open {
+    schedule: Schedule,
+    due: Due,
+    notified: Pin<Box<OwnedNotified>>,
+}
+
+/// Whether a message can be sent.
+enum Next {
+    /// This one, which was intended for that time.
+    Due(Instant),
+    /// Not before something happens.
+    Wait,
+    /// Nothing is sent any more.
+    Over,
+}
+
+impl Pace {
+    /// Takes the right to send a message while `waiting` others wait for their answers. After `Due` the caller sends it, and calls
+    /// [`sent`](Self::sent).
+    fn next(&self, run: &Run, now: Instant, waiting: usize) -> Next {
+        let intended = match self {
+            Self::Closed(pipeline) if waiting >= *pipeline => return Next::Wait,
+            Self::Closed(_) => now,
+            Self::Open(open) => open.schedule.next(),
+        };
+        if run.plan.is_over(intended) {
+            return Next::Over;
+        }
+        if intended > now {
+            return if run.has_tickets() { Next::Wait } else { Next::Over };
+        }
+        if run.take_ticket(run.plan.is_measured(intended)) { Next::Due(intended) } else { Next::Over }
+    }
+
+    fn sent(&mut self) {
+        if let Self::Open(open) = self {
+            open.schedule.advance();
+        }
+    }
+
+    /// Registers to be woken when the next message is due. Ready when that may be the case already.
+    fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Self::Open(open) = self else { return Poll::Pending };
+        open.due.set(open.schedule.next());
+        ready!(open.notified.as_mut().poll(cx));
+        open.notified.set(Notify::notified_owned(open.due.notify()));
+        Poll::Ready(())
+    }
+}
+
+/// Queues a message; ready with `false` when the send queue is full. The task is woken when there is room.
+fn queue(cx: &mut Context<'_>, sender: &mut Sender, message: Payload<'_>) -> Result<bool, Error> {
+    match pin!(sender.reserve()).poll(cx) {
+        Poll::Ready(permit) => permit?.send(message).map(|()| true),
+        Poll::Pending => Ok(false),
+    }
+}

@@ -1,0 +1,214 @@
+//! `--script`: steps that each connection repeats.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use wireloom::{Error, Message, Receiver, Sender, WebSocket};
+
+use super::Connection;
+use crate::args::time;
+
+/// The steps of a file.
+#[derive(Debug, Default, PartialEq)]
+pub(in crate::cmd::load) struct Script(Vec<Step>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    Send(String),
+    SendBinary(Vec<u8>),
+    Expect(String),
+    ExpectPrefix(String),
+    ExpectAny,
+    Wait(Duration),
+}
+
+impl Script {
+    /// # Errors
+    /// The file cannot be read, or has a line that is no step.
+    pub(in crate::cmd::load) fn from_file(path: &Path) -> Result<Self, String> {
+        let text =
+            std::fs::read_to_string(path).map_err(|error| format!("--script {}: {error}", path.display()))?;
+        Self::parse(&text).map_err(|error| format!("--script {}: {error}", path.display()))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut steps = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let (word, rest) = line.trim_start().split_once(' ').unwrap_or((line.trim(), ""));
+            let step = match word {
+                "" => continue,
+                word if word.starts_with('#') => continue,
+                "send" => Some(Step::Send(rest.into())),
+                "send-binary" => hex(rest).map(Step::SendBinary),
+                "expect" => Some(Step::Expect(rest.into())),
+                "expect-prefix" => Some(Step::ExpectPrefix(rest.into())),
+                "expect-any" if rest.trim().is_empty() => Some(Step::ExpectAny),
+                "wait" => time(rest.trim()).ok().map(Step::Wait),
+                _ => None,
+            };
+            steps.push(step.ok_or_else(|| format!("line {}: {line:?} is no step", index + 1))?);
+        }
+        // A script that only sends would fill the send queue.
+        if steps.iter().any(|step| !matches!(step, Step::Send(_) | Step::SendBinary(_))) {
+            Ok(Self(steps))
+        } else {
+            Err("it needs a step that expects or waits".into())
+        }
+    }
+}
+
+fn hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Vec<u32> =
+        text.chars().filter(|char| *char != ' ').map(|char| char.to_digit(16)).collect::<Option<_>>()?;
+    let bytes = digits.chunks(2).map(|pair| match pair {
+        [high, low] => u8::try_from(high << 4 | low).ok(),
+        _ => None,
+    });
+    bytes.collect()
+}
+
+/// Why a round ended before its last step.
+enum Ended {
+    /// The run is over.
+    Over,
+    /// The server has closed the connection.
+    Closed,
+    Failed(Error),
+}
+
+impl From<Error> for Ended {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
+    let run = connection.run.clone();
+    let (sender, receiver) = socket.halves();
+    let mut round = 0;
+    let ended = loop {
+        if run.plan.is_over(Instant::now()) || !run.take_ticket(true) {
+            break Ended::Over;
+        }
+        if let Err(ended) = play(&connection, round, sender, receiver).await {
+            break ended;
+        }
+        round += 1;
+    };
+    match ended {
+        Ended::Over => connection.close(sender, receiver, |_| {}).await,
+        Ended::Closed => connection.ended(None, receiver, 0),
+        Ended::Failed(error) => connection.ended(Some(&error), receiver, 0),
+    }
+}
+
+/// The latency of an expected message counts from the last one that was sent.
+async fn play(
+    connection: &Connection,
+    round: u64,
+    sender: &mut Sender,
+    receiver: &mut Receiver,
+) -> Result<(), Ended> {
+    let run = &connection.run;
+    let timeout = run.plan.timeout;
+    let numbered = |text: &str| {
+        text.replace("{connection}", &connection.index.to_string()).replace("{round}", &round.to_string())
+    };
+    let mut sent_at = Instant::now();
+    for step in &run.work.script.0 {
+        let expected = match step {
+            Step::Wait(time) => {
+                pause(run.plan.end, *time).await?;
+                continue;
+            }
+            Step::Send(text) => {
+                let text = numbered(text);
+                sent_at = Instant::now();
+                sender.send(&*text).await?;
+                run.recorder().sent(sent_at, Duration::ZERO, text.len(), true);
+                continue;
+            }
+            Step::SendBinary(bytes) => {
+                sent_at = Instant::now();
+                sender.send(&bytes[..]).await?;
+                run.recorder().sent(sent_at, Duration::ZERO, bytes.len(), true);
+                continue;
+            }
+            Step::Expect(text) => Expected::Text(numbered(text)),
+            Step::ExpectPrefix(text) => Expected::Prefix(numbered(text)),
+            Step::ExpectAny => Expected::Any,
+        };
+        match tokio::time::timeout(timeout, receiver.recv()).await {
+            Ok(Ok(Some(message))) => {
+                let now = Instant::now();
+                let mut recorder = run.recorder();
+                if expected.is_met_by(&message) {
+                    recorder.answered(now, now - sent_at, message.as_bytes().len(), true);
+                } else {
+                    recorder.error(
+                        |errors| &mut errors.wrong,
+                        1,
+                        || format!("a message is not the one that the script expects: {step:?}"),
+                    );
+                }
+            }
+            Ok(Ok(None)) => return Err(Ended::Closed),
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => run.recorder().error(
+                |errors| &mut errors.lost,
+                1,
+                || format!("a message that the script expects did not arrive within {timeout:?}: {step:?}"),
+            ),
+        }
+    }
+    Ok(())
+}
+
+/// The message that a step expects.
+enum Expected {
+    Text(String),
+    Prefix(String),
+    Any,
+}
+
+impl Expected {
+    fn is_met_by(&self, message: &Message<'_>) -> bool {
+        match self {
+            Self::Text(text) => message.as_text() == Some(text),
+            Self::Prefix(text) => message.as_bytes().starts_with(text.as_bytes()),
+            Self::Any => true,
+        }
+    }
+}
+
+/// Waits, but not longer than the run. Messages that arrive are left for the steps that expect them.
+async fn pause(end: Option<Instant>, time: Duration) -> Result<(), Ended> {
+    let until = Instant::now() + time;
+    tokio::time::sleep_until(end.map_or(until, |end| until.min(end)).into()).await;
+    if end.is_some_and(|end| Instant::now() >= end) { Err(Ended::Over) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_scripts() {
+        let script = Script::parse(
+            "# login\nsend hello {round}\n\nexpect hi\nexpect-any\nsend-binary 00 ff\nwait 20ms\n",
+        );
+        let expected = [
+            Step::Send("hello {round}".into()),
+            Step::Expect("hi".into()),
+            Step::ExpectAny,
+            Step::SendBinary(vec![0, 255]),
+            Step::Wait(Duration::from_millis(20)),
+        ];
+        assert_eq!(script, Ok(Script(expected.into())));
+        for wrong in
+            ["", "send a", "expekt a", "expect-any b", "wait", "wait soon\n", "send-binary 0\nexpect a"]
+        {
+            assert!(Script::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

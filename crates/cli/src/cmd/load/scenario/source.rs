@@ -1,0 +1,80 @@
+//! A source: receives messages as fast as they come, or slowly.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Instant;
+
+use wireloom::{CloseCode, Error, WebSocket};
+
+use super::{Connection, Next, Pace};
+
+/// Messages that are received between two looks at the clock.
+const BATCH: usize = 256;
+
+pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
+    let run = connection.run.clone();
+    let (sender, receiver) = socket.halves();
+    let mut pace = connection.pace();
+    let mut end = pin!(tokio::time::sleep_until(
+        run.plan.end.unwrap_or(run.plan.begin + super::super::run::FAR).into()
+    ));
+    // Ready with `true` at the end of the run, and with `false` when the server has closed the connection.
+    let ended: Result<bool, Error> = poll_fn(|cx| {
+        loop {
+            let now = Instant::now();
+            let (mut messages, mut bytes, mut is_pending) = (0, 0, false);
+            let mut ended = None;
+            for _ in 0..BATCH {
+                match &pace {
+                    Pace::Open(_) => match pace.next(&run, now, 0) {
+                        Next::Due(_) => {}
+                        Next::Wait => break,
+                        Next::Over => {
+                            ended = Some(Ok(true));
+                            break;
+                        }
+                    },
+                    Pace::Closed(_) if !run.take_ticket(run.plan.is_measured(now)) => {
+                        ended = Some(Ok(true));
+                        break;
+                    }
+                    Pace::Closed(_) => {}
+                }
+                match pin!(receiver.recv()).poll(cx) {
+                    Poll::Ready(Ok(Some(message))) => {
+                        messages += 1;
+                        bytes += message.as_bytes().len() as u64;
+                        pace.sent();
+                        continue;
+                    }
+                    Poll::Ready(Ok(None)) => ended = Some(Ok(false)),
+                    Poll::Ready(Err(error)) => ended = Some(Err(error)),
+                    Poll::Pending => is_pending = true,
+                }
+                run.return_ticket(run.plan.is_measured(now));
+                break;
+            }
+            if messages > 0 {
+                run.recorder().received(Instant::now(), messages, bytes, run.plan.is_measured(now));
+            }
+            if let Some(ended) = ended {
+                return Poll::Ready(ended);
+            }
+            if end.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(true));
+            }
+            if is_pending || (messages == 0 && pace.poll_due(cx).is_pending()) {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
+    match ended {
+        Ok(true) => connection.close(sender, receiver, |_| {}).await,
+        // A source that has sent everything closes.
+        Ok(false) if receiver.end().is_some_and(|end| end.code() == CloseCode::NORMAL) => {}
+        Ok(false) => connection.ended(None, receiver, 0),
+        Err(error) => connection.ended(Some(&error), receiver, 0),
+    }
+}

@@ -1,0 +1,46 @@
+//! Comparisons with an earlier result and with another server.
+
+use std::time::Duration;
+
+use crate::{Fault, measure, run, start};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slower_server_is_shown_to_be_slower() {
+    let slow = start(Fault::Delay(Duration::from_millis(20))).await;
+    let fast = start(Fault::Delay(Duration::from_millis(2))).await;
+    let args = ["--duration", "2", "--rounds", "8", "--connections", "2"];
+    let (code, report) =
+        measure(&slow, &[&args[..], &["--against", &fast, "--fail-if-slower", "50%"]].concat()).await;
+    assert_eq!(code, 4, "{report}");
+    let comparison = &report["comparison"];
+    assert_eq!(comparison["result"], "slower", "{report}");
+    assert_eq!(comparison["samples"], serde_json::json!([8, 8]), "{report}");
+    let rate = &comparison["changes"][0];
+    assert_eq!((&rate["metric"], &rate["result"]), (&"rate".into(), &"slower".into()), "{report}");
+    // 2 ms and 20 ms: the rate is a tenth. A busy machine adds to both.
+    assert!((-0.95..-0.5).contains(&rate["median"].as_f64().unwrap()), "{report}");
+    assert_eq!(report["against"]["url"], fast, "{report}");
+    let (code, report) =
+        measure(&fast, &[&args[..], &["--against", &slow, "--fail-if-slower", "5%"]].concat()).await;
+    assert_eq!((code, &report["comparison"]["result"]), (0, &"faster".into()), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compares_with_an_earlier_result() {
+    let path = std::env::temp_dir().join(format!("wireloom-old-{}.json", std::process::id()));
+    let path = path.to_str().unwrap();
+    let fast = start(Fault::Delay(Duration::from_millis(2))).await;
+    let (_, old) = measure(&fast, &["--duration", "13", "--rate", "200"]).await;
+    std::fs::write(path, old.to_string()).unwrap();
+    let slow = start(Fault::Delay(Duration::from_millis(20))).await;
+    let args = ["--duration", "13", "--rate", "200", "--compare", path, "--fail-if-slower", "100%"];
+    let (code, report) = measure(&slow, &args).await;
+    assert_eq!((code, &report["comparison"]["result"]), (4, &"slower".into()), "{report}");
+    let changes = report["comparison"]["changes"].as_array().unwrap();
+    // The open loop fixes the rate.
+    assert!(changes.iter().all(|change| change["metric"] != "rate"), "{report}");
+    std::fs::write(path, "{}").unwrap();
+    let (code, _, errors) = run(&[&fast, "--compare", path]).await;
+    assert!(code == 2 && errors.contains("it is not a result of `wireloom load --json`"), "{errors}");
+    std::fs::remove_file(path).unwrap();
+}

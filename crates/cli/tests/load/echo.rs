@@ -1,0 +1,104 @@
+//! The echo: what is counted, and how faults of the server show.
+
+use std::time::Duration;
+
+use crate::{Fault, measure, start};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_every_answer() {
+    let url = start(Fault::None).await;
+    for args in [
+        &["--count", "1000"][..],
+        &["--count", "1000", "--pipeline", "7", "--connections", "3"],
+        &["--count", "1000", "--binary", "--size", "1"],
+        &["--count", "1000", "--compress", "--size", "1000"],
+        &["--count", "1000", "--http2", "--pipeline", "4"],
+        &["--count", "200", "--size", "300K", "--pipeline", "8", "--connections", "2"],
+        &["--count", "200", "--size", "300K", "--pipeline", "8", "--connections", "2", "--http2"],
+        &["--count", "1000", "--rate", "2000"],
+        &["--count", "1000", "--size", "1..3K", "--pipeline", "5"],
+        &["--count", "1000", "--size", "20:9,70K:1", "--binary", "--pipeline", "5"],
+        &["--count", "1000", "--http2", "--streams", "4"],
+        &["--count", "1000", "--rate", "5k", "--ramp-up", "200ms"],
+    ] {
+        let (code, report) = measure(&url, args).await;
+        let count: u64 = args[1].parse().unwrap();
+        assert_eq!(code, 0, "{args:?} {report}");
+        assert_eq!(report["sent"], count, "{args:?} {report}");
+        assert_eq!(report["answered"], count, "{args:?} {report}");
+        assert_eq!(report["latency"]["samples"], count, "{args:?} {report}");
+        assert_eq!(report["errors"]["total"], 0, "{args:?} {report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn measures_a_known_delay() {
+    let url = start(Fault::Delay(Duration::from_millis(50))).await;
+    let (code, report) = measure(&url, &["--count", "40", "--connections", "2"]).await;
+    assert_eq!(code, 0, "{report}");
+    let p50 = report["latency"]["p50"].as_f64().unwrap();
+    assert!((0.050..0.1).contains(&p50), "{report}");
+    // Each connection waits 50 ms for each of 20 answers.
+    let rate = report["rate"].as_f64().unwrap();
+    assert!((20.0..=40.0).contains(&rate), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_lost_changed_and_repeated_messages() {
+    let all = ["--count", "1000", "--connections", "1", "--pipeline", "4", "--timeout", "1"];
+    for (fault, kind, answered) in [
+        (Fault::DropTenth, "lost", 900),
+        (Fault::ChangeTenth, "wrong", 900),
+        (Fault::RepeatTenth, "unexpected", 1000),
+    ] {
+        let (code, report) = measure(&start(fault).await, &all).await;
+        assert_eq!(code, 5, "{report}");
+        assert_eq!(report["errors"][kind], 100, "{report}");
+        assert_eq!(report["errors"]["total"], 100, "{report}");
+        assert_eq!(report["answered"], answered, "{report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_messages_that_are_never_answered() {
+    let url = start(Fault::DropTenth).await;
+    let (code, report) = measure(&url, &["--count", "10", "--connections", "1", "--timeout", "300ms"]).await;
+    assert_eq!(code, 5, "{report}");
+    assert_eq!(report["errors"]["lost"], 1, "{report}");
+    assert_eq!(report["errors"]["first"], "a message was not answered within 300ms");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_connections_that_the_server_closes() {
+    let url = start(Fault::Close).await;
+    let (code, report) = measure(&url, &["--duration", "5", "--connections", "3"]).await;
+    assert_eq!(code, 5, "{report}");
+    assert_eq!(report["errors"]["closed"], 3, "{report}");
+    assert_eq!(report["answered"], 30, "{report}");
+    let warnings = report["warnings"].as_array().unwrap();
+    assert!(warnings.iter().any(|warning| warning == "the server closed 3 of 3 connections"), "{report}");
+}
+
+// The server pauses for one of three seconds. A closed loop sends one message in it, an open loop a third of all: their latency is
+// spread evenly up to a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_loop_shows_a_pause_that_a_closed_loop_hides() {
+    let (_, closed) =
+        measure(&start(Fault::Pause).await, &["--duration", "3", "--connections", "1", "--timeout", "5"])
+            .await;
+    let (code, open) = measure(
+        &start(Fault::Pause).await,
+        &["--duration", "3", "--connections", "1", "--rate", "500", "--timeout", "5"],
+    )
+    .await;
+    assert_eq!(code, 0, "{open}");
+    assert_eq!(open["sent"], 1500, "{open}");
+    assert_eq!(open["answered"], 1500, "{open}");
+    for report in [&closed, &open] {
+        assert!(report["latency"]["max"].as_f64().unwrap() >= 0.9, "{report}");
+    }
+    // A third waits: of these a tenth of all messages waits longer than 0.7 s. A busy machine adds to that.
+    let p90 = open["latency"]["p90"].as_f64().unwrap();
+    assert!(p90 >= 0.6, "{open}");
+    assert!(closed["latency"]["p90"].as_f64().unwrap() < p90 / 2.0, "{closed}");
+}

@@ -1,0 +1,152 @@
+//! `wireloom load` at the shell: what it measures against servers whose faults are known, its output and its exit codes.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(unix)]
+
+mod comparison;
+mod echo;
+mod failures;
+mod output;
+mod rooms;
+mod scenarios;
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, sleep_until, timeout};
+use wireloom::{CloseCode, Request, Response, Server, WebSocket};
+
+const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
+
+/// Longer than any of this takes.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What the server does with an open WebSocket.
+#[derive(Clone, Copy)]
+enum Fault {
+    None,
+    /// Each answer comes this much later.
+    Delay(Duration),
+    /// The tenth message of each ten is not answered.
+    DropTenth,
+    /// The last byte of each tenth answer is changed.
+    ChangeTenth,
+    /// Each tenth answer is sent twice.
+    RepeatTenth,
+    /// A second after the first message, nothing is answered for a second.
+    Pause,
+    /// Closed after ten answers.
+    Close,
+    /// Nothing is answered.
+    Mute,
+    /// The handshake takes this much longer.
+    SlowHandshake(Duration),
+}
+
+async fn serve(fault: Fault, mut socket: WebSocket) -> Result<(), wireloom::Error> {
+    let mut paused_until = None;
+    let mut number = 0;
+    while let Some(message) = socket.recv_owned().await? {
+        number += 1;
+        let is_tenth = number % 10 == 0;
+        match fault {
+            Fault::Delay(delay) => sleep(delay).await,
+            Fault::DropTenth if is_tenth => continue,
+            Fault::ChangeTenth if is_tenth => {
+                let mut bytes = message.as_bytes().to_vec();
+                *bytes.last_mut().unwrap() ^= 1;
+                socket.send(std::str::from_utf8(&bytes).unwrap()).await?;
+                continue;
+            }
+            Fault::RepeatTenth if is_tenth => socket.send(&message).await?,
+            Fault::Mute => continue,
+            Fault::Pause => {
+                let pause = *paused_until.get_or_insert(Instant::now() + Duration::from_secs(1));
+                if Instant::now() > pause {
+                    sleep_until((pause + Duration::from_secs(1)).into()).await;
+                }
+            }
+            Fault::Close if number > 10 => return socket.close(CloseCode::TRY_AGAIN_LATER, "enough").await,
+            _ => {}
+        }
+        socket.send(&message).await?;
+    }
+    Ok(())
+}
+
+/// The URL of a server with this fault.
+async fn start(fault: Fault) -> String {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", server.local_addr().unwrap());
+    let handle = move |request: Request| async move {
+        if let Fault::SlowHandshake(delay) = fault {
+            sleep(delay).await;
+        }
+        if request.path() == "/none" {
+            return Response::not_found();
+        }
+        match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(move |socket| async move {
+                let _ = serve(fault, socket).await;
+            }),
+            Err(refusal) => refusal,
+        }
+    };
+    tokio::spawn(async move { server.serve(handle).await });
+    url
+}
+
+/// Exit code, output, errors.
+async fn run(args: &[&str]) -> (i32, String, String) {
+    let output =
+        Command::new(WIRELOOM).arg("load").args(args).stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = timeout(DEADLINE, output).await.expect("it ends").unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
+}
+
+const SCHEMA: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/guides/load.schema.json"));
+
+fn validator() -> jsonschema::Validator {
+    jsonschema::validator_for(&serde_json::from_str(SCHEMA).unwrap()).unwrap()
+}
+
+/// Exit code and the JSON, which follows its schema.
+async fn measure(url: &str, args: &[&str]) -> (i32, Value) {
+    let (code, out, errors) = run(&[&[url, "--json", "--quiet"], args].concat()).await;
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{errors}"));
+    if let Err(error) = validator().validate(&report) {
+        panic!("{error} at {}: {report}", error.instance_path());
+    }
+    (code, report)
+}
+
+/// `wireloom serve`, killed at the end of the test.
+struct Serve {
+    _child: Child,
+    /// Such as `127.0.0.1:8080`.
+    address: String,
+}
+
+impl Serve {
+    async fn start() -> Self {
+        let mut child = Command::new(WIRELOOM)
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        let address = line.split_once("://").unwrap().1.trim_end_matches('/').to_owned();
+        Self { _child: child, address }
+    }
+
+    fn url(&self, scheme: &str, path: &str) -> String {
+        format!("{scheme}://{}{path}", self.address)
+    }
+}

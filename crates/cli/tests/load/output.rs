@@ -1,0 +1,161 @@
+//! Expectations, tables, JSON and pages.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::{Fault, measure, run, start};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn expectations_set_the_exit_code() {
+    let url = start(Fault::Delay(Duration::from_millis(20))).await;
+    let count = ["--count", "50", "--connections", "5"];
+    for (expectation, code) in
+        [("p50>=20ms", 0), ("p50<20ms", 4), ("rate<1k", 0), ("rate>1k", 4), ("errors<=0", 0)]
+    {
+        let (found, report) = measure(&url, &[&count[..], &["--expect", expectation]].concat()).await;
+        assert_eq!(found, code, "{expectation} {report}");
+        assert_eq!(report["expected"][0]["met"], code == 0, "{report}");
+    }
+    let (code, _) = measure(
+        &start(Fault::DropTenth).await,
+        &[
+            "--count",
+            "100",
+            "--pipeline",
+            "2",
+            "--connections",
+            "1",
+            "--timeout",
+            "1",
+            "--expect",
+            "errors<=10",
+        ],
+    )
+    .await;
+    assert_eq!(code, 0);
+    let (code, _, errors) = run(&[&url, "--expect", "p99=5ms"]).await;
+    assert_eq!(code, 2, "{errors}");
+}
+
+/// Every result of a test is checked against the schema; here are those with parts that others do not have.
+#[tokio::test(flavor = "multi_thread")]
+async fn results_follow_the_schema() {
+    let url = start(Fault::None).await;
+    for args in [
+        &["--duration", "1100ms", "--rate", "100", "--expect", "p50<1s", "--expect", "p99.9999>0ms"][..],
+        &["--stage", "1100ms@100", "--size", "1..2K"],
+        &["--count", "9", "--size", "10:1,20:2", "--binary", "--compress"],
+        &["--duration", "900ms", "--against", &url, "--rounds", "6"],
+    ] {
+        let (code, report) = measure(&url, args).await;
+        assert_eq!(code, 0, "{report}");
+    }
+    // It does not allow everything.
+    let validator = crate::validator();
+    let (_, mut report) = measure(&url, &["--count", "9"]).await;
+    assert!(validator.is_valid(&report));
+    report["errors"]["lost"] = (-1).into();
+    assert!(!validator.is_valid(&report));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guide_documents_each_field_of_the_json() {
+    let schema: Value = serde_json::from_str(crate::SCHEMA).unwrap();
+    let mut names = BTreeSet::new();
+    collect(&schema, &schema["$defs"]["report"], "", &mut names);
+    // Connections that are opened have no curve.
+    names.remove("connect.curve");
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/guides/load.md"))
+        .unwrap();
+    let (_, table) = page.split_once("## JSON").unwrap();
+    let documented: BTreeSet<String> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    assert_eq!(names, documented);
+}
+
+/// The paths of all fields, such as `series[].p50`.
+fn collect(schema: &Value, value: &Value, path: &str, names: &mut BTreeSet<String>) {
+    let value = match value["$ref"].as_str().or(value["oneOf"][1]["$ref"].as_str()) {
+        // It contains itself.
+        Some("#/$defs/report") => {
+            names.insert(path.to_owned());
+            return;
+        }
+        Some(name) => schema.pointer(name.trim_start_matches('#')).unwrap(),
+        None => value,
+    };
+    if let Some(fields) = value["properties"].as_object() {
+        if value["patternProperties"].is_object() {
+            names.insert(format!("{path}.p50"));
+        }
+        for (name, value) in fields {
+            let dot = if path.is_empty() { "" } else { "." };
+            collect(schema, value, &format!("{path}{dot}{name}"), names);
+        }
+    } else if value["items"]["type"] == "object" || value["items"]["$ref"] == "#/$defs/second" {
+        collect(schema, &value["items"], &format!("{path}[]"), names);
+    } else {
+        names.insert(path.to_owned());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_a_page_and_prometheus_text() {
+    let url = start(Fault::DropTenth).await;
+    let page = std::env::temp_dir().join(format!("wireloom-report-{}.html", std::process::id()));
+    let args =
+        [&url, "--duration", "2", "--rate", "100", "--timeout", "500ms", "--html", page.to_str().unwrap()];
+    let (code, out, errors) = run(&[&args[..], &["--prometheus", "-"]].concat()).await;
+    assert_eq!(code, 5, "{errors}");
+    let metric = |name: &str| -> f64 {
+        let line = out.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {out}"));
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    };
+    let labels = format!("target=\"{url}\",scenario=\"echo\"");
+    assert_eq!(metric(&format!("wireloom_load_sent{{{labels}}}")), 200.0);
+    assert_eq!(metric(&format!("wireloom_load_errors{{{labels},kind=\"lost\"}}")), 20.0);
+    assert!(metric(&format!("wireloom_load_latency_seconds{{{labels},quantile=\"0.999\"}}")) > 0.0);
+    let html = std::fs::read_to_string(&page).unwrap();
+    std::fs::remove_file(&page).unwrap();
+    for part in [
+        "<!DOCTYPE html>",
+        "Latency by percentile",
+        "Messages per second",
+        "Latency over time",
+        "Connections",
+        "Errors per second",
+        "20 lost",
+    ] {
+        assert!(html.contains(part), "{part}");
+    }
+    assert_eq!(html.matches("role=\"img\"").count(), 10);
+    // Nothing is loaded and nothing runs.
+    assert!(
+        !html.contains("<script")
+            && !html.contains("href=")
+            && !html.contains("src=")
+            && !html.contains("url(")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prints_a_line_per_second_and_a_table() {
+    let url = start(Fault::None).await;
+    let (code, out, errors) =
+        run(&[&url, "--duration", "2300ms", "--warmup", "300ms", "--connections", "2"]).await;
+    assert_eq!(code, 0, "{errors}");
+    let lines: Vec<&str> = errors.lines().collect();
+    assert_eq!(lines.len(), 2, "{errors}");
+    assert!(
+        lines.iter().all(|line| line.contains("/s  p50 ") && line.ends_with("0 errors, 2 connections")),
+        "{errors}"
+    );
+    for row in ["target ", "rate ", "p50 ", "p99.9 ", "max ", "errors       0\n"] {
+        assert!(out.contains(row), "{row}: {out}");
+    }
+}

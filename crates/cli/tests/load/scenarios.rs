@@ -1,0 +1,200 @@
+//! What the connections do besides echoes of one length.
+
+use std::time::Duration;
+
+use crate::{Fault, Serve, measure, run, start};
+
+fn file(name: &str, content: &str) -> String {
+    let path = std::env::temp_dir().join(format!("wireloom-load-{}-{name}", std::process::id()));
+    std::fs::write(&path, content).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sinks_confirm_what_has_arrived() {
+    let serve = Serve::start().await;
+    let url = serve.url("ws", "/sink");
+    for more in [
+        &["--count", "5000"][..],
+        &["--count", "500", "--size", "100K"],
+        &["--count", "500", "--rate", "2k"],
+        &["--count", "5000", "--http2"],
+    ] {
+        let (code, report) =
+            measure(&url, &[&["--scenario", "sink", "--connections", "3"], more].concat()).await;
+        let count: u64 = more[1].parse().unwrap();
+        assert_eq!(code, 0, "{report}");
+        assert_eq!(
+            (&report["sent"], &report["answered"]),
+            (&count.into(), &count.into()),
+            "{more:?} {report}"
+        );
+        assert_eq!(report["sent_bytes"], report["answered_bytes"], "{report}");
+        assert!(report["latency"]["samples"].as_u64().unwrap() >= 3, "{report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sources_are_counted() {
+    let serve = Serve::start().await;
+    // Each connection is sent 1,000 messages and a normal Close.
+    let url = serve.url("ws", "/source?size=100&count=1000");
+    let (code, report) = measure(&url, &["--scenario", "source", "--connections", "3"]).await;
+    assert_eq!(code, 0, "{report}");
+    assert_eq!((&report["answered"], &report["answered_bytes"]), (&3000.into(), &300_000.into()), "{report}");
+    assert_eq!(report["latency"]["samples"], 0);
+    let (code, report) =
+        measure(&serve.url("ws", "/source?size=100"), &["--scenario", "source", "--count", "2000"]).await;
+    assert_eq!((code, &report["answered"]), (0, &2000.into()), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_readers_read_slowly() {
+    let serve = Serve::start().await;
+    let url = serve.url("ws", "/source?size=100");
+    let (code, report) =
+        measure(&url, &["--scenario", "slow", "--rate", "100", "--duration", "2", "--connections", "4"])
+            .await;
+    assert_eq!(code, 0, "{report}");
+    let answered = report["answered"].as_u64().unwrap();
+    assert!((150..=200).contains(&answered), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn churn_measures_the_time_to_open() {
+    let url = start(Fault::SlowHandshake(Duration::from_millis(30))).await;
+    for more in [&[][..], &["--rate", "200"]] {
+        let args = ["--scenario", "churn", "--connections", "10", "--count", "60"];
+        let (code, report) = measure(&url, &[&args[..], more].concat()).await;
+        assert_eq!(code, 0, "{report}");
+        assert_eq!((&report["sent"], &report["answered"]), (&60.into(), &60.into()), "{report}");
+        assert!(report["latency"]["p50"].as_f64().unwrap() >= 0.03, "{report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_are_checked_at_the_end() {
+    let url = start(Fault::Mute).await;
+    let (code, report) = measure(
+        &url,
+        &["--scenario", "idle", "--connections", "50", "--duration", "500ms", "--timeout", "2"],
+    )
+    .await;
+    assert_eq!(code, 0, "{report}");
+    assert_eq!((&report["answered"], &report["latency"]["samples"]), (&50.into(), &50.into()), "{report}");
+    assert_eq!(report["series"], serde_json::json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_checked() {
+    let serve = Serve::start().await;
+    let echo = serve.url("http", "/echo");
+    for more in [
+        &["--size", "1..100K", "--check", "--pipeline", "8"][..],
+        &["--size", "1K", "--check", "--rate", "1k"],
+        &["--size", "1K", "--binary", "--check", "--method", "PUT"],
+    ] {
+        let (code, report) =
+            measure(&echo, &[&["--count", "300", "--connections", "3"], more].concat()).await;
+        assert_eq!(code, 0, "{report}");
+        assert_eq!((&report["sent"], &report["answered"]), (&300.into(), &300.into()), "{more:?} {report}");
+        assert_eq!(report["sent_bytes"], report["answered_bytes"], "{report}");
+    }
+    let (code, report) = measure(&serve.url("http", "/healthz"), &["--count", "100"]).await;
+    assert_eq!((code, &report["answered"]), (0, &100.into()), "{report}");
+    // A sink answers with the length.
+    let (code, report) =
+        measure(&serve.url("http", "/sink"), &["--count", "20", "--size", "9", "--check"]).await;
+    assert_eq!((code, &report["errors"]["wrong"]), (5, &20.into()), "{report}");
+    let (code, report) = measure(&serve.url("http", "/none"), &["--count", "20"]).await;
+    assert_eq!((code, &report["errors"]["first"]), (5, &"the server answered 404".into()), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_come_from_a_file() {
+    let messages = file("messages", "one\ntwo\r\n\nthree \u{20ac}\n");
+    let (code, report) =
+        measure(&start(Fault::None).await, &["--messages", &messages, "--count", "30", "--pipeline", "3"])
+            .await;
+    assert_eq!(code, 0, "{report}");
+    assert_eq!((&report["answered"], &report["sent_bytes"]), (&30.into(), &150.into()), "{report}");
+    for (fault, kind) in [(Fault::ChangeTenth, "wrong"), (Fault::RepeatTenth, "unexpected")] {
+        let args = ["--messages", &messages, "--count", "30", "--connections", "1", "--binary"];
+        let (code, report) = measure(&start(fault).await, &args[..if kind == "wrong" { 6 } else { 7 }]).await;
+        assert_eq!((code, &report["errors"]["total"]), (5, &3.into()), "{report}");
+        assert_eq!(report["errors"][kind], 3, "{report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_send_expect_and_wait() {
+    let url = start(Fault::None).await;
+    let right = file(
+        "right",
+        "# a greeting\nsend hello {connection} {round}\nexpect hello {connection} {round}\nwait 10ms\nsend-binary 00ff\nexpect-any\n",
+    );
+    let (code, report) = measure(&url, &["--script", &right, "--count", "20", "--connections", "4"]).await;
+    assert_eq!(code, 0, "{report}");
+    assert_eq!((&report["sent"], &report["answered"]), (&40.into(), &40.into()), "{report}");
+    let wrong = file("wrong", "send a\nexpect b\nsend c\nexpect-prefix c\n");
+    let (code, report) = measure(&url, &["--script", &wrong, "--count", "3", "--connections", "1"]).await;
+    assert_eq!(
+        (code, &report["errors"]["wrong"], &report["answered"]),
+        (5, &3.into(), &3.into()),
+        "{report}"
+    );
+    let never = file("never", "expect-any\n");
+    let (code, report) = measure(&url, &["--script", &never, "--count", "1", "--timeout", "200ms"]).await;
+    assert_eq!((code, &report["errors"]["lost"]), (5, &1.into()), "{report}");
+    let (code, _, errors) = run(&[&url, "--script", &file("none", "sing\n")]).await;
+    assert!(code == 2 && errors.contains("line 1: \"sing\" is no step"), "{errors}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stages_have_their_rates() {
+    let url = start(Fault::None).await;
+    let (code, report) = measure(
+        &url,
+        &["--stage", "1s@100/s", "--stage", "1s@400", "--stage", "1s@50", "--connections", "7"],
+    )
+    .await;
+    assert_eq!(code, 0, "{report}");
+    assert_eq!((&report["sent"], &report["answered"]), (&550.into(), &550.into()), "{report}");
+    // The end of a second may be noticed late.
+    let sent: Vec<u64> =
+        report["series"].as_array().unwrap().iter().map(|second| second["sent"].as_u64().unwrap()).collect();
+    assert!(sent[1] > sent[0], "{sent:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_connection_has_its_token() {
+    use std::sync::{Arc, Mutex};
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", server.local_addr().unwrap());
+    let noted = seen.clone();
+    let handle = move |request: wireloom::Request| {
+        let header = request.header("authorization").unwrap_or_default();
+        let text = format!("{} {}", request.target(), String::from_utf8_lossy(header));
+        noted.lock().unwrap().push(text);
+        async move {
+            request.websocket().map(|upgrade| {
+                upgrade.on_open(async |mut socket| {
+                    while let Ok(Some(message)) = socket.recv_owned().await {
+                        let _ = socket.send(&message).await;
+                    }
+                })
+            })
+        }
+    };
+    tokio::spawn(async move { server.serve(handle).await });
+    let tokens = file("tokens", "a\nb\nc\n");
+    let count = ["--count", "9", "--connections", "3", "--tokens", &tokens];
+    let (code, report) = measure(&url, &count).await;
+    assert_eq!(code, 0, "{report}");
+    let (code, report) = measure(&format!("{url}?t={{token}}"), &count).await;
+    assert_eq!(code, 0, "{report}");
+    let mut seen = seen.lock().unwrap().clone();
+    seen.sort();
+    assert_eq!(seen, ["/ Bearer a", "/ Bearer b", "/ Bearer c", "/?t=a ", "/?t=b ", "/?t=c "]);
+}
