@@ -10,7 +10,9 @@ class BenchTest < Wireloom::TestCase
     run = File.expand_path("../bench/run.rb", __dir__)
     out, err, status = Open3.capture3(RbConfig.ruby, "-w", run, "--smoke", "--markdown")
     assert status.success?, err
-    rows = out.lines.drop(2)
+    setting, table = out.lines.reject { |line| line.start_with?("missing: ") }.partition { |line| line.start_with?("- ") }
+    assert(setting.any? { |line| line.start_with?("- Machine: ") }, out)
+    rows = table.drop_while { |line| line == "\n" }.drop(2)
     assert_operator rows.size, :>=, 20
     rows.each { |row| assert_match(/\A\| \S+: .* \| [\d.]+ .* \|\n\z/, row) }
   end
