@@ -148,6 +148,21 @@ fn reads_pcapng_with_its_secrets() {
 }
 
 #[test]
+fn gives_the_messages_of_clients_for_replay() {
+    let messages = |name: &str| wireloom_inspect::replay::messages(File::open(path(name)).unwrap()).unwrap();
+    let plain = messages("plain.pcap");
+    let texts: Vec<&str> = plain.iter().map(|message| std::str::from_utf8(&message.data).unwrap()).collect();
+    assert_eq!(texts, ["hello", "wörld"]);
+    assert!(plain[0].offset.is_zero() && !plain[1].offset.is_zero());
+    assert!(plain.iter().all(|message| message.text && message.connection == 1));
+    assert_eq!(messages("http2.pcap").len(), 1);
+    assert_eq!(messages("deflate.pcap").len(), 2);
+    // Of ten connections, those whose messages break no rule: the fragmented one.
+    let lawful = messages("violations.pcap");
+    assert!(lawful.iter().any(|message| message.data == b"one two three"), "{lawful:?}");
+}
+
+#[test]
 fn names_the_rule_that_is_broken() {
     let rules: Vec<String> = entries("violations.pcap")
         .iter()

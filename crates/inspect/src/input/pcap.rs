@@ -1,11 +1,11 @@
 //! pcap and pcapng: the blocks are pcap-parser's. Times, links and secrets of interfaces are kept here.
 
-use std::io::Read;
+use std::io::BufRead;
 use std::time::Duration;
 
 use pcap_parser::pcapng::SecretsType;
-use pcap_parser::traits::PcapNGPacketBlock as _;
-use pcap_parser::{Block, PcapBlockOwned, PcapError, PcapHeader, create_reader};
+use pcap_parser::traits::{PcapNGPacketBlock as _, PcapReaderIterator};
+use pcap_parser::{Block, LegacyPcapReader, PcapBlockOwned, PcapError, PcapHeader, PcapNGReader};
 
 use super::{ReadError, Sink, flush};
 use crate::inspector::Inspector;
@@ -36,11 +36,18 @@ impl Interface {
 }
 
 pub(super) fn read(
-    input: &mut (impl Read + Send),
+    input: &mut impl BufRead,
     inspector: &mut Inspector,
     sink: &mut Sink<'_>,
 ) -> Result<(), ReadError> {
-    let mut reader = match create_reader(CAPACITY, input) {
+    let is_pcapng = input.fill_buf()?.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]);
+    // Not `create_reader`: it reads twice before it returns, and waits for the second packet of a live capture.
+    let created: Result<Box<dyn PcapReaderIterator + '_>, _> = if is_pcapng {
+        PcapNGReader::new(CAPACITY, input).map(|reader| Box::new(reader) as _)
+    } else {
+        LegacyPcapReader::new(CAPACITY, input).map(|reader| Box::new(reader) as _)
+    };
+    let mut reader = match created {
         Ok(reader) => reader,
         Err(PcapError::Eof) => return Ok(()),
         Err(PcapError::Incomplete(_)) => return Err(ReadError::Truncated { offset: 0 }),
@@ -131,11 +138,7 @@ pub(super) fn read(
 }
 
 /// Makes room for a block that is larger than the buffer.
-fn grow(
-    reader: &mut dyn pcap_parser::traits::PcapReaderIterator,
-    capacity: &mut usize,
-    offset: u64,
-) -> Result<(), ReadError> {
+fn grow(reader: &mut dyn PcapReaderIterator, capacity: &mut usize, offset: u64) -> Result<(), ReadError> {
     *capacity *= 2;
     if *capacity > BLOCK_LEN_MAX || !reader.grow(*capacity) {
         let reason = format!("a block is longer than {BLOCK_LEN_MAX} bytes");
