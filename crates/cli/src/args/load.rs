@@ -74,7 +74,7 @@ pub(crate) struct Load {
     /// ws:// or wss://; http:// or https:// for requests over HTTP/2
     #[arg(value_name = "URL")]
     pub(crate) url: String,
-    /// What the connections do; see below
+    /// The task of the connections; see below
     #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true, conflicts_with = "script")]
     scenario: Option<Scenario>,
     /// Run the steps in this file; see below
@@ -112,7 +112,7 @@ pub(crate) struct Load {
     pub(crate) tls: Tls,
 }
 
-/// What the connections do.
+/// The task of the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scenario {
     Echo,

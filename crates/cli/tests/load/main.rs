@@ -24,7 +24,7 @@ const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 /// Longer than any of this takes.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What the server does with an open WebSocket.
+/// The fault of the server.
 #[derive(Clone, Copy)]
 enum Fault {
     None,

@@ -8,7 +8,7 @@ use wireloom::{Request, Server, WebSocket};
 
 use crate::{Serve, measure};
 
-/// What happens to each tenth message on its way to a subscriber.
+/// The fault that hits each tenth message on its way to a subscriber.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,

@@ -1,4 +1,4 @@
-//! What the connections do besides echoes of one length.
+//! Scenarios other than an echo of one length.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What `--expect` compares.
+/// A figure that `--expect` compares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Metric {
     /// A percentile of the latency, from 0 to 100.

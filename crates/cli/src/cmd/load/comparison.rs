@@ -10,7 +10,7 @@ use crate::args::ROUNDS_MIN;
 /// Seconds without which two runs are not compared.
 const SECONDS_MIN: usize = 8;
 
-/// What is compared, measured several times.
+/// Values to compare, each measured several times.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Samples {
     /// Answers per second; empty in an open loop, which fixes it.

@@ -92,7 +92,7 @@ struct Paced {
     /// A connection has ended when its `Notify` is gone.
     connections: Vec<Weak<Notify>>,
     due: BinaryHeap<Reverse<(Instant, usize)>>,
-    /// When the clock was told to tick.
+    /// When the clock ticks next.
     next_tick: Option<Instant>,
     /// The end of the pause after the last tick.
     earliest: Option<Instant>,

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 /// The longest latency that is kept, in nanoseconds: an hour.
 const LATENCY_MAX: u64 = 3_600_000_000_000;
 
-/// What has happened so far.
+/// Messages and errors so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) sent: u64,

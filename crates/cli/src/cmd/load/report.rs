@@ -25,7 +25,7 @@ const SEND_DELAY_MAX: u64 = 1_000_000;
 /// Connections from which on their memory is reported: with fewer, buffers that all share are most of it.
 const MEMORY_CONNECTIONS_MIN: usize = 1000;
 
-/// What was measured.
+/// The result of a run.
 pub(super) struct Report {
     pub(super) url: String,
     pub(super) config: Value,

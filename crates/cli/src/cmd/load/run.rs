@@ -58,7 +58,7 @@ impl Plan {
     }
 }
 
-/// What the connections do, the same in each run.
+/// The task of the connections, the same in each run.
 pub(super) struct Work {
     pub(super) scenario: Scenario,
     /// Of rooms; otherwise all connections send.
@@ -106,7 +106,7 @@ impl Work {
     }
 }
 
-/// What the connections of a run share.
+/// State shared by the connections of a run.
 pub(super) struct Run {
     pub(super) plan: Plan,
     pub(super) work: Arc<Work>,
@@ -334,7 +334,7 @@ async fn open_later(connection: Connection) {
     }
 }
 
-/// What [`watch_run`] has seen.
+/// The result of [`watch_run`].
 struct Watched {
     is_interrupted: bool,
     /// Memory of this process, in bytes.

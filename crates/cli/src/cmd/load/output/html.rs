@@ -46,7 +46,7 @@ pub(in crate::cmd::load) fn page(report: &Report) -> Result<String, String> {
     Ok(out)
 }
 
-/// What was done, in one sentence.
+/// The run in one sentence.
 fn summary(report: &Report) -> String {
     let config = &report.config;
     let manner = match (config["rate"].as_f64(), config["pipeline"].as_u64()) {

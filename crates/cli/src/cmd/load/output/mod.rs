@@ -1,4 +1,4 @@
-//! What a report is written as.
+//! The formats of a report.
 
 pub(super) mod html;
 pub(super) mod json;

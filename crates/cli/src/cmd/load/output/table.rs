@@ -93,7 +93,7 @@ pub(super) fn compared(comparison: &Comparison) -> Vec<String> {
     lines
 }
 
-/// What the messages that came back are called.
+/// The name of the messages that came back.
 fn answered(scenario: Scenario) -> &'static str {
     match scenario {
         Scenario::Source | Scenario::Slow | Scenario::Rooms => "received",

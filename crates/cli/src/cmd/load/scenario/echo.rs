@@ -95,7 +95,7 @@ impl Echo {
         for _ in 0..BATCH {
             match pin!(receiver.recv()).poll(cx) {
                 Poll::Ready(Ok(Some(answer))) => {
-                    // What one read has brought arrived at once.
+                    // All messages of one read arrived at once.
                     let (payloads, recorder, now) =
                         locked.get_or_insert_with(|| (run.work.payloads(), run.recorder(), Instant::now()));
                     self.handle(payloads, recorder, *now, &answer);

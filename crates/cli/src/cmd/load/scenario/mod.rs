@@ -1,4 +1,4 @@
-//! What one connection of a run does. Each scenario is a module; they share how messages are paced and how a connection ends.
+//! One connection of a run. Each scenario is a module; pacing and the end of a connection are common to all.
 
 mod churn;
 mod echo;
@@ -27,7 +27,7 @@ use crate::args::Scenario;
 /// How long closing may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a connection has open.
+/// The transport of a connection.
 pub(super) enum Link {
     WebSocket(WebSocket),
     Http2(Http2),

@@ -28,7 +28,7 @@ const MISSING_MAX: usize = 10_000;
 /// How often a subscriber looks whether it has received everything.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What publishers have sent.
+/// The messages that publishers have sent.
 pub(in crate::cmd::load) struct Room {
     published: Vec<AtomicU64>,
     publishing: AtomicUsize,
