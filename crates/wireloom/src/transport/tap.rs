@@ -37,7 +37,6 @@ pub struct Tap(Arc<Inner>);
 struct Inner {
     /// Connections so far.
     connections: AtomicU64,
-    #[expect(clippy::type_complexity, reason = "it is written once")]
     observe: Box<dyn Fn(u64, TapEvent<'_>) + Send + Sync>,
 }
 
