@@ -2,12 +2,9 @@
 
 use crate::entry::{Context, Direction, Payload, Protocol};
 use crate::http1::{Http1, Next, Switch};
-use crate::http2::Http2;
+use crate::http2::{Http2, PREFACE};
 use crate::limits::Content;
 use crate::websocket::{Frames, text_or_binary};
-
-/// The preface of a client of HTTP/2 (RFC 9113 §3.4).
-pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The protocol to take the first bytes for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,13 @@
 //! The two encodings of the client protocol. JSON: one value a line. Protobuf: each message behind its length as a varint.
 
+use std::fmt;
+use std::marker::PhantomData;
+
 use bytes::Bytes;
 use prost::Message as _;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::messages::{Command, Reply};
 
@@ -84,6 +90,29 @@ pub fn encode_reply(encoding: Encoding, reply: &Reply) -> Vec<u8> {
     }
 }
 
+/// An object or null. What serde derives for a struct would also take an array of its fields.
+pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    struct Object<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+            to.write_str("an object or null")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(fields)).map(Some)
+        }
+    }
+
+    from.deserialize_any(Object(PhantomData))
+}
+
 /// Payloads are bytes in Protobuf and any JSON value in JSON. Bytes that are not JSON, which only a Protobuf client can publish,
 /// are a string in base64 for JSON clients.
 pub(super) mod raw {
@@ -133,7 +162,16 @@ mod tests {
 
     #[test]
     fn refuses_malformed_batches() {
-        for bad in [&b"{"[..], b"[]", b"{}[]", b"{\"id\":-1}", b"{\"id\":\"x\"}", b"\xff", b"{\"id\":1}x"] {
+        for bad in [
+            &b"{"[..],
+            b"[]",
+            b"{}[]",
+            b"{\"id\":-1}",
+            b"{\"id\":\"x\"}",
+            b"\xff",
+            b"{\"id\":1}x",
+            b"{\"connect\":[]}",
+        ] {
             assert_eq!(decode_commands(Encoding::Json, bad), Err(DecodeError), "{}", bad.escape_ascii());
         }
         for bad in [&[1][..], &[0x80], &[2, 8, 0x80], &[3, 0x22, 9, 0]] {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::codec::raw;
+use super::codec::{object, raw};
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
@@ -40,51 +40,51 @@ pub struct Command {
     pub id: u32,
     /// The first command of every connection.
     #[prost(message, optional, tag = "4")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub connect: Option<ConnectRequest>,
     /// Subscribes to a channel.
     #[prost(message, optional, tag = "5")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub subscribe: Option<SubscribeRequest>,
     /// Ends a subscription.
     #[prost(message, optional, tag = "6")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub unsubscribe: Option<UnsubscribeRequest>,
     /// Publishes into a channel.
     #[prost(message, optional, tag = "7")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub publish: Option<PublishRequest>,
     /// Lists the clients of a channel.
     #[prost(message, optional, tag = "8")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub presence: Option<PresenceRequest>,
     /// Counts the clients of a channel.
     #[prost(message, optional, tag = "9")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub presence_stats: Option<PresenceStatsRequest>,
     /// Reads the history of a channel.
     #[prost(message, optional, tag = "10")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub history: Option<HistoryRequest>,
     /// Asks for a reply.
     #[prost(message, optional, tag = "11")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub ping: Option<PingRequest>,
     /// A message without a reply.
     #[prost(message, optional, tag = "12")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub send: Option<SendRequest>,
     /// Calls a method of the application.
     #[prost(message, optional, tag = "13")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub rpc: Option<RpcRequest>,
     /// Renews the token of the connection.
     #[prost(message, optional, tag = "14")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub refresh: Option<RefreshRequest>,
     /// Renews the token of a subscription.
     #[prost(message, optional, tag = "15")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
     pub sub_refresh: Option<SubRefreshRequest>,
 }
 

@@ -15,9 +15,11 @@ use wireloom_http2::hpack::{Decoder, TABLE_SIZE_DEFAULT};
 
 use crate::entry::{Context, Direction, Entry, Payload, Protocol};
 use crate::limits::{FIELD_BLOCK_LEN_MAX, HPACK_TABLE_MAX, HTTP2_FRAME_LEN_MAX};
-use crate::session::PREFACE;
 use crate::websocket::text_or_binary;
 use streams::Streams;
+
+/// The preface of a client of HTTP/2 (RFC 9113 §3.4).
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// SETTINGS that a direction has sent and the other has not acknowledged.
 const SETTINGS_MAX: usize = 64;

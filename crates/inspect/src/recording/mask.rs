@@ -3,7 +3,8 @@
 use super::mask_http2::MaskHttp2;
 use crate::entry::Direction;
 use crate::http1::MaskHttp1;
-use crate::session::{PREFACE, looks_like_request};
+use crate::http2::PREFACE;
+use crate::session::looks_like_request;
 
 /// Both directions of a connection.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use wireloom_http2::frame::{BlockWriter, Flags, Frame, FrameHeader, Kind, Stream
 use wireloom_http2::hpack::{Decoder, Encoder, TABLE_SIZE_DEFAULT};
 
 use crate::entry::Direction;
+use crate::http2::PREFACE;
 use crate::limits::{FIELD_BLOCK_LEN_MAX, HPACK_TABLE_MAX};
 use crate::secret::mask_field;
-use crate::session::PREFACE;
 
 /// Both directions of a connection.
 #[derive(Debug, Default)]
