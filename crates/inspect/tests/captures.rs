@@ -1,5 +1,7 @@
 //! Captures made on loopback, decoded. `captures/make.sh` says how they were made.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! TLS decrypted with logged secrets: every cipher suite that rustls has, in memory.
 
+#![allow(clippy::unwrap_used)]
+
 use std::io::{Read as _, Write as _};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -97,12 +99,12 @@ impl Pair {
         let _ = self.client.reader().read(&mut plain);
     }
 
-    fn to_server(&mut self, bytes: &[u8]) {
+    fn send_to_server(&mut self, bytes: &[u8]) {
         self.client.writer().write_all(bytes).unwrap();
         self.carry();
     }
 
-    fn to_client(&mut self, bytes: &[u8]) {
+    fn send_to_client(&mut self, bytes: &[u8]) {
         self.server.writer().write_all(bytes).unwrap();
         self.carry();
     }
@@ -150,9 +152,9 @@ fn every_cipher_suite_is_decrypted() {
         tested += 1;
         let mut pair = Pair::new(suite);
         pair.carry();
-        pair.to_server(REQUEST);
-        pair.to_client(RESPONSE);
-        pair.to_client(b"\x81\x05first");
+        pair.send_to_server(REQUEST);
+        pair.send_to_client(RESPONSE);
+        pair.send_to_client(b"\x81\x05first");
         if matches!(suite, SupportedCipherSuite::Tls13(_)) {
             // RFC 8446 §4.6.3: keys change.
             pair.client.refresh_traffic_keys().unwrap();
@@ -160,8 +162,8 @@ fn every_cipher_suite_is_decrypted() {
             pair.server.refresh_traffic_keys().unwrap();
             pair.carry();
         }
-        pair.to_client(b"\x81\x06second");
-        pair.to_server(b"\x81\x85\0\0\0\0third");
+        pair.send_to_client(b"\x81\x06second");
+        pair.send_to_server(b"\x81\x85\0\0\0\0third");
         for cut in [1, 7, 4096] {
             let entries = pair.inspect(cut);
             assert_eq!(texts(&entries), ["first", "second", "third"], "{suite:?}, cut {cut}");
@@ -175,7 +177,7 @@ fn every_cipher_suite_is_decrypted() {
 fn records_without_secrets_are_counted() {
     let mut pair = Pair::new(ring::ALL_CIPHER_SUITES[0]);
     pair.carry();
-    pair.to_client(b"\x81\x05first");
+    pair.send_to_client(b"\x81\x05first");
     pair.log.0.lock().unwrap().clear();
     let entries = pair.inspect(4096);
     let encrypted: Vec<&str> = entries
@@ -192,12 +194,12 @@ fn records_without_secrets_are_counted() {
 fn decryption_continues_behind_missing_records() {
     let mut pair = Pair::new(ring::ALL_CIPHER_SUITES[0]);
     pair.carry();
-    pair.to_server(REQUEST);
-    pair.to_client(RESPONSE);
-    pair.to_client(b"\x81\x05first");
+    pair.send_to_server(REQUEST);
+    pair.send_to_client(RESPONSE);
+    pair.send_to_client(b"\x81\x05first");
     let lost = pair.wire.len();
-    pair.to_client(b"\x81\x04lost");
-    pair.to_client(b"\x81\x05third");
+    pair.send_to_client(b"\x81\x04lost");
+    pair.send_to_client(b"\x81\x05third");
     let (_, bytes) = pair.wire.remove(lost);
     let mut inspector = Inspector::new(Config::default());
     inspector.add_secrets(pair.log.0.lock().unwrap().as_bytes());
