@@ -39,6 +39,7 @@ class Room extends Store {
     this.name = name;
     this.log.clear();
     this.received = 0;
+    this.self = '';
     this.become({ kind: 'joining', note: 'Joining…' });
     const client = new Centrifuge(ENDPOINT, { minReconnectDelay: 500, maxReconnectDelay: 5000 });
     const subscription = client.newSubscription(`rooms:${name}`, { joinLeave: true, positioned: true, recoverable: true });
@@ -51,13 +52,14 @@ class Room extends Store {
     client.on('connecting', (context) => {
       if (this.state.kind === 'joined') {
         this.lostAt = this.received;
-        this.become({ kind: 'lost', note: `Connection lost (${context.reason}). Reconnecting…` });
-        client.disconnect();
-        void this.reconnect(client);
+        this.lose(client, context.reason);
       }
     });
     client.on('error', (context) => {
-      if (this.state.kind === 'joining') this.become({ kind: 'joining', note: `No connection to the hub: ${context.error.message}. Trying again…` });
+      if (this.state.kind !== 'joining') return;
+      // A server that is shutting down may still answer the probe and then refuse the connection.
+      if (this.self) this.lose(client, context.error.message);
+      else this.become({ kind: 'joining', note: `No connection to the hub: ${context.error.message}. Trying again…` });
     });
     client.on('disconnected', (context) => {
       if (this.client === client && !this.isAway) this.fail(`The hub ended the connection: ${context.reason} (${context.code})`);
@@ -97,6 +99,13 @@ class Room extends Store {
 
   private get isAway(): boolean {
     return this.state.kind === 'offline' || this.state.kind === 'lost';
+  }
+
+  /** Waits for the server without the SDK's own attempts, which the browser would report as errors. */
+  private lose(client: Centrifuge, reason: string): void {
+    this.become({ kind: 'lost', note: `Connection lost (${reason}). Reconnecting…` });
+    client.disconnect();
+    void this.reconnect(client);
   }
 
   private async reconnect(client: Centrifuge): Promise<void> {
