@@ -1,5 +1,5 @@
 //! Any bytes from a peer, into an end in either role, with and without compression, messages held or lent: whole and cut at
-//! random it hears the same, says the same and ends the same; what it says is lawful, and nothing follows its Close frame.
+//! random, it receives and sends the same and ends the same; what it sends is valid, and nothing follows its Close frame.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use std::time::Duration;
 use wireloom_testing::split::Split;
-use wireloom_testing::{End, Frame, Heard, Rng};
+use wireloom_testing::{End, Frame, Received, Rng};
 use wireloom_ws::{Config, Delivery, Role};
 
 #[derive(Arbitrary, Debug)]
@@ -34,38 +34,38 @@ fn end(input: &Input<'_>) -> End {
 fn check(input: &Input<'_>) {
     let mut rng = Rng::with_seed(input.seed);
     let (mut whole, mut cut) = (end(input), end(input));
-    let heard = whole.hear(input.bytes);
+    let received = whole.receive(input.bytes);
     let split = Split::draw(&mut rng);
-    assert_eq!(cut.hear_split(input.bytes, split, &mut rng), heard, "{split:?}");
+    assert_eq!(cut.receive_split(input.bytes, split, &mut rng), received, "{split:?}");
     assert_eq!(cut.connection.end(), whole.connection.end());
 
-    let failed = heard.iter().filter(|heard| matches!(heard, Heard::Failed(_))).count();
-    assert!(failed <= 1 && (failed == 0 || matches!(heard.last(), Some(Heard::Failed(_)))));
+    let failed = received.iter().filter(|received| matches!(received, Received::Failed(_))).count();
+    assert!(failed <= 1 && (failed == 0 || matches!(received.last(), Some(Received::Failed(_)))));
     let max = if input.small { 100 } else { 1 << 16 };
-    for heard in &heard {
-        match heard {
-            Heard::Text(text) => assert!(text.len() <= max),
-            Heard::Binary(data) => assert!(data.len() <= max),
-            Heard::Ping(payload) | Heard::Pong(payload, _) => assert!(payload.len() <= 125),
-            Heard::Close(..) | Heard::Failed(_) => {}
+    for received in &received {
+        match received {
+            Received::Text(text) => assert!(text.len() <= max),
+            Received::Binary(data) => assert!(data.len() <= max),
+            Received::Ping(payload) | Received::Pong(payload, _) => assert!(payload.len() <= 125),
+            Received::Close(..) | Received::Failed(_) => {}
         }
     }
 
-    let said = whole.say();
-    assert_eq!(said, cut.say());
-    let pings = heard.iter().filter(|heard| matches!(heard, Heard::Ping(_))).count();
-    assert!(said.len() <= pings + 1, "a pong a ping, then the close");
-    for (i, frame) in said.iter().enumerate() {
+    let sent = whole.sent_frames();
+    assert_eq!(sent, cut.sent_frames());
+    let pings = received.iter().filter(|received| matches!(received, Received::Ping(_))).count();
+    assert!(sent.len() <= pings + 1, "a pong a ping, then the close");
+    for (i, frame) in sent.iter().enumerate() {
         assert_eq!(frame.key().is_some(), input.client);
         assert!(frame.is_final() && frame.reserved() == 0 && frame.payload().len() <= 125);
         match frame.opcode() {
             Frame::PONG => {}
-            Frame::CLOSE => assert_eq!(i, said.len() - 1),
-            other => panic!("said {other:X} unasked"),
+            Frame::CLOSE => assert_eq!(i, sent.len() - 1),
+            other => panic!("sent {other:X} unasked"),
         }
     }
-    let over = heard.iter().any(|heard| matches!(heard, Heard::Failed(_) | Heard::Close(..)));
-    assert_eq!(over, said.last().is_some_and(|frame| frame.opcode() == Frame::CLOSE));
+    let over = received.iter().any(|received| matches!(received, Received::Failed(_) | Received::Close(..)));
+    assert_eq!(over, sent.last().is_some_and(|frame| frame.opcode() == Frame::CLOSE));
     assert_eq!(over, !whole.connection.is_open());
     assert_eq!(over, whole.connection.send_text("x").is_err());
 

@@ -16,7 +16,7 @@ use tungstenite::protocol::{Role as TheirRole, WebSocketConfig};
 use tungstenite::{Message, WebSocket};
 use wireloom_testing::frame::Length;
 use wireloom_testing::split::Split;
-use wireloom_testing::{End, Frame, Heard, Rng};
+use wireloom_testing::{End, Frame, Received, Rng};
 use wireloom_ws::{Config, Error, PeerMisbehaved, Role};
 
 #[derive(Arbitrary, Debug)]
@@ -102,30 +102,30 @@ impl Write for Wire<'_> {
 }
 
 /// What tungstenite hears, and whether it fails.
-fn theirs(client: bool, wire: Wire<'_>, max: usize) -> (Vec<Heard>, bool) {
+fn theirs(client: bool, wire: Wire<'_>, max: usize) -> (Vec<Received>, bool) {
     let role = if client { TheirRole::Client } else { TheirRole::Server };
     let config = WebSocketConfig::default().max_message_size(Some(max)).max_frame_size(Some(max));
     let mut socket = WebSocket::from_raw_socket(wire, role, Some(config));
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     loop {
         match socket.read() {
-            Ok(Message::Text(text)) => heard.push(Heard::text(text.as_str())),
-            Ok(Message::Binary(data)) => heard.push(Heard::binary(&data)),
-            Ok(Message::Ping(payload)) => heard.push(Heard::Ping(payload.to_vec())),
-            Ok(Message::Pong(payload)) => heard.push(Heard::Pong(payload.to_vec(), None)),
+            Ok(Message::Text(text)) => received.push(Received::text(text.as_str())),
+            Ok(Message::Binary(data)) => received.push(Received::binary(&data)),
+            Ok(Message::Ping(payload)) => received.push(Received::Ping(payload.to_vec())),
+            Ok(Message::Pong(payload)) => received.push(Received::Pong(payload.to_vec(), None)),
             Ok(Message::Close(close)) => {
                 let (code, reason) = match close {
                     Some(close) => (Some(u16::from(close.code)), close.reason.as_str().to_owned()),
                     None => (None, String::new()),
                 };
-                heard.push(Heard::Close(code, reason));
-                return (heard, false);
+                received.push(Received::Close(code, reason));
+                return (received, false);
             }
             Ok(Message::Frame(_)) => unreachable!("read() makes messages"),
             Err(tungstenite::Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                return (heard, false);
+                return (received, false);
             }
-            Err(_) => return (heard, true),
+            Err(_) => return (received, true),
         }
     }
 }
@@ -140,18 +140,18 @@ fuzz_target!(|input: Input<'_>| {
     config.limits.fragments_spare = u64::MAX;
     let mut end = End::with(if input.client { Role::Client } else { Role::Server }, config, None);
     let split = Split::draw(&mut rng);
-    let mut ours = end.hear_split(&bytes, split, &mut rng);
+    let mut ours = end.receive_split(&bytes, split, &mut rng);
 
     let split = Split::draw(&mut rng);
-    let (heard, failed) = theirs(input.client, Wire { bytes: &bytes, split, rng }, max);
+    let (received, failed) = theirs(input.client, Wire { bytes: &bytes, split, rng }, max);
     let error = match ours.last() {
-        Some(Heard::Failed(error)) => Some(*error),
+        Some(Received::Failed(error)) => Some(*error),
         _ => None,
     };
     match error {
         None => {
             assert!(!failed, "tungstenite refuses what Wireloom takes");
-            assert_eq!(ours, heard);
+            assert_eq!(ours, received);
         }
         Some(error) => {
             ours.pop();
@@ -164,9 +164,9 @@ fuzz_target!(|input: Input<'_>| {
                 )
             );
             if stricter {
-                assert!(heard.starts_with(&ours), "{error}");
+                assert!(received.starts_with(&ours), "{error}");
             } else {
-                assert_eq!(ours, heard, "{error}");
+                assert_eq!(ours, received, "{error}");
                 assert!(failed || !whole_frames(&bytes), "tungstenite takes: {error}");
             }
         }
