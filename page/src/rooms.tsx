@@ -111,7 +111,10 @@ class Room extends Store {
   private async reconnect(client: Centrifuge): Promise<void> {
     this.retry?.abort();
     this.retry = new AbortController();
-    if ((await untilReachable(this.retry.signal)) && this.client === client) this.goOnline();
+    const { signal } = this.retry;
+    // A server that is shutting down answers its open connections a little longer.
+    await new Promise((resolve) => setTimeout(resolve, 1000 + 1000 * Math.random()));
+    if ((await untilReachable(signal)) && this.client === client) this.goOnline();
   }
 
   private memberJoined(info: ClientInfo): void {
