@@ -8,6 +8,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+mod shell;
+
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 
 fn root() -> PathBuf {
@@ -29,12 +31,26 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
 
 struct Server(Child);
 
+impl Server {
+    /// Starts a server that prints its URL, and returns it with its address.
+    fn start(command: &mut Command) -> (Server, String) {
+        let mut server = Server(command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim_end().split_once("://").unwrap().1.trim_end_matches('/').to_owned();
+        (server, address)
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
+
+/// Pages whose `console` blocks show what their commands print.
+const WITH_OUTPUT: [&str; 3] = ["docs/src/start/command.md", "docs/src/guides/observability.md", "README.md"];
 
 /// A command of a `console` block, and the output that the page shows for it.
 fn commands(page: &str) -> Vec<(String, String)> {
@@ -54,15 +70,8 @@ fn commands(page: &str) -> Vec<(String, String)> {
 
 #[test]
 fn commands_print_what_the_book_says() {
-    let mut child =
-        Command::new(WIRELOOM).args(["serve", "--port", "0"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    out.read_line(&mut line).unwrap();
-    let _server = Server(child);
-    let address = line.trim_end().split_once("://").unwrap().1.trim_end_matches('/').to_owned();
-    let pages = ["docs/src/start/command.md", "docs/src/guides/observability.md", "README.md"];
-    let pages = pages.map(|page| commands(&fs::read_to_string(root().join(page)).unwrap()));
+    let (_server, address) = Server::start(Command::new(WIRELOOM).args(["serve", "--port", "0"]));
+    let pages = WITH_OUTPUT.map(|page| commands(&fs::read_to_string(root().join(page)).unwrap()));
     assert!(pages[0].len() > 5 && pages.iter().all(|page| !page.is_empty()), "{pages:?}");
     // The server runs already.
     let commands = pages.into_iter().flatten().filter(|(command, _)| !command.starts_with("wireloom serve"));
@@ -113,7 +122,7 @@ fn the_certificate_of_the_tls_guide_is_accepted() {
 fn every_error_text_exists() {
     let sources: String = files(&root().join("crates"), ".rs")
         .iter()
-        .filter(|path| !path.ends_with("tests/docs.rs"))
+        .filter(|path| !path.to_str().unwrap().contains("tests/docs/"))
         .map(|path| fs::read_to_string(path).unwrap())
         .collect();
     let page = fs::read_to_string(root().join("docs/src/troubleshooting.md")).unwrap();
