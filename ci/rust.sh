@@ -21,10 +21,11 @@ step_clippy() {
     done
 }
 
-# One set of flags, so that what other steps run is built once.
-test_workspace() { cargo test --locked "${workspace[@]}" --lib --bins --tests --examples "$@"; }
+# The flags of every build of the workspace: whatever steps share is built once. A single package would be built with fewer
+# features of its dependencies, and all of them once more.
+test_workspace() { cargo test --locked --workspace --lib --bins --tests --examples "$@"; }
 
-step_layers() { cargo test --locked -p wireloom-testing --test layers; }
+step_layers() { cargo test --locked --workspace --test layers; }
 
 step_unit() {
     test_workspace --no-fail-fast
@@ -34,18 +35,16 @@ step_unit() {
     return $rc
 }
 
-step_doc() { cargo test --locked "${workspace[@]}" --doc --no-fail-fast; }
+step_doc() { cargo test --locked --workspace --doc --no-fail-fast; }
 
-step_rustdoc() { RUSTDOCFLAGS="-D warnings" cargo doc --locked "${workspace[@]}" --no-deps; }
+step_rustdoc() { RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps; }
 
 # The HTTP/2 core has no features.
 step_nostd() { cargo test --locked -p wireloom-ws --no-default-features --lib --tests --no-fail-fast; }
 
+# Built with the workspace: tiny inputs need no optimization, and a profile of its own would build the dependencies once more.
 step_bench() {
-    [ -d bench ] || { skip "no bench/"; return; }
-    cargo test --locked --profile smoke -p wireloom-bench --no-fail-fast
-    local tests=$?
-    cargo run --locked --profile smoke -p wireloom-bench -- --smoke && return $tests
+    test_workspace --no-run && "$target/debug/wireloom-bench" --smoke
 }
 
 # fuzz_seconds is set by the option --fuzz-seconds.

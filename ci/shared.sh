@@ -4,8 +4,6 @@
 cores=(-p wireloom-ws -p wireloom-http2)
 libraries=("${cores[@]}" -p wireloom -p wireloom-hub -p wireloom-inspect)
 published=("${libraries[@]}" -p wireloom-cli)
-# The rivals of bench/ are built by its own step alone.
-workspace=(--workspace --exclude wireloom-bench)
 
 # The reason is a line of its own, whatever a killed program left unfinished.
 skip() { printf '\nskipped: %s\n' "$*"; return 77; }
