@@ -1,7 +1,7 @@
 //! The bounds on everything a peer can make this end hold or do once the handshake is over. The handshake's own bounds
 //! are [`crate::handshake`]'s.
 
-/// Limits of one open connection. Each field documents the reason for its default.
+/// Limits of one open connection. Each field documents the reason for its default. Fields may be added: use struct update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The longest payload that one frame may announce, in bytes. 64 MiB: as much as the longest message, so that a message
@@ -21,7 +21,7 @@ pub struct Limits {
     /// application's own messages fill this queue, never the peer's frames alone.
     pub queued_len_max: usize,
     /// Bytes waiting from which [`crate::Outbound::is_congested`] holds. 1 MiB: several times a socket's send
-    /// buffer, so that a sender who heeds it never runs dry.
+    /// buffer, so that a sender that pauses then still keeps the socket busy.
     pub queued_len_high: usize,
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use wireloom_testing::split::Split;
 use wireloom_testing::{Clock, Rng, rounds};
 use wireloom_ws::deflate::DeflateConfig;
-use wireloom_ws::handshake::client::{self, Verdict};
+use wireloom_ws::handshake::client::{self, Outcome};
 use wireloom_ws::handshake::error::{HandshakeError, LimitReached, Misuse, RequestError};
 use wireloom_ws::handshake::server::{self, ServerHandshake};
 use wireloom_ws::handshake::{
@@ -209,7 +209,7 @@ fn both_ends_agree_over_http2() {
             |(name, value): &(String, String)| (name.clone().into_bytes(), value.clone().into_bytes());
         let fields: Vec<(Vec<u8>, Vec<u8>)> = fields.iter().map(borrowed).collect();
         let request =
-            http2::judge_request(fields.iter().map(|(name, value)| (&name[..], &value[..]))).unwrap();
+            http2::check_request(fields.iter().map(|(name, value)| (&name[..], &value[..]))).unwrap();
         let chosen = request.subprotocols().next().map(String::from);
         let deflate = any_deflate(rng);
         let acceptance = Acceptance {
@@ -223,13 +223,13 @@ fn both_ends_agree_over_http2() {
         let answer = [(&b":status"[..], &b"200"[..])];
         let answer =
             answer.into_iter().chain(response.headers().map(|(name, value)| (name.as_bytes(), value)));
-        let Ok(Verdict::Accepted(negotiated)) = http2::judge_response(&options, answer) else { panic!() };
+        let Ok(Outcome::Accepted(negotiated)) = http2::check_response(&options, answer) else { panic!() };
         assert_agree(&agreed, &negotiated);
     });
 }
 
 #[test]
-fn parsed_parts_are_judged_like_bytes() {
+fn parsed_parts_are_checked_like_bytes() {
     rounds(200, |rng| {
         let options = any_options(rng);
         let handshake = client(options);
@@ -242,14 +242,14 @@ fn parsed_parts_are_judged_like_bytes() {
         assert_eq!((by_bytes.host(), by_bytes.resource()), (by_parts.host(), by_parts.resource()));
         let (response, _) = by_parts.accept(&Acceptance::default()).unwrap();
         assert_eq!(by_bytes.accept(&Acceptance::default()).unwrap().0, response);
-        let verdict = handshake.judge(response.status(), Version::Http11, response.headers());
-        assert_eq!(verdict, Ok(Verdict::Accepted(Negotiated::default())));
+        let outcome = handshake.check_response(response.status(), Version::Http11, response.headers());
+        assert_eq!(outcome, Ok(Outcome::Accepted(Negotiated::default())));
     });
 }
 
 #[test]
-fn any_bytes_give_the_same_verdict_at_any_split() {
-    // Valid heads with a few bytes changed, dropped, doubled: the verdict may be anything, but not depend on the split.
+fn any_bytes_have_the_same_outcome_at_any_split() {
+    // Valid heads with a few bytes changed, dropped, doubled: any outcome is allowed, but it must not depend on the split.
     let mangle = |rng: &mut Rng, bytes: &[u8]| {
         let mut bytes = bytes.to_vec();
         for _ in 0..rng.usize(0..5) {
@@ -264,7 +264,7 @@ fn any_bytes_give_the_same_verdict_at_any_split() {
         }
         bytes
     };
-    let server_verdict = |rng: &mut Rng, split: Split, bytes: &[u8]| {
+    let server_outcome = |rng: &mut Rng, split: Split, bytes: &[u8]| {
         let mut handshake = ServerHandshake::new(HandshakeLimits::default());
         let mut at = 0;
         for piece in split.pieces(rng, bytes.len()) {
@@ -280,9 +280,9 @@ fn any_bytes_give_the_same_verdict_at_any_split() {
     };
     rounds(1_500, |rng| {
         let request = mangle(rng, REQUEST);
-        let whole = server_verdict(rng, Split::Whole, &request);
+        let whole = server_outcome(rng, Split::Whole, &request);
         let split = Split::draw(rng);
-        assert_eq!(server_verdict(rng, split, &request), whole, "{:?}", String::from_utf8_lossy(&request));
+        assert_eq!(server_outcome(rng, split, &request), whole, "{:?}", String::from_utf8_lossy(&request));
 
         let response = mangle(rng, RESPONSE);
         let whole = ask(rng, Split::Whole, &mut client(example()), &response);

@@ -6,7 +6,7 @@
 use wireloom_testing::Rng;
 use wireloom_testing::split::Split;
 use wireloom_ws::deflate::{DeflateConfig, NegotiationError};
-use wireloom_ws::handshake::client::{Progress, Verdict};
+use wireloom_ws::handshake::client::{Outcome, Progress};
 use wireloom_ws::handshake::error::{HandshakeError, LimitReached, Malformed, Misuse, ResponseError as R};
 use wireloom_ws::handshake::extensions::ExtensionsError as E;
 use wireloom_ws::handshake::{ClientHandshake, ClientOptions, HandshakeLimits, http2};
@@ -41,7 +41,7 @@ fn with(lines: &[&str]) -> Vec<u8> {
     instead("", lines)
 }
 
-fn judge(options: ClientOptions, split: Split, bytes: &[u8]) -> Result<Progress, HandshakeError> {
+fn check(options: ClientOptions, split: Split, bytes: &[u8]) -> Result<Progress, HandshakeError> {
     let mut rng = Rng::with_seed(bytes.len() as u64);
     let mut handshake =
         ClientHandshake::new(options, *b"the sample nonce", HandshakeLimits::default()).unwrap();
@@ -58,7 +58,7 @@ fn judge(options: ClientOptions, split: Split, bytes: &[u8]) -> Result<Progress,
 fn failed(options: &ClientOptions, bytes: &[u8], error: impl Into<HandshakeError>) {
     let error = error.into();
     for split in [Split::Whole, Split::Every(1), Split::Every(7), Split::Random(40)] {
-        let result = judge(options.clone(), split, bytes);
+        let result = check(options.clone(), split, bytes);
         assert_eq!(result, Err(error), "{split:?} {}", String::from_utf8_lossy(bytes));
     }
 }
@@ -79,7 +79,7 @@ fn what_the_rfcs_allow_is_accepted() {
         with(&["Set-Cookie: a=b", "Set-Cookie: c=d"]),
         [&b"HTTP/1.1 100 Continue\r\n\r\n"[..], &with(&[])].concat(),
     ] {
-        let result = judge(options(), Split::Random(11), &bytes);
+        let result = check(options(), Split::Random(11), &bytes);
         assert!(
             matches!(result, Ok(Progress::Done { .. })),
             "{result:?} {}",
@@ -204,7 +204,7 @@ fn responses_without_end_meet_the_limits() {
     failed(&options(), "HTTP/1.1 100 Continue\r\n\r\n".repeat(1_000).as_bytes(), LimitReached::HeadLen);
     failed(&options(), &with(&vec!["X: y"; 98]), LimitReached::Headers);
     let fits = with(&vec!["X: y"; 97]);
-    assert!(matches!(judge(options(), Split::Random(100), &fits), Ok(Progress::Done { .. })));
+    assert!(matches!(check(options(), Split::Random(100), &fits), Ok(Progress::Done { .. })));
 }
 
 #[test]
@@ -273,19 +273,19 @@ fn nothing_can_be_injected_into_a_request() {
 }
 
 #[test]
-fn http2_responses_are_judged_by_their_own_rules() {
+fn http2_responses_have_rules_of_their_own() {
     // RFC 8441 §5; RFC 9113 §8.3.2, §8.5.
-    let judge = |fields: &[(&str, &str)]| {
+    let check = |fields: &[(&str, &str)]| {
         let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-        http2::judge_response(&options(), fields)
+        http2::check_response(&options(), fields)
     };
-    assert_eq!(judge(&[(":status", "100")]), Ok(Verdict::Informational));
+    assert_eq!(check(&[(":status", "100")]), Ok(Outcome::Informational));
     for status in ["200", "204", "299"] {
-        assert!(matches!(judge(&[(":status", status)]), Ok(Verdict::Accepted(_))), "{status}");
+        assert!(matches!(check(&[(":status", status)]), Ok(Outcome::Accepted(_))), "{status}");
     }
     for status in ["300", "401", "404", "501", "999"] {
-        let verdict = judge(&[(":status", status), ("location", "/x")]);
-        let Ok(Verdict::Refused(response)) = verdict else { panic!("{status}") };
+        let outcome = check(&[(":status", status), ("location", "/x")]);
+        let Ok(Outcome::Refused(response)) = outcome else { panic!("{status}") };
         assert_eq!(
             (response.status().to_string().as_str(), response.header("Location")),
             (status, Some(&b"/x"[..]))
@@ -308,6 +308,6 @@ fn http2_responses_are_judged_by_their_own_rules() {
         (&[(":status", "200"), ("sec-websocket-protocol", "other")], R::SubprotocolNotOffered),
         (&[(":status", "200"), ("sec-websocket-extensions", "other")], R::ExtensionNotOffered),
     ] {
-        assert_eq!(judge(fields), Err(error.into()), "{fields:?}");
+        assert_eq!(check(fields), Err(error.into()), "{fields:?}");
     }
 }

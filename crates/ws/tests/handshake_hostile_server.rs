@@ -43,7 +43,7 @@ fn with(lines: &[&str]) -> Vec<u8> {
     instead("", lines)
 }
 
-fn judge(split: Split, bytes: &[u8]) -> Result<Option<usize>, HandshakeError> {
+fn check(split: Split, bytes: &[u8]) -> Result<Option<usize>, HandshakeError> {
     let mut rng = Rng::with_seed(bytes.len() as u64);
     let mut handshake = ServerHandshake::new(HandshakeLimits::default());
     let mut at = 0;
@@ -59,7 +59,7 @@ fn judge(split: Split, bytes: &[u8]) -> Result<Option<usize>, HandshakeError> {
 fn refused(bytes: &[u8], error: HandshakeError, status: u16) {
     let shown = String::from_utf8_lossy(bytes);
     for split in [Split::Whole, Split::Every(1), Split::Every(7), Split::Random(40)] {
-        assert_eq!(judge(split, bytes), Err(error), "{split:?} {shown}");
+        assert_eq!(check(split, bytes), Err(error), "{split:?} {shown}");
     }
     assert_eq!(error.status(), status, "{shown}");
     // The refusal is a response that a client can read.
@@ -79,7 +79,7 @@ fn refused(bytes: &[u8], error: HandshakeError, status: u16) {
 #[test]
 fn the_valid_head_is_valid() {
     let valid = with(&[]);
-    assert_eq!(judge(Split::Whole, &valid), Ok(Some(valid.len())));
+    assert_eq!(check(Split::Whole, &valid), Ok(Some(valid.len())));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn what_the_rfcs_allow_is_accepted() {
         with(&["X-Empty:", "X: \u{fc}"]), // RFC 9110 §5.5
     ] {
         assert_eq!(
-            judge(Split::Random(9), &bytes),
+            check(Split::Random(9), &bytes),
             Ok(Some(bytes.len())),
             "{}",
             String::from_utf8_lossy(&bytes)
@@ -370,13 +370,13 @@ fn heads_without_end_meet_the_limits() {
     }
     let headers = vec!["X: y"; defaults.headers_max - 5];
     let fits = with(&headers);
-    assert_eq!(judge(Split::Random(50), &fits), Ok(Some(fits.len())));
+    assert_eq!(check(Split::Random(50), &fits), Ok(Some(fits.len())));
     refused(&with(&[&headers[..], &["X: y"]].concat()), LimitReached::Headers.into(), 431);
     refused(&line(&format!("GET / HTTP/1.1{}", long("\r\nA:", 5_000))), LimitReached::Headers.into(), 431);
 }
 
 #[test]
-fn http2_requests_are_judged_by_their_own_rules() {
+fn http2_requests_have_rules_of_their_own() {
     // RFC 8441 §4, §5; RFC 9113 §8.2, §8.3.
     const VALID: [(&str, &str); 6] = [
         (":method", "CONNECT"),
@@ -386,10 +386,10 @@ fn http2_requests_are_judged_by_their_own_rules() {
         (":authority", "h"),
         ("sec-websocket-version", "13"),
     ];
-    let judge = |fields: &[(&str, &str)]| {
-        http2::judge_request(fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())))
+    let check = |fields: &[(&str, &str)]| {
+        http2::check_request(fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())))
     };
-    assert!(judge(&VALID).is_ok());
+    assert!(check(&VALID).is_ok());
     let changed = |name: &str, value: Option<&'static str>| {
         let change =
             |(n, v): (&'static str, &'static str)| if n == name { Some((n, value?)) } else { Some((n, v)) };
@@ -431,7 +431,7 @@ fn http2_requests_are_judged_by_their_own_rules() {
         (added("sec-websocket-extensions", "a;"), R::Extensions(E::ExpectedParam { offset: 2 }), 400),
     ] {
         let error = HandshakeError::from(error);
-        assert_eq!(judge(&fields), Err(error), "{fields:?}");
+        assert_eq!(check(&fields), Err(error), "{fields:?}");
         let refusal = http2::refusal(error);
         assert_eq!(refusal.status(), status, "{fields:?}");
         for forbidden in ["upgrade", "connection", "allow"] {
@@ -439,7 +439,7 @@ fn http2_requests_are_judged_by_their_own_rules() {
         }
     }
     // RFC 8441 §5: the key is superseded, not forbidden.
-    assert!(judge(&added("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")).is_ok());
+    assert!(check(&added("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")).is_ok());
 }
 
 // RFC 9112 §3.2: a target is ASCII. Bytes that are not text must not turn into an empty target, or into `/`.

@@ -1,5 +1,5 @@
-//! The client: from a URL to an open WebSocket. It finds the host, goes through a proxy where there is one, speaks TLS, makes
-//! the opening handshake and follows redirects within bounds.
+//! The client: from a URL to an open WebSocket. It resolves the host, connects directly or through a proxy, performs the TLS and
+//! WebSocket handshakes, and follows a limited number of redirects.
 //!
 //! ```text
 //! URL -> target -> dial (Happy Eyeballs) -> proxy: CONNECT, SOCKS5 -> TLS -> opening handshake -> WebSocket
@@ -7,8 +7,8 @@
 //!          '------------------------------------------------------------------------'
 //! ```
 //!
-//! What is not said is left out: no proxy, no redirects, no compression, HTTP/1.1. A client behind a company's proxy, with its
-//! own authority and a certificate to show:
+//! By default there is no proxy, no redirect, no compression, and WebSockets use HTTP/1.1. A client behind a company's proxy, with
+//! its own certificate authority and a client certificate:
 //!
 //! ```no_run
 //! use wireloom::{ClientTls, Connector, DeflateConfig, Proxy};
@@ -31,7 +31,7 @@
 //! ```
 //!
 //! [`Connector::connect_http2`] opens a connection for many requests and many WebSockets at once, and
-//! [`Connector::reconnecting`] a WebSocket that comes back.
+//! [`Connector::reconnecting`] a WebSocket that is opened again after a loss.
 
 mod credentials;
 mod dial;
@@ -99,7 +99,7 @@ pub async fn connect(url: &str) -> Result<WebSocket, Error> {
     Connector::new().connect(url).await
 }
 
-/// What to ask a server for, and how long to wait for it.
+/// The options of connections: requests, timeouts, TLS, proxies.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), wireloom::Error> {
@@ -142,18 +142,18 @@ pub struct Connector {
     tls: ClientTls,
 }
 
-/// What is to be spoken, and offered by ALPN where there is TLS (RFC 7301).
+/// The protocols to use; with TLS, those to offer by ALPN (RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocols {
     Http1,
     #[cfg(feature = "http2")]
     Http2,
-    /// HTTP/2 if the server has it.
+    /// HTTP/2 if the server supports it.
     #[cfg(feature = "http2")]
     Any,
 }
 
-/// How the server is reached.
+/// The route to the server.
 #[derive(Clone, Debug)]
 enum Route {
     Direct,
@@ -200,13 +200,13 @@ impl Connector {
         Self::default()
     }
 
-    /// Chooses for the open WebSocket, [`WebSocketConfig::client`] by default.
+    /// Sets the configuration of open WebSockets, [`WebSocketConfig::client`] by default.
     pub fn config(mut self, config: WebSocketConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// Offers a subprotocol, after those that are preferred to it.
+    /// Offers a subprotocol, the preferred one first.
     pub fn subprotocol(mut self, name: impl Into<String>) -> Self {
         self.subprotocols.push(name.into());
         self
@@ -218,7 +218,7 @@ impl Connector {
         self
     }
 
-    /// Names the page that the connection is for, as browsers do.
+    /// Sends the origin of a web page, as browsers do.
     pub fn origin(mut self, origin: impl Into<String>) -> Self {
         self.origin = Some(origin.into());
         self
@@ -230,43 +230,43 @@ impl Connector {
         self
     }
 
-    /// How long finding the host and connecting to it may take, through a proxy too.
+    /// Sets the timeout for resolving the host and connecting to it, also through a proxy.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long TLS and the opening handshake may take.
+    /// Sets the timeout for TLS and the opening handshake.
     pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.handshake_timeout = timeout;
         self
     }
 
-    /// Bounds on what the server may answer to the opening handshake: 16 KiB and 100 headers by default.
+    /// Limits the response to the opening handshake: 16 KiB and 100 headers by default.
     pub fn handshake_limits(mut self, limits: HandshakeLimits) -> Self {
         self.handshake_limits = limits;
         self
     }
 
-    /// Follows so many redirects (RFC 6455 §4.1 lets a client do so), 0 by default.
+    /// Follows at most this number of redirects (RFC 6455 §4.1 allows it), 0 by default.
     ///
-    /// Another origin (scheme, host and port) is sent none of the [`header`](Self::header)s, as any of them may be a secret,
-    /// and no credentials of the URL; what it is sent are subprotocols, [`origin`](Self::origin) and extensions. TLS is never
-    /// left. Whoever wants it otherwise follows by hand: without redirects, [`Error::Refused`] has the `Location`.
+    /// Another origin (scheme, host and port) receives subprotocols, [`origin`](Self::origin) and extensions, but neither the
+    /// [`header`](Self::header)s, any of which may be a secret, nor credentials of the URL. A redirect from TLS to plain text is an
+    /// error. For other rules, follow redirects yourself: [`Error::Refused`] has the `Location`.
     pub fn redirects_max(mut self, max: u8) -> Self {
         self.redirects_max = max;
         self
     }
 
-    /// Goes through this proxy.
+    /// Connects through this proxy.
     pub fn proxy(mut self, proxy: Proxy) -> Self {
         self.route = Route::Proxy(proxy);
         self
     }
 
-    /// Goes through the proxy that the environment names, as it is now: `wss_proxy`, `https_proxy` or `all_proxy` for `wss`,
-    /// `ws_proxy`, `http_proxy` or `all_proxy` for `ws`, but for the hosts that `no_proxy` excepts. Capitals are looked at too,
-    /// except for `HTTP_PROXY`, which a CGI script lets its clients set. Without this call the environment is not asked.
+    /// Connects through the proxy that the environment names now: `wss_proxy`, `https_proxy` or `all_proxy` for `wss`, `ws_proxy`,
+    /// `http_proxy` or `all_proxy` for `ws`, except for the hosts in `no_proxy`. Names in upper case apply too, except for
+    /// `HTTP_PROXY`, which the clients of a CGI script can set. Without this call the environment is not read.
     pub fn proxy_from_env(mut self) -> Self {
         self.route = Route::Environment(Environment::read());
         self
@@ -280,7 +280,7 @@ impl Connector {
         self
     }
 
-    /// Whether [`send`](Self::send) and [`request`](Self::request) speak HTTP/1.1 only, instead of HTTP/2 where the server has it.
+    /// Whether [`send`](Self::send) and [`request`](Self::request) use HTTP/1.1 only, instead of HTTP/2 where the server supports it.
     #[cfg(feature = "http2")]
     pub fn http1_only(mut self, is_http1_only: bool) -> Self {
         self.is_http1_only = is_http1_only;
@@ -294,7 +294,7 @@ impl Connector {
         self
     }
 
-    /// Asks for this name in the TLS handshake (SNI) and checks the certificate against it, instead of the host of the URL.
+    /// Sends this name in the TLS handshake (SNI) and checks the certificate against it, instead of the host of the URL.
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
         self
@@ -323,30 +323,29 @@ impl Connector {
         self
     }
 
-    /// Chooses for connections of HTTP/2: settings, windows, limits.
+    /// Sets the configuration of HTTP/2 connections: settings, windows, limits.
     #[cfg(feature = "http2")]
     pub fn http2_config(mut self, config: wireloom_http2::Config) -> Self {
         self.http2_config = config;
         self
     }
 
-    /// Asks servers of HTTP/2 that have been silent whether they are still there, by a PING (RFC 9113 §6.7), also while no request
-    /// is under way; one that stays silent is given up: what was begun fails with [`Error::Timeout`] of
-    /// [`Silence`](Stage::Silence). Not by default: there are servers that take many pings for an attack. For WebSockets over
-    /// HTTP/1.1 the [`config`](Self::config) says it.
+    /// Sends a PING (RFC 9113 §6.7) to HTTP/2 servers that have been silent, also while no request is open. When no byte follows, the
+    /// connection ends and its requests fail with [`Error::Timeout`] of [`Silence`](Stage::Silence). Off by default: some servers
+    /// treat many pings as an attack. For WebSockets over HTTP/1.1 see [`config`](Self::config).
     #[cfg(feature = "http2")]
     pub fn http2_keepalive(mut self, keepalive: Keepalive) -> Self {
         self.http2_keepalive = Some(keepalive);
         self
     }
 
-    /// Connects to these addresses where `host` is asked for, instead of asking the resolver. Port 0 stands for the URL's.
+    /// Connects to these addresses for `host`, instead of resolving it. Port 0 stands for the port of the URL.
     pub fn resolve(mut self, host: impl Into<String>, addresses: impl Into<Vec<SocketAddr>>) -> Self {
         self.known.add(host.into(), addresses.into());
         self
     }
 
-    /// Chooses whom to trust, and who to be.
+    /// Sets the trusted certificates and the client certificate.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: ClientTls) -> Self {
         self.tls = tls;
@@ -359,13 +358,13 @@ impl Connector {
     /// Dropping the future closes what was opened.
     ///
     /// # Errors
-    /// The URL is none of a WebSocket; the host cannot be found or reached in time; a proxy refuses; TLS fails; the server
-    /// answers with something else, which [`Error::Refused`] hands out, or with what is no answer.
+    /// The URL is not one of a WebSocket; the host cannot be resolved or reached in time; a proxy refuses; TLS fails; the server
+    /// refuses with a response ([`Error::Refused`]), or sends an invalid one.
     pub async fn connect(&self, url: &str) -> Result<WebSocket, Error> {
         Ok(self.open(url).await?.socket)
     }
 
-    /// As [`connect`](Self::connect), with what became known on the way.
+    /// As [`connect`](Self::connect), with the response and the facts of the connection.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
@@ -423,15 +422,15 @@ impl Connector {
         let (io, peer) = tokio::time::timeout(self.connect_timeout, self.dial(target))
             .await
             .map_err(|_| Error::Timeout(Stage::Connect))??;
-        let shaking = async {
+        let opening = async {
             let (io, tls) = self.secure(target, io, Protocols::Http1).await?;
-            let (socket, response, request) = self.shake_hands(io, handshake).await?;
+            let (socket, response, request) = self.exchange_handshake(io, handshake).await?;
             let headers = headers_of(&response);
             let request = Sent::Http1(request);
             let (version, status) = (Version::Http11, response.status());
             Ok(Opened { socket, version, status, headers, peer, tls, request })
         };
-        tokio::time::timeout(self.handshake_timeout, shaking)
+        tokio::time::timeout(self.handshake_timeout, opening)
             .await
             .map_err(|_| Error::Timeout(Stage::Handshake))?
     }
@@ -458,7 +457,7 @@ impl Connector {
         self.host.as_deref().unwrap_or(&target.authority)
     }
 
-    /// A transport to the server, through a proxy where there is one, and where it leads.
+    /// A transport to the server, directly or through a proxy, and the address at its other end.
     async fn dial(&self, target: &Target) -> Result<(Io, Option<SocketAddr>), Error> {
         let Target { secure, host, port, .. } = target;
         let found;
@@ -508,7 +507,7 @@ impl Connector {
         if target.secure { Err(Error::NoTls) } else { Ok((self.observed(io), None)) }
     }
 
-    /// The transport, observed when there is a tap.
+    /// The transport, observed if there is a tap.
     fn observed(&self, io: Io) -> Io {
         match &self.tap {
             Some(tap) => tap.wrap(io, &[]),
@@ -516,7 +515,7 @@ impl Connector {
         }
     }
 
-    async fn shake_hands(
+    async fn exchange_handshake(
         &self,
         mut io: Io,
         mut handshake: ClientHandshake,
@@ -525,7 +524,7 @@ impl Connector {
             let fields = opened::http1_fields(handshake.request());
             self.events.emit(&ConnectEvent::Request { version: Version::Http11, fields: &fields });
         }
-        // When this fails, the server has hung up early; why (an alert of TLS, a refusal) may still be there to be read.
+        // When this fails, the server has closed. Its reason (a TLS alert, a refusal) may still be readable.
         let _ = write_all(&mut io, &[handshake.request()]).await;
         let mut bytes = BytesMut::new();
         let mut is_first = true;
@@ -573,13 +572,13 @@ fn headers_of(response: &handshake::Response) -> Headers {
     headers
 }
 
-/// Whether a server answered plain text with a TLS alert record (RFC 8446 §5.1), as ports do that speak TLS only.
+/// Whether a server answered plain text with a TLS alert record (RFC 8446 §5.1), as TLS ports do.
 pub(crate) fn is_tls_alert(bytes: &[u8]) -> bool {
     bytes.starts_with(&[21, 3])
 }
 
-/// Where a redirect from `url` leads, as an absolute `http` or `https` URL. `None` for a `Location` that is invalid, leaves TLS, has
-/// another scheme or contains credentials.
+/// The target of a redirect from `url`, as an absolute `http` or `https` URL. `None` for a `Location` that is invalid, changes from
+/// TLS to plain text, has another scheme or contains credentials.
 ///
 /// ```
 /// use wireloom::client::redirect_url;
@@ -592,7 +591,7 @@ pub fn redirect_url(url: &str, location: &[u8]) -> Option<String> {
     Some(format!("{}://{}{}", if to.secure { "https" } else { "http" }, to.authority, to.resource))
 }
 
-/// Why the transport failed while the connection was being opened.
+/// The error for a transport that failed while the connection was being opened.
 pub(crate) fn failed(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof
@@ -603,7 +602,7 @@ pub(crate) fn failed(error: io::Error) -> Error {
     }
 }
 
-/// The names of the headers alone: their values have no business in a log.
+/// Shows the names of headers, not their values, which must not reach a log.
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connector")

@@ -250,27 +250,27 @@ impl Request {
     /// Validates the request as the opening handshake of a WebSocket (RFC 6455 §4.2, RFC 8441 §5).
     ///
     /// # Errors
-    /// The response to refuse it with, when it is none or not a valid one.
+    /// The response that refuses a request which is not a valid opening handshake, or whose origin is not allowed.
     pub fn websocket(&self) -> Result<Upgrade, Response> {
-        let judged = self.judge()?;
-        if !self.origin.config.origins.allows(judged.request()) {
+        let upgrade = self.check_handshake()?;
+        if !self.origin.config.origins.allows(upgrade.request()) {
             return Err(Response::text(403, "this origin may not connect\n"));
         }
         match self.carrier {
             Carrier::None => Err(Response::text(501, "no connection can be handed over here\n")),
-            _ => Ok(judged),
+            _ => Ok(upgrade),
         }
     }
 
-    fn judge(&self) -> Result<Upgrade, Response> {
-        let judged = match self.version {
-            Version::Http10 => self.judge_http1(handshake::Version::Http10),
-            Version::Http11 => self.judge_http1(handshake::Version::Http11),
-            Version::Http2 => return self.judge_http2(),
+    fn check_handshake(&self) -> Result<Upgrade, Response> {
+        let checked = match self.version {
+            Version::Http10 => self.check_http1(handshake::Version::Http10),
+            Version::Http11 => self.check_http1(handshake::Version::Http11),
+            Version::Http2 => return self.check_http2(),
         };
-        match judged {
+        match checked {
             Ok(request) => Ok(self.upgrade(request)),
-            // RFC 9110 §15.5.22: nothing is wrong with it but that it is no handshake.
+            // RFC 9110 §15.5.22: a valid request, but not a handshake.
             Err(HandshakeError::Request(RequestError::UpgradeMissing)) => {
                 Response::text(426, "this is a WebSocket\n")
                     .with_header("Upgrade", "websocket")
@@ -285,11 +285,11 @@ impl Request {
         Upgrade::new(request, config.websocket.clone(), config.deflate.clone(), self.carrier.clone())
     }
 
-    fn judge_http1(&self, version: handshake::Version) -> Result<handshake::Request, HandshakeError> {
+    fn check_http1(&self, version: handshake::Version) -> Result<handshake::Request, HandshakeError> {
         handshake::Request::from_parts(self.method(), self.target(), version, self.head.fields())
     }
 
-    fn judge_http2(&self) -> Result<Upgrade, Response> {
+    fn check_http2(&self) -> Result<Upgrade, Response> {
         let (Some(protocol), Some(scheme)) = (self.protocol, self.scheme) else {
             // RFC 9113 §8.6: HTTP/2 has no Upgrade, so that 426 has no header to go with it.
             return Err(Response::text(400, "this is a WebSocket: connect to it with :protocol\n"));
@@ -301,7 +301,7 @@ impl Request {
             (b":path", self.target().as_bytes()),
         ];
         let fields = self.head.fields();
-        match handshake::http2::judge_request(pseudo.into_iter().chain(fields)) {
+        match handshake::http2::check_request(pseudo.into_iter().chain(fields)) {
             Ok(request) => Ok(self.upgrade(request)),
             Err(error) => Err(Response::from(&handshake::http2::refusal(error))),
         }
@@ -319,7 +319,7 @@ impl Request {
     }
 }
 
-/// The names of the headers alone: their values have no business in a log.
+/// Shows the names of headers, not their values, which must not reach a log.
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")

@@ -55,7 +55,7 @@ const WINDOW_BITS: core::ops::RangeInclusive<u8> = 8..=15;
 /// What this side offers or accepts, and how it compresses.
 ///
 /// The same settings serve either role; each field documents its meaning for a client and for a server. Numbers outside
-/// their range are taken as the nearest one within it.
+/// their range are taken as the nearest one within it. Fields may be added: use struct update.
 ///
 /// ```
 /// use wireloom_ws::deflate::DeflateConfig;

@@ -1,7 +1,7 @@
 //! The client's side of an opening handshake over HTTP/1.1 bytes (RFC 6455 §4.1).
 //!
-//! It owns the request and the judgement of what comes back. It neither follows redirects nor answers challenges: it
-//! hands them out as values, because both need a new connection.
+//! It writes the request and checks the response. Redirects and challenges are returned to the caller, since both need a new
+//! connection.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -20,9 +20,9 @@ use super::{HandshakeLimits, Negotiated};
 use crate::deflate::{DeflateConfig, NAME};
 use crate::role::Role;
 
-/// What a client asks for.
+/// The request of a client.
 ///
-/// It may be filled with anything; what cannot be sent is refused when the handshake is made.
+/// Values that cannot be sent are refused when the handshake is made.
 #[derive(Clone)]
 pub struct ClientOptions {
     pub(super) host: String,
@@ -46,14 +46,14 @@ impl ClientOptions {
         }
     }
 
-    /// Names the page that the connection is for, as browsers do (RFC 6455 §4.1, item 8).
+    /// Sends the origin of a web page, as browsers do (RFC 6455 §4.1, item 8).
     #[must_use]
     pub fn origin(mut self, origin: impl Into<String>) -> Self {
         self.origin = Some(origin.into());
         self
     }
 
-    /// Offers a subprotocol, after those that are preferred to it.
+    /// Offers a subprotocol, the preferred one first.
     #[must_use]
     pub fn subprotocol(mut self, name: impl Into<String>) -> Self {
         self.subprotocols.push(name.into());
@@ -74,12 +74,12 @@ impl ClientOptions {
         self
     }
 
-    /// Whether all of this can be sent.
+    /// Whether all options can be sent.
     pub(super) fn check(&self) -> Result<(), Misuse> {
         if !is_authority(self.host.as_bytes()) {
             return Err(Misuse::Host);
         }
-        // RFC 6455 §3, §4.1: a resource name without fragment; a blank in it would end the target.
+        // RFC 6455 §3, §4.1: a resource name without fragment; a space in it would end the target.
         if !is_resource(self.resource.as_bytes()) {
             return Err(Misuse::Resource);
         }
@@ -123,8 +123,8 @@ impl ClientOptions {
         fields
     }
 
-    /// What was agreed, as far as HTTP/1.1 and HTTP/2 have it in common.
-    pub(super) fn judge_negotiation(&self, head: &Head) -> Result<Negotiated, ResponseError> {
+    /// Checks the fields of a response that HTTP/1.1 and HTTP/2 have in common. Returns the negotiated parameters.
+    pub(super) fn check_negotiation(&self, head: &Head) -> Result<Negotiated, ResponseError> {
         let mut negotiated = Negotiated::default();
         // RFC 6455 §4.1, item 5 of the response; RFC 7692 §5.
         let lines = extension_lines(head).ok_or(ResponseError::ExtensionsInvalid)?;
@@ -150,7 +150,7 @@ impl ClientOptions {
     }
 }
 
-/// Of the resource the path and of the headers the names alone: the rest may be a secret.
+/// Shows neither the query nor the values of headers: they may be secrets.
 impl fmt::Debug for ClientOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientOptions")
@@ -168,7 +168,7 @@ pub(super) fn field(name: &str, value: &str) -> (String, String) {
     (String::from(name), String::from(value))
 }
 
-/// Writes a request and judges the response.
+/// Writes a request and checks the response.
 ///
 /// ```
 /// use wireloom_ws::handshake::client::{ClientHandshake, ClientOptions, Progress};
@@ -203,11 +203,11 @@ pub struct ClientHandshake {
     request: Vec<u8>,
     state: State,
     deadline: Option<Duration>,
-    /// The answer that opened the connection.
+    /// The response that opened the connection.
     answer: Option<ResponseHead>,
 }
 
-/// Without the bytes of the request: there are secrets in it.
+/// Does not show the bytes of the request: they contain secrets.
 impl fmt::Debug for ClientHandshake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientHandshake")
@@ -225,35 +225,35 @@ enum State {
     Failed(HandshakeError),
 }
 
-/// How far the response has come.
+/// The progress of reading the response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// All input was consumed, and more is needed.
     Incomplete,
     /// The connection is open.
     Done {
-        /// What was agreed.
+        /// The negotiated parameters.
         negotiated: Negotiated,
-        /// How many bytes of this input the response took; those behind are the connection's.
+        /// The bytes of this input that belong to the response; those after them belong to the connection.
         consumed: usize,
     },
-    /// The server speaks HTTP and declined: it redirects, wants credentials, or has no such thing.
+    /// The server refused: it redirects, requires credentials, or has no WebSocket there.
     Refused {
         /// The response without its body.
         response: Response,
-        /// How many bytes of this input the head took; those behind are the body's.
+        /// The bytes of this input that belong to the head; those after them belong to the body.
         consumed: usize,
     },
 }
 
-/// What a response head means to the client.
+/// The meaning of a response head.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// An informational response: the real one is yet to come.
+pub enum Outcome {
+    /// An informational response: the final one follows.
     Informational,
     /// The connection is open.
     Accepted(Negotiated),
-    /// The server declined.
+    /// The server refused.
     Refused(Response),
 }
 
@@ -261,7 +261,7 @@ impl ClientHandshake {
     /// A handshake with this request. The nonce must be drawn at random for each one (RFC 6455 §4.1, item 7).
     ///
     /// # Errors
-    /// A [`Misuse`] when something in the options cannot be sent.
+    /// [`Misuse`]: one of the options cannot be sent.
     pub fn new(options: ClientOptions, nonce: [u8; 16], limits: HandshakeLimits) -> Result<Self, Misuse> {
         options.check()?;
         let key = key(nonce);
@@ -289,13 +289,13 @@ impl ClientHandshake {
         &self.request
     }
 
-    /// The bytes that were sent, to keep: there are secrets in them.
+    /// The bytes to send, owned. They contain secrets.
     pub fn into_request(self) -> Vec<u8> {
         self.request
     }
 
-    /// The header fields of the request, for a client that leaves HTTP to another library: the request is
-    /// `GET resource HTTP/1.1` with these, and [`judge`](Self::judge) takes what comes back.
+    /// The header fields of the request, for a client that uses an HTTP library: send `GET resource HTTP/1.1` with these, and check the
+    /// response with [`check_response`](Self::check_response).
     pub fn fields(&self) -> Vec<(String, String)> {
         // RFC 6455 §4.1, items 4 to 12.
         let mut fields = Vec::from([
@@ -323,11 +323,11 @@ impl ClientHandshake {
         request
     }
 
-    /// Takes bytes from the server, cut anywhere.
+    /// Handles bytes from the server, in chunks of any size.
     ///
     /// # Errors
-    /// When they do not answer the handshake, and from then on: the connection is to be closed.
-    /// [`Misuse::Finished`] when the response was already complete.
+    /// The response does not answer the handshake; later calls return the same error. Close the connection.
+    /// [`Misuse::Finished`]: the response was already complete.
     pub fn handle_input(&mut self, bytes: &[u8]) -> Result<Progress, HandshakeError> {
         match &self.state {
             State::Reading(_) => {}
@@ -354,7 +354,7 @@ impl ClientHandshake {
                 // RFC 9110 §15.2: informational responses may come first, and may be ignored. Their bytes count.
                 100 | 102..200 => {}
                 101 => {
-                    let negotiated = self.judge_switch(response.version, &response.head)?;
+                    let negotiated = self.check_switch(response.version, &response.head)?;
                     self.answer = Some(response);
                     return Ok(Progress::Done { negotiated, consumed });
                 }
@@ -363,32 +363,32 @@ impl ClientHandshake {
         }
     }
 
-    /// The response that opened the connection, for those who look at its headers; `None` before.
+    /// The response that opened the connection, with its headers; `None` before.
     pub fn response(&self) -> Option<Response> {
         self.answer.as_ref().map(Response::from_head)
     }
 
-    /// Judges a response that was already parsed by whatever speaks HTTP there.
+    /// Checks a response that an HTTP library has parsed.
     ///
     /// # Errors
-    /// When it does not answer the handshake: the connection is to be closed.
-    pub fn judge<'a>(
+    /// It does not answer the handshake: close the connection.
+    pub fn check_response<'a>(
         &self,
         status: u16,
         version: Version,
         headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
-    ) -> Result<Verdict, HandshakeError> {
+    ) -> Result<Outcome, HandshakeError> {
         let fields = headers.into_iter().map(|(name, value)| (name.as_bytes(), value));
         let head = Head::from_fields(fields).map_err(ResponseError::Malformed)?;
         match status {
-            100 | 102..200 => Ok(Verdict::Informational),
-            101 => Ok(Verdict::Accepted(self.judge_switch(version, &head)?)),
-            _ => Ok(Verdict::Refused(Response::from_fields(status, &head))),
+            100 | 102..200 => Ok(Outcome::Informational),
+            101 => Ok(Outcome::Accepted(self.check_switch(version, &head)?)),
+            _ => Ok(Outcome::Refused(Response::from_fields(status, &head))),
         }
     }
 
     /// RFC 6455 §4.1: what a client MUST validate in a 101.
-    fn judge_switch(&self, version: Version, head: &Head) -> Result<Negotiated, ResponseError> {
+    fn check_switch(&self, version: Version, head: &Head) -> Result<Negotiated, ResponseError> {
         if version != Version::Http11 {
             return Err(ResponseError::HttpVersion);
         }
@@ -413,13 +413,13 @@ impl ClientHandshake {
             Occurs::Once(_) => return Err(ResponseError::AcceptInvalid),
         }
         // Items 5 and 6.
-        self.options.judge_negotiation(head)
+        self.options.check_negotiation(head)
     }
 
-    /// Tells the time.
+    /// Checks the deadline.
     ///
     /// # Errors
-    /// When the deadline has passed without a response.
+    /// The deadline has passed without a response.
     pub fn handle_timeout(&mut self, now: Duration) -> Result<(), HandshakeError> {
         if self.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.state = State::Failed(LimitReached::Deadline.into());
@@ -427,7 +427,7 @@ impl ClientHandshake {
         if let State::Failed(error) = self.state { Err(error) } else { Ok(()) }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    /// The time at which to call [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.deadline.filter(|_| matches!(self.state, State::Reading(_)))
     }

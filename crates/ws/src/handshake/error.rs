@@ -1,49 +1,49 @@
-//! Why an opening handshake failed, by blame: the client's request, the server's response, a limit, or the caller.
+//! Errors of the opening handshake: in the client's request, in the server's response, limits, and misuse by the caller.
 
 use core::fmt;
 
 use super::extensions::ExtensionsError;
 use crate::deflate::NegotiationError;
 
-/// Why an opening handshake failed.
+/// The error of a failed opening handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The client sent what is no opening handshake; the server refuses it.
+    /// The client's request is not a valid opening handshake; the server refuses it.
     Request(RequestError),
-    /// The server sent what does not answer the handshake; the client fails the connection (RFC 6455 §4.1).
+    /// The server's response does not answer the handshake; the client fails the connection (RFC 6455 §4.1).
     Response(ResponseError),
     /// A limit was reached.
     Limit(LimitReached),
-    /// The caller asked for what cannot be sent, or at a time when it cannot.
+    /// The caller misused the API: an input that cannot be sent, or a call in the wrong state.
     Misuse(Misuse),
 }
 
-/// Where bytes stop being an HTTP/1.1 head.
+/// The part of an HTTP/1.1 head that is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// The first line is no request line (or no status line).
+    /// The first line is not a request line (or not a status line).
     StartLine,
-    /// A line has no name before its colon, or one that is no token; a folded line counts as one (RFC 9112 §5.2).
+    /// A header name is missing or not a token. Folded lines are errors of this kind (RFC 9112 §5.2).
     HeaderName,
-    /// A header's value holds what it may not.
+    /// A header value contains a forbidden byte.
     HeaderValue,
-    /// A carriage return that no line feed follows.
+    /// A carriage return without a line feed after it.
     LineEnd,
-    /// A control character, among them NUL.
+    /// A control character, such as NUL.
     ControlByte,
 }
 
-/// What is wrong with a client's request.
+/// An error in a client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// It is no HTTP/1.1 request.
+    /// It is not an HTTP/1.1 request.
     Malformed(Malformed),
-    /// HTTP/1.0 or older, which has no upgrades (RFC 6455 §4.2.1, item 1).
+    /// HTTP/1.0 or older, which cannot be upgraded (RFC 6455 §4.2.1, item 1).
     HttpVersionTooLow,
-    /// An HTTP version that this server does not speak.
+    /// An unsupported HTTP version.
     HttpVersionUnknown,
     /// The method is not GET (over HTTP/2: not CONNECT).
     Method,
@@ -55,9 +55,9 @@ pub enum RequestError {
     HostDuplicate,
     /// `Host` is not a host with an optional port.
     HostInvalid,
-    /// A body is announced; the bytes behind the head must be frames.
+    /// The request announces a body; the bytes after the head must be frames.
     Body,
-    /// No `Upgrade`: an ordinary request rather than a broken handshake.
+    /// No `Upgrade`: an ordinary request.
     UpgradeMissing,
     /// `Upgrade` does not name `websocket`.
     UpgradeInvalid,
@@ -69,7 +69,7 @@ pub enum RequestError {
     VersionMissing,
     /// More than one `Sec-WebSocket-Version`.
     VersionDuplicate,
-    /// `Sec-WebSocket-Version` is no number from 0 to 255.
+    /// `Sec-WebSocket-Version` is not a number from 0 to 255.
     VersionInvalid,
     /// Another version than 13.
     VersionUnsupported(u8),
@@ -79,21 +79,21 @@ pub enum RequestError {
     KeyDuplicate,
     /// `Sec-WebSocket-Key` is not 16 bytes in base64.
     KeyInvalid,
-    /// More than one `Origin`: a policy could be shown the wrong one.
+    /// More than one `Origin`: a policy could check the wrong one.
     OriginDuplicate,
-    /// `Origin` holds something outside ASCII.
+    /// `Origin` contains a byte outside of ASCII.
     OriginInvalid,
-    /// `Sec-WebSocket-Protocol` names nothing.
+    /// `Sec-WebSocket-Protocol` is empty.
     SubprotocolEmpty,
-    /// `Sec-WebSocket-Protocol` names what is no token.
+    /// A name in `Sec-WebSocket-Protocol` is not a token.
     SubprotocolInvalid,
-    /// `Sec-WebSocket-Protocol` names something twice.
+    /// A name occurs twice in `Sec-WebSocket-Protocol`.
     SubprotocolDuplicate,
     /// `Sec-WebSocket-Extensions` breaks its grammar.
     Extensions(ExtensionsError),
     /// `Sec-WebSocket-Extensions` is not text.
     ExtensionsInvalid,
-    /// HTTP/2: a pseudo-header is missing, repeated, unknown, or behind a header.
+    /// HTTP/2: a pseudo-header is missing, repeated, unknown, or after a header.
     PseudoHeader,
     /// HTTP/2: `:protocol` is not `websocket`.
     Protocol,
@@ -103,13 +103,13 @@ pub enum RequestError {
     ConnectionSpecific,
 }
 
-/// What is wrong with a server's response.
+/// An error in a server's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResponseError {
-    /// It is no HTTP/1.1 response.
+    /// It is not an HTTP/1.1 response.
     Malformed(Malformed),
-    /// A 101 in another HTTP version than 1.1.
+    /// A 101 of another HTTP version than 1.1.
     HttpVersion,
     /// No `Upgrade`.
     UpgradeMissing,
@@ -135,7 +135,7 @@ pub enum ResponseError {
     ExtensionsInvalid,
     /// An extension that was not offered.
     ExtensionNotOffered,
-    /// An extension that is accepted twice.
+    /// An extension was accepted twice.
     ExtensionDuplicate,
     /// An answer to the offer of permessage-deflate that RFC 7692 §7.1 does not allow.
     Deflate(NegotiationError),
@@ -145,7 +145,7 @@ pub enum ResponseError {
     ConnectionSpecific,
 }
 
-/// Which limit was reached.
+/// The limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitReached {
@@ -157,37 +157,37 @@ pub enum LimitReached {
     Deadline,
 }
 
-/// What the caller did wrong. Nothing was written or sent.
+/// A misuse of the API by the caller. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Misuse {
     /// The host is not a host with an optional port.
     Host,
-    /// The resource name does not begin with `/`, or holds a blank, a control character, `#`, or something outside ASCII.
+    /// The resource name does not begin with `/`, or contains a space, a control character, `#`, or a byte outside of ASCII.
     Resource,
-    /// The origin holds something other than visible ASCII.
+    /// The origin contains a byte other than visible ASCII.
     Origin,
-    /// A subprotocol is no token.
+    /// A subprotocol is not a token.
     Subprotocol,
     /// A subprotocol is offered twice (RFC 6455 §4.1, item 10).
     SubprotocolDuplicate,
-    /// The subprotocol chosen was not offered by the client.
+    /// The client did not offer the chosen subprotocol.
     SubprotocolNotOffered,
-    /// The name of a header is no token.
+    /// The name of a header is not a token.
     HeaderName,
-    /// The value of a header holds CR, LF, NUL or another control character.
+    /// The value of a header contains CR, LF, NUL or another control character.
     HeaderValue,
-    /// A header that the handshake writes itself.
+    /// A header that the handshake itself writes.
     HeaderReserved,
-    /// A status that cannot refuse a handshake: only 200 to 599 can.
+    /// The status cannot refuse a handshake: only 200 to 599 can.
     Status,
-    /// A body where the status allows none.
+    /// The status allows no body.
     Body,
-    /// There is no complete request yet, or it has been answered.
+    /// The request is incomplete, or it has been answered.
     NoRequest,
-    /// Input for a handshake that has ended: it belongs to the connection.
+    /// The handshake has ended: the input belongs to the connection.
     Finished,
-    /// A request that came over the other version of HTTP.
+    /// The request came over the other version of HTTP.
     HttpVersion,
 }
 
@@ -232,8 +232,8 @@ impl RequestError {
             Self::OriginDuplicate => "more than one Origin",
             Self::OriginInvalid => "invalid Origin",
             Self::SubprotocolEmpty => "Sec-WebSocket-Protocol is empty",
-            Self::SubprotocolInvalid => "Sec-WebSocket-Protocol names what is no token",
-            Self::SubprotocolDuplicate => "Sec-WebSocket-Protocol names a protocol twice",
+            Self::SubprotocolInvalid => "a name in Sec-WebSocket-Protocol is not a token",
+            Self::SubprotocolDuplicate => "a name occurs twice in Sec-WebSocket-Protocol",
             Self::Extensions(_) | Self::ExtensionsInvalid => "invalid Sec-WebSocket-Extensions",
             Self::PseudoHeader => "invalid pseudo-header",
             Self::Protocol => ":protocol is not websocket",
@@ -323,8 +323,8 @@ impl Misuse {
 }
 
 impl HandshakeError {
-    /// The status with which a server refuses. A [`Misuse`] is the server's own fault, 500; a [`ResponseError`] is
-    /// nobody's to answer, and what a gateway would say is 502.
+    /// The status with which a server refuses. For a [`Misuse`] that is 500, an error of the server; for a [`ResponseError`] 502, the
+    /// status of a gateway.
     pub fn status(self) -> u16 {
         match self {
             Self::Request(error) => error.status(),

@@ -1,4 +1,4 @@
-//! The grammar of `Sec-WebSocket-Extensions` (RFC 6455 §9.1): which extensions are offered or accepted, with their
+//! The grammar of `Sec-WebSocket-Extensions` (RFC 6455 §9.1): the extensions that are offered or accepted, with their
 //! parameters.
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //! extension-param = token [ "=" ( token | quoted-string ) ]      the unquoted string must be a token, too
 //! ```
 //!
-//! It keeps everything that it read, unknown names and repeated parameters included, because what they mean is for the
-//! extension to say (permessage-deflate: RFC 7692 §7, in [`deflate`](crate::deflate)).
+//! Unknown names and repeated parameters are kept: each extension defines their meaning (permessage-deflate: RFC 7692 §7, in
+//! [`deflate`](crate::deflate)).
 
 use alloc::borrow::Cow;
 use alloc::string::String;
@@ -19,7 +19,7 @@ use super::token::{is_token, is_token_byte};
 
 /// One extension in a list: an offer when a client sent it, an agreement when a server did.
 ///
-/// Names are compared as they are: nothing in RFC 6455 makes the case of an extension's name insignificant.
+/// Names are compared byte by byte: nothing in RFC 6455 makes the case of an extension's name insignificant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extension<'a> {
     /// The name; a token.
@@ -33,44 +33,44 @@ pub struct Extension<'a> {
 pub struct Param<'a> {
     /// The name; a token.
     pub name: &'a str,
-    /// The value, with quotes and backslashes taken away; a token. `None` when the parameter has no `=`.
+    /// The value, without quotes and backslashes; a token. `None` when the parameter has no `=`.
     pub value: Option<Cow<'a, str>>,
 }
 
-/// Where and why a `Sec-WebSocket-Extensions` value breaks its grammar. Offsets count bytes in the value parsed.
+/// A violation of the grammar of `Sec-WebSocket-Extensions`. Offsets count bytes of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExtensionsError {
-    /// The list names no extension at all, and it must name one (RFC 6455 §9.1: `1#extension`).
+    /// The list is empty (RFC 6455 §9.1: `1#extension`).
     Empty,
-    /// Something else where the name of an extension should begin.
+    /// Not the name of an extension.
     ExpectedName {
-        /// Where.
+        /// Its position.
         offset: usize,
     },
-    /// Something else where the name of a parameter should begin, after a `;`.
+    /// Not the name of a parameter, after a `;`.
     ExpectedParam {
-        /// Where.
+        /// Its position.
         offset: usize,
     },
-    /// Something else where the value of a parameter should begin, after a `=`.
+    /// Not the value of a parameter, after a `=`.
     ExpectedValue {
-        /// Where.
+        /// Its position.
         offset: usize,
     },
-    /// Something other than `;`, `,` or the end behind a name or a value.
+    /// Neither `;` nor `,` nor the end after a name or a value.
     ExpectedSeparator {
-        /// Where.
+        /// Its position.
         offset: usize,
     },
-    /// A quoted value without its closing quote.
+    /// A quoted value without a closing quote.
     UnclosedQuote {
-        /// Where the quote was opened.
+        /// The position of the opening quote.
         offset: usize,
     },
-    /// A quoted value that is no token once unquoted (RFC 6455 §9.1: it MUST be).
+    /// A quoted value that is not a token when unquoted (RFC 6455 §9.1: it MUST be).
     QuotedNotToken {
-        /// Where the quote was opened.
+        /// The position of the opening quote.
         offset: usize,
     },
 }
@@ -78,13 +78,13 @@ pub enum ExtensionsError {
 impl fmt::Display for ExtensionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => f.write_str("no extension in the list"),
+            Self::Empty => f.write_str("the list is empty"),
             Self::ExpectedName { offset } => write!(f, "expected an extension's name at byte {offset}"),
             Self::ExpectedParam { offset } => write!(f, "expected a parameter's name at byte {offset}"),
             Self::ExpectedValue { offset } => write!(f, "expected a parameter's value at byte {offset}"),
             Self::ExpectedSeparator { offset } => write!(f, "expected a separator at byte {offset}"),
-            Self::UnclosedQuote { offset } => write!(f, "quote at byte {offset} is never closed"),
-            Self::QuotedNotToken { offset } => write!(f, "quoted value at byte {offset} is no token"),
+            Self::UnclosedQuote { offset } => write!(f, "the quote at byte {offset} is not closed"),
+            Self::QuotedNotToken { offset } => write!(f, "the quoted value at byte {offset} is not a token"),
         }
     }
 }
@@ -106,16 +106,16 @@ impl core::error::Error for ExtensionsError {}
 /// ```
 ///
 /// # Errors
-/// When the value breaks the grammar, or lists nothing.
+/// The value breaks the grammar, or its list is empty.
 pub fn parse(header_value: &str) -> Result<Vec<Extension<'_>>, ExtensionsError> {
     parse_lines([header_value])
 }
 
-/// The extensions that several `Sec-WebSocket-Extensions` lines list, in order: the same as if the lines were one,
-/// joined by commas (RFC 6455 §9.1). No line at all lists nothing, and that is no error.
+/// The extensions that several `Sec-WebSocket-Extensions` lines list, in order, as if commas joined the lines (RFC 6455 §9.1). Without
+/// lines the list is empty, which is not an error.
 ///
 /// # Errors
-/// When a line breaks the grammar (offsets count in that line), or there are lines and all of them list nothing.
+/// A line breaks the grammar (offsets count bytes of that line), or there are lines and all of them are empty.
 pub fn parse_lines<'a>(
     lines: impl IntoIterator<Item = &'a str>,
 ) -> Result<Vec<Extension<'a>>, ExtensionsError> {
@@ -125,7 +125,7 @@ pub fn parse_lines<'a>(
         any_line = true;
         Parser { text: line, offset: 0 }.list(&mut extensions)?;
     }
-    // RFC 6455 §9.1: `1#extension`; null elements are allowed (RFC 2616 §2.1), a list of nothing else is not.
+    // RFC 6455 §9.1: `1#extension`; null elements are allowed (RFC 2616 §2.1), but not a list of null elements only.
     if any_line && extensions.is_empty() { Err(ExtensionsError::Empty) } else { Ok(extensions) }
 }
 
@@ -143,7 +143,7 @@ impl<'a> Extension<'a> {
 
 /// The form in which a header lists the extension: `name; param=value; param`.
 ///
-/// Names and values that were parsed are tokens and go out unquoted; for others the caller vouches.
+/// Nothing is quoted: parsed names and values are tokens, and the caller must use tokens too.
 impl fmt::Display for Extension<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
@@ -198,7 +198,7 @@ impl<'a> Parser<'a> {
 
     fn param(&mut self) -> Result<Param<'a>, ExtensionsError> {
         let name = self.token().ok_or(ExtensionsError::ExpectedParam { offset: self.offset })?;
-        // RFC 6455 §4.3: the implied *LWS rule of RFC 2616 §2.1 holds, so blanks may stand around the `=`.
+        // RFC 6455 §4.3: by the implied *LWS rule of RFC 2616 §2.1, whitespace may surround the `=`.
         self.skip_space();
         if self.peek() != Some(b'=') {
             return Ok(Param { name, value: None });
@@ -306,14 +306,14 @@ mod tests {
     }
 
     #[test]
-    fn allows_blanks_between_words_and_separators() {
+    fn allows_whitespace_between_words_and_separators() {
         // RFC 6455 §4.3, RFC 2616 §2.1: implied *LWS.
         let spaced = "\t a ; \t b\t=  c ;d = \"e\" \t,  f ";
         assert_eq!(parse(spaced), parse("a;b=c;d=e,f"));
     }
 
     #[test]
-    fn skips_null_elements_but_wants_one_that_is_not() {
+    fn skips_null_elements_and_rejects_empty_lists() {
         // RFC 2616 §2.1.
         assert_eq!(parse(",, a ,,b,"), parse("a,b"));
         assert_eq!(parse_lines(["", "a", " , "]), parse("a"));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn says_where_the_grammar_is_broken() {
+    fn reports_the_position_of_an_error() {
         use ExtensionsError::*;
         for (value, error) in [
             ("=", ExpectedName { offset: 0 }),
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back_the_same() {
+    fn display_and_parse_are_inverse() {
         let list = parse(r#"a; b="1"; c; d=e, f"#).unwrap();
         let written: Vec<String> = list.iter().map(Extension::to_string).collect();
         assert_eq!(written, ["a; b=1; c; d=e", "f"]);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn arbitrary_text_neither_panics_nor_yields_what_is_no_token() {
+    fn arbitrary_text_yields_only_tokens() {
         wireloom_testing::rounds(2_000, |rng| {
             let len = rng.len(60);
             let alphabet: Vec<char> = "ab,;=\"\\ \té\0".chars().collect();

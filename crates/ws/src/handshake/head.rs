@@ -1,15 +1,15 @@
-//! The head of an HTTP/1.1 message: found in bytes that arrive in pieces, then parsed once.
+//! The head of an HTTP/1.1 message: collected from input of any chunk size, then parsed once.
 //!
 //! ```text
-//! GET /chat HTTP/1.1 CRLF     the start line, looked at as soon as it is whole
-//! Host: example.com CRLF      the header lines, counted while they arrive
-//! CRLF                        the empty line: now httparse reads it all
-//! 81 05 ...                   not the head's: handed back unread
+//! GET /chat HTTP/1.1 CRLF     the start line, checked as soon as it is complete
+//! Host: example.com CRLF      the header lines, counted as they arrive
+//! CRLF                        the empty line: httparse parses the head
+//! 81 05 ...                   after the head: not consumed
 //! ```
 //!
-//! Each byte is looked at once while the end is searched for, and once more by httparse, however the input is split. A
-//! peer that does not speak HTTP is found out at its first control character or at the end of its first line, not when
-//! the limit or the deadline is reached. A lone LF ends a line, as RFC 9112 §2.2 allows.
+//! Each byte is read once to find the end and once by httparse, however the input is split. A peer that does not speak HTTP is
+//! refused at its first control character or at the end of its first line, not when the limit or the deadline is reached. A
+//! lone LF ends a line, as RFC 9112 §2.2 allows.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -44,7 +44,7 @@ pub(super) struct HeadReader {
     headers_max: usize,
 }
 
-/// Without the bytes, for the reason that [`Head`]'s has.
+/// Shows no bytes: they may hold secrets.
 impl fmt::Debug for HeadReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HeadReader")
@@ -56,7 +56,7 @@ impl fmt::Debug for HeadReader {
 }
 
 impl HeadReader {
-    /// A reader for what arrives at this end: requests at the server, responses at the client.
+    /// A reader of the heads that this role receives: a server requests, a client responses.
     pub(super) fn new(reads: Role, limits: HandshakeLimits) -> Self {
         Self {
             reads,
@@ -69,8 +69,8 @@ impl HeadReader {
         }
     }
 
-    /// Takes from the input what belongs to the head: `Some(consumed)` when it is whole, `None` when all was taken and
-    /// more is needed.
+    /// Consumes the bytes of the input that belong to the head: `Some(consumed)` when it is complete, `None` when all were consumed
+    /// and more are needed.
     pub(super) fn push(&mut self, input: &[u8]) -> Result<Option<usize>, HandshakeError> {
         let held = self.bytes.len();
         let taken = input.len().min(self.room - held);
@@ -82,9 +82,9 @@ impl HeadReader {
         if self.bytes.len() == self.room { Err(LimitReached::HeadLen.into()) } else { Ok(None) }
     }
 
-    /// Looks at the bytes that are new; `true` when the empty line is among them.
+    /// Scans the new bytes; `true` when the empty line is among them.
     fn find_end(&mut self) -> Result<bool, HandshakeError> {
-        // Without a branch on each byte this is a vector loop, and it takes the second search off the honest path.
+        // Without a branch on each byte this is a vector loop. Only a head with such a byte is searched for it line by line.
         let new = &self.bytes[self.scanned..];
         let suspect = new.iter().fold(false, |suspect, &byte| suspect | is_forbidden(byte));
         while self.scanned < self.bytes.len() {
@@ -115,7 +115,7 @@ impl HeadReader {
         Ok(false)
     }
 
-    /// Parses the request whose head is whole, and leaves the reader empty.
+    /// Parses the complete head of a request, and leaves the reader empty.
     pub(super) fn take_request(&mut self) -> Result<RequestHead, RequestError> {
         let bytes = core::mem::take(&mut self.bytes);
         let mut lines = vec![httparse::EMPTY_HEADER; self.lines];
@@ -125,7 +125,7 @@ impl HeadReader {
         else {
             return Err(RequestError::Malformed(Malformed::StartLine));
         };
-        // Both searches end at the first empty line; if they ever disagreed, somebody would be smuggling.
+        // Both searches end at the first empty line. Were they to disagree, requests could be smuggled.
         if whole != httparse::Status::Complete(bytes.len()) {
             return Err(RequestError::Malformed(Malformed::LineEnd));
         }
@@ -139,8 +139,7 @@ impl HeadReader {
         })
     }
 
-    /// Parses the response whose head is whole, and makes the reader ready for the next one, for which there is as much
-    /// less room.
+    /// Parses the complete head of a response, and prepares the reader for the next one. One limit bounds the length of both.
     pub(super) fn take_response(&mut self) -> Result<ResponseHead, ResponseError> {
         let bytes = core::mem::take(&mut self.bytes);
         let mut lines = vec![httparse::EMPTY_HEADER; self.lines];
@@ -173,12 +172,12 @@ fn malformed(reads: Role, malformed: Malformed) -> HandshakeError {
     }
 }
 
-/// Control characters that stand nowhere in a head. A CR may stand before a LF, which httparse sees to.
+/// Whether a head may not contain this control character. httparse checks that a CR precedes a LF.
 fn is_forbidden(byte: u8) -> bool {
     (byte < b' ' && byte != b'\t' && byte != b'\n' && byte != b'\r') || byte == 0x7F
 }
 
-/// Judges what stands where the version does, so that a peer with another protocol is refused at its first line.
+/// Checks the HTTP version of the first line, so that a peer that speaks another protocol is refused there.
 fn check_start_line(reads: Role, line: &[u8]) -> Result<(), HandshakeError> {
     let mut words = line.split(|&byte| byte == b' ');
     let word = match reads {
@@ -207,13 +206,13 @@ impl From<httparse::Error> for Malformed {
             httparse::Error::HeaderName => Self::HeaderName,
             httparse::Error::HeaderValue => Self::HeaderValue,
             httparse::Error::NewLine => Self::LineEnd,
-            // The lines were counted, so that there is room for all of them; what remains is the first line.
+            // There is room for all header lines, since they were counted. The error is in the first line.
             _ => Self::StartLine,
         }
     }
 }
 
-/// Where in `bytes` this part of them lies.
+/// The range of `bytes` that this part of them has.
 fn span(bytes: &[u8], part: &[u8]) -> Range<usize> {
     // An empty part may lie anywhere.
     if part.is_empty() {
@@ -231,7 +230,7 @@ fn spans(bytes: &[u8], lines: &[httparse::Header<'_>]) -> Vec<Field> {
     lines.iter().map(field).collect()
 }
 
-/// A request's head, parsed but not judged.
+/// A request's head, parsed but not validated.
 pub(super) struct RequestHead {
     pub(super) method: Range<usize>,
     pub(super) target: Range<usize>,
@@ -239,7 +238,7 @@ pub(super) struct RequestHead {
     pub(super) head: Head,
 }
 
-/// A response's head, parsed but not judged.
+/// A response's head, parsed but not validated.
 #[derive(Clone)]
 pub(super) struct ResponseHead {
     pub(super) status: u16,
@@ -248,7 +247,7 @@ pub(super) struct ResponseHead {
     pub(super) head: Head,
 }
 
-/// The header fields of a message, with the bytes that they lie in.
+/// The header fields of a message, as ranges of its bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Head {
     bytes: Vec<u8>,
@@ -262,11 +261,11 @@ struct Field {
 }
 
 impl Head {
-    /// A head from fields that somebody else has parsed; they are checked, because that somebody may be lenient.
+    /// A head from fields that an HTTP library has parsed. They are checked again, since that library may be lenient.
     pub(super) fn from_fields<'a, N: AsRef<[u8]>>(
         fields: impl IntoIterator<Item = (N, &'a [u8])>,
     ) -> Result<Self, Malformed> {
-        // As much as most handshakes take.
+        // Enough for most handshakes.
         let mut head = Self { bytes: Vec::with_capacity(512), fields: Vec::with_capacity(16) };
         for (name, value) in fields {
             let name = name.as_ref();
@@ -285,13 +284,13 @@ impl Head {
         Ok(head)
     }
 
-    /// This part of the bytes, if it is UTF-8. The caller refuses a head where it is not: an empty text in its place could
-    /// pass for something that the peer did not send.
+    /// This part of the bytes, if it is UTF-8. The caller refuses a head where it is not: an empty string in its place could have
+    /// another meaning.
     pub(super) fn text(&self, span: Range<usize>) -> Option<&str> {
         core::str::from_utf8(self.bytes.get(span)?).ok()
     }
 
-    /// The fields in their order: names as they were sent, values without blanks around them.
+    /// The fields in their order: names as they were sent, values without surrounding whitespace.
     pub(super) fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
         // Names are tokens, and so are text.
         self.fields
@@ -309,11 +308,11 @@ impl Head {
         })
     }
 
-    /// The first field with this name, in any case, from this one on: which it is, and its value. Handshakes look for many
-    /// names, a few times a second or thousands: one loop that is in the cache serves all of them.
+    /// The index and the value of the first field with this name, in any case, from an index on. Not inlined: one loop that stays in
+    /// the instruction cache serves all names.
     #[inline(never)]
     fn find(&self, name: &str, from: usize) -> Option<(usize, &[u8])> {
-        // Most names are told apart by their length, before a byte of them is looked at.
+        // The length alone excludes most names.
         let named = |field: &Field| {
             field.name.len() == name.len()
                 && self.bytes[field.name.clone()].eq_ignore_ascii_case(name.as_bytes())
@@ -344,7 +343,7 @@ pub(super) enum Occurs<'a> {
     Often,
 }
 
-/// The names alone: values hold cookies and credentials, which have no business in a log.
+/// Shows the names, not the values: cookies and credentials must not reach a log.
 impl fmt::Debug for Head {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.fields().map(|(name, _)| name)).finish()
@@ -368,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_end_and_leaves_what_follows() {
+    fn finds_the_end_and_consumes_nothing_after_it() {
         let limits = HandshakeLimits::default();
         for (bytes, end) in [
             (&b"GET / HTTP/1.1\r\n\r\n"[..], Some(18)),
@@ -385,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_a_head_of_the_limit_and_none_beyond() {
+    fn accepts_a_head_up_to_the_limit() {
         let head = b"GET / HTTP/1.1\r\nA: b\r\nC: d\r\n\r\n";
         let limits = HandshakeLimits::default();
         let too_long = Err(LimitReached::HeadLen.into());
@@ -405,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_are_found_out_at_once() {
+    fn refuses_other_protocols_at_their_first_line() {
         let limits = HandshakeLimits::default();
         let start_line = |reads| Err(malformed(reads, Malformed::StartLine));
         let control = Err(malformed(Role::Server, Malformed::ControlByte));
@@ -417,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_keeps_values_to_itself() {
+    fn debug_shows_no_values() {
         let head = Head::from_fields([(&b"Cookie"[..], &b"secret"[..])]).unwrap();
         assert_eq!(alloc::format!("{head:?}"), "[\"Cookie\"]");
     }

@@ -1,5 +1,5 @@
-//! WebSocket over HTTP/2: the field rules of extended CONNECT (RFC 8441 §4, §5). Nothing here knows HTTP/2 itself: fields
-//! come in and go out as names and values, pseudo-headers first.
+//! WebSocket over HTTP/2: the field rules of extended CONNECT (RFC 8441 §4, §5). Fields are names and values, pseudo-headers first;
+//! an HTTP/2 library transfers them.
 //!
 //! ```text
 //! HTTP/1.1                          HTTP/2
@@ -14,20 +14,20 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::Request;
-use super::client::{ClientOptions, Verdict, field};
+use super::client::{ClientOptions, Outcome, field};
 use super::error::{HandshakeError, Malformed, Misuse, RequestError, ResponseError};
 use super::head::{Head, Occurs};
-use super::request::{judge_fields, judge_version};
+use super::request::{check_shared_fields, check_version};
 use super::response::{CONNECTION_SPECIFIC, Response};
 use super::uri::{is_authority, is_resource};
 
-/// Judges an extended CONNECT request; [`Request::accept`] makes the response to it.
+/// Checks an extended CONNECT request; [`Request::accept`] makes the response to it.
 ///
 /// ```
 /// use wireloom_ws::handshake::{Acceptance, http2};
 ///
 /// // RFC 8441 §5.1.
-/// let request = http2::judge_request([
+/// let request = http2::check_request([
 ///     (&b":method"[..], &b"CONNECT"[..]),
 ///     (b":protocol", b"websocket"),
 ///     (b":scheme", b"https"),
@@ -45,8 +45,8 @@ use super::uri::{is_authority, is_resource};
 /// ```
 ///
 /// # Errors
-/// When it is no valid opening handshake; [`refusal`] is the answer to send.
-pub fn judge_request<'a>(
+/// The request is not a valid opening handshake; [`refusal`] is the answer to send.
+pub fn check_request<'a>(
     fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
 ) -> Result<Request, HandshakeError> {
     let mut pseudo = Pseudo::default();
@@ -74,17 +74,17 @@ pub fn judge_request<'a>(
         }
     }
     let head = Head::from_fields(headers).map_err(RequestError::Malformed)?;
-    let resource = pseudo.judge()?;
-    let host = judge_authority(pseudo.authority, &head)?;
+    let resource = pseudo.resource()?;
+    let host = check_authority(pseudo.authority, &head)?;
     if is_connection_specific(&head) {
         return Err(RequestError::ConnectionSpecific.into());
     }
-    // RFC 9113 §8.1.1: a length would count the frames, and there is no telling how many there will be.
+    // RFC 9113 §8.1.1: a length would count the frames, whose number is unknown.
     if head.has("content-length") {
         return Err(RequestError::Body.into());
     }
-    judge_version(&head)?;
-    judge_fields(&head)?;
+    check_version(&head)?;
+    check_shared_fields(&head)?;
     Ok(Request { head, resource, host, accept: None })
 }
 
@@ -94,17 +94,17 @@ pub fn refusal(error: HandshakeError) -> Response {
     match error {
         // RFC 9110 §15.5.22: a 426 needs Upgrade, which HTTP/2 forbids; RFC 6455 §4.2.2 leaves the code open.
         HandshakeError::Request(RequestError::VersionUnsupported(_)) => refusal.with_status(400),
-        // A request that is no CONNECT is not for this judge, and what `Allow` says holds for HTTP/1.1.
+        // The request is not a CONNECT; `Allow: GET` applies to HTTP/1.1.
         HandshakeError::Request(RequestError::Method) => refusal.with_status(400).without("allow"),
         _ => refusal,
     }
 }
 
-/// The fields of a client's extended CONNECT request, pseudo-headers first; `secure` says that the connection is TLS.
+/// The fields of a client's extended CONNECT request, pseudo-headers first; `secure` for a connection over TLS.
 /// Send it only on a connection whose server announced `SETTINGS_ENABLE_CONNECT_PROTOCOL` (RFC 8441 §3).
 ///
 /// # Errors
-/// A [`Misuse`] when something in the options cannot be sent.
+/// [`Misuse`]: one of the options cannot be sent.
 pub fn request_fields(options: &ClientOptions, secure: bool) -> Result<Vec<(String, String)>, Misuse> {
     options.check()?;
     let forbidden = |name: &str| CONNECTION_SPECIFIC.iter().any(|not| name.eq_ignore_ascii_case(not));
@@ -125,14 +125,14 @@ pub fn request_fields(options: &ClientOptions, secure: bool) -> Result<Vec<(Stri
     Ok(fields)
 }
 
-/// Judges the response to an extended CONNECT request with these options.
+/// Checks the response to an extended CONNECT request with these options.
 ///
 /// # Errors
-/// When it does not answer the handshake: the stream is to be reset.
-pub fn judge_response<'a>(
+/// It does not answer the handshake: reset the stream.
+pub fn check_response<'a>(
     options: &ClientOptions,
     fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
-) -> Result<Verdict, HandshakeError> {
+) -> Result<Outcome, HandshakeError> {
     let mut fields = fields.into_iter();
     // RFC 9113 §8.3.2: `:status`, once and first, is the only pseudo-header of a response.
     let status = match fields.next() {
@@ -150,10 +150,10 @@ pub fn judge_response<'a>(
     match status {
         // RFC 9113 §8.6: HTTP/2 has no 101.
         101 => Err(ResponseError::PseudoHeader.into()),
-        100..200 => Ok(Verdict::Informational),
+        100..200 => Ok(Outcome::Informational),
         // RFC 9113 §8.5: any 2xx opens the tunnel.
-        200..300 => Ok(Verdict::Accepted(options.judge_negotiation(&head)?)),
-        _ => Ok(Verdict::Refused(Response::from_fields(status, &head))),
+        200..300 => Ok(Outcome::Accepted(options.check_negotiation(&head)?)),
+        _ => Ok(Outcome::Refused(Response::from_fields(status, &head))),
     }
 }
 
@@ -167,8 +167,8 @@ struct Pseudo<'a> {
 }
 
 impl Pseudo<'_> {
-    /// The resource name, when all is as RFC 8441 wants it.
-    fn judge(&self) -> Result<String, RequestError> {
+    /// The resource name, if all pseudo-headers are valid.
+    fn resource(&self) -> Result<String, RequestError> {
         // RFC 8441 §4: :protocol on CONNECT, along with :scheme and :path.
         let (Some(method), Some(protocol), Some(scheme), Some(path)) =
             (self.method, self.protocol, self.scheme, self.path)
@@ -191,8 +191,8 @@ impl Pseudo<'_> {
     }
 }
 
-/// RFC 9113 §8.3.1: `:authority`, or else `host`; where both are given they must agree.
-fn judge_authority(authority: Option<&[u8]>, head: &Head) -> Result<String, RequestError> {
+/// RFC 9113 §8.3.1: `:authority`, or else `host`. If both are present they must agree.
+fn check_authority(authority: Option<&[u8]>, head: &Head) -> Result<String, RequestError> {
     let host = match (authority, head.one("host")) {
         (None, Occurs::Never) => return Err(RequestError::HostMissing),
         (None, Occurs::Once(host)) => host,
@@ -210,7 +210,7 @@ fn is_connection_specific(head: &Head) -> bool {
     CONNECTION_SPECIFIC.iter().any(|name| head.has(name))
 }
 
-/// Three digits, from 100 on.
+/// A number of three digits, at least 100.
 fn parse_status(value: &[u8]) -> Option<u16> {
     match value {
         [b'1'..=b'9', b'0'..=b'9', b'0'..=b'9'] => {

@@ -1,15 +1,15 @@
-//! `Sec-WebSocket-Key` and the `Sec-WebSocket-Accept` that proves it was read (RFC 6455 §1.3, §4.2.2).
+//! `Sec-WebSocket-Key` and the `Sec-WebSocket-Accept` that answers it (RFC 6455 §1.3, §4.2.2).
 //!
-//! SHA-1 and base64 are libraries; nothing here guards a secret, it only shows that the other end speaks WebSocket.
+//! It protects no secret: it only shows that the other end speaks WebSocket. SHA-1 and base64 are libraries.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest as _, Sha1};
 
-/// RFC 6455 §1.3: what no other protocol would append to a key.
+/// RFC 6455 §1.3: a suffix that no other protocol appends to a key.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// The `Sec-WebSocket-Accept` that answers this `Sec-WebSocket-Key`, which is taken as it was sent, in base64.
+/// The `Sec-WebSocket-Accept` that answers this `Sec-WebSocket-Key`, given in base64 as it was sent.
 ///
 /// ```
 /// // RFC 6455 §1.3.
@@ -33,8 +33,8 @@ pub(crate) fn key(nonce: [u8; 16]) -> [u8; 24] {
     key
 }
 
-/// Whether this decodes to 16 bytes (RFC 6455 §4.2.1). Nothing is said there about the four bits that are left over in the
-/// last digit; clients that draw 22 random digits exist.
+/// Whether this decodes to 16 bytes (RFC 6455 §4.2.1). The RFC does not restrict the four unused bits of the last digit, and some
+/// clients send 22 random digits.
 pub(crate) fn is_key(key: &[u8]) -> bool {
     let digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     key.len() == 24 && key[..22].iter().all(digit) && key[22..] == *b"=="
@@ -56,7 +56,7 @@ mod tests {
     fn keys_are_sixteen_bytes_in_base64() {
         assert!(is_key(b"dGhlIHNhbXBsZSBub25jZQ=="));
         assert!(is_key(b"+/AAAAAAAAAAAAAAAAAAAA=="));
-        assert!(is_key(b"AAAAAAAAAAAAAAAAAAAAAB=="), "bits left over are nobody's business");
+        assert!(is_key(b"AAAAAAAAAAAAAAAAAAAAAB=="), "the unused bits are not checked");
         for not in [
             &b""[..],
             b"dGhlIHNhbXBsZSBub25jZQ",

@@ -1,16 +1,15 @@
-//! What a peer may make the opening handshake hold.
+//! Limits of the opening handshake.
 
-/// Bounds on one opening handshake, with their reasons. Each holds for the head of the request when this side is the
-/// server, and for all the response heads together (informational ones included) when it is the client.
+/// Limits of one opening handshake. On a server each applies to the head of the request; on a client, to all response heads together
+/// (informational ones included).
 ///
-/// How long a handshake may take is the owner's to say:
-/// [`ServerHandshake::with_deadline`](super::server::ServerHandshake::with_deadline).
+/// Fields may be added: use struct update. The caller limits the time: [`ServerHandshake::with_deadline`](super::server::ServerHandshake::with_deadline).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeLimits {
-    /// Bytes from the first one to the empty line, both included: 16 KiB, which holds the largest heads that browsers
-    /// send (two cookies of 4 KiB with room to spare) and is what common servers and proxies allow.
+    /// Bytes of a head, with its empty line: 16 KiB. That is more than the largest heads that browsers send (two cookies of 4 KiB
+    /// among their headers), and common servers and proxies allow as much.
     pub head_len_max: usize,
-    /// Header lines in a head: 100, about five times what a browser sends behind two proxies.
+    /// Header lines of a head: 100, about five times those of a browser behind two proxies.
     pub headers_max: usize,
 }
 

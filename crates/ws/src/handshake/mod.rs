@@ -1,9 +1,9 @@
-//! The opening handshake (RFC 6455 §4, §9.1, §11.3) in both roles, over HTTP/1.1 bytes or from parts that somebody else has
+//! The opening handshake (RFC 6455 §4, §9.1, §11.3) in both roles, over HTTP/1.1 bytes or from the parts that an HTTP library has
 //! parsed, and the field rules of WebSocket over HTTP/2 (RFC 8441 §5).
 //!
-//! It owns the judgement of requests and responses, the headers that are its own, and the bounds on what a peer may send
-//! before there is a connection. It owns no socket and no policy: which origins, paths and credentials are welcome is for
-//! the application to say between [`Request`] and [`Acceptance`]. HTTP/1.1 heads are parsed by `httparse`.
+//! It validates requests and responses, writes the headers of the handshake, and limits the bytes that a peer may send before
+//! the connection is open. It uses no socket and has no policy: the application decides about origins, paths and credentials
+//! between [`Request`] and [`Acceptance`]. HTTP/1.1 heads are parsed by `httparse`.
 //!
 //! ```text
 //! server   bytes → ServerHandshake::handle_input → Request → accept → 101, Negotiated
@@ -13,7 +13,7 @@
 //!          bytes → ClientHandshake::handle_input → Done(Negotiated) | Refused(Response)
 //! ```
 //!
-//! Bytes behind a head belong to the connection: each call says how many it consumed.
+//! Bytes after a head belong to the connection: each call returns the number of bytes that it consumed.
 
 use alloc::string::String;
 
@@ -44,14 +44,14 @@ pub use server::ServerHandshake;
 /// The version of WebSocket that RFC 6455 describes (§4.1, item 9).
 pub const VERSION: u8 = 13;
 
-/// What opens a connection over HTTP/2 (RFC 8441 §5).
+/// The status that opens a connection over HTTP/2 (RFC 8441 §5).
 const HTTP2_STATUS: u16 = 200;
 
-/// What both ends have agreed upon: what a connection needs to know of its handshake.
+/// The negotiated parameters of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Negotiated {
-    /// The subprotocol to speak.
+    /// The subprotocol.
     pub subprotocol: Option<String>,
-    /// How messages are compressed, if they are.
+    /// The parameters of permessage-deflate, if it was negotiated.
     pub deflate: Option<DeflateParams>,
 }

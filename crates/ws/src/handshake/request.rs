@@ -1,7 +1,7 @@
-//! The judgement of a client's opening handshake (RFC 6455 §4.2.1), and the answer to it (§4.2.2).
+//! Validation of a client's opening handshake (RFC 6455 §4.2.1), and the answer to it (§4.2.2).
 //!
-//! It owns what every server must check. Whether this origin, this path or this cookie is welcome is for the
-//! application to say: everything it needs is on [`Request`].
+//! This module makes the checks that every server must make. The application decides about origins, paths and cookies:
+//! [`Request`] has all of them.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,28 +17,28 @@ use super::uri::{is_authority, split_target};
 use super::{HTTP2_STATUS, Negotiated, VERSION};
 use crate::deflate::DeflateConfig;
 
-/// An opening handshake with nothing wrong in it.
+/// A valid opening handshake.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Request {
     pub(super) head: Head,
     pub(super) resource: String,
     pub(super) host: String,
-    /// The answer to the key, which HTTP/2 has not (RFC 8441 §5).
+    /// The answer to the key; `None` over HTTP/2, which has no key (RFC 8441 §5).
     pub(super) accept: Option<[u8; 28]>,
 }
 
-/// What a server grants to a request; by default nothing but the connection.
+/// The answer of a server that accepts a request; by default without subprotocol, extensions and headers.
 #[derive(Clone, Copy, Default)]
 pub struct Acceptance<'a> {
-    /// The subprotocol to speak: one of those that the client offered.
+    /// The chosen subprotocol: one that the client offered.
     pub subprotocol: Option<&'a str>,
-    /// How permessage-deflate may be used, if the client offers it.
+    /// The configuration of permessage-deflate, if the client offers it.
     pub deflate: Option<&'a DeflateConfig>,
     /// Headers to add, such as `Set-Cookie`.
     pub headers: &'a [(&'a str, &'a str)],
 }
 
-/// Without the query, and of the headers the names alone: the rest may be a secret.
+/// Shows neither the query nor the values of headers: they may be secrets.
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
@@ -49,7 +49,7 @@ impl fmt::Debug for Request {
     }
 }
 
-/// Of the headers the names alone.
+/// Shows the names of headers, not their values.
 impl fmt::Debug for Acceptance<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acceptance")
@@ -61,8 +61,8 @@ impl fmt::Debug for Acceptance<'_> {
 }
 
 impl Request {
-    /// Judges a request that was already parsed by whatever speaks HTTP there: its method, its target (origin-form or
-    /// absolute), its version and all of its header fields. The bounds on their number and length are that parser's.
+    /// Checks a request that an HTTP library has parsed: its method, its target (origin-form or absolute), its version and all
+    /// of its header fields. The library bounds their number and length.
     ///
     /// ```
     /// use wireloom_ws::handshake::{Acceptance, Request, Version};
@@ -81,7 +81,7 @@ impl Request {
     /// ```
     ///
     /// # Errors
-    /// When it is no valid opening handshake; [`HandshakeError::refusal`] is the answer to send.
+    /// The request is not a valid opening handshake; [`HandshakeError::refusal`] is the answer to send.
     pub fn from_parts<'a, N: AsRef<[u8]>>(
         method: &str,
         target: &str,
@@ -89,35 +89,35 @@ impl Request {
         headers: impl IntoIterator<Item = (N, &'a [u8])>,
     ) -> Result<Self, HandshakeError> {
         let head = Head::from_fields(headers).map_err(RequestError::Malformed)?;
-        let (resource, host) = judge_line(method, target, version, &head)?;
-        Ok(Self::judge(head, resource, host)?)
+        let (resource, host) = check_request_line(method, target, version, &head)?;
+        Ok(Self::from_fields(head, resource, host)?)
     }
 
-    /// Judges a head that was read from bytes.
+    /// Checks a head that was read from bytes.
     pub(super) fn from_head(request: RequestHead) -> Result<Self, RequestError> {
         let RequestHead { method, target, version, head } = request;
         let (Some(method), Some(target)) = (head.text(method), head.text(target)) else {
             return Err(RequestError::Malformed(Malformed::StartLine));
         };
-        let (resource, host) = judge_line(method, target, version, &head)?;
-        Self::judge(head, resource, host)
+        let (resource, host) = check_request_line(method, target, version, &head)?;
+        Self::from_fields(head, resource, host)
     }
 
-    fn judge(head: Head, resource: String, host: String) -> Result<Self, RequestError> {
-        judge_body(&head)?;
-        judge_upgrade(&head)?;
-        judge_version(&head)?;
-        let accept = Some(accept_key(judge_key(&head)?));
-        judge_fields(&head)?;
+    fn from_fields(head: Head, resource: String, host: String) -> Result<Self, RequestError> {
+        check_no_body(&head)?;
+        check_upgrade(&head)?;
+        check_version(&head)?;
+        let accept = Some(accept_key(find_key(&head)?));
+        check_shared_fields(&head)?;
         Ok(Self { head, resource, host, accept })
     }
 
-    /// The resource name that the client wants to talk to: path and query (RFC 6455 §3).
+    /// The resource name: path and query (RFC 6455 §3).
     pub fn resource(&self) -> &str {
         &self.resource
     }
 
-    /// The path; always begins with `/`. Nothing in it is decoded or resolved.
+    /// The path as it was sent; it always begins with `/`.
     pub fn path(&self) -> &str {
         self.resource.split_once('?').map_or(&*self.resource, |(path, _)| path)
     }
@@ -127,15 +127,15 @@ impl Request {
         self.resource.split_once('?').map(|(_, query)| query)
     }
 
-    /// The authority that the client believes to talk to: host, and port if it is not the scheme's own.
+    /// The authority of the server: host, and port if it is not the scheme's default.
     ///
-    /// It is `Host`, unless the target is a whole URI: then it is that URI's (RFC 9112 §3.2.2).
+    /// It is `Host`, or the authority of a target in absolute form (RFC 9112 §3.2.2).
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Where the script comes from that a browser runs. A server that is not meant for every page refuses, with 403,
-    /// origins that it does not know (RFC 6455 §4.2.2, §10.2). Clients that are no browsers send none.
+    /// The origin of the web page that opens the connection. A server that is not meant for every page refuses unknown origins
+    /// with 403 (RFC 6455 §4.2.2, §10.2). Clients other than browsers send none.
     pub fn origin(&self) -> Option<&str> {
         self.head.values("origin").next().and_then(|value| core::str::from_utf8(value).ok())
     }
@@ -152,7 +152,7 @@ impl Request {
 
     /// The extensions offered, in the client's order of preference.
     pub fn extensions(&self) -> Vec<Extension<'_>> {
-        // The lines were parsed when the request was judged, so that there is no error left.
+        // The lines were parsed when the request was checked, so that no error is left.
         extension_lines(&self.head).and_then(|lines| parse_lines(lines).ok()).unwrap_or_default()
     }
 
@@ -161,7 +161,7 @@ impl Request {
         VERSION
     }
 
-    /// All header fields in their order: names as they were sent, values without blanks around them.
+    /// All header fields in their order: names as they were sent, values without surrounding whitespace.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.head.fields()
     }
@@ -171,10 +171,10 @@ impl Request {
         self.head.values(name).next()
     }
 
-    /// The response that opens the connection (101; 200 over HTTP/2), and what was agreed with it.
+    /// The response that opens the connection (101; 200 over HTTP/2), and the negotiated parameters.
     ///
     /// # Errors
-    /// A [`Misuse`] when the client did not offer the subprotocol, or a header cannot be sent.
+    /// [`Misuse`]: the client did not offer the subprotocol, or a header cannot be sent.
     pub fn accept(&self, acceptance: &Acceptance<'_>) -> Result<(Response, Negotiated), Misuse> {
         let mut response = Response::new(if self.accept.is_some() { 101 } else { HTTP2_STATUS });
         if let Some(accept) = self.accept {
@@ -207,8 +207,8 @@ impl Request {
     }
 }
 
-/// The request line and `Host`: the resource name and the host.
-fn judge_line(
+/// Checks the request line and `Host`. Returns the resource name and the host.
+fn check_request_line(
     method: &str,
     target: &str,
     version: Version,
@@ -237,8 +237,8 @@ fn judge_line(
     Ok((resource, host))
 }
 
-/// A body would lie where frames begin, and two readers that disagree about it can be played against each other.
-fn judge_body(head: &Head) -> Result<(), RequestError> {
+/// A body would be where frames begin: two readers that disagree about it allow request smuggling.
+fn check_no_body(head: &Head) -> Result<(), RequestError> {
     let zero = |len: &[u8]| !len.is_empty() && len.iter().all(|&digit| digit == b'0');
     if head.has("transfer-encoding") || !head.values("content-length").all(zero) {
         return Err(RequestError::Body);
@@ -246,7 +246,7 @@ fn judge_body(head: &Head) -> Result<(), RequestError> {
     Ok(())
 }
 
-fn judge_upgrade(head: &Head) -> Result<(), RequestError> {
+fn check_upgrade(head: &Head) -> Result<(), RequestError> {
     // RFC 6455 §4.2.1, item 3: Upgrade contains "websocket", in any case.
     if !head.has("upgrade") {
         return Err(RequestError::UpgradeMissing);
@@ -265,7 +265,7 @@ fn judge_upgrade(head: &Head) -> Result<(), RequestError> {
 }
 
 /// RFC 6455 §4.2.1, item 6; §4.2.2, item 4; §11.3.5: at most once.
-pub(super) fn judge_version(head: &Head) -> Result<(), RequestError> {
+pub(super) fn check_version(head: &Head) -> Result<(), RequestError> {
     let version = match head.one("sec-websocket-version") {
         Occurs::Once(version) => version,
         Occurs::Never => return Err(RequestError::VersionMissing),
@@ -286,7 +286,7 @@ pub(super) fn judge_version(head: &Head) -> Result<(), RequestError> {
 }
 
 /// RFC 6455 §4.2.1, item 5; §11.3.1: at most once.
-fn judge_key(head: &Head) -> Result<&[u8], RequestError> {
+fn find_key(head: &Head) -> Result<&[u8], RequestError> {
     match head.one("sec-websocket-key") {
         Occurs::Once(key) if is_key(key) => Ok(key),
         Occurs::Once(_) => Err(RequestError::KeyInvalid),
@@ -295,8 +295,8 @@ fn judge_key(head: &Head) -> Result<&[u8], RequestError> {
     }
 }
 
-/// What HTTP/1.1 and HTTP/2 have in common: origin, subprotocols, extensions.
-pub(super) fn judge_fields(head: &Head) -> Result<(), RequestError> {
+/// Checks the fields that HTTP/1.1 and HTTP/2 have in common: origin, subprotocols, extensions.
+pub(super) fn check_shared_fields(head: &Head) -> Result<(), RequestError> {
     // RFC 6454 §7.3: at most one Origin.
     match head.one("origin") {
         Occurs::Never => {}
@@ -304,7 +304,7 @@ pub(super) fn judge_fields(head: &Head) -> Result<(), RequestError> {
         Occurs::Once(_) => return Err(RequestError::OriginInvalid),
         Occurs::Often => return Err(RequestError::OriginDuplicate),
     }
-    judge_subprotocols(head)?;
+    check_subprotocols(head)?;
     if !head.has("sec-websocket-extensions") {
         return Ok(());
     }
@@ -313,7 +313,7 @@ pub(super) fn judge_fields(head: &Head) -> Result<(), RequestError> {
     Ok(())
 }
 
-fn judge_subprotocols(head: &Head) -> Result<(), RequestError> {
+fn check_subprotocols(head: &Head) -> Result<(), RequestError> {
     if !head.has("sec-websocket-protocol") {
         return Ok(());
     }
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_everything_a_policy_needs() {
+    fn gives_access_to_all_fields() {
         let request = request(&[
             ("Origin", b"https://example.com"),
             ("Sec-WebSocket-Protocol", b"chat, superchat"),
@@ -387,13 +387,13 @@ mod tests {
     fn selects_by_the_servers_preference() {
         let request = request(&[("Sec-WebSocket-Protocol", b"a, b, C")]).unwrap();
         assert_eq!(request.select_subprotocol(&["x", "b", "a"]), Some("b"));
-        // RFC 6455 §11.3.4: the names are tokens, and tokens are compared as they are.
+        // RFC 6455 §11.3.4: the names are tokens, which are compared byte by byte.
         assert_eq!(request.select_subprotocol(&["c"]), None);
         assert_eq!(request.select_subprotocol(&[]), None);
     }
 
     #[test]
-    fn many_subprotocols_take_no_quadratic_time() {
+    fn checks_many_subprotocols_in_less_than_quadratic_time() {
         let names: Vec<String> = (0..100_000).map(|i| alloc::format!("p{i}")).collect();
         let list = names.join(",").into_bytes().leak();
         let request = request(&[("Sec-WebSocket-Protocol", list)]).unwrap();

@@ -1,6 +1,6 @@
-//! A response as a value: what a server answers, and what a client was answered instead of 101.
+//! A response as a value: the answer of a server, or the one that a client received instead of 101.
 //!
-//! It owns the checks that keep one header from becoming two. It does not own bodies that a peer sends.
+//! It checks that one header cannot become two. It does not read bodies that a peer sends.
 
 use alloc::borrow::Cow;
 use alloc::string::String;
@@ -13,8 +13,8 @@ use super::token::{is_field_value, is_token};
 
 /// A response to an opening handshake.
 ///
-/// A server makes one to refuse, and writes it as bytes or hands its parts to whatever speaks HTTP. A client is given
-/// one when the server did not switch protocols, so that redirects and requests for credentials can be acted upon.
+/// A server refuses with one: it writes it as bytes, or passes its parts to an HTTP library. A client receives one when the server
+/// did not switch protocols, for example to follow a redirect or to send credentials.
 ///
 /// ```
 /// use wireloom_ws::handshake::Response;
@@ -49,17 +49,16 @@ impl Response {
     /// Adds a header.
     ///
     /// # Errors
-    /// A [`Misuse`] when the name is no token, the value holds a control character, or the handshake writes this header
-    /// itself.
+    /// [`Misuse`]: the name is not a token, the value contains a control character, or the handshake itself writes this header.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<Self, Misuse> {
         self.push_checked(name, value)?;
         Ok(self)
     }
 
-    /// Sets the body, and says what it is.
+    /// Sets the body and its content type.
     ///
     /// # Errors
-    /// [`Misuse::Body`] when the status allows none (204, 304), [`Misuse::HeaderValue`] when the type cannot be sent.
+    /// [`Misuse::Body`]: the status allows no body (204, 304). [`Misuse::HeaderValue`]: the type cannot be sent.
     pub fn with_body(mut self, content_type: &str, body: impl Into<Vec<u8>>) -> Result<Self, Misuse> {
         if !self.allows_body() {
             return Err(Misuse::Body);
@@ -69,7 +68,7 @@ impl Response {
         Ok(self)
     }
 
-    /// Sets the body that a client read behind the head of a refusal.
+    /// Sets the body that a client read after the head of a refusal.
     #[must_use]
     pub fn with_received_body(self, body: Vec<u8>) -> Self {
         Self { body, ..self }
@@ -90,19 +89,18 @@ impl Response {
         self.headers.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// The value of the first header with this name, in any case: `Location` says where to go instead,
-    /// `WWW-Authenticate` which credentials to bring, `Retry-After` when to come again.
+    /// The value of the first header with this name, in any case, such as `Location`, `WWW-Authenticate` or `Retry-After`.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         self.headers().find(|(candidate, _)| candidate.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// The body: what a server sends, or what a client has read of it; empty until [`with_received_body`](Self::with_received_body).
+    /// The body: the one that a server sends, or the part that a client has read ([`with_received_body`](Self::with_received_body)).
     pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// Appends the response as HTTP/1.1, with `Connection` and `Content-Length` where it is a refusal: the connection is
-    /// to be closed behind it, because what the peer sends next may be frames.
+    /// Appends the response as HTTP/1.1. A refusal gets `Connection` and `Content-Length`: close the connection after it, since the
+    /// peer may already have sent frames.
     pub fn write_to(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"HTTP/1.1 ");
         let digit = |divisor: u16| b'0' + (self.status / divisor % 10) as u8;
@@ -147,14 +145,14 @@ impl Response {
         self.headers.push((Cow::Borrowed(name), value.into()));
     }
 
-    /// Adds a header that the caller wants.
+    /// Adds a header of the caller.
     pub(super) fn push_checked(&mut self, name: &str, value: &str) -> Result<(), Misuse> {
         check_header(name, value)?;
         self.headers.push((Cow::Owned(String::from(name)), Cow::Owned(value.as_bytes().to_vec())));
         Ok(())
     }
 
-    /// The response in the form of HTTP/2: names in lower case (RFC 9113 §8.2), nothing about the connection.
+    /// The response in the form of HTTP/2: names in lower case (RFC 9113 §8.2), no connection-specific headers.
     pub(super) fn into_http2(mut self) -> Self {
         self.headers
             .retain(|(name, _)| !CONNECTION_SPECIFIC.iter().any(|not| name.eq_ignore_ascii_case(not)));
@@ -179,7 +177,7 @@ impl Response {
     }
 }
 
-/// The names of the headers alone, and the length of the body: the rest has no business in a log.
+/// Shows the names of headers and the length of the body: values must not reach a log.
 impl fmt::Debug for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Response")
@@ -203,14 +201,14 @@ impl HandshakeError {
     pub fn refusal(self) -> Response {
         let mut response = Response::new(self.status());
         match self {
-            // RFC 9110 §15.5.6: a 405 MUST say which methods are allowed.
+            // RFC 9110 §15.5.6: a 405 MUST list the allowed methods.
             Self::Request(RequestError::Method) => response.push("Allow", b"GET"),
             Self::Request(error) => {
                 if let RequestError::VersionUnsupported(_) = error {
-                    // RFC 9110 §15.5.22: a 426 MUST say which protocol is required.
+                    // RFC 9110 §15.5.22: a 426 MUST name the required protocol.
                     response.push("Upgrade", b"websocket");
                 }
-                // RFC 6455 §4.2.2, item 4; §4.4: the refusal says which versions are understood.
+                // RFC 6455 §4.2.2, item 4; §4.4: the refusal lists the supported versions.
                 if matches!(
                     error,
                     RequestError::VersionUnsupported(_)
@@ -240,7 +238,7 @@ fn push_line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 pub(super) const CONNECTION_SPECIFIC: [&str; 5] =
     ["connection", "upgrade", "transfer-encoding", "keep-alive", "proxy-connection"];
 
-/// Headers that decide where a message ends, or whether it is a handshake.
+/// Headers that determine the end of a message, or whether it is a handshake.
 const RESERVED: [&str; 9] = [
     "connection",
     "upgrade",
@@ -264,7 +262,7 @@ pub(super) fn check_header(name: &str, value: &str) -> Result<(), Misuse> {
     if is_field_value(value.as_bytes()) { Ok(()) } else { Err(Misuse::HeaderValue) }
 }
 
-/// RFC 9110 §15, as far as handshakes are answered; a phrase may be empty (RFC 9112 §4).
+/// The reason phrases of RFC 9110 §15 for answers to handshakes. A phrase may be empty (RFC 9112 §4).
 fn reason_phrase(status: u16) -> &'static str {
     match status {
         101 => "Switching Protocols",
@@ -309,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn no_header_becomes_two() {
+    fn rejects_headers_that_would_become_two() {
         for (name, value, misuse) in [
             ("X", "a\r\nSet-Cookie: b", Misuse::HeaderValue),
             ("X", "a\nb", Misuse::HeaderValue),
@@ -339,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_counted_or_forbidden() {
+    fn bodies_have_a_length_or_are_rejected() {
         let mut out = Vec::new();
         Response::refusal(403).unwrap().with_body("text/plain", "no").unwrap().write_to(&mut out);
         assert_eq!(
@@ -356,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_the_rfcs_want_said() {
+    fn refusals_have_the_headers_that_the_rfcs_require() {
         let text = |error: RequestError| {
             let mut out = Vec::new();
             HandshakeError::from(error).refusal().write_to(&mut out);

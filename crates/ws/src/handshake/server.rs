@@ -13,7 +13,7 @@ use super::head::HeadReader;
 use super::{Acceptance, HandshakeLimits, Negotiated, Request, Response};
 use crate::role::Role;
 
-/// Reads a request, lets the application judge it, and writes the answer.
+/// Reads a request, and writes the answer that the application chooses.
 ///
 /// ```
 /// use wireloom_ws::handshake::server::{Progress, ServerHandshake};
@@ -58,20 +58,20 @@ enum State {
     Failed(HandshakeError),
 }
 
-/// How far the request has come.
+/// The progress of reading the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// All input was consumed, and more is needed.
     Incomplete,
     /// The request is complete and valid, and waits for an answer.
     Complete {
-        /// How many bytes of this input the request took; those behind are the connection's.
+        /// The bytes of this input that belong to the request; those after them belong to the connection.
         consumed: usize,
     },
 }
 
 impl ServerHandshake {
-    /// A handshake that waits for its first byte, for as long as its owner lets it.
+    /// A handshake that waits for its first byte, without a deadline.
     pub fn new(limits: HandshakeLimits) -> Self {
         Self { state: State::Reading(HeadReader::new(Role::Server, limits)), deadline: None }
     }
@@ -90,11 +90,11 @@ impl ServerHandshake {
         }
     }
 
-    /// Takes bytes from the client, cut anywhere.
+    /// Handles bytes from the client, in chunks of any size.
     ///
     /// # Errors
-    /// When they are no opening handshake, and from then on; [`HandshakeError::refusal`] is the answer to send before the
-    /// connection is closed. [`Misuse::Finished`] when the request was already complete.
+    /// The bytes are not a valid opening handshake; later calls return the same error. Send [`HandshakeError::refusal`] and close the
+    /// connection. [`Misuse::Finished`]: the request was already complete.
     pub fn handle_input(&mut self, bytes: &[u8]) -> Result<Progress, HandshakeError> {
         let reader = match &mut self.state {
             State::Reading(reader) => reader,
@@ -122,10 +122,10 @@ impl ServerHandshake {
         }
     }
 
-    /// Tells the time.
+    /// Checks the deadline.
     ///
     /// # Errors
-    /// When the deadline has passed without an answer.
+    /// The deadline has passed without an answer.
     pub fn handle_timeout(&mut self, now: Duration) -> Result<(), HandshakeError> {
         if self.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.state = State::Failed(LimitReached::Deadline.into());
@@ -133,7 +133,7 @@ impl ServerHandshake {
         if let State::Failed(error) = self.state { Err(error) } else { Ok(()) }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    /// The time at which to call [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Duration> {
         match self.state {
             State::Reading(_) | State::Deciding(_) => self.deadline,
@@ -141,11 +141,11 @@ impl ServerHandshake {
         }
     }
 
-    /// Appends the response that opens the connection, and says what was agreed.
+    /// Appends the response that opens the connection, and returns the negotiated parameters.
     ///
     /// # Errors
-    /// A [`Misuse`] when no request waits, or the response cannot be sent; then nothing was appended, and the request
-    /// still waits.
+    /// [`Misuse`]: no request waits for an answer, or the response cannot be sent. Then nothing was appended, and the request still
+    /// waits.
     pub fn accept(&mut self, acceptance: &Acceptance<'_>, out: &mut Vec<u8>) -> Result<Negotiated, Misuse> {
         let request = self.request().ok_or(Misuse::NoRequest)?;
         let (response, negotiated) = request.accept(acceptance)?;
@@ -154,10 +154,10 @@ impl ServerHandshake {
         Ok(negotiated)
     }
 
-    /// Appends a refusal; the connection is to be closed behind it.
+    /// Appends a refusal; close the connection after it.
     ///
     /// # Errors
-    /// [`Misuse::NoRequest`] when no request waits.
+    /// [`Misuse::NoRequest`]: no request waits for an answer.
     pub fn reject(&mut self, refusal: &Response, out: &mut Vec<u8>) -> Result<(), Misuse> {
         self.request().ok_or(Misuse::NoRequest)?;
         refusal.write_to(out);

@@ -1,7 +1,5 @@
-//! The `token` of HTTP, which names header fields, subprotocols and extensions, and the lists made of it.
-//!
-//! It owns the alphabet (RFC 9110 §5.6.2, the same as RFC 2616 §2.2) and the comma-separated list of RFC 2616 §2.1, and
-//! refuses to know what any of them means.
+//! The `token` of HTTP (RFC 9110 §5.6.2, the same as RFC 2616 §2.2), which names header fields, subprotocols and extensions, and
+//! comma-separated lists (RFC 2616 §2.1).
 
 const TOKEN: [bool; 256] = {
     let mut table = [false; 256];
@@ -17,7 +15,7 @@ const TOKEN: [bool; 256] = {
     table
 };
 
-/// Whether a token may hold this byte.
+/// Whether a token may contain this byte.
 pub(crate) fn is_token_byte(byte: u8) -> bool {
     TOKEN[usize::from(byte)]
 }
@@ -34,14 +32,14 @@ pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
 }
 
-/// Whether a comma-separated list holds this element, in any case.
+/// Whether a comma-separated list contains this element, in any case.
 #[inline(never)]
 pub(crate) fn list_contains(value: &[u8], element: &str) -> bool {
     list(value).any(|candidate| candidate.eq_ignore_ascii_case(element.as_bytes()))
 }
 
-/// Whether a header field may have this value (RFC 9110 §5.5): no control byte but the tab, so that it can neither end
-/// its line (CR, LF) nor be cut short by a reader in C (NUL).
+/// Whether a header field may have this value (RFC 9110 §5.5): no control byte except the tab, so that it can neither end its line
+/// (CR, LF) nor be truncated by a reader in C (NUL).
 pub(crate) fn is_field_value(bytes: &[u8]) -> bool {
     // Without a branch on each byte this is a vector loop.
     !bytes.iter().fold(false, |bad, &byte| bad | (byte != b'\t' && byte.is_ascii_control()))
@@ -52,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_hold_the_characters_of_the_rfc() {
+    fn tokens_contain_the_characters_of_the_rfc() {
         // RFC 9110 §5.6.2, written out.
         let tchar = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
         for byte in 0..=255 {

@@ -1,6 +1,5 @@
-//! Where a WebSocket is: `ws` and `wss` URIs (RFC 6455 §3), the authority in `Host`, and the target of a request.
-//!
-//! It judges and splits; it neither resolves names nor turns international ones into ASCII.
+//! `ws` and `wss` URIs (RFC 6455 §3), the authority in `Host`, and the target of a request: checked and split. Names are neither
+//! resolved nor converted to ASCII.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -22,26 +21,26 @@ use core::net::Ipv6Addr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri<'a> {
     secure: bool,
-    /// Without the port when it is the scheme's own.
+    /// Without the port if it is the scheme's default.
     authority: &'a str,
     host: &'a str,
     port: u16,
     resource: Cow<'a, str>,
 }
 
-/// Why this is no WebSocket URI.
+/// The part of a WebSocket URI that is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UriError {
     /// The scheme is neither `ws` nor `wss`.
     Scheme,
-    /// There is a user, and RFC 6455 §3 has no place for one; credentials travel in an `Authorization` header.
+    /// It contains a user, which RFC 6455 §3 does not allow. Send credentials in an `Authorization` header.
     UserInfo,
-    /// The host is missing or holds what no host can, or the port is no number up to 65,535.
+    /// The host is missing or invalid, or the port is not a number up to 65,535.
     Authority,
-    /// The path or the query holds a blank, a control character or something outside ASCII.
+    /// The path or the query contains a space, a control character or a byte outside of ASCII.
     Resource,
-    /// There is a fragment, which RFC 6455 §3 forbids; a `#` that is none is written `%23`.
+    /// It contains a fragment, which RFC 6455 §3 forbids. Any other `#` is written `%23`.
     Fragment,
 }
 
@@ -49,10 +48,10 @@ impl fmt::Display for UriError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Scheme => "the scheme is neither ws nor wss",
-            Self::UserInfo => "a WebSocket URI names no user",
+            Self::UserInfo => "a WebSocket URI cannot contain a user",
             Self::Authority => "invalid host or port",
             Self::Resource => "invalid character in the path or the query",
-            Self::Fragment => "a WebSocket URI has no fragment",
+            Self::Fragment => "a WebSocket URI cannot contain a fragment",
         })
     }
 }
@@ -63,7 +62,7 @@ impl<'a> Uri<'a> {
     /// Splits a URI.
     ///
     /// # Errors
-    /// When it is none that RFC 6455 §3 describes.
+    /// It is not a URI of RFC 6455 §3.
     pub fn parse(uri: &'a str) -> Result<Self, UriError> {
         let (scheme, rest) = uri.split_once("://").ok_or(UriError::Scheme)?;
         // RFC 3986 §3.1: schemes are case-insensitive.
@@ -93,7 +92,7 @@ impl<'a> Uri<'a> {
         Ok(Self { secure, authority, host, port, resource })
     }
 
-    /// Whether the scheme is `wss`: the connection is to be made over TLS (RFC 6455 §4.1).
+    /// Whether the scheme is `wss`: connect over TLS (RFC 6455 §4.1).
     pub fn secure(&self) -> bool {
         self.secure
     }
@@ -108,7 +107,7 @@ impl<'a> Uri<'a> {
         self.port
     }
 
-    /// What belongs into `Host`: the host, and the port if it is not the scheme's own.
+    /// The value of `Host`: the host, and the port if it is not the scheme's default.
     pub fn authority(&self) -> &'a str {
         self.authority
     }
@@ -119,12 +118,12 @@ impl<'a> Uri<'a> {
     }
 }
 
-/// How many bytes of an authority its host takes, brackets included.
+/// The length of the host in an authority, with brackets.
 fn bracketed_len(authority: &str, host: &str) -> usize {
     if authority.starts_with('[') { host.len() + 2 } else { host.len() }
 }
 
-/// Splits what follows `://` into authority and resource name.
+/// Splits a URI after its `://` into authority and resource name.
 pub(crate) fn split_authority(rest: &str) -> (&str, Cow<'_, str>) {
     let (authority, resource) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     // RFC 6455 §3: the path is "/" if it is empty.
@@ -137,7 +136,7 @@ pub(crate) fn split_authority(rest: &str) -> (&str, Cow<'_, str>) {
 fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
-            // RFC 3986 §3.2.2: IP-literal. The future forms of it never came.
+            // RFC 3986 §3.2.2: IP-literal, without IPvFuture, which nothing uses.
             let (host, rest) = rest.split_once(']')?;
             host.parse::<Ipv6Addr>().ok()?;
             (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
@@ -163,19 +162,19 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// RFC 3986 §3.2.2: `reg-name`, without the comma: no host has one, and it is how proxies join a header sent twice.
+/// RFC 3986 §3.2.2: `reg-name`, without the comma: no host contains one, and proxies join repeated headers with it.
 fn is_reg_name_byte(byte: u8) -> bool {
     matches!(byte, b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$' | b'&' | b'\''..=b'+' | b';' | b'=')
         || byte.is_ascii_alphanumeric()
 }
 
-/// Whether this may stand in `Host` or `:authority`: a host and perhaps a port, without a user.
+/// Whether this is a valid `Host` or `:authority`: a host with an optional port, without a user.
 pub(crate) fn is_authority(bytes: &[u8]) -> bool {
     core::str::from_utf8(bytes).is_ok_and(|authority| split_port(authority).is_some())
 }
 
-/// Whether this is a resource name (RFC 6455 §3): it begins with `/`, and holds visible ASCII without `#`. Those visible
-/// characters that RFC 3986 wants escaped are let through, because browsers send some of them.
+/// Whether this is a resource name (RFC 6455 §3): it begins with `/` and consists of visible ASCII without `#`. Visible characters that
+/// RFC 3986 requires to be escaped are accepted, since browsers send some of them.
 pub(crate) fn is_resource(bytes: &[u8]) -> bool {
     bytes.starts_with(b"/") && bytes.iter().all(|&byte| byte.is_ascii_graphic() && byte != b'#')
 }
@@ -202,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn splits_uris_as_the_rfc_says() {
+    fn splits_uris() {
         // RFC 6455 §3.
         for (uri, secure, host, port, authority, resource) in [
             ("ws://example.com", false, "example.com", 80, "example.com", "/"),
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_websocket_uri() {
+    fn rejects_invalid_uris() {
         // RFC 6455 §3, §4.1: "If this is not a valid ws or wss URI, the client MUST fail".
         for (uri, error) in [
             ("", UriError::Scheme),
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_origin_form_or_absolute() {
+    fn accepts_targets_in_origin_and_absolute_form() {
         // RFC 6455 §4.2.1, item 1.
         let split = |target| split_target(target).map(|(host, resource)| (host.map(String::from), resource));
         assert_eq!(split("/chat?x"), Some((None, "/chat?x".into())));

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use wireloom_http2::Role;
 use wireloom_http2::field::{Field, Token};
-use wireloom_ws::handshake::client::Verdict;
-use wireloom_ws::handshake::http2::{judge_response, request_fields};
+use wireloom_ws::handshake::client::Outcome;
+use wireloom_ws::handshake::http2::{check_response, request_fields};
 use wireloom_ws::handshake::uri::UriError;
 
 pub(super) use stream::{Stream, Unsent};
@@ -255,14 +255,14 @@ impl Http2 {
             let status = head.status.to_string();
             let first = (&b":status"[..], status.as_bytes());
             let rest = head.headers.iter().map(|(name, value)| (name.as_bytes(), value));
-            match judge_response(options, std::iter::once(first).chain(rest))? {
-                Verdict::Informational => {}
-                Verdict::Refused(response) => {
+            match check_response(options, std::iter::once(first).chain(rest))? {
+                Outcome::Informational => {}
+                Outcome::Refused(response) => {
                     self.emit_response(&head);
                     let body = refusal::http2(Body::http2(recv, None)).await;
                     return Err(Error::Refused(Box::new(response.with_received_body(body))));
                 }
-                Verdict::Accepted(negotiated) => {
+                Outcome::Accepted(negotiated) => {
                     self.emit_response(&head);
                     let tunnel = Tunnel::new(send, recv).with_requests(self.requests.clone());
                     let connector = &self.about.connector;

@@ -12,7 +12,8 @@ use crate::error::Error;
 /// The longest `Retry-After` that is obeyed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
-/// The configuration of [`Reconnecting`](super::Reconnecting). Each field documents the reason for its default.
+/// The configuration of [`Reconnecting`](super::Reconnecting). Each field documents the reason for its default. Fields may be added:
+/// use struct update.
 ///
 /// ```
 /// use std::time::Duration;
