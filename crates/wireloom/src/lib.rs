@@ -2,7 +2,7 @@
 //!
 //! ## Modules
 //!
-//! Layers: `error`, `memory`, `version` → `headers`, `transport` → `http1`, `http2`, `websocket` → `registry` → `http` →
+//! Layers: `error`, `memory`, `sync`, `version` → `headers`, `transport` → `http1`, `http2`, `websocket` → `registry` → `http` →
 //! `client`, `server` → `tower` → `axum`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -29,6 +29,7 @@ mod memory;
 mod registry;
 #[cfg(feature = "server")]
 pub mod server;
+mod sync;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod transport;

@@ -1,32 +1,63 @@
-//! The synchronization primitives of this module, in one place so that a model checker can replace them.
+//! Synchronization primitives and spawned tasks, in one place so that a model checker can replace them.
 
-pub(super) use std::sync::{Arc, PoisonError};
+pub(crate) use std::sync::{Arc, PoisonError};
 
 #[cfg(test)]
-pub(super) use model::{Model, Mutex, MutexGuard};
+pub(crate) use model::{AbortHandle, AtomicBool, Model, Mutex, MutexGuard, spawn};
 #[cfg(not(test))]
-pub(super) use std::sync::{Mutex, MutexGuard};
+pub(crate) use {
+    std::sync::atomic::AtomicBool,
+    std::sync::{Mutex, MutexGuard},
+    tokio::task::AbortHandle,
+};
 
-/// In tests a mutex is one of shuttle while shuttle explores the orders of its tasks, and otherwise one of the standard
-/// library.
+/// Spawns a task of this runtime. A runtime that shuts down drops the task: then it is finished at once.
+#[cfg(not(test))]
+pub(crate) fn spawn(
+    runtime: &tokio::runtime::Handle,
+    future: impl Future<Output = ()> + Send + 'static,
+) -> AbortHandle {
+    runtime.spawn(future).abort_handle()
+}
+
+/// In tests these are shuttle's while shuttle explores the orders of its tasks, and otherwise those of the standard library
+/// and of tokio.
 #[cfg(test)]
 mod model {
     use std::cell::Cell;
     use std::ops::{Deref, DerefMut};
+    use std::sync::atomic::Ordering;
     use std::sync::{LockResult, PoisonError};
+
+    use tokio::runtime::{Builder, Handle};
 
     thread_local! {
         /// shuttle runs all tasks of an execution on one thread.
         static IS_SHUTTLE: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// While this exists, mutexes of this thread are new ones of shuttle.
-    pub(in super::super) struct Model(());
+    /// While this exists, primitives that this thread makes are shuttle's.
+    pub(crate) struct Model(());
 
     impl Model {
-        pub(in super::super) fn enter() -> Self {
+        /// Runs `test` under `schedules` random schedules. A failure prints the schedule for `shuttle::replay`. No timer
+        /// ever expires: a lost wake-up is a deadlock, which shuttle reports.
+        pub(crate) fn explore(schedules: usize, test: impl Fn() + Send + Sync + 'static) {
+            // Timers need a runtime; it is never driven.
+            let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+            let _entered = runtime.enter();
+            let _model = Self::enter();
+            shuttle::check_random(test, schedules);
+        }
+
+        fn enter() -> Self {
             IS_SHUTTLE.set(true);
             Self(())
+        }
+
+        /// Whether primitives of this thread are shuttle's.
+        pub(crate) fn is_entered() -> bool {
+            IS_SHUTTLE.get()
         }
     }
 
@@ -36,26 +67,26 @@ mod model {
         }
     }
 
-    pub(in super::super) enum Mutex<T> {
+    pub(crate) enum Mutex<T> {
         Std(std::sync::Mutex<T>),
         Shuttle(shuttle::sync::Mutex<T>),
     }
 
-    pub(in super::super) enum MutexGuard<'a, T> {
+    pub(crate) enum MutexGuard<'a, T> {
         Std(std::sync::MutexGuard<'a, T>),
         Shuttle(shuttle::sync::MutexGuard<'a, T>),
     }
 
     impl<T> Mutex<T> {
-        pub(in super::super) fn new(value: T) -> Self {
-            if IS_SHUTTLE.get() {
+        pub(crate) fn new(value: T) -> Self {
+            if Model::is_entered() {
                 Self::Shuttle(shuttle::sync::Mutex::new(value))
             } else {
                 Self::Std(std::sync::Mutex::new(value))
             }
         }
 
-        pub(in super::super) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
             fn wrap<G, H>(locked: LockResult<G>, wrap: fn(G) -> H) -> LockResult<H> {
                 locked.map(wrap).map_err(|error| PoisonError::new(wrap(error.into_inner())))
             }
@@ -63,6 +94,18 @@ mod model {
                 Self::Std(mutex) => wrap(mutex.lock(), MutexGuard::Std),
                 Self::Shuttle(mutex) => wrap(mutex.lock(), MutexGuard::Shuttle),
             }
+        }
+    }
+
+    impl<T: Default> Default for Mutex<T> {
+        fn default() -> Self {
+            Self::new(T::default())
+        }
+    }
+
+    impl<T> std::fmt::Debug for Mutex<T> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Mutex")
         }
     }
 
@@ -83,6 +126,65 @@ mod model {
                 Self::Std(guard) => guard,
                 Self::Shuttle(guard) => guard,
             }
+        }
+    }
+
+    pub(crate) enum AtomicBool {
+        Std(std::sync::atomic::AtomicBool),
+        Shuttle(shuttle::sync::atomic::AtomicBool),
+    }
+
+    impl AtomicBool {
+        pub(crate) fn new(value: bool) -> Self {
+            if Model::is_entered() {
+                Self::Shuttle(shuttle::sync::atomic::AtomicBool::new(value))
+            } else {
+                Self::Std(std::sync::atomic::AtomicBool::new(value))
+            }
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> bool {
+            match self {
+                Self::Std(atomic) => atomic.load(order),
+                Self::Shuttle(atomic) => atomic.load(order),
+            }
+        }
+
+        pub(crate) fn store(&self, value: bool, order: Ordering) {
+            match self {
+                Self::Std(atomic) => atomic.store(value, order),
+                Self::Shuttle(atomic) => atomic.store(value, order),
+            }
+        }
+
+        pub(crate) fn swap(&self, value: bool, order: Ordering) -> bool {
+            match self {
+                Self::Std(atomic) => atomic.swap(value, order),
+                Self::Shuttle(atomic) => atomic.swap(value, order),
+            }
+        }
+    }
+
+    #[derive(Debug)]
+    pub(crate) enum AbortHandle {
+        Tokio(tokio::task::AbortHandle),
+        Shuttle(shuttle::future::AbortHandle),
+    }
+
+    impl AbortHandle {
+        pub(crate) fn is_finished(&self) -> bool {
+            match self {
+                Self::Tokio(task) => task.is_finished(),
+                Self::Shuttle(task) => task.is_finished(),
+            }
+        }
+    }
+
+    pub(crate) fn spawn(runtime: &Handle, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        if Model::is_entered() {
+            AbortHandle::Shuttle(shuttle::future::spawn(future).abort_handle())
+        } else {
+            AbortHandle::Tokio(runtime.spawn(future).abort_handle())
         }
     }
 }

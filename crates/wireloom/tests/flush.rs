@@ -1,5 +1,5 @@
-//! What was sent leaves, whatever the task does next. A model checks it over a transport with scripted readiness: after every
-//! poll that returns `Pending`, either all accepted bytes were written, or the transport is full and holds a waker, or a flush
+//! Accepted messages are written whatever the task awaits next. A model checks it over a transport with scripted readiness: after
+//! each poll that returns `Pending`, either all accepted bytes were written, or the transport is full and holds a waker, or a flush
 //! is scheduled, which one more turn of the runtime shows.
 
 #![allow(clippy::unwrap_used)]
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::Notify;
 use wireloom::wireloom_ws::Role;
 use wireloom::wireloom_ws::handshake::Negotiated;
-use wireloom::{Receiver, Sender, WebSocket, WebSocketConfig};
+use wireloom::{Receiver, Sender, SlowPeer, WebSocket, WebSocketConfig};
 
 /// A frame as a client may mask it.
 fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
@@ -34,7 +34,6 @@ fn open(transport: impl wireloom::Transport) -> WebSocket {
     )
 }
 
-// The answer to the first message used to leave with the next read, since what arrived between had emptied its place.
 #[tokio::test]
 async fn an_answer_leaves_although_control_frames_and_fragments_follow_in_the_same_read() {
     let between: [&[Vec<u8>]; 3] = [
@@ -108,7 +107,7 @@ impl Scripted {
         self.0.lock().unwrap().written.clone()
     }
 
-    /// It has returned `Pending` to a write, and holds a waker for it.
+    /// Whether it is full, and holds the waker of a write.
     fn is_full_and_waited_for(&self) -> bool {
         let script = self.0.lock().unwrap();
         script.room == 0 && script.writer.as_ref().is_some_and(|waker| !waker.will_wake(Waker::noop()))
@@ -151,12 +150,83 @@ impl AsyncWrite for Scripted {
     }
 }
 
-/// One thing that a task does; then it awaits something that has nothing to do with the WebSocket.
+/// Polls `future` once, and drops it.
+async fn poll_once<T>(future: impl Future<Output = T>) -> Poll<T> {
+    let mut future = pin!(future);
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+}
+
+#[test]
+fn an_answer_leaves_in_a_runtime_without_timers() {
+    let runtimes = [
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap(),
+        tokio::runtime::Builder::new_current_thread().build().unwrap(),
+    ];
+    for runtime in runtimes {
+        let (report, reported) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            runtime.block_on(async {
+                let (transport, mut peer) = tokio::io::duplex(1 << 16);
+                peer.write_all(&masked(0x82, b"first").repeat(3)).await.unwrap();
+                let (mut sender, mut receiver) = open(transport).split();
+                let first = receiver.recv().await.unwrap().unwrap();
+                sender.send(first).await.unwrap();
+                // Neither half is used again.
+                let mut answer = [0; 7];
+                peer.read_exact(&mut answer).await.unwrap();
+                report.send(answer).unwrap();
+            });
+        });
+        let answer = reported.recv_timeout(Duration::from_secs(10)).expect("the answer leaves");
+        assert_eq!(&answer, b"\x82\x05first");
+    }
+}
+
+#[tokio::test]
+async fn the_flush_task_of_a_full_transport_ends_with_the_connection() {
+    let transport = Scripted::default();
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let mut socket = open(transport.clone());
+    assert!(poll_once(socket.send("never written")).await.is_pending());
+    settle().await;
+    assert!(transport.is_full_and_waited_for());
+    assert_eq!(metrics.num_alive_tasks(), 1);
+    drop(socket);
+    settle().await;
+    assert_eq!(metrics.num_alive_tasks(), 0);
+}
+
+// The task that flushed has ended with its runtime. (So would a timer; nothing here has a deadline.)
+#[test]
+fn messages_leave_after_the_runtime_of_earlier_ones_has_ended() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let transport = Scripted::default();
+    let config = WebSocketConfig {
+        slow_peer: SlowPeer::Wait { cut_after: Duration::MAX },
+        ..WebSocketConfig::default()
+    };
+    let mut socket = runtime().block_on(async {
+        let negotiated = Negotiated::default();
+        let mut socket =
+            WebSocket::from_transport(transport.clone(), Role::Server, negotiated, None, config, &[]);
+        assert!(poll_once(socket.send("first")).await.is_pending());
+        settle().await;
+        socket
+    });
+    runtime().block_on(async {
+        assert!(poll_once(socket.send("second")).await.is_pending());
+        transport.make_room(100);
+        settle().await;
+        assert_eq!(transport.written(), b"\x81\x05first\x81\x06second");
+    });
+}
+
+/// An operation of a task, which then awaits something unrelated to the WebSocket.
 #[derive(Clone, Copy, Debug)]
-enum Act {
-    /// Sends, to the end.
+enum Operation {
+    /// Sends, and waits until the message is written.
     Send(usize),
-    /// Polls `send` once, and drops it.
+    /// Polls `send` once, and drops the future.
     SendOnce(usize),
     Feed(usize),
     TrySend(usize),
@@ -195,25 +265,25 @@ impl Accepted {
     }
 }
 
-/// Does one thing after the other, each when it is told to.
-async fn act(
+/// Performs one queued operation for each notification.
+async fn perform(
     mut sender: Sender,
     mut receiver: Receiver,
-    acts: Arc<Mutex<VecDeque<Act>>>,
-    go: Arc<Notify>,
+    operations: Arc<Mutex<VecDeque<Operation>>>,
+    next: Arc<Notify>,
     accepted: Accepted,
 ) {
     loop {
-        go.notified().await;
-        let Some(act) = acts.lock().unwrap().pop_front() else { continue };
+        next.notified().await;
+        let Some(operation) = operations.lock().unwrap().pop_front() else { continue };
         let payload = |len: usize| vec![len as u8; len];
-        match act {
-            Act::Send(len) => {
+        match operation {
+            Operation::Send(len) => {
                 let mut sending = pin!(sender.send(Vec::leak(payload(len)) as &[u8]));
                 let mut noted = false;
                 poll_fn(|cx| {
                     let sent = sending.as_mut().poll(cx);
-                    // The transport may not be able to take it, the queue always is.
+                    // The transport may be full; the queue is not.
                     if !std::mem::replace(&mut noted, true) {
                         accepted.push(0x82, &payload(len));
                     }
@@ -222,39 +292,39 @@ async fn act(
                 .await
                 .unwrap();
             }
-            Act::SendOnce(len) => {
+            Operation::SendOnce(len) => {
                 let data = payload(len);
                 let mut sending = pin!(sender.send(&data));
                 let polled = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
                 assert!(!matches!(polled, Poll::Ready(Err(_))));
                 accepted.push(0x82, &payload(len));
             }
-            Act::Feed(len) => {
+            Operation::Feed(len) => {
                 sender.feed(payload(len)).await.unwrap();
                 accepted.push(0x82, &payload(len));
             }
-            Act::TrySend(len) => {
+            Operation::TrySend(len) => {
                 if sender.try_send(payload(len)).unwrap() {
                     accepted.push(0x82, &payload(len));
                 }
             }
-            Act::Reserve(len) => {
+            Operation::Reserve(len) => {
                 sender.reserve().await.unwrap().send(payload(len)).unwrap();
                 accepted.push(0x82, &payload(len));
             }
-            Act::Ping => {
+            Operation::Ping => {
                 let mut pinging = pin!(sender.ping(b"ping"));
                 let _ = poll_fn(|cx| Poll::Ready(pinging.as_mut().poll(cx))).await;
                 accepted.push(0x89, b"ping");
             }
-            Act::Receive | Act::Echo => loop {
+            Operation::Receive | Operation::Echo => loop {
                 let received = {
                     let mut receiving = pin!(receiver.recv_owned());
                     poll_fn(|cx| Poll::Ready(receiving.as_mut().poll(cx))).await
                 };
                 let Poll::Ready(message) = received else { break };
                 let message = message.unwrap().unwrap();
-                if let Act::Echo = act {
+                if let Operation::Echo = operation {
                     let data = message.as_bytes().to_vec();
                     let mut sending = pin!(sender.send(&data));
                     let _ = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
@@ -265,31 +335,32 @@ async fn act(
     }
 }
 
-/// Runs all that can run.
+/// Runs all tasks that can make progress.
 async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
 }
 
-fn random_act(random: &mut fastrand::Rng) -> Act {
+fn random_operation(random: &mut fastrand::Rng) -> Operation {
     let len = match random.u32(0..10) {
         0 => random.usize(16_000..90_000),
         1 => random.usize(4_000..9_000),
         _ => random.usize(0..200),
     };
     match random.u32(0..12) {
-        0 | 1 => Act::Send(len),
-        2 | 3 => Act::SendOnce(len),
-        4 => Act::Feed(len),
-        5 => Act::TrySend(len),
-        6 => Act::Reserve(len),
-        7 => Act::Ping,
-        8 => Act::Receive,
-        _ => Act::Echo,
+        0 | 1 => Operation::Send(len),
+        2 | 3 => Operation::SendOnce(len),
+        4 => Operation::Feed(len),
+        5 => Operation::TrySend(len),
+        6 => Operation::Reserve(len),
+        7 => Operation::Ping,
+        8 => Operation::Receive,
+        _ => Operation::Echo,
     }
 }
 
+/// The context of the task.
 #[derive(Clone, Copy, Debug)]
 enum Runs {
     Driven,
@@ -302,12 +373,12 @@ fn model(seed: u64, context: Runs) {
     runtime.block_on(async move {
         let transport = Scripted::default();
         let accepted = Accepted::default();
-        let (acts, go) = (Arc::default(), Arc::new(Notify::new()));
+        let (operations, next) = (Arc::default(), Arc::new(Notify::new()));
         let socket = open(transport.clone());
-        let (queue, started, model) = (Arc::clone(&acts), Arc::clone(&go), accepted.clone());
+        let (queue, notify, model) = (Arc::clone(&operations), Arc::clone(&next), accepted.clone());
         let run = move |socket: WebSocket| {
             let (sender, receiver) = socket.split();
-            act(sender, receiver, queue, started, model)
+            perform(sender, receiver, queue, notify, model)
         };
         let task = match context {
             Runs::Driven => tokio::spawn(socket.drive(run)),
@@ -325,8 +396,8 @@ fn model(seed: u64, context: Runs) {
                     transport.arrive(&frames.collect::<Vec<u8>>());
                 }
                 _ => {
-                    acts.lock().unwrap().push_back(random_act(&mut random));
-                    go.notify_one();
+                    operations.lock().unwrap().push_back(random_operation(&mut random));
+                    next.notify_one();
                 }
             }
             settle().await;
@@ -340,7 +411,7 @@ fn model(seed: u64, context: Runs) {
                 accepted.len()
             );
         }
-        // Whatever waits leaves when there is room, without any further call.
+        // The rest leaves when the transport has room, without any further call.
         transport.make_room(usize::MAX >> 1);
         settle().await;
         assert_eq!(accepted.all().len(), transport.written().len(), "seed {seed} {context:?}");

@@ -1,4 +1,5 @@
-//! Answers gather while a handler runs: their order, and that none stays behind, whatever the handler does next.
+//! Batches: answers to messages that arrived together leave in one write, in order, and none is left behind whatever the handler
+//! awaits next.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +20,7 @@ use wireloom::{Connector, DeflateConfig, Message, Server, ServerConfig, WebSocke
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
-/// A server that gives every WebSocket to `run`, and its address.
+/// A server that calls `run` with each WebSocket, and its address.
 async fn serve<F, Fut>(config: ServerConfig, run: F) -> std::net::SocketAddr
 where
     F: Fn(WebSocket) -> Fut + Clone + Send + Sync + 'static,
@@ -39,7 +40,7 @@ where
     address
 }
 
-/// A client by hand, and what it has read behind the answer to its handshake.
+/// A client that sends and receives raw frames.
 struct Client(TcpStream);
 
 impl Client {
@@ -54,14 +55,14 @@ impl Client {
         Self(stream)
     }
 
-    async fn say(&mut self, frames: &[u8]) {
+    async fn send(&mut self, frames: &[u8]) {
         self.0.write_all(frames).await.unwrap();
     }
 
-    async fn hear(&mut self, len: usize) -> Vec<u8> {
+    async fn receive(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        let heard = tokio::time::timeout(Duration::from_secs(20), self.0.read_exact(&mut bytes)).await;
-        heard.expect("nothing stays behind").unwrap();
+        let read = tokio::time::timeout(Duration::from_secs(20), self.0.read_exact(&mut bytes)).await;
+        read.expect("all bytes are sent").unwrap();
         bytes
     }
 }
@@ -89,7 +90,7 @@ fn frame(first: u8, mask: u8, key: &[u8], payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A transport that counts what is written to it.
+/// A transport that counts writes.
 struct Counted {
     stream: DuplexStream,
     writes: Arc<AtomicUsize>,
@@ -120,7 +121,7 @@ impl AsyncWrite for Counted {
     }
 }
 
-/// A WebSocket that nobody but its task drives, what counts its writes, and its peer.
+/// A WebSocket that is not driven, the number of its writes, and its peer.
 fn undriven() -> (WebSocket, Arc<AtomicUsize>, DuplexStream) {
     let (stream, peer) = tokio::io::duplex(64 << 10);
     let writes = Arc::new(AtomicUsize::new(0));
@@ -130,9 +131,9 @@ fn undriven() -> (WebSocket, Arc<AtomicUsize>, DuplexStream) {
     (socket, writes, peer)
 }
 
-// The runtime has no timer: what leaves does not wait for one.
+// The runtime has no timers.
 #[test]
-fn answers_leave_at_once_although_any_task_turns_to_something_else() {
+fn a_task_that_awaits_something_else_leaves_no_answer_behind() {
     for spawned in [true, false] {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (socket, writes, mut peer) = undriven();
@@ -145,31 +146,31 @@ fn answers_leave_at_once_although_any_task_turns_to_something_else() {
             pending::<()>().await;
             drop((sender, receiver));
         };
-        let hear = async move {
+        let receive = async move {
             peer.write_all(&masked(0x82, b"at once").repeat(10)).await.unwrap();
-            let mut heard = [0; 27];
-            peer.read_exact(&mut heard).await.unwrap();
-            (heard, writes.load(Ordering::Relaxed))
+            let mut received = [0; 27];
+            peer.read_exact(&mut received).await.unwrap();
+            (received, writes.load(Ordering::Relaxed))
         };
-        let (heard, writes) = runtime.block_on(async {
+        let (received, writes) = runtime.block_on(async {
             if spawned {
                 tokio::spawn(answer);
-                hear.await
+                receive.await
             } else {
                 tokio::select! {
-                    heard = tokio::spawn(hear) => heard.unwrap(),
+                    received = tokio::spawn(receive) => received.unwrap(),
                     () = answer => unreachable!("it never ends"),
                 }
             }
         });
-        assert_eq!(heard[..], b"\x82\x07at once".repeat(3));
+        assert_eq!(received[..], b"\x82\x07at once".repeat(3));
         assert_eq!(writes, 1);
     }
 }
 
-// Nor does it beside the workers of a runtime, where a task that runs next would not be one of the same thread.
+// `block_on` runs the future beside the worker of the runtime.
 #[test]
-fn answers_leave_at_once_from_where_a_websocket_is_driven() {
+fn a_driven_future_beside_the_workers_writes_at_the_end_of_its_poll() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
     let (socket, writes, mut peer) = undriven();
     let answer = socket.drive(|mut socket| async move {
@@ -180,28 +181,28 @@ fn answers_leave_at_once_from_where_a_websocket_is_driven() {
         pending::<()>().await;
         drop(socket);
     });
-    let hear = async move {
+    let receive = async move {
         peer.write_all(&masked(0x82, b"at once").repeat(10)).await.unwrap();
-        let mut heard = [0; 27];
-        peer.read_exact(&mut heard).await.unwrap();
-        (heard, writes.load(Ordering::Relaxed))
+        let mut received = [0; 27];
+        peer.read_exact(&mut received).await.unwrap();
+        (received, writes.load(Ordering::Relaxed))
     };
-    let (heard, writes) = runtime.block_on(async {
+    let (received, writes) = runtime.block_on(async {
         tokio::select! {
-            heard = tokio::spawn(hear) => heard.unwrap(),
+            received = tokio::spawn(receive) => received.unwrap(),
             () = answer => unreachable!("it never ends"),
         }
     });
-    assert_eq!(heard[..], b"\x82\x07at once".repeat(3));
+    assert_eq!(received[..], b"\x82\x07at once".repeat(3));
     assert_eq!(writes, 1);
 }
 
 #[tokio::test]
-async fn any_task_answers_all_that_arrived_together_in_one_write() {
-    for kept in [true, false] {
+async fn messages_that_arrived_together_are_answered_in_one_write() {
+    for owned in [true, false] {
         let (mut socket, writes, mut peer) = undriven();
         tokio::spawn(async move {
-            if !kept {
+            if !owned {
                 return echo(socket).await;
             }
             while let Some(message) = socket.recv_owned().await.unwrap() {
@@ -210,9 +211,9 @@ async fn any_task_answers_all_that_arrived_together_in_one_write() {
         });
         for round in 1..=3 {
             peer.write_all(&masked(0x81, b"together").repeat(64)).await.unwrap();
-            let mut heard = [0; 640];
-            peer.read_exact(&mut heard).await.unwrap();
-            assert_eq!(heard[..], b"\x81\x08together".repeat(64));
+            let mut received = [0; 640];
+            peer.read_exact(&mut received).await.unwrap();
+            assert_eq!(received[..], b"\x81\x08together".repeat(64));
             assert_eq!(writes.load(Ordering::Relaxed), round);
         }
         peer.write_all(&masked(0x88, b"")).await.unwrap();
@@ -230,17 +231,17 @@ async fn echo(socket: WebSocket) {
 }
 
 #[tokio::test]
-async fn a_pong_goes_before_the_answer_to_what_follows_its_ping() {
+async fn a_pong_precedes_the_answers_to_later_messages() {
     let mut client = Client::open(serve(ServerConfig::default(), echo).await).await;
     let frames =
-        [(0x81, "before"), (0x89, "one"), (0x81, "after"), (0x01, "in "), (0x89, "two"), (0x80, "pieces")];
-    client.say(&frames.map(|(first, payload)| masked(first, payload.as_bytes())).concat()).await;
-    let expected = b"\x81\x06before\x8a\x03one\x81\x05after\x8a\x03two\x81\x09in pieces";
-    assert_eq!(client.hear(expected.len()).await, expected);
+        [(0x81, "before"), (0x89, "one"), (0x81, "after"), (0x01, "in "), (0x89, "two"), (0x80, "fragments")];
+    client.send(&frames.map(|(first, payload)| masked(first, payload.as_bytes())).concat()).await;
+    let expected = b"\x81\x06before\x8a\x03one\x81\x05after\x8a\x03two\x81\x0cin fragments";
+    assert_eq!(client.receive(expected.len()).await, expected);
 }
 
 #[tokio::test]
-async fn answers_leave_although_the_handler_turns_to_something_else() {
+async fn a_handler_that_awaits_something_else_leaves_no_answer_behind() {
     let address = serve(ServerConfig::default(), |socket| async move {
         let (mut sender, mut receiver) = socket.split();
         let message = receiver.recv().await.unwrap().unwrap();
@@ -250,12 +251,12 @@ async fn answers_leave_although_the_handler_turns_to_something_else() {
     })
     .await;
     let mut client = Client::open(address).await;
-    client.say(&masked(0x82, b"at once").repeat(10)).await;
-    assert_eq!(client.hear(9).await, b"\x82\x07at once");
+    client.send(&masked(0x82, b"at once").repeat(10)).await;
+    assert_eq!(client.receive(9).await, b"\x82\x07at once");
 }
 
 #[tokio::test]
-async fn answers_leave_although_later_messages_get_none() {
+async fn an_answer_leaves_although_later_messages_get_none() {
     let address = serve(ServerConfig::default(), |socket| async move {
         let (mut sender, mut receiver) = socket.split();
         let mut first = true;
@@ -267,12 +268,12 @@ async fn answers_leave_although_later_messages_get_none() {
     })
     .await;
     let mut client = Client::open(address).await;
-    client.say(&masked(0x82, b"only this").repeat(10)).await;
-    assert_eq!(client.hear(11).await, b"\x82\x09only this");
+    client.send(&masked(0x82, b"only this").repeat(10)).await;
+    assert_eq!(client.receive(11).await, b"\x82\x09only this");
 }
 
 #[tokio::test]
-async fn answers_leave_although_the_sender_is_dropped() {
+async fn an_answer_leaves_although_the_sender_is_dropped() {
     let address = serve(ServerConfig::default(), |socket| async move {
         let (mut sender, mut receiver) = socket.split();
         let message = receiver.recv().await.unwrap().unwrap();
@@ -282,28 +283,28 @@ async fn answers_leave_although_the_sender_is_dropped() {
     })
     .await;
     let mut client = Client::open(address).await;
-    client.say(&masked(0x82, b"and gone").repeat(10)).await;
-    assert_eq!(client.hear(10).await, b"\x82\x08and gone");
+    client.send(&masked(0x82, b"dropped!").repeat(10)).await;
+    assert_eq!(client.receive(10).await, b"\x82\x08dropped!");
 }
 
 #[tokio::test]
-async fn a_sender_that_moves_to_another_task_keeps_its_order() {
+async fn a_sender_that_moves_to_another_thread_keeps_its_order() {
     let address = serve(ServerConfig::default(), |socket| async move {
         let (mut sender, mut receiver) = socket.split();
         let message = receiver.recv().await.unwrap().unwrap();
         sender.send(message).await.unwrap();
-        // What was sent waits in this task, which goes on for a while without a pause.
-        let (begun, has_begun) = std::sync::mpsc::channel();
+        // The answer is in the batch while this task continues without an await.
+        let (start, started) = std::sync::mpsc::channel();
         let runtime = tokio::runtime::Handle::current();
         std::thread::spawn(move || {
-            begun.send(()).unwrap();
+            start.send(()).unwrap();
             runtime.block_on(async {
                 for i in 0..100u8 {
                     sender.send(&[i]).await.unwrap();
                 }
             });
         });
-        has_begun.recv().unwrap();
+        started.recv().unwrap();
         // Work that does not await.
         std::thread::sleep(Duration::from_millis(5));
         while let Ok(Some(_)) = receiver.recv().await {}
@@ -311,20 +312,20 @@ async fn a_sender_that_moves_to_another_task_keeps_its_order() {
     .await;
     for _ in 0..20 {
         let mut client = Client::open(address).await;
-        client.say(&masked(0x82, b"first").repeat(3)).await;
+        client.send(&masked(0x82, b"first").repeat(3)).await;
         let expected: Vec<u8> =
             b"\x82\x05first".iter().copied().chain((0..100).flat_map(|i| [0x82, 1, i])).collect();
-        assert_eq!(client.hear(expected.len()).await, expected);
+        assert_eq!(client.receive(expected.len()).await, expected);
     }
 }
 
 #[tokio::test]
-async fn echoes_sizes_of_all_kinds_in_order() {
+async fn echoes_messages_of_all_sizes_in_order() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let address = serve(ServerConfig::default(), echo).await;
-    let (mut said, mut expected) = (Vec::new(), Vec::new());
+    let (mut sent, mut expected) = (Vec::new(), Vec::new());
     for i in 0..600u32 {
         let len = match random.u32(0..100) {
             0 => random.usize(60_000..400_000),
@@ -332,12 +333,12 @@ async fn echoes_sizes_of_all_kinds_in_order() {
             _ => random.usize(0..200),
         };
         let payload = [&i.to_be_bytes()[..], &vec![i as u8; len]].concat();
-        said.extend(masked(0x82, &payload));
+        sent.extend(masked(0x82, &payload));
         expected.extend(frame(0x82, 0, &[], &payload));
     }
     let (mut from, mut to) = Client::open(address).await.0.into_split();
     let writer = tokio::spawn(async move {
-        let mut rest = &said[..];
+        let mut rest = &sent[..];
         while !rest.is_empty() {
             let len = random.usize(1..=300_000).min(rest.len());
             to.write_all(&rest[..len]).await.unwrap();
@@ -346,14 +347,14 @@ async fn echoes_sizes_of_all_kinds_in_order() {
         }
         to
     });
-    let mut heard = vec![0; expected.len()];
-    from.read_exact(&mut heard).await.unwrap();
-    assert!(heard == expected);
+    let mut received = vec![0; expected.len()];
+    from.read_exact(&mut received).await.unwrap();
+    assert!(received == expected);
     drop(writer.await.unwrap());
 }
 
-/// Messages in pieces, of any size: no more than a piece is held.
-fn in_pieces() -> WebSocketConfig {
+/// Messages of any size, delivered in chunks.
+fn in_chunks() -> WebSocketConfig {
     let mut config = WebSocketConfig::default();
     config.core.delivery = Delivery::Chunks;
     config.core.limits.message_len_max = u64::MAX;
@@ -362,9 +363,9 @@ fn in_pieces() -> WebSocketConfig {
 }
 
 #[tokio::test]
-async fn passes_a_message_on_in_pieces() {
+async fn forwards_a_message_in_chunks() {
     let mut config = ServerConfig::default();
-    config.websocket = in_pieces();
+    config.websocket = in_chunks();
     config.deflate = Some(DeflateConfig::default());
     let address = serve(config, |socket| async move {
         let (mut sender, mut receiver) = socket.split();
@@ -375,7 +376,7 @@ async fn passes_a_message_on_in_pieces() {
     })
     .await;
     for deflate in [None, Some(DeflateConfig::default())] {
-        let mut connector = Connector::new().config(in_pieces());
+        let mut connector = Connector::new().config(in_chunks());
         if let Some(deflate) = deflate {
             connector = connector.deflate(deflate);
         }
@@ -410,11 +411,10 @@ async fn passes_a_message_on_in_pieces() {
     }
 }
 
-// What is handed out to be kept is whole, whatever the delivery.
 #[tokio::test]
-async fn joins_pieces_for_those_who_keep_messages() {
+async fn recv_owned_returns_whole_messages_whatever_the_delivery() {
     let mut config = ServerConfig::default();
-    config.websocket = in_pieces();
+    config.websocket = in_chunks();
     let address = serve(config, |mut socket| async move {
         while let Ok(Some(message)) = socket.recv_owned().await {
             socket.send(message).await.unwrap();
@@ -422,8 +422,8 @@ async fn joins_pieces_for_those_who_keep_messages() {
     })
     .await;
     let mut client = Client::open(address).await;
-    client.say(&masked(0x01, &"hä".as_bytes()[..2])).await;
+    client.send(&masked(0x01, &"hä".as_bytes()[..2])).await;
     tokio::task::yield_now().await;
-    client.say(&[masked(0x00, &"hä".as_bytes()[2..]), masked(0x80, b"!")].concat()).await;
-    assert_eq!(client.hear(6).await, [b"\x81\x04", "hä!".as_bytes()].concat());
+    client.send(&[masked(0x00, &"hä".as_bytes()[2..]), masked(0x80, b"!")].concat()).await;
+    assert_eq!(client.receive(6).await, [b"\x81\x04", "hä!".as_bytes()].concat());
 }

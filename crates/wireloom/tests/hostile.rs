@@ -1,5 +1,5 @@
-//! Clients of HTTP/1.1 that mean harm, or do not know what they mean, over raw sockets: each is answered with the right status
-//! and a short reason, no two readers can be played against each other, and nothing hangs.
+//! Hostile and broken clients of HTTP/1.1, over raw sockets: each is answered with the right status and a short reason, no request
+//! can be smuggled, and nothing hangs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,22 +13,22 @@ use tokio::time::{Instant, timeout};
 use wireloom::{Request, Response, Server, ServerConfig, ServerHandle};
 use wireloom_testing::{Rng, rounds};
 
-/// Nothing here takes nearly as long, unless somebody waits for ever.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Much longer than any step of these tests.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Serving {
     address: SocketAddr,
     handle: ServerHandle,
-    /// What the handler was asked: method, path, host and body.
-    asked: Arc<Mutex<Vec<String>>>,
+    /// The requests that reached the handler: method, path, host and body.
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
-/// A server that says what it was asked.
+/// A server that answers a request with its method, path, host and body.
 async fn serve(config: ServerConfig) -> Serving {
     let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
     let (address, handle) = (server.local_addr().unwrap(), server.handle());
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let log = asked.clone();
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let log = requests.clone();
     tokio::spawn(server.serve(move |mut request: Request| {
         let log = log.clone();
         async move {
@@ -47,27 +47,28 @@ async fn serve(config: ServerConfig) -> Serving {
                 Err(error) => return error.into(),
             };
             let host = String::from_utf8_lossy(request.header("host").unwrap_or(b"-")).into_owned();
-            let said = format!("{} {} {host} {body}", request.method(), request.path());
-            log.lock().unwrap().push(said.clone());
-            Response::text(200, said)
+            let summary = format!("{} {} {host} {body}", request.method(), request.path());
+            log.lock().unwrap().push(summary.clone());
+            Response::text(200, summary)
         }
     }));
-    Serving { address, handle, asked }
+    Serving { address, handle, requests }
 }
 
 impl Serving {
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut *self.asked.lock().unwrap())
+    /// The requests that have reached the handler since the last call.
+    fn take_requests(&self) -> Vec<String> {
+        std::mem::take(&mut *self.requests.lock().unwrap())
     }
 
-    /// What the server answers to these bytes, which come in pieces, until it closes.
-    async fn ask(&self, bytes: &[u8], mut piece_len: impl FnMut() -> usize) -> String {
+    /// Sends these bytes in chunks, and returns all that the server answers until it closes.
+    async fn send(&self, bytes: &[u8], mut piece_len: impl FnMut() -> usize) -> String {
         let (mut reader, mut writer) = TcpStream::connect(self.address).await.unwrap().into_split();
         let write = async {
             let mut left = bytes;
             while !left.is_empty() {
                 let (piece, rest) = left.split_at(piece_len().clamp(1, left.len()));
-                // One that was refused may have been closed.
+                // The server may have refused and closed.
                 if writer.write_all(piece).await.is_err() {
                     break;
                 }
@@ -77,14 +78,14 @@ impl Serving {
             let _ = writer.shutdown().await;
         };
         let mut answer = Vec::new();
-        // A reset after the answer does not take it back.
+        // A reset may follow the answer.
         let read = async { while let Ok(1..) = reader.read_buf(&mut answer).await {} };
-        timeout(PATIENCE, async { tokio::join!(write, read) }).await.expect("it is answered or closed");
+        timeout(TIMEOUT, async { tokio::join!(write, read) }).await.expect("the server answers or closes");
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    async fn ask_whole(&self, request: &str) -> String {
-        self.ask(request.as_bytes(), || usize::MAX).await
+    async fn send_at_once(&self, request: &str) -> String {
+        self.send(request.as_bytes(), || usize::MAX).await
     }
 }
 
@@ -142,19 +143,19 @@ const REFUSED: [(&str, &str); 42] = [
     ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n", "400"),
 ];
 
-/// What would be a request of its own, were it not behind one that is refused.
-const BEHIND: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+/// A request that follows another one. It must not be served after one that is refused.
+const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[tokio::test]
-async fn refuses_with_a_status_and_a_reason_and_hears_no_more() {
+async fn refuses_with_a_status_and_a_reason_and_serves_nothing_after_it() {
     let server = serve(ServerConfig::default()).await;
     for (head, status) in REFUSED {
-        let answer = server.ask_whole(&format!("{head}\r\n{BEHIND}")).await;
+        let answer = server.send_at_once(&format!("{head}\r\n{SMUGGLED}")).await;
         assert_eq!(statuses(&answer), [status], "{head:?}: {answer}");
         let (head_, reason) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head_.contains("\r\nConnection: close"), "{head:?}: {answer}");
         assert!((5..80).contains(&reason.len()) && reason.ends_with('\n'), "{head:?}: {answer}");
-        assert_eq!(server.asked(), [""; 0], "{head:?}");
+        assert_eq!(server.take_requests(), [""; 0], "{head:?}");
     }
 }
 
@@ -169,14 +170,14 @@ async fn refuses_a_head_that_is_too_long() {
         (format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "a: b\r\n".repeat(101)), "431"),
         (format!("GET / HTTP/1.1\r\nHost: a\r\n{}", "a: b\r\n".repeat(100_000)), "431"),
     ] {
-        let answer = server.ask_whole(&request).await;
+        let answer = server.send_at_once(&request).await;
         assert_eq!(statuses(&answer), [status], "{}: {answer}", &request[..20]);
     }
 }
 
-// RFC 9112 §7.1: what a chunked body is, and what is behind it.
+// RFC 9112 §7.1.
 #[tokio::test]
-async fn judges_chunked_bodies() {
+async fn validates_chunked_bodies() {
     let server = serve(ServerConfig::default()).await;
     let chunked = "POST /in HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     for (body, content) in [
@@ -187,9 +188,13 @@ async fn judges_chunked_bodies() {
         ("1\r\na\r\n1\r\nb\r\n0\r\nX: y\r\nContent-Length: 5\r\n\r\n", "ab"),
         ("A\r\n0123456789\r\n0\r\n\r\n", "0123456789"),
     ] {
-        let answer = server.ask_whole(&format!("{chunked}{body}{BEHIND}")).await;
+        let answer = server.send_at_once(&format!("{chunked}{body}{SMUGGLED}")).await;
         assert_eq!(statuses(&answer), ["200", "200"], "{body:?}: {answer}");
-        assert_eq!(server.asked(), [format!("POST /in a {content}"), "GET /smuggled a ".into()], "{body:?}");
+        assert_eq!(
+            server.take_requests(),
+            [format!("POST /in a {content}"), "GET /smuggled a ".into()],
+            "{body:?}"
+        );
     }
     for body in [
         "3\nabc\n0\n\n",
@@ -209,44 +214,44 @@ async fn judges_chunked_bodies() {
         "0\r\nX: y\r\n z\r\n\r\n",
         "0\r\nX: \0\r\n\r\n",
     ] {
-        let answer = server.ask_whole(&format!("{chunked}{body}{BEHIND}")).await;
+        let answer = server.send_at_once(&format!("{chunked}{body}{SMUGGLED}")).await;
         assert_eq!(statuses(&answer), ["400"], "{body:?}: {answer}");
-        assert_eq!(server.asked(), [""; 0], "{body:?}");
+        assert_eq!(server.take_requests(), [""; 0], "{body:?}");
     }
-    // As large as a number gets: nothing is set aside for it.
-    let answer = server.ask_whole(&format!("{chunked}ffffffffffffffff\r\n{}", "x".repeat(2 << 20))).await;
+    // The largest length: no memory is reserved for it.
+    let answer = server.send_at_once(&format!("{chunked}ffffffffffffffff\r\n{}", "x".repeat(2 << 20))).await;
     assert_eq!(statuses(&answer), ["413"], "{answer}");
     let overlong = format!("{chunked}3;{}\r\nabc\r\n0\r\n\r\n", "x".repeat(5_000));
-    assert_eq!(statuses(&server.ask_whole(&overlong).await), ["400"]);
+    assert_eq!(statuses(&server.send_at_once(&overlong).await), ["400"]);
     let trailers = format!("{chunked}0\r\n{}\r\n", "x: y\r\n".repeat(101));
-    assert_eq!(statuses(&server.ask_whole(&trailers).await), ["400"]);
+    assert_eq!(statuses(&server.send_at_once(&trailers).await), ["400"]);
 }
 
 #[tokio::test]
-async fn a_body_that_nobody_reads_is_no_request() {
+async fn an_unread_body_is_not_taken_for_a_request() {
     let server = serve(ServerConfig::default()).await;
-    let len = BEHIND.len();
-    // All of it is there: it is passed over. Some is not: nothing follows it.
+    let len = SMUGGLED.len();
+    // A complete body is skipped. After an incomplete one nothing is served.
     for (announced, expected) in
         [(len, vec!["200", "200"]), (len + 5, vec!["200", "200"]), (1 << 30, vec!["200"])]
     {
         let rest = "GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
         let filler = "x".repeat(announced.min(len + 5) - len);
         let request = format!(
-            "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: {announced}\r\n\r\n{BEHIND}{filler}{rest}"
+            "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: {announced}\r\n\r\n{SMUGGLED}{filler}{rest}"
         );
-        let answer = server.ask_whole(&request).await;
+        let answer = server.send_at_once(&request).await;
         assert_eq!(statuses(&answer), expected, "{answer}");
-        let asked = server.asked();
-        assert!(!asked.iter().any(|asked| asked.contains("smuggled")), "{asked:?}");
+        let requests = server.take_requests();
+        assert!(!requests.iter().any(|request| request.contains("smuggled")), "{requests:?}");
     }
 }
 
 #[tokio::test]
-async fn answers_what_is_unusual_and_allowed() {
+async fn answers_unusual_valid_requests() {
     let server = serve(ServerConfig::default()).await;
-    for (request, expected, said) in [
-        // RFC 9112 §2.2: a LF alone may end a line of a head; empty lines before it are passed over.
+    for (request, expected, summary) in [
+        // RFC 9112 §2.2: a LF alone may end a line of a head; empty lines before it are ignored.
         ("\r\n\n\r\nGET / HTTP/1.1\nHost: a\n\n", vec!["200"], "GET / a "),
         // RFC 9112 §3.2.2, §3.2.4.
         ("GET http://b:81/c?d HTTP/1.1\r\nHost: a\r\n\r\n", vec!["200"], "GET /c b:81 "),
@@ -265,20 +270,20 @@ async fn answers_what_is_unusual_and_allowed() {
             vec!["200"],
             "POST / a b",
         ),
-        // RFC 9112 §9.3: HTTP/1.0 ends with its first answer, whatever is behind it.
+        // RFC 9112 §9.3: an HTTP/1.0 connection ends with its first response.
         ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.0\r\n\r\n", vec!["200"], "GET / - "),
         (
             "GET / HTTP/1.1\r\nHost: a\r\nConnection: Close\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
             vec!["200"],
             "GET / a ",
         ),
-        // RFC 9110 §7.8: what is not known is passed over.
+        // RFC 9110 §7.8: unknown protocols are ignored.
         (
             "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: TLS/1.0, foo\r\n\r\n",
             vec!["200"],
             "GET / a ",
         ),
-        // RFC 9110 §10.1.1: HTTP/1.0 has no interim answers, and a body that is there needs none.
+        // RFC 9110 §10.1.1: HTTP/1.0 has no interim responses, and a body that has arrived needs none.
         ("POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nb", vec!["200"], "POST / - b"),
         (
             "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nb",
@@ -286,14 +291,14 @@ async fn answers_what_is_unusual_and_allowed() {
             "POST / a b",
         ),
     ] {
-        let answer = server.ask_whole(request).await;
+        let answer = server.send_at_once(request).await;
         assert_eq!(statuses(&answer), expected, "{request:?}: {answer}");
-        assert_eq!(server.asked(), [said], "{request:?}");
+        assert_eq!(server.take_requests(), [summary], "{request:?}");
     }
 }
 
 #[tokio::test]
-async fn answers_to_head_have_no_body_and_requests_in_line_their_order() {
+async fn pipelined_requests_are_answered_in_order_and_head_without_a_body() {
     let server = serve(ServerConfig::default()).await;
     let mut request = String::new();
     for number in 0..200 {
@@ -301,22 +306,22 @@ async fn answers_to_head_have_no_body_and_requests_in_line_their_order() {
         request += &format!("{method} /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
     }
     let mut random = Rng::with_seed(1);
-    let answer = server.ask(request.as_bytes(), || 1 + random.len(300)).await;
+    let answer = server.send(request.as_bytes(), || 1 + random.len(300)).await;
     let mut left = &*answer;
     for number in 0..200 {
         let method = if number % 3 == 0 { "HEAD" } else { "GET" };
-        let said = format!("{method} /{number} a ");
+        let summary = format!("{method} /{number} a ");
         let (head, rest) = left.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-        assert!(head.contains(&format!("Content-Length: {}", said.len())), "{head}");
-        left = if method == "HEAD" { rest } else { rest.strip_prefix(&*said).unwrap() };
+        assert!(head.contains(&format!("Content-Length: {}", summary.len())), "{head}");
+        left = if method == "HEAD" { rest } else { rest.strip_prefix(&*summary).unwrap() };
     }
     assert_eq!(left, "");
 }
 
-// RFC 6455 §4.2.1: frames begin behind the head, and a body would lie in their way.
+// RFC 6455 §4.2.1: frames begin after the head.
 #[tokio::test]
-async fn a_websocket_does_not_begin_with_a_body() {
+async fn refuses_a_websocket_handshake_with_a_body() {
     let server = serve(ServerConfig::default()).await;
     let handshake = |more: &str| {
         format!(
@@ -331,14 +336,14 @@ async fn a_websocket_does_not_begin_with_a_body() {
         ("Content-Length: 2\r\n\r\n", "400"),
         ("Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"),
     ] {
-        let answer = server.ask_whole(&handshake(more)).await;
+        let answer = server.send_at_once(&handshake(more)).await;
         assert_eq!(statuses(&answer)[0], status, "{more:?}: {answer}");
     }
 }
 
-// Slow on purpose: each stage has its time, and a byte now and then buys no more of it.
+// Each phase has a deadline, which single bytes do not postpone.
 #[tokio::test]
-async fn gives_up_those_that_are_slow_on_purpose() {
+async fn disconnects_clients_that_send_a_trickle() {
     let mut config = ServerConfig::default();
     config.handshake_timeout = Duration::from_millis(400);
     config.keep_alive_timeout = Duration::from_millis(400);
@@ -347,7 +352,7 @@ async fn gives_up_those_that_are_slow_on_purpose() {
     let head = "POST /in HTTP/1.1\r\nHost: a\r\n";
     for (at_once, drip, expected) in [
         ("", "GET / HTTP/1.1\r\nX-Long-Header-Name: and-its-value", vec!["408"]),
-        // Empty lines are no beginning.
+        // Empty lines do not begin a request.
         ("", "\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n", vec![]),
         (
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -377,7 +382,7 @@ async fn gives_up_those_that_are_slow_on_purpose() {
         let write = async {
             for byte in drip.bytes().cycle() {
                 tokio::time::sleep(Duration::from_millis(40)).await;
-                if writer.write_all(&[byte]).await.is_err() || begin.elapsed() > PATIENCE / 2 {
+                if writer.write_all(&[byte]).await.is_err() || begin.elapsed() > TIMEOUT / 2 {
                     break;
                 }
             }
@@ -389,14 +394,14 @@ async fn gives_up_those_that_are_slow_on_purpose() {
             () = read => {}
         }
         let answer = String::from_utf8_lossy(&answer).into_owned();
-        assert!(begin.elapsed() < PATIENCE / 2, "{drip:?}: {answer}");
+        assert!(begin.elapsed() < TIMEOUT / 2, "{drip:?}: {answer}");
         assert_eq!(statuses(&answer), expected, "{drip:?}: {answer}");
     }
 }
 
-// A connection that was kept for long has all the time for its next request.
+// The deadline does not count the time that the connection was idle before.
 #[tokio::test]
-async fn the_time_for_a_head_begins_with_it() {
+async fn the_deadline_of_a_head_counts_from_its_first_byte() {
     let mut config = ServerConfig::default();
     config.handshake_timeout = Duration::from_millis(300);
     let server = serve(config).await;
@@ -412,8 +417,8 @@ async fn the_time_for_a_head_begins_with_it() {
     assert!(answer[..len].starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer[..len]));
 }
 
-/// What is mixed into requests to spoil them.
-const SPOILS: [&[u8]; 14] = [
+/// Bytes that are inserted into requests at random.
+const INSERTIONS: [&[u8]; 14] = [
     b"\r\n",
     b"\n",
     b"\r",
@@ -430,9 +435,9 @@ const SPOILS: [&[u8]; 14] = [
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 ];
 
-// Whatever comes, and however it is cut: one verdict, and the server serves on.
+// The size of the chunks changes no answer, and the server continues to serve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_bytes_have_one_verdict_however_they_are_cut() {
+async fn any_bytes_have_the_same_answer_in_chunks_of_any_size() {
     let mut config = ServerConfig::default();
     config.handshake_timeout = Duration::from_secs(5);
     let server = serve(config).await;
@@ -447,29 +452,29 @@ async fn any_bytes_have_one_verdict_however_they_are_cut() {
                 2 => bytes.extend_from_slice(
                     b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
                 ),
-                _ => bytes.extend_from_slice(BEHIND.as_bytes()),
+                _ => bytes.extend_from_slice(SMUGGLED.as_bytes()),
             }
         }
         for _ in 0..rng.len(3) {
             let at = rng.len(bytes.len());
-            let spoil = SPOILS[rng.len(SPOILS.len() - 1)];
-            bytes.splice(at..at, spoil.iter().copied());
+            let insertion = INSERTIONS[rng.len(INSERTIONS.len() - 1)];
+            bytes.splice(at..at, insertion.iter().copied());
         }
         cases.push((bytes, rng.u64(..)));
     });
     for (bytes, seed) in cases {
-        let whole = server.ask(&bytes, || usize::MAX).await;
-        let asked = server.asked();
+        let whole = server.send(&bytes, || usize::MAX).await;
+        let requests = server.take_requests();
         let mut random = Rng::with_seed(seed);
-        let cut = server.ask(&bytes, || 1 + random.len(9)).await;
+        let cut = server.send(&bytes, || 1 + random.len(9)).await;
         let context = format!("{}: {whole}", bytes.escape_ascii());
-        // An interim answer depends on what has come by then.
+        // Whether there is an interim response depends on the bytes that have arrived.
         let final_ = |answer: &str| -> Vec<String> {
             statuses(answer).into_iter().filter(|status| *status != "100").map(String::from).collect()
         };
         assert_eq!(final_(&cut), final_(&whole), "{context}");
-        assert_eq!(server.asked(), asked, "{context}");
+        assert_eq!(server.take_requests(), requests, "{context}");
     }
-    assert!(server.ask_whole(BEHIND).await.starts_with("HTTP/1.1 200 OK\r\n"));
+    assert!(server.send_at_once(SMUGGLED).await.starts_with("HTTP/1.1 200 OK\r\n"));
     assert_eq!(server.handle.stats().handlers_panicked, 0);
 }

@@ -1,4 +1,4 @@
-//! Clients that leave before they are answered: whoever works for them is stopped, over HTTP/1.1 and TLS.
+//! Clients that close the connection before the response: their handlers and bodies are dropped, over HTTP/1.1 and TLS.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,10 +11,10 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use wireloom::{Body, Request, Response, Server, ServerTls};
 
-/// Nothing here takes nearly as long, unless somebody waits for ever.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Much longer than any step of these tests.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Tells when it is dropped.
+/// Reports that it was dropped.
 struct Dropped(mpsc::UnboundedSender<&'static str>);
 
 impl Drop for Dropped {
@@ -23,36 +23,36 @@ impl Drop for Dropped {
     }
 }
 
-/// A server whose handler tells what becomes of it.
+/// A server whose handlers report their start and their end.
 async fn serve(tls: Option<ServerTls>) -> (SocketAddr, mpsc::UnboundedReceiver<&'static str>) {
     let mut server = Server::bind("127.0.0.1:0").await.unwrap();
     if let Some(tls) = tls {
         server = server.tls(tls);
     }
     let address = server.local_addr().unwrap();
-    let (told, tells) = mpsc::unbounded_channel();
+    let (report, reports) = mpsc::unbounded_channel();
     tokio::spawn(server.serve(move |mut request: Request| {
-        let told = told.clone();
+        let report = report.clone();
         async move {
             match request.path() {
                 "/never" => {
-                    let _dropped = Dropped(told.clone());
+                    let _dropped = Dropped(report.clone());
                     let _ = request.bytes().await;
-                    let _ = told.send("begun");
+                    let _ = report.send("begun");
                     std::future::pending().await
                 }
                 "/body" => {
                     let (mut sender, body) = Body::channel();
                     tokio::spawn(async move {
                         let _ = sender.send("first").await;
-                        let _ = told.send("begun");
+                        let _ = report.send("begun");
                         sender.closed().await;
-                        let _ = told.send("dropped");
+                        let _ = report.send("dropped");
                     });
                     Response::new(200).with_body("text/plain", body)
                 }
                 "/socket" => {
-                    let _ = told.send("begun");
+                    let _ = report.send("begun");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     match request.websocket() {
                         Ok(upgrade) => upgrade.on_open(|socket| async move {
@@ -72,22 +72,23 @@ async fn serve(tls: Option<ServerTls>) -> (SocketAddr, mpsc::UnboundedReceiver<&
             }
         }
     }));
-    (address, tells)
+    (address, reports)
 }
 
-async fn next(tells: &mut mpsc::UnboundedReceiver<&'static str>) -> &'static str {
-    tokio::time::timeout(PATIENCE, tells.recv()).await.expect("it is told").unwrap()
+async fn next(reports: &mut mpsc::UnboundedReceiver<&'static str>) -> &'static str {
+    tokio::time::timeout(TIMEOUT, reports.recv()).await.expect("the handler reports").unwrap()
 }
 
-async fn leaves(
+/// Sends a request, and closes the connection once its handler runs.
+async fn send_and_leave(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    tells: &mut mpsc::UnboundedReceiver<&'static str>,
+    reports: &mut mpsc::UnboundedReceiver<&'static str>,
     request: &str,
 ) {
     stream.write_all(request.as_bytes()).await.unwrap();
-    assert_eq!(next(tells).await, "begun", "{request}");
+    assert_eq!(next(reports).await, "begun", "{request}");
     drop(stream);
-    assert_eq!(next(tells).await, "dropped", "{request}");
+    assert_eq!(next(reports).await, "dropped", "{request}");
 }
 
 const REQUESTS: [&str; 3] = [
@@ -97,17 +98,17 @@ const REQUESTS: [&str; 3] = [
 ];
 
 #[tokio::test]
-async fn a_handler_or_body_whose_client_leaves_is_dropped() {
-    let (address, mut tells) = serve(None).await;
+async fn a_handler_and_a_body_are_dropped_when_the_client_leaves() {
+    let (address, mut reports) = serve(None).await;
     for request in REQUESTS {
-        leaves(TcpStream::connect(address).await.unwrap(), &mut tells, request).await;
+        send_and_leave(TcpStream::connect(address).await.unwrap(), &mut reports, request).await;
     }
 }
 
 #[tokio::test]
-async fn over_tls_too() {
+async fn a_handler_and_a_body_are_dropped_when_the_client_leaves_over_tls() {
     let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
-    let (address, mut tells) = serve(Some(tls)).await;
+    let (address, mut reports) = serve(Some(tls)).await;
     let mut roots = rustls::RootCertStore::empty();
     roots.add(certificate.der().to_vec().into()).unwrap();
     let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
@@ -115,14 +116,14 @@ async fn over_tls_too() {
     for request in REQUESTS {
         let tcp = TcpStream::connect(address).await.unwrap();
         let stream = connector.connect("localhost".try_into().unwrap(), tcp).await.unwrap();
-        leaves(stream, &mut tells, request).await;
+        send_and_leave(stream, &mut reports, request).await;
     }
 }
 
-// What was sent before the end is answered: nobody looks past a request that waits.
+// A client that only ends its writing side still reads.
 #[tokio::test]
-async fn requests_that_wait_in_line_are_answered() {
-    let (address, _tells) = serve(None).await;
+async fn pipelined_requests_are_answered_after_the_end_of_input() {
+    let (address, _reports) = serve(None).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream
         .write_all(b"GET /soon HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -135,15 +136,15 @@ async fn requests_that_wait_in_line_are_answered() {
     assert!(answer.contains("soon\n") && answer.ends_with("now\n"), "{answer}");
 }
 
-// What is read while a handler waits is the WebSocket's, if it becomes one.
+// The client is read while the handler runs, to notice when it leaves.
 #[tokio::test]
-async fn frames_that_come_while_a_handler_waits_are_kept() {
-    let (address, mut tells) = serve(None).await;
+async fn frames_that_arrive_during_the_handler_reach_the_websocket() {
+    let (address, mut reports) = serve(None).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let handshake = b"GET /socket HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
     stream.write_all(handshake).await.unwrap();
-    assert_eq!(next(&mut tells).await, "begun");
+    assert_eq!(next(&mut reports).await, "begun");
     stream.write_all(b"\x81\x82\0\0\0\0hi\x88\x80\0\0\0\0").await.unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.unwrap();

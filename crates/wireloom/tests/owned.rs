@@ -2,45 +2,19 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
+
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
+use counting::HELD;
 use futures_util::StreamExt as _;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use wireloom::wireloom_ws::handshake::Negotiated;
-use wireloom::wireloom_ws::{Config, Connection, Delivery, Event, Role};
+use wireloom::wireloom_ws::{Delivery, Role};
 use wireloom::{DeflateConfig, OwnedMessage, Receiver, WebSocket, WebSocketConfig};
 
-/// Counts the bytes that this thread holds.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator.
-#[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = HELD.try_with(|held| held.set(held.get() + layout.size() as isize));
-        // SAFETY: the contract is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        let _ = HELD.try_with(|held| held.set(held.get() - layout.size() as isize));
-        // SAFETY: the contract is passed on.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// What `dropped` holds that nobody else does.
+/// The bytes that only `dropped` holds.
 fn held_by<T>(dropped: T) -> usize {
     let before = HELD.get();
     drop(dropped);
@@ -265,42 +239,4 @@ async fn an_announced_length_costs_nothing_until_bytes_arrive() {
             assert!(held <= 3 * sent + 2_048, "{held} bytes for {sent}");
         }
     }
-}
-
-// The codecs belong to the thread; what a connection holds is what the next messages may refer to.
-#[tokio::test]
-async fn an_idle_compressed_connection_holds_its_windows() {
-    let deflate = DeflateConfig::default();
-    let text = "{\"event\":\"tick\",\"price\":101.25}".repeat(20);
-    let mut held_before = 0;
-    for count in 0..40 {
-        // The first connections fill the thread's pools.
-        if count == 8 {
-            held_before = HELD.get();
-        }
-        let (mut socket, mut peer) = open(Delivery::Messages, true);
-        let mut client = Connection::client(
-            Config::default(),
-            Some((Default::default(), &deflate)),
-            [7; 32],
-            Duration::ZERO,
-        );
-        for _ in 0..3 {
-            client.send_text(&text).unwrap();
-            peer.write_all(&client.take_transmit()).await.unwrap();
-            let message = socket.recv_owned().await.unwrap().unwrap();
-            assert_eq!(message.as_text(), Some(&*text));
-            socket.send(message).await.unwrap();
-            let mut wire = vec![0; 4096];
-            let len = peer.read(&mut wire).await.unwrap();
-            let (used, event) = client.handle_input(Duration::ZERO, &mut wire[..len]).unwrap();
-            assert!(used == len && matches!(event, Some(Event::Text(echo)) if *echo == *text));
-        }
-        assert!(poll_once(socket.recv()).is_pending());
-        std::mem::forget((socket, peer));
-    }
-    let held = (HELD.get() - held_before) as usize / 32;
-    // Each window may have room for half as much again; the transport in memory and the client count too.
-    let windows = 2 * 3 * text.len() * 3 / 2;
-    assert!(held <= windows + 4_096 + 8_192, "{held} bytes held by an idle connection");
 }

@@ -1,4 +1,4 @@
-//! Peers that do not read, over real sockets: each policy acts by bytes and by time, over TCP, TLS and streams of HTTP/2.
+//! Peers that do not read, over TCP, TLS and streams of HTTP/2: each policy applies by bytes and by time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,20 +12,21 @@ use wireloom::{
     WebSocket,
 };
 
-/// Nothing here takes nearly as long, unless somebody waits for ever.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Much longer than any step of these tests.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a slow peer is allowed in these tests.
+/// The time limit of slow peers in these tests.
 const SHORT: Duration = Duration::from_millis(200);
 
-/// A message, and what no queue of a test holds.
+/// The length of a message.
 const LEN: usize = 64 << 10;
-const ENOUGH: usize = 1 << 30;
+/// A limit of the send queue that no test reaches.
+const UNLIMITED: usize = 1 << 30;
 
-/// What a WebSocket runs over: TLS or not, HTTP/2 or not.
+/// Whether the WebSocket runs over TLS, and whether over HTTP/2.
 const TRANSPORTS: [(bool, bool); 4] = [(false, false), (true, false), (false, true), (true, true)];
 
-/// A server that gives its first WebSocket to `serve`, and a client to it.
+/// A server that calls `serve` with its first WebSocket, and a client of it.
 async fn open<F, Fut>(
     (tls, http2): (bool, bool),
     slow_peer: SlowPeer,
@@ -39,7 +40,7 @@ where
     let mut config = ServerConfig::default();
     config.websocket.slow_peer = slow_peer;
     config.websocket.core.limits.queued_len_high = queue;
-    config.websocket.core.limits.queued_len_max = ENOUGH;
+    config.websocket.core.limits.queued_len_max = UNLIMITED;
     let mut server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
     let (address, handle) = (server.local_addr().unwrap(), server.handle());
     let mut connector = Connector::new().http2(http2);
@@ -63,23 +64,23 @@ where
     (connector.connect(&format!("{scheme}://{address}/")).await.unwrap(), handle)
 }
 
-/// Sends until the transport takes no more, and more waits than it may find room for later; says how many messages went.
+/// Sends until the transport is full and more is queued than it can accept while the peer does not read. Returns the number of messages.
 async fn fill(socket: &mut WebSocket) -> usize {
     let mut count = 0;
     while socket.halves().0.queued_len() < 16 * LEN {
-        // It is queued although the wait for it is given up.
+        // The message stays queued although the future is dropped.
         if let Ok(Err(error)) = timeout(SHORT / 100, socket.send(vec![1; LEN])).await {
-            panic!("it ended before it was full: {error}");
+            panic!("the connection ended before it was full: {error}");
         }
         count += 1;
     }
     count
 }
 
-/// The client's end of a WebSocket that was cut: it was not closed.
-async fn is_cut(mut client: WebSocket) {
+/// Checks that the WebSocket of this client ends without a closing handshake.
+async fn expect_disconnect(mut client: WebSocket) {
     loop {
-        match timeout(PATIENCE, client.recv()).await.expect("the peer hears of it") {
+        match timeout(TIMEOUT, client.recv()).await.expect("the connection ends") {
             Ok(Some(_)) => {}
             Ok(None) => panic!("it was closed: {:?}", client.end()),
             Err(_) => return,
@@ -87,39 +88,39 @@ async fn is_cut(mut client: WebSocket) {
     }
 }
 
-// Nobody sends, and nobody waits for what was sent: the time alone acts.
+// No task sends or flushes while the time passes.
 #[tokio::test]
-async fn who_takes_nothing_is_cut_although_nothing_is_sent() {
+async fn disconnects_a_peer_that_reads_nothing_while_nothing_is_sent() {
     for transport in TRANSPORTS {
         for policy in [
             SlowPeer::Wait { cut_after: SHORT },
-            SlowPeer::DropNewest { late_after: PATIENCE, cut_after: SHORT },
+            SlowPeer::DropNewest { late_after: TIMEOUT, cut_after: SHORT },
             SlowPeer::Disconnect { late_after: SHORT },
         ] {
-            let (outcome, heard) = oneshot::channel();
-            let (client, handle) = open(transport, policy, ENOUGH, |mut socket| async move {
+            let (report, outcome) = oneshot::channel();
+            let (client, handle) = open(transport, policy, UNLIMITED, |mut socket| async move {
                 fill(&mut socket).await;
                 let error = socket.recv().await.map(|message| message.is_some());
                 let again = socket.send("more").await;
-                let _ = outcome.send((error, again));
+                let _ = report.send((error, again));
             })
             .await;
-            let heard = timeout(PATIENCE, heard).await.expect("it is cut").unwrap();
-            assert_eq!(heard, (Err(Error::SlowPeer), Err(Error::SlowPeer)), "{transport:?} {policy:?}");
+            let outcome = timeout(TIMEOUT, outcome).await.expect("the peer is disconnected").unwrap();
+            assert_eq!(outcome, (Err(Error::SlowPeer), Err(Error::SlowPeer)), "{transport:?} {policy:?}");
             let stats = handle.stats();
             assert_eq!((stats.slow_peers_cut, stats.slow_messages_dropped), (1, 0));
-            is_cut(client).await;
+            expect_disconnect(client).await;
         }
     }
 }
 
-// A server that only sends: whoever waits to send minds the time.
+// The server does not poll its receiver: the sender watches the deadline.
 #[tokio::test]
-async fn who_takes_nothing_is_cut_although_nobody_receives() {
+async fn disconnects_a_peer_that_reads_nothing_while_the_server_only_sends() {
     for transport in TRANSPORTS {
         for policy in [SlowPeer::Wait { cut_after: SHORT }, SlowPeer::Disconnect { late_after: SHORT }] {
-            let (outcome, heard) = oneshot::channel();
-            let (client, _) = open(transport, policy, ENOUGH, |mut socket| async move {
+            let (report, outcome) = oneshot::channel();
+            let (client, _) = open(transport, policy, UNLIMITED, |mut socket| async move {
                 let error = loop {
                     // Disconnect does not wait to send, but does to flush.
                     let sent = socket.send(vec![1; LEN]).await;
@@ -130,22 +131,22 @@ async fn who_takes_nothing_is_cut_although_nobody_receives() {
                         break error;
                     }
                 };
-                let _ = outcome.send(error);
+                let _ = report.send(error);
             })
             .await;
-            let heard = timeout(PATIENCE, heard).await.expect("it is cut").unwrap();
-            assert_eq!(heard, Error::SlowPeer, "{transport:?} {policy:?}");
-            is_cut(client).await;
+            let outcome = timeout(TIMEOUT, outcome).await.expect("the peer is disconnected").unwrap();
+            assert_eq!(outcome, Error::SlowPeer, "{transport:?} {policy:?}");
+            expect_disconnect(client).await;
         }
     }
 }
 
 #[tokio::test]
-async fn disconnects_by_bytes() {
+async fn disconnects_a_peer_when_the_queue_is_full() {
     const QUEUE: usize = 256 << 10;
     for transport in TRANSPORTS {
-        let (outcome, heard) = oneshot::channel();
-        let policy = SlowPeer::Disconnect { late_after: PATIENCE };
+        let (report, outcome) = oneshot::channel();
+        let policy = SlowPeer::Disconnect { late_after: TIMEOUT };
         let (client, _) = open(transport, policy, QUEUE, |mut socket| async move {
             let error = loop {
                 if let Err(error) = socket.send(vec![1; LEN]).await {
@@ -153,22 +154,22 @@ async fn disconnects_by_bytes() {
                 }
                 assert!(socket.halves().0.queued_len() <= QUEUE + LEN + 16);
             };
-            let _ = outcome.send(error);
+            let _ = report.send(error);
         })
         .await;
-        let heard = timeout(PATIENCE, heard).await.expect("it is cut").unwrap();
-        assert_eq!(heard, Error::SlowPeer, "{transport:?}");
-        is_cut(client).await;
+        let outcome = timeout(TIMEOUT, outcome).await.expect("the peer is disconnected").unwrap();
+        assert_eq!(outcome, Error::SlowPeer, "{transport:?}");
+        expect_disconnect(client).await;
     }
 }
 
-// What is late is not taken back; what is new is dropped until that has left.
+// Queued messages are kept.
 #[tokio::test]
-async fn drops_what_is_new_while_what_waits_is_late() {
+async fn drops_new_messages_while_queued_ones_are_late() {
     for transport in TRANSPORTS {
-        let (outcome, heard) = oneshot::channel();
-        let policy = SlowPeer::DropNewest { late_after: SHORT, cut_after: PATIENCE };
-        let (mut client, handle) = open(transport, policy, ENOUGH, |mut socket| async move {
+        let (report, outcome) = oneshot::channel();
+        let policy = SlowPeer::DropNewest { late_after: SHORT, cut_after: TIMEOUT };
+        let (mut client, handle) = open(transport, policy, UNLIMITED, |mut socket| async move {
             let count = fill(&mut socket).await;
             let full = Instant::now();
             let mut more = 0;
@@ -178,18 +179,18 @@ async fn drops_what_is_new_while_what_waits_is_late() {
                     break;
                 }
                 more += 1;
-                assert!(full.elapsed() < PATIENCE);
+                assert!(full.elapsed() < TIMEOUT);
                 tokio::time::sleep(SHORT / 20).await;
             }
             let late = full.elapsed();
-            let _ = outcome.send((count, more, late));
+            let _ = report.send((count, more, late));
             socket.flush().await.unwrap();
             socket.send("last").await.unwrap();
             while let Ok(Some(_)) = socket.recv().await {}
         })
         .await;
-        let (count, more, late) = timeout(PATIENCE, heard).await.expect("some are dropped").unwrap();
-        // The mark is as old as the first write that was not taken, which `fill` waited for.
+        let (count, more, late) = timeout(TIMEOUT, outcome).await.expect("a message is dropped").unwrap();
+        // The time counts from the first write that the transport did not accept, in `fill`.
         assert!(late >= SHORT * 8 / 10, "{late:?}");
         assert!(more > 0, "{transport:?}");
         assert_eq!(handle.stats().slow_messages_dropped, 1);
@@ -203,9 +204,8 @@ async fn drops_what_is_new_while_what_waits_is_late() {
     }
 }
 
-// A peer that reads slowly, but reads, is waited for.
 #[tokio::test]
-async fn waits_for_who_takes_something() {
+async fn waits_for_a_peer_that_reads_slowly() {
     for http2 in [false, true] {
         let policy = SlowPeer::Wait { cut_after: SHORT * 2 };
         let (mut client, handle) = open((false, http2), policy, 4 * LEN, |mut socket| async move {

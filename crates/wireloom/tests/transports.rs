@@ -4,6 +4,11 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
@@ -66,6 +71,37 @@ async fn a_websocket_dropped_outside_of_its_handler_is_not_reset() {
     let mut bytes = Vec::new();
     client.read_to_end(&mut bytes).await.unwrap();
     assert_eq!(bytes, [0x88, 2, 0x03, 0xe9]);
+}
+
+/// A waker that panics the first time.
+#[derive(Default)]
+struct Panics(AtomicBool);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        assert!(self.0.swap(true, Ordering::Relaxed), "woken");
+    }
+}
+
+// The state is locked while the receiver is woken.
+#[tokio::test]
+async fn a_panic_while_the_state_is_locked_blocks_no_later_call() {
+    let (mut peer, transport) = tokio::io::duplex(1 << 10);
+    let (mut sender, mut receiver) = open(transport, Role::Server, &[]).split();
+    let waker = Waker::from(Arc::new(Panics::default()));
+    assert!(pin!(receiver.recv()).poll(&mut Context::from_waker(&waker)).is_pending());
+    let closing = AssertUnwindSafe(async { sender.close(CloseCode::NORMAL, "").await });
+    let panic = std::panic::catch_unwind(move || {
+        let mut closing = pin!({ closing }.0);
+        let _ = closing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    });
+    assert!(panic.is_err());
+    peer.write_all(b"\x88\x80\0\0\0\0").await.unwrap();
+    let received = tokio::time::timeout(Duration::from_secs(20), receiver.recv()).await;
+    assert!(received.expect("the lock is free").unwrap().is_none());
+    let mut close = [0; 4];
+    peer.read_exact(&mut close).await.unwrap();
+    assert_eq!(close, [0x88, 2, 0x03, 0xe8]);
 }
 
 thread_local! {

@@ -19,10 +19,10 @@ use super::output_ahead::OutputAhead;
 use super::read_buffer::ReadBuffer;
 use super::requests::Requests;
 use super::shared::{DriverState, Locked, Reported, Shared, State};
-use super::sync::Arc;
 use super::timers::{Drain, IdleTimer, KeepaliveAction, KeepaliveTimer, ShrinkTimer};
 use crate::error::{Error, Stage};
 use crate::memory::{Account, Evict};
+use crate::sync::Arc;
 use crate::transport::Io;
 
 /// Slices of one vectored write: a header and a payload for each frame that the core prepares.

@@ -22,7 +22,7 @@
 //!   a complete response resets with NO_ERROR (RFC 9113 §8.1).
 //! - [`Tunnel`] makes a transport of the two.
 //!
-//! Layers: `sync -> head, recv_buffer, read_buffer, deadlines, timers, unread, memory_report, output_ahead -> slots, deferred -> shared -> recv_stream,
+//! Layers: `head, recv_buffer, read_buffer, deadlines, timers, unread, memory_report, output_ahead -> slots, deferred -> shared -> recv_stream,
 //! send_stream -> requests, tunnel -> driver`.
 
 mod deadlines;
@@ -44,7 +44,6 @@ mod shared;
 #[allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 mod simulation;
 mod slots;
-mod sync;
 mod timers;
 mod tunnel;
 mod unread;

@@ -2,117 +2,24 @@
 //! timer ever expires there: a lost wake-up is a deadlock, which shuttle reports with the schedule that leads to it.
 
 use std::future::poll_fn;
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use shuttle::future::{block_on, spawn};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::{Config, Role};
 
-use super::sync::{Arc, Model, Mutex};
 use super::{Driver, Incoming, Progress, Requests, Shared};
 use crate::error::Error;
 use crate::memory::Evict as _;
+use crate::sync::{Arc, Model};
 use crate::transport::Io;
+use crate::transport::model::{End, pipe};
 
 /// Schedules of each test.
 const SCHEDULES: usize = 300;
 
-/// Explores `test`. A failure prints a schedule for `shuttle::replay`.
-fn explore(test: impl Fn() + Send + Sync + 'static) {
-    // Timers need a runtime; it is never driven.
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let _entered = runtime.enter();
-    let _model = Model::enter();
-    shuttle::check_random(test, SCHEDULES);
-}
-
-/// One direction of a pipe.
-#[derive(Default)]
-struct Pipe {
-    bytes: Vec<u8>,
-    is_closed: bool,
-    reader: Option<Waker>,
-    writer: Option<Waker>,
-}
-
 const PIPE_LEN: usize = 300;
-
-/// A transport whose state is behind a mutex that shuttle knows.
-struct End {
-    read: Arc<Mutex<Pipe>>,
-    write: Arc<Mutex<Pipe>>,
-}
-
-fn pipe() -> (End, End) {
-    let [up, down] = [(); 2].map(|()| Arc::new(Mutex::new(Pipe::default())));
-    (End { read: down.clone(), write: up.clone() }, End { read: up, write: down })
-}
-
-impl AsyncRead for End {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let mut pipe = self.read.lock().unwrap();
-        if pipe.bytes.is_empty() && !pipe.is_closed {
-            pipe.reader = Some(cx.waker().clone());
-            return Poll::Pending;
-        }
-        let len = pipe.bytes.len().min(buf.remaining());
-        buf.put_slice(&pipe.bytes[..len]);
-        pipe.bytes.drain(..len);
-        let writer = pipe.writer.take();
-        drop(pipe);
-        writer.into_iter().for_each(Waker::wake);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for End {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut pipe = self.write.lock().unwrap();
-        if pipe.is_closed {
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-        }
-        let len = bytes.len().min(PIPE_LEN - pipe.bytes.len());
-        if len == 0 {
-            pipe.writer = Some(cx.waker().clone());
-            return Poll::Pending;
-        }
-        pipe.bytes.extend_from_slice(&bytes[..len]);
-        let reader = pipe.reader.take();
-        drop(pipe);
-        reader.into_iter().for_each(Waker::wake);
-        Poll::Ready(Ok(len))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        close(&self.write);
-        Poll::Ready(Ok(()))
-    }
-}
-
-fn close(pipe: &Mutex<Pipe>) {
-    let mut pipe = pipe.lock().unwrap();
-    pipe.is_closed = true;
-    let wakers = [pipe.reader.take(), pipe.writer.take()];
-    drop(pipe);
-    wakers.into_iter().flatten().for_each(Waker::wake);
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        close(&self.read);
-        close(&self.write);
-    }
-}
 
 fn driver(end: End, role: Role) -> Driver {
     let mut config = Config::new(role);
@@ -185,7 +92,7 @@ async fn exchange(requests: Requests, len: usize) -> Result<usize, Error> {
 
 /// Runs both drivers, and `client` with the handles of the client's.
 fn connected<F: Future<Output = ()> + Send + 'static>(client: impl FnOnce(Requests, Arc<Shared>) -> F) {
-    let (client_end, server_end) = pipe();
+    let (client_end, server_end) = pipe(PIPE_LEN);
     let (client_driver, server_driver) = (driver(client_end, Role::Client), driver(server_end, Role::Server));
     let (requests, shared) = (client_driver.requests(), client_driver.shared().clone());
     let server = spawn(serve(server_driver));
@@ -202,7 +109,7 @@ fn connected<F: Future<Output = ()> + Send + 'static>(client: impl FnOnce(Reques
 
 #[test]
 fn every_command_wakes_the_driver() {
-    explore(|| {
+    Model::explore(SCHEDULES, || {
         connected(|requests, _| async move {
             requests.ready().await.unwrap();
             let exchanges = [500, 1_000].map(|len| (len, spawn(exchange(requests.clone(), len))));
@@ -216,7 +123,7 @@ fn every_command_wakes_the_driver() {
 
 #[test]
 fn a_stream_may_be_dropped_or_reset_at_any_time() {
-    explore(|| {
+    Model::explore(SCHEDULES, || {
         connected(|requests, shared| async move {
             requests.ready().await.unwrap();
             let resetting = spawn(exchange(requests.clone(), 500));
@@ -246,7 +153,7 @@ fn a_stream_may_be_dropped_or_reset_at_any_time() {
 
 #[test]
 fn the_end_reaches_every_waiter() {
-    explore(|| {
+    Model::explore(SCHEDULES, || {
         connected(|requests, shared| async move {
             let waiting = spawn({
                 let requests = requests.clone();

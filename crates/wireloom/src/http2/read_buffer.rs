@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
 
-use super::sync::Arc;
+use crate::sync::Arc;
 use crate::transport::Io;
 use crate::transport::buffer::Buffer;
 

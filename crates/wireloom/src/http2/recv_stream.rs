@@ -11,9 +11,9 @@ use wireloom_http2::field::{Field, Token};
 use super::recv_buffer::RecvBuffer;
 use super::shared::{Shared, State};
 use super::slots::{Receiving, StreamRef};
-use super::sync::Arc;
 use crate::error::Error;
 use crate::headers::{Head, Headers};
+use crate::sync::Arc;
 
 /// Heads, content and trailers from the peer. Dropping it before the end discards the rest.
 pub(crate) struct RecvStream {

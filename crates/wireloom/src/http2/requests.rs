@@ -8,8 +8,8 @@ use super::recv_stream::RecvStream;
 use super::send_stream::SendStream;
 use super::shared::{PeerPreface, Shared};
 use super::slots::Receiving;
-use super::sync::Arc;
 use crate::error::Error;
+use crate::sync::Arc;
 
 /// Opens requests on a client's connection. The connection shuts down gracefully when the last clone is dropped.
 #[derive(Clone)]

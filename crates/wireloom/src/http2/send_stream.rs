@@ -10,9 +10,9 @@ use wireloom_http2::{Role, StreamKey};
 use super::head::to_fields;
 use super::shared::{Shared, State};
 use super::slots::StreamRef;
-use super::sync::Arc;
 use crate::error::Error;
 use crate::headers::Headers;
+use crate::sync::Arc;
 
 /// Sends the head of a response, content and trailers. Dropping it before the end resets the stream.
 pub(crate) struct SendStream {

@@ -20,11 +20,11 @@ use super::head::Incoming;
 use super::recv_stream::RecvStream;
 use super::send_stream::SendStream;
 use super::slots::{FollowUp, Receiving, Slots, StreamRef};
-use super::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::unread::UnreadRequests;
 use crate::error::Error;
 use crate::headers::Headers;
 use crate::memory::{Evict, FREE_LEN};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) struct Shared {
     state: Mutex<State>,

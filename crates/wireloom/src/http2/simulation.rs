@@ -20,10 +20,10 @@ use wireloom_http2::field::{Field, Token};
 use wireloom_http2::{Config, Role};
 use wireloom_testing::Rng;
 
-use super::sync::Arc;
 use super::{Driver, Incoming, Progress, RecvStream, Requests, SendStream, Shared, Tunnel};
 use crate::error::Error;
 use crate::headers::Headers;
+use crate::sync::Arc;
 use crate::transport::Io;
 
 /// The delays of all plans of a round together are shorter than this.

@@ -4,6 +4,8 @@ pub(crate) mod buffer;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod io;
+#[cfg(test)]
+pub(crate) mod model;
 mod tap;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -1,25 +1,26 @@
 //! Flushing the write batch. The batch is the core's queue of outgoing frames; there is no other place for them.
 //!
 //! ```text
-//!            a frame is queued                     all is written
-//!  Idle ------------------------> Due(flusher) ------------------------> Idle
-//!                                   |      ^
-//!                                   +------+  the transport is full: the flusher's waker is registered
+//!            a frame is queued                           all is written
+//!  Idle ------------------------> AtPollEnd, InTask(..) ------------------> Idle
+//!                                    |           ^
+//!                                    +-----------+  the transport is full: the flusher's waker is registered
 //! ```
 //!
 //! Every lock of the state ends with [`Locked::drop`](super::state::Locked), which finds a flusher for the queue. So
-//! after a poll that has queued a frame, either all is written, or a flush is due and a task is registered to run it:
+//! after a poll that has queued a frame, either all is written, or a flush is due:
 //!
-//! - [`Flusher::Driver`]: the future that uses the WebSocket is polled by [`Driven`]. It flushes at the end of that poll, and is
+//! - [`Flush::AtPollEnd`]: the future that uses the WebSocket is polled by [`Driven`]. It flushes at the end of that poll, and is
 //!   woken when the transport accepts more. This costs no task.
-//! - [`Flusher::Task`]: elsewhere, a spawned task flushes at the next turn of the runtime, and waits for the transport.
+//! - [`Flush::InTask`]: elsewhere, a spawned task flushes at the next turn of the runtime, and waits for the transport.
+//!
+//! `model` checks this under shuttle.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use pin_project_lite::pin_project;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -28,29 +29,40 @@ use super::linger::Linger;
 use super::state::Shared;
 use super::wakers::Party;
 use crate::memory::Account;
+use crate::sync::{self, AbortHandle};
 
 /// Whether the batch will be flushed, and by what.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) enum Flush {
     /// Nothing is queued, or nothing can be written.
     #[default]
     Idle,
-    /// Bytes are queued, or the transport holds some back.
-    Due(Flusher),
+    /// By [`Driven`], at the end of its current poll, or when the transport wakes it.
+    AtPollEnd,
+    /// By a spawned task.
+    InTask(AbortHandle),
 }
 
-/// The task that writes the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flusher {
-    /// The end of the current poll of a [`Driven`] future.
-    Driver,
-    /// A spawned task.
-    Task,
+impl Flush {
+    /// Whether queued bytes will be written. A task that was dropped with its runtime writes nothing.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        match self {
+            Self::Idle => false,
+            Self::AtPollEnd => true,
+            Self::InTask(task) => !task.is_finished(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self, Self::Idle)
+    }
 }
 
-/// A flush task that is spawned beside the workers of a runtime starts after this time, so that a batch can fill: starting it
-/// at once would wake a worker for every message.
-const BESIDE_DELAY: Duration = Duration::from_millis(2);
+/// A flush task that runs beside the thread that sends, on a worker of the runtime, flushes once the batch has not grown for
+/// this number of its turns. Each turn takes about a microsecond; a flush for every message would take more.
+const QUIET_TURNS: u32 = 16;
 
 thread_local! {
     /// The connection whose future this thread polls, by address; 0 for none.
@@ -61,6 +73,31 @@ thread_local! {
 
     /// Memory for write batches. A connection borrows it from its first frame until all is written.
     static BUFFERS: RefCell<[Vec<u8>; BUFFERS_MAX]> = const { RefCell::new([const { Vec::new() }; BUFFERS_MAX]) };
+}
+
+#[cfg(test)]
+shuttle::thread_local! {
+    /// `DRIVEN` of a thread of the model.
+    static MODEL_DRIVEN: Cell<usize> = Cell::new(0);
+}
+
+/// Replaces the connection whose future this thread polls.
+fn replace_driven(id: usize) -> usize {
+    #[cfg(test)]
+    if sync::Model::is_entered() {
+        return MODEL_DRIVEN.with(|driven| driven.replace(id));
+    }
+    DRIVEN.replace(id)
+}
+
+/// Whether this thread polls the future of this connection. While the thread ends it polls none.
+fn is_driven(shared: &Weak<Shared>) -> bool {
+    let id = shared.as_ptr().addr();
+    #[cfg(test)]
+    if sync::Model::is_entered() {
+        return MODEL_DRIVEN.with(|driven| driven.get() == id);
+    }
+    DRIVEN.try_with(Cell::get) == Ok(id)
 }
 
 /// The capacity of pooled memory: a full batch and the longest message that is copied behind it.
@@ -97,22 +134,22 @@ pub(super) fn put_buffer(mut buffer: Vec<u8>) {
     });
 }
 
-/// Finds a flusher for this connection: the future that is driven on this thread, or a new task. `None` outside of a runtime:
-/// then the futures of the sender and the receiver flush while they are polled.
-pub(super) fn schedule(shared: &Weak<Shared>) -> Option<Flusher> {
-    if DRIVEN.try_with(Cell::get) == Ok(shared.as_ptr().addr()) {
-        return Some(Flusher::Driver);
+/// Finds a flusher for this connection: the future that is driven on this thread, or a new task. `Idle` outside of a runtime and in one
+/// that shuts down: then the futures of the sender and the receiver flush while they are polled.
+pub(super) fn schedule(shared: &Weak<Shared>) -> Flush {
+    if is_driven(shared) {
+        return Flush::AtPollEnd;
     }
-    let runtime = Handle::try_current().ok()?;
+    let Ok(runtime) = Handle::try_current() else { return Flush::Idle };
     let is_beside =
         tokio::task::try_id().is_none() && !matches!(runtime.runtime_flavor(), RuntimeFlavor::CurrentThread);
-    runtime.spawn(flush_in_task(shared.clone(), is_beside.then_some(BESIDE_DELAY)));
-    Some(Flusher::Task)
+    let flush = Flush::InTask(sync::spawn(&runtime, flush_in_task(shared.clone(), is_beside)));
+    if flush.is_due() { flush } else { Flush::Idle }
 }
 
-async fn flush_in_task(shared: Weak<Shared>, after: Option<Duration>) {
-    if let Some(after) = after {
-        tokio::time::sleep(after).await;
+async fn flush_in_task(shared: Weak<Shared>, is_beside: bool) {
+    if is_beside {
+        wait_while_filling(&shared).await;
     }
     poll_fn(|cx| match shared.upgrade() {
         Some(shared) => shared.lock().poll_flush(Some((Party::FlushTask, cx))).map(drop),
@@ -121,10 +158,26 @@ async fn flush_in_task(shared: Weak<Shared>, after: Option<Duration>) {
     .await;
 }
 
+/// Waits while another thread appends to the batch. It needs no timer, which a runtime may lack.
+async fn wait_while_filling(shared: &Weak<Shared>) {
+    let (mut len, mut quiet_turns) = (0, 0);
+    while quiet_turns < QUIET_TURNS {
+        tokio::task::yield_now().await;
+        let Some(shared) = shared.upgrade() else { return };
+        let queued = shared.queued_len();
+        if queued == 0 {
+            // The other thread has flushed it.
+            return;
+        }
+        quiet_turns = if queued == len { quiet_turns + 1 } else { 0 };
+        len = queued;
+    }
+}
+
 /// Leaves the transport of a connection that has ended to the future that is driven, if that is the connection's, and otherwise, on
 /// a server, to a task. Elsewhere the runtime may have no timers, and the transport is closed at once.
 pub(super) fn linger(shared: &Weak<Shared>, account: &Account, make_linger: impl FnOnce() -> Linger) {
-    if DRIVEN.try_with(Cell::get) == Ok(shared.as_ptr().addr()) {
+    if is_driven(shared) {
         let _ = LEFT.try_with(|left| left.set(Some(Box::pin(make_linger()))));
     } else if account.is_of_server()
         && let Ok(runtime) = Handle::try_current()
@@ -201,13 +254,13 @@ struct Driving {
 
 impl Driving {
     fn new(id: usize) -> Self {
-        Self { outer: DRIVEN.replace(id) }
+        Self { outer: replace_driven(id) }
     }
 }
 
 impl Drop for Driving {
     fn drop(&mut self) {
-        DRIVEN.set(self.outer);
+        replace_driven(self.outer);
         // A panic leaves it set.
         let _ = LEFT.try_with(Cell::take);
     }

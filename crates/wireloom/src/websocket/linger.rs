@@ -17,12 +17,14 @@ const READS_MAX: usize = 16;
 /// Ready when the peer has closed or reset the connection, or at the deadline.
 pub(super) struct Linger {
     io: Io,
-    deadline: Pin<Box<Sleep>>,
+    deadline: Instant,
+    /// Made by the first poll: a future that is dropped before needs no timer.
+    sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Linger {
     pub(super) fn new(io: Io, deadline: Instant) -> Self {
-        Self { io, deadline: Box::pin(tokio::time::sleep_until(deadline)) }
+        Self { io, deadline, sleep: None }
     }
 }
 
@@ -31,7 +33,8 @@ impl Future for Linger {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        if this.deadline.as_mut().poll(cx).is_ready() {
+        let sleep = this.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(this.deadline)));
+        if sleep.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
         let mut bytes = [0; READ_LEN];

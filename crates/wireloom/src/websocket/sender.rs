@@ -39,8 +39,8 @@ impl Sender {
     ///
     /// While the receiver has buffered further messages that arrived together, the answers to them are batched and leave in one
     /// write: with the last of them, when the batch holds 64 KiB, or when the task waits for something else. (In the future
-    /// that `block_on` or `#[tokio::main]` runs beside the workers of a runtime, and there alone, the batch may wait 2 ms; not
-    /// within [`WebSocket::drive`](super::WebSocket::drive).)
+    /// that `block_on` or `#[tokio::main]` runs beside the workers of a runtime, a worker writes the batch once it has not grown
+    /// for a moment; not within [`WebSocket::drive`](super::WebSocket::drive).)
     ///
     /// # Cancel safety
     /// When the future is dropped the message has been queued as a whole or not at all; [`reserve`](Self::reserve) tells which.

@@ -3,8 +3,8 @@
 
 use std::io::{self, IoSlice};
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Trans
 
 use super::codecs;
 use super::config::SlowPeer;
-use super::flush::{self, BATCH_LEN_MAX, Flush, Flusher};
+use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::linger::Linger;
 use super::news::{self, News, NewsQueue};
 use super::observer::Watch;
@@ -23,6 +23,7 @@ use super::slow::{Slow, SlowTally};
 use super::wakers::{Party, Wakers};
 use crate::error::Error;
 use crate::memory::{Account, Category, Evict, Reservation};
+use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, PoisonError};
 use crate::transport::Io;
 
 /// How long a transport is read and drained after a close with 1013.
@@ -118,9 +119,12 @@ impl Shared {
         // Nothing here is observed or needs a flusher.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
-        state.flush != Flush::Idle
-            && !state.slow.waits()
-            && state.core.append_message(kind, payload, BATCH_LEN_MAX)
+        state.flush.is_due() && !state.slow.waits() && state.core.append_message(kind, payload, BATCH_LEN_MAX)
+    }
+
+    /// Bytes that are queued for writing. Nothing else happens.
+    pub(super) fn queued_len(&self) -> usize {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).core.queued_len()
     }
 
     /// A number for another sender.
@@ -199,8 +203,8 @@ impl Evict for Shared {
 }
 
 /// The state, locked. When it is unlocked, the deflating codec returns to the thread and a flusher is found for what is queued;
-/// the observer is notified
-/// after that.
+/// the observer is
+/// notified after that.
 pub(super) struct Locked<'a> {
     // In this order: the mutex is unlocked before the observer is notified.
     state: Settle<'a>,
@@ -232,7 +236,7 @@ impl Drop for Settle<'_> {
         if self.1.compressed {
             codecs::with(|pool| state.core.return_codec(pool));
         }
-        if state.flush == Flush::Idle && state.core.wants_write() {
+        if state.core.wants_write() && !state.flush.is_due() {
             state.schedule();
         }
         if state.news.is_some() || !state.core.is_open() {
@@ -399,29 +403,29 @@ impl State {
 
     /// Whether a flusher will write the queue.
     pub(super) fn is_flush_due(&mut self) -> bool {
-        if self.flush == Flush::Idle {
+        if !self.flush.is_due() {
             self.schedule();
         }
-        self.flush != Flush::Idle
+        !self.flush.is_idle()
     }
 
     #[cold]
     fn schedule(&mut self) {
         if self.write_error().is_none() {
-            self.flush = flush::schedule(&self.shared).map_or(Flush::Idle, Flush::Due);
+            self.flush = flush::schedule(&self.shared);
         }
     }
 
     /// The future that flushed was dropped.
     pub(super) fn lose_driver(&mut self) {
-        if self.flush == Flush::Due(Flusher::Driver) {
+        if let Flush::AtPollEnd = self.flush {
             self.schedule();
         }
     }
 
     /// The end of a poll of the future that flushes.
     pub(super) fn flush_driven(&mut self, cx: &Context<'_>) {
-        if self.flush != Flush::Idle || self.core.wants_write() {
+        if !self.flush.is_idle() || self.core.wants_write() {
             let _ = self.poll_flush(Some((Party::Driver, cx)));
         }
     }
@@ -431,13 +435,13 @@ impl State {
         if let Some(error) = self.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
-        if self.flush == Flush::Idle && !self.core.wants_write() && !self.io.holds_back() {
+        if self.flush.is_idle() && !self.core.wants_write() && !self.io.holds_back() {
             return Poll::Ready(Ok(()));
         }
         let had_to_wait = self.slow.waits();
         let flushed = match self.poll_write_all(waits) {
             Poll::Pending => {
-                if self.flush == Flush::Idle {
+                if !self.flush.is_due() {
                     self.schedule();
                 }
                 return self.poll_slow(waits);
@@ -710,6 +714,26 @@ impl State {
         }
     }
 
+    /// The end of a connection that was dropped while it could write.
+    fn close_on_drop(&mut self) {
+        if self.core.is_open() {
+            let now = self.now();
+            // RFC 6455 §7.4.1: an unexpected condition.
+            let code = if std::thread::panicking() { CloseCode::INTERNAL_ERROR } else { self.on_drop };
+            let _ = self.core.close(now, code, "");
+        }
+        if self.poll_write_all(None).is_ready() && self.core.role() == Role::Server {
+            self.shut_down(&mut Context::from_waker(Waker::noop()));
+            if let Some(deadline) = self.poll_timeout() {
+                let account = self.account().clone();
+                flush::linger(&self.shared, &account, || {
+                    let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));
+                    Linger::new(io, deadline)
+                });
+            }
+        }
+    }
+
     /// Queues an event for the observer.
     #[inline]
     pub(super) fn note(&mut self, news: impl FnOnce() -> News) {
@@ -752,25 +776,11 @@ impl State {
 impl Drop for State {
     /// Both halves were dropped: sends the Close frame if the transport accepts it at once.
     fn drop(&mut self) {
-        if self.write_error().is_some() {
-            return;
+        if self.write_error().is_none() {
+            self.close_on_drop();
         }
-        if self.core.is_open() {
-            let now = self.now();
-            // RFC 6455 §7.4.1: an unexpected condition.
-            let code = if std::thread::panicking() { CloseCode::INTERNAL_ERROR } else { self.on_drop };
-            let _ = self.core.close(now, code, "");
-        }
-        if self.poll_write_all(None).is_ready() && self.core.role() == Role::Server {
-            self.shut_down(&mut Context::from_waker(Waker::noop()));
-            if let Some(deadline) = self.poll_timeout() {
-                let account = self.account().clone();
-                flush::linger(&self.shared, &account, || {
-                    let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));
-                    Linger::new(io, deadline)
-                });
-            }
-        }
+        // A task that waits to flush ends.
+        self.wake();
     }
 }
 

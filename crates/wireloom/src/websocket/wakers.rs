@@ -1,7 +1,8 @@
 //! The tasks that wait for one transport. A transport keeps a single waker for each direction, so they share one.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
+
+use crate::sync::{Arc, Mutex, PoisonError};
 
 /// A future that waits. Each has one waker at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

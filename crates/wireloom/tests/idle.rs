@@ -1,0 +1,215 @@
+//! The memory of connections that wait for a message, counted by the allocator.
+
+#![allow(clippy::unwrap_used)]
+
+mod counting;
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _, Write as _};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use counting::HELD;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use wireloom::wireloom_ws::handshake::Negotiated;
+use wireloom::wireloom_ws::{Config, Connection, Event, Role};
+use wireloom::{DeflateConfig, WebSocket, WebSocketConfig};
+
+/// Connections of each test, beside those that fill the pools of the thread.
+const CONNECTIONS: usize = 64;
+
+/// A transport in memory. Its own memory is not counted: it exists before, and `Wire::free` empties its buffers.
+#[derive(Clone, Default)]
+struct Wire(Arc<Mutex<Buffers>>);
+
+#[derive(Default)]
+struct Buffers {
+    input: VecDeque<u8>,
+    output: Vec<u8>,
+    reader: Option<Waker>,
+}
+
+impl Wire {
+    /// Passes `bytes` to the WebSocket, and returns its answer.
+    async fn exchange(&self, bytes: &[u8]) -> Vec<u8> {
+        let reader = {
+            let mut buffers = self.0.lock().unwrap();
+            buffers.input.extend(bytes);
+            buffers.reader.take()
+        };
+        reader.into_iter().for_each(Waker::wake);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        std::mem::take(&mut self.0.lock().unwrap().output)
+    }
+
+    fn free(&self) {
+        let mut buffers = self.0.lock().unwrap();
+        assert!(buffers.input.is_empty() && buffers.output.is_empty());
+        (buffers.input, buffers.output) = Default::default();
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut buffers = self.0.lock().unwrap();
+        if buffers.input.is_empty() {
+            buffers.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let len = into.remaining().min(buffers.input.len());
+        buffers.input.drain(..len).for_each(|byte| into.put_slice(&[byte]));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.lock().unwrap().output.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Bytes that an idle connection holds, with its task, after `exchanges` echoes of `text`.
+async fn held_by_idle(
+    deflate: Option<DeflateConfig>,
+    text: &str,
+    exchanges: usize,
+    is_driven: bool,
+) -> usize {
+    let wires: Vec<Wire> = (0..CONNECTIONS + 8).map(|_| Wire::default()).collect();
+    let mut tasks = Vec::with_capacity(wires.len());
+    let mut held_before = 0;
+    for (number, wire) in wires.iter().enumerate() {
+        if number == 8 {
+            // The first connections have filled the pools.
+            held_before = HELD.get();
+        }
+        let negotiated =
+            Negotiated { deflate: deflate.as_ref().map(|_| Default::default()), ..Negotiated::default() };
+        let transport = wire.clone();
+        let socket = WebSocket::from_transport(
+            transport,
+            Role::Server,
+            negotiated,
+            deflate.as_ref(),
+            WebSocketConfig::default(),
+            &[],
+        );
+        tasks.push(if is_driven { tokio::spawn(socket.drive(echo)) } else { tokio::spawn(echo(socket)) });
+        let mut client = Connection::client(
+            Config::default(),
+            deflate.as_ref().map(|deflate| (Default::default(), deflate)),
+            [7; 32],
+            Duration::ZERO,
+        );
+        for _ in 0..exchanges {
+            client.send_text(text).unwrap();
+            let mut answer = wire.exchange(&client.take_transmit()).await;
+            let (used, event) = client.handle_input(Duration::ZERO, &mut answer).unwrap();
+            assert!(matches!(event, Some(Event::Text(echo)) if *echo == *text));
+            assert_eq!(used, answer.len());
+        }
+        tokio::task::yield_now().await;
+        wire.free();
+    }
+    let held = HELD.get() - held_before;
+    assert!(tasks.iter().all(|task| !task.is_finished()));
+    held as usize / CONNECTIONS
+}
+
+async fn echo(socket: WebSocket) {
+    let (mut sender, mut receiver) = socket.split();
+    while let Ok(Some(message)) = receiver.recv().await {
+        if sender.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_idle_websocket_and_its_task_hold_at_most_1088_bytes() {
+    for is_driven in [true, false] {
+        for exchanges in [0, 3] {
+            let held = held_by_idle(None, "hello", exchanges, is_driven).await;
+            println!("{held} bytes, driven: {is_driven}, {exchanges} exchanges");
+            assert!(held <= 1_088, "{held} bytes");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_idle_compressed_websocket_holds_4_kib_and_its_windows() {
+    let text = "{\"event\":\"tick\",\"price\":101.25}".repeat(20);
+    for exchanges in [1, 3] {
+        let held = held_by_idle(Some(DeflateConfig::default()), &text, exchanges, true).await;
+        println!("{held} bytes, {exchanges} exchanges");
+        // The messages are in the window of each direction.
+        let windows = 2 * exchanges * text.len();
+        assert!(held <= windows + 4_096, "{held} bytes with {windows} of windows");
+    }
+}
+
+// Over TCP, with everything that the server and tokio hold for the connection.
+#[tokio::test]
+async fn an_idle_websocket_of_a_server_holds_at_most_1440_bytes() {
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    let (address, handle) = (server.local_addr().unwrap(), server.handle());
+    tokio::spawn(server.serve(|request: wireloom::Request| async move {
+        match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(echo),
+            Err(refusal) => refusal,
+        }
+    }));
+    // Clients of another thread are not counted.
+    let (open, opened) = std::sync::mpsc::channel();
+    let (report, mut reported) = tokio::sync::mpsc::unbounded_channel();
+    let clients = std::thread::spawn(move || {
+        let mut clients = Vec::new();
+        while let Ok(()) = opened.recv() {
+            let mut client = std::net::TcpStream::connect(address).unwrap();
+            client.write_all(REQUEST).unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                client.read_exact(&mut byte).unwrap();
+                answer.push(byte[0]);
+            }
+            client.write_all(b"\x81\x82\0\0\0\0hi").unwrap();
+            let mut echo = [0; 4];
+            client.read_exact(&mut echo).unwrap();
+            assert_eq!(&echo, b"\x81\x02hi");
+            clients.push(client);
+            report.send(()).unwrap();
+        }
+    });
+    let mut held_before = 0;
+    // A power of two, so that the tables of the server are full.
+    for number in 0..256 {
+        if number == 128 {
+            held_before = HELD.get();
+        }
+        open.send(()).unwrap();
+        reported.recv().await.unwrap();
+    }
+    let held = (HELD.get() - held_before) as usize / 128;
+    println!("{held} bytes");
+    assert_eq!(handle.stats().websockets_open, 256);
+    // Of these, tokio has 256 for the task and 256 for the registration of the socket.
+    assert!(held <= 1_440, "{held} bytes");
+    drop(open);
+    clients.join().unwrap();
+}
