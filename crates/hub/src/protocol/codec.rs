@@ -9,7 +9,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::messages::{Command, Reply};
+use super::command::Command;
+use super::reply::Reply;
 
 /// How messages are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,6 +89,11 @@ pub fn encode_reply(encoding: Encoding, reply: &Reply) -> Vec<u8> {
         Encoding::Json => serde_json::to_vec(reply).unwrap_or_default(),
         Encoding::Protobuf => reply.encode_length_delimited_to_vec(),
     }
+}
+
+/// Fields with the value that they have by default are left out of JSON.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// An object or null. What serde derives for a struct would also take an array of its fields.

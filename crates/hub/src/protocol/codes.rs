@@ -1,6 +1,6 @@
 //! The codes of errors, unsubscriptions and disconnections.
 
-use super::messages::Error;
+use super::reply::Error;
 
 /// Why a command was refused. The numbers are those of the client protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
