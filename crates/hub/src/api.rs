@@ -17,7 +17,8 @@ use wireloom::{Request, Response};
 
 use crate::engine::{Action, Control, EngineError};
 use crate::history::{HistoryQuery, Position};
-use crate::hub::{Hub, PublishError, PublishOptions};
+use crate::hub::{Hub, PublishOptions};
+use crate::node::{Node, PublishError};
 use crate::protocol::{ClientInfo, ErrorCode, Publication, StreamPosition};
 use crate::session::stats;
 
@@ -32,6 +33,7 @@ struct Publish {
     data: Option<Box<RawValue>>,
     b64data: String,
     skip_history: bool,
+    idempotency_key: String,
     tags: HashMap<String, String>,
 }
 
@@ -72,7 +74,7 @@ struct Batch {
     commands: Vec<BTreeMap<String, Box<RawValue>>>,
 }
 
-/// The one answer to a wrong key; which part was wrong is not told.
+/// The answer to a wrong key. It does not say which part was wrong.
 fn unauthorized() -> Response {
     Response::text(401, "unauthorized\n")
 }
@@ -105,7 +107,7 @@ impl Hub {
         }
     }
 
-    async fn call(&self, method: &str, body: &[u8]) -> Result<Value, Failure> {
+    pub(crate) async fn call(&self, method: &str, body: &[u8]) -> Result<Value, Failure> {
         if method != "batch" {
             return self.call_one(method, body).await;
         }
@@ -211,10 +213,14 @@ impl Hub {
                 _ => return Err(Failure::Refused(ErrorCode::BadRequest)),
             },
         };
-        let options = PublishOptions { tags: request.tags.clone(), skip_history: request.skip_history };
+        let options = PublishOptions {
+            tags: request.tags.clone(),
+            skip_history: request.skip_history,
+            idempotency_key: request.idempotency_key.clone(),
+        };
         let position = self.publish_with(named(channel)?, data, options).await.map_err(|error| {
             Failure::Refused(match error {
-                PublishError::BadChannel => ErrorCode::LimitExceeded,
+                PublishError::BadChannel | PublishError::BadKey => ErrorCode::LimitExceeded,
                 PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
                 PublishError::Engine(EngineError::ChannelLimit) => ErrorCode::LimitExceeded,
                 PublishError::Engine(EngineError::Unavailable(_)) => ErrorCode::Internal,
@@ -281,7 +287,7 @@ impl Hub {
 }
 
 /// Why a call has no result.
-enum Failure {
+pub(crate) enum Failure {
     NoSuchMethod,
     Malformed(String),
     Refused(ErrorCode),
@@ -342,7 +348,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     true
 }
 
-impl crate::hub::Node {
+impl Node {
     fn uptime(&self) -> Duration {
         self.clock.elapsed()
     }

@@ -1,6 +1,7 @@
 //! One connection as the rest of the hub sees it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub(crate) struct Client {
     pub(crate) subscriptions: Mutex<HashMap<Arc<str>, Subscription>>,
     /// Since 1970; when the connection's token expires.
     expires_at: Mutex<Option<Duration>>,
+    /// Set once a subscription has had a token that expires.
+    has_expiring_subscriptions: AtomicBool,
 }
 
 /// A connection's subscription to a channel.
@@ -47,8 +50,8 @@ pub(crate) struct Client {
 pub(crate) enum Subscription {
     /// The command is being carried out.
     Pending,
-    /// It is established.
-    Active(Active),
+    /// It is established. In a box: the list of a client has room for more than it holds.
+    Active(Box<Active>),
 }
 
 /// The state of a subscription that its end has to undo.
@@ -77,6 +80,7 @@ impl Client {
             identity: OnceLock::new(),
             subscriptions: Mutex::default(),
             expires_at: Mutex::default(),
+            has_expiring_subscriptions: AtomicBool::new(false),
         }
     }
 
@@ -101,6 +105,26 @@ impl Client {
 
     pub(crate) fn set_expires_at(&self, at: Option<Duration>) {
         *lock(&self.expires_at) = at;
+    }
+
+    /// To be called before a subscription expires at this time.
+    pub(crate) fn note_subscription_expiry(&self, at: Option<Duration>) {
+        if at.is_some() {
+            self.has_expiring_subscriptions.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// When the first of its subscriptions expires.
+    pub(crate) fn subscriptions_expire_at(&self) -> Option<Duration> {
+        if !self.has_expiring_subscriptions.load(Ordering::Relaxed) {
+            return None;
+        }
+        let subscriptions = lock(&self.subscriptions);
+        let expiries = subscriptions.values().filter_map(|subscription| match subscription {
+            Subscription::Active(active) => active.expires_at,
+            Subscription::Pending => None,
+        });
+        expiries.min()
     }
 
     /// The client as others see it.

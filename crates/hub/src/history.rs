@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_a_client_that_expired_publications_are_lost() {
+    fn reports_expired_publications_as_lost() {
         let mut log = log(3);
         // The first expires 10 s after second 1.
         assert!(log.recover(&at(0), RecoveryMode::Stream, 100, S * 11 - Duration::from_nanos(1)).recovered);

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `shards`, `config` → `history` → `auth`, `outbox`, `hooks`, `metrics` → `client`, `engine`, `proxy` →
-//! `channels` → `hub` + `subscribe` + `session` → `transport`, `api` → `serve` → `simulation`
+//! Layers: `protocol` → `random`, `clock`, `shards`, `config` → `history` → `auth`, `outbox`, `hooks`, `metrics`, `idempotency` → `client`, `engine`, `proxy` →
+//! `channels` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -12,10 +12,15 @@ mod client;
 mod clock;
 mod config;
 pub mod engine;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod history;
 mod hooks;
 mod hub;
+mod idempotency;
 mod metrics;
+mod node;
 mod outbox;
 pub mod protocol;
 mod proxy;
@@ -37,8 +42,9 @@ pub use hooks::{
     ConnectEvent, ConnectGrant, DisconnectEvent, HookFuture, PublishEvent, Refusal, RpcEvent, SubscribeEvent,
     SubscribeGrant,
 };
-pub use hub::{Hub, HubBuilder, PublishError, PublishOptions};
+pub use hub::{Hub, HubBuilder, PublishOptions};
 pub use metrics::HubStats;
+pub use node::PublishError;
 
 /// The examples of the book's page compile.
 #[cfg(doctest)]

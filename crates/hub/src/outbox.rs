@@ -13,6 +13,9 @@ use crate::shards::lock;
 /// The cost of one message beyond its bytes, so that many empty ones are bounded as well.
 const MESSAGE_COST: usize = 64;
 
+/// Messages for which an idle connection keeps room.
+pub(crate) const CAPACITY_KEPT: usize = 16;
+
 /// The messages that wait to be written to one connection. Any task adds to it; the connection's own task empties it.
 #[derive(Debug)]
 pub(crate) struct Outbox {
@@ -124,6 +127,11 @@ impl Outbox {
         }
     }
 
+    /// Whether the connection is being ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        lock(&self.queue).end.is_some()
+    }
+
     /// Ready once the connection is being ended; registers the task until then.
     pub(crate) fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut queue = lock(&self.queue);
@@ -140,8 +148,7 @@ impl Outbox {
         if !queue.waiting.is_empty() {
             into.extend(queue.waiting.drain(..).map(|waiting| waiting.message));
             queue.len = 0;
-            // An idle connection keeps no memory for what it does not have.
-            if queue.waiting.capacity() > 64 {
+            if queue.waiting.capacity() > CAPACITY_KEPT {
                 queue.waiting = VecDeque::new();
             }
             return Poll::Ready(Taken::Messages);

@@ -1,8 +1,11 @@
 //! The paths of a hub, as a handler of a [`wireloom::Server`].
 
+use std::net::SocketAddr;
+
 use wireloom::{Request, Response, Upgrade, WebSocket, WebSocketConfig};
 
-use crate::hub::{Hub, Origin};
+use crate::hub::Hub;
+use crate::node::Origin;
 use crate::protocol::Encoding;
 use crate::transport;
 
@@ -30,7 +33,10 @@ impl Hub {
     pub async fn answer_own(&self, request: &mut Request) -> Option<Response> {
         let path = request.path();
         if path == WEBSOCKET_PATH {
-            return Some(self.open_protocol(request));
+            return Some(match request.websocket() {
+                Ok(upgrade) => self.accept(upgrade, Some(request.peer())),
+                Err(refusal) => refusal,
+            });
         }
         if path == EVENT_STREAM_PATH {
             return Some(self.open_event_stream(request).await);
@@ -40,18 +46,21 @@ impl Hub {
         }
         let name = path.strip_prefix(ROOMS_PATH).filter(|name| !name.is_empty())?;
         let channel = format!("rooms:{name}");
-        Some(self.open_room(request, channel))
+        Some(match request.websocket() {
+            Ok(upgrade) => self.accept_bare(upgrade, &channel),
+            Err(refusal) => refusal,
+        })
     }
 
-    fn open_protocol(&self, request: &Request) -> Response {
-        let upgrade = match self.upgrade(request) {
-            Ok(upgrade) => upgrade
-                .subprotocols(&[Encoding::PROTOBUF_SUBPROTOCOL, Encoding::JSON_SUBPROTOCOL])
-                .config(self.websocket_config()),
-            Err(refusal) => return refusal,
-        };
+    /// Accepts a client of the client protocol whose handshake was received elsewhere, such as by axum's server with
+    /// `wireloom::axum::WebSocketUpgrade`. Returns the response to the handshake: a refusal when the client's page may not connect.
+    pub fn accept(&self, upgrade: Upgrade, peer: Option<SocketAddr>) -> Response {
+        if !self.allows_page(&upgrade) {
+            return other_origin();
+        }
         let origin = upgrade.request().origin().map(str::to_owned);
-        let peer = Some(request.peer());
+        let subprotocols = [Encoding::PROTOBUF_SUBPROTOCOL, Encoding::JSON_SUBPROTOCOL];
+        let upgrade = upgrade.subprotocols(&subprotocols).config(self.websocket_config());
         let node = self.0.clone();
         upgrade.on_open(move |socket: WebSocket| {
             let encoding = match socket.subprotocol() {
@@ -60,6 +69,25 @@ impl Hub {
             };
             transport::protocol(node, socket, Origin { peer, origin, encoding })
         })
+    }
+
+    /// Accepts a plain WebSocket client, whose messages are the publications of `channel`. Everyone may join it. Returns the response to
+    /// the handshake: a refusal when the client's page may not connect or the channel cannot exist.
+    pub fn accept_bare(&self, upgrade: Upgrade, channel: &str) -> Response {
+        if !self.allows_page(&upgrade) {
+            return other_origin();
+        }
+        if self.0.check_channel(channel).is_err() || self.0.options(channel).is_none() {
+            return Response::not_found();
+        }
+        let (node, channel) = (self.0.clone(), channel.to_owned());
+        upgrade.on_open(move |socket| transport::bare(node, socket, channel))
+    }
+
+    /// Whether the page that opens a WebSocket may connect.
+    fn allows_page(&self, upgrade: &Upgrade) -> bool {
+        let handshake = upgrade.request();
+        handshake.origin().is_none_or(|origin| self.allows(origin, handshake.host()))
     }
 
     /// A command is not as long as a message of a room may be.
@@ -104,11 +132,10 @@ impl Hub {
 
     /// The origin of the client's page, if there is one; a refusal when it may not connect.
     fn origin(&self, request: &Request) -> Result<Option<String>, Response> {
-        let refused = || Response::text(403, "this origin may not connect\n");
         let Some(origin) = request.header("origin") else { return Ok(None) };
-        let origin = std::str::from_utf8(origin).map_err(|_| refused())?;
+        let origin = std::str::from_utf8(origin).map_err(|_| other_origin())?;
         let host = request.header("host").and_then(|host| std::str::from_utf8(host).ok()).unwrap_or_default();
-        if self.allows(origin, host) { Ok(Some(origin.to_owned())) } else { Err(refused()) }
+        if self.allows(origin, host) { Ok(Some(origin.to_owned())) } else { Err(other_origin()) }
     }
 
     fn allows(&self, origin: &str, host: &str) -> bool {
@@ -117,31 +144,10 @@ impl Hub {
         let allowed = &settings.config.client.allowed_origins;
         own || allowed.iter().any(|one| one == "*" || one.eq_ignore_ascii_case(origin))
     }
+}
 
-    fn open_room(&self, request: &Request, channel: String) -> Response {
-        let settings = self.0.settings();
-        let max = settings.config.client.channel_name_len_max;
-        if channel.len() > max || settings.config.channel_options(&channel).is_none() {
-            return Response::not_found();
-        }
-        let node = self.0.clone();
-        match self.upgrade(request) {
-            Ok(upgrade) => upgrade.on_open(move |socket| transport::bare(node, socket, channel)),
-            Err(refusal) => refusal,
-        }
-    }
-
-    /// The handshake of a client whose origin may connect.
-    fn upgrade(&self, request: &Request) -> Result<Upgrade, Response> {
-        let upgrade = request.websocket()?;
-        let handshake = upgrade.request();
-        match handshake.origin() {
-            Some(origin) if !self.allows(origin, handshake.host()) => {
-                Err(Response::text(403, "this origin may not connect\n"))
-            }
-            _ => Ok(upgrade),
-        }
-    }
+fn other_origin() -> Response {
+    Response::text(403, "this origin may not connect\n")
 }
 
 /// A parameter of a URL's query (RFC 3986 §2.1, with `+` for a space as forms have it).

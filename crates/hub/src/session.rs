@@ -4,27 +4,25 @@
 //! Connecting --connect--> Connected --token expired, no pong, too many commands, bad request--> ended by the outbox
 //! ```
 
+mod commands;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::auth::TokenError;
-use crate::client::{Client, Format, Identity, Subscription};
-use crate::config::Access;
-use crate::engine::EngineError;
-use crate::history::{HistoryQuery, Position};
-use crate::hooks::{ConnectEvent, ConnectGrant, PublishEvent, Refusal, RpcEvent};
-use crate::hub::{Node, Origin, PublishError};
+use crate::client::{Client, Format, Identity};
+use crate::hooks::{ConnectEvent, ConnectGrant};
+use crate::node::{Node, Origin};
 use crate::protocol::{
-    Command, Commands, ConnectRequest, ConnectResult, Disconnect, ErrorCode, HistoryRequest, HistoryResult,
-    PingResult, PresenceResult, PresenceStatsResult, Publication, PublishRequest, PublishResult, Push,
-    RefreshResult, Reply, RpcResult, SubRefreshRequest, SubRefreshResult, SubscribePush, SubscribeRequest,
-    SubscribeResult, UnsubscribeResult,
+    Command, Commands, ConnectRequest, ConnectResult, Disconnect, ErrorCode, Push, Reply, SubscribePush,
+    SubscribeRequest, SubscribeResult,
 };
-use crate::proxy;
 use crate::shards::lock;
-use crate::subscribe::{self, Grant, by_token};
+use crate::subscribe::{self, Grant};
+
+pub(crate) use commands::stats;
 
 /// A connection that speaks the client protocol.
 pub(crate) struct Session {
@@ -62,7 +60,7 @@ struct Budget {
     filled_at: Duration,
 }
 
-/// A client may save up so much of its budget.
+/// A client may save up its budget for this long.
 const BURST: Duration = Duration::from_secs(5);
 
 impl Budget {
@@ -100,13 +98,8 @@ impl Session {
 
     /// When the connection's token, or that of one of its subscriptions, has been expired for long enough.
     fn expires_at(&self) -> Option<Duration> {
-        let grace = self.node.settings().config.client.expired_grace;
-        let subscriptions = lock(&self.client.subscriptions);
-        let first = subscriptions.values().filter_map(|subscription| match subscription {
-            Subscription::Active(active) => active.expires_at,
-            Subscription::Pending => None,
-        });
-        first.chain(self.client.expires_at()).min().map(|at| at + grace)
+        let expiries = self.client.subscriptions_expire_at().into_iter().chain(self.client.expires_at());
+        expiries.min().map(|at| at + self.node.settings().config.client.expired_grace)
     }
 
     pub(crate) fn handle_timeout(&mut self) {
@@ -193,52 +186,6 @@ impl Session {
             reply.error = Some(refusal.into());
         }
         self.client.send(&reply);
-        Ok(())
-    }
-
-    /// Commands that have one reply.
-    async fn answer(&mut self, command: Command, reply: &mut Reply) -> Result<(), Refusal> {
-        let Command {
-            unsubscribe,
-            publish,
-            presence,
-            presence_stats,
-            history,
-            ping,
-            rpc,
-            refresh,
-            sub_refresh,
-            ..
-        } = command;
-        if let Some(request) = unsubscribe {
-            self.unsubscribe(&request.channel).await?;
-            reply.unsubscribe = Some(UnsubscribeResult {});
-        } else if let Some(request) = publish {
-            reply.publish = Some(self.publish(request).await?);
-        } else if let Some(request) = presence {
-            let clients = self.presence(&request.channel).await?;
-            let presence = clients.into_iter().map(|info| (info.client.clone(), info)).collect();
-            reply.presence = Some(PresenceResult { presence });
-        } else if let Some(request) = presence_stats {
-            reply.presence_stats = Some(stats(&self.presence(&request.channel).await?));
-        } else if let Some(request) = history {
-            reply.history = Some(self.history(request).await?);
-        } else if ping.is_some() {
-            reply.ping = Some(PingResult {});
-        } else if let Some(request) = rpc {
-            let event = self.event(request.method, request.data);
-            let data = match &self.node.hooks.rpc {
-                Some(hook) => hook(event).await?,
-                None => self.call(event).await?,
-            };
-            reply.rpc = Some(RpcResult { data });
-        } else if let Some(request) = refresh {
-            reply.refresh = Some(self.refresh(&request.token)?);
-        } else if let Some(request) = sub_refresh {
-            reply.sub_refresh = Some(self.sub_refresh(&request)?);
-        } else {
-            return Err(ErrorCode::MethodNotFound.into());
-        }
         Ok(())
     }
 
@@ -336,7 +283,7 @@ impl Session {
         Ok(())
     }
 
-    /// Who connects, and to which channels the connection is subscribed from the start.
+    /// The identity of the client, and the channels to which the connection is subscribed from the start.
     async fn authenticate(
         &self,
         request: &ConnectRequest,
@@ -393,183 +340,9 @@ impl Session {
             }
         }
     }
-
-    async fn unsubscribe(&self, channel: &str) -> Result<(), Refusal> {
-        if channel.is_empty() {
-            return Err(ErrorCode::BadRequest.into());
-        }
-        let active = {
-            let mut subscriptions = lock(&self.client.subscriptions);
-            match subscriptions.get(channel) {
-                Some(Subscription::Active(active)) if active.server_side => {
-                    return Err(ErrorCode::PermissionDenied.into());
-                }
-                Some(Subscription::Active(active)) => {
-                    let active = active.clone();
-                    subscriptions.remove(channel);
-                    active
-                }
-                // Commands are carried out one after the other, so that none can be under way.
-                Some(Subscription::Pending) | None => return Ok(()),
-            }
-        };
-        self.node.channels.remove(channel, active.key);
-        self.node.leave(channel, &self.client.id, active).await;
-        Ok(())
-    }
-
-    /// Whether the namespace, or a subscription, lets this client do something on a channel.
-    fn may(&self, channel: &str, access: Access) -> Result<(), ErrorCode> {
-        let has_user = !self.client.user().is_empty();
-        let may = match access {
-            Access::Anyone => true,
-            Access::Client => has_user,
-            Access::Subscriber => self.client.is_subscribed(channel),
-            Access::Token => false,
-        };
-        if may { Ok(()) } else { Err(ErrorCode::PermissionDenied) }
-    }
-
-    async fn publish(&self, request: PublishRequest) -> Result<PublishResult, Refusal> {
-        let PublishRequest { channel, data } = request;
-        if channel.is_empty() || data.is_empty() {
-            return Err(ErrorCode::BadRequest.into());
-        }
-        let options = self.node.options(&channel).ok_or(ErrorCode::UnknownChannel)?;
-        let data = match &self.node.hooks.publish {
-            Some(hook) => {
-                let event = PublishEvent {
-                    client: self.client.id.clone(),
-                    user: self.client.user().into(),
-                    channel: channel.clone(),
-                    data,
-                };
-                hook(event).await?
-            }
-            None => {
-                self.may(&channel, options.publish)?;
-                data
-            }
-        };
-        let info =
-            lock(&self.client.subscriptions).get(&*channel).and_then(|subscription| match subscription {
-                Subscription::Active(active) => Some(active.info.clone()),
-                Subscription::Pending => None,
-            });
-        let info = info.unwrap_or_else(|| self.client.info(Bytes::new()));
-        let publication = Publication { data, info: Some(info), ..Publication::default() };
-        self.node.publish(&channel, publication, false).await.map_err(|error| match error {
-            PublishError::UnknownNamespace => ErrorCode::UnknownChannel,
-            PublishError::BadChannel | PublishError::Engine(EngineError::ChannelLimit) => {
-                ErrorCode::LimitExceeded
-            }
-            PublishError::Engine(EngineError::Unavailable(_)) => ErrorCode::Internal,
-        })?;
-        Ok(PublishResult {})
-    }
-
-    async fn presence(&self, channel: &str) -> Result<Vec<crate::protocol::ClientInfo>, Refusal> {
-        let options =
-            self.node.options(channel).filter(|_| !channel.is_empty()).ok_or(ErrorCode::UnknownChannel)?;
-        if !options.presence {
-            return Err(ErrorCode::NotAvailable.into());
-        }
-        self.may(channel, options.presence_access)?;
-        Ok(self.node.engine().presence(channel).await.map_err(|_| ErrorCode::Internal)?)
-    }
-
-    async fn history(&self, request: HistoryRequest) -> Result<HistoryResult, Refusal> {
-        let channel = &request.channel;
-        let options =
-            self.node.options(channel).filter(|_| !channel.is_empty()).ok_or(ErrorCode::UnknownChannel)?;
-        if !options.has_history() {
-            return Err(ErrorCode::NotAvailable.into());
-        }
-        self.may(channel, options.history_access)?;
-        let since = request.since.map(|since| Position { offset: since.offset, epoch: since.epoch });
-        // A client may read at most so much at once, whatever it asks for.
-        let limit = usize::try_from(request.limit).unwrap_or(usize::MAX).min(HISTORY_MAX);
-        let query = HistoryQuery { since, limit: Some(limit), reverse: request.reverse };
-        let history =
-            self.node.history(channel, &query).await.map_err(|_| ErrorCode::Internal)?.unwrap_or_default();
-        if let Some(since) = &query.since
-            && since.epoch != history.position.epoch
-        {
-            return Err(ErrorCode::UnrecoverablePosition.into());
-        }
-        Ok(HistoryResult {
-            publications: history.publications.iter().map(|one| (**one).clone()).collect(),
-            epoch: history.position.epoch,
-            offset: history.position.offset,
-        })
-    }
-
-    /// Calls the application's endpoint.
-    async fn call(&self, event: RpcEvent) -> Result<Bytes, Refusal> {
-        let settings = self.node.settings();
-        proxy::call(&settings.config.rpc, self.origin.encoding, &event).await.map_err(|failure| match failure
-        {
-            proxy::Failure::Refused(refusal) => refusal,
-            proxy::Failure::Disconnected(reason) => {
-                self.end(reason);
-                // The connection ends before this is sent.
-                ErrorCode::Internal.into()
-            }
-        })
-    }
-
-    fn event(&self, method: String, data: Bytes) -> RpcEvent {
-        RpcEvent { client: self.client.id.clone(), user: self.client.user().into(), method, data }
-    }
-
-    async fn message(&self, data: Bytes) {
-        if let Some(hook) = &self.node.hooks.message {
-            hook(self.event(String::new(), data)).await;
-        }
-    }
-
-    fn refresh(&self, token: &str) -> Result<RefreshResult, ErrorCode> {
-        if token.is_empty() {
-            return Err(ErrorCode::BadRequest);
-        }
-        let now = self.node.clock.now();
-        let claims = self.node.settings().verifier.connect(token, now).map_err(|error| match error {
-            TokenError::Expired => ErrorCode::TokenExpired,
-            TokenError::Invalid => ErrorCode::PermissionDenied,
-        })?;
-        if claims.sub != self.client.user() {
-            return Err(ErrorCode::PermissionDenied);
-        }
-        let expires_at = claims.expires_at();
-        self.client.set_expires_at(expires_at);
-        Ok(RefreshResult {
-            client: self.client.id.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            expires: expires_at.is_some(),
-            ttl: expires_at.map_or(0, |at| seconds(at.saturating_sub(now))),
-        })
-    }
-
-    fn sub_refresh(&self, request: &SubRefreshRequest) -> Result<SubRefreshResult, ErrorCode> {
-        if request.channel.is_empty() || request.token.is_empty() {
-            return Err(ErrorCode::BadRequest);
-        }
-        if !self.client.is_subscribed(&request.channel) {
-            return Err(ErrorCode::PermissionDenied);
-        }
-        let grant = by_token(&self.node, &self.client, &request.channel, &request.token)?;
-        if let Some(Subscription::Active(active)) =
-            lock(&self.client.subscriptions).get_mut(&*request.channel)
-        {
-            active.expires_at = grant.expires_at;
-        }
-        let now = self.node.clock.now();
-        let ttl = grant.expires_at.map_or(0, |at| seconds(at.saturating_sub(now)));
-        Ok(SubRefreshResult { expires: grant.expires_at.is_some(), ttl })
-    }
 }
 
-/// What tells a client of a subscription that it did not ask for by a command.
+/// The push that announces a subscription which the server made.
 pub(crate) fn subscribed(channel: &str, result: &SubscribeResult) -> Push {
     let subscribe = SubscribePush {
         recoverable: result.recoverable,
@@ -581,21 +354,12 @@ pub(crate) fn subscribed(channel: &str, result: &SubscribeResult) -> Push {
     Push { channel: channel.into(), subscribe: Some(subscribe), ..Push::default() }
 }
 
-/// Publications that one history command returns.
-const HISTORY_MAX: usize = 1_000;
-
 /// Why a client did not connect.
 enum Denied {
     /// It may send another connect command.
     Refused(ErrorCode),
     /// The connection ends.
     Ended(Disconnect),
-}
-
-pub(crate) fn stats(clients: &[crate::protocol::ClientInfo]) -> PresenceStatsResult {
-    let users: std::collections::HashSet<&str> = clients.iter().map(|info| &*info.user).collect();
-    let count = |len: usize| len.try_into().unwrap_or(u32::MAX);
-    PresenceStatsResult { num_clients: count(clients.len()), num_users: count(users.len()) }
 }
 
 /// Whole seconds, rounded up, so that a client does not refresh too early.

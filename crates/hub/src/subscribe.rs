@@ -16,11 +16,11 @@ use crate::config::{Access, ChannelOptions};
 use crate::engine::{EngineError, Membership};
 use crate::history::Position;
 use crate::hooks::{Refusal, SubscribeEvent};
-use crate::hub::{Node, retention};
+use crate::node::{Node, retention};
 use crate::protocol::{ErrorCode, Reply, SubscribeRequest, SubscribeResult};
 use crate::shards::lock;
 
-/// A subscription that is asked for.
+/// A request for a subscription.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) command: SubscribeRequest,
@@ -30,7 +30,7 @@ pub(crate) struct Request {
     pub(crate) origin: Option<String>,
 }
 
-/// What was granted with a subscription.
+/// The properties of a granted subscription.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Grant {
     pub(crate) info: Bytes,
@@ -49,8 +49,7 @@ pub(crate) struct Established {
     pub(crate) result: SubscribeResult,
 }
 
-/// A subscription that is being made. Dropping it takes back what has happened so far, also when a connection ends amid a
-/// command.
+/// A subscription that is being made. Dropping it undoes the steps so far, also when a connection ends amid a command.
 struct Reserved {
     node: Arc<Node>,
     client: Arc<Client>,
@@ -58,15 +57,15 @@ struct Reserved {
     step: Step,
 }
 
-/// What there is to take back.
+/// The steps that a drop undoes.
 enum Step {
     /// The client's list has a pending entry.
     Listed,
     /// The channel has a subscriber, too.
     Added { key: usize },
-    /// The engine was told, too.
+    /// The engine follows the channel, too.
     Followed { key: usize },
-    /// Nothing: the subscription stands, or the server has ended it.
+    /// Nothing: the subscription is established, or the server has ended it.
     Done,
 }
 
@@ -113,6 +112,10 @@ pub(crate) async fn subscribe(
     let options = config.channel_options(name).ok_or(ErrorCode::UnknownChannel)?.clone();
     {
         let mut subscriptions = lock(&client.subscriptions);
+        // `Node::leave_all` ends the outbox before it takes the list: nothing is added behind it.
+        if client.outbox.has_ended() {
+            return Err(ErrorCode::Internal.into());
+        }
         if subscriptions.contains_key(name) {
             return Err(ErrorCode::AlreadySubscribed.into());
         }
@@ -260,14 +263,15 @@ async fn position(
 }
 
 impl Established {
-    /// Sends the replies, then lets publications arrive, then tells the others. The replies of several subscriptions may be one.
+    /// Sends the replies, then lets publications arrive, then announces the join. The replies of several subscriptions may be one.
     pub(crate) async fn start(self, replies: Vec<Reply>) {
         let Self { mut reserved, active, start, options, .. } = self;
         let (node, client, channel) =
             (reserved.node.clone(), reserved.client.clone(), reserved.channel.clone());
         let (info, key) = (active.info.clone(), active.key);
+        client.note_subscription_expiry(active.expires_at);
         match lock(&client.subscriptions).get_mut(&*channel) {
-            Some(subscription) => *subscription = Subscription::Active(active),
+            Some(subscription) => *subscription = Subscription::Active(Box::new(active)),
             // The connection, or the server API, ended it meanwhile.
             None => return,
         }

@@ -1,6 +1,6 @@
 //! Histories that survive a restart, in one file of redb.
 //!
-//! A publication is delivered, and its publisher told, only after it was committed, so that no client ever knows a position that a
+//! A publication is delivered and acknowledged only after it was committed, so that no client ever knows a position that a
 //! crash takes back. One thread writes; everything that arrives while it commits goes into the next commit. Histories are read
 //! from memory, which holds the same.
 
@@ -193,7 +193,7 @@ impl Store {
                         let position = match tops.entry(channel) {
                             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
                             std::collections::hash_map::Entry::Vacant(entry) => {
-                                // The limit of channels is told when the batch is applied.
+                                // The limit of channels is reported when the batch is applied.
                                 let Ok(position) = self.memory.position(channel) else { continue };
                                 entry.insert(position)
                             }

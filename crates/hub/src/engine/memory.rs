@@ -16,8 +16,8 @@ use crate::shards::Shards;
 /// The most publications that one recovery returns.
 const RECOVER_MAX: usize = 10_000;
 
-/// How long the position of a channel without subscribers outlives its last publication. A client that returns later is told
-/// that it cannot recover.
+/// How long the position of a channel without subscribers outlives its last publication. A client that returns later
+/// cannot recover.
 const POSITION_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// Histories and presence in the memory of one process; there are no other nodes.
@@ -106,8 +106,8 @@ impl MemoryEngine {
         }
     }
 
-    /// Drops what has expired; `on_expired` learns the oldest offset that is still kept, `on_forgotten` the channels that are
-    /// not kept any more.
+    /// Drops what has expired; `on_expired` is called with the oldest offset that is still kept, `on_forgotten` with the
+    /// channels that are not kept any more.
     pub(super) fn sweep(&self, mut on_expired: impl FnMut(&str, u64), mut on_forgotten: impl FnMut(&str)) {
         let now = self.clock.now();
         for mut shard in self.logs.each() {
@@ -159,7 +159,7 @@ impl MemoryEngine {
     }
 }
 
-/// A result that is there at once.
+/// A result that needs no waiting.
 fn ready<'a, T: Send + 'a>(result: Result<T, EngineError>) -> EngineFuture<'a, T> {
     Box::pin(std::future::ready(result))
 }

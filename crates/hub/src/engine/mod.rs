@@ -156,7 +156,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Drops a history. Its subscribers start again from a new epoch.
     fn remove_history<'a>(&'a self, channel: &'a str) -> EngineFuture<'a, ()>;
 
-    /// Lists a client of this node under a channel. Called again every [`PRESENCE_REFRESH`] while it is there.
+    /// Lists a client of this node under a channel. Called again every [`PRESENCE_REFRESH`] while the client is subscribed.
     fn add_presence<'a>(&'a self, channel: &'a str, info: &'a ClientInfo) -> EngineFuture<'a, ()>;
 
     /// No longer lists a client.

@@ -14,7 +14,8 @@ use super::CHANNELS;
 use super::model::Model;
 use crate::client::{Client, Format};
 use crate::history::Position;
-use crate::hub::{Hub, Origin};
+use crate::hub::Hub;
+use crate::node::Origin;
 use crate::outbox::Taken;
 use crate::protocol::{
     Command, ConnectRequest, Disconnect, Encoding, Publication, Reply, SubscribeRequest, SubscribeResult,

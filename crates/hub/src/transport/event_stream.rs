@@ -9,7 +9,7 @@ use wireloom::{Body, BodySender, PreparedMessage, Response};
 
 use super::leaving::Leaving;
 use crate::client::{Client, Format};
-use crate::hub::{Node, Origin};
+use crate::node::{Node, Origin};
 use crate::outbox::Taken;
 use crate::protocol::{ConnectRequest, Disconnect, DisconnectPush, Push, Reply};
 use crate::session::Session;
@@ -24,7 +24,8 @@ pub(crate) fn event_stream(node: Arc<Node>, request: ConnectRequest, origin: Ori
     tokio::spawn(async move {
         let mut leaving = Leaving::new(&node, &client);
         let session = Session::new(node.clone(), client.clone(), origin);
-        leaving.reason = run(&node, &client, session, request, body).await;
+        let reason = run(&node, &client, session, request, body).await;
+        leaving.leave(reason).await;
         leaving.forget().await;
     });
     let response = Response::new(200).with_body("text/event-stream", stream);

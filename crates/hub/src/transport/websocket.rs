@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use tracing::{debug, info, warn};
 use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket};
@@ -15,7 +16,7 @@ use super::leaving::Leaving;
 use crate::channels::publication_of;
 use crate::client::{Client, Format};
 use crate::config::Access;
-use crate::hub::{Node, Origin};
+use crate::node::{Node, Origin};
 use crate::outbox::Taken;
 use crate::protocol::Disconnect;
 use crate::session::Session;
@@ -28,12 +29,10 @@ pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Origin)
         Ok(client) => client,
         Err(reason) => return close(&mut sender, Format::Protocol(origin.encoding), &reason).await,
     };
-    let mut leaving = Leaving::new(&node, &client);
+    let leaving = Leaving::new(&node, &client);
     let session = Box::new(Session::new(node.clone(), client.clone(), origin));
     let reason = run(&node, &client, &mut sender, &mut receiver, Work::Idle(session)).await;
-    leaving.reason = reason.clone();
-    finish(&mut sender, &mut receiver, client.format, &reason).await;
-    leaving.forget().await;
+    finish(leaving, &mut sender, &mut receiver, client.format, reason).await;
 }
 
 /// The state of a session's task.
@@ -53,10 +52,18 @@ async fn run(
     mut work: Work,
 ) -> Disconnect {
     let mut messages = Vec::new();
+    let mut timer = pin!(tokio::time::sleep_until(node.clock.instant(Duration::MAX)));
     loop {
-        let deadline = match &work {
-            Work::Idle(session) => Some(node.clock.instant(session.poll_timeout())),
-            Work::Busy(_) => None,
+        let is_idle = match &work {
+            Work::Idle(session) => {
+                // Registering a timer costs more than a delivery.
+                let deadline = node.clock.instant(session.poll_timeout());
+                if timer.deadline() != deadline {
+                    timer.as_mut().reset(deadline);
+                }
+                true
+            }
+            Work::Busy(_) => false,
         };
         tokio::select! {
             biased;
@@ -72,7 +79,7 @@ async fn run(
                 Ok(next) => work = next,
                 Err(reason) => return reason,
             },
-            () = sleep_until(deadline) => {
+            () = timer.as_mut(), if is_idle => {
                 if let Work::Idle(session) = &mut work {
                     session.handle_timeout();
                 }
@@ -119,13 +126,6 @@ fn broken(error: &wireloom::Error) -> Disconnect {
     }
 }
 
-async fn sleep_until(deadline: Option<tokio::time::Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Writes all messages at once, as long as the client is not too slow for that.
 async fn write(
     node: &Node,
@@ -134,10 +134,14 @@ async fn write(
     messages: &mut Vec<PreparedMessage>,
 ) -> Result<(), Disconnect> {
     let writing = async {
+        let last = messages.pop();
         for message in messages.drain(..) {
             sender.feed(&message).await?;
         }
-        sender.flush().await
+        match last {
+            Some(last) => sender.send(&last).await,
+            None => Ok(()),
+        }
     };
     let mut writing = pin!(writing);
     // Most writes are taken at once; only one that waits needs a timer.
@@ -193,10 +197,20 @@ async fn close(sender: &mut Sender, format: Format, reason: &Disconnect) {
     let _ = sender.close(code, reason.reason()).await;
 }
 
-/// The closing handshake. The core bounds how long it may take.
-async fn finish(sender: &mut Sender, receiver: &mut Receiver, format: Format, reason: &Disconnect) {
-    close(sender, format, reason).await;
-    while let Ok(Some(_)) = receiver.recv().await {}
+/// Ends the subscriptions beside the closing handshake. The core bounds how long that may take.
+async fn finish(
+    mut leaving: Leaving,
+    sender: &mut Sender,
+    receiver: &mut Receiver,
+    format: Format,
+    reason: Disconnect,
+) {
+    let closing = async {
+        close(sender, format, &reason).await;
+        while let Ok(Some(_)) = receiver.recv().await {}
+    };
+    tokio::join!(closing, leaving.leave(reason.clone()));
+    leaving.forget().await;
 }
 
 /// Serves a connection whose messages are the publications of one channel, both ways.
@@ -206,11 +220,9 @@ pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, channel: String) {
         Ok(client) => client,
         Err(reason) => return close(&mut sender, Format::Bare, &reason).await,
     };
-    let mut leaving = Leaving::new(&node, &client);
+    let leaving = Leaving::new(&node, &client);
     let reason = run_bare(&node, &client, &mut sender, &mut receiver, &channel).await;
-    leaving.reason = reason.clone();
-    finish(&mut sender, &mut receiver, client.format, &reason).await;
-    leaving.forget().await;
+    finish(leaving, &mut sender, &mut receiver, client.format, reason).await;
 }
 
 async fn run_bare(

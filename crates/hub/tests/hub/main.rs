@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod api;
+mod application;
 mod calls;
 mod hostile;
+mod rights;
+mod slow;
 
 use std::time::Duration;
 

@@ -124,7 +124,7 @@ async fn a_removed_history_cannot_be_recovered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn presence_covers_all_nodes_and_forgets_a_lost_one() {
+async fn presence_covers_all_nodes() {
     let Some(nats) = Nats::start() else { return };
     let (one, two) = (node(&nats).await, node(&nats).await);
     let (mut a, mut b) = (one.connect().await, two.connect().await);
@@ -167,7 +167,7 @@ async fn clients_lose_nothing_when_nats_is_restarted() {
         }
     };
     tokio::time::timeout(Duration::from_secs(20), published).await.unwrap();
-    // What was published without NATS, and so without an offset, may reach the other node or not.
+    // A publication without NATS has no offset. It may reach the other node or not.
     let mut received = b.payloads(2).await;
     if received.last() == Some(&1) {
         received = b.payloads(3).await;
@@ -229,7 +229,7 @@ async fn a_node_that_missed_more_than_the_history_keeps_tells_its_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_are_told_when_nats_has_lost_its_streams() {
+async fn clients_are_informed_when_nats_has_lost_its_streams() {
     let Some(mut nats) = Nats::start() else { return };
     let (one, two) = (node(&nats).await, node(&nats).await);
     let mut client = two.connect().await;

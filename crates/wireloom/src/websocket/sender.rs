@@ -107,11 +107,8 @@ impl Sender {
     /// As for [`send`](Self::send).
     pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
         let message = message.into();
-        poll_fn(|cx| self.poll_queue(cx, true, |state| put(state, &message))).await.map(|queued| {
-            if queued {
-                note_written(&mut self.shared.lock(), &message)
-            }
-        })
+        let put = |state: &mut State| put(state, &message).map(|()| note_written(state, &message));
+        poll_fn(|cx| self.poll_queue(cx, true, put)).await.map(drop)
     }
 
     /// Sends a fragment of a message that is too large to hold, in a frame of its own (RFC 6455 §5.4): the first begins the

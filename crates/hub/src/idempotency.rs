@@ -1,0 +1,117 @@
+//! Publications that carry an idempotency key: a repeated request returns the first result and publishes nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::OnceCell;
+
+use crate::history::Position;
+use crate::shards::lock;
+
+/// How long a key is remembered: that of Centrifugo.
+const KEY_TTL: Duration = Duration::from_secs(300);
+
+/// Keys that are remembered. When there are more, the oldest are forgotten before their time.
+const KEYS_MAX: usize = 100_000;
+
+/// The length of a key, in bytes.
+pub(crate) const KEY_LEN_MAX: usize = 128;
+
+/// A channel and a key.
+type Name = (Box<str>, Box<str>);
+
+/// The results of the publications of the last minutes, by channel and key.
+#[derive(Debug, Default)]
+pub(crate) struct Idempotency(Mutex<Results>);
+
+#[derive(Debug, Default)]
+struct Results {
+    by_name: HashMap<Name, Arc<OnceCell<Position>>>,
+    /// In the order in which they expire.
+    expiries: VecDeque<(Duration, Name)>,
+}
+
+impl Idempotency {
+    /// The result of the publication with this key, or the place for it. Requests that arrive while the first one is carried out
+    /// wait for it there; after a failure the next one is carried out.
+    pub(crate) fn result(&self, channel: &str, key: &str, now: Duration) -> Arc<OnceCell<Position>> {
+        self.bounded_result(channel, key, now, KEYS_MAX)
+    }
+
+    fn bounded_result(
+        &self,
+        channel: &str,
+        key: &str,
+        now: Duration,
+        keys_max: usize,
+    ) -> Arc<OnceCell<Position>> {
+        let mut results = lock(&self.0);
+        results.expire(now);
+        let name: Name = (channel.into(), key.into());
+        if let Some(result) = results.by_name.get(&name) {
+            return result.clone();
+        }
+        while results.by_name.len() >= keys_max {
+            results.forget_oldest();
+        }
+        let result = Arc::<OnceCell<Position>>::default();
+        results.by_name.insert(name.clone(), result.clone());
+        results.expiries.push_back((now.saturating_add(KEY_TTL), name));
+        result
+    }
+
+    /// Forgets the keys whose time is over.
+    pub(crate) fn expire(&self, now: Duration) {
+        lock(&self.0).expire(now);
+    }
+}
+
+impl Results {
+    fn expire(&mut self, now: Duration) {
+        while self.expiries.front().is_some_and(|(at, _)| *at <= now) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, name)) = self.expiries.pop_front() {
+            self.by_name.remove(&name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn is_known(keys: &Idempotency, channel: &str, key: &str, now: Duration) -> bool {
+        let result = keys.bounded_result(channel, key, now, 3);
+        let is_known = result.initialized();
+        let _ = result.set(Position::default());
+        is_known
+    }
+
+    #[test]
+    fn remembers_a_key_by_channel_for_its_time() {
+        let keys = Idempotency::default();
+        assert!(!is_known(&keys, "a", "k", S));
+        assert!(is_known(&keys, "a", "k", S));
+        assert!(!is_known(&keys, "b", "k", S));
+        assert!(is_known(&keys, "a", "k", S * 300));
+        assert!(!is_known(&keys, "a", "k", S * 301));
+    }
+
+    #[test]
+    fn forgets_the_oldest_of_too_many() {
+        let keys = Idempotency::default();
+        for key in ["1", "2", "3", "4"] {
+            assert!(!is_known(&keys, "a", key, S));
+        }
+        assert!(is_known(&keys, "a", "2", S));
+        assert!(!is_known(&keys, "a", "1", S), "it was forgotten for the fourth");
+        assert!(lock(&keys.0).expiries.len() == 3 && lock(&keys.0).by_name.len() == 3);
+    }
+}

@@ -1,0 +1,450 @@
+//! The state of a node: its connections, its channels, and its side of the engine.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tracing::warn;
+
+use crate::auth::Verifier;
+use crate::channels::{Channels, end_subscription};
+use crate::client::{Active, Client, Format, Subscription};
+use crate::clock::Clock;
+use crate::config::{ChannelOptions, ConfigError, HubConfig};
+use crate::engine::{Action, Control, Delivery, Engine, EngineError, Membership, PRESENCE_REFRESH};
+use crate::history::{History, HistoryQuery, Position, Retention};
+use crate::hooks::{DisconnectEvent, Hooks};
+use crate::idempotency::Idempotency;
+use crate::metrics::{HubStats, Metrics};
+use crate::outbox::{Outbox, Pushed};
+use crate::protocol::{ClientInfo, Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
+use crate::random::{token, uuid};
+use crate::shards::lock;
+
+/// Everything that the connections of a node share.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) clock: Clock,
+    pub(crate) channels: Channels,
+    pub(crate) hooks: Hooks,
+    pub(crate) metrics: Metrics,
+    pub(crate) idempotency: Idempotency,
+    engine: Arc<dyn Engine>,
+    settings: RwLock<Arc<Settings>>,
+    clients: Mutex<Clients>,
+    /// The runtime of the first connection; engines deliver from threads of their own.
+    runtime: OnceLock<Handle>,
+    this: Weak<Node>,
+}
+
+/// The state that a new configuration replaces as a whole.
+pub(crate) struct Settings {
+    pub(crate) config: HubConfig,
+    pub(crate) verifier: Verifier,
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Settings")
+    }
+}
+
+impl std::fmt::Debug for dyn Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The connections of a node.
+#[derive(Debug, Default)]
+struct Clients {
+    by_id: HashMap<String, Arc<Client>>,
+    /// Those of each user; none is listed without connections, and anonymous ones are not.
+    by_user: HashMap<String, Vec<Arc<Client>>>,
+    is_closed: bool,
+}
+
+impl Settings {
+    pub(crate) fn new(config: HubConfig) -> Result<Self, ConfigError> {
+        Ok(Self { verifier: Verifier::new(&config.token)?, config })
+    }
+}
+
+/// Why something was not published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The name is empty or too long.
+    BadChannel,
+    /// The idempotency key is too long.
+    BadKey,
+    /// The channel's namespace does not exist.
+    UnknownNamespace,
+    /// The engine failed.
+    Engine(EngineError),
+}
+
+impl std::fmt::Display for PublishError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::BadChannel => f.write_str("the name of the channel is empty or too long"),
+            Self::BadKey => f.write_str("the idempotency key is too long"),
+            Self::UnknownNamespace => f.write_str("the namespace of the channel does not exist"),
+            Self::Engine(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for PublishError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Engine(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn new(hooks: Hooks, engine: Arc<dyn Engine>, settings: Settings) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            name: token(),
+            clock: Clock::new(),
+            channels: Channels::new(),
+            hooks,
+            metrics: Metrics::default(),
+            idempotency: Idempotency::default(),
+            engine,
+            settings: RwLock::new(Arc::new(settings)),
+            clients: Mutex::default(),
+            runtime: OnceLock::new(),
+            this: this.clone(),
+        })
+    }
+
+    pub(crate) fn engine(&self) -> &dyn Engine {
+        &*self.engine
+    }
+
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_settings(&self, settings: Settings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// The options of a channel.
+    pub(crate) fn options(&self, channel: &str) -> Option<ChannelOptions> {
+        self.settings().config.channel_options(channel).cloned()
+    }
+
+    /// Starts what runs beside the connections, in the runtime of the first one.
+    pub(crate) fn start(&self) {
+        self.runtime.get_or_init(|| {
+            if let Some(node) = self.this.upgrade() {
+                let delivery: Arc<dyn Delivery> = node;
+                self.engine.start(Arc::downgrade(&delivery));
+                tokio::spawn(maintain(self.this.clone()));
+            }
+            Handle::current()
+        });
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = self.runtime.get() {
+            runtime.spawn(task);
+        }
+    }
+
+    pub(crate) fn check_channel(&self, channel: &str) -> Result<(), PublishError> {
+        let len_max = self.settings().config.client.channel_name_len_max;
+        if channel.is_empty() || channel.len() > len_max { Err(PublishError::BadChannel) } else { Ok(()) }
+    }
+
+    pub(crate) async fn publish(
+        &self,
+        channel: &str,
+        publication: Publication,
+        skip_history: bool,
+    ) -> Result<Position, PublishError> {
+        self.start();
+        self.check_channel(channel)?;
+        let settings = self.settings();
+        let options = settings.config.channel_options(channel).ok_or(PublishError::UnknownNamespace)?;
+        let retention = retention(options).filter(|_| !skip_history);
+        self.metrics.publications.increment();
+        self.engine.publish(channel, publication, retention).await.map_err(PublishError::Engine)
+    }
+
+    /// A new connection; `None` when there are too many, or when the hub shuts down.
+    pub(crate) fn accept(&self, format: Format) -> Result<Arc<Client>, Disconnect> {
+        self.start();
+        let settings = self.settings();
+        let config = &settings.config.client;
+        let outbox = Outbox::new(config.queue_len_max, config.slow);
+        let client = Arc::new(Client::new(uuid(), format, outbox));
+        let mut clients = lock(&self.clients);
+        let refused = match () {
+            () if clients.is_closed => Some(Disconnect::Shutdown),
+            () if clients.by_id.len() >= config.connections_max => Some(Disconnect::ConnectionLimit),
+            () => None,
+        };
+        if let Some(reason) = refused {
+            self.metrics.ended.increment(reason.code().into());
+            return Err(reason);
+        }
+        clients.by_id.insert(client.id.clone(), client.clone());
+        Ok(client)
+    }
+
+    /// A connection now has a user. False when that user has too many.
+    pub(crate) fn identify(&self, client: &Arc<Client>) -> bool {
+        let user_max = self.settings().config.client.connections_per_user_max;
+        if !client.user().is_empty() {
+            let mut clients = lock(&self.clients);
+            let own = clients.by_user.entry(client.user().to_owned()).or_default();
+            if user_max > 0 && own.len() >= user_max {
+                return false;
+            }
+            own.push(client.clone());
+        }
+        self.metrics.connected.increment();
+        true
+    }
+
+    /// Ends a connection's subscriptions. It can make no others.
+    pub(crate) async fn leave_all(&self, client: &Client, reason: &Disconnect) {
+        client.outbox.end(reason.clone());
+        let subscriptions = std::mem::take(&mut *lock(&client.subscriptions));
+        for (channel, subscription) in subscriptions {
+            if let Subscription::Active(active) = subscription {
+                self.channels.remove(&channel, active.key);
+                self.leave(&channel, &client.id, *active).await;
+            }
+        }
+    }
+
+    /// Removes a connection that has ended.
+    pub(crate) async fn forget(&self, client: &Arc<Client>, reason: Disconnect) {
+        self.leave_all(client, &reason).await;
+        {
+            let mut clients = lock(&self.clients);
+            clients.by_id.remove(&client.id);
+            if let Some(own) = clients.by_user.get_mut(client.user()) {
+                own.retain(|other| !Arc::ptr_eq(other, client));
+                if own.is_empty() {
+                    clients.by_user.remove(client.user());
+                }
+            }
+        }
+        if let (Some(_), Some(hook)) = (client.identity(), &self.hooks.disconnect) {
+            hook(DisconnectEvent { client: client.id.clone(), user: client.user().into(), reason }).await;
+        }
+    }
+
+    /// Informs the engine and the other subscribers of the end of a subscription.
+    pub(crate) async fn leave(&self, channel: &str, client: &str, active: Active) {
+        self.engine.unsubscribe(channel);
+        if active.presence
+            && let Err(error) = self.engine.remove_presence(channel, client).await
+        {
+            warn!(channel, client, %error, "presence was not removed");
+        }
+        if active.announced
+            && let Err(error) = self.engine.publish_membership(channel, Membership::Leave(active.info)).await
+        {
+            warn!(channel, client, %error, "a leave was not announced");
+        }
+    }
+
+    /// Ends a subscription from the server's side.
+    pub(crate) fn unsubscribe(&self, channel: &str, client: &Client, code: UnsubscribeCode) {
+        let Some(active) = end_subscription(&self.channels, channel, client, code) else { return };
+        let Some(node) = self.this.upgrade() else { return };
+        let (channel, client) = (channel.to_owned(), client.id.clone());
+        self.spawn(async move { node.leave(&channel, &client, active).await });
+    }
+
+    fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
+        let clients = lock(&self.clients);
+        let own = clients.by_user.get(user).map_or(&[][..], Vec::as_slice);
+        own.iter().filter(|one| client.is_empty() || one.id == client).cloned().collect()
+    }
+
+    pub(crate) fn clients_len(&self) -> usize {
+        lock(&self.clients).by_id.len()
+    }
+
+    pub(crate) fn users_len(&self) -> usize {
+        lock(&self.clients).by_user.len()
+    }
+
+    pub(crate) async fn history(
+        &self,
+        channel: &str,
+        query: &HistoryQuery,
+    ) -> Result<Option<History>, EngineError> {
+        let Some(retention) = self.options(channel).as_ref().and_then(retention) else { return Ok(None) };
+        self.engine.history(channel, query, retention).await.map(Some)
+    }
+
+    /// Ends every connection, and returns once all have gone or after `grace`.
+    pub(crate) async fn shut_down(&self, grace: Duration) {
+        let clients: Vec<_> = {
+            let mut clients = lock(&self.clients);
+            clients.is_closed = true;
+            clients.by_id.values().cloned().collect()
+        };
+        clients.iter().for_each(|client| client.outbox.end(Disconnect::Shutdown));
+        let gone = async {
+            while !lock(&self.clients).by_id.is_empty() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let _ = tokio::time::timeout(grace, gone).await;
+    }
+
+    pub(crate) fn stats(&self) -> HubStats {
+        let metrics = &self.metrics;
+        HubStats {
+            clients: lock(&self.clients).by_id.len(),
+            channels: self.channels.len(),
+            connected: metrics.connected.get(),
+            publications: metrics.publications.get(),
+            dropped: metrics.dropped.get(),
+            evicted_slow: metrics.evicted_slow.get(),
+            recovered: metrics.recovered.get(),
+            unrecovered: metrics.unrecovered.get(),
+            refused: metrics.refused.get(),
+            ended: metrics.ended.get(),
+        }
+    }
+
+    pub(crate) fn note_slow(&self, channel: &str, client: &Client, pushed: Pushed) {
+        match pushed {
+            Pushed::Dropped => self.metrics.dropped.increment(),
+            Pushed::Overflowed => {
+                self.metrics.evicted_slow.increment();
+                warn!(
+                    reason = "slow",
+                    channel,
+                    client = client.id,
+                    user = client.user(),
+                    "client evicted: its queue is full"
+                );
+            }
+            Pushed::Queued | Pushed::Ended => {}
+        }
+    }
+}
+
+/// How much of a channel's history is kept, if any.
+pub(crate) fn retention(options: &ChannelOptions) -> Option<Retention> {
+    options.has_history().then_some(Retention { size: options.history_size, ttl: options.history_ttl })
+}
+
+impl Delivery for Node {
+    fn retention(&self, channel: &str) -> Option<Retention> {
+        self.options(channel).as_ref().and_then(retention)
+    }
+
+    fn deliver_publication(&self, channel: &str, epoch: &str, previous: u64, publication: &Arc<Publication>) {
+        let lost = self.channels.publish(channel, epoch, previous, publication, &|client, pushed| {
+            self.note_slow(channel, client, pushed);
+        });
+        for (client, _) in lost {
+            self.unsubscribe(channel, &client, UnsubscribeCode::InsufficientState);
+        }
+    }
+
+    fn deliver_membership(&self, channel: &str, membership: &Membership) {
+        self.channels.announce(channel, membership);
+    }
+
+    fn deliver_history_lost(&self, channel: &str) {
+        for (client, _) in self.channels.lose_history(channel) {
+            self.unsubscribe(channel, &client, UnsubscribeCode::InsufficientState);
+        }
+    }
+
+    fn deliver_control(&self, control: &Control) {
+        for client in self.clients_of(&control.user, &control.client) {
+            match &control.action {
+                Action::Disconnect { except, .. } if *except == client.id => {}
+                Action::Disconnect { code, reason, .. } => {
+                    client.outbox.end(Disconnect::Custom { code: *code, reason: reason.clone() });
+                }
+                Action::Unsubscribe { channel } => {
+                    self.unsubscribe(channel, &client, UnsubscribeCode::Server)
+                }
+                Action::Subscribe { channel } => {
+                    let (Some(node), channel) = (self.this.upgrade(), channel.clone()) else { return };
+                    self.spawn(async move { subscribe_from_server(&node, &client, &channel).await });
+                }
+                Action::Refresh { expire_at } => {
+                    let expires_at = expire_at.map(Duration::from_secs);
+                    client.set_expires_at(expires_at);
+                    let ttl = expires_at.map_or(0, |at| at.saturating_sub(self.clock.now()).as_secs());
+                    let refresh = RefreshPush {
+                        expires: expires_at.is_some(),
+                        ttl: ttl.try_into().unwrap_or(u32::MAX),
+                    };
+                    client.push(Push { refresh: Some(refresh), ..Push::default() });
+                }
+            }
+        }
+    }
+}
+
+async fn subscribe_from_server(node: &Arc<Node>, client: &Arc<Client>, channel: &str) {
+    let subscribed =
+        crate::subscribe::subscribe(node, client, crate::subscribe::Request::from_server(channel)).await;
+    let Ok(established) = subscribed else { return };
+    let push = crate::session::subscribed(channel, &established.result);
+    established.start(vec![crate::protocol::Reply { push: Some(push), ..Default::default() }]).await;
+}
+
+/// Drops what has expired, every second, and refreshes presence.
+async fn maintain(node: Weak<Node>) {
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut refreshed = tokio::time::Instant::now();
+    loop {
+        ticks.tick().await;
+        let Some(node) = node.upgrade() else { return };
+        node.engine.maintain();
+        node.idempotency.expire(node.clock.now());
+        if refreshed.elapsed() >= PRESENCE_REFRESH {
+            refreshed = tokio::time::Instant::now();
+            let clients: Vec<_> = lock(&node.clients).by_id.values().cloned().collect();
+            for client in clients {
+                let listed: Vec<(Arc<str>, ClientInfo)> = lock(&client.subscriptions)
+                    .iter()
+                    .filter_map(|(channel, subscription)| match subscription {
+                        Subscription::Active(active) if active.presence => {
+                            Some((channel.clone(), active.info.clone()))
+                        }
+                        _ => None,
+                    })
+                    .collect();
+                for (channel, info) in listed {
+                    if let Err(error) = node.engine.add_presence(&channel, &info).await {
+                        warn!(%channel, %error, "presence was not refreshed");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The origin of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) peer: Option<SocketAddr>,
+    /// The origin of the page, where there is one.
+    pub(crate) origin: Option<String>,
+    pub(crate) encoding: Encoding,
+}

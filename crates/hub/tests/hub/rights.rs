@@ -1,0 +1,157 @@
+//! Rights: callbacks, origins, configurations that are loaded again.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::json;
+use wireloom::{Connector, Error};
+use wireloom_hub::protocol::Disconnect;
+use wireloom_hub::{ConnectGrant, HubConfig, Refusal, SubscribeGrant};
+
+use super::{CONFIG, Client, Served};
+
+#[tokio::test]
+async fn callbacks_decide_what_a_client_may_do() {
+    let ended = Arc::new(Mutex::new(Vec::new()));
+    let ends = ended.clone();
+    let served = Served::start(CONFIG, |hub| {
+        hub.on_connect(|event| async move {
+            match &event.data[..] {
+                br#""let me in""# => Ok(ConnectGrant {
+                    user: "7".into(),
+                    info: r#"{"name":"x"}"#.into(),
+                    data: "1".into(),
+                    channels: vec!["chat:own".into()],
+                    expires_at: None,
+                }),
+                _ => Err(Disconnect::PermissionDenied),
+            }
+        })
+        .on_subscribe(|event| async move {
+            match &*event.channel {
+                "chat:a" => {
+                    Ok(SubscribeGrant { info: r#"{"seat":1}"#.into(), data: "2".into(), expires_at: None })
+                }
+                _ => Err(Refusal { code: 1001, message: format!("not for {}", event.user), temporary: true }),
+            }
+        })
+        .on_publish(|event| async move {
+            match &event.data[..] {
+                b"13" => Err(Refusal { code: 1013, message: "no".into(), temporary: false }),
+                data => Ok(Bytes::from([b"[", data, b"]"].concat())),
+            }
+        })
+        .on_disconnect(move |event| {
+            ends.lock().unwrap().push((event.user, event.reason));
+            async {}
+        })
+    })
+    .await;
+    let connect = || async { Client::new(wireloom::connect(&served.url).await.unwrap()) };
+
+    let mut refused = connect().await;
+    refused.socket.send(r#"{"id":1,"connect":{}}"#).await.unwrap();
+    assert_eq!(refused.ended().await, 3507);
+
+    let mut client = connect().await;
+    let connected = client.call("connect", json!({ "data": "let me in" })).await;
+    assert_eq!(connected["data"], 1, "{connected}");
+    assert!(connected["subs"]["chat:own"].is_object(), "{connected}");
+    let subscribed = client.call("subscribe", json!({ "channel": "chat:a" })).await;
+    assert_eq!(subscribed["data"], 2, "{subscribed}");
+    let reply = client.reply("subscribe", json!({ "channel": "chat:b" })).await;
+    assert_eq!(reply["error"], json!({ "code": 1001, "message": "not for 7", "temporary": true }));
+
+    let reply = client.reply("publish", json!({ "channel": "chat:a", "data": 13 })).await;
+    assert_eq!(reply["error"]["code"], 1013, "{reply}");
+    client.socket.send(r#"{"id":90,"publish":{"channel":"chat:a","data":5}}"#).await.unwrap();
+    let publication = loop {
+        let reply = client.receive().await;
+        if !reply["push"]["pub"].is_null() {
+            break reply["push"]["pub"].clone();
+        }
+    };
+    assert_eq!(publication["data"], json!([5]));
+    let info = &publication["info"];
+    assert_eq!((&info["user"], &info["conn_info"]), (&json!("7"), &json!({ "name": "x" })));
+    assert_eq!(info["chan_info"], json!({ "seat": 1 }));
+
+    drop(client);
+    served.has_ended(3000, 1).await;
+    // A client that was refused has never been connected.
+    assert_eq!(*ended.lock().unwrap(), [("7".to_owned(), Disconnect::ConnectionClosed)]);
+}
+
+#[tokio::test]
+async fn pages_of_other_origins_are_refused() {
+    let config = CONFIG.replace(
+        "[client]",
+        "[client]\nallowed_origins = [\"https://good.example\", \"https://near.example\"]",
+    );
+    let config = format!(
+        "{config}\n[[namespace]]\nname = \"strict\"\nsubscribe = \"anyone\"\nallowed_origins = [\"https://good.example\"]\n"
+    );
+    let served = Served::start(&config, |hub| hub).await;
+    let own = served.url.replace("ws://", "http://").replace("/connection/websocket", "");
+    for (origin, connects, subscribes) in [
+        ("https://good.example", true, true),
+        ("https://near.example", true, false),
+        ("https://evil.example", false, false),
+        ("null", false, false),
+        (&*own, true, false),
+    ] {
+        let opened = Connector::new().origin(origin).connect(&served.url).await;
+        if !connects {
+            assert!(matches!(&opened, Err(Error::Refused(_))), "{origin}: {opened:?}");
+            continue;
+        }
+        let mut client = Client::new(opened.unwrap());
+        client.call("connect", json!({})).await;
+        let reply = client.reply("subscribe", json!({ "channel": "strict:x" })).await;
+        let expected = if subscribes { None } else { Some(103) };
+        assert_eq!(reply["error"]["code"].as_u64(), expected, "{origin}: {reply}");
+    }
+}
+
+#[tokio::test]
+async fn a_new_configuration_applies_to_open_connections() {
+    let served = Served::start(CONFIG, |hub| hub).await;
+    let mut client = served.connect().await;
+    let publish = || json!({ "channel": "later:x", "data": 1 });
+    assert_eq!(client.reply("publish", publish()).await["error"]["code"], 102);
+    let with = |more: &str| HubConfig::from_toml(&format!("{CONFIG}\n{more}")).unwrap();
+    served.hub.reload(with("[[namespace]]\nname = \"later\"\npublish = \"anyone\"\n")).unwrap();
+    client.call("publish", publish()).await;
+
+    let mut broken = with("");
+    broken.token.rsa_public_key = Some("no key".into());
+    assert!(served.hub.reload(broken).is_err());
+    client.call("publish", publish()).await;
+}
+
+#[tokio::test]
+async fn a_connection_ends_when_the_server_lets_it_expire() {
+    let config = format!(
+        "{}\n[api]\nkey = \"key\"\n",
+        CONFIG.replace("[client]", "[client]\nexpired_grace = \"100ms\"")
+    );
+    let served = Served::start(&config, |hub| {
+        hub.on_connect(|_| async { Ok(ConnectGrant { user: "7".into(), ..ConnectGrant::default() }) })
+    })
+    .await;
+    let mut client = served.connect().await;
+    let url = served.url.replace("ws://", "http://").replace("/connection/websocket", "/api/refresh");
+    let refresh = |body: serde_json::Value| {
+        let request = wireloom::client::Request::post(&url, body.to_string()).header("x-api-key", "key");
+        async { Connector::new().request(request).await.unwrap() }
+    };
+    refresh(json!({ "user": "7" })).await;
+    let push = client.receive().await;
+    assert_eq!(push["push"]["refresh"], json!({}), "{push}");
+    refresh(json!({ "user": "7", "expired": true })).await;
+    let push = client.receive().await;
+    assert_eq!(push["push"]["refresh"], json!({ "expires": true }), "{push}");
+    let ended = tokio::time::timeout(Duration::from_secs(20), client.ended()).await;
+    assert_eq!(ended.unwrap(), 3005);
+}

@@ -1,0 +1,108 @@
+//! Clients that do not read: bounded by bytes and by time, by each policy, while the others receive everything.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{CONFIG, Client, Served};
+
+/// More than the buffers of the system hold.
+const MESSAGES_MAX: u64 = 2_000;
+
+async fn serve(limits: &str) -> Served {
+    let limits = format!("[client]\n{limits}\n");
+    Served::start(&CONFIG.replacen("[client]\n", &limits, 1), |hub| hub).await
+}
+
+async fn subscribe(served: &Served) -> Client {
+    let mut client = served.connect().await;
+    client.call("subscribe", json!({ "channel": "chat:x" })).await;
+    client
+}
+
+/// The numbers of the publications that a client receives, up to this one.
+async fn receive_until(mut client: Client, last: u64) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    while numbers.last() != Some(&last) {
+        client.publications.clear();
+        client.receive().await;
+        numbers.extend(client.publications.iter().map(|data| data[0].as_u64().unwrap()));
+    }
+    numbers
+}
+
+/// Publishes until `is_enough`, beside a client that reads and must receive everything. Returns the last number.
+async fn publish_until(served: &Served, is_enough: impl Fn(&Served) -> bool) -> u64 {
+    let reader = subscribe(served).await;
+    let (sent, mut last) = tokio::sync::watch::channel(None);
+    let reading = tokio::spawn(async move {
+        let mut client = reader;
+        let mut next = 0;
+        loop {
+            if *last.borrow_and_update() == Some(next) {
+                return;
+            }
+            tokio::select! {
+                reply = client.receive() => {
+                    if !reply["push"]["pub"].is_null() {
+                        assert_eq!(reply["push"]["pub"]["data"][0], next);
+                        next += 1;
+                    }
+                    client.publications.clear();
+                }
+                _ = last.changed() => {}
+            }
+        }
+    });
+    let padding = "x".repeat(32 << 10);
+    let mut number = 0;
+    while !is_enough(served) {
+        assert!(number < MESSAGES_MAX, "{:?}", served.hub.stats());
+        served.hub.publish("chat:x", json!([number, padding]).to_string()).await.unwrap();
+        number += 1;
+        // The publisher waits for nobody; the tasks of the clients need the thread.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    sent.send_replace(Some(number));
+    tokio::time::timeout(Duration::from_secs(60), reading).await.expect("the reader has everything").unwrap();
+    number - 1
+}
+
+#[tokio::test]
+async fn a_full_queue_or_a_long_wait_disconnects() {
+    for limits in [
+        "queue_len_max = 65536\nqueue_time_max = \"10m\"",
+        "queue_len_max = 1073741824\nqueue_time_max = \"300ms\"",
+    ] {
+        let served = serve(limits).await;
+        let stalled = subscribe(&served).await;
+        publish_until(&served, |served| served.hub.stats().evicted_slow == 1).await;
+        served.has_ended(3008, 1).await;
+        let stats = served.hub.stats();
+        assert_eq!((stats.dropped, stats.evicted_slow), (0, 1), "{limits}");
+        drop(stalled);
+    }
+}
+
+#[tokio::test]
+async fn publications_are_dropped_where_that_is_the_policy() {
+    for policy in ["drop-oldest", "drop-newest"] {
+        let served =
+            serve(&format!("queue_len_max = 65536\nqueue_time_max = \"10m\"\nslow = \"{policy}\"")).await;
+        let stalled = subscribe(&served).await;
+        let last = publish_until(&served, |served| served.hub.stats().dropped > 10).await;
+        // The client reads again: it is still subscribed.
+        let resumed = tokio::spawn(receive_until(stalled, last + 1));
+        while !resumed.is_finished() {
+            let publication = json!([last + 1, ""]).to_string();
+            served.hub.publish("chat:x", publication).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let received = resumed.await.unwrap();
+        assert!(received.is_sorted(), "{policy}: {received:?}");
+        let missed = last + 1 - received.iter().filter(|number| **number <= last).count() as u64;
+        assert!(missed > 10, "{policy}: {missed} missed");
+        assert_eq!(received.contains(&last), policy == "drop-oldest", "{policy}");
+        assert_eq!(served.hub.stats().evicted_slow, 0);
+    }
+}
