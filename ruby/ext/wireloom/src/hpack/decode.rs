@@ -7,7 +7,7 @@ use wireloom_http2::field::Token;
 use wireloom_http2::hpack::{DecodeError, huffman, integer};
 
 use super::error::HeaderError;
-use super::statics;
+use super::statics::{pair, statics};
 use super::table::Table;
 use crate::held::Owner;
 use crate::strings;
@@ -44,7 +44,7 @@ fn list_too_large() -> HeaderError {
 /// The default of SETTINGS_MAX_HEADER_LIST_SIZE in `http-2`, which stands for no bound.
 const LIST_SIZE_UNBOUNDED: usize = 0x7fff_ffff;
 
-/// What each field counts beyond its name and its value (RFC 9113 §6.5.2).
+/// The size of a field beyond its name and its value (RFC 9113 §6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
 /// Decodes a whole block into an Array of pairs, and allocates no more than that. The table, which is `owner`'s, stays in step
@@ -91,7 +91,7 @@ fn fields(
             return Err(HeaderError::compression("dynamic table size update required"));
         }
         first_field = false;
-        let (name, value) = field(ruby, owner, table, first, &mut rest, scratch, rules)?;
+        let Field { name, value, pair } = field(ruby, owner, table, first, &mut rest, scratch, rules)?;
         if let Rules::Message { list_size_max, lenient } = rules {
             // SAFETY: names that `field` gives are frozen.
             let name = unsafe { strings::bytes(name.as_raw()) };
@@ -109,7 +109,8 @@ fn fields(
             }
             note(ruby, name, value, &mut head, lenient)?;
         }
-        list.push(name, value);
+        // SAFETY: two live Strings; only NoMemoryError is raised.
+        list.push(pair.unwrap_or_else(|| unsafe { rb_assoc_new(name.as_raw(), value.as_raw()) }));
     }
     Ok((list.finish(), head))
 }
@@ -118,7 +119,7 @@ fn fields(
 struct List {
     pairs: [VALUE; 32],
     len: usize,
-    /// What did not fit, before these.
+    /// The pairs before these, once they did not fit.
     full: Option<VALUE>,
 }
 
@@ -128,12 +129,13 @@ impl List {
     }
 
     #[inline]
-    fn push(&mut self, name: RString, value: RString) {
+    fn push(&mut self, pair: VALUE) {
         if self.len == self.pairs.len() {
+            // `pair` is an argument, and on the stack here.
             self.full = Some(self.flush());
+            std::hint::black_box(pair);
         }
-        // SAFETY: two live Strings; only NoMemoryError is raised.
-        self.pairs[self.len] = unsafe { rb_assoc_new(name.as_raw(), value.as_raw()) };
+        self.pairs[self.len] = pair;
         self.len += 1;
     }
 
@@ -171,6 +173,14 @@ fn size_update(table: &mut Table, size: usize, first_field: bool) -> Result<(), 
     Ok(())
 }
 
+/// One field of a block, on the stack.
+struct Field {
+    name: RString,
+    value: RString,
+    /// The table's Array of both.
+    pair: Option<VALUE>,
+}
+
 fn field(
     ruby: &Ruby,
     owner: Owner,
@@ -179,11 +189,12 @@ fn field(
     rest: &mut &[u8],
     scratch: &mut Vec<u8>,
     rules: Rules,
-) -> Result<(RString, RString), HeaderError> {
+) -> Result<Field, HeaderError> {
     if first & 0x80 != 0 {
         // RFC 7541 §6.1: indexed.
         let index = integer(first, 0x7f, rest)?;
-        return entry(table, index);
+        let (name, value) = entry(table, index)?;
+        return Ok(Field { name, value, pair: table.pair(index) });
     }
     let index_it = first & 0x40 != 0;
     let index = integer(first, if index_it { 0x3f } else { 0x0f }, rest)?;
@@ -205,11 +216,12 @@ fn field(
     };
     let bytes = string(rest, scratch)?;
     if !index_it {
-        return Ok((name, strings::utf8_or_ascii(ruby, bytes)));
+        return Ok(Field { name, value: strings::utf8_or_ascii(ruby, bytes), pair: None });
     }
     let value = strings::utf8_or_ascii_frozen(ruby, bytes);
-    table.insert(owner, name, value);
-    Ok((name, value))
+    let pair = pair(name, value).as_raw();
+    table.insert(owner, name, value, pair);
+    Ok(Field { name, value, pair: Some(pair) })
 }
 
 fn entry(table: &Table, index: u32) -> Result<(RString, RString), HeaderError> {

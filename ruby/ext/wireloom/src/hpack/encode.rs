@@ -4,15 +4,16 @@ use magnus::r_hash::ForEach;
 use magnus::rb_sys::AsRawValue;
 use magnus::value::ReprValue;
 use magnus::{Error, RArray, RHash, RString, Ruby, Value};
+use rb_sys::{Qnil, VALUE};
 use wireloom_http2::field::Token;
 use wireloom_http2::hpack::{STATIC_LEN, huffman, integer, static_find, static_name_index};
 
 use super::error::HeaderError;
-use super::table::{Found, Table};
+use super::table::{Found, Hashes, Table};
 use crate::held::Owner;
 use crate::strings;
 
-/// What fields are looked up in, and whether they enter the dynamic table.
+/// The tables that fields are looked up in, and whether fields enter the dynamic one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Index {
     #[default]
@@ -156,8 +157,9 @@ fn size_updates(table: &mut Table, policy: Policy, out: &mut Vec<u8>) {
     }
 }
 
-/// Where a field is found, static entries before dynamic ones.
-pub(crate) fn find(table: &mut Table, index: Index, name: &[u8], value: &[u8]) -> Found {
+/// Where a field is found, static entries before dynamic ones, and its hashes when it was looked up among those.
+#[inline]
+pub(crate) fn find(table: &mut Table, index: Index, name: &[u8], value: &[u8]) -> (Found, Hashes) {
     let token = if index == Index::Never { Token::Unknown } else { Token::of(name) };
     let mut found = Found { exact: None, name: None };
     if token != Token::Unknown {
@@ -165,11 +167,11 @@ pub(crate) fn find(table: &mut Table, index: Index, name: &[u8], value: &[u8]) -
         let of_name = static_name_index(token);
         found.name = (of_name != 0).then_some(of_name);
     }
-    if index == Index::All && found.exact.is_none() {
-        let dynamic = table.find(name, value);
-        found = Found { exact: dynamic.exact, name: found.name.or(dynamic.name) };
+    if index != Index::All || found.exact.is_some() {
+        return (found, Hashes::default());
     }
-    found
+    let (dynamic, hashes) = table.find(name, value, found.name.is_some());
+    (Found { exact: dynamic.exact, name: found.name.or(dynamic.name) }, hashes)
 }
 
 fn field(
@@ -193,7 +195,7 @@ fn field(
     };
     let empty_path = policy.fill_path && value_bytes.is_empty() && name_bytes == b":path";
     let (value, value_bytes) = if empty_path { (None, &b"/"[..]) } else { (Some(value), value_bytes) };
-    let found = find(table, policy.index, name_bytes, value_bytes);
+    let (found, hashes) = find(table, policy.index, name_bytes, value_bytes);
     if let Some(index) = found.exact {
         return number(0x80, 0x7f, index, out);
     }
@@ -216,7 +218,7 @@ fn field(
             Some(value) => strings::frozen(ruby, value),
             None => strings::utf8_or_ascii_frozen(ruby, value_bytes),
         };
-        table.insert(owner, name, value);
+        table.insert_hashed(owner, name, value, Qnil as VALUE, hashes);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What can be wrong with fields, before it is known whose exceptions are to say it.
+//! Errors of fields, before they become exceptions of a class that depends on the caller.
 
 use std::borrow::Cow;
 

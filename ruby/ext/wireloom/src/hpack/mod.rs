@@ -195,7 +195,8 @@ impl Context {
     fn insert(ruby: &Ruby, this: Obj<Self>, name: RString, value: RString) -> Result<(), Error> {
         let (name, value) = (strings::frozen(ruby, name), strings::frozen(ruby, value));
         let owner = Owner::of(this);
-        this.table.allocating(ruby, |_, table| table.insert(owner, name, value))
+        this.table
+            .allocating(ruby, |_, table| table.insert(owner, name, value, rb_sys::Qnil as rb_sys::VALUE))
     }
 
     /// The field at an index from 0, or nil.
@@ -211,7 +212,7 @@ impl Context {
         let found = {
             // SAFETY: no Ruby code runs while the slices are in use.
             let (name, value) = unsafe { (strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) };
-            self.table.with(|table| encode::find(table, index, name, value))
+            self.table.with(|table| encode::find(table, index, name, value)).0
         };
         strings::keep(name);
         strings::keep(value);

@@ -3,7 +3,9 @@
 
 use std::sync::OnceLock;
 
-use magnus::{RString, Ruby};
+use magnus::rb_sys::{AsRawValue, FromRawValue};
+use magnus::{RArray, RString, Ruby, Value};
+use rb_sys::VALUE;
 use wireloom_http2::field::Token;
 use wireloom_http2::hpack::{STATIC_LEN, static_get};
 
@@ -12,6 +14,8 @@ use crate::strings;
 
 pub(crate) struct Statics {
     fields: [(Registered<RString>, Registered<RString>); STATIC_LEN],
+    /// The same as frozen Arrays.
+    pairs: [Registered<RArray>; STATIC_LEN],
     /// By token; none for [`Token::Unknown`].
     names: Vec<Option<Registered<RString>>>,
 }
@@ -32,15 +36,19 @@ pub(crate) fn statics() -> &'static Statics {
 
 impl Statics {
     fn new(ruby: &Ruby) -> Self {
-        let fields = std::array::from_fn(|at| {
+        let fields: [_; STATIC_LEN] = std::array::from_fn(|at| {
             let field = static_get(at + 1).expect("the table has no holes");
             (interned(ruby, field.name()), interned(ruby, field.value()))
+        });
+        let pairs = std::array::from_fn(|at| {
+            let (name, value) = &fields[at];
+            Registered::new(ruby, pair(name.get(), value.get()))
         });
         let names = (0..=u8::MAX)
             .map_while(Token::from_index)
             .map(|token| (token != Token::Unknown).then(|| interned(ruby, token.name().as_bytes())))
             .collect();
-        Self { fields, names }
+        Self { fields, pairs, names }
     }
 
     /// The field at an index from 1.
@@ -50,6 +58,12 @@ impl Statics {
         Some((name.get(), value.get()))
     }
 
+    /// The pair at an index from 1.
+    #[inline]
+    pub(super) fn pair(&self, index: usize) -> Option<VALUE> {
+        Some(self.pairs.get(index.checked_sub(1)?)?.get().as_raw())
+    }
+
     /// The String of a known name.
     #[inline]
     pub(crate) fn name(&self, token: Token) -> Option<RString> {
@@ -57,11 +71,22 @@ impl Statics {
     }
 }
 
+/// A frozen Array of two Strings.
+#[inline]
+pub(super) fn pair(name: RString, value: RString) -> RArray {
+    // SAFETY: two live Strings; a new Array is frozen without Ruby code. Only NoMemoryError is raised.
+    unsafe {
+        let pair = rb_sys::rb_assoc_new(name.as_raw(), value.as_raw());
+        rb_sys::rb_obj_freeze(pair);
+        RArray::from_value(Value::from_raw(pair)).unwrap_unchecked()
+    }
+}
+
 fn interned(ruby: &Ruby, bytes: &[u8]) -> Registered<RString> {
     // SAFETY: an interned String is one.
     let string = unsafe {
         let interned = strings::utf8_or_ascii(ruby, bytes).to_interned_str();
-        strings::rstring(magnus::rb_sys::AsRawValue::as_raw(interned))
+        strings::rstring(interned.as_raw())
     };
     Registered::new(ruby, string)
 }

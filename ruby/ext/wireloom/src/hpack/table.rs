@@ -4,7 +4,7 @@
 //! ```text
 //! entries  |newest|...|oldest|   index 62 is the front; entry number n is at inserted - 1 - n
 //! by_field   hash of name and value -> number of the newest such entry        (from the first look-up on)
-//! by_name    hash of name           -> number of the newest such entry
+//! by_name    hash of name           -> number of the newest such entry whose name is not in the static table
 //! ```
 //!
 //! Entries leave in the order in which they came, so a number that points to one that is gone is simply stale.
@@ -14,25 +14,44 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use magnus::RString;
 use magnus::rb_sys::AsRawValue;
-use wireloom_http2::hpack::STATIC_LEN;
+use rb_sys::VALUE;
+use wireloom_http2::field::Token;
+use wireloom_http2::hpack::{STATIC_LEN, static_name_index};
 
 use super::statics;
 use crate::held::{Held, Owner, plain, traced};
 use crate::strings;
 
-/// What an entry counts for beyond its bytes (RFC 7541 §4.1).
+/// The size of an entry beyond its bytes (RFC 7541 §4.1).
 const OVERHEAD: usize = 32;
 
 #[derive(Clone, Copy)]
 struct Entry {
     name: Held,
     value: Held,
+    /// Both as an Array, frozen: what a decoder hands out. Nil in an encoder's table.
+    pair: Held,
     size: usize,
-    name_hash: u64,
-    field_hash: u64,
+    hashes: Hashes,
 }
 
-traced!(Entry { name, value, size, name_hash, field_hash });
+traced!(Entry { name, value, pair, size, hashes });
+
+/// Where an entry is looked up; the hash of its name is 0 when that is in the static table.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Hashes {
+    name: u64,
+    field: u64,
+}
+
+impl Hashes {
+    #[inline]
+    fn of(name: &[u8], value: &[u8]) -> Self {
+        let hash_of_name = hash(0, name);
+        let is_static = static_name_index(Token::of(name)) != 0;
+        Self { name: if is_static { 0 } else { hash_of_name }, field: hash(hash_of_name, value) }
+    }
+}
 
 /// The table and the sizes that SETTINGS and the two ends agree on.
 #[derive(Clone)]
@@ -52,7 +71,7 @@ pub(crate) struct Table {
     pub(super) scratch: Vec<u8>,
 }
 
-plain!(Lookup);
+plain!(Lookup, Hashes);
 traced!(Table { entries, inserted, size, limit, max_limit, lowest_max_limit, lookup, scratch });
 
 #[derive(Clone, Default)]
@@ -62,11 +81,11 @@ struct Lookup {
 }
 
 impl Lookup {
-    fn add(&mut self, entry: &mut Entry, number: u64) {
-        entry.name_hash = hash(0, bytes(&entry.name));
-        entry.field_hash = hash(entry.name_hash, bytes(&entry.value));
-        self.by_name.insert(entry.name_hash, number);
-        self.by_field.insert(entry.field_hash, number);
+    fn add(&mut self, hashes: Hashes, number: u64) {
+        if hashes.name != 0 {
+            self.by_name.insert(hashes.name, number);
+        }
+        self.by_field.insert(hashes.field, number);
     }
 }
 
@@ -139,12 +158,12 @@ impl Table {
         (self.lowest_max_limit < self.limit).then_some(self.lowest_max_limit)
     }
 
-    /// The peer was told of every change.
+    /// Every change was announced to the peer.
     pub(crate) const fn settle(&mut self) {
         self.lowest_max_limit = self.max_limit;
     }
 
-    /// What SETTINGS_HEADER_TABLE_SIZE allows from now on; the table itself changes with the next block.
+    /// Takes a new SETTINGS_HEADER_TABLE_SIZE; the table itself changes with the next block.
     pub(crate) const fn set_max_limit(&mut self, size: usize) {
         self.max_limit = size;
         if size < self.lowest_max_limit {
@@ -168,41 +187,77 @@ impl Table {
         Some((string(entry.name), string(entry.value)))
     }
 
-    /// RFC 7541 §4.4: adds an entry, evicting until it fits; one that cannot fit empties the table. The Strings are frozen, and
-    /// the table is `owner`'s.
-    pub(crate) fn insert(&mut self, owner: Owner, name: RString, value: RString) {
+    /// The entry at an index from 1 as a pair, if there is one.
+    #[inline]
+    pub(super) fn pair(&self, index: u32) -> Option<VALUE> {
+        let index = index as usize;
+        if index <= STATIC_LEN {
+            return statics().pair(index);
+        }
+        let pair = self.entries.get(index - STATIC_LEN - 1)?.pair;
+        (!pair.is_nil()).then(|| pair.raw())
+    }
+
+    /// RFC 7541 §4.4: adds an entry, evicting until it fits; one that cannot fit empties the table. The Strings are frozen, the
+    /// pair is `nil` or a frozen Array of both, and the table is `owner`'s.
+    pub(crate) fn insert(&mut self, owner: Owner, name: RString, value: RString, pair: VALUE) {
+        let hashes = match &self.lookup {
+            // SAFETY: no Ruby code runs while the slices are in use.
+            Some(_) => unsafe { Hashes::of(strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) },
+            None => Hashes::default(),
+        };
+        self.insert_hashed(owner, name, value, pair, hashes);
+    }
+
+    /// The same for a field whose hashes are those of the [look-up](Self::find).
+    #[inline]
+    pub(super) fn insert_hashed(
+        &mut self,
+        owner: Owner,
+        name: RString,
+        value: RString,
+        pair: VALUE,
+        hashes: Hashes,
+    ) {
         let size = name.len() + value.len() + OVERHEAD;
         if size > self.limit {
             self.evict_to(0);
             return;
         }
         self.evict_to(self.limit - size);
-        let (name, value) = (Held::new(owner, name.as_raw()), Held::new(owner, value.as_raw()));
-        let mut entry = Entry { name, value, size, name_hash: 0, field_hash: 0 };
+        let held = |value| Held::new(owner, value);
+        let (name, value, pair) = (held(name.as_raw()), held(value.as_raw()), held(pair));
         if let Some(lookup) = &mut self.lookup {
-            lookup.add(&mut entry, self.inserted);
+            lookup.add(hashes, self.inserted);
         }
-        self.entries.push_front(entry);
+        self.entries.push_front(Entry { name, value, pair, size, hashes });
         self.inserted += 1;
         self.size += size;
     }
 
-    /// Looks a field up among the entries, newest first.
-    pub(crate) fn find(&mut self, name: &[u8], value: &[u8]) -> Found {
+    /// Looks a field up among the entries, newest first, and returns its hashes. `is_static` means that the static table has the
+    /// name: then only the whole field is looked up.
+    pub(super) fn find(&mut self, name: &[u8], value: &[u8], is_static: bool) -> (Found, Hashes) {
         if self.lookup.is_none() {
             self.index_entries();
         }
-        let Some(lookup) = &self.lookup else { return Found::default() };
+        let hash_of_name = hash(0, name);
+        let field = hash(hash_of_name, value);
+        let hashes = Hashes { name: if is_static { 0 } else { hash_of_name }, field };
+        let Some(lookup) = &self.lookup else { return (Found::default(), hashes) };
         if self.entries.is_empty() {
-            return Found::default();
+            return (Found::default(), hashes);
         }
-        let name_hash = hash(0, name);
-        let field_hash = hash(name_hash, value);
-        let of_name = self.index_of(&lookup.by_name, name_hash, |entry| bytes(&entry.name) == name);
-        let exact = self.index_of(&lookup.by_field, field_hash, |entry| {
+        let exact = self.index_of(&lookup.by_field, field, |entry| {
             bytes(&entry.value) == value && bytes(&entry.name) == name
         });
-        Found { exact, name: of_name }
+        let of_name = match exact {
+            None if !is_static => {
+                self.index_of(&lookup.by_name, hash_of_name, |entry| bytes(&entry.name) == name)
+            }
+            _ => None,
+        };
+        (Found { exact, name: of_name }, hashes)
     }
 
     #[cold]
@@ -210,7 +265,8 @@ impl Table {
         let mut lookup = Lookup::default();
         let oldest = self.inserted - self.entries.len() as u64;
         for (number, entry) in (oldest..).zip(self.entries.iter_mut().rev()) {
-            lookup.add(entry, number);
+            entry.hashes = Hashes::of(bytes(&entry.name), bytes(&entry.value));
+            lookup.add(entry.hashes, number);
         }
         self.lookup = Some(lookup);
     }
@@ -228,9 +284,9 @@ impl Table {
             if let Some(lookup) = &mut self.lookup {
                 let number = self.inserted - 1 - self.entries.len() as u64;
                 for (numbers, hash) in
-                    [(&mut lookup.by_name, entry.name_hash), (&mut lookup.by_field, entry.field_hash)]
+                    [(&mut lookup.by_name, entry.hashes.name), (&mut lookup.by_field, entry.hashes.field)]
                 {
-                    if numbers.get(&hash) == Some(&number) {
+                    if hash != 0 && numbers.get(&hash) == Some(&number) {
                         numbers.remove(&hash);
                     }
                 }
