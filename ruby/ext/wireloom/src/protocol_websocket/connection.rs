@@ -11,6 +11,7 @@ use rb_sys::{ID, rb_ivar_get};
 
 use super::framer::{self, Frame, Limit, RawMethod};
 use super::names::{self, Names};
+use super::stream::Stream;
 use super::{epoch, payload, reopened};
 use crate::guard::enter;
 
@@ -50,7 +51,7 @@ unsafe fn read_in_memory(ruby: &Ruby, connection: Value) -> Option<Value> {
     if !is_ready(names, connection) {
         return None;
     }
-    let stream = framer::stream(names, framer);
+    let stream = Stream::of(names, framer);
     if !stream.is_memory() {
         return None;
     }
@@ -86,7 +87,7 @@ fn read_any(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error>
         framer.funcall::<_, _, Value>("flush", ())?;
         return read_on(rb_self, nil, args);
     }
-    let stream = framer::stream(names, framer);
+    let stream = Stream::of(names, framer);
     stream.flush()?;
     if ivar(rb_self, names.state).as_raw() == names.closed.get().as_raw() {
         return Ok(nil);

@@ -13,14 +13,14 @@ use super::stream::Stream;
 use crate::guard::enter;
 use crate::strings;
 
-/// What `MAXIMUM_ALLOWED_FRAME_SIZE` is.
+/// `MAXIMUM_ALLOWED_FRAME_SIZE`.
 const PAYLOAD_LEN_MAX: u64 = 1 << 63;
 
 /// RFC 6455 §7.4.1.
 const PROTOCOL_ERROR: u16 = 1002;
 const MESSAGE_TOO_LARGE: u16 = 1009;
 
-/// The longest payload that is read, in bytes, and who says so.
+/// The longest payload that is read, in bytes, by the origin of the limit.
 #[derive(Clone, Copy)]
 pub(super) enum Limit {
     Frame(u64),
@@ -76,7 +76,7 @@ unsafe extern "C" fn read_frame(argc: c_int, argv: *const Value, framer: Value) 
 #[inline]
 unsafe fn read_frame_in_memory(ruby: &Ruby, framer: Value) -> Option<Value> {
     let names = names::get()?;
-    let stream = stream(names, framer);
+    let stream = Stream::of(names, framer);
     // SAFETY: an object and an interned name.
     let frames = unsafe { rb_ivar_get(framer.as_raw(), names.frames_by_opcode) };
     if !stream.is_memory() || !names.is_default(frames) || reopened() {
@@ -95,24 +95,17 @@ fn read_any_frame(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, 
     let names = names::get().ok_or_else(|| Error::new(ruby.exception_runtime_error(), "not attached"))?;
     let max = match args {
         [] => PAYLOAD_LEN_MAX,
-        // Whatever is above all lengths does not fit into 64 bits, and limits nothing.
+        // A number beyond 64 bits is above all lengths, and limits nothing.
         [max] => u64::try_convert(*max).unwrap_or(PAYLOAD_LEN_MAX),
         _ => {
             let message = format!("wrong number of arguments (given {}, expected 0..1)", args.len());
             return Err(Error::new(ruby.exception_arg_error(), message));
         }
     };
-    let frame = read(ruby, names, stream(names, rb_self), Limit::Frame(max))?;
+    let frame = read(ruby, names, Stream::of(names, rb_self), Limit::Frame(max))?;
     // SAFETY: an object and an interned name.
     let frames = unsafe { rb_ivar_get(rb_self.as_raw(), names.frames_by_opcode) };
     frame.into_object(ruby, names, frames)
-}
-
-/// What the framer reads from.
-#[inline]
-pub(super) fn stream(names: &Names, framer: Value) -> Stream<'_> {
-    // SAFETY: an object and an interned name.
-    Stream::new(names, unsafe { Value::from_raw(rb_ivar_get(framer.as_raw(), names.stream)) })
 }
 
 /// The result of `make` for a frame that is complete in a `StringIO`. `None`, and nothing is consumed, without such a frame or
@@ -139,14 +132,18 @@ pub(super) unsafe fn take_in_memory<T>(
     Some(made)
 }
 
-/// Reads one frame and no byte behind it.
+/// Reads one frame. A stream that reads ahead keeps what is behind it.
 pub(super) fn read(ruby: &Ruby, names: &Names, stream: Stream<'_>, limit: Limit) -> Result<Frame, Error> {
     let eof = |message: &'static str| Error::new(ruby.exception_eof_error(), message);
-    let head = stream.read(ruby, 2)?;
-    // SAFETY: copied at once.
-    let &[first, second] = head.as_ref().map_or(&[][..], |head| unsafe { head.as_slice() }) else {
-        return Err(eof("Could not read frame header!"));
+    let reads_ahead = stream.reads_ahead();
+    let head = if reads_ahead {
+        stream.read_two()?
+    } else {
+        let head = stream.read(ruby, 2)?;
+        // SAFETY: copied at once.
+        head.and_then(|head| unsafe { head.as_slice() }.try_into().ok())
     };
+    let [first, second] = head.ok_or_else(|| eof("Could not read frame header!"))?;
     let start =
         Start::decode(first, second).map_err(|message| names.protocol_error(message, PROTOCOL_ERROR))?;
     let extended = start.extended_len();
@@ -178,11 +175,12 @@ pub(super) fn read(ruby: &Ruby, names: &Names, stream: Stream<'_>, limit: Limit)
         return Err(Error::new(ruby.exception_eof_error(), message));
     }
     let Start { finished, flags, opcode, .. } = start;
-    Ok(Frame { finished, flags, opcode, mask, payload, fresh: false })
+    // Ruby's own `IO#read` returns a new String.
+    Ok(Frame { finished, flags, opcode, mask, payload, fresh: reads_ahead })
 }
 
 impl Limit {
-    /// What is wrong with a payload of `len` bytes, and the close code.
+    /// The error for a payload of `len` bytes, and its close code.
     #[inline]
     fn exceeded(self, len: u64) -> Option<(String, u16)> {
         match self {

@@ -19,11 +19,12 @@ pub(super) struct Names {
     pub(super) binary_message: Registered<RClass>,
     protocol_error: Registered<ExceptionClass>,
     string_io: Registered<RClass>,
-    /// What makes an ordinary object of a class.
+    /// The allocator of ordinary objects.
     allocate: unsafe extern "C" fn(VALUE) -> VALUE,
 
     pub(super) stream: ID,
     pub(super) frames_by_opcode: ID,
+    pub(super) read_ahead: ID,
     pub(super) header: ID,
     pub(super) payload: ID,
     pub(super) buffer: ID,
@@ -36,6 +37,7 @@ pub(super) struct Names {
     pub(super) closed: Registered<magnus::Symbol>,
     pub(super) flush: ID,
     pub(super) read: ID,
+    pub(super) getbyte: ID,
     pub(super) string: ID,
     pub(super) pos: ID,
     pub(super) set_pos: ID,
@@ -44,7 +46,7 @@ pub(super) struct Names {
 
 static NAMES: OnceLock<Names> = OnceLock::new();
 
-/// What `attach` found; `None` before it.
+/// The result of `attach`; `None` before it.
 #[inline]
 pub(super) fn get() -> Option<&'static Names> {
     NAMES.get()
@@ -85,6 +87,7 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
         allocate,
         stream: id("@stream"),
         frames_by_opcode: id("@frames"),
+        read_ahead: id("@read_ahead"),
         header: id("@header"),
         payload: id("@payload"),
         buffer: id("@buffer"),
@@ -97,6 +100,7 @@ pub(super) fn attach(protocol: RModule) -> Result<(), Error> {
         closed: Registered::new(&ruby, ruby.to_symbol("closed")),
         flush: id("flush"),
         read: id("read"),
+        getbyte: id("getbyte"),
         string: id("string"),
         pos: id("pos"),
         set_pos: id("pos="),

@@ -1,13 +1,15 @@
-//! The object that frames are read from: any with `read(length)`. A `StringIO` is read in place.
+//! The object that frames are read from: any with `read(length)`. A `StringIO` is read in place. An `IO`, such as a socket, is
+//! made to read ahead: `IO#read` makes a system call for each field of a frame, whereas `IO#getbyte` fills the buffer of the
+//! `IO`, from which everything after it is read. What was read ahead stays in that buffer, for any other reader of the `IO`.
 
 use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
 use magnus::{Error, Fixnum, RString, Ruby, TryConvert, Value};
-use rb_sys::{Qfalse, VALUE, rb_funcallv};
+use rb_sys::{Qfalse, Qnil, RBasic, VALUE, rb_funcallv, rb_ivar_get, ruby_value_type};
 
 use super::names::Names;
 use crate::strings;
 
-/// What is left of a `StringIO`: its string, and the position in it.
+/// The rest of a `StringIO`: its string, and the position in it.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     string: VALUE,
@@ -29,12 +31,17 @@ impl Window {
 #[derive(Clone, Copy)]
 pub(super) struct Stream<'n> {
     value: Value,
+    framer: Value,
     names: &'n Names,
 }
 
 impl<'n> Stream<'n> {
-    pub(super) fn new(names: &'n Names, value: Value) -> Self {
-        Self { value, names }
+    /// The stream of a framer.
+    #[inline]
+    pub(super) fn of(names: &'n Names, framer: Value) -> Self {
+        // SAFETY: an object and an interned name.
+        let value = unsafe { Value::from_raw(rb_ivar_get(framer.as_raw(), names.stream)) };
+        Self { value, framer, names }
     }
 
     /// Whether it is a `StringIO`, and nothing made of one.
@@ -43,7 +50,7 @@ impl<'n> Stream<'n> {
         self.names.is_string_io(self.value)
     }
 
-    /// What is left of a `StringIO` that may be read and has not ended.
+    /// The rest of a `StringIO` that may be read and has not ended.
     ///
     /// # Safety
     /// It [is one](Self::is_memory). Ruby may raise: this is called where an exception skips no destructor and no borrow.
@@ -75,6 +82,40 @@ impl<'n> Stream<'n> {
         unsafe {
             rb_funcallv(self.value.as_raw(), self.names.set_pos, 1, &to);
         }
+    }
+
+    /// Whether it is an `IO` whose `read` and `getbyte` are those of Ruby itself, and its framer may read ahead.
+    #[inline]
+    pub(super) fn reads_ahead(&self) -> bool {
+        let value = self.value.as_raw();
+        // SAFETY: a live object, which begins with an RBasic, and interned names. The class may be a singleton one.
+        unsafe {
+            rb_sys::RB_TYPE_P(value, ruby_value_type::RUBY_T_FILE)
+                && {
+                    let class = (*(value as *const RBasic)).klass;
+                    [self.names.read, self.names.getbyte]
+                        .iter()
+                        .all(|&name| rb_sys::rb_method_basic_definition_p(class, name) != 0)
+                }
+                && rb_ivar_get(self.framer.as_raw(), self.names.read_ahead) != Qfalse as VALUE
+        }
+    }
+
+    /// The next two bytes of a stream that [reads ahead](Self::reads_ahead); `None` at its end.
+    pub(super) fn read_two(&self) -> Result<Option<[u8; 2]>, Error> {
+        let nil = Qnil as VALUE;
+        // SAFETY: as above.
+        let both = protect(|| unsafe {
+            let first = self.call(self.names.getbyte);
+            let second = if first == nil { nil } else { self.call(self.names.getbyte) };
+            match (Fixnum::from_value(Value::from_raw(first)), Fixnum::from_value(Value::from_raw(second))) {
+                (Some(first), Some(second)) => rb_sys::LONG2FIX((first.to_i64() << 8 | second.to_i64()) as _),
+                _ => nil,
+            }
+        })?;
+        // SAFETY: made above.
+        let both = Fixnum::from_value(unsafe { Value::from_raw(both) });
+        Ok(both.map(|both| (both.to_i64() as u16).to_be_bytes()))
     }
 
     /// `read(len)`: a String, which is shorter than that at the end of the stream, or `None` there.

@@ -14,27 +14,46 @@ module Protocol
 
     MAXIMUM_ALLOWED_FRAME_SIZE = 2**63
 
-    # Frames from and to a stream: whatever has +read(length)+, +write(string)+, +flush+ and +close+.
+    # Frames from and to a stream: an object with +read(length)+, +write(string)+, +flush+ and +close+.
     class Framer
       extend Wireloom::ProtocolWebSocket::Watch
 
+      # @param stream [#read, #write, #flush, #close]
+      # @param frames [Hash{Integer => Class}] the class of the frames of each opcode
       def initialize(stream, frames = FRAMES)
         @stream = stream
         @frames = frames
       end
 
+      # Whether an `IO`, such as a socket, is read ahead: true unless it is set to false. Bytes behind a frame then wait in the
+      # buffer of the `IO`, where `IO#read`, `IO#read_nonblock`, `IO#wait_readable` and `IO.select` find them. An event loop outside of
+      # Ruby (epoll, nio4r) does not see that buffer: set it to false when such a loop decides when a frame is read.
+      #
+      # @param read_ahead [Boolean]
+      attr_writer :read_ahead
+
+      # Closes the stream.
       def close
         @stream.close
       end
 
+      # Flushes the stream.
       def flush
         @stream.flush
       end
 
-      # `read_frame(maximum_frame_size = MAXIMUM_ALLOWED_FRAME_SIZE)` is native. It reads no byte behind the frame, and raises
-      # EOFError where the stream ends early and ProtocolError where the header breaks RFC 6455 §5.2.
+      # @!method read_frame(maximum_frame_size = MAXIMUM_ALLOWED_FRAME_SIZE)
+      #   Reads one frame.
+      #
+      #   @param maximum_frame_size [Integer] the longest payload, in bytes
+      #   @return [Frame] its payload is still masked
+      #   @raise [EOFError] where the stream ends before the frame does
+      #   @raise [ProtocolError] where the header breaks RFC 6455 §5.2, or the payload is longer
 
       # Writes the header, then the payload.
+      #
+      # @param frame [Frame]
+      # @raise [ProtocolError] when the mask has not four bytes
       def write_frame(frame)
         mask = frame.mask
         raise ProtocolError, "Invalid mask length!" if mask && mask.bytesize != 4
