@@ -8,6 +8,7 @@ require "protocol/websocket/headers"
 require "protocol/websocket/message"
 require "socket"
 require "stringio"
+require "zlib"
 
 # What both kinds of stream are read from: a StringIO, and a socket.
 module Streams
@@ -52,6 +53,52 @@ class FramerTest < Wireloom::TestCase
            else [first, bit | 127, length].pack("CCQ>")
            end
     head + mask.to_s
+  end
+
+  # What is behind a frame stays for every other reader of the socket.
+  def test_bytes_behind_a_frame_stay_in_the_socket
+    readers = {
+      "read" => ->(io) { io.read(6) }, "readpartial" => ->(io) { io.readpartial(6) }, "read_nonblock" => ->(io) { io.read_nonblock(6) },
+      "gets" => ->(io) { io.gets("d", 6) }, "another framer" => ->(io) { WS::Framer.new(io).read_frame.payload },
+      "wait_readable" => ->(io) { io.wait_readable(0) && io.read(6) }, "select" => ->(io) { IO.select([io], nil, nil, 0) && io.read(6) }
+    }
+    readers.each do |name, reader|
+      behind = (name == "another framer" ? "\x81\x04behi" : "behind").b
+      ours = socket("\x81\x02hi".b + behind)
+      @writers.last.join
+      assert_equal "hi", WS::Framer.new(ours).read_frame.payload
+      assert_equal behind[-4..], reader.call(ours)[-4..], name
+    end
+  end
+
+  def test_a_framer_can_be_kept_from_reading_ahead
+    gap_of_the_original
+    ours = socket("\x81\x02hi\x81\x02ho".b)
+    @writers.last.join
+    framer = WS::Framer.new(ours)
+    framer.read_ahead = false
+    assert_equal "hi", framer.read_frame.payload
+    # It raises when something is in the buffer of the IO.
+    assert_equal "\x81\x02ho".b, ours.sysread(4)
+  end
+
+  def test_overridden_reads_of_a_socket_are_called
+    ours = socket("\x81\x02hi\x81\x02ho".b)
+    sizes = []
+    ours.define_singleton_method(:read) do |size|
+      sizes << size
+      super(size)
+    end
+    assert_equal %w[hi ho], Array.new(2) { WS::Framer.new(ours).read_frame.payload }
+    assert_equal [2, 2, 2, 2], sizes
+  end
+
+  def test_large_frames_between_small_ones_from_a_socket
+    payloads = ["a", "b" * 8190, "c" * 70_000, "", "d" * 300_000, "e"]
+    wire = payloads.map { |payload| header(0x82, payload.bytesize) + payload }.join
+    framer = WS::Framer.new(socket(wire))
+    assert_equal payloads, Array.new(payloads.size) { framer.read_frame.payload }
+    assert_equal "Could not read frame header!", assert_raises(EOFError) { framer.read_frame }.message
   end
 
   def test_reads_every_kind_at_every_length_and_nothing_behind
@@ -635,6 +682,69 @@ class CompressionTest < Wireloom::TestCase
     *, client, server = pair
     client.write_frame(WS::TextFrame.new(true, "\xff\xff\xff".b, flags: WS::Frame::RSV1))
     assert_equal 1007, assert_raises(WS::ProtocolError) { server.read }.code
+  end
+
+  # Counts the objects of zlib that the block makes.
+  def zlibs
+    before = Zlibs.made
+    yield
+    Zlibs.made - before
+  end
+
+  module Zlibs
+    class << self
+      attr_accessor :made
+    end
+    self.made = 0
+
+    def new(*)
+      Zlibs.made += 1
+      super
+    end
+  end
+  [Zlib::Deflate, Zlib::Inflate].each { |type| type.singleton_class.prepend(Zlibs) }
+
+  PARAMETERS = [
+    {}, { client_no_context_takeover: true }, { server_no_context_takeover: true }, { client_max_window_bits: 9 },
+    { client_max_window_bits: 12, server_max_window_bits: 9 }
+  ].freeze
+
+  def test_zlib_reads_what_is_written_and_writes_what_is_read
+    texts = ["Hello" * 100, "Hello" * 100, "häßlich " * 3000, "a"]
+    PARAMETERS.each do |options|
+      *, client, server = pair(**options)
+      inflate = Zlib::Inflate.new(-client.writer.window_bits)
+      read = texts.map do |text|
+        payload = client.writer.pack_text_frame(text).unpack
+        inflate = Zlib::Inflate.new(-client.writer.window_bits) unless client.writer.context_takeover
+        (inflate.inflate(payload) + inflate.inflate("\x00\x00\xff\xff".b)).force_encoding(Encoding::UTF_8)
+      end
+      assert_equal texts, read
+      deflate = Zlib::Deflate.new(9, -server.reader.window_bits)
+      read = texts.map do |text|
+        deflate = Zlib::Deflate.new(9, -server.reader.window_bits) unless server.reader.context_takeover
+        payload = deflate.deflate(text, Zlib::SYNC_FLUSH).delete_suffix("\x00\x00\xff\xff".b)
+        client.write_frame(WS::TextFrame.new(flags: WS::Frame::RSV1, mask: true).pack(payload))
+        server.read.buffer
+      end
+      assert_equal texts, read
+      teardown
+    end
+  end
+
+  def test_the_core_compresses_unless_it_is_configured
+    *, client, server = pair
+    made = zlibs do
+      3.times { client.write("Hello" * 50) }
+      3.times { assert_equal "Hello" * 50, server.read }
+    end
+    assert_equal ORIGINAL ? 2 : 0, made
+    [{ level: 1 }, { memory_level: 9 }, { strategy: Zlib::HUFFMAN_ONLY }].each do |options|
+      writer = WS::Extension::Compression::Deflate.client(client, **options)
+      frame = nil
+      assert_equal 1, zlibs { frame = writer.pack_text_frame("Hello" * 50) }
+      assert_equal "Hello" * 50, Zlib::Inflate.new(-15).inflate(frame.unpack + "\x00\x00\xff\xff".b)
+    end
   end
 
   def test_only_first_frames_are_compressed

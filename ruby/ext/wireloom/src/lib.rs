@@ -1,5 +1,5 @@
 //! The native part of the gem `wireloom`: the two cores behind Ruby classes. It owns how bytes and events cross into Ruby;
-//! protocol rules are the cores', and whatever is easily written in Ruby is in `lib/`.
+//! protocol rules are the cores', and code that Ruby expresses well is in `lib/`.
 //!
 //! Rules, each kept by a type or by `test/soundness_test.rb`:
 //!
@@ -11,6 +11,7 @@
 //! * payloads are written once, into the String that the application gets.
 
 mod clock;
+mod deflate;
 mod exclusive;
 mod guard;
 mod held;
@@ -38,6 +39,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     web_socket::init(ruby, wireloom)?;
     http2::init(ruby, wireloom)?;
     hpack::init(ruby, wireloom)?;
+    deflate::init(ruby, wireloom)?;
     protocol_websocket::init(ruby, wireloom)?;
     websocket_driver::init(ruby, wireloom)?;
     wireloom.define_singleton_method("complete", function!(complete, 1))

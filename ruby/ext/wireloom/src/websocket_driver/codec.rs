@@ -1,28 +1,35 @@
 //! `Wireloom::DriverCodec`: one connection's frames, both ways.
 
 use super::delivery::{self, Delivery};
-use super::frames::{FIN, Found, Frames, MASK, Part, Rules, TEXT};
+use super::frames::{Found, Frames, Part, Rules, TEXT};
+use super::outgoing;
 use super::payload::{self, Text};
+use crate::deflate::{self, Direction};
 use crate::exclusive::Exclusive;
 use crate::guard::{function, method};
 use crate::held::{Held, Owner, managed, plain};
 use crate::keys::Keys;
-use crate::strings;
+use crate::memory::Accounted;
+use crate::{scratch, strings};
 use magnus::prelude::*;
 use magnus::rb_sys::AsRawValue;
 use magnus::typed_data::Obj;
 use magnus::{Error, RArray, RClass, RModule, RString, Ruby, Value};
 use std::cell::Cell;
-use wireloom_ws::frame::HEADER_LEN_MAX;
+use wireloom_ws::deflate::{Compressor, Decompressor, InflateError};
 use wireloom_ws::mask::{self, MaskKey};
+use wireloom_ws::utf8;
 
-/// What [`Codec::parse`] returns for what it does not deliver itself. The opcodes mean their control frames.
+/// Results of [`Codec::parse`] beside the opcodes of control frames.
 const MESSAGE: u8 = 1;
 const RAW: u8 = 2;
 const BROKEN: u8 = 3;
 
 /// From this length on a part of a message is unmasked and validated without the GVL, in bytes: about 50 µs of work.
 const DETACHED_LEN: usize = 512 << 10;
+
+/// The first reserved bit: the message is compressed (RFC 7692 §6).
+const RSV1: u8 = 0x40;
 
 /// A message that is being put together never reserves more than this on a frame header's word alone, in bytes.
 const TRUSTED_LEN: usize = 1 << 20;
@@ -38,21 +45,27 @@ pub(crate) struct Codec {
     assembly: Cell<Held>,
     /// Its text as far as it was validated.
     text: Exclusive<Text>,
-    /// What belongs to the result of `parse`.
+    /// The payload of the result of `parse`.
     payload: Cell<Held>,
     /// The chunk that is being parsed while listeners are called, or nil, and how much of it was used.
     chunk: Cell<(Held, usize)>,
     keys: Exclusive<Keys>,
+    /// permessage-deflate, where the core does it; none where an extension object does, or nothing was negotiated.
+    compressor: Exclusive<Option<Compressor>>,
+    decompressor: Exclusive<Option<Decompressor>>,
+    memory: Accounted,
 }
 
 plain!(Frames, Text, Keys);
 
 managed!(
-    Codec as "Wireloom::DriverCodec" { frames, arrays, delivery, assembly, text, payload, chunk, keys },
+    Codec as "Wireloom::DriverCodec" {
+        frames, arrays, delivery, assembly, text, payload, chunk, keys, compressor, decompressor, memory
+    },
     size = |codec| codec.frames.try_with(|frames| frames.held_len()).unwrap_or(0)
 );
 
-/// What one step through the input brought.
+/// The result of one step through the input.
 enum Step {
     /// The input is used up.
     Done,
@@ -68,6 +81,13 @@ enum Step {
     Broken(&'static str, String),
 }
 
+impl Step {
+    fn not_utf8() -> Self {
+        Self::Broken(NOT_UTF8.0, NOT_UTF8.1.to_owned())
+    }
+}
+
+const TOO_LARGE: (&str, &str) = ("too_large", "WebSocket frame length too large");
 const NOT_UTF8: (&str, &str) = ("encoding_error", "Could not decode a text frame as UTF-8");
 
 impl Codec {
@@ -91,6 +111,9 @@ impl Codec {
             payload: Cell::new(Held::NIL),
             chunk: Cell::new((Held::NIL, 0)),
             keys: Exclusive::default(),
+            compressor: Exclusive::default(),
+            decompressor: Exclusive::default(),
+            memory: Accounted::default(),
         });
         codec.delivery.set_event(Owner::of(codec), event);
         Ok(codec)
@@ -104,9 +127,32 @@ impl Codec {
         });
     }
 
+    /// `codec.deflate(own_window_bits, own_context_takeover, peer_window_bits, peer_context_takeover)`: the core compresses and
+    /// inflates messages from now on.
+    fn deflate(&self, own_bits: u8, own_takeover: bool, peer_bits: u8, peer_takeover: bool) {
+        let own = Direction { window_bits: own_bits, context_takeover: own_takeover };
+        let peer = Direction { window_bits: peer_bits, context_takeover: peer_takeover };
+        self.compressor.with(|compressor| *compressor = Some(own.compressor()));
+        self.decompressor.with(|decompressor| *decompressor = Some(peer.decompressor()));
+    }
+
+    /// Whether the core inflates.
+    fn is_inflating(&self) -> bool {
+        self.decompressor.with(|decompressor| decompressor.is_some())
+    }
+
+    /// Reports what permessage-deflate holds.
+    fn account(&self) {
+        let sending = self.compressor.with(|compressor| deflate::compressor_len(compressor));
+        let receiving = self.decompressor.with(|decompressor| deflate::decompressor_len(decompressor));
+        self.memory.set(sending + receiving);
+    }
+
     /// `codec.stop`: forgets everything and takes no further input.
     fn stop(&self) {
         self.frames.with(Frames::stop);
+        self.compressor.with(|compressor| *compressor = None);
+        self.decompressor.with(|decompressor| *decompressor = None);
         self.assembly.set(Held::NIL);
         self.chunk.set((Held::NIL, 0));
     }
@@ -116,6 +162,7 @@ impl Codec {
     fn parse(ruby: &Ruby, this: Obj<Self>, chunk: Value, driver: Value) -> Result<Option<u8>, Error> {
         // Waits for a thread that works on a message without the GVL.
         this.frames.with(|_| ());
+        this.decompressor.with(|_| ());
         // The rest of a call that this one was made from within comes first.
         this.keep_chunk();
         if !chunk.is_nil() {
@@ -237,7 +284,7 @@ impl Codec {
         if !valid {
             this.assembly.set(Held::NIL);
             this.frames.with(Frames::refuse_text);
-            return Ok(Step::Broken(NOT_UTF8.0, NOT_UTF8.1.to_owned()));
+            return Ok(Step::not_utf8());
         }
         if !part.last {
             this.assembly.set(Held::new(Owner::of(this), data.as_raw()));
@@ -246,12 +293,49 @@ impl Codec {
         }
         this.assembly.set(Held::NIL);
         if raw {
+            if this.is_inflating() {
+                return Self::inflate(ruby, this, data, part.opcode, part.rsv);
+            }
             return Ok(Step::Raw(data, part.opcode, part.rsv));
         }
         if is_text {
             strings::declare_utf8(data, text.is_ascii());
         }
         Ok(Step::Message(data, is_text))
+    }
+
+    /// The message whose payload, as it arrived, is `data`; without RSV1 it is not compressed.
+    fn inflate(ruby: &Ruby, this: Obj<Self>, data: RString, opcode: u8, rsv: u8) -> Result<Step, Error> {
+        let is_text = opcode == TEXT;
+        if rsv == 0 {
+            // SAFETY: no Ruby code has seen the String, nor runs while the slice is in use.
+            let valid = !is_text || Self::declare_text(data, unsafe { strings::contents(data) });
+            return Ok(if valid { Step::Message(data, is_text) } else { Step::not_utf8() });
+        }
+        let len_max = this.frames.with(|frames| frames.rules.message_len_max);
+        let len_max = usize::try_from(len_max).unwrap_or(usize::MAX);
+        let mut message = scratch::take();
+        let step = match deflate::inflate(ruby, &this.decompressor, data, len_max, &mut message) {
+            Ok(Ok(())) => strings::protected(ruby, |ruby| strings::binary(ruby, &message)).map(|data| {
+                let valid = !is_text || Self::declare_text(data, &message);
+                if valid { Step::Message(data, is_text) } else { Step::not_utf8() }
+            }),
+            Ok(Err(InflateError::Corrupt)) => {
+                Ok(Step::Broken("extension_error", format!("permessage-deflate: {}", InflateError::Corrupt)))
+            }
+            Ok(Err(_)) => Ok(Step::Broken(TOO_LARGE.0, TOO_LARGE.1.to_owned())),
+            Err(error) => Err(error),
+        };
+        scratch::give(message);
+        this.account();
+        step
+    }
+
+    /// Makes text of `data`, whose bytes are `bytes`; `false` when they are no UTF-8.
+    fn declare_text(data: RString, bytes: &[u8]) -> bool {
+        let Ok(text) = utf8::text(bytes) else { return false };
+        strings::declare_utf8(data, text.is_ascii());
+        true
     }
 
     /// The String of the message under way, with room for `len` bytes more; `missing` are announced behind them.
@@ -326,27 +410,43 @@ impl Codec {
         code: Option<u16>,
         key: Value,
     ) -> Result<RString, Error> {
-        // SAFETY: nothing of Ruby runs while the slice is borrowed.
-        let given = RString::from_value(key).and_then(|key| unsafe { key.as_slice() }.try_into().ok());
-        let key = match given {
-            Some(given) => Some(MaskKey::new(given)),
-            None if key.to_bool() => Some(this.keys.with(Keys::next).map_err(|error| error.raised(ruby))?),
-            None => None,
-        };
+        let key = Self::mask_key(ruby, this, key)?;
         let code = code.map(u16::to_be_bytes);
         let code = code.as_ref().map_or(&[][..], |code| &code[..]);
-        let len = code.len() + data.len();
-        let (head, head_len) = header(first, len, key);
-        let out = strings::uninitialized(ruby, head_len + len);
-        // SAFETY: `out` was made just now; nothing of Ruby runs while the slices are borrowed.
-        let (room, data_bytes) = unsafe { (strings::contents(out), data.as_slice()) };
-        let (room_head, room) = room.split_at_mut(head_len);
-        let (room_code, room_data) = room.split_at_mut(code.len());
-        room_head.copy_from_slice(&head[..head_len]);
-        payload::copy(room_code, code, key);
-        payload::copy(room_data, data_bytes, key.map(|key| key.advanced(code.len())));
+        // SAFETY: nothing of Ruby runs while the slice is borrowed.
+        let out = outgoing::frame(ruby, first, code, unsafe { strings::bytes(data.as_raw()) }, key);
         strings::keep(data);
         Ok(out)
+    }
+
+    /// `codec.deflated_frame(opcode, data, key)`: a frame of the message `data`, compressed. The key is as for `frame`.
+    fn deflated_frame(
+        ruby: &Ruby,
+        this: Obj<Self>,
+        opcode: u8,
+        data: RString,
+        key: Value,
+    ) -> Result<RString, Error> {
+        let key = Self::mask_key(ruby, this, key)?;
+        let mut payload = scratch::take();
+        let made = deflate::deflate(ruby, &this.compressor, data, &mut payload).and_then(|compressed| {
+            let first = if compressed { opcode | RSV1 } else { opcode };
+            strings::protected(ruby, |ruby| outgoing::frame(ruby, first, &[], &payload, key))
+        });
+        scratch::give(payload);
+        this.account();
+        made
+    }
+
+    /// The key that `frame` is given.
+    fn mask_key(ruby: &Ruby, this: Obj<Self>, key: Value) -> Result<Option<MaskKey>, Error> {
+        // SAFETY: nothing of Ruby runs while the slice is borrowed.
+        let given = RString::from_value(key).and_then(|key| unsafe { key.as_slice() }.try_into().ok());
+        match given {
+            Some(given) => Ok(Some(MaskKey::new(given))),
+            None if key.to_bool() => this.keys.with(Keys::next).map(Some).map_err(|error| error.raised(ruby)),
+            None => Ok(None),
+        }
     }
 
     /// `DriverCodec.mask(payload, key)`: a masked copy, or the payload itself without a key of four bytes.
@@ -365,30 +465,6 @@ impl Codec {
     fn changed() {
         delivery::forget();
     }
-}
-
-/// A frame header (RFC 6455 §5.2) and its length.
-fn header(first: u8, len: usize, key: Option<MaskKey>) -> ([u8; HEADER_LEN_MAX], usize) {
-    let mut head = [0; HEADER_LEN_MAX];
-    let masked = if key.is_some() { MASK } else { 0 };
-    head[0] = first | FIN;
-    let mut end = 2;
-    if len < 126 {
-        head[1] = masked | len as u8;
-    } else if let Ok(len) = u16::try_from(len) {
-        head[1] = masked | 126;
-        head[2..4].copy_from_slice(&len.to_be_bytes());
-        end = 4;
-    } else {
-        head[1] = masked | 127;
-        head[2..10].copy_from_slice(&(len as u64).to_be_bytes());
-        end = 10;
-    }
-    if let Some(key) = key {
-        head[end..end + 4].copy_from_slice(&key.bytes());
-        end += 4;
-    }
-    (head, end)
 }
 
 /// The bytes of a String as an Array of Integers.
@@ -424,6 +500,8 @@ pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
     class.define_method("parse", method!(Codec::parse, 2))?;
     class.define_method("payload", method!(Codec::payload, 0))?;
     class.define_method("frame", method!(Codec::frame, 4))?;
+    class.define_method("deflate", method!(Codec::deflate, 4))?;
+    class.define_method("deflated_frame", method!(Codec::deflated_frame, 3))?;
     for (name, value) in [("MESSAGE", MESSAGE), ("RAW", RAW), ("BROKEN", BROKEN)] {
         class.const_set(name, value)?;
     }

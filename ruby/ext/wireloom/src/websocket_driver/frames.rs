@@ -1,5 +1,5 @@
 //! Frames of one direction into parts of messages, validated in the order and with the messages of `websocket-driver`, which
-//! differ from the core's [`wireloom_ws::Decoder`]: a peer may mask or not unless told, and each broken rule has a sentence of
+//! differ from the core's [`wireloom_ws::Decoder`]: masking is optional unless the rules require or refuse it, and each broken rule has a sentence of
 //! its own.
 //!
 //! Owns the position in the stream and the bytes that were not used yet. It reads no payload and makes no object: the codec
@@ -18,7 +18,7 @@ const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
 const PONG: u8 = 10;
 
-/// What [`Frames::next`] found.
+/// The result of [`Frames::next`].
 pub(crate) enum Found {
     /// The input is used up.
     Nothing,
@@ -46,7 +46,7 @@ pub(crate) struct Part {
     pub(crate) last: bool,
 }
 
-/// What the owner of a connection chooses.
+/// The settings of a connection.
 pub(crate) struct Rules {
     /// The longest message, in bytes.
     pub(crate) message_len_max: u64,
@@ -72,7 +72,7 @@ struct Frame {
 struct Message {
     opcode: u8,
     rsv: u8,
-    /// What the headers of its frames announced so far, in bytes.
+    /// The sum of the lengths in the headers of its frames so far, in bytes.
     len: u64,
     /// Parts of it were found before.
     begun: bool,
@@ -88,7 +88,7 @@ pub(crate) struct Frames {
     message: Option<Message>,
     /// The next header is of the frame that broke a rule.
     broken: bool,
-    /// What is missing of that frame's payload, in bytes.
+    /// The rest of that frame's payload, in bytes.
     skipping: u64,
     stopped: bool,
 }

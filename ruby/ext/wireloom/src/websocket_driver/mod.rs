@@ -4,6 +4,7 @@
 mod codec;
 mod delivery;
 mod frames;
+mod outgoing;
 mod payload;
 
 use magnus::{Error, RModule, Ruby};

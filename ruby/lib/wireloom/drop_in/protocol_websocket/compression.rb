@@ -16,6 +16,13 @@ module Protocol
         MAXIMUM_SIZE = 1 << 26
 
         # The offer of a client, as the parts of a Sec-WebSocket-Extensions value.
+        #
+        # @param client_max_window_bits [Integer, true] 8 to 15, or what the server asks for
+        # @param server_max_window_bits [Integer, true] 8 to 15, or what the server chooses
+        # @param client_no_context_takeover [Boolean]
+        # @param server_no_context_takeover [Boolean]
+        # @return [Array<String>]
+        # @raise [ArgumentError] for other numbers
         def self.offer(client_max_window_bits: true, server_max_window_bits: true,
                        client_no_context_takeover: false, server_no_context_takeover: false)
           header = [NAME]
@@ -35,6 +42,11 @@ module Protocol
         end
 
         # The answer of a server to the +arguments+ of an offer: the parts of its value, and the negotiated options.
+        #
+        # @param arguments [Array<Array>] pairs of a name and a value
+        # @param options [Hash] to begin with
+        # @return [Array(Array<String>, Hash)]
+        # @raise [ArgumentError] for an unknown name
         def self.negotiate(arguments, **options)
           header = [NAME]
           arguments.each do |key, value|
@@ -51,6 +63,11 @@ module Protocol
         end
 
         # The options of the +arguments+ that a server answered with.
+        #
+        # @param arguments [Array<Array>] pairs of a name and a value
+        # @param options [Hash] to begin with
+        # @return [Hash]
+        # @raise [ArgumentError] for an unknown name
         def self.accept(arguments, **options)
           arguments.each do |key, value|
             options[option(key)] = key.end_with?("_bits") ? Integer(value || 15) : true
@@ -59,6 +76,10 @@ module Protocol
         end
 
         # Makes the server's +connection+ use it.
+        #
+        # @param connection [Connection]
+        # @param options [Hash] of {negotiate}
+        # @raise [ArgumentError] when RSV1 is taken
         def self.server(connection, **options)
           connection.reserve!(Frame::RSV1)
           connection.reader = Inflate.server(connection.reader, **options)
@@ -66,6 +87,10 @@ module Protocol
         end
 
         # Makes the client's +connection+ use it.
+        #
+        # @param connection [Connection]
+        # @param options [Hash] of {accept}
+        # @raise [ArgumentError] when RSV1 is taken
         def self.client(connection, **options)
           connection.reserve!(Frame::RSV1)
           connection.reader = Inflate.client(connection.reader, **options)
@@ -84,14 +109,35 @@ module Protocol
 
         # Compresses messages on their way out.
         class Deflate
+          # The client's, with what was negotiated.
+          #
+          # @param parent [#pack_text_frame, #pack_binary_frame] the writer that it wraps
+          # @param client_max_window_bits [Integer]
+          # @param client_no_context_takeover [Boolean]
+          # @param options [Hash] those of {#initialize}
+          # @return [Deflate]
           def self.client(parent, client_max_window_bits: 15, client_no_context_takeover: false, **options)
             new(parent, window_bits: client_max_window_bits, context_takeover: !client_no_context_takeover, **options)
           end
 
+          # The server's, with what was negotiated.
+          #
+          # @param parent [#pack_text_frame, #pack_binary_frame] the writer that it wraps
+          # @param server_max_window_bits [Integer]
+          # @param server_no_context_takeover [Boolean]
+          # @param options [Hash] those of {#initialize}
+          # @return [Deflate]
           def self.server(parent, server_max_window_bits: 15, server_no_context_takeover: false, **options)
             new(parent, window_bits: server_max_window_bits, context_takeover: !server_no_context_takeover, **options)
           end
 
+          # @param parent [#pack_text_frame, #pack_binary_frame] the writer that it wraps
+          # @param level [Integer] with another than zlib's default, zlib compresses in place of the core
+          # @param memory_level [Integer] likewise
+          # @param strategy [Integer] likewise
+          # @param window_bits [Integer] 8 to 15
+          # @param context_takeover [Boolean] whether a message may refer to those before it
+          # @param _options [Hash] the other parameters
           def initialize(parent, level: Zlib::DEFAULT_COMPRESSION, memory_level: Zlib::DEF_MEM_LEVEL,
                          strategy: Zlib::DEFAULT_STRATEGY, window_bits: 15, context_takeover: true, **_options)
             @parent = parent
@@ -101,20 +147,39 @@ module Protocol
             @strategy = strategy
             @window_bits = window_bits
             @context_takeover = context_takeover
+            @configured = [level, memory_level, strategy] != DEFAULTS
           end
 
+          # With these the core compresses; with others, which only zlib has, zlib does.
+          DEFAULTS = [Zlib::DEFAULT_COMPRESSION, Zlib::DEF_MEM_LEVEL, Zlib::DEFAULT_STRATEGY].freeze
+          private_constant :DEFAULTS
+
+          # @return [Integer], [Boolean]
           attr_reader :window_bits, :context_takeover
 
+          # @return [String]
           def to_s
             "#<#{self.class} window_bits=#{@window_bits} context_takeover=#{@context_takeover}>"
           end
 
+          # The frame of a text message.
+          #
+          # @param buffer [String]
+          # @param compress [Boolean]
+          # @param options [Hash] for the writer that it wraps
+          # @return [Frame]
           def pack_text_frame(buffer, compress: true, **options)
             return @parent.pack_text_frame(buffer, **options) unless compress
 
             compressed(@parent.pack_text_frame(deflate(buffer), **options))
           end
 
+          # The frame of a binary message.
+          #
+          # @param buffer [String]
+          # @param compress [Boolean]
+          # @param options [Hash] for the writer that it wraps
+          # @return [Frame]
           def pack_binary_frame(buffer, compress: false, **options)
             return @parent.pack_binary_frame(buffer, **options) unless compress
 
@@ -134,6 +199,12 @@ module Protocol
 
           # Without the empty block that ends a flush (RFC 7692 §7.2.1).
           def deflate(buffer)
+            return deflate_by_zlib(buffer) if @configured
+
+            (@deflate ||= Wireloom::Deflater.new(@window_bits, @context_takeover ? true : false)).deflate(buffer)
+          end
+
+          def deflate_by_zlib(buffer)
             return EMPTY.dup if buffer.empty?
 
             deflate = @deflate || Zlib::Deflate.new(@level, -@window_bits, @memory_level, @strategy)
@@ -145,10 +216,24 @@ module Protocol
 
         # Expands messages on their way in.
         class Inflate
+          # The client's, with what was negotiated.
+          #
+          # @param parent [#unpack_frames] the reader that it wraps
+          # @param server_max_window_bits [Integer]
+          # @param server_no_context_takeover [Boolean]
+          # @param _options [Hash] the other parameters
+          # @return [Inflate]
           def self.client(parent, server_max_window_bits: 15, server_no_context_takeover: false, **_options)
             new(parent, window_bits: server_max_window_bits, context_takeover: !server_no_context_takeover)
           end
 
+          # The server's, with what was negotiated.
+          #
+          # @param parent [#unpack_frames] the reader that it wraps
+          # @param client_max_window_bits [Integer]
+          # @param client_no_context_takeover [Boolean]
+          # @param _options [Hash] the other parameters
+          # @return [Inflate]
           def self.server(parent, client_max_window_bits: 15, client_no_context_takeover: false, **_options)
             new(parent, window_bits: client_max_window_bits, context_takeover: !client_no_context_takeover)
           end
@@ -156,10 +241,10 @@ module Protocol
           # The bytes that a sender omits (RFC 7692 §7.2.2).
           TRAILER = "\x00\x00\xff\xff".b.freeze
 
-          # How many bytes are expanded before the result is measured; they become 1,032 times as many at most.
-          STEP = 4096
-          private_constant :STEP
-
+          # @param parent [#unpack_frames] the reader that it wraps
+          # @param context_takeover [Boolean] whether a message may refer to those before it
+          # @param window_bits [Integer] 8 to 15
+          # @param maximum_size [Integer, nil]
           def initialize(parent, context_takeover: true, window_bits: 15, maximum_size: MAXIMUM_SIZE)
             @parent = parent
             @inflate = nil
@@ -168,15 +253,25 @@ module Protocol
             @maximum_size = maximum_size
           end
 
+          # @return [Integer], [Boolean]
           attr_reader :window_bits, :context_takeover
 
           # The most bytes that a message may expand to; +nil+ for no limit.
+          #
+          # @return [Integer, nil]
           attr_accessor :maximum_size
 
+          # @return [String]
           def to_s
             "#<#{self.class} window_bits=#{@window_bits} context_takeover=#{@context_takeover}>"
           end
 
+          # The bytes of a message.
+          #
+          # @param frames [Array<Frame>] all of its frames
+          # @param options [Hash] for the reader that it wraps
+          # @return [String]
+          # @raise [ProtocolError] when they do not inflate, or the message is too long
           def unpack_frames(frames, **options)
             buffer = @parent.unpack_frames(frames, **options)
             frame = frames.first
@@ -189,16 +284,9 @@ module Protocol
           private
 
           def inflate(buffer)
-            inflate = @inflate || Zlib::Inflate.new(-@window_bits)
-            @inflate = inflate if @context_takeover
-            result = String.new(encoding: Encoding::BINARY)
-            input = buffer + TRAILER
-            0.step(input.bytesize - 1, STEP) do |at|
-              result << inflate.inflate(input.byteslice(at, STEP))
-              too_long if @maximum_size && result.bytesize > @maximum_size
-            end
-            result
-          rescue Zlib::Error => error
+            @inflate ||= Wireloom::Inflater.new(@window_bits, @context_takeover ? true : false)
+            @inflate.inflate(buffer, @maximum_size) or too_long
+          rescue Wireloom::DeflateError => error
             raise ProtocolError.new("#{NAME}: #{error.message}", Error::INVALID_PAYLOAD)
           end
 

@@ -6,12 +6,21 @@ module WebSocket
     class Client < Hybi
       VALID_SCHEMES = %w[ws wss].freeze
 
+      # The server's answer to the handshake.
+      #
+      # @return [Integer, nil], [Headers]
       attr_reader :status, :headers
 
+      # A value for Sec-WebSocket-Key: 16 random bytes in base64.
+      #
+      # @return [String]
       def self.generate_key
         [SecureRandom.random_bytes(16)].pack("m0")
       end
 
+      # @param socket [#url, #write]
+      # @param options [Hash] as for {Driver.client}
+      # @raise [URIError] when the URL is not valid
       def initialize(socket, options = {})
         super
         @ready_state = -1
@@ -34,14 +43,23 @@ module WebSocket
         @headers["Authorization"] = "Basic #{[[uri.user, uri.password].join(":")].pack("m0")}" if uri.user
       end
 
+      # @return [String]
       def version
         "hybi-#{VERSION}"
       end
 
+      # A request to an HTTP proxy, for a tunnel to the server.
+      #
+      # @param origin [String] the URL of the proxy
+      # @param options [Hash]
+      # @return [Proxy]
       def proxy(origin, options = {})
         Proxy.new(self, origin, options)
       end
 
+      # Sends the handshake.
+      #
+      # @return [Boolean] false when that was done before
       def start
         return false unless @ready_state == -1
 
@@ -50,6 +68,9 @@ module WebSocket
         true
       end
 
+      # Takes a chunk of input, the handshake first, and calls the listeners of its events.
+      #
+      # @param chunk [String]
       def parse(chunk)
         return if @ready_state == 3
         return super if @ready_state.positive?

@@ -12,6 +12,7 @@ module WebSocket
       TERMINATOR = "\xFF".b.freeze
       private_constant :TERMINATOR
 
+      # @param (see Driver#initialize)
       def initialize(socket, options = {})
         super
         @stage = 0
@@ -23,10 +24,13 @@ module WebSocket
         name_ends("WebSocket-")
       end
 
+      # @return [String]
       def version
         "hixie-75"
       end
 
+      # @param (see Driver#close)
+      # @return [Boolean] false when it is closed
       def close(_reason = nil, _code = nil)
         return false if @ready_state == 3
 
@@ -35,6 +39,9 @@ module WebSocket
         true
       end
 
+      # Takes a chunk of input, and calls the listeners of its events.
+      #
+      # @param chunk [String]
       def parse(chunk)
         return if @ready_state > 1
 
@@ -51,6 +58,12 @@ module WebSocket
         end
       end
 
+      # Sends text.
+      #
+      # @param buffer [String]
+      # @param type [Object, nil] not used
+      # @param error_type [Object, nil] not used
+      # @return [true]
       def frame(buffer, type = nil, error_type = nil)
         return queue([buffer, type, error_type]) if @ready_state.zero?
 

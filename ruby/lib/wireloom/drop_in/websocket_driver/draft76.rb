@@ -6,6 +6,7 @@ module WebSocket
     class Draft76 < Draft75
       BODY_SIZE = 8
 
+      # @param (see Driver#initialize)
       def initialize(socket, options = {})
         super
         @stage = -1
@@ -14,10 +15,12 @@ module WebSocket
         name_ends("Sec-WebSocket-")
       end
 
+      # @return [String]
       def version
         "hixie-76"
       end
 
+      # @return [Boolean] as for {Driver#start}
       def start
         return false unless super
 
@@ -25,6 +28,8 @@ module WebSocket
         true
       end
 
+      # @param (see Driver#close)
+      # @return [Boolean] false when it is closed
       def close(_reason = nil, _code = nil)
         return false if @ready_state == 3
 

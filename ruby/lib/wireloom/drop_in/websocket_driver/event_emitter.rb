@@ -6,10 +6,14 @@ module WebSocket
     module EventEmitter
       class << self
         # Whether +object+ emits as this module does, so that the extension may do it in its stead.
+        #
+        # @param object [Object] that includes this module
+        # @return [Boolean]
         def plain?(object)
           !@redefined && object.method(:emit).owner.equal?(self)
         end
 
+        # @api private
         def method_added(name)
           super
           return unless name == :emit
@@ -19,11 +23,13 @@ module WebSocket
           Wireloom::DriverCodec.changed
         end
 
+        # @api private
         def prepended(*)
           super
           Wireloom::DriverCodec.changed
         end
 
+        # @api private
         def prepend(*)
           super.tap { Wireloom::DriverCodec.changed }
         end
@@ -31,16 +37,27 @@ module WebSocket
       @redefined = false
       @defined = nil
 
+      # Without listeners.
       def initialize
         @listeners = {}
       end
 
+      # Adds a listener.
+      #
+      # @param event [Symbol, String]
+      # @param callable [#call, nil] in place of the block
+      # @return [#call] the listener
       def add_listener(event, callable = nil, &block)
         listener = callable || block
         listeners(event) << listener
         listener
       end
 
+      # Adds a listener.
+      #
+      # @param event [Symbol, String]
+      # @param callable [#call, nil] in place of the block
+      # @return [#call] the listener
       def on(event, callable = nil, &block)
         if callable
           add_listener(event, callable)
@@ -49,6 +66,11 @@ module WebSocket
         end
       end
 
+      # Removes a listener.
+      #
+      # @param event [Symbol, String]
+      # @param callable [#call, nil] in place of the block
+      # @return [#call] the listener
       def remove_listener(event, callable = nil, &block)
         listener = callable || block
         listeners(event).delete(listener)
@@ -56,6 +78,8 @@ module WebSocket
       end
 
       # The lists stay the same objects: a message that is being delivered meanwhile looks at them.
+      #
+      # @param event [Symbol, String, nil] nil for those of all events
       def remove_all_listeners(event = nil)
         if event
           listeners(event).clear
@@ -64,14 +88,22 @@ module WebSocket
         end
       end
 
+      # Calls the listeners that an event has now, in order.
+      #
+      # @param event [Symbol, String]
+      # @param args [Array] what they are called with
       def emit(event, *args)
         listeners(event).dup.each { |listener| listener.call(*args) }
       end
 
+      # @param event [Symbol, String]
+      # @return [Integer]
       def listener_count(event)
         listeners(event).size
       end
 
+      # @param event [Symbol, String]
+      # @return [Array<#call>] the list itself
       def listeners(event)
         event = event.to_s.to_sym unless event.is_a?(Symbol)
         @listeners[event] ||= []
@@ -91,13 +123,17 @@ module WebSocket
 
     # A listener that emits the event again, as another object's.
     class Forward
+      # @return [EventEmitter] the object that emits the event again
       attr_reader :target
 
+      # @param target [EventEmitter]
+      # @param event [Symbol]
       def initialize(target, event)
         @target = target
         @event = event
       end
 
+      # @param event [Struct]
       def call(event)
         @target.emit(@event, event)
       end

@@ -3,6 +3,10 @@
 module WebSocket
   # The HTTP/1.1 of the handshake: heads of requests and responses.
   module HTTP
+    # The name of a header, from a name in any spelling or a variable of CGI.
+    #
+    # @param name [#to_s]
+    # @return [String]
     def self.normalize_header(name)
       name.to_s.strip.downcase.sub(/\Ahttp_/, "").tr("_", "-")
     end
@@ -18,8 +22,10 @@ module WebSocket
       # for their end at each of them takes the square of their number.
       HEADER_LINE = /\A([!#$%&'*+\-.^_`|~0-9a-z]+):([\t\x20-\x7e]*)\z/i
 
+      # @return [Hash{String => String}] by names in lower case
       attr_reader :headers
 
+      # A parser before the first byte.
       def initialize
         @buffer = String.new(encoding: Encoding::BINARY)
         @env = {}
@@ -28,14 +34,19 @@ module WebSocket
         @stage = 0
       end
 
+      # @return [Boolean] whether the head is complete
       def complete?
         @stage == 2
       end
 
+      # @return [Boolean] whether the head breaks the grammar, or is too long
       def error?
         @stage == -1
       end
 
+      # Takes bytes.
+      #
+      # @param chunk [String]
       def parse(chunk)
         return if @stage == -1
 
@@ -90,6 +101,7 @@ module WebSocket
       REQUEST_TARGET = /\A(.*?)(\?(.*))?\z/
       RESERVED_HEADERS = %w[content-length content-type].freeze
 
+      # @return [Hash{String => Object}] of Rack
       attr_reader :env
 
       private
@@ -133,12 +145,16 @@ module WebSocket
 
       STATUS_LINE = %r{\A(HTTP/[0-9]+\.[0-9]+) ([0-9]{3})(?: ([\x20-\x7e]*))?\z}
 
+      # @return [Integer, nil] the status
       attr_reader :code
 
+      # @param name [#to_s] of a header
+      # @return [String, nil]
       def [](name)
         @headers[HTTP.normalize_header(name)]
       end
 
+      # @return [String] the bytes behind the head
       def body
         @buffer.dup
       end

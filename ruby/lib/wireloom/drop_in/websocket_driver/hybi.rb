@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require_relative "core_deflate"
 require_relative "inflate_guard"
 
 module WebSocket
@@ -8,14 +9,19 @@ module WebSocket
     class Hybi < Driver
       # A message as extensions get it.
       class Message
+        # @return [Boolean], [Integer], [String]
         attr_accessor :rsv1, :rsv2, :rsv3, :opcode, :data
 
+        # A message without data.
         def initialize
           @rsv1 = @rsv2 = @rsv3 = false
           @opcode = nil
           @data = String.new(encoding: Encoding::BINARY)
         end
 
+        # Appends a frame.
+        #
+        # @param frame [Frame]
         def <<(frame)
           @rsv1 ||= frame.rsv1
           @rsv2 ||= frame.rsv2
@@ -27,6 +33,7 @@ module WebSocket
 
       # A frame as extensions get it.
       class Frame
+        # @return [Object]
         attr_accessor :final, :rsv1, :rsv2, :rsv3, :opcode, :masked, :masking_key, :length_bytes, :length, :payload
       end
 
@@ -70,14 +77,20 @@ module WebSocket
       Codec = Wireloom::DriverCodec
       private_constant :Codec, :CONTROL_LENGTH, :LENGTH_MAX, :RANDOMNESS
 
+      # The value of Sec-WebSocket-Accept (RFC 6455 §4.2.2).
+      #
+      # @param key [String]
+      # @return [String]
       def self.generate_accept(key)
         [Digest::SHA1.digest(key + GUID)].pack("m0")
       end
 
+      # @param (see Driver#initialize)
       def initialize(socket, options = {})
         super
         @extensions = ::WebSocket::Extensions.new
-        @extended = false
+        # nil, or what messages go through: :core or :extensions.
+        @extended = nil
         @masking = options[:masking]
         @require_masking = options[:require_masking]
         @protocols = options[:protocols] || []
@@ -92,10 +105,14 @@ module WebSocket
         @protocol = offered.find { |name| @protocols.include?(name) } if offered
       end
 
+      # @return [String]
       def version
         "hybi-#{VERSION}"
       end
 
+      # @param extension [Object] of the framework websocket-extensions
+      # @return [true]
+      # @raise [TypeError] when it is none
       def add_extension(extension)
         @extensions.add(extension)
         true
@@ -103,6 +120,9 @@ module WebSocket
 
       # Takes a chunk of input, and calls the listeners of its events. An exception of a listener is raised from here; the
       # next call continues behind the message that it was called for.
+      #
+      # @param chunk [String]
+      # @raise [TypeError] for another object
       def parse(chunk)
         found = @codec.parse(chunk, self)
         while found
@@ -111,19 +131,36 @@ module WebSocket
         end
       end
 
+      # Sends a binary message.
+      #
+      # @param message [String, Array<Integer>]
+      # @return [Boolean] whether it was sent or queued
       def binary(message)
         frame(message, :binary)
       end
 
+      # Sends a ping; the block is called when a pong with the same data comes back.
+      #
+      # @param message [String] of up to 125 bytes
+      # @return [Boolean] whether it was sent or queued
       def ping(message = "", &callback)
         @ping_callbacks[message] = callback if callback
         frame(message, :ping)
       end
 
+      # Sends a pong.
+      #
+      # @param message [String] of up to 125 bytes
+      # @return [Boolean] whether it was sent or queued
       def pong(message = "")
         frame(message, :pong)
       end
 
+      # Begins the closing handshake; before the handshake of the connection it closes at once.
+      #
+      # @param reason [String, nil] cut after 123 bytes
+      # @param code [Integer, nil]
+      # @return [Boolean] false when that was done before
       def close(reason = nil, code = nil)
         reason ||= ""
         code ||= ERRORS[:normal_closure]
@@ -142,6 +179,11 @@ module WebSocket
       end
 
       # Sends a frame: text for a String, binary for one in the encoding BINARY and for an Array of bytes, or +type+.
+      #
+      # @param buffer [String, Array<Integer>]
+      # @param type [Symbol, nil] of OPCODES
+      # @param code [Integer, nil] before the data
+      # @return [Boolean] whether it was sent or queued
       def frame(buffer, type = nil, code = nil)
         return queue([buffer, type, code]) if @ready_state <= 0
         return false unless @ready_state == 1
@@ -247,9 +289,12 @@ module WebSocket
       end
 
       def send_extended(opcode, data, code)
+        data = Driver.encode(code ? [code].pack(PACK_FORMATS[2]) + data.b : data, Encoding::BINARY)
+        return @socket.write(@codec.deflated_frame(opcode, data, masking_key)) if @extended == :core
+
         message = Message.new
         message.opcode = opcode
-        message.data = Driver.encode(code ? [code].pack(PACK_FORMATS[2]) + data.b : data, Encoding::BINARY)
+        message.data = data
         message = @extensions.process_outgoing_message(message)
         rsv = (message.rsv1 ? RSV1 : 0) | (message.rsv2 ? RSV2 : 0) | (message.rsv3 ? RSV3 : 0)
         @socket.write(@codec.frame(message.opcode | rsv, message.data, nil, masking_key))
@@ -268,8 +313,13 @@ module WebSocket
           @extensions.valid_frame_rsv?(frame) ? bit : 0
         end
         @codec.extend(allowed)
-        @extended = true
-        @inflate_guard = InflateGuard.for(sessions, @max_length)
+        if (parameters = CoreDeflate.parameters(sessions))
+          @codec.deflate(*parameters)
+          @extended = :core
+        else
+          @extended = :extensions
+          @inflate_guard = InflateGuard.for(sessions, @max_length)
+        end
       end
 
       def open

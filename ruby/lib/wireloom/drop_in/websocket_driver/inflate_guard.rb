@@ -16,16 +16,24 @@ module WebSocket
       TAIL = "\x00\x00\xff\xff".b.freeze
 
       # A guard, where permessage-deflate is the extension that inflates.
+      #
+      # @param sessions [Array<Array>] the extensions that were negotiated, each with its session
+      # @param max_length [Integer] in bytes
+      # @return [InflateGuard, nil]
       def self.for(sessions, max_length)
         new(max_length) if sessions.size == 1 && sessions[0][0].name == "permessage-deflate"
       end
 
+      # @param max_length [Integer] in bytes
       def initialize(max_length)
         @max_length = max_length
         @window = String.new(encoding: Encoding::BINARY)
       end
 
       # Whether +message+, as it arrived, would inflate to more than the bound.
+      #
+      # @param message [Hybi::Message]
+      # @return [Boolean]
       def too_large?(message)
         @compressed = message.rsv1
         return false unless @compressed
@@ -35,6 +43,8 @@ module WebSocket
       end
 
       # +message+ has been inflated: remembers what the next one may refer to.
+      #
+      # @param message [Hybi::Message]
       def inflated(message)
         return unless @compressed
 

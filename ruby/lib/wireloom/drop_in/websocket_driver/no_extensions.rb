@@ -17,6 +17,9 @@ module WebSocket
       private_constant :TOKEN, :QUOTED, :PARAMETER, :EXTENSION, :HEADER
 
       # Raises ParseError unless +header+ keeps to the grammar.
+      #
+      # @param header [String, nil]
+      # @raise [ParseError]
       def self.validate(header)
         return if header.nil? || header.empty? || HEADER.match?(header)
 
@@ -24,33 +27,48 @@ module WebSocket
       end
     end
 
+    # @param _extension [Object]
+    # @raise [LoadError]
     def add(_extension)
       raise LoadError, "wireloom: extensions need the gem websocket-extensions: add it to your Gemfile"
     end
 
+    # @return [nil]
     def generate_offer; end
 
+    # @param header [String, nil]
+    # @return [nil]
+    # @raise [ParseError] when it breaks the grammar
     def generate_response(header)
       Parser.validate(header)
     end
 
+    # @param header [String, nil]
+    # @raise [ExtensionError] when it is not empty
     def activate(header)
       Parser.validate(header)
       raise ExtensionError, "Server sent an extension response for an unknown extension: #{header}" if header && header != ""
     end
 
+    # @param frame [Driver::Hybi::Frame]
+    # @return [Boolean] whether no reserved bit is set
     def valid_frame_rsv?(frame)
       !(frame.rsv1 || frame.rsv2 || frame.rsv3)
     end
 
+    # @param message [Driver::Hybi::Message]
+    # @return [Driver::Hybi::Message] the same
     def process_incoming_message(message)
       message
     end
 
+    # @param message [Driver::Hybi::Message]
+    # @return [Driver::Hybi::Message] the same
     def process_outgoing_message(message)
       message
     end
 
+    # Does nothing.
     def close; end
   end
 end

@@ -8,8 +8,14 @@ module WebSocket
 
       PORTS = Driver::PORTS
 
+      # The proxy's answer.
+      #
+      # @return [Integer, nil], [Headers]
       attr_reader :status, :headers
 
+      # @param client [Client]
+      # @param origin [String] the URL of the proxy
+      # @param options [Hash]
       def initialize(client, origin, options)
         super()
         @client = client
@@ -29,6 +35,11 @@ module WebSocket
         @headers["Proxy-Authorization"] = "Basic #{[[@url.user, @url.password].join(":")].pack("m0")}"
       end
 
+      # Adds a header to the request.
+      #
+      # @param name [String]
+      # @param value [#to_s, nil]
+      # @return [Boolean] false once it was sent
       def set_header(name, value)
         return false unless @state.zero?
 
@@ -36,6 +47,9 @@ module WebSocket
         true
       end
 
+      # Sends the request.
+      #
+      # @return [Boolean] false when that was done before
       def start
         return false unless @state.zero?
 
@@ -46,6 +60,9 @@ module WebSocket
         true
       end
 
+      # Takes bytes from the proxy; emits `:connect` or `:error`.
+      #
+      # @param chunk [String]
       def parse(chunk)
         return if @state == 2
 

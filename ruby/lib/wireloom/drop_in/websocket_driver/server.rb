@@ -6,16 +6,20 @@ module WebSocket
     class Server < Driver
       EVENTS = %w[open message error close ping pong].freeze
 
+      # @param socket [#write]
+      # @param options [Hash] as for {Driver.client}
       def initialize(socket, options = {})
         super
         @http = HTTP::Request.new
         @delegate = nil
       end
 
+      # @return [Hash{String => Object}, nil] the request as Rack has it, once it has arrived
       def env
         @http.complete? ? @http.env : nil
       end
 
+      # @return [String, nil] the URL of the request, once it has arrived
       def url
         return unless (request = env)
 
@@ -33,14 +37,19 @@ module WebSocket
         RUBY
       end
 
+      # @return [String, nil] the subprotocol that was agreed on
       def protocol
         @delegate&.protocol
       end
 
+      # @return [String, nil]
       def version
         @delegate&.version
       end
 
+      # Takes a chunk of input, the request first, and calls the listeners of its events.
+      #
+      # @param chunk [String]
       def parse(chunk)
         return @delegate.parse(chunk) if @delegate
         return if @http.error?
@@ -55,6 +64,9 @@ module WebSocket
         emit(:connect, ConnectEvent.new)
       end
 
+      # For the driver that it forwards to.
+      #
+      # @param buffer [String]
       def write(buffer)
         @socket.write(Driver.encode(buffer, Encoding::BINARY))
       end

@@ -6,11 +6,15 @@ module WebSocket
     class StreamReader
       MINIMUM_AUTOMATIC_PRUNE_OFFSET = 128
 
+      # A reader without bytes.
       def initialize
         @buffer = String.new(encoding: Encoding::BINARY)
         @offset = 0
       end
 
+      # Appends bytes.
+      #
+      # @param chunk [String, nil]
       def put(chunk)
         return unless chunk && chunk.bytesize.positive?
 
@@ -18,6 +22,9 @@ module WebSocket
       end
 
       # The next +length+ bytes, or nil while there are fewer.
+      #
+      # @param length [Integer]
+      # @return [String, nil]
       def read(length)
         return if @offset + length > @buffer.bytesize
 
@@ -27,7 +34,9 @@ module WebSocket
         chunk
       end
 
-      # Every byte that is there. One that the block has begun with counts as read.
+      # Every byte that is buffered. A byte counts as read when the block is called with it.
+      #
+      # @yieldparam octet [Integer]
       def each_byte
         prune
         @buffer.each_byte do |octet|

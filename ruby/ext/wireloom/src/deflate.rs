@@ -1,0 +1,206 @@
+//! permessage-deflate (RFC 7692) for the drop-ins: whole messages into DEFLATE blocks and back, by the core. Negotiation, the
+//! RSV1 bit and frames are the drop-ins'.
+
+use magnus::prelude::*;
+use magnus::rb_sys::AsRawValue;
+use magnus::typed_data::Obj;
+use magnus::{Error, ExceptionClass, RModule, RString, Ruby};
+use wireloom_ws::deflate::{
+    Compressor, Decompressor, DeflateConfig, DeflateParams, InflateError, InflateLimit,
+};
+use wireloom_ws::role::Role;
+
+use crate::exclusive::Exclusive;
+use crate::guard::{function, method};
+use crate::held::{Immortal, managed, plain};
+use crate::memory::Accounted;
+use crate::{scratch, strings};
+
+/// A message of this length is deflated or inflated without the GVL, in bytes: about 50 µs of work.
+const DETACHED_LEN: usize = 4 << 10;
+
+static ERROR: Immortal<ExceptionClass> = Immortal::new();
+
+plain!(Compressor, Decompressor);
+
+/// The negotiated parameters of one direction.
+#[derive(Clone, Copy)]
+pub(crate) struct Direction {
+    pub(crate) window_bits: u8,
+    pub(crate) context_takeover: bool,
+}
+
+impl Direction {
+    /// Both cores below take the parameters of what a server sends.
+    fn params(self) -> DeflateParams {
+        DeflateParams {
+            server_max_window_bits: self.window_bits,
+            server_no_context_takeover: !self.context_takeover,
+            ..DeflateParams::default()
+        }
+    }
+
+    /// With the level and the memory that zlib and the originals have for a default.
+    pub(crate) fn compressor(self) -> Compressor {
+        let config = DeflateConfig { level: 6, mem_level: 8, ..DeflateConfig::default() };
+        Compressor::new(Role::Server, &self.params(), &config)
+    }
+
+    pub(crate) fn decompressor(self) -> Decompressor {
+        Decompressor::new(Role::Client, &self.params())
+    }
+}
+
+/// Appends the compressed `message` to `out`; the message as it is when there is no compressor. The result is whether it was
+/// compressed.
+///
+/// # Errors
+/// There is no memory.
+pub(crate) fn deflate(
+    ruby: &Ruby,
+    state: &Exclusive<Option<Compressor>>,
+    message: RString,
+    out: &mut Vec<u8>,
+) -> Result<bool, Error> {
+    let detached = message.len() >= DETACHED_LEN;
+    let message = stable(ruby, message, detached)?;
+    // SAFETY: no Ruby code runs while the slice is in use; without the GVL the String is frozen.
+    let bytes = unsafe { strings::bytes(message.as_raw()) };
+    let mut work = |state: &mut Option<Compressor>| match state {
+        Some(compressor) => {
+            compressor.compress(bytes, out);
+            true
+        }
+        None => {
+            out.extend_from_slice(bytes);
+            false
+        }
+    };
+    let compressed = if detached { state.detached(work) } else { state.with(&mut work) };
+    strings::keep(message);
+    Ok(compressed)
+}
+
+/// Appends what the `message` inflates to, up to `len_max` bytes, to `out`.
+///
+/// # Errors
+/// There is no memory.
+pub(crate) fn inflate(
+    ruby: &Ruby,
+    state: &Exclusive<Option<Decompressor>>,
+    message: RString,
+    len_max: usize,
+    out: &mut Vec<u8>,
+) -> Result<Result<(), InflateError>, Error> {
+    let detached = message.len() >= DETACHED_LEN;
+    let message = stable(ruby, message, detached)?;
+    // SAFETY: no Ruby code runs while the slice is in use; without the GVL the String is frozen.
+    let bytes = unsafe { strings::bytes(message.as_raw()) };
+    let limit = InflateLimit::new(len_max);
+    let mut work = |state: &mut Option<Decompressor>| match state {
+        Some(decompressor) => decompressor.decompress(bytes, true, out, &limit),
+        None => Err(InflateError::Corrupt),
+    };
+    let inflated = if detached { state.detached(work) } else { state.with(&mut work) };
+    strings::keep(message);
+    Ok(inflated)
+}
+
+/// A String that no other thread can change while the GVL is released.
+fn stable(ruby: &Ruby, string: RString, detached: bool) -> Result<RString, Error> {
+    if detached { strings::protected(ruby, |ruby| strings::frozen(ruby, string)) } else { Ok(string) }
+}
+
+/// `Wireloom::Deflater`: compresses the messages of one direction.
+struct Deflater {
+    compressor: Exclusive<Option<Compressor>>,
+    memory: Accounted,
+}
+
+managed!(
+    Deflater as "Wireloom::Deflater" { compressor, memory },
+    size = |deflater| deflater.compressor.try_with(|state| compressor_len(state)).unwrap_or(0)
+);
+
+impl Deflater {
+    /// `Deflater.new(window_bits, context_takeover)`
+    fn new(ruby: &Ruby, window_bits: u8, context_takeover: bool) -> Obj<Self> {
+        let compressor = Direction { window_bits, context_takeover }.compressor();
+        ruby.obj_wrap(Self { compressor: Exclusive::new(Some(compressor)), memory: Accounted::default() })
+    }
+
+    /// `deflate(message)`: the payload of a compressed frame.
+    fn deflate(ruby: &Ruby, this: Obj<Self>, message: RString) -> Result<RString, Error> {
+        let mut out = scratch::take();
+        let made = deflate(ruby, &this.compressor, message, &mut out)
+            .and_then(|_| strings::protected(ruby, |ruby| strings::binary(ruby, &out)));
+        scratch::give(out);
+        let len = this.compressor.with(|state| compressor_len(state));
+        this.memory.set(len);
+        made
+    }
+}
+
+/// `Wireloom::Inflater`: inflates the messages of one direction.
+struct Inflater {
+    decompressor: Exclusive<Option<Decompressor>>,
+    memory: Accounted,
+}
+
+managed!(
+    Inflater as "Wireloom::Inflater" { decompressor, memory },
+    size = |inflater| inflater.decompressor.try_with(|state| decompressor_len(state)).unwrap_or(0)
+);
+
+impl Inflater {
+    /// `Inflater.new(window_bits, context_takeover)`
+    fn new(ruby: &Ruby, window_bits: u8, context_takeover: bool) -> Obj<Self> {
+        let decompressor = Direction { window_bits, context_takeover }.decompressor();
+        ruby.obj_wrap(Self { decompressor: Exclusive::new(Some(decompressor)), memory: Accounted::default() })
+    }
+
+    /// `inflate(payload, length_max)`: the message, or `nil` when it is longer; `length_max` is `nil` for no limit.
+    fn inflate(
+        ruby: &Ruby,
+        this: Obj<Self>,
+        payload: RString,
+        len_max: Option<usize>,
+    ) -> Result<Option<RString>, Error> {
+        let mut out = scratch::take();
+        let inflated = inflate(ruby, &this.decompressor, payload, len_max.unwrap_or(usize::MAX), &mut out);
+        let made = inflated.and_then(|inflated| match inflated {
+            Ok(()) => strings::protected(ruby, |ruby| strings::binary(ruby, &out)).map(Some),
+            Err(InflateError::Corrupt) => Err(Error::new(ERROR.get(ruby), InflateError::Corrupt.to_string())),
+            Err(_) => Ok(None),
+        });
+        scratch::give(out);
+        let len = this.decompressor.with(|state| decompressor_len(state));
+        this.memory.set(len);
+        made
+    }
+}
+
+/// Bytes of memory that a compressor holds.
+pub(crate) fn compressor_len(state: &Option<Compressor>) -> usize {
+    state.as_ref().map_or(0, Compressor::memory_len)
+}
+
+/// Bytes of memory that a decompressor holds.
+pub(crate) fn decompressor_len(state: &Option<Decompressor>) -> usize {
+    state.as_ref().map_or(0, Decompressor::memory_len)
+}
+
+pub(crate) fn init(ruby: &Ruby, wireloom: RModule) -> Result<(), Error> {
+    let error = wireloom.define_error("DeflateError", wireloom.const_get::<_, ExceptionClass>("Error")?)?;
+    ERROR.set(ruby, error);
+    let deflater = wireloom.define_class("Deflater", ruby.class_object())?;
+    deflater.undef_default_alloc_func();
+    Deflater::load(ruby, deflater);
+    deflater.define_singleton_method("new", function!(Deflater::new, 2))?;
+    deflater.define_method("deflate", method!(Deflater::deflate, 1))?;
+    let inflater = wireloom.define_class("Inflater", ruby.class_object())?;
+    inflater.undef_default_alloc_func();
+    Inflater::load(ruby, inflater);
+    inflater.define_singleton_method("new", function!(Inflater::new, 2))?;
+    inflater.define_method("inflate", method!(Inflater::inflate, 2))
+}

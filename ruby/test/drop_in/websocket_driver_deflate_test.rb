@@ -1,0 +1,220 @@
+# frozen_string_literal: true
+
+require_relative "websocket_driver_helper"
+require_needed "websocket/extensions"
+require_relative "../support/permessage_deflate"
+
+# permessage-deflate by the core, in place of the extension of the gem permessage_deflate.
+class WebSocketDriverDeflateTest < Wireloom::TestCase
+  include WebSocketDriverHelper
+
+  # Counts the objects of zlib that are made.
+  module Zlibs
+    class << self
+      attr_accessor :made
+    end
+    self.made = 0
+
+    def new(*)
+      Zlibs.made += 1
+      super
+    end
+  end
+  [Zlib::Deflate, Zlib::Inflate].each { |type| type.singleton_class.prepend(Zlibs) }
+
+  TAIL = "\x00\x00\xff\xff".b
+  MESSAGES = ["Hello" * 100, "Hello" * 100, "", "\u20AC uro" * 3000, "plain" * 2000, "a"].freeze
+
+  def setup
+    Zlibs.made = 0
+  end
+
+  # A server's driver whose handshake agreed on +parameters+.
+  def deflated(parameters = "", extension: PermessageDeflate, **options)
+    driver = hybi({ "HTTP_SEC_WEBSOCKET_EXTENSIONS" => "permessage-deflate#{parameters}" }, **options)
+    driver.add_extension(extension)
+    driver.start
+    assert_includes @socket.take, "\r\nSec-WebSocket-Extensions: permessage-deflate#{parameters}\r\n"
+    driver
+  end
+
+  # The payloads of the frames that were sent.
+  def payloads(wire)
+    found = []
+    until wire.empty?
+      first, second = wire.unpack("CC")
+      length, at = second & 0x7F, 2
+      length, at = wire.unpack1("S>", offset: 2), 4 if length == 126
+      length, at = wire.unpack1("Q>", offset: 2), 10 if length == 127
+      found << [first, wire.byteslice(at, length)]
+      wire = wire.byteslice((at + length)..)
+    end
+    found
+  end
+
+  # Sends MESSAGES, and inflates what was written by zlib.
+  def assert_zlib_inflates(driver, window_bits: 15, takeover: true)
+    MESSAGES.each { |message| driver.text(message) }
+    sent = payloads(@socket.take)
+    assert_equal [0xC1], sent.map(&:first).uniq
+    inflate = Zlib::Inflate.new(-window_bits)
+    inflated = sent.map do |_, payload|
+      inflate = Zlib::Inflate.new(-window_bits) unless takeover
+      (inflate.inflate(payload) + inflate.inflate(TAIL)).force_encoding(Encoding::UTF_8)
+    end
+    assert_equal MESSAGES, inflated
+    sent.map { |_, payload| payload.bytesize }
+  end
+
+  # Frames of MESSAGES as zlib compresses them.
+  def compressed(window_bits: 15, takeover: true)
+    deflate = Zlib::Deflate.new(9, -window_bits)
+    MESSAGES.map do |message|
+      deflate = Zlib::Deflate.new(9, -window_bits) unless takeover
+      payload = message.empty? ? "\x00".b : deflate.deflate(message, Zlib::SYNC_FLUSH).delete_suffix(TAIL)
+      frame(0xC1, payload, mask: true)
+    end
+  end
+
+  # How many objects of zlib the block made.
+  def zlibs
+    before = Zlibs.made
+    yield
+    Zlibs.made - before
+  end
+
+  def test_zlib_inflates_what_the_core_compressed
+    gap_of_the_original
+    sizes = assert_zlib_inflates(deflated)
+    assert_operator sizes[1], :<, sizes[0]
+    sizes = assert_zlib_inflates(deflated("; server_no_context_takeover"), takeover: false)
+    assert_equal sizes[0], sizes[1]
+    [9, 10, 15].each { |bits| assert_zlib_inflates(deflated("; server_max_window_bits=#{bits}"), window_bits: bits) }
+  end
+
+  def test_the_core_inflates_what_zlib_compressed
+    [["", {}], ["; client_no_context_takeover", { takeover: false }], ["; client_max_window_bits=9", { window_bits: 9 }]].each do |parameters, options|
+      driver = deflated(parameters)
+      frames = compressed(**options)
+      driver.parse(frames.join)
+      assert_equal MESSAGES, messages
+      assert(messages.all? { |text| text.encoding == Encoding::UTF_8 && text.valid_encoding? })
+      driver = deflated(parameters)
+      parse_in_steps(driver, frames.join, 7)
+      assert_equal MESSAGES, messages
+    end
+  end
+
+  def test_the_core_does_it_and_not_zlib
+    gap_of_the_original
+    driver = deflated
+    frames = compressed.join
+    made = zlibs do
+      driver.parse(frames)
+      MESSAGES.each { |message| driver.text(message) }
+    end
+    assert_equal MESSAGES, messages
+    assert_equal 0, made
+  end
+
+  def test_an_extension_that_was_configured_does_it_itself
+    driver = deflated(extension: PermessageDeflate.configure(level: 1))
+    frames = compressed.join
+    made = zlibs do
+      driver.parse(frames)
+      MESSAGES.each { |message| driver.text(message) }
+    end
+    assert_equal MESSAGES, messages
+    assert_equal 2, made
+  end
+
+  def test_an_extension_that_was_overridden_is_called
+    driver = deflated
+    session = driver.instance_variable_get(:@extensions).instance_variable_get(:@sessions)[0][1]
+    assert_kind_of PermessageDeflate::Session, session
+    seen = 0
+    PermessageDeflate::ServerSession.class_eval do
+      define_method(:process_incoming_message) do |message|
+        seen += 1
+        super(message)
+      end
+    end
+    driver = deflated
+    driver.parse(compressed.join)
+    assert_equal MESSAGES.size, seen
+    assert_equal MESSAGES, messages
+  ensure
+    PermessageDeflate::ServerSession.remove_method(:process_incoming_message)
+  end
+
+  def test_binary_messages_and_those_without_compression
+    driver = deflated(binary_data_format: :string)
+    deflate = Zlib::Deflate.new(9, -15)
+    driver.parse(frame(0xC2, deflate.deflate("\xFF" * 5000, Zlib::SYNC_FLUSH).delete_suffix(TAIL), mask: true) + frame(0x81, "plain", mask: true))
+    assert_equal ["\xFF".b * 5000, "plain"], messages
+    assert_equal [Encoding::BINARY, Encoding::UTF_8], messages.map(&:encoding)
+    driver = deflated(binary_data_format: :array)
+    driver.parse(frame(0xC2, Zlib::Deflate.new(9, -15).deflate("\x01\xFF", Zlib::SYNC_FLUSH).delete_suffix(TAIL), mask: true))
+    assert_equal [[1, 255]], messages
+  end
+
+  def test_bounds_and_broken_messages
+    gap_of_the_original
+    driver = deflated(max_length: 1000)
+    compress = ->(text) { Zlib::Deflate.new(9, -15).deflate(text, Zlib::SYNC_FLUSH).delete_suffix(TAIL) }
+    driver.parse(frame(0xC1, compress.call("x" * 1000), mask: true))
+    assert_equal ["x" * 1000], messages
+    driver.parse(frame(0xC1, compress.call("x" * 1001), mask: true))
+    assert_equal [1009, "WebSocket frame length too large"], close_event
+    driver = deflated
+    driver.parse(frame(0xC1, "\xFF\xFF\xFF", mask: true))
+    assert_equal 1010, close_event[0]
+    assert error_message.start_with?("permessage-deflate: ")
+    driver = deflated
+    driver.parse(frame(0xC1, compress.call("ab\xFF".b), mask: true))
+    assert_equal [1007, "Could not decode a text frame as UTF-8"], close_event
+    driver = deflated
+    driver.parse(frame(0xA1, "a", mask: true))
+    assert_equal 1002, close_event[0]
+  end
+
+  def test_both_ends
+    socket = ClientSocket.new(url: "ws://x/")
+    client = watch(Driver.client(socket))
+    client.add_extension(PermessageDeflate)
+    server_socket = ClientSocket.new
+    server = Driver.server(server_socket)
+    server.on(:connect) { server.add_extension(PermessageDeflate) && server.start }
+    server.on(:message) { |event| server.text(event.data) }
+    client.start
+    server.parse(socket.take)
+    client.parse(server_socket.take)
+    made = zlibs do
+      5.times do |at|
+        client.text("#{at} " + "Hello" * 50)
+        server.parse(socket.take)
+        client.parse(server_socket.take)
+      end
+    end
+    assert_equal Array.new(5) { |at| "#{at} " + "Hello" * 50 }, messages
+    assert_equal(ORIGINAL ? 4 : 0, made)
+  end
+
+  # 64 KiB on the wire become 64 MiB: other threads run meanwhile.
+  def test_other_threads_run_meanwhile
+    gap_of_the_original
+    driver = deflated
+    message = frame(0xC2, Zlib::Deflate.new(9, -15).deflate("\0" * (48 << 20), Zlib::SYNC_FLUSH).delete_suffix(TAIL), mask: true)
+    turns = 0
+    done = false
+    thread = Thread.new { (turns += 1) && sleep(0.0005) until done }
+    Thread.pass until turns > 3
+    before = turns
+    driver.parse(message)
+    meanwhile = turns - before
+    done = true
+    thread.join
+    assert_operator meanwhile, :>=, 5
+    assert_equal [48 << 20], messages.map(&:size)
+  end
+end
