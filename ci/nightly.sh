@@ -19,7 +19,7 @@ step_miri() {
     bounded "$miri_seconds" "$logs/miri.tests" "${miri[@]}" -- mask:: utf8::
 }
 
-# The tests of the WebSocket core and the tokio crate, each random test for a few rounds.
+# The tests of the WebSocket core and the tokio crate, each random test for a few rounds, and those of the gem.
 step_sanitizers() {
     [ "$(uname -sm)" = "Linux x86_64" ] || { skip "set up for x86-64 Linux only"; return; }
     need_nightly src || return
@@ -27,6 +27,9 @@ step_sanitizers() {
     # The thread sanitizer must see the standard library as well, or its locks look like races.
     sanitizer address || rc=1
     sanitizer thread -Zbuild-std || rc=1
+    echo "== address, the gem"
+    ruby/test/asan "$nightly" "$target/sanitizers/ruby"
+    case $? in 0 | 77) ;; *) rc=1 ;; esac
     return $rc
 }
 

@@ -15,8 +15,8 @@ module Package
   module_function
 
   def source
-    pack("source") do |stage, spec|
-      spec.files += vendor(stage)
+    pack("source") do |tree, spec|
+      spec.files += vendor(tree)
     end
   end
 
@@ -27,7 +27,7 @@ module Package
     missing = [*minors.first..minors.last] - minors
     abort "wireloom: no extension for Ruby 3.#{missing.first}, which the gem would install on" unless missing.empty?
 
-    pack("native") do |stage, spec|
+    pack("native") do |tree, spec|
       spec.files.reject! { |path| path.start_with?("ext/") }
       spec.extensions.clear
       spec.platform = platform
@@ -35,7 +35,7 @@ module Package
       spec.required_ruby_version = [">= #{oldest}", "< #{Gem::Version.new("#{newest}.0").bump}.dev"]
       extensions.each do |version, path|
         to = "lib/wireloom/#{version}/#{File.basename(path)}"
-        copy(path, File.join(stage, to))
+        copy(path, File.join(tree, to))
         spec.files << to
       end
     end
@@ -53,34 +53,34 @@ module Package
 
   # Copies the gem's files into a folder, lets the block add to them and to the specification, and packs them.
   def pack(name)
-    stage = File.join(OUT, name)
-    FileUtils.rm_rf(stage)
+    tree = File.join(OUT, name)
+    FileUtils.rm_rf(tree)
     spec = Gem::Specification.load(File.join(GEM, "wireloom.gemspec")).dup
     spec.files -= [File.join(VENDOR, "Cargo.toml")]
-    spec.files.each { |path| copy(File.join(GEM, path), File.join(stage, path)) }
-    LICENCES.each { |licence| copy(File.join(ROOT, licence), File.join(stage, licence)) }
+    spec.files.each { |path| copy(File.join(GEM, path), File.join(tree, path)) }
+    LICENCES.each { |licence| copy(File.join(ROOT, licence), File.join(tree, licence)) }
     spec.files += LICENCES
-    yield stage, spec
+    yield tree, spec
     packed = File.join(OUT, spec.file_name)
-    Dir.chdir(stage) { Gem::Package.build(spec, false, false, packed) }
-    FileUtils.rm_rf(stage)
+    Dir.chdir(tree) { Gem::Package.build(spec, false, false, packed) }
+    FileUtils.rm_rf(tree)
     puts packed
   end
 
   # The crates as they are in the repository, without their tests, under a workspace with what they inherit.
-  def vendor(stage)
+  def vendor(tree)
     files = CRATES.flat_map do |crate|
       folder = File.join(ROOT, "crates", crate)
       # The page of a crate is its README.
       sources = [*Dir[File.join(folder, "src/**/*.rs")], File.join(folder, "README.md")]
-      sources.each { |path| copy(path, File.join(stage, VENDOR, crate, path.delete_prefix("#{folder}/"))) }
+      sources.each { |path| copy(path, File.join(tree, VENDOR, crate, path.delete_prefix("#{folder}/"))) }
       manifest = sections(File.join(folder, "Cargo.toml")) { |title| !title.end_with?("dev-dependencies") }
-      write(File.join(stage, VENDOR, crate, "Cargo.toml"), manifest)
+      write(File.join(tree, VENDOR, crate, "Cargo.toml"), manifest)
       [*sources.map { |path| "#{crate}/#{path.delete_prefix("#{folder}/")}" }, "#{crate}/Cargo.toml"]
     end
     inherited = sections(File.join(ROOT, "Cargo.toml")) { |title| title.start_with?("workspace.") }
-    write(File.join(stage, VENDOR, "Cargo.toml"), "[workspace]\nresolver = \"3\"\nmembers = #{CRATES}\n\n#{inherited}")
-    build = File.join(stage, "ext/wireloom/Cargo.toml")
+    write(File.join(tree, VENDOR, "Cargo.toml"), "[workspace]\nresolver = \"3\"\nmembers = #{CRATES}\n\n#{inherited}")
+    build = File.join(tree, "ext/wireloom/Cargo.toml")
     write(build, File.read(build).gsub("../../../crates/", "vendor/"))
     ["Cargo.toml", *files].map { |path| File.join(VENDOR, path) }
   end

@@ -60,7 +60,7 @@ class PackageTest < Wireloom::TestCase
   end
 
   def test_the_gem_for_this_platform_installs_without_a_compiler
-    # Whatever cargo, make and cc there are, they are not used.
+    # Neither cargo nor make nor cc is used.
     blind = File.join(@home, "bin")
     FileUtils.mkdir_p(blind)
     %w[cargo make cc].each { |name| File.write(File.join(blind, name), "#!/bin/sh\nexit 1\n", perm: 0o755) }
@@ -93,6 +93,29 @@ class PackageTest < Wireloom::TestCase
     out, status = Open3.capture2e({ "EXTENSIONS" => folder }, RbConfig.ruby, "-S", "rake", "native", chdir: GEM)
     refute status.success?
     assert_includes out, "no extension for Ruby 3.2"
+  end
+
+  def cross(**env)
+    out, status = Open3.capture2e(env.transform_keys(&:to_s), RbConfig.ruby, "-S", "rake", "cross", chdir: GEM)
+    refute status.success?
+    out
+  end
+
+  def test_cross_compilation_names_the_missing_part
+    assert_match(/^wireloom: PLATFORM must be one of .*aarch64-linux-gnu/, cross)
+    assert_match(/^wireloom: ROOT must be a folder with the root of a aarch64-linux-musl system/, cross(PLATFORM: "aarch64-linux-musl"))
+    assert_match(/^wireloom: no Ruby with headers in /, cross(PLATFORM: "aarch64-linux-musl", ROOT: @home))
+    # This system's own root, and no tools.
+    tools = File.join(@home, "bin")
+    FileUtils.mkdir_p(tools)
+    File.write(File.join(tools, "rustc"), "#!/bin/sh\necho #{@home}\n", perm: 0o755)
+    skip "no headers of Ruby under /" unless File.file?(File.join(RbConfig::CONFIG["rubyhdrdir"], "ruby.h")) && RbConfig::CONFIG["prefix"] == "/usr"
+    path = "#{tools}:#{ENV["PATH"]}"
+    out = cross(PLATFORM: "x86_64-linux-musl", ROOT: "/", PATH: path)
+    assert_match(/^wireloom: the standard library for x86_64-unknown-linux-musl is missing: rustup target add x86_64-unknown-linux-musl/, out)
+    FileUtils.touch(File.join(@home, "libstd-1.rlib"))
+    out = cross(PLATFORM: "aarch64-linux-musl", ROOT: "/", PATH: path)
+    assert_match(/^wireloom: no linker for aarch64-unknown-linux-musl: install aarch64-linux-musl-gcc/, out)
   end
 
   def test_the_gem_as_source_builds_and_installs
