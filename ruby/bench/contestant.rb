@@ -16,7 +16,7 @@ module Bench
     Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID)
   end
 
-  # Works for so many CPU seconds, at least once; returns how many were done, and the seconds.
+  # Works for a number of CPU seconds, at least once; returns how many were done, and the seconds.
   def work_for(seconds, work)
     count = 0
     began = cpu

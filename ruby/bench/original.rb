@@ -33,7 +33,7 @@ module Bench
       found if found && found >= Gem::Version.new(@oldest)
     end
 
-    # What Ruby is told, so that it finds this version.
+    # The options with which Ruby finds this version.
     def arguments
       return [] unless folder(@gem)
 

@@ -7,7 +7,7 @@ require_relative "statistics"
 
 module Bench
   # The contestants of a row, each in a process of its own, turn by turn. A ratio is taken between two processes of the same
-  # round, so that a machine that slows down strikes both.
+  # round, so that a machine that slows down affects both.
   class Race
     Result = Struct.new(:row, :version, :originals, :replacements, keyword_init: true) do
       # The figures of the rounds: CPU seconds (or bytes) each, and objects each.

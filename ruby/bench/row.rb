@@ -25,7 +25,7 @@ module Bench
     ROWS << Row.new(name:, gem:, what:, per:, bar:, measure:, work:)
   end
 
-  # What the blocks of rows are given.
+  # The argument of the blocks of rows.
   Contestant = Struct.new(:row, :original, :smoke) do
     # How much to do: +much+, or +little+ where only the running is tested.
     def size(much, little)

@@ -79,7 +79,7 @@ module Bench
       return "–" unless result.row.bar
 
       wanted = result.row.measure == :memory ? "≤ #{amount(result.row, result.row.bar)}" : "≥ #{result.row.bar}×"
-      "#{wanted} #{{ true => "met", false => "missed", nil => "not judged" }[result.met?]}"
+      "#{wanted} #{{ true => "met", false => "missed", nil => "not measured" }[result.met?]}"
     end
 
     def amount(row, figure)

@@ -13,7 +13,7 @@ module Bench
 
     module_function
 
-    # What the rows are named by.
+    # The name in the titles of the rows.
     def name
       PATHS.empty? ? "made-up stories from fixed seeds" : "recorded stories (HPACK_STORIES)"
     end

@@ -27,7 +27,7 @@ module Bench
       words.pack("N*").byteslice(0, payload.bytesize)
     end
 
-    # A masked text frame of so many bytes, which repeats +unit+.
+    # A masked text frame of this number of bytes, which repeats +unit+.
     def text(bytes, unit)
       block = masked(unit * (16_384 / unit.bytesize))
       raise "the unit does not fit" unless (bytes % block.bytesize).zero?

@@ -9,7 +9,7 @@ require "rbconfig"
 class AlikeTest < Wireloom::TestCase
   COUNT = 800
 
-  # What came of +COUNT+ seeds, of the original of +gem+ and of what replaces it, seed by seed.
+  # The results of +COUNT+ seeds with the original of +gem+ and with its replacement, seed by seed.
   def each_outcome(gem, newest)
     version = Gem::Specification.find_by_name(gem).version
     skip "an older original" if gem == "http-2" && version < Gem::Version.new(newest)

@@ -3,7 +3,7 @@
 require_relative "test_helper"
 require "wireloom"
 
-# What the guides say of threads, fiber schedulers and Ractors.
+# The rules of guides/concurrency.md for threads, fiber schedulers and Ractors.
 class ConcurrencyTest < Wireloom::TestCase
   def connected(**options)
     client = Wireloom::WebSocket::Client.new("ws://x", max_queued_length: 1 << 30, **options)

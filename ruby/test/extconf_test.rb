@@ -6,7 +6,7 @@ require "open3"
 require "rbconfig"
 require "tmpdir"
 
-# What building the extension says and does before any of it is compiled.
+# The build of the extension before any of it is compiled.
 class ExtconfTest < Wireloom::TestCase
   EXTCONF = File.expand_path("../ext/wireloom/extconf.rb", __dir__)
 

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# `ruby -Ilib -Itest test/NAME_test.rb` runs one file. With ORIGINAL=1 in the environment the tests of the drop-ins judge the
+# `ruby -Ilib -Itest test/NAME_test.rb` runs one file. With ORIGINAL=1 in the environment the tests of the drop-ins test the
 # originals instead, as far as they are installed: each file begins with `original_or_drop_in "websocket_driver", "websocket/driver"`.
 $LOAD_PATH.unshift(File.expand_path("../lib", __dir__), __dir__)
 
@@ -9,7 +9,7 @@ Warning[:experimental] = false # Ractors
 
 require "minitest/autorun"
 
-# Requires the original in a run that judges originals, else the drop-in. Exits, saying so, when the original is missing.
+# Requires the original in a run that tests originals, else the drop-in. Exits with a message when the original is missing.
 def original_or_drop_in(name, original)
   return require("wireloom/drop_in/#{name}") unless ORIGINAL
 
@@ -20,7 +20,7 @@ def original_or_drop_in(name, original)
   end
 end
 
-# Requires what a test stands on, or ends the run, saying what is missing.
+# Requires the libraries that a test needs, or ends the run with the name of the missing one.
 def require_needed(*features)
   features.each { |feature| require feature }
 rescue LoadError => e
@@ -35,7 +35,7 @@ def leave(reason)
 end
 
 module Wireloom
-  # What tests share.
+  # Base of all tests.
   class TestCase < Minitest::Test
     # GC_STRESS=1 runs every test while each allocation collects garbage; GC_COMPACT=1 moves objects whenever it does.
     def run

@@ -225,7 +225,7 @@ class WebSocketTest < Wireloom::TestCase
   end
 
   def test_in_ractors
-    heard = Array.new(2) do |at|
+    received = Array.new(2) do |at|
       Ractor.new(at) do |number|
         client = Client.new("ws://example.com")
         server = Server.new
@@ -236,17 +236,17 @@ class WebSocketTest < Wireloom::TestCase
         server.receive(client.take_output).size
       end
     end.map { |ractor| ractor.respond_to?(:value) ? ractor.value : ractor.take }
-    assert_equal [1000, 1000], heard
+    assert_equal [1000, 1000], received
   end
 
   def test_in_threads
-    heard = Array.new(4) do
+    received = Array.new(4) do
       Thread.new do
         client, server = pair
         Array.new(200) { |count| client.text("x" * count) && 0 || server.receive(client.take_output)[0].size }
       end
     end.map(&:value)
-    assert_equal [(0...200).to_a] * 4, heard
+    assert_equal [(0...200).to_a] * 4, received
   end
 
   # As a fiber scheduler has them: in turns, on one thread.
@@ -287,16 +287,16 @@ class WebSocketTest < Wireloom::TestCase
         end
       end
     end
-    heard = []
+    received = []
     client = Client.new("ws://127.0.0.1:#{listener.local_address.ip_port}/", deflate: true)
     drive(TCPSocket.new("127.0.0.1", listener.local_address.ip_port), client) do |event|
       case event
       when Open then ["Hello", "x" * 300_000, "\xFF".b].each { |message| client.send(message) }
-      when String then (heard << event).size == 3 && client.close
+      when String then (received << event).size == 3 && client.close
       when Failure then flunk event.message
       end
     end
-    assert_equal ["Hello", "x" * 300_000, "\xFF".b], heard
+    assert_equal ["Hello", "x" * 300_000, "\xFF".b], received
     assert serving.value.clean?
     assert client.clean?
   ensure

@@ -19,7 +19,7 @@ module Bench
       listen
     end
 
-    # Sends so many requests one after another, and returns how many were answered.
+    # Sends a number of requests one after another, and returns how many were answered.
     def run(count)
       @answered = 0
       count.times { request }
@@ -137,10 +137,10 @@ module Bench
     server = HTTP2::Server.new
     client.on(:frame) { |bytes| server << bytes }
     server.on(:frame) { |bytes| client << bytes }
-    heard = 0
+    received = 0
     server.on(:stream) do |stream|
       stream.on(:data) do |data|
-        heard += data.bytesize
+        received += data.bytesize
         nil
       end
       stream.on(:half_close) { stream.headers({ ":status" => "200" }, end_stream: true) }
@@ -148,11 +148,11 @@ module Bench
     size = c.size(16 << 20, 1 << 17)
     body = "0123456789abcdef" * (size / 16)
     lambda do
-      heard = 0
+      received = 0
       stream = client.new_stream
       stream.headers(Requests::REQUEST.merge(":method" => "POST"), end_stream: false)
       stream.data(body.dup)
-      c.check(heard == size && stream.state == :closed, "#{heard} bytes arrived")
+      c.check(received == size && stream.state == :closed, "#{received} bytes arrived")
       1
     end
   end

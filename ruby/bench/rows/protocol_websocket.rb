@@ -34,7 +34,7 @@ module Bench
       end
     end
 
-    # Reads so many frames, and looks at the last.
+    # Reads a number of frames, and checks the last.
     def frames(contestant, size)
       lambda do |framer|
         lambda do |count|

@@ -5,7 +5,7 @@ require_relative "../traffic"
 module Bench
   # Drivers whose handshake is over, and what they are fed.
   module Drivers
-    # What a driver writes to.
+    # The object that a driver writes to.
     class Socket
       attr_reader :written
 
@@ -47,19 +47,19 @@ module Bench
       driver
     end
 
-    # Parses +chunks+, which hold so many messages of so many bytes together.
+    # Parses +chunks+, which hold this number of messages, of this number of bytes together.
     def deliver(contestant, driver, chunks, messages, bytes)
-      heard = size = 0
+      received = size = 0
       driver.on(:message) do |event|
-        heard += 1
+        received += 1
         data = event.data
         size += data.is_a?(Array) ? data.size : data.bytesize
       end
       driver.on(:close) { |event| raise "closed: #{event.code} #{event.reason}" }
       lambda do
-        heard = size = 0
+        received = size = 0
         chunks.each { |chunk| driver.parse(chunk) }
-        contestant.check(heard == messages && size == bytes, "#{heard} messages, #{size} bytes")
+        contestant.check(received == messages && size == bytes, "#{received} messages, #{size} bytes")
         messages
       end
     end

@@ -35,7 +35,7 @@ begin
   makefile = File.read("Makefile")
   File.write("Makefile", makefile.sub(/^\t\$\(CARGO\) .*$/) { |cargo| "#{cargo} || { #{SAY_NEEDS}; exit 1; }" })
 rescue LoadError
-  # Undefined symbols are the interpreter's, which loads the extension; the linker of macOS wants to be told.
+  # Undefined symbols are the interpreter's, which loads the extension; the linker of macOS needs an option for that.
   link_args = RbConfig::CONFIG["host_os"].match?(/darwin/) ? "-C link-arg=-Wl,-undefined,dynamic_lookup" : ""
   built = "#{RbConfig::CONFIG["host_os"].match?(/mingw|mswin/) ? "" : "lib"}wireloom.#{RbConfig::CONFIG["SOEXT"] || "so"}"
   lines = configuration($srcdir)

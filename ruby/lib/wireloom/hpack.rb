@@ -8,26 +8,40 @@ module Wireloom
   #   decoder = Wireloom::HPACK::Decoder.new
   #   decoder.decode(encoder.encode([[":method", "GET"], ["x-trace", "1f2e"]]))
   #
-  # Errors are Wireloom::HPACK::Error: the two tables have parted, so decode nothing more with this decoder.
+  # After a Wireloom::HPACK::Error the tables of the two ends differ: decode nothing more with that decoder.
   module HPACK
-    # Base of Encoder and Decoder: a dynamic table and a policy.
+    # @!method self.huffman_encode(string)
+    #   @param string [String]
+    #   @return [String] its Huffman code (RFC 7541 §5.2), BINARY
+
+    # @!method self.huffman_decode(string)
+    #   @param string [String]
+    #   @return [String] BINARY
+    #   @raise [Wireloom::HPACK::Error] when it is no Huffman code
+
+    # Base of Encoder and Decoder: a dynamic table and a policy. Each call is atomic.
     class Table
-      # +table_size+ is in bytes as RFC 7541 counts them: both ends of a connection begin with 4096.
+      # @param table_size [Integer] in bytes, as RFC 7541 §4.1 counts them: both ends of a connection begin with 4096
+      # @param index [:all, :static, :never] the tables that an encoder refers to
+      # @param huffman [:shorter, :always, :never] which strings an encoder codes
+      # @raise [ArgumentError] for another policy
       def initialize(table_size: 4096, index: :all, huffman: :shorter)
         @context = Context.new({ table_size: table_size, index: index, huffman: huffman })
       end
 
       # Takes a new SETTINGS_HEADER_TABLE_SIZE. An encoder announces it in its next block; a decoder expects it in the next block.
+      #
+      # @param size [Integer] in bytes
       def table_size_max=(size)
         @context.max_limit = size
       end
 
-      # The size in use, in bytes.
+      # @return [Integer] the size in use, in bytes
       def table_size
         @context.limit
       end
 
-      # The entries of the dynamic table, newest first.
+      # @return [Array<Array(String, String)>] the entries of the dynamic table, newest first
       def to_a
         @context.table
       end
@@ -42,7 +56,10 @@ module Wireloom
 
     # Headers into blocks.
     class Encoder < Table
-      # The block of +headers+, an Array of pairs or a Hash: a binary String. Names are lower-cased, pseudo-fields go first.
+      # @param headers [Array<Array(String, String)>, Hash] names are lower-cased, pseudo-fields go first
+      # @return [String] the block, BINARY
+      # @raise [TypeError] when a name or a value is not a String; the table is as before
+      # @raise [ArgumentError] when one is longer than 64 MiB
       def encode(headers)
         @context.compress(headers)
       end
@@ -50,7 +67,9 @@ module Wireloom
 
     # Blocks into headers.
     class Decoder < Table
-      # The headers of a whole block.
+      # @param block [String] a whole block
+      # @return [Array<Array(String, String)>] pairs and Strings that come from a table are frozen
+      # @raise [Wireloom::HPACK::Error] when it breaks RFC 7541
       def decode(block)
         @context.decompress(block)
       end

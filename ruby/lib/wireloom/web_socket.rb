@@ -25,8 +25,52 @@ module Wireloom
     # The peer broke a rule or a limit, which +message+ names. The Close frame is in the output already.
     Failure = Struct.new(:code, :message)
 
-    # One end of a WebSocket.
+    # One end of a WebSocket. Each call is atomic; see the guide "Threads, fibers and Ractors".
     class Connection
+      # @!method receive(bytes)
+      #   Takes bytes from the peer. What a peer does wrong makes a Failure event, and never raises.
+      #   @param bytes [String]
+      #   @return [Array<String, Struct>] messages and events, in order
+      #   @raise [Wireloom::WebSocket::Error] when +initialize+ was overridden without +super+
+
+      # @!method eof
+      #   The peer will send no more.
+      #   @return [nil]
+
+      # @!method take_output
+      #   @return [String] the bytes to write to the peer, BINARY
+
+      # @!method output?
+      #   @return [Boolean] whether there are bytes to write
+
+      # @!method binary(message)
+      #   Sends a binary message.
+      #   @param message [String]
+      #   @return [nil]
+      #   @raise [Wireloom::WebSocket::Error] when the connection is not open, or the queue is full
+
+      # @!method timeout
+      #   @return [Float, nil] seconds until {#tick} has something to do; nil for no deadline
+
+      # @!method tick
+      #   Acts on the deadlines that have passed: pings, a silent peer, a closing handshake that takes too long.
+      #   @return [nil]
+
+      # @!method congested?
+      #   @return [Boolean] whether the output queue is full enough that the program should send later
+
+      # @!method clean?
+      #   @return [Boolean] whether both ends have sent a Close frame
+
+      # @!method compressed?
+      #   @return [Boolean] whether permessage-deflate was negotiated
+
+      # @!method subprotocol
+      #   @return [String, nil] the subprotocol that was agreed on
+
+      # @!method close_code
+      #   @return [Integer, nil] the code that the connection ended with (RFC 6455 §7.1.5); nil while it has not
+
       # Sends a message: text, or binary when its encoding is BINARY.
       #
       # @param message [String]
@@ -73,21 +117,22 @@ module Wireloom
         state_name.to_sym
       end
 
-      # Whether messages can be sent.
+      # @return [Boolean] whether messages can be sent
       def open?
         state_name == "open"
       end
 
-      # Whether nothing is left to be done but to write the output and to close the transport.
+      # @return [Boolean] whether nothing is left to be done but to write the output and to close the transport
       def closed?
         state_name == "closed"
       end
 
-      # The state that the transport should be in once the output is written: :open, :shut_down_write or :close.
+      # @return [:open, :shut_down_write, :close] the state that the transport should be in once the output is written
       def transport
         transport_name.to_sym
       end
 
+      # @return [String]
       def inspect
         "#<#{self.class} #{state_name}>"
       end
@@ -95,13 +140,21 @@ module Wireloom
 
     # The client's end.
     class Client < Connection
-      # Connecting, and TLS, are the program's. Limits are in bytes, times in seconds.
+      # Connecting, and TLS, are the program's. Limits are in bytes, times in seconds; nil takes the default.
       #
       # @param url [String] a `ws:` or `wss:` URL
-      # @raise [Wireloom::WebSocket::Error] when the URL is invalid
-      #
-      # +deflate+ offers permessage-deflate: true, or a Hash of :level, :memory_level, :min_length,
-      # :server_no_context_takeover, :client_no_context_takeover, :server_max_window_bits, :client_max_window_bits.
+      # @param subprotocols [Array<String>] offered, the preferred one first
+      # @param origin [String, nil]
+      # @param headers [Hash, Array<Array(String, String)>] added to the request
+      # @param deflate [Boolean, Hash] offers permessage-deflate; the Hash may have :level, :memory_level, :min_length,
+      #   :server_no_context_takeover, :client_no_context_takeover, :server_max_window_bits and :client_max_window_bits
+      # @param max_message_length [Integer, nil] after inflation
+      # @param max_queued_length [Integer, nil] output that waits
+      # @param max_inflate_ratio [Integer, nil] how many bytes a compressed byte may become
+      # @param close_timeout [Numeric, nil] for the closing handshake
+      # @param ping_after [Numeric, nil] a ping goes out after this much silence
+      # @param dead_after [Numeric, nil] the connection fails after this much silence
+      # @raise [Wireloom::WebSocket::Error] when the URL or a header is invalid
       def initialize(url, subprotocols: [], origin: nil, headers: {}, deflate: false, max_message_length: nil,
                      max_queued_length: nil, max_inflate_ratio: nil, close_timeout: nil, ping_after: nil, dead_after: nil)
         super()
@@ -114,15 +167,26 @@ module Wireloom
 
     # The server's end.
     class Server < Connection
-      # The request, once it has arrived.
+      # @return [Request, nil] the request, once it has arrived
       attr_reader :request
 
       # The server's end for a request that a Rack server has read; the socket comes from `rack.hijack`.
+      #
+      # @param env [Hash{String => Object}] of Rack
+      # @param options [Hash] those of {#initialize}
+      # @return [Server] that waits for {#accept} or {#reject}
+      # @raise [Wireloom::WebSocket::Error] when the request is no WebSocket handshake
       def self.rack(env, **options)
         new(**options).tap { |server| server.__send__(:take_rack, env, options) }
       end
 
-      # See Client#initialize for the options.
+      # @param deflate [Boolean, Hash] accepts permessage-deflate; see {Client#initialize} for this and the others
+      # @param max_message_length [Integer, nil]
+      # @param max_queued_length [Integer, nil]
+      # @param max_inflate_ratio [Integer, nil]
+      # @param close_timeout [Numeric, nil]
+      # @param ping_after [Numeric, nil]
+      # @param dead_after [Numeric, nil]
       def initialize(deflate: false, max_message_length: nil, max_queued_length: nil, max_inflate_ratio: nil,
                      close_timeout: nil, ping_after: nil, dead_after: nil)
         super()
@@ -158,6 +222,7 @@ module Wireloom
       # @param status [Integer] of 300 or more
       # @param headers [Hash, Array<Array(String, String)>, nil]
       # @param body [String, nil] plain text
+      # @return [nil]
       # @raise [Wireloom::WebSocket::Error] when no request waits
       def reject(status = 403, headers: nil, body: nil)
         refuse(status, headers, body)

@@ -4,7 +4,7 @@ require_relative "../test_helper"
 
 original_or_drop_in "http_2", "http/2"
 
-# What the tests of the drop-in for http-2 share.
+# Base of the tests of the drop-in for http-2.
 class HTTP2TestCase < Wireloom::TestCase
   REQUEST = [[":method", "GET"], [":scheme", "https"], [":authority", "www.example.org"], [":path", "/resource"]].freeze
   RESPONSE = [[":status", "200"], ["content-type", "text/plain"]].freeze

@@ -7,7 +7,7 @@ require(ENV["ORIGINAL"] == "1" ? "http/2" : "wireloom/drop_in/http_2")
 require "openssl"
 require "socket"
 
-# What each path answers.
+# The answers by path.
 class HTTP2Peer
   # One connection: bytes to events and back.
   class Session
@@ -17,7 +17,7 @@ class HTTP2Peer
       @requests = 0
       @server = HTTP2::Server.new(settings_max_concurrent_streams: 50)
       @server.on(:frame) { |bytes| @held ? @held << bytes : @io.write(bytes) }
-      # Once each: http-2 1.3.0 tells of a stream again when trailers come.
+      # Once each: http-2 1.3.0 emits a stream again when trailers come.
       streams = {}
       @server.on(:stream) { |stream| streams[stream.id] ||= take(stream) || true }
       @server.on(:ack) { |payload| @ponged = payload }

@@ -76,7 +76,7 @@ impl Held {
     }
 }
 
-/// Whatever memory of a managed object consists of.
+/// Memory of a managed object.
 pub(crate) trait Trace {
     /// Marks every object that is held here.
     fn trace(&self, marker: &Marker);

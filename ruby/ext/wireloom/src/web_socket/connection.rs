@@ -340,7 +340,7 @@ impl Connection {
         })
     }
 
-    /// What to do with the transport once all output is written: `open`, `shut_down_write` or `close`.
+    /// The action for the transport once all output is written: `open`, `shut_down_write` or `close`.
     fn transport(&self) -> &'static str {
         self.inner.with(|inner| match &inner.state {
             State::Open(connection) => match connection.transport() {

@@ -24,7 +24,7 @@ pub(super) enum Event {
     Request(Box<RequestHead>),
 }
 
-/// What a `Request` tells.
+/// The content of a `Request`.
 pub(super) struct RequestHead {
     path: String,
     query: Option<String>,

@@ -1,4 +1,4 @@
-//! What Ruby says in keywords, as the core's configuration.
+//! Keyword arguments of Ruby as the core's configuration.
 
 use magnus::{Error, RArray, RHash, Ruby, TryConvert, Value};
 use std::time::Duration;

@@ -92,6 +92,8 @@ module HTTP2
 
     class << self
       # The classes by their Symbols.
+      #
+      # @return [Hash{Symbol => Class}]
       attr_reader :types
 
       # The exception of that type which +error+ caused.
@@ -107,6 +109,9 @@ module HTTP2
   # Events and listeners, for any object. Connections and streams have native ones.
   module Emitter
     # Calls the block each time +event+ happens, until it answers +:delete+.
+    #
+    # @param event [Symbol]
+    # @raise [ArgumentError] without a block
     def on(event, &block)
       raise ArgumentError, "must provide callback" unless block
 
@@ -114,6 +119,9 @@ module HTTP2
     end
 
     # Calls the block the next time only.
+    #
+    # @param event [Symbol]
+    # @raise [ArgumentError] without a block
     def once(event, &block)
       raise ArgumentError, "must provide callback" unless block
 
@@ -124,6 +132,9 @@ module HTTP2
     end
 
     # Calls the listeners of +event+.
+    #
+    # @param event [Symbol]
+    # @param args [Array] what the listeners are called with
     def emit(event, *args, &block)
       listeners(event).delete_if { |listener| :delete.equal?(listener.call(*args, &block)) }
     end
@@ -183,27 +194,42 @@ module HTTP2
     module Base64
       module_function
 
+      # @param bytes [String]
+      # @return [String]
       def encode64(bytes)
         [bytes].pack("m")
       end
 
+      # @param string [String]
+      # @return [String]
       def decode64(string)
         string.unpack1("m")
       end
 
+      # @param bytes [String]
+      # @return [String] in one line
       def strict_encode64(bytes)
         [bytes].pack("m0")
       end
 
+      # @param string [String]
+      # @return [String]
+      # @raise [ArgumentError] when it is no base64
       def strict_decode64(string)
         string.unpack1("m0")
       end
 
+      # @param bytes [String]
+      # @param padding [Boolean]
+      # @return [String]
       def urlsafe_encode64(bytes, padding: true)
         string = strict_encode64(bytes).tr("+/", "-_")
         padding ? string : string.delete("=")
       end
 
+      # @param string [String]
+      # @return [String]
+      # @raise [ArgumentError] when it is no base64
       def urlsafe_decode64(string)
         string = string.tr("-_", "+/")
         string = string.ljust((string.length + 3) & ~3, "=") unless string.end_with?("=")
@@ -214,8 +240,53 @@ module HTTP2
 
   Wireloom::DropIn::HTTP2.define(self)
 
-  # Frames to bytes and back; see the native part.
+  # Frames that wait for a window. Its methods are native.
+  class FrameBuffer
+    # @!method <<(frame)
+    #   Appends a frame.
+    #   @param frame [Hash{Symbol => Object}]
+    #   @return [FrameBuffer]
+
+    # @!method retrieve(window)
+    #   Takes the first frame, or the part of it that +window+ allows.
+    #   @param window [Integer] in bytes
+    #   @return [Hash{Symbol => Object}, nil]
+
+    # @!method bytesize
+    #   @return [Integer] of the content of all frames
+
+    # @!method empty?
+    #   @return [Boolean]
+
+    # @!method clear
+    #   Removes all frames.
+  end
+
+  # Frames to bytes and back.
   class Framer
+    # @!method generate(frame)
+    #   @param frame [Hash{Symbol => Object}]
+    #   @return [String] BINARY
+    #   @raise [Error::CompressionError] for a frame that cannot be
+
+    # @!method parse(buffer)
+    #   Takes one frame from the front of +buffer+.
+    #   @param buffer [String] not frozen
+    #   @return [Hash{Symbol => Object}, nil] nil while the frame is not complete; its length alone when its type is unknown
+    #   @raise [Error::ProtocolError, Error::FrameSizeError] when it breaks RFC 9113 §6
+
+    # @!method local_max_frame_size
+    #   @return [Integer] the longest frame that is taken, in bytes
+
+    # @!method local_max_frame_size=(size)
+    #   @param size [Integer]
+
+    # @!method remote_max_frame_size
+    #   @return [Integer] the longest frame that the peer takes, in bytes
+
+    # @!method remote_max_frame_size=(size)
+    #   @param size [Integer]
+
     include Error
     include PackingExtensions
     include BufferUtils
@@ -252,6 +323,11 @@ module HTTP2
     ].freeze
 
     # Puts the nine bytes of a frame's header before +buffer+, its payload.
+    #
+    # @param frame [Hash{Symbol => Object}]
+    # @param buffer [String]
+    # @return [String]
+    # @raise [Error::CompressionError] for a type, a length, a stream or flags that cannot be
     def common_header(frame, buffer:)
       type, length, flags = frame.values_at(:type, :length, :flags)
       stream = frame.fetch(:stream, 0)
@@ -275,6 +351,9 @@ module HTTP2
     end
 
     # The header at the front of +buffer+, which stays as it is; of an unknown type, its length alone.
+    #
+    # @param buffer [String] of nine bytes or more
+    # @return [Hash{Symbol => Object}]
     def read_common_header(buffer)
       high, low, type, flags, stream = buffer.byteslice(0, 9).unpack("CnCCN")
       type = FRAME_TYPES_BY_NAME[type]

@@ -48,11 +48,19 @@ module HTTP2
 
       class << self
         # Appends the code of +string+ to +buffer+.
+        #
+        # @param string [String]
+        # @param buffer [String]
+        # @return [String] the buffer
         def encode(string, buffer = "".b)
           buffer << Wireloom::HPACK.huffman_encode(string)
         end
 
         # Decodes +string+.
+        #
+        # @param string [String]
+        # @return [String] BINARY
+        # @raise [Error::CompressionError] when it breaks RFC 7541 §5.2
         def decode(string)
           Wireloom::HPACK.huffman_decode(string)
         rescue Wireloom::HPACK::Error => e
@@ -78,9 +86,13 @@ module HTTP2
       UPPER = /[[:upper:]]/.freeze
 
       # The settings, and those of them that matter here, as a Hash.
+      #
+      # @return [Settings], [Hash{Symbol => Object}]
       attr_reader :settings, :options
 
       # Only +:huffman+, +:index+ and +:table_size+ of the settings matter, which may be a Hash.
+      #
+      # @param settings [Settings, Hash]
       def initialize(settings = Settings.new)
         settings = Settings.new(**settings.slice(*Settings.members)) if settings.is_a?(Hash)
         @settings = settings
@@ -90,11 +102,20 @@ module HTTP2
       end
 
       # The field at +index+, counted from 0.
+      #
+      # @param index [Integer]
+      # @return [Array(String, String)]
+      # @raise [Error::CompressionError] when there is no such entry
       def dereference(index)
         at(index) or raise CompressionError, "Index too large"
       end
 
       # Executes a command; returns the field that it encodes, or nil.
+      #
+      # @param command [Hash{Symbol => Object}]
+      # @return [Array(String, String), nil]
+      # @raise [Error::CompressionError] when it breaks RFC 7541
+      # @raise [Error::ProtocolError] when a name is not in lower case
       def process(command)
         name, value = command.values_at(:name, :value)
         type = command[:type]
@@ -113,6 +134,10 @@ module HTTP2
       end
 
       # The commands for +headers+, yielded or returned.
+      #
+      # @param headers [Array<Array(String, String)>, Hash]
+      # @yieldparam command [Hash{Symbol => Object}]
+      # @return [Array<Hash>] without a block
       def encode(headers, &block)
         return to_enum(:encode, headers).to_a unless block
 
@@ -129,6 +154,10 @@ module HTTP2
       end
 
       # The command for a field.
+      #
+      # @param field [String]
+      # @param value [String]
+      # @return [Hash{Symbol => Object}]
       def addcmd(field, value)
         exact, name = find(field, value)
         return { name: exact, type: :indexed } if exact
@@ -137,16 +166,22 @@ module HTTP2
       end
 
       # Changes the size in use; entries that no longer fit go.
+      #
+      # @param size [Integer] in bytes
       def table_size=(size)
         self.limit = size
       end
 
       # Changes the size that SETTINGS allow.
+      #
+      # @param size [Integer] in bytes
       def max_table_size=(size)
         self.max_limit = size
       end
 
       # Within the block, sizes may change only before the first entry is added.
+      #
+      # @return [Object] of the block
       def listen_on_table
         yield
       ensure
@@ -201,21 +236,32 @@ module HTTP2
       include PackingExtensions
       include BufferUtils
 
+      # @param settings [Settings, Hash] of which `:huffman`, `:index` and `:table_size` matter
       def initialize(settings = Settings.new)
         @cc = EncodingContext.new(settings)
       end
 
       # Changes the size of the table.
+      #
+      # @param size [Integer] in bytes
       def table_size=(size)
         @cc.table_size = size
       end
 
-      # Changes the size that SETTINGS allow; the next block says so.
+      # Changes the size that SETTINGS allow; the next block announces it.
+      #
+      # @param size [Integer] in bytes
       def max_table_size=(size)
         @cc.max_table_size = size
       end
 
       # An integer with a prefix of +bits+ bits, inserted into +buffer+.
+      #
+      # @param number [Integer]
+      # @param bits [Integer]
+      # @param buffer [String]
+      # @param offset [Integer] where it goes
+      # @return [String] the buffer
       def integer(number, bits, buffer: "".b, offset: buffer.bytesize)
         limit = (1 << bits) - 1
         return pack([number], "C", buffer: buffer, offset: offset) if number < limit
@@ -230,6 +276,10 @@ module HTTP2
       end
 
       # A string, Huffman-coded or not as the options say, appended to +buffer+.
+      #
+      # @param string [String]
+      # @param buffer [String]
+      # @return [String] the buffer
       def string(string, buffer = "".b)
         coded = Huffman.encode(string) unless @cc.options[:huffman] == :never
         coded = nil if @cc.options[:huffman] == :shorter && coded.bytesize >= string.bytesize
@@ -240,6 +290,10 @@ module HTTP2
       end
 
       # A command, appended to +buffer+.
+      #
+      # @param command [Hash{Symbol => Object}]
+      # @param buffer [String]
+      # @return [String] the buffer
       def header(command, buffer = "".b)
         representation = HEADREP.fetch(command[:type])
         offset = buffer.bytesize
@@ -257,6 +311,10 @@ module HTTP2
       end
 
       # The block of +headers+, pairs or a Hash.
+      #
+      # @param headers [Array<Array(String, String)>, Hash] names are lower-cased, pseudo-fields go first
+      # @return [String] BINARY
+      # @raise [TypeError] when a name or a value is not a String
       def encode(headers)
         @cc.compress(headers)
       end
@@ -270,32 +328,45 @@ module HTTP2
       FORBIDDEN_HEADERS = %w[connection te].freeze
 
       # Of the settings only +:table_size+ and +:settings_max_header_list_size+ matter.
+      #
+      # @param settings [Settings, Hash]
       def initialize(settings = Settings.new)
         @cc = EncodingContext.new(settings)
         self.max_header_list_size = @cc.settings.settings_max_header_list_size
       end
 
       # Changes the largest list of headers, in bytes as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
+      #
+      # @param size [Integer] in bytes
       def max_header_list_size=(size)
         @cc.list_size_max = size
       end
 
-      # Headers in any order from now on, and those of connections too.
+      # Takes headers in any order from now on, and those of connections too.
       def accept_invalid_headers!
         @cc.lenient = true
       end
 
       # Changes the size of the table.
+      #
+      # @param size [Integer] in bytes
       def table_size=(size)
         @cc.table_size = size
       end
 
       # Changes the size that SETTINGS allow; the next block has to follow.
+      #
+      # @param size [Integer] in bytes
       def max_table_size=(size)
         @cc.max_table_size = size
       end
 
       # Takes an integer with a prefix of +bits+ bits from the front of +buffer+.
+      #
+      # @param buffer [String]
+      # @param bits [Integer]
+      # @return [Integer]
+      # @raise [Error::CompressionError] when it is not complete, or too large
       def integer(buffer, bits)
         limit = (1 << bits) - 1
         number = bits.zero? ? 0 : next_byte(buffer) & limit
@@ -310,6 +381,10 @@ module HTTP2
       end
 
       # Takes a string from the front of +buffer+.
+      #
+      # @param buffer [String]
+      # @return [String]
+      # @raise [Error::CompressionError] when it is not complete
       def string(buffer)
         raise CompressionError, "invalid header block fragment" if buffer.empty?
 
@@ -323,6 +398,10 @@ module HTTP2
       end
 
       # Takes a command from the front of +buffer+.
+      #
+      # @param buffer [String]
+      # @return [Hash{Symbol => Object}]
+      # @raise [Error::CompressionError] when it breaks RFC 7541 §6
       def header(buffer)
         peek = buffer.getbyte(0)
         type, representation = HEADREP.find { |_, desc| (peek >> desc[:prefix]) << desc[:prefix] == desc[:pattern] }
@@ -343,6 +422,12 @@ module HTTP2
       end
 
       # The headers of a whole block. The method, the status, the length and the trailers are set in +frame+, a Hash.
+      #
+      # @param block [String]
+      # @param frame [Hash, nil]
+      # @return [Array<Array(String, String)>] Strings and pairs that come from a table are frozen
+      # @raise [Error::CompressionError] when it breaks RFC 7541
+      # @raise [Error::ProtocolError] when a header breaks RFC 9113 §8.2
       def decode(block, frame = nil)
         @cc.decompress_message(block, frame)
       rescue Wireloom::HPACK::FieldError => e

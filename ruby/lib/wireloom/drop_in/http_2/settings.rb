@@ -12,11 +12,21 @@ module HTTP2
     keyword_init: true
   ) do
     # Settings that are not given are those of DEFAULT_CONNECTION_SETTINGS; nil means that a setting is not sent.
+    #
+    # @param huffman [Symbol] of {Header::Compressor}
+    # @param index [Symbol] likewise
+    # @param table_size [Integer] likewise
+    # @param settings [Hash{Symbol => Integer}]
+    # @raise [ArgumentError] for a setting that does not exist
     def initialize(huffman: :shorter, index: :all, table_size: 4096, **settings)
       super(huffman: huffman, index: index, table_size: table_size, **DEFAULT_CONNECTION_SETTINGS, **settings)
     end
 
     # Yields the name and the value of each setting that goes into SETTINGS.
+    #
+    # @yieldparam name [Symbol]
+    # @yieldparam value [Integer]
+    # @return [Enumerator] without a block
     def connection_settings
       return enum_for(__method__) unless block_given?
 

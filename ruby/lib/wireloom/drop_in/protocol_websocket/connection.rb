@@ -12,6 +12,11 @@ module Protocol
       MAXIMUM_MESSAGE_SIZE = 1 << 30
 
       # +mask+: +true+ masks each frame with a key of its own, a String is the key. A client must mask (RFC 6455 §5.1).
+      #
+      # @param framer [Framer]
+      # @param mask [Boolean, String, nil]
+      # @param maximum_message_size [Integer, nil] nil for no limit
+      # @param _options [Hash] those of subclasses
       def initialize(framer, mask: nil, maximum_message_size: MAXIMUM_MESSAGE_SIZE, **_options)
         @framer = framer
         @mask = mask
@@ -26,15 +31,24 @@ module Protocol
         @writer = self
       end
 
+      # @return [Framer]
       attr_reader :framer, :mask, :reserved, :maximum_message_size
 
       # The frames of a message that is not whole yet.
+      #
+      # @return [Array<Frame>]
       attr_accessor :frames
 
       # The objects that make messages of frames, and frames of messages.
+      #
+      # @return [#unpack_frames], [#pack_text_frame, #pack_binary_frame]
       attr_accessor :reader, :writer
 
       # Takes a reserved bit for an extension; frames may have it from now on.
+      #
+      # @param bit [Integer] Frame::RSV1, Frame::RSV2 or Frame::RSV3
+      # @return [true]
+      # @raise [ArgumentError] when it is taken
       def reserve!(bit)
         raise ArgumentError, "Unable to use #{bit}!" if (@reserved & bit).zero?
 
@@ -42,16 +56,23 @@ module Protocol
         true
       end
 
+      # Flushes the stream.
       def flush
         @framer.flush
       end
 
+      # Counts as open again.
+      #
+      # @return [self]
       def open!
         @state = :open
         self
       end
 
       # Sends a Close frame, as far as that is possible, and counts as closed.
+      #
+      # @param (see #send_close)
+      # @return [self]
       def close!(...)
         return self if @state == :closed
 
@@ -59,22 +80,27 @@ module Protocol
         begin
           send_close(...)
         rescue StandardError
-          # It was a courtesy.
+          # The peer has gone.
         end
         self
       end
 
+      # @return [Boolean] whether the connection has ended
       def closed?
         @state == :closed
       end
 
       # Closes, and the stream too. Unread messages are lost.
+      #
+      # @param (see #send_close)
       def close(...)
         close!(...)
         @framer.close
       end
 
       # Ends writing; reading may go on.
+      #
+      # @param error [Exception, nil] makes the code 1011, and its message the reason
       def close_write(error = nil)
         error ? send_close(Error::INTERNAL_ERROR, error.message) : send_close
       rescue StandardError
@@ -82,35 +108,59 @@ module Protocol
       end
 
       # Ends writing, and reads until the peer has closed too.
+      #
+      # @raise [ProtocolError, EOFError] as for {#read_frame}
       def shutdown
         send_close unless closed?
         nil while read_frame
       end
 
       # Reads one frame and applies it; +nil+ once closed.
+      #
+      # @yieldparam frame [Frame] before it is applied
+      # @return [Frame, nil]
+      # @raise [ClosedError] for a Close frame with another code than 1000
+      # @raise [ProtocolError] when the peer breaks a rule; the connection is closed by then
+      # @raise [EOFError] when the stream ends
       def read_frame(&block)
         return nil if closed?
 
         wireloom_closing_on_error { wireloom_accept(@framer.read_frame, &block) }
       end
 
+      # Writes a frame, without a flush.
+      #
+      # @param frame [Frame]
+      # @return [Frame] the same
       def write_frame(frame)
         @framer.write_frame(frame)
         frame
       end
 
+      # Begins a message.
+      #
+      # @param frame [TextFrame]
+      # @raise [ProtocolError] within another message, or when the message is too long or no UTF-8
       def receive_text(frame)
         raise ProtocolError, "Received text, but expecting continuation!" unless @frames.empty?
 
         wireloom_begin_message(frame)
       end
 
+      # Begins a message.
+      #
+      # @param frame [BinaryFrame]
+      # @raise [ProtocolError] as for {#receive_text}
       def receive_binary(frame)
         raise ProtocolError, "Received binary, but expecting continuation!" unless @frames.empty?
 
         wireloom_begin_message(frame)
       end
 
+      # Continues a message.
+      #
+      # @param frame [ContinuationFrame]
+      # @raise [ProtocolError] outside of a message, or as for {#receive_text}
       def receive_continuation(frame)
         raise ProtocolError, "Received unexpected continuation!" if @frames.empty?
 
@@ -120,49 +170,90 @@ module Protocol
       end
 
       # Answers with the same code and reason.
+      #
+      # @param frame [CloseFrame]
+      # @raise [ClosedError] for another code than 1000
+      # @raise [ProtocolError] when the code or the reason is invalid
       def receive_close(frame)
         code, reason = frame.unpack
         close!(code, reason)
         raise ClosedError.new(reason, code) if code && code != Error::NO_ERROR
       end
 
+      # Sends a ping, without a flush.
+      #
+      # @param data [String] of up to 125 bytes
+      # @raise [ProtocolError] when the connection is closed
       def send_ping(data = "")
         raise ProtocolError, "Cannot send ping in state #{@state}" if closed?
 
         write_frame(PingFrame.new(mask: @mask).pack(data))
       end
 
+      # Answers with a pong, which leaves with the next flush.
+      #
+      # @param frame [PingFrame]
+      # @raise [ProtocolError] when the connection is closed
       def receive_ping(frame)
         raise ProtocolError, "Cannot receive ping in state #{@state}" if closed?
 
         write_frame(frame.reply(mask: @mask))
       end
 
+      # Does nothing: for subclasses.
+      #
+      # @param frame [PongFrame]
       def receive_pong(frame)
       end
 
       # A frame of no known kind.
+      #
+      # @param frame [Frame]
+      # @raise [ProtocolError]
       def receive_frame(frame)
         raise ProtocolError, "Unhandled frame: #{frame}"
       end
 
+      # The frame of a text message.
+      #
+      # @param buffer [String]
+      # @param _options [Hash] those of writers around this one
+      # @return [TextFrame]
       def pack_text_frame(buffer, **_options)
         TextFrame.new(mask: @mask).tap { |frame| frame.pack(buffer) }
       end
 
+      # Sends a text message, without a flush.
+      #
+      # @param buffer [String]
+      # @param options [Hash] for the writer, such as `compress: false`
+      # @return [Frame]
       def send_text(buffer, **options)
         write_frame(@writer.pack_text_frame(buffer, **options))
       end
 
+      # The frame of a binary message.
+      #
+      # @param buffer [String]
+      # @param _options [Hash] those of writers around this one
+      # @return [BinaryFrame]
       def pack_binary_frame(buffer, **_options)
         BinaryFrame.new(mask: @mask).tap { |frame| frame.pack(buffer) }
       end
 
+      # Sends a binary message, without a flush.
+      #
+      # @param buffer [String]
+      # @param options [Hash] for the writer, such as `compress: true`
+      # @return [Frame]
       def send_binary(buffer, **options)
         write_frame(@writer.pack_binary_frame(buffer, **options))
       end
 
       # Begins the closing handshake. The connection is closed when the peer has answered.
+      #
+      # @param code [Integer, nil]
+      # @param reason [String] of up to 123 bytes
       def send_close(code = Error::NO_ERROR, reason = "")
         frame = CloseFrame.new(mask: @mask)
         frame.pack(code, reason)
@@ -171,6 +262,10 @@ module Protocol
       end
 
       # A String leaves as text when it is UTF-8, else as bytes.
+      #
+      # @param message [String, Message]
+      # @param options [Hash] for the writer
+      # @raise [ArgumentError] for another object
       def write(message, **options)
         case message
         when String
@@ -183,12 +278,22 @@ module Protocol
       end
 
       # The bytes of a message; +frames+ are all of its frames.
+      #
+      # @param frames [Array<Frame>]
+      # @return [String]
       def unpack_frames(frames)
         frames.size == 1 ? frames[0].unpack : frames.map(&:unpack).join
       end
 
-      # `read(**options)` is native: flushes, then reads one message; +nil+ once closed. It takes a fast path for a message in
-      # one frame while nothing that it would call has been overridden, and otherwise goes on with `wireloom_read_on`.
+      # @!method read(**options)
+      #   Flushes, then reads one message. Control frames are answered meanwhile. While nothing that it would call has been
+      #   overridden, a message in one frame is read without those calls.
+      #
+      #   @param options [Hash] for the reader
+      #   @return [TextMessage, BinaryMessage, nil] nil once closed
+      #   @raise [ClosedError] for a Close frame with another code than 1000
+      #   @raise [ProtocolError] when the peer breaks a rule; the connection is closed by then
+      #   @raise [EOFError] when the stream ends
 
       private
 

@@ -34,12 +34,16 @@ module Protocol
 
     # The peer broke the protocol. The connection is lost.
     class ProtocolError < Error
-      # +code+ is the code of the Close frame.
+      # 
+      #
+      # @param message [String]
+      # @param code [Integer] of the Close frame
       def initialize(message, code = PROTOCOL_ERROR)
         super(message)
         @code = code
       end
 
+      # @return [Integer]
       attr_reader :code
     end
 

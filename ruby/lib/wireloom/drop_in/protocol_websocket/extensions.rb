@@ -5,6 +5,11 @@ module Protocol
     # Agreeing on extensions in the opening handshake (RFC 6455 §9.1).
     module Extensions
       # Yields the name and the +[key, value]+ pairs of each of the header's values.
+      #
+      # @param headers [Array<String>]
+      # @yieldparam name [String]
+      # @yieldparam arguments [Array<Array>]
+      # @return [Enumerator] without a block
       def self.parse(headers)
         return to_enum(:parse, headers) unless block_given?
 
@@ -16,18 +21,23 @@ module Protocol
 
       # Base of both sides: the extensions that they have, as +[class, options]+, and those that were negotiated.
       class Side
+        # @return [Side] with permessage-deflate
         def self.default
           new([[Extension::Compression, {}]])
         end
 
+        # @param extensions [Array<Array(Module, Hash)>]
         def initialize(extensions = [])
           @extensions = extensions
           @accepted = []
         end
 
+        # @return [Array<Array(Module, Hash)>]
         attr_reader :extensions, :accepted
 
         # The extensions by their names.
+        #
+        # @return [Hash{String => Array(Module, Hash)}]
         def named
           @extensions.to_h { |extension| [extension.first::NAME, extension] }
         end
@@ -37,6 +47,8 @@ module Protocol
       # The side that offers.
       class Client < Side
         # Yields the value of each offer, in parts.
+        #
+        # @yieldparam header [Array<String>]
         def offer
           @extensions.each do |extension, options|
             header = extension.offer(**options)
@@ -45,6 +57,10 @@ module Protocol
         end
 
         # Takes the server's answers.
+        #
+        # @param headers [Array<String>]
+        # @return [Array<Array(Module, Hash)>]
+        # @raise [ArgumentError] for a parameter that an extension does not know
         def accept(headers)
           named = self.named
           Extensions.parse(headers) do |name, arguments|
@@ -54,6 +70,9 @@ module Protocol
           @accepted
         end
 
+        # Makes the connection use the extensions that were negotiated.
+        #
+        # @param connection [Connection]
         def apply(connection)
           @accepted.each { |klass, options| klass.client(connection, **options) }
         end
@@ -62,6 +81,11 @@ module Protocol
       # The side that answers.
       class Server < Side
         # Takes the client's offers, the first of each extension that suits; yields the value of each answer, in parts.
+        #
+        # @param headers [Array<String>]
+        # @yieldparam header [Array<String>]
+        # @return [Array<Array(Module, Hash)>]
+        # @raise [ArgumentError] for a parameter that an extension does not know
         def accept(headers)
           named = self.named
           Extensions.parse(headers) do |name, arguments|
@@ -76,6 +100,9 @@ module Protocol
           @accepted
         end
 
+        # Makes the connection use the extensions that were negotiated.
+        #
+        # @param connection [Connection]
         def apply(connection)
           @accepted.reverse_each { |klass, options| klass.server(connection, **options) }
         end

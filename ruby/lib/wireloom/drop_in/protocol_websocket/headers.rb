@@ -19,11 +19,16 @@ module Protocol
         GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
         # A value for Sec-WebSocket-Key: 16 random bytes in base64.
+        #
+        # @return [String]
         def self.generate_key
           SecureRandom.base64(16)
         end
 
         # The value of Sec-WebSocket-Accept that answers +key+ (RFC 6455 §4.2.2).
+        #
+        # @param key [String]
+        # @return [String]
         def self.accept_digest(key)
           Digest::SHA1.base64digest(key + GUID)
         end

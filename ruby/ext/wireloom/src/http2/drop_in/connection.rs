@@ -24,7 +24,7 @@ use crate::hpack::encode::Policy;
 use crate::hpack::table::Table;
 use crate::memory::Accounted;
 
-/// What every peer assumes before SETTINGS (RFC 9113 §6.5.2, §6.9.2).
+/// The defaults before SETTINGS (RFC 9113 §6.5.2, §6.9.2).
 pub(super) const WINDOW_DEFAULT: i64 = 65_535;
 const FRAME_LEN_DEFAULT: usize = 16_384;
 pub(super) const TABLE_SIZE_DEFAULT: usize = 4096;
@@ -33,7 +33,7 @@ pub(super) const TABLE_SIZE_DEFAULT: usize = 4096;
 const RESETS_MAX: usize = 1_024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum Phase {
     WaitingMagic,
     WaitingPreface,
     Connected,
@@ -42,7 +42,7 @@ pub(crate) enum Stage {
     Closed,
 }
 
-impl Stage {
+impl Phase {
     pub(crate) fn symbol(self) -> VALUE {
         let sym = sym();
         match self {
@@ -94,12 +94,12 @@ pub(crate) struct Pending {
     pub(crate) frames: usize,
 }
 
-plain!(Stage, Upgrade, RateLimit, Input);
+plain!(Phase, Upgrade, RateLimit, Input);
 traced!(Pending { frame, block, frames });
 
 pub(crate) struct Connection {
     pub(crate) is_client: Cell<bool>,
-    pub(crate) stage: Cell<Stage>,
+    pub(crate) phase: Cell<Phase>,
     pub(crate) upgrade: Cell<Upgrade>,
     /// The next stream of this side; the last one that either side opened; the last one that the server promised.
     pub(crate) stream_id: Cell<u32>,
@@ -152,7 +152,7 @@ impl Default for Connection {
     fn default() -> Self {
         Self {
             is_client: Cell::new(true),
-            stage: Cell::new(Stage::WaitingPreface),
+            phase: Cell::new(Phase::WaitingPreface),
             upgrade: Cell::new(Upgrade::None),
             stream_id: Cell::new(1),
             last_stream_id: Cell::new(0),
@@ -196,7 +196,7 @@ impl Default for Connection {
 
 managed!(
     Connection as "HTTP2::Connection" {
-        is_client, stage, upgrade, stream_id, last_stream_id, last_promise_id, active_stream_count, local_window, local_window_limit, remote_window, remote_window_limit, local_max_frame_size, remote_max_frame_size, local_max_streams, remote_max_streams, list_size_max, promised_streams, local_settings, remote_settings, pending_settings, settings_unacknowledged, origin_set, origins_due, idle_streams, buffer, received_frame, closed_since, listeners, streams, resets, input, pending, compressor, policy, decompressor, rates, room_out, room_in, memory
+        is_client, phase, upgrade, stream_id, last_stream_id, last_promise_id, active_stream_count, local_window, local_window_limit, remote_window, remote_window_limit, local_max_frame_size, remote_max_frame_size, local_max_streams, remote_max_streams, list_size_max, promised_streams, local_settings, remote_settings, pending_settings, settings_unacknowledged, origin_set, origins_due, idle_streams, buffer, received_frame, closed_since, listeners, streams, resets, input, pending, compressor, policy, decompressor, rates, room_out, room_in, memory
     },
     size = Connection::heap_size
 );
@@ -220,7 +220,7 @@ impl Connection {
     /// that copies of what is held need none.
     pub(crate) fn copy_from(&self, other: &Self, owner: Owner) -> Result<(), Error> {
         self.is_client.set(other.is_client.get());
-        self.stage.set(other.stage.get());
+        self.phase.set(other.phase.get());
         self.upgrade.set(other.upgrade.get());
         for (place, from) in [
             (&self.stream_id, &other.stream_id),
@@ -329,7 +329,7 @@ pub(crate) fn clock(ruby: &Ruby) -> Result<f64, Error> {
 
 /// The connection is closed.
 pub(crate) fn close(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
-    this.stage.set(Stage::Closed);
+    this.phase.set(Phase::Closed);
     this.closed_since.set(Some(clock(ruby)?));
     Ok(())
 }
@@ -358,7 +358,7 @@ impl Opening {
 
 /// Opens a stream of this side.
 pub(crate) fn new_stream(ruby: &Ruby, this: Obj<Connection>, opening: Opening) -> Result<Obj<Stream>, Error> {
-    if matches!(this.stage.get(), Stage::Closed | Stage::Closing) {
+    if matches!(this.phase.get(), Phase::Closed | Phase::Closing) {
         return Err(names::error(ruby, sym().connection_closed, None));
     }
     if this.active_stream_count.get() >= this.remote_max_streams.get() {
@@ -446,7 +446,7 @@ pub(crate) fn stream_closed(ruby: &Ruby, this: Obj<Connection>, stream: Obj<Stre
     if gone && !stream.parent.get().is_nil() {
         this.promised_streams.set(this.promised_streams.get() - 1);
     }
-    if this.stage.get() == Stage::Closing && this.streams.with(|streams| streams.is_empty()) {
+    if this.phase.get() == Phase::Closing && this.streams.with(|streams| streams.is_empty()) {
         close(ruby, this)?;
     }
     Ok(())

@@ -290,7 +290,7 @@ fn origins(ruby: &Ruby, body: &[u8]) -> Result<Option<RArray>, Error> {
 /// The bytes of a frame. Its Hash, if it has one, gets `:flags` and `:length`.
 pub(crate) fn generate(ruby: &Ruby, frame: &mut Frame, len_max: usize) -> Result<RString, Error> {
     let mut room = Vec::new();
-    // What goes before, in `room`, and then the payload, when it is a String that goes out as it is: held by `frame`.
+    // The bytes before the payload go to `room`. A payload that is a String goes out as it is: `frame` holds it.
     let string = body(ruby, frame, &mut room)?;
     // SAFETY: Ruby code that might change the String runs only to raise.
     let content = string.map_or(&[][..], |string| unsafe { bytes(string) });

@@ -126,7 +126,7 @@ fn emit_from<T: Emitter>(this: Obj<T>, event: VALUE, args: &[VALUE], block: VALU
 
 #[inline]
 fn call(callable: VALUE, args: &[VALUE], block: VALUE) -> Result<VALUE, Error> {
-    // What is raised lands in `protect`: nothing in here needs to be dropped.
+    // `protect` catches exceptions: nothing in here needs to be dropped.
     magnus::rb_sys::protect(|| {
         // SAFETY: the listener is a Proc, held by this stack; the arguments lie on this stack.
         unsafe { rb_sys::rb_proc_call_with_block(callable, args.len() as _, args.as_ptr(), block) }

@@ -1,4 +1,4 @@
-//! What `wireloom/drop_in/http_2` is made of: the classes of the gem `http-2` with its states, events and errors, in the order
+//! The native part of `wireloom/drop_in/http_2`: the classes of the gem `http-2` with its states, events and errors, in the order
 //! in which it has them.
 //!
 //! Frames travel as [`frame::Frame`] on the stack. They become Hashes only where a program sees them: when it listens to
@@ -25,14 +25,14 @@ use rb_sys::VALUE;
 
 use crate::guard::{function, method};
 use crate::held::{Held, Owner};
-use connection::{Connection, Opening, Stage, Upgrade};
+use connection::{Connection, Opening, Phase, Upgrade};
 use frame::{Frame, NIL, value};
 use frame_buffer::FrameBuffer;
 use listeners::Emission;
 use names::sym;
 use stream::{State, Stream};
 
-/// What a client begins with (RFC 9113 §3.4).
+/// The client's connection preface (RFC 9113 §3.4).
 const MAGIC: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 type Nothing = Result<(), Error>;
@@ -115,10 +115,10 @@ impl Connection {
         connection::activate_stream(ruby, this, Opening::new(id))
     }
 
-    fn rb_upgrade(this: Obj<Self>, stage: i32) {
-        this.upgrade.set(if stage == 0 { Upgrade::Started } else { Upgrade::Finished });
-        if stage == 2 {
-            this.stage.set(Stage::WaitingMagic);
+    fn rb_upgrade(this: Obj<Self>, phase: i32) {
+        this.upgrade.set(if phase == 0 { Upgrade::Started } else { Upgrade::Finished });
+        if phase == 2 {
+            this.phase.set(Phase::WaitingMagic);
         }
     }
 
@@ -293,7 +293,7 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
     class.define_private_method("activate_stream", method!(Connection::rb_activate_stream, 1))?;
     class
         .define_private_method("streams_opened", method!(|this: &Connection| this.stream_id.get() / 2, 0))?;
-    class.define_private_method("upgrade_stage", method!(Connection::rb_upgrade, 1))?;
+    class.define_private_method("upgrade_phase", method!(Connection::rb_upgrade, 1))?;
     class.define_private_method("set_origins", method!(Connection::rb_set_origins, 2))?;
     class.define_private_method("begin_connection", method!(Connection::rb_send_connection_preface, 0))?;
     class.define_method("receive", method!(Connection::rb_receive, 1))?;
@@ -310,12 +310,12 @@ fn define_connection(ruby: &Ruby, http2: RModule) -> Nothing {
         "buffered_amount",
         method!(|this: &Connection| FrameBuffer::bytesize_of(&this.buffer), 0),
     )?;
-    class.define_method("state", method!(|this: &Connection| value(this.stage.get().symbol()), 0))?;
+    class.define_method("state", method!(|this: &Connection| value(this.phase.get().symbol()), 0))?;
     class.define_method(
         "closed?",
-        method!(|this: &Connection| matches!(this.stage.get(), Stage::Closed | Stage::Closing), 0),
+        method!(|this: &Connection| matches!(this.phase.get(), Phase::Closed | Phase::Closing), 0),
     )?;
-    class.define_method("closing?", method!(|this: &Connection| this.stage.get() == Stage::Closing, 0))?;
+    class.define_method("closing?", method!(|this: &Connection| this.phase.get() == Phase::Closing, 0))?;
     for name in ["local_window", "window"] {
         class.define_method(name, method!(|this: &Connection| this.local_window.get(), 0))?;
     }

@@ -11,7 +11,7 @@ use wireloom_http2::rate_limit::Charge;
 
 use super::MAGIC;
 use super::connection::{
-    self, Connection, Opening, Pending, Stage, Upgrade, activate_stream, each_stream, find_stream, put_room,
+    self, Connection, Opening, Pending, Phase, Upgrade, activate_stream, each_stream, find_stream, put_room,
     take_room,
 };
 use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, Stored, bytes, value};
@@ -84,7 +84,7 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: Option<RString>)
     crate::strings::keep(data);
     this.memory.set(buffered);
     match frames(ruby, this) {
-        // What a listener raises ends the connection, whatever it is about.
+        // Any exception of a listener ends the connection.
         Err(error) if !is_ours(&error) && error.is_kind_of(ruby.exception_standard_error()) => {
             connection_error(ruby, this, sym().protocol_error, None, Some(error))
         }
@@ -93,7 +93,7 @@ pub(crate) fn receive(ruby: &Ruby, this: Obj<Connection>, data: Option<RString>)
 }
 
 fn frames(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
-    if this.stage.get() == Stage::WaitingMagic && !magic(ruby, this)? {
+    if this.phase.get() == Phase::WaitingMagic && !magic(ruby, this)? {
         return Ok(());
     }
     while let Some(header) = next(ruby, this)? {
@@ -258,7 +258,7 @@ fn headers(ruby: &Ruby, this: Obj<Connection>, mut frame: Frame, block: Vec<u8>)
     let id = frame.stream.unwrap_or(0);
     // RFC 9113 §6.8: after GOAWAY, streams that are there come to their end; what would open others only keeps the tables in
     // step.
-    let leaving = matches!(this.stage.get(), Stage::Closed | Stage::Closing);
+    let leaving = matches!(this.phase.get(), Phase::Closed | Phase::Closing);
     if leaving
         && (frame.kind == Kind::PushPromise
             || id > this.last_stream_id.get()
@@ -461,16 +461,16 @@ fn data_received(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<()
 
 /// Frames of the connection itself.
 fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(), Error> {
-    match this.stage.get() {
-        Stage::WaitingPreface => {
+    match this.phase.get() {
+        Phase::WaitingPreface => {
             // RFC 9113 §3.4: the first frame MUST be SETTINGS.
             if frame.kind != Kind::Settings {
                 return protocol_error(ruby, this, "protocol error");
             }
-            this.stage.set(Stage::Connected);
+            this.phase.set(Phase::Connected);
             settings_frame(ruby, this, frame)
         }
-        Stage::Connected | Stage::Closing => match frame.kind {
+        Phase::Connected | Phase::Closing => match frame.kind {
             Kind::Settings => settings_frame(ruby, this, frame),
             Kind::WindowUpdate => window_grown(ruby, this, frame),
             Kind::Ping => ping(ruby, this, frame),
@@ -495,7 +495,7 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
             }
             _ => protocol_error(ruby, this, "protocol error"),
         },
-        Stage::Closed => match frame.kind {
+        Phase::Closed => match frame.kind {
             Kind::Goaway => Ok(()),
             Kind::Ping => ping(ruby, this, frame),
             _ => match this.closed_since.get() {
@@ -505,7 +505,7 @@ fn management(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result<(
                 _ => Ok(()),
             },
         },
-        Stage::WaitingMagic => protocol_error(ruby, this, "protocol error"),
+        Phase::WaitingMagic => protocol_error(ruby, this, "protocol error"),
     }
 }
 
@@ -522,7 +522,7 @@ fn goaway(ruby: &Ruby, this: Obj<Connection>, frame: &Frame) -> Result<(), Error
     let more = frame.error == sym().no_error && this.streams.with(|streams| !streams.is_empty());
     connection::close(ruby, this)?;
     if more {
-        this.stage.set(Stage::Closing);
+        this.phase.set(Phase::Closing);
     }
     let last = ruby.integer_from_u64(u64::from(frame.last_stream.unwrap_or(0)));
     emit(this, sym().goaway, &[last.as_raw(), frame.error, frame.payload], NIL)
@@ -567,7 +567,7 @@ fn settings_frame(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Resu
     let pairs = settings_pairs(ruby, frame.payload())?;
     settings::validate_settings(ruby, this, !this.is_client.get(), &pairs)?;
     pairs.each(|key, number| remote_setting(ruby, this, key, number))?;
-    if this.stage.get() == Stage::Closed || this.upgrade.get() == Upgrade::Started {
+    if this.phase.get() == Phase::Closed || this.upgrade.get() == Upgrade::Started {
         return Ok(());
     }
     acknowledge_settings(ruby, this)?;

@@ -9,7 +9,7 @@ use rb_sys::VALUE;
 use wireloom_http2::Limits;
 use wireloom_http2::rate_limit::Charge;
 
-use super::connection::{Connection, Stage, call_own, close, is_plain, put_room, take_room};
+use super::connection::{Connection, Phase, call_own, close, is_plain, put_room, take_room};
 use super::frame::{ACK, END_HEADERS, Frame, HEADER_LEN, Header, Kind, NIL, bytes, value};
 use super::frame_buffer::FrameBuffer;
 use super::framer::generate;
@@ -130,7 +130,7 @@ fn send_headers(ruby: &Ruby, this: Obj<Connection>, frame: &mut Frame) -> Result
         return emit(this, sym().frame, &[encoded.as_raw()], NIL);
     }
     let block = &room[HEADER_LEN..];
-    // What goes into a PUSH_PROMISE or beside a priority before the block counts too.
+    // The fields of a PUSH_PROMISE or a priority before the block count too.
     let overhead = match frame.kind {
         Kind::PushPromise => 4,
         _ if frame.weight.is_some() => 5,
@@ -221,10 +221,10 @@ pub(crate) fn connection_error<T>(
     message: Option<&str>,
     cause: Option<Error>,
 ) -> Result<T, Error> {
-    if this.stage.get() != Stage::Closed {
+    if this.phase.get() != Phase::Closed {
         goaway_own(ruby, this, kind)?;
     }
-    this.stage.set(Stage::Closed);
+    this.phase.set(Phase::Closed);
     let cause = match cause.as_ref().map(Error::error_type) {
         Some(ErrorType::Exception(exception)) => Some(exception.as_value()),
         Some(ErrorType::Error(class, message)) => Some(class.new_instance((message.as_ref(),))?.as_value()),

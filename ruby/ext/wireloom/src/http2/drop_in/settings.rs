@@ -6,7 +6,7 @@ use magnus::value::ReprValue;
 use magnus::{Error, RArray, RHash, Ruby, TryConvert, Value};
 use rb_sys::VALUE;
 
-use super::connection::{Connection, Stage, TABLE_SIZE_DEFAULT, WINDOW_DEFAULT, call_own, is_plain};
+use super::connection::{Connection, Phase, TABLE_SIZE_DEFAULT, WINDOW_DEFAULT, call_own, is_plain};
 use super::frame::{Frame, Kind, NIL, value};
 use super::framer::{Pairs, settings_pairs};
 use super::listeners::{Emitter, emit};
@@ -41,7 +41,7 @@ pub(crate) fn set_up(
     let sym = sym();
     let policy = encode::Policy { fill_path: true, ..crate::hpack::policy(ruby, encoding)? };
     this.is_client.set(is_client);
-    this.stage.set(if is_client { Stage::WaitingPreface } else { Stage::WaitingMagic });
+    this.phase.set(if is_client { Phase::WaitingPreface } else { Phase::WaitingMagic });
     this.stream_id.set(if is_client { 1 } else { 2 });
     this.local_settings.set(Held::new(owner, local.as_raw()));
     this.remote_settings.set(Held::new(owner, remote.as_raw()));
@@ -145,10 +145,10 @@ fn default_setting(key: VALUE) -> Option<i64> {
 
 /// Begins the connection: a client's magic and SETTINGS, once.
 pub(crate) fn send_connection_preface(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
-    if !this.is_client.get() || this.stage.get() != Stage::WaitingPreface {
+    if !this.is_client.get() || this.phase.get() != Phase::WaitingPreface {
         return Ok(());
     }
-    this.stage.set(Stage::Connected);
+    this.phase.set(Phase::Connected);
     if this.listens(sym().frame) {
         let magic = crate::strings::binary(ruby, super::MAGIC);
         emit(this, sym().frame, &[magic.as_raw()], NIL)?;
@@ -158,12 +158,12 @@ pub(crate) fn send_connection_preface(ruby: &Ruby, this: Obj<Connection>) -> Res
 
 /// A server's side of the same, when it has seen the magic.
 pub(crate) fn magic_received(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
-    this.stage.set(Stage::WaitingPreface);
+    this.phase.set(Phase::WaitingPreface);
     send_first_settings(ruby, this)
 }
 
 pub(crate) fn preface_own(ruby: &Ruby, this: Obj<Connection>) -> Result<(), Error> {
-    if !this.is_client.get() || this.stage.get() != Stage::WaitingPreface {
+    if !this.is_client.get() || this.phase.get() != Phase::WaitingPreface {
         return Ok(());
     }
     if is_plain(this) {

@@ -492,7 +492,7 @@ pub(crate) fn close(ruby: &Ruby, this: Obj<Stream>, error: VALUE) -> Result<(), 
     send_own(ruby, this, &mut frame)
 }
 
-/// Takes new priorities and says so.
+/// Takes new priorities and emits `:priority`.
 pub(crate) fn process_priority(ruby: &Ruby, this: Obj<Stream>, frame: &Frame) -> Result<(), Error> {
     this.weight.set(frame.weight.unwrap_or(16));
     this.dependency.set(frame.dependency.unwrap_or(0));

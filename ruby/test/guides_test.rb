@@ -1,0 +1,292 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+require "open3"
+require "openssl"
+require "rbconfig"
+require "socket"
+require "timeout"
+require "tmpdir"
+require "wireloom"
+
+# Runs every block of Ruby in the guides, as a program of its own, against a peer in this process. Hosts and ports are replaced.
+class GuidesTest < Wireloom::TestCase
+  ROOT = File.expand_path("..", __dir__)
+  TESTED = { "bundler" => 2, "chat" => 2, "concurrency" => 1, "firehose" => 2, "http2" => 4, "troubleshooting" => 0, "web_socket" => 2 }.freeze
+  SECONDS = 30
+  # The command is called after the version of Ruby on Debian.
+  BUNDLE = [RbConfig.ruby, "-e", 'load Gem.bin_path("bundler", "bundle")'].freeze
+
+  def blocks(guide)
+    File.read(File.join(ROOT, "guides/#{guide}.md")).scan(/^ *```ruby\n(.*?)^ *```$/m).flatten
+  end
+
+  def setup
+    @pids = []
+    @sockets = []
+    @listener = TCPServer.new("127.0.0.1", 0)
+    @port = @listener.addr[1]
+  end
+
+  def teardown
+    @pids.each do |pid|
+      Process.kill(:KILL, pid)
+      Process.wait(pid)
+    rescue SystemCallError
+      nil
+    end
+    [*@sockets, @listener].each { |socket| socket.close unless socket.closed? }
+  end
+
+  # Runs a program to its end; returns its output.
+  def run_program(program, *options, env: {})
+    out = Timeout.timeout(SECONDS) do
+      Open3.popen2e(env, RbConfig.ruby, "-W0", "-I#{ROOT}/lib", *options, "-e", program) do |stdin, output, thread|
+        @pids << thread.pid
+        stdin.close
+        [output.read, thread.value]
+      end
+    end
+    assert out[1].success?, out[0]
+    out[0]
+  end
+
+  # Starts a program that prints a port; returns the port.
+  def start_program(program)
+    reader, writer = IO.pipe
+    @pids << Process.spawn(RbConfig.ruby, "-W0", "-I#{ROOT}/lib", "-e", program, out: writer, err: writer)
+    writer.close
+    said = Timeout.timeout(SECONDS) { reader.gets }
+    @sockets << reader
+    Integer(said)
+  rescue ArgumentError, TypeError
+    flunk "#{said}#{reader.read}"
+  end
+
+  # A thread that serves one connection.
+  def serve(tls: false)
+    Thread.new do
+      socket = tls ? tls_server.accept : @listener.accept
+      @sockets << socket
+      yield socket
+    ensure
+      socket&.close
+    end
+  end
+
+  def tls_server
+    key = OpenSSL::PKey::RSA.new(2048)
+    certificate = OpenSSL::X509::Certificate.new
+    certificate.version = 2
+    certificate.serial = 1
+    certificate.subject = certificate.issuer = OpenSSL::X509::Name.parse("/CN=localhost")
+    certificate.public_key = key.public_key
+    certificate.not_before = Time.now - 60
+    certificate.not_after = Time.now + 3600
+    certificate.sign(key, OpenSSL::Digest.new("SHA256"))
+    context = OpenSSL::SSL::SSLContext.new
+    context.add_certificate(certificate, key)
+    OpenSSL::SSL::SSLServer.new(@listener, context)
+  end
+
+  # Sends events to the client that connects, and closes.
+  def serve_events(socket, events)
+    server = Wireloom::WebSocket::Server.new
+    until server.closed?
+      server.receive(socket.readpartial(4096)).grep(Wireloom::WebSocket::Request).each do
+        server.accept
+        events.each { |event| server.binary(event) }
+        server.close
+      end
+      socket.write(server.take_output)
+    end
+  rescue EOFError, SystemCallError, OpenSSL::SSL::SSLError
+    nil
+  end
+
+  def installed?(*gems)
+    missing = gems.find { |gem| Gem::Specification.find_all_by_name(gem).empty? }
+    missing ? skip("the gem #{missing} is not installed") : true
+  end
+
+  def test_every_block_is_tested
+    counts = Dir[File.join(ROOT, "guides/*.md")].sort.to_h { |path| [File.basename(path, ".md"), blocks(File.basename(path, ".md")).size] }
+    assert_equal TESTED, counts
+  end
+
+  def test_a_web_socket_client_and_server
+    client, server = blocks("web_socket")
+    setup_code, *receive = server.lines
+    thread = serve do |socket|
+      place = binding
+      place.local_variable_set(:bytes, nil)
+      place.eval(setup_code)
+      loop do
+        place.local_variable_set(:bytes, socket.readpartial(4096))
+        place.eval(receive.join)
+        ws = place.local_variable_get(:ws)
+        socket.write(ws.take_output)
+        break if ws.closed?
+      end
+    end
+    out = run_program(client.gsub("8080/echo", "#{@port}/chat").gsub("8080", @port.to_s))
+    thread.join
+    assert_equal "Hello\n", out
+  end
+
+  def test_http2_client_and_server
+    client, server, hpack, = blocks("http2")
+    thread = serve do |socket|
+      bytes = socket.readpartial(4096)
+      bytes << socket.readpartial(4096) until bytes.bytesize > 60
+      eval(server, binding)
+      socket.read
+    end
+    assert_equal "200\ntext/plain\nhello", run_program(client.gsub("8080", @port.to_s))
+    thread.join
+    assert_equal %([[":method", "GET"], ["x-trace", "1f2e"]]\n), run_program(%(require "wireloom"\np(begin\n#{hpack}end)))
+  end
+
+  def test_httpx_with_the_replacement
+    installed?("httpx")
+    drop_in = blocks("http2").fetch(3)
+    assert_equal "true\n", run_program("#{drop_in}\nputs HTTP2::Client.instance_method(:initialize).source_location[0].include?('wireloom')")
+  end
+
+  def test_sending_behind_a_lock
+    out = run_program(<<~RUBY)
+      require "stringio"
+      require "wireloom"
+      #{blocks("concurrency").fetch(0)}
+      client = Wireloom::WebSocket::Client.new("ws://x")
+      server = Wireloom::WebSocket::Server.new
+      server.receive(client.take_output)
+      server.accept
+      client.receive(server.take_output)
+      socket = StringIO.new
+      Array.new(4) { |at| Thread.new { 5.times { send_text(lock, client, socket, "message \#{at}") } } }.each(&:join)
+      puts server.receive(socket.string).size
+    RUBY
+    assert_equal "20\n", out
+  end
+
+  def test_firehose_with_faye_websocket
+    installed?("faye-websocket", "eventmachine")
+    newest = Gem::Specification.find_all_by_name("faye-websocket").map(&:version).max
+    skip "faye-websocket before 0.12 has no binary_data_format" if newest < Gem::Version.new("0.12")
+    program = blocks("firehose").fetch(0).sub(%r{wss://[^"]+}, "ws://127.0.0.1:#{@port}/")
+    serve { |socket| serve_events(socket, ["a" * 5000, "b"]) }
+    out = run_program("def handle(data) = puts(data.bytesize)\n#{program.sub(/^  socket\.on\(:close\) \{ \|event\|/, "\\0 EM.stop;")}")
+    assert_equal ["5000\n", "1\n"], out.lines.first(2)
+  end
+
+  def test_firehose_over_tls
+    program = blocks("firehose").fetch(1).gsub("wss://bsky.network", "wss://localhost").gsub('"bsky.network", 443', "\"127.0.0.1\", #{@port}")
+                                .gsub('"bsky.network"', '"localhost"')
+    refute_includes program, "bsky.network\""
+    thread = serve(tls: true) { |socket| serve_events(socket, ["a" * 5000, "b"]) }
+    assert_equal "5000\n1\n", run_program("def handle(data) = puts(data.bytesize)\n#{program}")
+    thread.join
+  end
+
+  # Clients of a chat server.
+  def chat(port, count)
+    Array.new(count) do
+      socket = TCPSocket.new("127.0.0.1", port)
+      @sockets << socket
+      client = Wireloom::WebSocket::Client.new("ws://127.0.0.1:#{port}/", subprotocols: ["chat"])
+      socket.write(client.take_output)
+      events = []
+      events.concat(client.receive(socket.readpartial(4096))) until client.open?
+      [client, socket]
+    end
+  end
+
+  # The next messages that a client gets.
+  def messages(client, socket, count)
+    found = []
+    Timeout.timeout(SECONDS) { found.concat(client.receive(socket.readpartial(4096)).grep(String)) until found.size >= count }
+    found
+  end
+
+  def assert_relays(port)
+    people = chat(port, 3)
+    # Each is in the room once it has got a message.
+    first, socket = people.first
+    Timeout.timeout(SECONDS) do
+      people.drop(1).each do |client, other|
+        until other.wait_readable(0.05)
+          first.text("hello")
+          socket.write(first.take_output)
+        end
+        client.receive(other.readpartial(4096))
+      end
+    end
+    first.text("the last")
+    socket.write(first.take_output)
+    people.drop(1).each do |client, other|
+      found = []
+      Timeout.timeout(SECONDS) { found.concat(messages(client, other, 1)) until found.last == "the last" }
+      assert_equal ["hello", "the last"], ["hello", *found].uniq
+    end
+    refute socket.wait_readable(0.05), "the sender gets nothing back"
+  end
+
+  def test_chat_with_puma
+    installed?("puma", "rack")
+    port = start_program(<<~RUBY)
+      require "puma"
+      require "puma/server"
+      require "rack"
+      app = Rack::Builder.new_from_string(#{blocks("chat").fetch(1).dump})
+      server =
+        if Puma::Events.respond_to?(:null) then Puma::Server.new(app, Puma::Events.null)
+        else Puma::Server.new(app, nil, log_writer: Puma::LogWriter.null)
+        end
+      port = server.add_tcp_listener("127.0.0.1", 0).addr[1]
+      server.run
+      $stdout.puts(port)
+      $stdout.flush
+      sleep
+    RUBY
+    assert_relays(port)
+  end
+
+  def test_chat_with_async
+    installed?("async-websocket", "async-http")
+    port = TCPServer.open("127.0.0.1", 0) { |server| server.addr[1] }
+    program = blocks("chat").fetch(0).sub("9292", port.to_s)
+    @pids << Process.spawn(RbConfig.ruby, "-W0", "-I#{ROOT}/lib", "-e", program)
+    Timeout.timeout(SECONDS) do
+      TCPSocket.new("127.0.0.1", port).close
+    rescue Errno::ECONNREFUSED
+      sleep 0.05
+      retry
+    end
+    assert_relays(port)
+  end
+
+  def test_replacing_a_gem_in_a_bundler_project
+    installed?("bundler", "websocket-driver", "faye-websocket")
+    gemfile, several = blocks("bundler")
+    check = File.read(File.join(ROOT, "guides/bundler.md"))[/bundle exec ruby -e '(.*)'/, 1]
+    Dir.mktmpdir do |folder|
+      own = %(gem "wireloom", path: #{ROOT.dump}, require: )
+      path = File.join(folder, "Gemfile")
+      File.write(path, gemfile.gsub('gem "wireloom", require: ', own))
+      env = { "BUNDLE_GEMFILE" => path, "RUBYOPT" => nil, "BUNDLE_PATH" => nil, "BUNDLE_FROZEN" => nil }
+      out, status = Open3.capture2e(env, *BUNDLE, "install", "--local", chdir: folder)
+      skip "bundler cannot resolve the installed gems: #{out.lines.last}" unless status.success?
+      assert_includes File.read("#{path}.lock"), "websocket-driver"
+      out, status = Open3.capture2e(env, *BUNDLE, "exec", RbConfig.ruby, "-W0", "-e", check, chdir: folder)
+      assert status.success?, out
+      assert_includes out, "wireloom/drop_in/websocket_driver"
+      File.write(path, several.gsub('gem "wireloom", require: ', own))
+      File.delete("#{path}.lock")
+      script = "Bundler.require; p [WebSocket::Driver, Protocol::WebSocket, HTTP2].size"
+      out, status = Open3.capture2e(env, *BUNDLE, "exec", RbConfig.ruby, "-W0", "-e", script, chdir: folder)
+      assert status.success?, out
+      assert_equal "3\n", out
+    end
+  end
+end
