@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use counting::HELD;
 use futures_util::StreamExt as _;
-use tokio::io::{AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Delivery, Role};
 use wireloom::{DeflateConfig, OwnedMessage, Receiver, WebSocket, WebSocketConfig};
@@ -238,5 +238,33 @@ async fn an_announced_length_costs_nothing_until_bytes_arrive() {
             // The transport in memory holds some of it too.
             assert!(held <= 3 * sent + 2_048, "{held} bytes for {sent}");
         }
+    }
+}
+
+// The beginning stays in the read buffer while a read may bring the rest, and no longer: invalid text in it ends the connection
+// although the rest never comes.
+#[tokio::test]
+async fn the_beginning_of_a_message_is_checked_before_its_rest_arrives() {
+    let wire = frame(0x81, &[b'x'; 60_000]);
+    for at in [16_384, 20_000, 59_999] {
+        let (mut socket, mut peer) = open(Delivery::Messages, false);
+        let (_sender, receiver) = socket.halves();
+        peer.write_all(&wire[..at]).await.unwrap();
+        assert!(poll_once(receiver.recv_owned()).is_pending());
+        peer.write_all(&wire[at..]).await.unwrap();
+        assert_eq!(owned(receiver), "x".repeat(60_000).into());
+        // Cut off, and complete: a cancelled wait loses nothing.
+        peer.write_all(&[&wire[..], &wire[..at]].concat()).await.unwrap();
+        assert_eq!(owned(receiver), "x".repeat(60_000).into());
+        assert!(poll_once(receiver.recv()).is_pending());
+        peer.write_all(&wire[at..]).await.unwrap();
+        assert_eq!(owned(receiver), "x".repeat(60_000).into());
+
+        let invalid = frame(0x81, &[&b"\xff"[..], &[b'x'; 60_000]].concat());
+        peer.write_all(&invalid[..at]).await.unwrap();
+        assert!(poll_once(receiver.recv()).is_pending());
+        let mut close = [0; 4];
+        peer.read_exact(&mut close).await.unwrap();
+        assert_eq!((close[0], u16::from_be_bytes([close[2], close[3]])), (0x88, 1007));
     }
 }

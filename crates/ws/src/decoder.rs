@@ -320,6 +320,17 @@ impl Decoder {
         }
     }
 
+    /// How many bytes are missing of the message that begins `bytes`; `None` unless [`Decoder::whole_message`] will find it once
+    /// they are there, or will find its text invalid.
+    pub(crate) fn missing_len(&self, bytes: &[u8]) -> Option<usize> {
+        if !self.idle || !matches!(bytes.first(), Some(&(WHOLE_TEXT | WHOLE_BINARY))) {
+            return None;
+        }
+        let (header, at) = Header::decode(bytes, self.sender, self.rsv_allowed).ok()??;
+        let len = usize::try_from(header.payload_len).ok().filter(|&len| len <= self.whole_len_max)?;
+        at.checked_add(len)?.checked_sub(bytes.len())
+    }
+
     /// Everything but the fast path: splits anywhere, fragments, control frames, compressed messages, errors.
     #[cold]
     #[inline(never)]

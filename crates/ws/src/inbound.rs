@@ -132,8 +132,9 @@ impl Inbound {
         self.receiver.return_codec(pool);
     }
 
+    /// Whether the application is given complete messages, or chunks as they arrive.
     #[inline]
-    pub(crate) fn delivery(&self) -> Delivery {
+    pub fn delivery(&self) -> Delivery {
         self.delivery
     }
 

@@ -23,6 +23,9 @@ use core::fmt;
 /// The buffer's first byte is aligned to this, if there is room: vector kernels and the kernel's copy are fastest so.
 const ALIGN: usize = 64;
 
+/// Less of a message is copied out of the buffer sooner than a read is placed behind it, where memory is less likely in cache.
+const IN_PLACE_LEN_MIN: usize = 16 << 10;
+
 /// An [`Inbound`] and the buffer that it reads from.
 ///
 /// The message that was found last stays in place, and can be borrowed as often as needed, until something else is decoded or
@@ -370,6 +373,18 @@ impl Reader {
         true
     }
 
+    /// Whether it is better to read on than to [decode](Self::decode): the buffer holds much of an uncompressed message in one
+    /// frame, at most `missing_max` bytes of it are missing, and there is room for a read of as many. Decoded now, its beginning
+    /// would be copied out of the buffer; once it is complete, [`next_message`](Self::next_message) finds it in place.
+    ///
+    /// When no more bytes are to be had, decode: invalid text is found, and the buffer can be [taken](Self::take_buffer).
+    pub fn should_read_on(&self, missing_max: usize) -> bool {
+        let Buffer { bytes, start, end } = &self.buffer;
+        end - start >= IN_PLACE_LEN_MIN
+            && bytes.len() - end >= missing_max
+            && self.inbound.receiver().missing_len(&bytes[*start..*end]).is_some_and(|len| len <= missing_max)
+    }
+
     /// Whether [`decode`](Self::decode) can find something without further bytes.
     #[inline]
     pub fn has_more(&self) -> bool {
@@ -549,6 +564,43 @@ mod tests {
         let mut space = reader.space();
         let len = space.bytes().len();
         let _ = space.filled(len + 1);
+    }
+
+    #[test]
+    fn reads_on_where_a_message_can_be_completed_in_place() {
+        let config = || Config {
+            limits: Limits { message_len_max: 50_000, ..Limits::default() },
+            ..Config::default()
+        };
+        let wire = frame(0x81, &[b'x'; 40_000]);
+        let (mut reader, max) = (reader(config()), 30_000);
+        read(&mut reader, &wire[..IN_PLACE_LEN_MIN - 1]).unwrap();
+        assert!(!reader.should_read_on(max), "little of it");
+        read(&mut reader, &wire[IN_PLACE_LEN_MIN - 1..IN_PLACE_LEN_MIN]).unwrap();
+        assert!(
+            reader.should_read_on(max) && !reader.should_read_on(10_000),
+            "{} missing",
+            40_008 - IN_PLACE_LEN_MIN
+        );
+        assert!(!reader.should_read_on(1 << 16), "no room for so much");
+        read(&mut reader, &wire[IN_PLACE_LEN_MIN..]).unwrap();
+        assert!(reader.next_message() && matches!(reader.place, Place::Input { len: 40_000, .. }));
+        assert_eq!(reader.message().text().map(str::len), Some(40_000));
+
+        // A message that is too long, a fragment, and a reserved bit: decoded at once.
+        for wire in [frame(0x81, &[b'x'; 50_001]), frame(0x01, &[b'x'; 40_000]), frame(0x82, &[0; 40_000])] {
+            let mut reader = self::reader(config());
+            let mut begin = wire[..20_000].to_vec();
+            begin[0] |= if begin[0] == 0x82 { 0x40 } else { 0 };
+            read(&mut reader, &begin).unwrap();
+            assert!(!reader.should_read_on(max));
+        }
+        // A compressed message whose rest is taken first.
+        let mut reader = self::reader(config());
+        read(&mut reader, &frame(0x01, b"within a message")).unwrap();
+        assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
+        read(&mut reader, &wire[..20_000]).unwrap();
+        assert!(!reader.should_read_on(max), "within another message");
     }
 
     // The end of the message is read into directly; the first impossible byte is found there.

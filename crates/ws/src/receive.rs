@@ -143,6 +143,11 @@ impl Receiver {
         if self.is_inflating() { None } else { self.decoder.whole_message(input) }
     }
 
+    /// How many bytes are missing of the message at the front of `input`, which [`Receiver::whole_message`] will find then.
+    pub(crate) fn missing_len(&self, input: &[u8]) -> Option<usize> {
+        if self.is_inflating() { None } else { self.decoder.missing_len(input) }
+    }
+
     #[inline(always)]
     fn is_inflating(&self) -> bool {
         self.inflate.as_ref().is_some_and(|inflate| inflate.pending.is_some())

@@ -9,7 +9,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::Sleep;
-use wireloom_ws::{Cause, Config, Connection, End, Event, IdleInbound, Inbound, LimitExceeded, Reader, Step};
+use wireloom_ws::{
+    Cause, Config, Connection, Delivery, End, Event, IdleInbound, Inbound, LimitExceeded, Reader, Step,
+};
 
 use super::codecs;
 use super::message::{Message, OwnedMessage};
@@ -310,7 +312,10 @@ impl Reading {
                         return Poll::Ready(true);
                     }
                 }
+                Poll::Ready(false) if self.should_read_on(want) => continue,
                 Poll::Ready(false) => {}
+                // The rest of a message did not come at once: its beginning is decoded, and leaves the buffer.
+                Poll::Pending if self.reader.has_input() => {}
                 Poll::Pending => {
                     self.rest(shared);
                     if !self.count_memory(state) {
@@ -352,7 +357,13 @@ impl Reading {
 
     /// Finds the next message in bytes that have been read before.
     fn decode_buffered(&mut self, shared: &Arc<Shared>, want: Want) -> bool {
-        self.has_more(want) && self.decode(shared, &mut shared.lock(), want)
+        self.has_more(want) && !self.should_read_on(want) && self.decode(shared, &mut shared.lock(), want)
+    }
+
+    /// Whether a read may complete a message in the buffer, where it needs no copy.
+    fn should_read_on(&self, want: Want) -> bool {
+        (want == Want::Whole || self.reader.inbound().delivery() == Delivery::Messages)
+            && self.reader.should_read_on(DIRECT_LEN_MIN as usize)
     }
 
     /// Whether there is something to decode. A compressed message may continue without further bytes, and so does one that
