@@ -55,10 +55,12 @@ step_fuzz() {
     cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz-check" || return
     # The comparisons with other implementations, from seeds.
     cargo test --locked --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz-check" --tests || return
-    [ "$is_full" = 0 ] || { echo "the targets run with: ./test fuzz"; return; }
     has_toolchain "$nightly" || { skip "no $nightly: rustup toolchain install $nightly --profile minimal"; return; }
     have cargo-fuzz || { skip "no cargo-fuzz: cargo install cargo-fuzz"; return; }
-    NIGHTLY=$nightly fuzz/run "$fuzz_seconds"
+    local seconds=${fuzz_seconds-60}
+    [ "$is_full" = 0 ] || seconds=${fuzz_seconds-$fuzz_seconds_full}
+    echo "each target for $seconds s; ./test fuzz --fuzz-seconds N runs them longer"
+    NIGHTLY=$nightly fuzz/run "$seconds"
 }
 
 step_msrv() {

@@ -15,7 +15,7 @@ use core::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A client's request (to a server). Its fields are valid; cookie crumbs are joined by [`crate::message::cookie`].
+    /// A client's request (to a server). Its fields are valid; several cookie fields are joined by [`crate::message::cookie`].
     Request {
         /// Its stream.
         stream: StreamKey,
@@ -131,7 +131,7 @@ pub enum Event<'a> {
     Origin(Origin<'a>),
 }
 
-/// [`Event`] by position: ranges stand for bytes of the input or of the scratch buffer.
+/// [`Event`] by position: ranges refer to bytes of the input or of the scratch buffer.
 #[derive(Clone, Debug)]
 pub(crate) enum PendingEvent {
     Request { stream: StreamKey, kind: RequestKind, end_stream: bool },

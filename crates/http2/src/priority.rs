@@ -104,7 +104,7 @@ const fn is_ows(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// A value, as far as it matters here.
+/// A value of the types that priorities use.
 enum Item {
     Integer(i64),
     Boolean(bool),

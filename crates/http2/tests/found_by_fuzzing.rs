@@ -59,8 +59,8 @@ fn an_empty_frame_may_end_a_stream_whose_window_is_negative() {
 
 #[test]
 fn padding_of_no_bytes_is_not_held_by_the_caller() {
-    // RFC 9113 §6.1: the byte that says so counts for the window and is no content: the caller is not lent it, and
-    // what he was lent, he can release to the last byte and not beyond.
+    // RFC 9113 §6.1: the pad length counts against the window and is no content: the caller does not hold it,
+    // and can release exactly the bytes that it holds.
     for padding in [0, 1, 9] {
         let mut config = Config::new(Role::Server);
         config.auto_release = false;
@@ -89,7 +89,7 @@ fn a_frame_with_two_faults_is_answered_the_same_however_it_is_cut() {
 
 #[test]
 fn padded_data_on_stream_0_is_refused_by_its_header_however_that_came() {
-    // RFC 9113 §6.1: the header alone is wrong. Where it had come in pieces, it waited for the length of the padding.
+    // RFC 9113 §6.1: the header alone is wrong. When it arrived in parts, the connection waited for the length of the padding.
     let header = [0, 0, 1, kind::DATA, flag::PADDED, 0, 0, 0, 0];
     let bytes = [PREFACE, &join(&[Frame::settings(&[])]), &header].concat();
     for cut in [bytes.len(), bytes.len() - 1, bytes.len() - 9] {

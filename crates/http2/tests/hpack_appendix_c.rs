@@ -40,7 +40,7 @@ fn exchange(size: u32, huffman: HuffmanPolicy, blocks: &[(&str, Fields)]) {
     if size != 4096 {
         decoder.set_table_size_max(size);
         encoder.set_table_size_max(size);
-        // The appendix takes the size as agreed; here both sides are told.
+        // The appendix takes the size as agreed; here it is set on both sides.
         let mut update = Vec::new();
         encoder.encode([], &mut update);
         decoder.decode(&update, &FieldLimits::default(), &mut FieldList::new()).unwrap();

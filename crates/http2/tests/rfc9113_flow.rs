@@ -166,15 +166,15 @@ fn settings_are_acknowledged_once_each_and_pings_with_their_payload() {
 }
 
 #[test]
-fn small_pieces_that_waited_share_a_frame() {
+fn small_queued_chunks_share_a_frame() {
     // Each costs nine bytes more and a turn at both ends otherwise. Large ones keep to themselves: they are not copied.
     let mut end = End::new(Role::Server);
     let opening = [Frame::settings(&[(4, 0)]), Frame::settings_ack(), Frame::get(1)];
     end.receive(&[PREFACE, &join(&opening)].concat());
     let key = end.key(1);
     end.connection.send_response(key, [Field::known(Token::Status, b"200")], false).unwrap();
-    for piece in ["one ", "two ", "three "] {
-        end.connection.send_data(key, piece, false).unwrap();
+    for chunk in ["one ", "two ", "three "] {
+        end.connection.send_data(key, chunk, false).unwrap();
     }
     end.connection.send_data(key, vec![b'd'; 1_000], false).unwrap();
     end.connection.send_data(key, "the ", false).unwrap();

@@ -35,7 +35,7 @@ fn a_connection_begins_with_its_preface() {
 }
 
 #[test]
-fn what_has_no_meaning_is_ignored() {
+fn unknown_frames_flags_and_settings_are_ignored() {
     let case = |what, frames: &[Frame]| Case::frames(what, frames);
     client_sends(vec![
         case("§4.1, §5.5: a frame of unknown type", &[Frame::new(0x16, 0, "any")]),
@@ -62,9 +62,9 @@ fn what_has_no_meaning_is_ignored() {
 }
 
 #[test]
-fn sizes_are_kept() {
+fn frame_sizes_are_enforced() {
     let case = |what, frame: Frame| Case::frames(what, &[frame]).connection_error(code::FRAME_SIZE_ERROR);
-    let long = |kind, stream| Frame::new(kind, stream, "").told_len(16_385);
+    let long = |kind, stream| Frame::new(kind, stream, "").header_len(16_385);
     client_sends(vec![
         // §4.2: answered when the header is there, whatever follows.
         case("§4.2: DATA above SETTINGS_MAX_FRAME_SIZE", long(kind::DATA, 1)),
@@ -72,7 +72,7 @@ fn sizes_are_kept() {
         case("§4.2: SETTINGS above it", long(kind::SETTINGS, 0)),
         case("§4.2: CONTINUATION above it", long(kind::CONTINUATION, 3)),
         case("§4.2: an unknown type above it", long(0x16, 0)),
-        case("§4.2: the longest there can be", Frame::data(1, "").told_len(0x00ff_ffff)),
+        case("§4.2: the longest there can be", Frame::data(1, "").header_len(0x00ff_ffff)),
         case("§4.2: padded DATA without the length of the padding", Frame::data(1, "").flag(flag::PADDED)),
         case("§4.2: HEADERS without the priority that they announce", {
             Frame::new(kind::HEADERS, 3, "\0\0\0\0").flag(flag::PRIORITY | END_HEADERS)
@@ -168,7 +168,7 @@ fn frames_belong_to_a_stream_or_to_the_connection() {
 }
 
 #[test]
-fn settings_are_judged_by_value() {
+fn settings_are_validated_by_value() {
     let case = |what, entry, code| Case::frames(what, &[Frame::settings(&[entry])]).connection_error(code);
     let fine = |what, entry| Case::frames(what, &[Frame::settings(&[entry])]);
     client_sends(vec![
@@ -197,7 +197,7 @@ fn settings_are_judged_by_value() {
 }
 
 #[test]
-fn windows_are_judged() {
+fn window_updates_are_validated() {
     client_sends(vec![
         Case::frames("§6.9: an increment of 0 on a stream", &[Frame::post(3), Frame::window_update(3, 0)])
             .stream_error(3, code::PROTOCOL_ERROR),
@@ -320,7 +320,7 @@ fn tables_stay_in_step_when_a_stream_is_refused() {
 }
 
 #[test]
-fn priorities_are_read_and_passed_over() {
+fn priority_frames_are_validated_and_ignored() {
     client_sends(vec![
         Case::frames("RFC 7540 §5.3.1: HEADERS that depend on themselves", &[Frame::get(3).depends_on(3)])
             .stream_error(3, code::PROTOCOL_ERROR),
@@ -348,8 +348,8 @@ fn priorities_are_read_and_passed_over() {
 }
 
 #[test]
-fn cut_off_frames_wait() {
-    // RFC 9113 §4.1: nothing is judged before it is there; a frame that never ends does no harm.
+fn incomplete_frames_wait() {
+    // RFC 9113 §4.1: nothing is checked before it has arrived; a frame that never ends does no harm.
     let frames = join(&[Frame::post(3), Frame::data(3, vec![b'x'; 100])]);
     client_sends(vec![
         Case::new("§4.1: DATA cut off", vec![Raw(frames[..frames.len() - 1].to_vec())]).unfinished(),

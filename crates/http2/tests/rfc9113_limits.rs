@@ -106,7 +106,7 @@ fn empty_frames() {
 #[test]
 fn tiny_data() {
     // CVE-2019-9511, the other way round: frames whose headers outweigh what they carry. The default bound is met after a
-    // million of them, so a lower one stands for it; the first such frame of a stream, frames of 64 bytes and the content
+    // million of them, so a lower one is tested; the first such frame of a stream, frames of 64 bytes and the content
     // of tunnels are not counted.
     let run = |len: usize, count: usize, tunnel: bool| {
         let mut config = Config::new(Role::Server);
@@ -264,7 +264,7 @@ fn a_list_that_is_too_large_is_answered_431() {
             .answer(3, 431)
             .stream_error(3, code::NO_ERROR)
             .request(5),
-        // A peer that takes no answer is told by a reset.
+        // A peer that does not accept the response is sent RST_STREAM.
         Case::frames(what, &[vec![Frame::settings(&[(6, 41)])], chunks(true), vec![second]].concat())
             .stream_error(3, code::ENHANCE_YOUR_CALM)
             .request(5),
@@ -316,7 +316,7 @@ fn honest_bursts_come_and_go() {
     ]);
 }
 
-/// What a client says before all else, behind its preface.
+/// The first frames of a client, behind its preface.
 fn hello() -> Vec<u8> {
     [PREFACE, &join(&[Frame::settings(&[]), Frame::settings_ack()])].concat()
 }
@@ -500,16 +500,16 @@ fn priorities_of_requests_to_come() {
         Frame::headers(stream, &fields).end_stream().write(&mut input);
     }
     Frame::priority_update(7, "u=6").write(&mut input);
-    let (mut at, mut said) = (0, Vec::new());
+    let (mut at, mut events) = (0, Vec::new());
     loop {
         let (taken, event) = server.handle_input(Duration::ZERO, &input[at..]).unwrap();
         at += taken;
         match event {
-            Some(Event::Request { stream, .. }) => said.push((stream.id(), None)),
-            Some(Event::Priority { stream, priority }) => said.push((stream.id(), Some(priority.as_str()))),
+            Some(Event::Request { stream, .. }) => events.push((stream.id(), None)),
+            Some(Event::Priority { stream, priority }) => events.push((stream.id(), Some(priority.as_str()))),
             Some(_) => {}
             None => break,
         }
     }
-    assert_eq!(said, [(5, None), (5, Some("u=0, i")), (7, None), (7, Some("u=6"))]);
+    assert_eq!(events, [(5, None), (5, Some("u=0, i")), (7, None), (7, Some("u=6"))]);
 }

@@ -63,7 +63,7 @@ fn content_adds_up_to_its_length() {
         case("§8.1.1: more DATA", &[post("5"), Frame::data(3, "123456")])
             .stream_error(3, code::PROTOCOL_ERROR),
         case(
-            "§8.1.1: more DATA in pieces",
+            "§8.1.1: more DATA in several frames",
             &[post("5"), Frame::data(3, "123"), Frame::data(3, "456").end_stream()],
         )
         .stream_error(3, code::PROTOCOL_ERROR),

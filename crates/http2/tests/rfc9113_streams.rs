@@ -16,6 +16,9 @@ fn on_an_idle_stream() {
         case("§5.1: DATA", Frame::data(3, "x")),
         case("§5.1, §6.4: RST_STREAM", Frame::rst_stream(3, code::CANCEL)),
         case("§5.1, §6.9: WINDOW_UPDATE", Frame::window_update(3, 1)),
+        // An increment of 0 is an error of the stream, which must not be reset while it is idle (§6.4).
+        case("§5.1, §6.9: WINDOW_UPDATE of 0", Frame::window_update(3, 0)),
+        case("§5.1.1: WINDOW_UPDATE of 0 on a stream of the server", Frame::window_update(2, 0)),
         case("§5.1, §6.10: CONTINUATION", Frame::continuation(3, "").flag(flag::END_HEADERS)),
         case("§5.1.1: DATA on a stream of the server", Frame::data(2, "x")),
         case("§5.1.1: RST_STREAM on a stream of the server", Frame::rst_stream(2, code::CANCEL)),
@@ -29,6 +32,7 @@ fn on_an_idle_stream() {
         case("§5.1: DATA on a stream that was not promised", Frame::data(2, "x")),
         case("§5.1: RST_STREAM", Frame::rst_stream(5, code::CANCEL)),
         case("§5.1: WINDOW_UPDATE", Frame::window_update(5, 1)),
+        case("§5.1: WINDOW_UPDATE of 0", Frame::window_update(5, 0)),
     ]);
 }
 

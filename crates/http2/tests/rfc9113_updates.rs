@@ -190,7 +190,7 @@ fn a_queue_that_is_not_full_reports_nothing() {
     let mut end = queueing();
     end.connection.send_data(end.key(1), vec![b'd'; 1_000], false).unwrap();
     assert!(!is_writable(&mut end, 1_000));
-    // The caller was told to wait.
+    // `send_capacity` returned 0.
     let mut end = queueing();
     end.connection.send_data(end.key(1), vec![b'd'; 1_000], false).unwrap();
     assert_eq!(end.connection.send_capacity(end.key(1)), 0);

@@ -1,5 +1,5 @@
-//! Both ends of a connection joined in memory, with windows of any size and a wire that delivers in any pieces: what one
-//! says the other hears, clocks run out where they must, and no one's memory grows because the other does not read.
+//! Both ends of a connection joined in memory, with windows of any size and a wire that splits bytes anywhere: messages
+//! arrive whole, timeouts expire, and memory stays bounded when a peer does not read.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -9,7 +9,7 @@ use wireloom_http2::error::{Error, ErrorCode, Exceeded, Misuse, Violation};
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::priority::Priority;
 use wireloom_http2::{Config, Ended, Role, StreamKey};
-use wireloom_testing::http2::{Heard, Pair};
+use wireloom_testing::http2::{Pair, Received};
 use wireloom_testing::{Rng, rounds};
 
 const POST: [Field<'static>; 4] = [
@@ -37,13 +37,13 @@ fn server_key(pair: &Pair, stream: StreamKey) -> StreamKey {
 }
 
 #[test]
-fn what_one_end_says_the_other_hears() {
+fn messages_arrive_whole_in_both_directions() {
     rounds(25, |rng| {
         let mut pair = Pair::with(config(Role::Client, rng), config(Role::Server, rng));
-        // Who asks before the limits are known may be refused.
+        // A request before the server's SETTINGS may be refused.
         pair.run(rng);
         let mut exchanges = Vec::new();
-        // Requests, of which some wait for room, with content and trailers or without.
+        // Requests with content, some with trailers; some wait until the server allows one more stream.
         for _ in 0..rng.usize(1..9) {
             let (len, trailers) = (rng.len(20_000), rng.bool());
             let (request, response) = (rng.bytes(len), rng.bytes(len / 2));
@@ -59,16 +59,16 @@ fn what_one_end_says_the_other_hears() {
                 pair.step(rng);
             }
         }
-        // Each is answered when it has come to its end, which gives room to the next.
+        // Each response makes room for the next request.
         let mut answered = 0;
         while answered < exchanges.len() {
             pair.run(rng);
             let (key, request, response, trailers) = &exchanges[answered];
             let there = server_key(&pair, *key);
             assert_eq!(pair.server.content(there), request, "{there:?}");
-            assert!(pair.server.heard.contains(&Heard::End(there)), "{there:?}");
-            let said = Heard::Trailers(there, vec![(b"x-end".to_vec(), b"1".to_vec())]);
-            assert_eq!(pair.server.heard.contains(&said), *trailers, "{there:?}");
+            assert!(pair.server.received.contains(&Received::End(there)), "{there:?}");
+            let trailers_received = Received::Trailers(there, vec![(b"x-end".to_vec(), b"1".to_vec())]);
+            assert_eq!(pair.server.received.contains(&trailers_received), *trailers, "{there:?}");
             pair.server.connection.send_response(there, OK, false).unwrap();
             pair.server.connection.send_data(there, response.clone(), true).unwrap();
             answered += 1;
@@ -76,7 +76,7 @@ fn what_one_end_says_the_other_hears() {
         pair.run(rng);
         for (key, _, response, _) in &exchanges {
             assert_eq!(pair.client.content(*key), response);
-            assert!(pair.client.heard.contains(&Heard::End(*key)));
+            assert!(pair.client.received.contains(&Received::End(*key)));
         }
         let ends = [&pair.client, &pair.server];
         assert!(ends.iter().all(|end| end.connection.streams() == 0 && end.failure().is_none()));
@@ -109,15 +109,15 @@ fn trailers_go_with_a_request_that_waits() {
         pair.server.connection.send_response(there, OK, true).unwrap();
         pair.run(&mut rng);
         let there = server_key(&pair, waiting);
-        let trailers = Heard::Trailers(there, vec![(b"x-end".to_vec(), b"1".to_vec())]);
-        assert_eq!(pair.server.heard[pair.server.heard.len() - 2..], [trailers, Heard::End(there)]);
+        let trailers = Received::Trailers(there, vec![(b"x-end".to_vec(), b"1".to_vec())]);
+        assert_eq!(pair.server.received[pair.server.received.len() - 2..], [trailers, Received::End(there)]);
         assert_eq!(pair.server.content(there).len(), len);
         assert_eq!(pair.server.requests().len(), 2);
     }
 }
 
 #[test]
-fn content_that_would_not_add_up_is_not_sent() {
+fn content_that_contradicts_content_length_is_not_sent() {
     // RFC 9113 §8.1.1: the peer would have to reset the stream.
     let mismatch = Err(Error::Misuse(Misuse::ContentLengthMismatch));
     let mut rng = Rng::with_seed(0);
@@ -182,7 +182,7 @@ fn a_response_without_content_has_none() {
         assert_eq!(sent, Err(Error::Misuse(Misuse::ContentLengthMismatch)));
         pair.server.connection.send_data(there, "", true).unwrap();
         pair.run(&mut rng);
-        assert!(pair.client.heard.contains(&Heard::End(key)), "{:?}", pair.client.heard);
+        assert!(pair.client.received.contains(&Received::End(key)), "{:?}", pair.client.received);
     }
 }
 
@@ -203,8 +203,8 @@ fn priorities_reach_requests_that_wait_and_no_more_than_may_be_open() {
     for &key in &keys {
         pair.run(&mut rng);
         let there = server_key(&pair, key);
-        let told = format!("Priority {{ stream: {there:?}, priority: {urgent:?} }}");
-        assert!(pair.server.heard.contains(&Heard::Other(told)), "{:?}", pair.server.heard);
+        let update = format!("Priority {{ stream: {there:?}, priority: {urgent:?} }}");
+        assert!(pair.server.received.contains(&Received::Other(update)), "{:?}", pair.server.received);
         pair.server.connection.send_response(there, OK, true).unwrap();
     }
     assert_eq!(pair.server.failure(), None);
@@ -222,9 +222,9 @@ fn settings_are_acknowledged_in_time_or_the_connection_ends() {
     pair.advance(timeout * 10);
     assert_eq!((pair.client.failure(), pair.server.failure()), (None, None));
 
-    let mut patient = Config::new(Role::Client);
-    patient.limits.settings_timeout = timeout * 2;
-    let mut pair = Pair::with(patient, Config::new(Role::Server));
+    let mut slow = Config::new(Role::Client);
+    slow.limits.settings_timeout = timeout * 2;
+    let mut pair = Pair::with(slow, Config::new(Role::Server));
     pair.client.writes = false;
     pair.advance(timeout);
     let violation = Violation::SettingsTimeout;
@@ -234,14 +234,14 @@ fn settings_are_acknowledged_in_time_or_the_connection_ends() {
     pair.client.writes = true;
     pair.run(&mut rng);
     assert_eq!(pair.server.connection.poll_timeout(), None);
-    let told = pair.client.heard.iter().any(
-        |heard| matches!(heard, Heard::GoAway(0, ErrorCode::SETTINGS_TIMEOUT, reason) if !reason.is_empty()),
+    let was_notified = pair.client.received.iter().any(
+        |received| matches!(received, Received::GoAway(0, ErrorCode::SETTINGS_TIMEOUT, reason) if !reason.is_empty()),
     );
-    assert!(told, "{:?}", pair.client.heard);
+    assert!(was_notified, "{:?}", pair.client.received);
 }
 
-/// A client that asks and does not give window back, and a server that answers with more than the window.
-fn held_up(client: Config, len: usize) -> (Pair, StreamKey, StreamKey) {
+/// A client that gives no window back, and a server that responds with more than the window.
+fn stalled_response(client: Config, len: usize) -> (Pair, StreamKey, StreamKey) {
     let mut rng = Rng::with_seed(1);
     let mut pair = Pair::with(client, Config::new(Role::Server));
     let key = pair.client.connection.send_request(POST, true).unwrap();
@@ -254,7 +254,7 @@ fn held_up(client: Config, len: usize) -> (Pair, StreamKey, StreamKey) {
 }
 
 #[test]
-fn a_stream_that_is_held_up_for_long_is_reset_and_no_other() {
+fn a_stalled_stream_is_reset_after_the_timeout_and_no_other() {
     // CVE-2019-9517
     let mut rng = Rng::with_seed(2);
     let mut client = Config::new(Role::Client);
@@ -262,31 +262,31 @@ fn a_stream_that_is_held_up_for_long_is_reset_and_no_other() {
     client.stream_window_max = 10;
     client.auto_release = false;
     let timeout = client.limits.stall_timeout;
-    let (mut pair, key, there) = held_up(client, 100);
+    let (mut pair, key, there) = stalled_response(client, 100);
     assert_eq!((pair.client.content(key).len(), pair.server.connection.queued(there)), (10, 90));
     pair.advance(timeout - Duration::from_millis(1));
-    // A crumb of window does not set the clock back.
+    // A trickle of window does not restart the clock.
     pair.client.connection.release_capacity(key, 10).unwrap();
     pair.run(&mut rng);
     assert_eq!(pair.server.connection.queued(there), 80);
     pair.advance(Duration::from_millis(1));
-    let reset = |heard: &Heard| {
+    let reset = |received: &Received| {
         let stalled = Exceeded::Stalled;
-        matches!(heard, Heard::Reset(_, ErrorCode::ENHANCE_YOUR_CALM, Some(Error::Limit { exceeded, .. })) if *exceeded == stalled)
+        matches!(received, Received::Reset(_, ErrorCode::ENHANCE_YOUR_CALM, Some(Error::Limit { exceeded, .. })) if *exceeded == stalled)
     };
-    assert_eq!(pair.server.heard.iter().filter(|heard| reset(heard)).count(), 1);
+    assert_eq!(pair.server.received.iter().filter(|received| reset(received)).count(), 1);
     pair.run(&mut rng);
-    assert!(pair.client.heard.contains(&Heard::Reset(key, ErrorCode::ENHANCE_YOUR_CALM, None)));
+    assert!(pair.client.received.contains(&Received::Reset(key, ErrorCode::ENHANCE_YOUR_CALM, None)));
     let next = pair.client.connection.send_request(POST, true).unwrap();
     pair.run(&mut rng);
     let there = server_key(&pair, next);
     pair.server.connection.send_response(there, OK, true).unwrap();
     pair.run(&mut rng);
-    assert!(pair.client.heard.contains(&Heard::Response(next, 200)));
+    assert!(pair.client.received.contains(&Received::Response(next, 200)));
 }
 
 #[test]
-fn a_connection_whose_window_stays_shut_for_long_ends() {
+fn a_connection_whose_window_stays_closed_ends_after_the_timeout() {
     let mut client = Config::new(Role::Client);
     client.auto_release = false;
     // A bound of 300,000 bytes on what is held and granted.
@@ -297,15 +297,15 @@ fn a_connection_whose_window_stays_shut_for_long_ends() {
     client.connection_window = 65_535;
     let timeout = client.limits.stall_timeout;
     let mut rng = Rng::with_seed(4);
-    let (mut pair, first, _) = held_up(client, 200_000);
+    let (mut pair, first, _) = stalled_response(client, 200_000);
     let second = pair.client.connection.send_request(POST, true).unwrap();
     pair.run(&mut rng);
     let there = server_key(&pair, second);
     pair.server.connection.send_response(there, OK, false).unwrap();
     pair.server.connection.send_data(there, vec![b'd'; 200_000], false).unwrap();
     pair.run(&mut rng);
-    let heard = pair.client.content(first).len() + pair.client.content(second).len();
-    assert!((200_000..400_000).contains(&heard), "{heard}");
+    let received = pair.client.content(first).len() + pair.client.content(second).len();
+    assert!((200_000..400_000).contains(&received), "{received}");
     pair.advance(timeout - Duration::from_millis(1));
     assert_eq!(pair.server.failure(), None);
     pair.advance(Duration::from_millis(1));
@@ -343,14 +343,14 @@ fn a_peer_that_does_not_read_stops_being_read() {
     assert!(pair.server.connection.wants_read());
     let pongs = pair
         .client
-        .heard
+        .received
         .iter()
-        .filter(|heard| matches!(heard, Heard::Other(said) if said.starts_with("Pong")));
+        .filter(|received| matches!(received, Received::Other(event) if event.starts_with("Pong")));
     assert_eq!(pongs.count(), sent);
 }
 
 #[test]
-fn a_caller_is_told_when_to_wait_and_when_to_go_on() {
+fn a_caller_waits_for_room_in_the_queue_and_is_notified() {
     rounds(10, |rng| {
         let mut client = Config::new(Role::Client);
         client.auto_release = false;
@@ -374,35 +374,35 @@ fn a_caller_is_told_when_to_wait_and_when_to_go_on() {
                 most = most.max(pair.server.connection.queued(there));
                 continue;
             }
-            // Full: nothing is lost, and word comes when there is room.
-            pair.server.heard.clear();
-            while !pair.server.heard.contains(&Heard::Writable(there)) {
+            // Full: nothing is lost, and `Writable` follows when there is room.
+            pair.server.received.clear();
+            while !pair.server.received.contains(&Received::Writable(there)) {
                 pair.run(rng);
-                let heard = pair.client.content(key).len();
-                assert!(heard > released, "stuck at {heard}");
-                pair.client.connection.release_capacity(key, heard - released).unwrap();
-                released = heard;
+                let received = pair.client.content(key).len();
+                assert!(received > released, "stuck at {received}");
+                pair.client.connection.release_capacity(key, received - released).unwrap();
+                released = received;
             }
         }
         pair.server.connection.send_data(there, "", true).unwrap();
         assert!(most <= 20_000, "{most}");
         loop {
             pair.run(rng);
-            let heard = pair.client.content(key).len();
-            if heard == released {
+            let received = pair.client.content(key).len();
+            if received == released {
                 break;
             }
-            let _ = pair.client.connection.release_capacity(key, heard - released);
-            released = heard;
+            let _ = pair.client.connection.release_capacity(key, received - released);
+            released = received;
         }
         assert_eq!(pair.client.content(key), content);
-        assert!(pair.client.heard.contains(&Heard::End(key)));
+        assert!(pair.client.received.contains(&Received::End(key)));
     });
 }
 
 #[test]
-fn what_begins_after_an_idle_hour_has_all_its_time() {
-    // Nothing told the connection the time while it was idle.
+fn a_timeout_that_starts_after_an_idle_hour_has_its_full_length() {
+    // No time was passed to the connection while it was idle.
     let mut rng = Rng::with_seed(5);
     let hour = Duration::from_secs(3_600);
     let limits = Config::new(Role::Server).limits;

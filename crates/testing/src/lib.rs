@@ -15,4 +15,4 @@ pub use clock::Clock;
 pub use end::{End, Received};
 pub use frame::Frame;
 pub use pair::Pair;
-pub use rng::{Rng, rounds};
+pub use rng::{Rng, generator, generators, rounds};

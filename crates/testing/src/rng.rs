@@ -90,18 +90,35 @@ impl Drop for Rng {
 /// # Panics
 /// When the test does, or when `WIRELOOM_SEED` is neither a number nor `random`.
 pub fn rounds(count: u64, mut test: impl FnMut(&mut Rng)) {
-    let base = match std::env::var(VARIABLE) {
-        Ok(word) if word == "random" => fastrand::u64(..),
-        Ok(number) => {
-            let seed = number.parse().unwrap_or_else(|_| panic!("{VARIABLE}={number} is no seed"));
-            return test(&mut Rng::with_seed(seed));
-        }
-        Err(_) => DEFAULT_SEED,
-    };
-    let count = count.saturating_mul(number(FACTOR).unwrap_or(1)).min(number(MAX).unwrap_or(u64::MAX));
-    for round in 0..count {
-        test(&mut Rng::with_seed(base.wrapping_add(round.wrapping_mul(0x9E37_79B9_7F4A_7C15))));
+    for mut rng in generators(count) {
+        test(&mut rng);
     }
+}
+
+/// The generators of [`rounds`], for async tests.
+///
+/// # Panics
+/// When `WIRELOOM_SEED` is neither a number nor `random`.
+pub fn generators(count: u64) -> impl Iterator<Item = Rng> {
+    let (base, count) = match std::env::var(VARIABLE) {
+        Ok(word) if word == "random" => (fastrand::u64(..), count_of(count)),
+        Ok(number) => (number.parse().unwrap_or_else(|_| panic!("{VARIABLE}={number} is not a seed")), 1),
+        Err(_) => (DEFAULT_SEED, count_of(count)),
+    };
+    (0..count).map(move |round| Rng::with_seed(base.wrapping_add(round.wrapping_mul(0x9E37_79B9_7F4A_7C15))))
+}
+
+/// The generator of an async test that has one round.
+///
+/// # Panics
+/// As [`generators`].
+pub fn generator() -> Rng {
+    generators(1).next().unwrap_or_else(|| Rng::with_seed(DEFAULT_SEED))
+}
+
+/// How many rounds the environment makes of `count`.
+fn count_of(count: u64) -> u64 {
+    count.saturating_mul(number(FACTOR).unwrap_or(1)).min(number(MAX).unwrap_or(u64::MAX))
 }
 
 /// The value of an environment variable that holds a number.
@@ -130,6 +147,14 @@ mod tests {
         assert!(lens.contains(&0) && lens.contains(&1) && lens.contains(&299));
         assert_eq!(rng.len(1), 0);
         assert_eq!(rng.len(0), 0);
+    }
+
+    #[test]
+    fn generators_are_those_of_the_rounds() {
+        let mut drawn = Vec::new();
+        rounds(3, |rng| drawn.push(rng.bytes(16)));
+        assert!(generators(3).map(|mut rng| rng.bytes(16)).eq(drawn.iter().cloned()));
+        assert_eq!(generator().bytes(16), drawn[0]);
     }
 
     #[test]

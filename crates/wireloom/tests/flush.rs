@@ -421,11 +421,9 @@ fn model(seed: u64, context: Runs) {
 
 #[test]
 fn every_accepted_byte_is_written_or_waits_for_the_transport_or_has_a_flush_scheduled() {
-    let first = fastrand::u64(..);
-    println!("seeds from {first}");
-    for seed in (0..100).map(|i| first.wrapping_add(i)) {
+    wireloom_testing::rounds(100, |rng| {
         for context in [Runs::Driven, Runs::Task] {
-            model(seed, context);
+            model(rng.seed(), context);
         }
-    }
+    });
 }

@@ -321,9 +321,7 @@ async fn a_sender_that_moves_to_another_thread_keeps_its_order() {
 
 #[tokio::test]
 async fn echoes_messages_of_all_sizes_in_order() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = wireloom_testing::generator();
     let address = serve(ServerConfig::default(), echo).await;
     let (mut sent, mut expected) = (Vec::new(), Vec::new());
     for i in 0..600u32 {

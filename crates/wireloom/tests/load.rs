@@ -27,8 +27,8 @@ async fn handle(request: Request) -> Response {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_connection_gets_its_own_messages_in_order() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let rng = wireloom_testing::generator();
+    let seed = rng.seed();
     let mut config = ServerConfig::default();
     config.deflate = Some(DeflateConfig::default());
     let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);

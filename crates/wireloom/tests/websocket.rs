@@ -214,9 +214,7 @@ async fn hears_the_close_of_a_peer_that_takes_nothing_any_more() {
 
 #[tokio::test]
 async fn nothing_is_lost_when_futures_are_dropped() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = wireloom_testing::generator();
     let (mut client, server) = pair(64);
     let server = tokio::spawn(echo(server));
     let total = 300u32;
@@ -248,9 +246,7 @@ async fn nothing_is_lost_when_futures_are_dropped() {
 // Whatever is dropped half-way, messages arrive whole, in order, once; and those that were done with have arrived.
 #[tokio::test]
 async fn every_future_may_be_dropped_at_any_point() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = wireloom_testing::generator();
     for _ in 0..20 {
         let (client, server) = tokio::io::duplex(random.usize(1..300));
         let mut config = WebSocketConfig::default();

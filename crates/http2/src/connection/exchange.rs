@@ -87,7 +87,7 @@ impl Connection {
         let peer = |violation| Error::peer(violation, connection);
         let changes = self.exchange.peer.apply(values, self.role.peer(), first).map_err(peer)?;
         if let Some(smallest) = changes.header_table_size_min {
-            // RFC 7541 §4.2: a table that shrank in between says so, even if it may be large again.
+            // RFC 7541 §4.2: a table that shrank in between is announced, even if it may be large again.
             self.encoder.set_table_size_max(smallest);
             self.encoder.set_table_size_max(self.exchange.peer.header_table_size);
         }
@@ -117,7 +117,7 @@ impl Connection {
         Ok(Some(PendingEvent::SettingsAcknowledged))
     }
 
-    /// Announces other settings; they count when [`crate::Event::SettingsAcknowledged`] says so.
+    /// Announces other settings; they are in force from [`crate::Event::SettingsAcknowledged`] on.
     ///
     /// # Errors
     /// [`Misuse::SettingInvalid`] for a value out of range, and for extended CONNECT taken back (RFC 8441 §3) or the
@@ -302,7 +302,7 @@ impl Connection {
         Ok(Some(PendingEvent::Origin))
     }
 
-    /// Says where else an origin is served (RFC 7838 §4): `origin` by name, or empty for the origin of `stream`.
+    /// Announces where else an origin is served (RFC 7838 §4): `origin` by name, or empty for the origin of `stream`.
     ///
     /// # Errors
     /// [`Misuse::NotServer`], [`Misuse::StreamGone`]
@@ -322,7 +322,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Says which origins the connection serves (RFC 8336).
+    /// Announces the origins that the connection serves (RFC 8336).
     ///
     /// # Errors
     /// [`Misuse::NotServer`]

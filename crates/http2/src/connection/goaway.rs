@@ -22,7 +22,7 @@ use crate::stream::millis;
 pub enum Ended {
     /// After [`Connection::shutdown`] or the peer's GOAWAY, every stream has finished.
     Drained,
-    /// The peer broke a rule or a limit; GOAWAY told it.
+    /// The peer broke a rule or a limit; GOAWAY was sent.
     Failed(Error),
     /// [`Connection::abort`] was called with this code.
     Aborted(ErrorCode),
@@ -76,7 +76,7 @@ impl Connection {
         if self.has_ended() { Err(Misuse::ConnectionClosed) } else { Ok(()) }
     }
 
-    /// An error of the connection: GOAWAY says why (RFC 9113 §5.4.1).
+    /// An error of the connection: GOAWAY carries the reason (RFC 9113 §5.4.1).
     #[cold]
     pub(super) fn fail(&mut self, error: Error) -> Error {
         let error = error.for_connection();
@@ -94,7 +94,7 @@ impl Connection {
     }
 
     /// Ends the connection gracefully: streams that are open go on, new ones are refused, and requests of the peer that
-    /// are under way still count. [`Connection::ended`] says when all have finished.
+    /// are under way still count. [`Connection::ended`] returns `Some` when all have finished.
     pub fn shutdown(&mut self) {
         if self.has_ended() || self.closing.draining {
             return;

@@ -200,7 +200,7 @@ impl Connection {
             return self.refuse_fields(block);
         }
         self.check_block(block)?;
-        // RFC 9113 §5.1.2: REFUSED_STREAM tells the client that it may try again.
+        // RFC 9113 §5.1.2: after REFUSED_STREAM the client may try again.
         if self.streams.open_peer() >= self.config.settings.max_concurrent_streams {
             return Err(Error::limit(Exceeded::ConcurrentStreams, id));
         }
@@ -227,7 +227,7 @@ impl Connection {
         }
         let mut stream = self.streams.record(id, recv, SendPhase::Headers(kind), &self.config);
         stream.content = request.content;
-        // RFC 9218 §7.1: PRIORITY_UPDATE that came before takes effect now, whatever the field says.
+        // RFC 9218 §7.1: PRIORITY_UPDATE that came before overrides the field.
         if let Some(priority) = updated.or(field) {
             stream.set_priority(priority);
         }

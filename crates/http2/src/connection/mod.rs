@@ -55,14 +55,14 @@ use since::Since;
 ///
 /// After input, time or commands, drain the output: [`Connection::poll_transmit`] and [`Connection::transmitted`] until
 /// nothing is left or the transport is full. Times are durations since a moment of the caller's choice; what commands
-/// begin lasts from the time that is told next.
+/// begin lasts from the next time that is passed.
 ///
 /// ```
 /// use core::time::Duration;
 /// use wireloom_http2::field::{Field, Token};
 /// use wireloom_http2::{Config, Connection, Event, Role};
 ///
-/// fn move_bytes(from: &mut Connection, to: &mut Connection, mut hear: impl FnMut(Event<'_>)) {
+/// fn move_bytes(from: &mut Connection, to: &mut Connection, mut handle: impl FnMut(Event<'_>)) {
 ///     loop {
 ///         let mut slices = [&[][..]; 8];
 ///         let filled = from.poll_transmit(&mut slices);
@@ -76,7 +76,7 @@ use since::Since;
 ///             let (taken, event) = to.handle_input(Duration::ZERO, &bytes[at..]).unwrap();
 ///             at += taken;
 ///             match event {
-///                 Some(event) => hear(event),
+///                 Some(event) => handle(event),
 ///                 None => break, // what is left is kept until `to` has written its output
 ///             }
 ///         }
@@ -124,9 +124,9 @@ pub struct Connection {
 
     encoder: Encoder,
     decoder: Decoder,
-    /// The fields of the last message, which an event lends out.
+    /// The fields of the last message, which its event borrows.
     fields: FieldList,
-    /// The bytes of the last rare frame (GOAWAY, ALTSVC, ORIGIN), which an event lends out.
+    /// The bytes of the last rare frame (GOAWAY, ALTSVC, ORIGIN), which its event borrows.
     scratch: Vec<u8>,
 
     reader: Reader,
@@ -244,12 +244,12 @@ impl Connection {
         self.role
     }
 
-    /// The peer's settings, as far as they are known.
+    /// The peer's settings: the initial values until its SETTINGS arrive.
     pub const fn peer_settings(&self) -> &Settings {
         &self.exchange.peer
     }
 
-    /// This end's settings, as far as the peer has acknowledged them.
+    /// The settings of this end that the peer has acknowledged.
     pub const fn acknowledged_settings(&self) -> &Settings {
         &self.exchange.acknowledged
     }
@@ -321,11 +321,11 @@ impl Connection {
 
     // ---- handle
 
-    /// Takes bytes from the peer: says how many were taken, and what they brought, one event at a time.
+    /// Handles bytes from the peer. Returns how many were consumed and at most one event.
     ///
     /// Call it again with the rest until there is no event. Bytes that are left then were not taken because too much
     /// output waits (see [`Connection::wants_read`]): write it and offer them again. Beginnings of frames are kept
-    /// inside, so the caller's buffer is free when all is taken; DATA is lent out piece by piece and never copied.
+    /// inside, so the caller's buffer is free when all is taken; DATA is borrowed from the input and never copied.
     ///
     /// # Errors
     /// The connection ends: GOAWAY with the reason is in the output, to be written before closing the transport. Said
@@ -392,14 +392,14 @@ impl Connection {
         Some(self.event(event, &[]))
     }
 
-    /// Fills in what is to be written, in order; says how many slices. The same again, until
-    /// [`Connection::transmitted`] is told.
+    /// Fills `slices` with the output to write, in order, and returns how many. Returns the same output until
+    /// [`Connection::transmitted`] is called.
     pub fn poll_transmit<'a>(&'a mut self, slices: &mut [&'a [u8]]) -> usize {
         self.fill_output();
         self.out.slices(slices)
     }
 
-    /// So many bytes of [`Connection::poll_transmit`] were written.
+    /// `written` bytes of [`Connection::poll_transmit`] were written.
     pub fn transmitted(&mut self, written: usize) {
         self.out.advance(written);
         if written > 0 && !self.streams.is_window_shut() {

@@ -1,4 +1,4 @@
-//! Random operations on both ends of a connection, joined by wires that deliver in pieces, and what must hold whatever
+//! Random operations on both ends of a connection, joined by wires that split bytes anywhere, and what must hold whatever
 //! they do: counts, lists and windows agree at every step, and when all is quiet both ends see the same streams.
 
 use super::tests::{GET, OK};
@@ -13,9 +13,9 @@ use wireloom_testing::{Rng, rounds};
 /// What one end knows of a stream.
 #[derive(Default)]
 struct Known {
-    /// Bytes that this end gave to `send_data`, and that it heard: byte n of a stream is n modulo 251.
+    /// Bytes that this end passed to `send_data`, and that it received: byte n of a stream is n modulo 251.
     sent: usize,
-    heard: usize,
+    received: usize,
     unreleased: usize,
     ended_here: bool,
     answered: bool,
@@ -169,9 +169,9 @@ impl Pair {
                 Event::Data { stream, data, end_stream } => {
                     let known = &mut to.streams.get_mut(&stream.id()).unwrap().1;
                     assert!(!known.heard_end);
-                    let ordered = data.iter().zip(known.heard..).all(|(&byte, n)| byte == (n % 251) as u8);
+                    let ordered = data.iter().zip(known.received..).all(|(&byte, n)| byte == (n % 251) as u8);
                     assert!(ordered, "content out of order on {stream:?}");
-                    known.heard += data.len();
+                    known.received += data.len();
                     known.unreleased += if auto { 0 } else { data.len() };
                     known.heard_end = end_stream;
                 }
@@ -193,7 +193,7 @@ impl Pair {
         self.forget_gone(1);
     }
 
-    /// Streams that ended well: everything was heard.
+    /// Streams that ended without a reset: everything was received.
     fn forget_gone(&mut self, side: usize) {
         let end = &mut self.ends[side];
         end.streams.retain(|_, (key, known)| {
@@ -246,8 +246,8 @@ impl Pair {
                 let other = theirs.find(stream.id).unwrap_or_else(|| panic!("{stream:?} is gone there"));
                 assert_eq!(ours.windows(slot).0, theirs.windows(other).1, "{stream:?}");
                 let known = &here.streams[&stream.id.get()].1;
-                let heard = there.streams[&stream.id.get()].1.heard;
-                assert_eq!(known.sent, heard + stream.queued as usize);
+                let received = there.streams[&stream.id.get()].1.received;
+                assert_eq!(known.sent, received + stream.queued as usize);
                 if stream.queued > 0 {
                     let shut = ours.windows(slot).0 <= 0 || ours.send_window() == 0;
                     assert!(shut, "{stream:?} could send");

@@ -1,22 +1,22 @@
-//! Bytes on their way out: one buffer that frames are written into, and large pieces of DATA beside it by reference.
+//! The output buffer: one buffer that frames are written into, and large chunks of DATA beside it by reference.
 //!
 //! ```text
 //! bytes  |......sent......|HEADERS|DATA header|DATA header|small DATA|PING|
 //!                         ^ head              ^ at        ^ at
-//! refs                                  [16 KiB]    [16 KiB]     what belongs before `at`, not copied
+//! refs                                  [16 KiB]    [16 KiB]     payloads that belong before `at`, not copied
 //! ```
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
-/// Pieces below this are copied: it costs less than one more slice in the write.
+/// Chunks below this are copied: it costs less than one more slice in the write.
 pub(super) const BY_REFERENCE: usize = 512;
-/// What an empty buffer may keep; more is given back when it was not needed for a while.
+/// The capacity that an empty buffer keeps; more is freed when it was not needed for a while.
 const KEPT: usize = 64 * 1024;
 
 struct Reference {
-    /// Where in `bytes` the piece belongs: `head <= at <= bytes.len()`.
+    /// Where in `bytes` the chunk belongs: `head <= at <= bytes.len()`.
     at: usize,
     data: Bytes,
 }
@@ -28,7 +28,7 @@ pub(super) struct Output {
     refs_len: usize,
     /// The largest fill since the buffer was given a chance to shrink.
     peak: usize,
-    /// Bytes of answers to the peer that wait, or fewer wait by now.
+    /// An upper bound of the buffered answers to the peer, in bytes.
     pub(super) answers_len: usize,
 }
 
@@ -37,7 +37,7 @@ impl Output {
         Self { bytes: Vec::new(), head: 0, refs: VecDeque::new(), refs_len: 0, peak: 0, answers_len: 0 }
     }
 
-    /// How much waits, in bytes.
+    /// The buffered output, in bytes.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.head + self.refs_len
@@ -59,7 +59,7 @@ impl Output {
         }
     }
 
-    /// Fills in slices of what is to be written, in order; says how many.
+    /// Fills `slices` with the buffered output, in order, and returns how many.
     pub(super) fn slices<'a>(&'a self, slices: &mut [&'a [u8]]) -> usize {
         let mut filled = 0;
         let mut put = |slice: &'a [u8]| match slices.get_mut(filled) {
@@ -82,7 +82,7 @@ impl Output {
         filled
     }
 
-    /// So many bytes were written; more than there are counts as all.
+    /// Removes `written` bytes, or all if there are fewer.
     pub(super) fn advance(&mut self, mut written: usize) {
         while written > 0 {
             let end = self.refs.front().map_or(self.bytes.len(), |reference| reference.at);

@@ -117,7 +117,7 @@ impl Reader {
 }
 
 impl Connection {
-    /// Reads on from `at`: says how far it came, and what that brought. No progress means that all is read.
+    /// Reads on from `at`. Returns the new position and an event; no progress means that all is read.
     #[inline]
     pub(super) fn read(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
         if self.reader.data.is_some() {

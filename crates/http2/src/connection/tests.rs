@@ -37,8 +37,8 @@ fn drain(from: &mut Connection) -> Vec<u8> {
     }
 }
 
-/// What an event says, in words, with the streams in order of appearance.
-fn tell(event: &Event<'_>) -> String {
+/// An event in words.
+fn describe(event: &Event<'_>) -> String {
     use alloc::format;
     match event {
         Event::Request { stream, fields, end_stream, .. } => {
@@ -69,21 +69,21 @@ fn tell(event: &Event<'_>) -> String {
 }
 
 fn feed(to: &mut Connection, bytes: &[u8]) -> Vec<String> {
-    let (mut at, mut heard) = (0, vec![]);
+    let (mut at, mut events) = (0, vec![]);
     loop {
         let (taken, event) = to.handle_input(Duration::ZERO, &bytes[at..]).unwrap();
         at += taken;
         match event {
-            Some(event) => heard.push(tell(&event)),
+            Some(event) => events.push(describe(&event)),
             None => {
                 assert_eq!(at, bytes.len());
-                return heard;
+                return events;
             }
         }
     }
 }
 
-/// Moves bytes both ways until there are none: what the client heard, and the server.
+/// Moves bytes both ways until there are none. Returns the events of the client and of the server.
 fn settle(client: &mut Connection, server: &mut Connection) -> (Vec<String>, Vec<String>) {
     let (mut at_client, mut at_server) = (vec![], vec![]);
     loop {
@@ -95,19 +95,19 @@ fn settle(client: &mut Connection, server: &mut Connection) -> (Vec<String>, Vec
         at_client.extend(feed(client, &down));
     }
     while let Some(event) = client.poll_event() {
-        at_client.push(tell(&event));
+        at_client.push(describe(&event));
     }
     while let Some(event) = server.poll_event() {
-        at_server.push(tell(&event));
+        at_server.push(describe(&event));
     }
     (at_client, at_server)
 }
 
 fn settled() -> (Connection, Connection) {
     let (mut client, mut server) = ends();
-    let heard = settle(&mut client, &mut server);
-    assert_eq!(heard.0, ["settings", "acknowledged"]);
-    assert_eq!(heard.1, ["settings", "acknowledged"]);
+    let events = settle(&mut client, &mut server);
+    assert_eq!(events.0, ["settings", "acknowledged"]);
+    assert_eq!(events.1, ["settings", "acknowledged"]);
     (client, server)
 }
 
@@ -124,8 +124,8 @@ fn a_request_is_answered_and_leaves_nothing_behind() {
     server.send_response(there, OK, false).unwrap();
     server.send_data(there, "hello", false).unwrap();
     server.send_data(there, "", true).unwrap();
-    let (heard, _) = settle(&mut client, &mut server);
-    assert_eq!(heard, ["response 1 200 false", "data 1 5 false", "data 1 0 true"]);
+    let (events, _) = settle(&mut client, &mut server);
+    assert_eq!(events, ["response 1 200 false", "data 1 5 false", "data 1 0 true"]);
     assert_eq!((client.streams(), server.streams()), (0, 0));
     assert_eq!((client.streams.open_local(), server.streams.open_peer()), (0, 0));
     assert_eq!(server.send_data(there, "x", true), Err(Error::Misuse(Misuse::StreamGone)));
@@ -137,8 +137,8 @@ fn large_content_passes_the_windows_and_grows_them() {
     let (_, there) = ask(&mut client, &mut server);
     server.send_response(there, OK, false).unwrap();
     server.send_data(there, vec![7; 10 << 20], true).unwrap();
-    let (heard, _) = settle(&mut client, &mut server);
-    let total: usize = heard
+    let (events, _) = settle(&mut client, &mut server);
+    let total: usize = events
         .iter()
         .filter_map(|event| event.strip_prefix("data 1 ")?.split(' ').next()?.parse::<usize>().ok())
         .sum();
@@ -155,9 +155,9 @@ fn trailers_wait_for_the_content_before_them() {
     server.send_response(there, OK, false).unwrap();
     server.send_data(there, vec![7; 300_000], false).unwrap();
     server.send_trailers(there, [Field::new(b"x-sum", b"1")]).unwrap();
-    let (heard, _) = settle(&mut client, &mut server);
-    assert_eq!(heard.first().unwrap(), "informational 1 103");
-    assert_eq!(heard.last().unwrap(), "trailers 1 1");
+    let (events, _) = settle(&mut client, &mut server);
+    assert_eq!(events.first().unwrap(), "informational 1 103");
+    assert_eq!(events.last().unwrap(), "trailers 1 1");
     assert_eq!((client.streams(), server.streams()), (0, 0));
 }
 
@@ -168,14 +168,14 @@ fn requests_wait_for_room_and_open_in_order() {
     let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
     settle(&mut client, &mut server);
     let keys: Vec<_> = (0..5).map(|_| client.send_request(GET, true).unwrap()).collect();
-    let (_, heard) = settle(&mut client, &mut server);
-    assert_eq!(heard, ["request 1 4 true", "request 3 4 true"]);
+    let (_, events) = settle(&mut client, &mut server);
+    assert_eq!(events, ["request 1 4 true", "request 3 4 true"]);
     client.reset(keys[3], ErrorCode::CANCEL).unwrap();
     for (at, expected) in [(0, "request 5 4 true"), (1, "request 9 4 true")] {
         let id = StreamId::new(keys[at].id()).unwrap();
         server.send_response(server.find(id).unwrap(), OK, true).unwrap();
-        let (_, heard) = settle(&mut client, &mut server);
-        assert_eq!(heard, [expected]);
+        let (_, events) = settle(&mut client, &mut server);
+        assert_eq!(events, [expected]);
     }
 }
 
@@ -185,9 +185,9 @@ fn a_graceful_end_lets_streams_finish_and_refuses_new_ones() {
     let (_, there) = ask(&mut client, &mut server);
     server.shutdown();
     let late = client.send_request(GET, true).unwrap();
-    let (heard, at_server) = settle(&mut client, &mut server);
+    let (events, at_server) = settle(&mut client, &mut server);
     // RFC 9113 §6.8: what was under way between the two GOAWAY frames still counts.
-    assert_eq!(heard, ["goaway 2147483647 NO_ERROR", "goaway 3 NO_ERROR"]);
+    assert_eq!(events, ["goaway 2147483647 NO_ERROR", "goaway 3 NO_ERROR"]);
     assert_eq!(at_server, ["request 3 4 true"]);
     assert_eq!(client.send_request(GET, true), Err(Error::Misuse(Misuse::GoingAway)));
     server.send_response(there, OK, true).unwrap();
@@ -230,8 +230,8 @@ fn a_slow_reader_of_one_stream_stalls_no_other() {
     assert_eq!(client.streams.held(), 256 * 1024);
     client.release_capacity(here, 200_000).unwrap();
     assert_eq!(client.release_capacity(here, 200_000), Err(Error::Misuse(Misuse::ReleaseTooMuch)));
-    let (heard, _) = settle(&mut client, &mut server);
-    assert!(heard.last().unwrap().ends_with("true"), "{heard:?}");
+    let (events, _) = settle(&mut client, &mut server);
+    assert!(events.last().unwrap().ends_with("true"), "{events:?}");
 }
 
 #[test]
@@ -249,8 +249,8 @@ fn promises_are_refused_by_default_and_taken_when_enabled() {
     server.send_response(promised, OK, false).unwrap();
     server.send_data(promised, "pushed", true).unwrap();
     server.send_response(there, OK, true).unwrap();
-    let (heard, _) = settle(&mut client, &mut server);
-    assert_eq!(heard, ["promise 2", "response 2 200 false", "data 2 6 true", "response 1 200 true"]);
+    let (events, _) = settle(&mut client, &mut server);
+    assert_eq!(events, ["promise 2", "response 2 200 false", "data 2 6 true", "response 1 200 true"]);
     assert_eq!((client.streams(), server.streams()), (0, 0));
     assert_eq!((client.streams.reserved(), client.streams.open_peer()), (0, 0));
     assert_eq!((server.streams.reserved(), server.streams.open_local()), (0, 0));
@@ -306,8 +306,8 @@ fn an_upgraded_request_is_stream_1() {
     assert_eq!((here.id(), there.id()), (1, 1));
     assert_eq!(server.peer_settings().initial_window_size, 100_000);
     server.send_response(there, OK, true).unwrap();
-    let (heard, _) = settle(&mut client, &mut server);
-    assert!(heard.contains(&"response 1 200 true".into()), "{heard:?}");
+    let (events, _) = settle(&mut client, &mut server);
+    assert!(events.contains(&"response 1 200 true".into()), "{events:?}");
     assert_eq!(client.send_request(GET, true).unwrap().id(), 3);
 }
 
@@ -326,8 +326,8 @@ fn the_settings_of_an_upgrade_are_in_force_without_an_acknowledgement() {
     server.send_response(there, OK, false).unwrap();
     server.send_data(there, vec![7; 60_000], true).unwrap();
     let down = drain(&mut server);
-    let heard = feed(&mut client, &down);
-    assert!(heard.last().unwrap().ends_with("true"), "{heard:?}");
+    let events = feed(&mut client, &down);
+    assert!(events.last().unwrap().ends_with("true"), "{events:?}");
     settle(&mut client, &mut server);
     assert_eq!((client.ended(), server.ended()), (None, None));
 }
@@ -399,8 +399,8 @@ fn order_of_data(requests: &[&[Field<'static>]], lens: &[usize]) -> Vec<u32> {
         server.send_response(there, OK, false).unwrap();
         server.send_data(there, vec![0; len], true).unwrap();
     }
-    let (heard, _) = settle(&mut client, &mut server);
-    let data = heard.iter().filter_map(|event| event.strip_prefix("data ")?.split(' ').next()?.parse().ok());
+    let (events, _) = settle(&mut client, &mut server);
+    let data = events.iter().filter_map(|event| event.strip_prefix("data ")?.split(' ').next()?.parse().ok());
     let mut order: Vec<u32> = data.collect();
     order.dedup();
     order
@@ -645,12 +645,12 @@ fn the_memory_of_one_connection_is_bounded() {
     assert!(memory.total() <= memory_max, "{memory:?}");
     // What the caller keeps besides takes from the same bound, and new requests are refused above it.
     server.set_caller_memory(memory_max + 1);
-    let (heard, _) = {
+    let (events, _) = {
         client.reset(keys[0], ErrorCode::CANCEL).unwrap();
         client.send_request(GET, true).unwrap();
         settle(&mut client, &mut server)
     };
-    assert!(heard.contains(&"refused 513".into()), "{:?}", heard.last());
+    assert!(events.contains(&"refused 513".into()), "{:?}", events.last());
     server.set_caller_memory(0);
     client.reset(keys[1], ErrorCode::CANCEL).unwrap();
     client.send_request(GET, true).unwrap();

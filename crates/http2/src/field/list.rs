@@ -45,7 +45,7 @@ impl Default for FieldLimits {
 
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    /// Where the name (if the token is unknown) and then the value stand; an index of the static table when
+    /// The position of the name (if the token is unknown) and then of the value; an index of the static table when
     /// `STATIC_VALUE` is set.
     start: u32,
     name_len: u32,

@@ -69,7 +69,7 @@ static NAME_BYTES: [bool; 256] = {
     table
 };
 
-/// Checks a name; a leading colon is allowed, which pseudo-fields there are is not judged here.
+/// Checks a name. A leading colon is allowed; which pseudo-fields exist is checked elsewhere.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Malformed> {
     let rest = match name {
         // RFC 9113 §8.2.1 together with RFC 9110 §5.1: a name is a token, one character at least.

@@ -1,4 +1,4 @@
-//! Field blocks on their way out: compressed straight into the output, then cut into frames where they stand.
+//! Outgoing field blocks: compressed straight into the output, then split into frames in place.
 //!
 //! ```text
 //! begin            out ... |  9 free  | promised? |

@@ -1,6 +1,6 @@
 //! Frames: their header, their payload by type, both ways (RFC 9113 §4 and §6, RFC 7838, RFC 8336, RFC 9218).
 //!
-//! Owns the layout of frames and the rules that a frame can be judged by alone: its size, its padding, whether it
+//! The layout of frames and the rules that concern one frame alone: its size, its padding, whether it
 //! belongs to a stream. Refuses to own what the frames before it make of it: no state is kept here. Parsing borrows
 //! from the input and writing appends to the one output buffer; neither allocates.
 

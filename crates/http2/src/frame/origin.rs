@@ -38,7 +38,7 @@ impl<'a> Origin<'a> {
         rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))
     }
 
-    /// Whether a client may heed it: it is on stream 0 and has no flag that would mean something else.
+    /// Whether a client may use it: it is on stream 0 and has none of the flags that are reserved.
     pub const fn is_valid(&self) -> bool {
         // RFC 8336 §2.1: on another stream, or with one of the flags 0x1 to 0x8, it MUST be ignored.
         self.stream_id.is_connection() && self.flags.0 == 0

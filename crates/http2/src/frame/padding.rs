@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::{Flags, FrameHeader};
 use crate::error::Violation;
 
-/// Splits off the padding: its length, if the frame has any, and what is left. `too_short` says what it means that
+/// Splits off the padding: its length, if the frame has any, and what is left. `too_short` is the violation when
 /// there is no room for the length.
 #[inline]
 pub(super) fn strip<'a>(

@@ -1,4 +1,4 @@
-//! PRIORITY_UPDATE: the priority of a response, changed or told ahead (RFC 9218 §7.1).
+//! PRIORITY_UPDATE: a new priority of a response, or the priority of a future one (RFC 9218 §7.1).
 
 use alloc::vec::Vec;
 

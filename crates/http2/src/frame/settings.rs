@@ -1,4 +1,4 @@
-//! SETTINGS: what the sender can take (RFC 9113 §6.5). What the values mean is not judged here.
+//! SETTINGS frames (RFC 9113 §6.5). Values are validated in [`crate::settings`].
 
 use alloc::vec::Vec;
 
@@ -47,7 +47,7 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Entries that stand in these bytes, as in the payload of a frame or in `HTTP2-Settings` (RFC 7540 §3.2.1).
+    /// Reads entries from the payload of a frame or from `HTTP2-Settings` (RFC 7540 §3.2.1).
     ///
     /// # Errors
     /// [`Violation::SettingsSize`] when the length is no multiple of 6.

@@ -2,7 +2,7 @@
 
 use crate::role::Role;
 
-/// The identifier of a stream; 0 stands for the connection as a whole.
+/// The identifier of a stream; 0 means the connection as a whole.
 ///
 /// Invariant: `get() <= MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

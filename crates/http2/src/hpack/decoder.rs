@@ -27,7 +27,7 @@ impl Decoder {
     }
 
     /// Changes SETTINGS_HEADER_TABLE_SIZE, once the peer has acknowledged it (RFC 9113 §4.3.1). When the table must
-    /// shrink, the next block has to begin by saying so.
+    /// shrink, the next block has to begin with a size update.
     pub fn set_table_size_max(&mut self, table_size_max: u32) {
         self.size_limit = table_size_max;
         if (table_size_max as usize) < self.table.size_max() {

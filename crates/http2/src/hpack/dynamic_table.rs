@@ -6,7 +6,7 @@
 //! ```text
 //! bytes    |..gone..|oldest entry|...|newest entry|....free....|   what is gone is reclaimed by moving the rest
 //!                   ^ start                       ^ tail           to the front, when the free end is used up
-//! entries  a ring, a power of two long: entry number n stands at n & mask; numbers count up and wrap
+//! entries  a ring, a power of two long: entry number n is at n & mask; numbers count up and wrap
 //! ```
 //!
 //! Evicting moves nothing, and each byte is moved about once in its life, so a field costs O(its length). An entry

@@ -22,7 +22,7 @@ pub enum DecodeError {
     SizeUpdateTooLarge,
     /// A table size update after a field (RFC 7541 §4.2).
     SizeUpdateMisplaced,
-    /// SETTINGS made the table smaller, and the next block does not begin by saying so (RFC 7541 §4.2).
+    /// SETTINGS made the table smaller, and the next block does not begin with a size update (RFC 7541 §4.2).
     SizeUpdateMissing,
     /// A limit of this side: the list is several times larger than announced, the rest is not worth decoding.
     ListTooLarge,

@@ -25,13 +25,13 @@ pub struct Decoded {
 }
 
 impl Decoded {
-    /// Whether every byte may stand in a field name (a leading colon may not, and needs a second look).
+    /// Whether every byte is allowed in a field name (a leading colon is not, and is checked separately).
     #[inline]
     pub fn is_name(self) -> bool {
         self.flags & FLAG_NAME == 0
     }
 
-    /// Whether every byte may stand in a field value.
+    /// Whether every byte is allowed in a field value.
     #[inline]
     pub fn is_value(self) -> bool {
         self.flags & FLAG_VALUE == 0
@@ -58,7 +58,7 @@ const _: () = assert!(LOOKUPS as u32 * DECODE_BITS <= 56);
 pub fn decode(src: &[u8], out: &mut [u8]) -> Result<Decoded, DecodeError> {
     let last = last_word(src);
     let mut acc: u64 = 0;
-    // 0 <= bits < 64: how many of the accumulator's highest bits stand for input, real or beyond the end.
+    // 0 <= bits < 64: the number of the accumulator's highest bits that are input, real or beyond the end.
     let mut bits: u32 = 0;
     let mut pos = 0;
     let mut len = 0;
@@ -146,7 +146,7 @@ fn last_word(src: &[u8]) -> u64 {
     !word
 }
 
-/// Eight bytes from a place, inverted; behind the end stand zeros.
+/// Eight bytes from a position, inverted; zeros behind the end.
 #[inline]
 fn word_at(src: &[u8], pos: usize, last: u64) -> u64 {
     if let Some(word) = src.get(pos..).and_then(<[u8]>::first_chunk::<8>) {
@@ -179,7 +179,7 @@ pub fn encode(src: &[u8], out: &mut [u8]) {
         if len <= BITS_MAX {
             bits.push((a << b_len | b) << (c_len + d_len) | c << d_len | d, len);
         } else {
-            // Codes that long stand for what is hardly text.
+            // Codes of this length are rare in text.
             four.iter().for_each(|&byte| bits.push_one(byte));
         }
     }

@@ -27,7 +27,7 @@ const LENGTHS: [u8; 257] = [
 /// The longest code, which is that of EOS and three others.
 pub(crate) const CODE_LEN_MAX: u32 = 30;
 
-/// EOS, which never stands in a string (RFC 7541 §5.2).
+/// EOS, which is invalid in a string (RFC 7541 §5.2).
 pub(crate) const EOS: u16 = 256;
 
 /// The codes of one length.
@@ -126,13 +126,13 @@ pub(crate) type Entry = u32;
 
 pub(crate) const ENTRY_BITS: Entry = 0x3f;
 pub(crate) const ENTRY_COUNT_SHIFT: u32 = 6;
-/// One of the symbols may not stand in a name (after a leading colon).
+/// One of the symbols is not allowed in a name (after a leading colon).
 pub(crate) const FLAG_NAME: Entry = 0x100;
-/// One of the symbols may not stand in a value.
+/// One of the symbols is not allowed in a value.
 pub(crate) const FLAG_VALUE: Entry = 0x200;
 pub(crate) const ENTRY_SYMBOLS_SHIFT: u32 = 16;
 
-/// Up to two symbols for each pattern of [`DECODE_BITS`] bits, which are inverted: a zero stands for a one of the code.
+/// Up to two symbols for each pattern of [`DECODE_BITS`] bits, which are inverted: a zero is a one of the code.
 pub(crate) static DECODE: [Entry; 1 << DECODE_BITS] = {
     let mut table = [0; 1 << DECODE_BITS];
     let mut first = 0;

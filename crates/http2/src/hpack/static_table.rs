@@ -2,7 +2,7 @@
 
 use crate::field::{Field, Token};
 
-/// An entry that both ends know; the token says its name.
+/// An entry that both ends know; the token identifies its name.
 pub(crate) struct StaticEntry {
     pub(crate) token: Token,
     pub(crate) value: &'static [u8],
@@ -15,7 +15,7 @@ const fn entry(token: Token, value: &'static str) -> StaticEntry {
 /// How many entries the table has, which is the index of the last one.
 pub const LEN: usize = 61;
 
-/// The table; index 1 of the RFC stands at 0.
+/// The table; index 1 of the RFC is at 0.
 pub(crate) static STATIC_TABLE: [StaticEntry; LEN] = [
     entry(Token::Authority, ""),
     entry(Token::Method, "GET"),

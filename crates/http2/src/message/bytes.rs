@@ -1,4 +1,4 @@
-//! Which bytes may stand where, in one table: a look-up a byte.
+//! The bytes that each part of a message allows, in one table: one look-up per byte.
 
 /// RFC 9110 §5.6.2: of a token, as methods and protocols are.
 const TOKEN: u8 = 1;

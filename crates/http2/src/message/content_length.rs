@@ -23,7 +23,7 @@ impl ContentLeft {
     /// No content may come.
     pub const NOTHING: Self = Self(0);
 
-    /// So many bytes are to come.
+    /// This many bytes are still to come.
     pub const fn bytes(len: u64) -> Self {
         Self(len)
     }

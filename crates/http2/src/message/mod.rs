@@ -4,7 +4,7 @@
 //! to own the characters of names and values (RFC 9113 §8.2.1), which [`crate::hpack`] checks while it decodes, and the
 //! order of frames on a stream.
 //!
-//! Each rule is a row of [`Violation`]; all of them are stream errors (RFC 9113 §8.1.1). The same functions judge what
+//! Each rule is a row of [`Violation`]; all of them are stream errors (RFC 9113 §8.1.1). The same functions check what
 //! this side is about to send.
 
 mod authority;
@@ -81,7 +81,7 @@ impl ResponseHead {
     }
 }
 
-/// Checks the fields of a request. `connect_protocol` says whether the server has enabled extended CONNECT.
+/// Checks the fields of a request. `connect_protocol` is whether the server has enabled extended CONNECT.
 ///
 /// ```
 /// use wireloom_http2::field::{Field, FieldList, Token};
@@ -170,14 +170,14 @@ pub fn check_response(fields: &FieldList, request: RequestKind) -> Result<Respon
     Ok(ResponseHead { status, content: response_content(status, request, response.content), tunnel })
 }
 
-/// How much content a response has whose `content-length` says `announced`.
+/// How much content a response has whose `content-length` is `announced`.
 #[inline]
 pub(crate) fn response_content(status: u16, request: RequestKind, announced: ContentLeft) -> ContentLeft {
     if request.is_connect() && status / 100 == 2 {
         // RFC 9110 §9.3.6: content-length in a successful response to CONNECT MUST be ignored.
         ContentLeft::UNKNOWN
     } else if status < 200 || matches!(status, 204 | 304) || request == RequestKind::Head {
-        // RFC 9113 §8.1.1, RFC 9110 §6.4.1: these have no content, whatever content-length says.
+        // RFC 9113 §8.1.1, RFC 9110 §6.4.1: these have no content, whatever their content-length.
         ContentLeft::NOTHING
     } else {
         announced
@@ -254,7 +254,7 @@ impl<'a> Parts<'a> {
             match field.token() {
                 Token::Unknown if !field.is_pseudo() => regular = true,
                 token if token.is_pseudo() || field.is_pseudo() => {
-                    // RFC 9113 §8.3: all pseudo-fields stand before the regular ones.
+                    // RFC 9113 §8.3: all pseudo-fields come before the regular ones.
                     if regular {
                         return Err(Violation::PseudoAfterField);
                     }

@@ -89,8 +89,8 @@ impl Streams {
     #[inline]
     pub(crate) fn may_send_now(&self, slot: u32, len: usize) -> bool {
         let stream = self.slab.get(slot);
-        stream.queued == 0
-            && stream.list == List::None
+        debug_assert!(stream.queued == 0 || stream.list != List::None);
+        stream.list == List::None
             && (len == 0
                 || (self.scheduler.is_idle()
                     && len as i64 <= self.send_window
@@ -139,7 +139,8 @@ impl Streams {
     #[inline]
     pub(crate) fn must_queue_trailers(&self, slot: u32) -> bool {
         let stream = self.slab.get(slot);
-        stream.queued > 0 || stream.list != List::None
+        debug_assert!(stream.queued == 0 || stream.list != List::None);
+        stream.list != List::None
     }
 
     /// Queues trailers behind the content.

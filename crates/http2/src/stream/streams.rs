@@ -468,7 +468,7 @@ impl Streams {
         settings.initial_window_size <= before || self.send_windows_grew()
     }
 
-    /// The priority of a new stream of which the peer said nothing: the default of RFC 9218 §4 if the client sends
+    /// The priority of a new stream without a priority signal: the default of RFC 9218 §4 if the client sends
     /// priorities at all, and equal turns otherwise.
     #[inline]
     pub(crate) const fn default_priority(&self) -> Priority {

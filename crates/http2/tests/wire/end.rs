@@ -1,4 +1,4 @@
-//! The tested end: a connection, driven as a driver would, that notes what it was told.
+//! The tested end: a connection, driven as a driver would, with a record of its events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 use wireloom_testing::Clock;
 use wireloom_testing::http2::{Frame, PREFACE, split};
 
-/// A connection and what came of it.
+/// A connection, its output and its events.
 pub struct End {
     pub connection: Connection,
     clock: Clock,
@@ -23,14 +23,14 @@ pub struct End {
 }
 
 impl End {
-    /// An end as it comes, but for the number of streams that it allows.
+    /// An end with the default configuration, except for the number of streams that it allows.
     pub fn new(role: Role) -> Self {
         let mut config = Config::new(role);
         config.settings.max_concurrent_streams = super::MAX_CONCURRENT_STREAMS;
         Self::with(role, config)
     }
 
-    /// An end with these choices.
+    /// An end with this configuration.
     pub fn with(role: Role, config: Config) -> Self {
         let connection = Connection::new(role, config).unwrap();
         let mut end = Self {
@@ -47,7 +47,7 @@ impl End {
         end
     }
 
-    /// Bytes arrive; what is to be written is written at once.
+    /// Receives bytes, and writes the output at once.
     pub fn receive(&mut self, bytes: &[u8]) {
         let mut at = 0;
         loop {
@@ -87,21 +87,21 @@ impl End {
         self.drain();
     }
 
-    /// Answers a request with fields that end the stream.
+    /// Responds without content.
     pub fn respond(&mut self, stream: u32) {
         let key = self.keys[&stream];
         self.connection.send_response(key, [Field::known(Token::Status, b"204")], true).unwrap();
         self.drain();
     }
 
-    /// Gives a stream up.
+    /// Resets a stream with CANCEL.
     pub fn reset(&mut self, stream: u32) {
         let key = self.keys[&stream];
         self.connection.reset(key, ErrorCode::CANCEL).unwrap();
         self.drain();
     }
 
-    /// Opens a stream by a GET request; says which.
+    /// Opens a stream with a GET request, and returns its identifier.
     pub fn request(&mut self) -> u32 {
         let fields = [
             Field::known(Token::Method, b"GET"),
@@ -115,14 +115,14 @@ impl End {
         key.id()
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn wait(&mut self, time: Duration) {
         self.clock.advance(time);
         self.errors.extend(self.connection.handle_timeout(self.clock.now()).err());
         self.drain();
     }
 
-    /// Writes what there is to write.
+    /// Writes the output.
     pub fn drain(&mut self) {
         loop {
             let mut slices = [&[][..]; 4];
@@ -136,7 +136,7 @@ impl End {
         }
     }
 
-    /// Every frame that it has written.
+    /// All frames that it has written.
     pub fn sent(&self) -> Vec<Frame> {
         let preface = if self.role == Role::Client { PREFACE } else { b"" };
         split(self.output.strip_prefix(preface).unwrap())
@@ -147,17 +147,17 @@ impl End {
         self.keys[&stream]
     }
 
-    /// The streams whose requests were handed out.
+    /// The streams whose requests were passed to the caller.
     pub fn requests(&self) -> &[u32] {
         &self.requests
     }
 
-    /// The streams whose messages came to their end.
+    /// The streams whose messages have ended.
     pub fn ended(&self) -> &[u32] {
         &self.ended
     }
 
-    /// Whether the caller was told that the connection has failed, once.
+    /// Whether the failure of the connection was reported to the caller, once.
     pub fn has_failed(&self) -> bool {
         assert!(self.errors.len() <= 1, "{:?}", self.errors);
         !self.errors.is_empty()

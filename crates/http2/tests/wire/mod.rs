@@ -1,8 +1,7 @@
-//! A raw peer against a connection: what the tests of RFC 9113 have in common.
+//! A raw peer against a connection, for the tests of RFC 9113.
 //!
-//! Every case runs with its bytes whole, one by one, and cut at random, and must come out the same. A stream stands open
-//! beside it (stream 1), and after the case the connection is asked whether it and that stream live on, unless the case
-//! says that they must not.
+//! Every case runs with its bytes whole, one by one, and split at random, with the same result. Stream 1 is open beside it.
+//! After the case the connection and that stream must still work, unless the case expects otherwise.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
@@ -21,10 +20,10 @@ use wireloom_testing::http2::{Frame, PREFACE, code, flag, join, kind};
 use wireloom_testing::split::Split;
 use wireloom_testing::{Rng, rounds};
 
-/// What the tested end announces.
+/// SETTINGS_MAX_CONCURRENT_STREAMS of the tested end.
 pub const MAX_CONCURRENT_STREAMS: u32 = 100;
 
-/// One thing that happens.
+/// One step of a case.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// The raw peer sends a frame.
@@ -41,7 +40,7 @@ pub enum Step {
     Wait(Duration),
 }
 
-/// What a raw peer does, and how it must be answered.
+/// The steps of a raw peer, and the expected answers.
 #[derive(Clone, Debug)]
 pub struct Case {
     what: String,
@@ -95,19 +94,19 @@ impl Case {
         self
     }
 
-    /// The request on this stream must have been answered so by the tested server itself, and not handed out.
+    /// The request on this stream must have been answered so by the tested server itself, and not passed to the caller.
     pub fn answer(mut self, stream: u32, status: u16) -> Self {
         self.answers.insert(stream, status);
         self
     }
 
-    /// The request on this stream must have been handed out.
+    /// The request on this stream must have been passed to the caller.
     pub fn request(mut self, stream: u32) -> Self {
         self.requests.push(stream);
         self
     }
 
-    /// What the raw peer sent ends in the middle, or the connection takes no new streams: nothing is asked afterwards.
+    /// The input ends inside a frame, or the connection accepts no new streams: nothing is checked afterwards.
     pub fn unfinished(mut self) -> Self {
         self.unfinished = true;
         self
@@ -146,7 +145,7 @@ impl Case {
             }
             send(&mut end, &opening);
         }
-        // Consecutive frames go in one piece, so that they can be cut anywhere.
+        // Consecutive frames are joined, so that they can be split anywhere.
         let mut pending = Vec::new();
         for step in &self.steps {
             match step {
@@ -166,27 +165,27 @@ impl Case {
         }
         send(&mut end, &pending);
         if self.connection_error.is_none() && !self.unfinished && !self.bare {
-            // The connection is there, and the stream that stood open beside it goes on.
+            // The connection works, and stream 1 goes on.
             let last = match tested {
                 Role::Server => Frame::data(1, "the end").end_stream(),
                 Role::Client => Frame::headers(1, &[(":status", "204")]).end_stream(),
             };
-            send(&mut end, &join(&[Frame::ping("are you?"), last]));
+            send(&mut end, &join(&[Frame::ping("alive?  "), last]));
         }
-        self.judge(&end, &context);
+        self.check(&end, &context);
     }
 
-    fn judge(&self, end: &End, context: &str) {
+    fn check(&self, end: &End, context: &str) {
         let frames = end.sent();
         let goaway: Vec<&Frame> =
             frames.iter().filter(|f| f.kind == kind::GOAWAY && f.word(4) != code::NO_ERROR).collect();
         match self.connection_error {
             Some(code) => {
-                // RFC 9113 §5.4.1: GOAWAY says why, and the connection ends.
+                // RFC 9113 §5.4.1: GOAWAY has the reason, and the connection ends.
                 assert_eq!(goaway.len(), 1, "{context}: {frames:?}");
                 assert_eq!(goaway[0].word(4), code, "{context}: {goaway:?}");
                 assert!(goaway[0].payload.len() > 8, "{context}: no reason in {goaway:?}");
-                assert!(end.has_failed(), "{context}: the caller was not told");
+                assert!(end.has_failed(), "{context}: the failure was not reported to the caller");
                 assert_eq!(frames.last().unwrap().kind, kind::GOAWAY, "{context}: {frames:?}");
             }
             None => {
@@ -199,7 +198,7 @@ impl Case {
             // RFC 9113 §5.4.2: at most one RST_STREAM for a stream.
             assert_eq!(resets.insert(reset.stream, reset.word(0)), None, "{context}: twice {reset:?}");
         }
-        assert_eq!(resets, self.stream_errors, "{context}: streams that were reset, and should have been");
+        assert_eq!(resets, self.stream_errors, "{context}: the streams that were reset, and those expected");
         let (mut decoder, mut fields, mut answers) = (Decoder::new(4096), FieldList::new(), BTreeMap::new());
         for headers in frames.iter().filter(|frame| frame.kind == kind::HEADERS) {
             decoder.decode(&headers.payload, &FieldLimits::default(), &mut fields).unwrap();
@@ -212,14 +211,17 @@ impl Case {
                 assert_eq!(answers.insert(headers.stream, status.parse().unwrap()), None, "{context}");
             }
         }
-        assert_eq!(answers, self.answers, "{context}: what was answered unasked");
+        assert_eq!(answers, self.answers, "{context}: responses of the connection itself");
         for stream in &self.requests {
-            assert!(end.requests().contains(stream), "{context}: the request on {stream} was not handed out");
+            assert!(
+                end.requests().contains(stream),
+                "{context}: the request on {stream} was not passed to the caller"
+            );
         }
         if self.connection_error.is_none() && !self.unfinished && !self.bare {
-            let pong = Frame::ping("are you?").flag(flag::ACK);
+            let pong = Frame::ping("alive?  ").flag(flag::ACK);
             assert!(frames.contains(&pong), "{context}: PING was not answered: {frames:?}");
-            assert!(end.ended().contains(&1), "{context}: the stream beside it did not go on");
+            assert!(end.ended().contains(&1), "{context}: stream 1 did not go on");
         }
     }
 }

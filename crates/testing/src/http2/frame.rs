@@ -1,10 +1,9 @@
-//! HTTP/2 frames, byte for byte as the test wants them (RFC 9113 §4.1), lawful or not, and the reading of answers.
+//! HTTP/2 frames, byte for byte as the test wants them (RFC 9113 §4.1), valid or not, and a reader of answers.
 //!
-//! This is a second implementation of the layout, on purpose: it shares nothing with the one it tests, and it can write
-//! what that one refuses to. Fields are written as literals without an index and without Huffman coding (RFC 7541
-//! §6.2.2), so that every block stands for itself.
+//! A second implementation of the layout: it shares nothing with the one that it tests, and it can write invalid frames. Fields are written as literals without an index and without Huffman coding (RFC 7541
+//! §6.2.2), so that every block is independent of the others.
 
-/// What a client sends first (RFC 9113 §3.4).
+/// The connection preface of a client (RFC 9113 §3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Frame types by number (RFC 9113 §6, RFC 7838, RFC 8336, RFC 9218).
@@ -59,16 +58,16 @@ pub struct Frame {
     pub flags: u8,
     /// Its stream, with the reserved bit on top.
     pub stream: u32,
-    /// What follows the header.
+    /// The bytes behind the header.
     pub payload: Vec<u8>,
-    /// The length that the header tells, when that is not the truth.
-    pub told_len: Option<u32>,
+    /// The length in the header, if it is not that of the payload.
+    pub header_len: Option<u32>,
 }
 
 impl Frame {
     /// A frame of any type, without flags.
     pub fn new(kind: u8, stream: u32, payload: impl Into<Vec<u8>>) -> Self {
-        Self { kind, flags: 0, stream, payload: payload.into(), told_len: None }
+        Self { kind, flags: 0, stream, payload: payload.into(), header_len: None }
     }
 
     /// DATA.
@@ -175,10 +174,10 @@ impl Frame {
         self
     }
 
-    /// The same with padding: `told` is the length that the frame tells, and `len` zeros follow.
+    /// The same with padding: `announced` is the pad length of the frame, and `len` zeros follow.
     #[must_use]
-    pub fn padded(mut self, told: u8, len: usize) -> Self {
-        self.payload.insert(0, told);
+    pub fn padded(mut self, announced: u8, len: usize) -> Self {
+        self.payload.insert(0, announced);
         self.payload.resize(self.payload.len() + len, 0);
         self.flag(flag::PADDED)
     }
@@ -191,10 +190,10 @@ impl Frame {
         self.flag(flag::PRIORITY)
     }
 
-    /// The same with a header that tells this length.
+    /// The same with this length in its header.
     #[must_use]
-    pub fn told_len(mut self, len: u32) -> Self {
-        self.told_len = Some(len);
+    pub fn header_len(mut self, len: u32) -> Self {
+        self.header_len = Some(len);
         self
     }
 
@@ -218,7 +217,7 @@ impl Frame {
 
     /// Appends the frame.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let len = self.told_len.unwrap_or(self.payload.len() as u32).to_be_bytes();
+        let len = self.header_len.unwrap_or(self.payload.len() as u32).to_be_bytes();
         out.extend_from_slice(&[len[1], len[2], len[3], self.kind, self.flags]);
         out.extend_from_slice(&self.stream.to_be_bytes());
         out.extend_from_slice(&self.payload);
@@ -235,7 +234,7 @@ impl Frame {
         let len = u32::from_be_bytes([0, l0, l1, l2]) as usize;
         let payload = bytes.get(9..9 + len)?.to_vec();
         *bytes = &bytes[9 + len..];
-        Some(Self { kind, flags, stream: u32::from_be_bytes([s0, s1, s2, s3]), payload, told_len: None })
+        Some(Self { kind, flags, stream: u32::from_be_bytes([s0, s1, s2, s3]), payload, header_len: None })
     }
 }
 

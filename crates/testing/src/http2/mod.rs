@@ -1,7 +1,7 @@
-//! HTTP/2 as tests need it: frames that no honest peer would send, and both ends of a connection joined in memory.
+//! HTTP/2 as tests need it: frames that no correct peer would send, and both ends of a connection joined in memory.
 
 mod frame;
 mod pair;
 
 pub use frame::{Frame, GET, POST, PREFACE, block, code, flag, join, kind, literal, split};
-pub use pair::{End, Fields, Heard, Pair};
+pub use pair::{End, Fields, Pair, Received};

@@ -1,5 +1,5 @@
 //! A client and a server of HTTP/2 joined in memory: two state machines, one clock, and a wire each way that delivers
-//! bytes in pieces of any size, in order.
+//! bytes in chunks of any size, in order.
 
 use crate::clock::Clock;
 use crate::rng::Rng;
@@ -13,9 +13,9 @@ use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 /// Fields, owned.
 pub type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What an end heard. Content is kept beside it, by stream: how it is cut says nothing.
+/// An event that an end received. Content is kept apart, by stream: how it is split depends on the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Received {
     /// A request.
     Request(StreamKey, Fields),
     /// A final response.
@@ -24,34 +24,34 @@ pub enum Heard {
     Informational(StreamKey, u16),
     /// Trailers.
     Trailers(StreamKey, Fields),
-    /// A message came to its end.
+    /// A message has ended.
     End(StreamKey),
     /// A promised stream.
     Promise(StreamKey),
-    /// A stream ended before its time, and why if this end found it so.
+    /// A stream was reset, and why if this end reset it.
     Reset(StreamKey, ErrorCode, Option<Error>),
     /// A request that the peer did not process.
     Refused(StreamKey),
-    /// A queue has room again.
+    /// A send queue has room again.
     Writable(StreamKey),
     /// GOAWAY: its last stream, code and debug data.
     GoAway(u32, ErrorCode, Vec<u8>),
-    /// The connection failed; told once.
+    /// The connection failed; reported once.
     Failed(Error),
-    /// Something else, in the words of its event.
+    /// Another event, as its `Debug` text.
     Other(String),
 }
 
-/// An end, its clock, and what it was told.
+/// An end, its clock, and the events that it received.
 #[derive(Debug)]
 pub struct End {
     /// The state machine itself, for commands and getters.
     pub connection: Connection,
-    /// The time that it is told.
+    /// The time that is passed to it.
     pub clock: Clock,
-    /// What it heard, in order.
-    pub heard: Vec<Heard>,
-    /// Whether the transport takes what it writes.
+    /// Events, in order.
+    pub received: Vec<Received>,
+    /// Whether the transport accepts its output.
     pub writes: bool,
     content: Vec<(StreamKey, Vec<u8>)>,
     /// On the way to this end.
@@ -64,7 +64,7 @@ impl End {
         let mut end = Self {
             connection,
             clock: Clock::new(),
-            heard: Vec::new(),
+            received: Vec::new(),
             writes: true,
             content: Vec::new(),
             wire: VecDeque::new(),
@@ -73,45 +73,45 @@ impl End {
         end
     }
 
-    /// The content that it heard on a stream.
+    /// The content that arrived on a stream.
     pub fn content(&self, stream: StreamKey) -> &[u8] {
         self.content.iter().find(|(key, _)| *key == stream).map_or(&[], |(_, content)| content)
     }
 
-    /// The streams of the requests that it heard, in order.
+    /// The streams of the requests that arrived, in order.
     pub fn requests(&self) -> Vec<StreamKey> {
-        let requests = self.heard.iter().filter_map(|heard| match heard {
-            Heard::Request(stream, _) => Some(*stream),
+        let requests = self.received.iter().filter_map(|received| match received {
+            Received::Request(stream, _) => Some(*stream),
             _ => None,
         });
         requests.collect()
     }
 
-    /// What ended the connection for this end, if a fault or a limit did.
+    /// The violation or limit that ended the connection for this end.
     pub fn failure(&self) -> Option<Error> {
-        self.heard.iter().find_map(|heard| match heard {
-            Heard::Failed(error) => Some(*error),
+        self.received.iter().find_map(|received| match received {
+            Received::Failed(error) => Some(*error),
             _ => None,
         })
     }
 
-    /// Acts on a deadline that has come.
+    /// Acts on a deadline that has expired.
     fn check_time(&mut self) {
         if self.connection.poll_timeout().is_some_and(|deadline| deadline <= self.clock.now())
             && let Err(error) = self.connection.handle_timeout(self.clock.now())
         {
-            self.heard.push(Heard::Failed(error));
+            self.received.push(Received::Failed(error));
         }
         self.take_events();
     }
 
     fn take_events(&mut self) {
         while let Some(event) = self.connection.poll_event() {
-            note(event, &mut self.heard, &mut self.content);
+            note(event, &mut self.received, &mut self.content);
         }
     }
 
-    /// Writes some of what it has, as a socket would take it; says what.
+    /// Writes part of its output, as a socket might accept it, and returns that part.
     fn write(&mut self, split: Split, rng: &mut Rng) -> Vec<u8> {
         let mut slices: [&[u8]; 4] = [&[]; 4];
         let room = rng.usize(1..=4);
@@ -123,25 +123,25 @@ impl End {
         shown
     }
 
-    /// Reads from the wire; says how much. Input that is not taken waits there.
+    /// Reads from the wire and returns how much. Input that is not consumed stays there.
     fn read(&mut self, split: Split, rng: &mut Rng) -> usize {
         let len = split.next(rng, self.wire.len());
-        let piece: Vec<u8> = self.wire.iter().copied().take(len).collect();
+        let chunk: Vec<u8> = self.wire.iter().copied().take(len).collect();
         let mut at = 0;
         loop {
-            match self.connection.handle_input(self.clock.now(), &piece[at..]) {
+            match self.connection.handle_input(self.clock.now(), &chunk[at..]) {
                 Ok((taken, Some(event))) => {
                     at += taken;
-                    note(event, &mut self.heard, &mut self.content);
+                    note(event, &mut self.received, &mut self.content);
                 }
                 Ok((taken, None)) => {
                     at += taken;
                     break;
                 }
                 Err(error) => {
-                    assert_eq!(self.failure(), None, "{error} is said after the end");
-                    self.heard.push(Heard::Failed(error));
-                    at = piece.len();
+                    assert_eq!(self.failure(), None, "{error} is reported after the end");
+                    self.received.push(Received::Failed(error));
+                    at = chunk.len();
                     break;
                 }
             }
@@ -156,35 +156,35 @@ fn owned(fields: &FieldList) -> Fields {
     fields.iter().map(|field| (field.name().to_vec(), field.value().to_vec())).collect()
 }
 
-fn note(event: Event<'_>, heard: &mut Vec<Heard>, content: &mut Vec<(StreamKey, Vec<u8>)>) {
-    let (said, end) = match event {
+fn note(event: Event<'_>, received: &mut Vec<Received>, content: &mut Vec<(StreamKey, Vec<u8>)>) {
+    let (event, end) = match event {
         Event::Request { stream, fields, end_stream, .. } => {
-            (Heard::Request(stream, owned(fields)), end_stream.then_some(stream))
+            (Received::Request(stream, owned(fields)), end_stream.then_some(stream))
         }
         Event::Response { stream, status, end_stream, .. } => {
-            (Heard::Response(stream, status), end_stream.then_some(stream))
+            (Received::Response(stream, status), end_stream.then_some(stream))
         }
-        Event::Trailers { stream, fields } => (Heard::Trailers(stream, owned(fields)), Some(stream)),
+        Event::Trailers { stream, fields } => (Received::Trailers(stream, owned(fields)), Some(stream)),
         Event::Data { stream, data, end_stream } => {
             match content.iter_mut().find(|(key, _)| *key == stream) {
                 Some((_, content)) => content.extend_from_slice(data),
                 None => content.push((stream, data.to_vec())),
             }
-            heard.extend(end_stream.then_some(Heard::End(stream)));
+            received.extend(end_stream.then_some(Received::End(stream)));
             return;
         }
-        Event::Informational { stream, status, .. } => (Heard::Informational(stream, status), None),
-        Event::Promise { promised, .. } => (Heard::Promise(promised), None),
-        Event::Reset { stream, code, error } => (Heard::Reset(stream, code, error), None),
-        Event::Refused { stream } => (Heard::Refused(stream), None),
-        Event::Writable { stream } => (Heard::Writable(stream), None),
+        Event::Informational { stream, status, .. } => (Received::Informational(stream, status), None),
+        Event::Promise { promised, .. } => (Received::Promise(promised), None),
+        Event::Reset { stream, code, error } => (Received::Reset(stream, code, error), None),
+        Event::Refused { stream } => (Received::Refused(stream), None),
+        Event::Writable { stream } => (Received::Writable(stream), None),
         Event::GoAway { last_stream_id, code, debug_data } => {
-            (Heard::GoAway(last_stream_id.get(), code, debug_data.to_vec()), None)
+            (Received::GoAway(last_stream_id.get(), code, debug_data.to_vec()), None)
         }
-        other => (Heard::Other(format!("{other:?}")), None),
+        other => (Received::Other(format!("{other:?}")), None),
     };
-    heard.push(said);
-    heard.extend(end.map(Heard::End));
+    received.push(event);
+    received.extend(end.map(Received::End));
 }
 
 /// Both ends and what is on the wire between them.
@@ -197,17 +197,17 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Two ends as they come.
+    /// Two ends with the default configuration.
     pub fn new() -> Self {
         Self::with(Config::new(Role::Client), Config::new(Role::Server))
     }
 
-    /// Two ends with these choices.
+    /// Two ends with these configurations.
     pub fn with(client: Config, server: Config) -> Self {
         Self { client: End::new(Role::Client, client), server: End::new(Role::Server, server) }
     }
 
-    /// Lets time pass for both ends, to each deadline and past it; what they do about it is not yet on the wire.
+    /// Advances the clocks of both ends, to each deadline and past it. Their output is not yet on the wire.
     pub fn advance(&mut self, by: Duration) {
         for end in [&mut self.client, &mut self.server] {
             let until = end.clock.now() + by;
@@ -219,8 +219,7 @@ impl Pair {
         }
     }
 
-    /// One thing happens: an end writes some of what it has, or reads some of what is on the wire. Says whether anything
-    /// did.
+    /// One step: an end writes part of its output, or reads part of its input. Returns whether anything happened.
     pub fn step(&mut self, rng: &mut Rng) -> bool {
         let split = Split::draw(rng);
         let first = rng.usize(0..4);
@@ -232,17 +231,17 @@ impl Pair {
         })
     }
 
-    /// Steps until nothing is left to happen.
+    /// Steps until neither end has anything to do.
     ///
     /// # Panics
-    /// When that takes more steps than any exchange of a test needs.
+    /// After more steps than any exchange of a test needs.
     pub fn run(&mut self, rng: &mut Rng) {
         for _ in 0..5_000_000 {
             if !self.step(rng) {
                 return;
             }
         }
-        panic!("never quiet: {:?}", self.client.connection);
+        panic!("does not come to rest: {:?}", self.client.connection);
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::time::{Instant, Sleep};
 /// What a deadline is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// The core, or a request that nobody reads.
+    /// The core, or an unread request.
     Core,
     /// The peer must have sent something.
     Keepalive,

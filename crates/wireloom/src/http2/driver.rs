@@ -13,7 +13,7 @@ use wireloom_ws::Keepalive;
 
 use super::deadlines::{Deadlines, Timer};
 use super::deferred::Deferred;
-use super::head::Incoming;
+use super::incoming::{Incoming, IncomingRequests};
 use super::memory_report::MemoryReport;
 use super::output_ahead::OutputAhead;
 use super::read_buffer::ReadBuffer;
@@ -177,6 +177,7 @@ impl Driver {
             return Poll::Ready(Progress::Ended);
         }
         let shared = self.shared.clone();
+        let mut incoming = IncomingRequests::new(&shared, incoming);
         let mut wants_read = {
             let mut state = shared.lock();
             let previous = std::mem::replace(&mut state.driver.state, DriverState::Running);
@@ -195,14 +196,14 @@ impl Driver {
             // Not under the mutex: the other handles of the connection go on meanwhile.
             let read = if wants_read { self.read(cx) } else { Ok(Read::Paused) };
             let mut state = shared.lock();
-            let read = self.handle_read(&mut state, read, incoming);
-            state.handle_events(incoming);
+            let read = self.handle_read(&mut state, read, &mut incoming);
+            state.handle_events(&mut incoming);
             if !incoming.is_empty() {
                 self.unlock(state);
                 return Poll::Ready(Progress::Incoming);
             }
             let written = self.write(cx, &mut state);
-            state.handle_events(incoming);
+            state.handle_events(&mut incoming);
             if written.is_err() || self.has_ended(&state, read) {
                 self.end(state);
                 return Poll::Ready(Progress::Ended);
@@ -269,7 +270,7 @@ impl Driver {
         &mut self,
         state: &mut State,
         read: io::Result<Read>,
-        incoming: &mut Vec<Incoming>,
+        incoming: &mut IncomingRequests<'_>,
     ) -> Read {
         match read {
             Ok(Read::Some) => {}

@@ -22,13 +22,17 @@
 //!   a complete response resets with NO_ERROR (RFC 9113 §8.1).
 //! - [`Tunnel`] makes a transport of the two.
 //!
-//! Layers: `head, recv_buffer, read_buffer, deadlines, timers, unread, memory_report, output_ahead -> slots, deferred -> shared -> recv_stream,
-//! send_stream -> requests, tunnel -> driver`.
+//! Layers: `head, recv_buffer, read_buffer, deadlines, timers, unread, memory_report, output_ahead -> slots, deferred,
+//! shared, recv_stream, send_stream, incoming -> requests, tunnel -> driver`.
 
 mod deadlines;
 mod deferred;
 mod driver;
 mod head;
+mod incoming;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod latency;
 mod memory_report;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
@@ -49,7 +53,8 @@ mod tunnel;
 mod unread;
 
 pub(crate) use driver::{Driver, Progress};
-pub(crate) use head::{Incoming, to_fields};
+pub(crate) use head::to_fields;
+pub(crate) use incoming::Incoming;
 pub(crate) use recv_stream::RecvStream;
 pub(crate) use requests::Requests;
 pub(crate) use send_stream::SendStream;

@@ -52,7 +52,7 @@ async fn serve(mut driver: Driver) {
 }
 
 async fn echo(shared: Arc<Shared>, incoming: Incoming) -> Result<(), Error> {
-    let recv = incoming.content.map(|content| shared.recv_stream(content));
+    let recv = incoming.content;
     let mut send = shared.send_stream(incoming.key);
     send.send_response([Field::known(Token::Status, b"200")], false)?;
     let Some(mut recv) = recv else { return send.send(Bytes::new(), true) };

@@ -1,7 +1,7 @@
 //! Content of one stream that has arrived and was not read.
 //!
 //! Large chunks borrow from the read buffer, and the driver has them copied before its next read
-//! ([`RecvBuffer::copy_borrowed`]): a stream that nobody reads keeps no read buffer. Small chunks are copied at once, one
+//! ([`RecvBuffer::copy_borrowed`]): an unread stream keeps no read buffer. Small chunks are copied at once, one
 //! behind the other.
 
 use std::collections::VecDeque;

@@ -136,7 +136,7 @@ impl Drop for RecvStream {
                 let _ = state.core.release_capacity(stream.key, unread.len());
             }
             if receiving == Receiving::Open && state.core.role() == Role::Client {
-                // Nobody reads the response: the request need not go on either.
+                // Without a reader of the response the request is pointless.
                 let _ = state.core.reset(stream.key, ErrorCode::CANCEL);
                 state.fail_stream(stream.key, &Error::StreamReset(ErrorCode::CANCEL));
             } else if receiving == Receiving::Open && finished {

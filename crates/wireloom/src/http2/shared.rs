@@ -16,8 +16,7 @@ use wireloom_http2::message::RequestKind;
 use wireloom_http2::{Config, Connection, Role, StreamKey};
 
 use super::deferred::Deferred;
-use super::head::Incoming;
-use super::recv_stream::RecvStream;
+use super::incoming::IncomingRequests;
 use super::send_stream::SendStream;
 use super::slots::{FollowUp, Receiving, Slots, StreamRef};
 use super::unread::UnreadRequests;
@@ -62,7 +61,7 @@ pub(super) enum PeerPreface {
 }
 
 impl PeerPreface {
-    /// Where the header of a frame says its type (RFC 9113 §4.1), and the type of SETTINGS.
+    /// The position of the type in a frame header (RFC 9113 §4.1), and the type of SETTINGS.
     const TYPE_AT: usize = 3;
     const SETTINGS: u8 = 4;
 
@@ -80,7 +79,7 @@ impl PeerPreface {
 /// The memory that the driver last reported to the server's accountant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reported {
-    /// A client's connection: nobody counts.
+    /// A client's connection, which has no accountant.
     Nothing,
     /// Bytes.
     Total(u64),
@@ -187,11 +186,6 @@ impl Shared {
         }
     }
 
-    /// The content of an [`Incoming`] request: take it exactly once.
-    pub(crate) fn recv_stream(self: &Arc<Self>, content: StreamRef) -> RecvStream {
-        RecvStream::new(self.clone(), content)
-    }
-
     /// The sending half of a stream that a peer opened.
     pub(crate) fn send_stream(self: &Arc<Self>, key: StreamKey) -> SendStream {
         let mut state = self.lock();
@@ -246,7 +240,7 @@ impl Shared {
 }
 
 impl Evict for Shared {
-    /// Ends the connection with ENHANCE_YOUR_CALM, and frees content that nobody has read.
+    /// Ends the connection with ENHANCE_YOUR_CALM, and frees unread content.
     fn evict(&self) {
         let unread = self.command(|state| {
             state.core.abort(ErrorCode::ENHANCE_YOUR_CALM, b"out of memory");
@@ -290,7 +284,7 @@ pub(crate) struct HandlerRef {
 }
 
 impl HandlerRef {
-    /// Ready when the stream or the connection has failed: nobody waits for the response.
+    /// Ready when the stream or the connection has failed: the response has no receiver.
     pub(crate) fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.shared.lock();
         let State { slots, deferred, .. } = &mut *state;
@@ -410,7 +404,7 @@ impl State {
         &mut self,
         mut input: &[u8],
         buffer: Option<&Bytes>,
-        incoming: &mut Vec<Incoming>,
+        incoming: &mut IncomingRequests<'_>,
     ) -> Result<usize, Error> {
         let (now, len) = (self.now(), input.len());
         loop {
@@ -423,7 +417,7 @@ impl State {
     }
 
     /// Handles events that did not come from input.
-    pub(super) fn handle_events(&mut self, incoming: &mut Vec<Incoming>) {
+    pub(super) fn handle_events(&mut self, incoming: &mut IncomingRequests<'_>) {
         while let Some(event) = self.core.poll_event() {
             let follow_up = self.slots.handle_event(event, None, incoming, &mut self.deferred);
             self.follow_up(follow_up);

@@ -157,7 +157,7 @@ async fn request(requests: Requests, plan: Plan) -> Result<(), Error> {
     let body = plan.content(plan.request_len);
     let sending = async {
         let sent = plan.send(&mut send, body).await;
-        // A server that does not read the request resets it: the response tells.
+        // A server that does not read the request resets it; the response shows whether it did.
         assert!(
             sent.is_ok() || plan.server != Server::Respond || sent == Err(Error::NotProcessed),
             "{sent:?}"
@@ -221,7 +221,7 @@ async fn echo(tunnel: &mut Tunnel, plan: &Plan) -> Result<(), Error> {
 async fn respond(shared: Arc<Shared>, incoming: Incoming, volume: usize) -> Result<(), Error> {
     let seed = incoming.headers.get("x-seed").and_then(|seed| std::str::from_utf8(seed).ok()?.parse().ok());
     let plan = Plan::new(seed.unwrap_or_default(), volume);
-    let recv = incoming.content.map(|content| shared.recv_stream(content));
+    let recv = incoming.content;
     let mut send = shared.send_stream(incoming.key);
     let filler = vec![b'x'; plan.header_len];
     let fields = [Field::known(Token::Status, b"200"), Field::new(b"x-filler", &filler)];

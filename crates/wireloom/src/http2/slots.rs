@@ -8,7 +8,8 @@ use slab::Slab;
 use wireloom_http2::{Event, StreamKey};
 
 use super::deferred::Deferred;
-use super::head::{Incoming, to_headers};
+use super::head::to_headers;
+use super::incoming::IncomingRequests;
 use super::recv_buffer::RecvBuffer;
 use crate::error::Error;
 use crate::headers::{Head, Headers};
@@ -66,10 +67,10 @@ pub(super) enum Receiving {
     Ended,
 }
 
-/// What the core must do after an event that borrowed from it.
+/// The command to the core that follows an event that borrowed from it.
 pub(super) enum FollowUp {
     None,
-    /// Give back window for content that nobody reads.
+    /// Give back window for content without a reader.
     Release(StreamKey, usize),
     SettingsReceived,
 }
@@ -159,12 +160,12 @@ impl Slots {
         }
     }
 
-    /// Removes all content that nobody has read.
+    /// Removes all unread content.
     pub(super) fn take_unread(&mut self) -> Vec<RecvBuffer> {
         self.slots.iter_mut().map(|(_, slot)| std::mem::take(&mut slot.data)).collect()
     }
 
-    /// Copies borrowed content, so that no read buffer is kept by content that nobody has read yet.
+    /// Copies borrowed content, so that unread content keeps no read buffer.
     pub(super) fn copy_borrowed(&mut self) {
         for (_, slot) in &mut self.slots {
             slot.data.copy_borrowed();
@@ -177,13 +178,13 @@ impl Slots {
         &mut self,
         event: Event<'_>,
         input: Option<&Bytes>,
-        incoming: &mut Vec<Incoming>,
+        incoming: &mut IncomingRequests<'_>,
         deferred: &mut Deferred,
     ) -> FollowUp {
         match event {
             Event::Request { stream, kind, fields, end_stream } => {
                 let content = (!end_stream).then(|| self.refer(stream, Receiving::Open));
-                incoming.push(Incoming::new(stream, kind, fields, content));
+                incoming.push(stream, kind, fields, content);
             }
             Event::Data { stream, data, end_stream } => {
                 let Some(slot) = self.get_by_key(stream) else {

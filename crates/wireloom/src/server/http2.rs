@@ -106,9 +106,8 @@ struct Exchange {
 }
 
 impl<H: Handler> Serving<H> {
-    fn handle_incoming(&self, cx: &mut Context<'_>, incoming: Incoming, tasks: &mut JoinSet<()>) {
-        let (key, kind, content) = (incoming.key, incoming.kind, incoming.content);
-        let content = content.map(|content| self.shared.recv_stream(content));
+    fn handle_incoming(&self, cx: &mut Context<'_>, mut incoming: Incoming, tasks: &mut JoinSet<()>) {
+        let (key, kind, content) = (incoming.key, incoming.kind, incoming.content.take());
         if !self.account.takes_new_work() {
             // RFC 9113 §8.7: the client may send it again.
             return self.shared.reset(key, ErrorCode::REFUSED_STREAM);

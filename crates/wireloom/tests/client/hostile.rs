@@ -82,9 +82,7 @@ async fn understands_an_honest_server() {
 
 #[tokio::test]
 async fn comes_to_an_end_with_whatever_a_server_says() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut rng = wireloom_testing::generator();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..300 {
         let mut settings = SETTINGS.to_vec();

@@ -650,9 +650,7 @@ async fn ends_when_nobody_needs_it() {
 // Whatever is dropped at whatever moment, the connection goes on, and what goes on is whole.
 #[tokio::test]
 async fn futures_may_be_dropped_at_any_moment() {
-    let mut seed = 0;
-    wireloom_testing::rounds(1, |rng| seed = rng.u64(..));
-    let mut rng = wireloom_testing::Rng::with_seed(seed);
+    let mut rng = wireloom_testing::generator();
     let http2 = connect(serve().await).await;
     let mut whole = http2.request(Request::post("/echo", vec![7; 5_000_000])).await.unwrap();
     let mut collected = 0;

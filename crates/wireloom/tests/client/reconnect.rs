@@ -255,9 +255,7 @@ async fn noting(notes: mpsc::UnboundedSender<u32>) -> SocketAddr {
 // An application that resends the unconfirmed messages loses none, wherever the connections break.
 #[tokio::test]
 async fn only_unconfirmed_messages_can_be_lost() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut rng = wireloom_testing::generator();
     let (notes, mut noted) = mpsc::unbounded_channel();
     let server = noting(notes).await;
     let mut policy = quick();

@@ -57,11 +57,11 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
             panic!("as asked")
         }
         "/panic-in-body" => {
-            let pieces = (0..2).map(|at| {
+            let chunks = (0..2).map(|at| {
                 assert!(at == 0, "as asked");
                 Ok::<_, Error>("one".into())
             });
-            Response::new(200).with_body(kind, Body::from_stream(futures_util::stream::iter(pieces)))
+            Response::new(200).with_body(kind, Body::from_stream(futures_util::stream::iter(chunks)))
         }
         "/panic-open" => match request.websocket() {
             Ok(upgrade) => upgrade.on_open(|socket| async move { panic!("as asked, by {socket:?}") }),

@@ -65,7 +65,7 @@ async fn requests_look_as_over_http1() {
     let mut peer = Peer::connect(server.address).await;
     let key = peer.ask("GET", "/host", &[], true).await;
     assert_eq!(peer.whole(key).await.2, b"a");
-    // RFC 9113 §8.2.3: crumbs are joined.
+    // RFC 9113 §8.2.3: several cookie fields are joined.
     let key = peer.ask("GET", "/cookie", &[("cookie", "a=1"), ("cookie", "b=2")], true).await;
     assert_eq!(peer.whole(key).await.2, b"a=1; b=2");
     let key = peer.ask("GET", "/version", &[], true).await;
@@ -82,9 +82,9 @@ async fn streams_bodies_both_ways_at_once() {
     let key = peer.ask("POST", "/echo", &[], false).await;
     assert!(matches!(peer.next(key.id()).await, Seen::Head(200, _)));
     for round in 0..50_usize {
-        let piece = vec![round as u8; 1 + round * 997];
-        peer.send(key, &piece, false).await;
-        assert_eq!(peer.content(key, piece.len()).await, piece);
+        let chunk = vec![round as u8; 1 + round * 997];
+        peer.send(key, &chunk, false).await;
+        assert_eq!(peer.content(key, chunk.len()).await, chunk);
     }
     peer.send(key, b"", true).await;
     assert_eq!(peer.next(key.id()).await, Seen::End);
@@ -171,7 +171,7 @@ async fn waits_for_a_client_that_does_not_read() {
 }
 
 #[tokio::test]
-async fn says_when_a_response_is_not_whole() {
+async fn reports_an_incomplete_response() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     for path in ["/broken", "/panic-in-body"] {
@@ -206,7 +206,7 @@ async fn answers_for_a_handler_that_panics() {
 
 // RFC 9113 §8.1: a response may come before the request has ended, and the rest is not wanted.
 #[tokio::test]
-async fn stops_a_request_that_nobody_reads() {
+async fn resets_a_request_without_a_reader() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     let key = peer.ask("POST", "/hello", &[], false).await;
@@ -242,7 +242,7 @@ async fn stops_a_handler_whose_client_has_gone() {
 }
 
 #[tokio::test]
-async fn connect_leads_nowhere() {
+async fn connect_is_refused() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     let fields = [(":method", "CONNECT"), (":authority", "example.org:443")];
@@ -317,7 +317,7 @@ async fn bytes_above_ascii_in_a_path_are_malformed() {
 }
 
 #[tokio::test]
-async fn tells_a_client_what_is_wrong_and_hangs_up() {
+async fn sends_goaway_with_the_reason_and_closes() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     // RFC 9113 §6.7: a PING of seven bytes.
@@ -328,7 +328,7 @@ async fn tells_a_client_what_is_wrong_and_hangs_up() {
 
 // CVE-2019-9517: the windows are wide open, and the socket is not read.
 #[tokio::test]
-async fn cuts_a_connection_that_takes_nothing() {
+async fn drops_a_connection_that_reads_nothing() {
     let mut config = ServerConfig::default();
     config.http2.limits.stall_timeout = Duration::from_millis(300);
     let server = serve(config).await;
@@ -349,7 +349,7 @@ async fn cuts_a_connection_that_takes_nothing() {
 }
 
 #[tokio::test]
-async fn lets_go_of_idle_connections() {
+async fn closes_idle_connections() {
     let mut config = ServerConfig::default();
     config.keep_alive_timeout = Duration::from_millis(100);
     let server = serve(config).await;
@@ -379,7 +379,7 @@ async fn shuts_down_gracefully() {
 }
 
 #[tokio::test]
-async fn cuts_what_does_not_end() {
+async fn drops_connections_that_do_not_end_in_time() {
     let mut config = ServerConfig::default();
     config.shutdown_grace = Duration::from_millis(100);
     let server = serve(config).await;

@@ -11,8 +11,8 @@ const ROUNDS: usize = 60;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_clients_do_and_undo_at_random() {
-    let mut seed = 0;
-    wireloom_testing::rounds(1, |rng| seed = rng.u64(..));
+    let rng = wireloom_testing::generator();
+    let seed = rng.seed();
     let mut config = ServerConfig::default();
     config.keep_alive_timeout = std::time::Duration::from_secs(3);
     let server = serve(config).await;
@@ -49,9 +49,9 @@ async fn run(mut peer: Peer, seed: u64) {
                 let key = peer.ask("POST", "/echo", &[], false).await;
                 let mut sent = Vec::new();
                 for _ in 0..random.usize(1..6) {
-                    let piece = vec![random.u8(..); random.usize(1..60_000)];
-                    peer.send(key, &piece, false).await;
-                    sent.extend(piece);
+                    let chunk = vec![random.u8(..); random.usize(1..60_000)];
+                    peer.send(key, &chunk, false).await;
+                    sent.extend(chunk);
                 }
                 peer.send(key, b"", true).await;
                 let (status, _, content) = peer.whole(key).await;

@@ -112,7 +112,7 @@ async fn refuses_with_the_right_status() {
 
 // RFC 8441 §5: END_STREAM is the end of TCP, RST_STREAM its reset.
 #[tokio::test]
-async fn ends_as_a_connection_would() {
+async fn ends_like_a_tcp_connection() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     let ended = opened(&mut peer, "/echo").await;
@@ -141,7 +141,7 @@ async fn ends_as_a_connection_would() {
     assert_eq!(peer.whole(key).await.0, 200);
 }
 
-// hyper #4049: a tunnel does not escape flow control. One that nobody reads holds back its sender alone, and is cut.
+// hyper #4049: a tunnel does not escape flow control. An unread one holds back its sender alone, and is reset.
 #[tokio::test]
 async fn bounds_a_slow_peer_inside_a_tunnel() {
     let mut config = ServerConfig::default();
@@ -163,7 +163,7 @@ async fn bounds_a_slow_peer_inside_a_tunnel() {
 }
 
 #[tokio::test]
-async fn says_going_away_in_every_tunnel() {
+async fn sends_going_away_in_every_tunnel() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     let keys = [opened(&mut peer, "/echo").await, opened(&mut peer, "/echo").await];
