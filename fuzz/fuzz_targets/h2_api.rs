@@ -32,7 +32,7 @@ struct End {
     /// On the way to the other end.
     wire: VecDeque<u8>,
     sent: BTreeMap<u32, Vec<u8>>,
-    heard: BTreeMap<u32, Vec<u8>>,
+    received: BTreeMap<u32, Vec<u8>>,
     /// Handed out and not released.
     held: BTreeMap<StreamKey, usize>,
     /// Streams that ended before their time, at either end.
@@ -56,7 +56,7 @@ impl End {
             keys: Vec::new(),
             wire: VecDeque::new(),
             sent: BTreeMap::new(),
-            heard: BTreeMap::new(),
+            received: BTreeMap::new(),
             held: BTreeMap::new(),
             cut: BTreeSet::new(),
             may_refuse: false,
@@ -73,7 +73,7 @@ impl End {
             Noted::Opened(key) => self.keys.push(key),
             Noted::Data(key, data) => {
                 *self.held.entry(key).or_default() += data.len();
-                self.heard.entry(key.id()).or_default().extend(data);
+                self.received.entry(key.id()).or_default().extend(data);
             }
             Noted::Cut(key, error) => {
                 assert!(!matches!(error, Some(Error::Peer { .. })), "stream {key:?}: {error:?}");
@@ -90,7 +90,7 @@ impl End {
         }
     }
 
-    /// Puts up to `len` bytes of the output on the wire; says whether there were any.
+    /// Puts up to `len` bytes of the output on the wire; returns whether there were any.
     fn transmit(&mut self, len: usize) -> bool {
         let mut slices = [&[][..]; 4];
         let filled = self.connection.poll_transmit(&mut slices);
@@ -159,7 +159,7 @@ impl Noted {
     }
 }
 
-/// Moves bytes from one end to the other; says whether anything moved.
+/// Moves bytes from one end to the other; returns whether anything moved.
 fn deliver(from: &mut End, to: &mut End, now: Duration, transmit: usize, receive: usize) -> bool {
     let moved = from.transmit(transmit);
     let bytes: Vec<u8> = from.wire.iter().copied().take(receive).collect();
@@ -350,18 +350,18 @@ fuzz_target!(|input: (u8, Vec<(u8, u8, u16)>)| {
     let cut: BTreeSet<u32> = client.cut.union(&server.cut).copied().collect();
     for (from, to) in [(&client, &server), (&server, &client)] {
         for (stream, sent) in &from.sent {
-            // A promise that was refused is not told of.
+            // A promise that was refused is not reported.
             if !to.keys.iter().any(|key| key.id() == *stream) {
-                assert!(stream % 2 == 0 || cut.contains(stream) || !to.heard.contains_key(stream));
+                assert!(stream % 2 == 0 || cut.contains(stream) || !to.received.contains_key(stream));
                 continue;
             }
-            let heard = to.heard.get(stream).map_or(&[][..], Vec::as_slice);
-            assert!(sent.starts_with(heard), "stream {stream}: something else was heard");
+            let received = to.received.get(stream).map_or(&[][..], Vec::as_slice);
+            assert!(sent.starts_with(received), "stream {stream}: other bytes were received");
             let waits = from.connection.find(wireloom_http2::frame::StreamId::from_wire(*stream)).is_some();
             assert!(
-                heard.len() == sent.len() || cut.contains(stream) || waits,
+                received.len() == sent.len() || cut.contains(stream) || waits,
                 "stream {stream}: {} of {}",
-                heard.len(),
+                received.len(),
                 sent.len()
             );
         }

@@ -1,4 +1,4 @@
-//! Bytes into either role: whole, and cut at random, with the same answer; after the end nothing more is said.
+//! Bytes into either role, whole and split at random: the same events and answers; nothing follows the end.
 //!
 //! Half of the inputs are read as frames of a few bytes each, so that lengths and streams make sense more often.
 
@@ -19,16 +19,16 @@ const GET: [Field<'static>; 4] = [
     Field::known(Token::Path, b"/"),
 ];
 
-/// What was told, with pieces of DATA of one stream joined, because they depend on how the input was cut.
+/// All events, with the DATA of each stream joined, because its chunks depend on how the input was split.
 #[derive(Debug, Default, PartialEq)]
-struct Heard {
+struct Received {
     events: Vec<String>,
     data: Vec<(StreamKey, Vec<u8>)>,
     error: Option<Error>,
     output: Vec<u8>,
 }
 
-impl Heard {
+impl Received {
     fn note(&mut self, event: &Event<'_>) -> Option<StreamKey> {
         match event {
             Event::Data { stream, data, end_stream } => {
@@ -67,42 +67,42 @@ fn drain(connection: &mut Connection, output: &mut Vec<u8>) {
     }
 }
 
-fn run(role: Role, input: &[u8], pieces: &[usize]) -> Heard {
+fn run(role: Role, input: &[u8], lens: &[usize]) -> Received {
     let mut config = Config::new(role);
     config.settings.max_concurrent_streams = 5;
     config.settings.enable_push = true;
     config.settings.enable_connect_protocol = role == Role::Server;
     config.settings.initial_window_size = 1_000;
     config.stream_window_max = 1_000;
-    // Window is given back when pieces of DATA are handed out, and those depend on the cuts.
+    // Window is given back when chunks of DATA are passed on, and those depend on the splits.
     config.auto_release = false;
     let mut connection = Connection::new(role, config).expect("valid");
-    let mut heard = Heard::default();
+    let mut received = Received::default();
     if role == Role::Client {
         for _ in 0..3 {
             connection.send_request(GET, true).expect("a new connection");
         }
     }
-    drain(&mut connection, &mut heard.output);
+    drain(&mut connection, &mut received.output);
     let now = Duration::from_secs(9);
     let mut rest = input;
-    for &len in pieces {
-        let (mut piece, after) = rest.split_at(len);
+    for &len in lens {
+        let (mut chunk, after) = rest.split_at(len);
         rest = after;
         loop {
-            match connection.handle_input(now, piece) {
+            match connection.handle_input(now, chunk) {
                 Ok((taken, event)) => {
-                    piece = &piece[taken..];
+                    chunk = &chunk[taken..];
                     let Some(event) = event else {
-                        let before = heard.output.len();
-                        drain(&mut connection, &mut heard.output);
-                        if piece.is_empty() {
+                        let before = received.output.len();
+                        drain(&mut connection, &mut received.output);
+                        if chunk.is_empty() {
                             break;
                         }
-                        assert!(taken > 0 || heard.output.len() > before, "stuck");
+                        assert!(taken > 0 || received.output.len() > before, "stuck");
                         continue;
                     };
-                    let ended = heard.note(&event);
+                    let ended = received.note(&event);
                     if let (Some(stream), Role::Server) = (ended, role) {
                         let answered =
                             connection.send_response(stream, [Field::known(Token::Status, b"200")], false);
@@ -112,22 +112,22 @@ fn run(role: Role, input: &[u8], pieces: &[usize]) -> Heard {
                     }
                 }
                 Err(error) => {
-                    assert_eq!(heard.error.replace(error), None, "said twice");
-                    drain(&mut connection, &mut heard.output);
+                    assert_eq!(received.error.replace(error), None, "reported twice");
+                    drain(&mut connection, &mut received.output);
                     break;
                 }
             }
         }
     }
-    if heard.error.is_some() {
-        // After the end, input is passed over and nothing is said.
-        let len = heard.output.len();
-        let (taken, event) = connection.handle_input(now, input).expect("said once");
+    if received.error.is_some() {
+        // After the end, input is ignored and nothing is reported.
+        let len = received.output.len();
+        let (taken, event) = connection.handle_input(now, input).expect("reported once");
         assert!(taken == input.len() && event.is_none());
-        drain(&mut connection, &mut heard.output);
-        assert_eq!(heard.output.len(), len);
+        drain(&mut connection, &mut received.output);
+        assert_eq!(received.output.len(), len);
     }
-    heard
+    received
 }
 
 fuzz_target!(|input: (bool, u64, bool, Vec<(u8, u8, u8, &[u8])>, &[u8])| {
@@ -149,8 +149,8 @@ fuzz_target!(|input: (bool, u64, bool, Vec<(u8, u8, u8, &[u8])>, &[u8])| {
 
     let whole = run(role, &bytes, &[bytes.len()]);
     let mut rng = Rng::with_seed(seed);
-    let pieces = Split::draw(&mut rng).pieces(&mut rng, bytes.len());
-    let cut = run(role, &bytes, &pieces);
+    let lens = Split::draw(&mut rng).pieces(&mut rng, bytes.len());
+    let cut = run(role, &bytes, &lens);
     assert_eq!(whole.error, cut.error);
     assert_eq!(whole.events, cut.events);
     assert_eq!(whole.data, cut.data);

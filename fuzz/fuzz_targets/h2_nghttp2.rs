@@ -4,9 +4,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use wireloom_fuzz::differential::{compare, frames::frames};
+use wireloom_fuzz::differential::{compare, frames::client_frames};
 use wireloom_fuzz::nghttp2;
 
 fuzz_target!(|bytes: &[u8]| {
-    compare(nghttp2::Server::new(), &frames(bytes));
+    compare(nghttp2::Server::new(), &client_frames(bytes));
 });

@@ -4,8 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use wireloom_fuzz::differential::{compare, frames::frames, rust_h2};
+use wireloom_fuzz::differential::{compare, frames::client_frames, rust_h2};
 
 fuzz_target!(|bytes: &[u8]| {
-    compare(rust_h2::Server::new(), &frames(bytes));
+    compare(rust_h2::Server::new(), &client_frames(bytes));
 });

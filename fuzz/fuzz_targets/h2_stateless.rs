@@ -1,5 +1,5 @@
 //! Everything of HTTP/2 that keeps no state, on any bytes: frames are read, written and read again; priorities, settings
-//! of an upgrade and the fields of messages are judged without a panic, and the same way twice.
+//! of an upgrade and the fields of messages are validated without a panic, with the same result twice.
 
 #![no_main]
 

@@ -5,12 +5,13 @@ use std::ffi::{c_int, c_void};
 use std::{ptr, slice};
 
 use libnghttp2_sys as sys;
-use wireloom_testing::http2::{code, kind, split};
+use wireloom_http2::Role;
+use wireloom_testing::http2::{code, kind};
 
-use crate::differential::{Fault, Fields, Outcome, Peer};
+use crate::differential::{Fault, Fields, Outcome, Peer, REQUESTS};
 
-/// A server.
-pub struct Server {
+/// A server or a client.
+struct Session {
     session: *mut sys::nghttp2_session,
     /// Boxed: the session has its address.
     state: Box<State>,
@@ -21,6 +22,8 @@ struct State {
     outcome: Outcome,
     /// The section of which fields arrive.
     section: BTreeMap<i32, Fields>,
+    /// The last RST_STREAM that arrived.
+    reset: Option<(u32, u32)>,
 }
 
 /// # Safety
@@ -40,7 +43,7 @@ unsafe extern "C" fn on_header(
     _: u8,
     user_data: *mut c_void,
 ) -> c_int {
-    // SAFETY: called back from a call made by `Server`, which does not touch the `State` during it; the name and the value
+    // SAFETY: called back from a call made by `Session`, which does not touch the `State` during it; the name and the value
     // live as long as the callback, and every frame begins with its header.
     unsafe {
         let field = (
@@ -75,6 +78,10 @@ unsafe extern "C" fn on_frame(
         let fields = state.section.remove(&header.stream_id).unwrap_or_default();
         state.outcome.messages.push((stream, fields));
     }
+    if header.type_ == kind::RST_STREAM {
+        // SAFETY: its type says which frame it is.
+        state.reset = Some((stream, unsafe { (*frame).rst_stream.error_code }));
+    }
     let is_message = header.type_ == kind::HEADERS || header.type_ == kind::DATA;
     if is_message && u32::from(header.flags) & sys::NGHTTP2_FLAG_END_STREAM != 0 {
         state.outcome.ended.insert(stream);
@@ -98,15 +105,54 @@ unsafe extern "C" fn on_data(
     0
 }
 
-impl Server {
-    #[allow(clippy::new_without_default, reason = "a fixture")]
-    pub fn new() -> Self {
+unsafe extern "C" fn on_close(
+    session: *mut sys::nghttp2_session,
+    stream_id: i32,
+    error_code: u32,
+    user_data: *mut c_void,
+) -> c_int {
+    // SAFETY: as above, and the session calls.
+    let (state, is_server) =
+        unsafe { (state(user_data), sys::nghttp2_session_check_server_session(session) != 0) };
+    let stream = stream_id as u32;
+    match state.reset {
+        _ if is_server => {}
+        Some((reset, code)) if reset == stream => {
+            state.outcome.resets.insert(stream, code);
+        }
+        _ if error_code == code::REFUSED_STREAM => {
+            state.outcome.refused.insert(stream);
+        }
+        _ => {}
+    }
+    0
+}
+
+/// The content of a request that goes on.
+unsafe extern "C" fn on_read(
+    _: *mut sys::nghttp2_session,
+    _: i32,
+    _: *mut u8,
+    _: usize,
+    _: *mut u32,
+    _: *mut sys::nghttp2_data_source,
+    _: *mut c_void,
+) -> isize {
+    sys::NGHTTP2_ERR_DEFERRED as isize
+}
+
+impl Session {
+    fn new(role: Role, settings: &[(i32, u32)]) -> Self {
         let mut state = Box::<State>::default();
         let mut session = ptr::null_mut();
-        let settings = [
-            sys::nghttp2_settings_entry { settings_id: 3, value: 100 },
-            sys::nghttp2_settings_entry { settings_id: 8, value: 1 },
-        ];
+        let settings: Vec<_> = settings
+            .iter()
+            .map(|&(settings_id, value)| sys::nghttp2_settings_entry { settings_id, value })
+            .collect();
+        let create = match role {
+            Role::Server => sys::nghttp2_session_server_new,
+            Role::Client => sys::nghttp2_session_client_new,
+        };
         // SAFETY: the callbacks and the settings are copied into the session; the state is boxed and outlives it.
         unsafe {
             let mut callbacks = ptr::null_mut();
@@ -115,12 +161,49 @@ impl Server {
             sys::nghttp2_session_callbacks_set_on_header_callback(callbacks, Some(on_header));
             sys::nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, Some(on_frame));
             sys::nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, Some(on_data));
+            sys::nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, Some(on_close));
             let user_data = (&raw mut *state).cast();
-            assert_eq!(sys::nghttp2_session_server_new(&mut session, callbacks, user_data), 0);
+            assert_eq!(create(&mut session, callbacks, user_data), 0);
             sys::nghttp2_session_callbacks_del(callbacks);
             assert_eq!(sys::nghttp2_submit_settings(session, 0, settings.as_ptr(), settings.len()), 0);
         }
         Self { session, state }
+    }
+
+    fn request(&mut self, method: &str, ends: bool) {
+        let fields = [(":method", method), (":authority", "a.example:443"), (":scheme", "https"), (":path", "/")];
+        let fields = if method == "CONNECT" { &fields[..2] } else { &fields };
+        let fields: Vec<_> = fields
+            .iter()
+            .map(|(name, value)| sys::nghttp2_nv {
+                name: name.as_ptr().cast_mut(),
+                value: value.as_ptr().cast_mut(),
+                namelen: name.len(),
+                valuelen: value.len(),
+                flags: 0,
+            })
+            .collect();
+        let content = sys::nghttp2_data_provider {
+            source: sys::nghttp2_data_source { ptr: ptr::null_mut() },
+            read_callback: Some(on_read),
+        };
+        let content = if ends { ptr::null() } else { &raw const content };
+        // SAFETY: the session lives and copies the fields, which it does not write to, and the provider.
+        let stream = unsafe {
+            let (fields, len) = (fields.as_ptr(), fields.len());
+            sys::nghttp2_submit_request(self.session, ptr::null(), fields, len, content, ptr::null_mut())
+        };
+        assert!(stream > 0, "nghttp2_submit_request: {stream}");
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        // SAFETY: the session lives, and its state is not borrowed here.
+        let taken = unsafe { sys::nghttp2_session_mem_recv(self.session, bytes.as_ptr(), bytes.len()) };
+        if taken < 0 && self.state.outcome.fault.is_none() {
+            // An error that it does not report to the peer: of the preface, or a flood.
+            self.state.outcome.fault = Some(Fault { stream: 0, code: code::PROTOCOL_ERROR });
+        }
+        self.drain();
     }
 
     fn drain(&mut self) {
@@ -137,32 +220,61 @@ impl Server {
                 written.extend_from_slice(slice::from_raw_parts(data, len as usize));
             }
         }
-        self.state.outcome.note_written(&split(&written));
+        self.state.outcome.note_written(&written);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, freed once, before its state.
+        unsafe { sys::nghttp2_session_del(self.session) }
+    }
+}
+
+pub struct Server(Session);
+
+impl Server {
+    #[allow(clippy::new_without_default, reason = "a fixture")]
+    pub fn new() -> Self {
+        Self(Session::new(Role::Server, &[(3, 100), (8, 1)]))
     }
 }
 
 impl Peer for Server {
-    const NAME: &'static str = "nghttp2";
+    const NAME: &'static str = "nghttp2 server";
+    const ROLE: Role = Role::Server;
 
     fn receive(&mut self, bytes: &[u8]) {
-        // SAFETY: the session lives, and its state is not borrowed here.
-        let taken = unsafe { sys::nghttp2_session_mem_recv(self.session, bytes.as_ptr(), bytes.len()) };
-        if taken < 0 && self.state.outcome.fault.is_none() {
-            // An error that it does not report to the peer: of the preface, or a flood.
-            self.state.outcome.fault = Some(Fault { stream: 0, code: code::PROTOCOL_ERROR });
-        }
-        self.drain();
+        self.0.receive(bytes);
     }
 
     fn outcome(&mut self) -> Outcome {
-        self.state.outcome.clone()
+        self.0.state.outcome.clone()
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, freed once, before its state.
-        unsafe { sys::nghttp2_session_del(self.session) }
+pub struct Client(Session);
+
+impl Client {
+    #[allow(clippy::new_without_default, reason = "a fixture")]
+    pub fn new() -> Self {
+        let mut session = Session::new(Role::Client, &[(2, 0)]);
+        REQUESTS.iter().for_each(|(method, ends)| session.request(method, *ends));
+        session.drain();
+        Self(session)
+    }
+}
+
+impl Peer for Client {
+    const NAME: &'static str = "nghttp2 client";
+    const ROLE: Role = Role::Client;
+
+    fn receive(&mut self, bytes: &[u8]) {
+        self.0.receive(bytes);
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        self.0.state.outcome.clone()
     }
 }
 

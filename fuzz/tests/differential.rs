@@ -2,21 +2,33 @@
 
 use std::collections::BTreeMap;
 
-use wireloom_fuzz::differential::{compare, frames::frames};
+use wireloom_fuzz::differential::frames::{client_frames, server_frames};
+use wireloom_fuzz::differential::{Peer, compare};
 use wireloom_fuzz::nghttp2;
+use wireloom_testing::http2::Frame;
 use wireloom_testing::rounds;
 
-#[test]
-fn nghttp2_handles_random_frames_the_same() {
+/// Compares both over random frames, and prints how often each difference of the table occurred.
+fn compare_random<P: Peer>(peer: fn() -> P, frames: fn(&[u8]) -> Vec<Frame>) {
     let mut differences: BTreeMap<&str, u32> = BTreeMap::new();
     rounds(20_000, |rng| {
         let len = rng.usize(1..200);
         let bytes = rng.bytes(len);
-        if let Some(difference) = compare(nghttp2::Server::new(), &frames(&bytes)) {
+        if let Some(difference) = compare(peer(), &frames(&bytes)) {
             *differences.entry(difference).or_default() += 1;
         }
     });
     println!("{differences:#?}");
+}
+
+#[test]
+fn the_server_of_nghttp2_handles_random_frames_the_same() {
+    compare_random(nghttp2::Server::new, client_frames);
+}
+
+#[test]
+fn the_client_of_nghttp2_handles_random_frames_the_same() {
+    compare_random(nghttp2::Client::new, server_frames);
 }
 
 /// Blocks of representations that are mostly valid: literals, indexes, table sizes, Huffman strings.

@@ -2,18 +2,33 @@
 //!
 //! | of | difference | reason |
 //! |---|---|---|
-//! | h2 | `coarse` | h2 ends the connection with PROTOCOL_ERROR for nearly every malformed frame, where the RFCs name other codes (RFC 9113 §4.2, §4.3, §6.5.2) or the stream alone. RFC 9113 §5.4.1 allows the larger scope. |
-//! | h2 | `order` | Two rules are broken, and h2 checks the fields before the stream's identifier. |
+//! | h2 | `length` | h2 reports PROTOCOL_ERROR for a frame of a wrong length, where RFC 9113 §4.2 has FRAME_SIZE_ERROR; for PRIORITY it ends the connection. |
+//! | h2 | `window` | h2 reports PROTOCOL_ERROR for SETTINGS_INITIAL_WINDOW_SIZE above 2^31-1, where RFC 9113 §6.5.2 has FLOW_CONTROL_ERROR. |
+//! | h2 | `zero` | h2 ends the connection for an increment of 0 on a stream. RFC 9113 §5.4.1 allows the larger scope. |
+//! | h2 | `compression` | h2 reports PROTOCOL_ERROR for a block that cannot be decoded, where RFC 9113 §4.3 has COMPRESSION_ERROR. |
+//! | h2 | `field` | h2 validates names and values while it decodes, and ends the connection for an invalid one. RFC 9113 §5.4.1 allows the larger scope. |
+//! | h2 | `closed` | h2 ends the connection with PROTOCOL_ERROR for a frame behind END_STREAM, where RFC 9113 §5.1 has STREAM_CLOSED; once both sides have ended the stream it resets the stream alone. |
+//! | h2 | `idle` | h2 resets the idle stream of a PRIORITY that depends on itself, which RFC 9113 §5.1 forbids. |
+//! | h2 client | `before` | h2 ends the connection for DATA before the response (RFC 9113 §8.1: malformed). |
+//! | h2 client | `ended` | h2 has forgotten a stream that both sides ended when it finds that the response is malformed, and reports it to the application alone. |
+//! | h2 client | `content` | h2 passes on the content of a 204 or 304 (RFC 9110 §6.4.1: there is none). |
+//! | h2 client | `refused` | h2 handles frames on streams that the server's GOAWAY refused. |
+//! | h2 client | `push` | h2 accepts SETTINGS_ENABLE_PUSH of 1 from a server, which RFC 9113 §6.5.2 forbids. |
+//! | h2 client | `update` | h2 ignores WINDOW_UPDATE on a stream that it has ended, and so its window cannot pass 2^31-1. |
+//! | h2 | `order` | Two rules are broken, and h2 checks the fields before the stream's identifier and state. |
 //! | h2 | `early` | h2 decodes a field block as it arrives, Wireloom once it is complete (RFC 9113 §4.3). |
-//! | h2 | `promise` | h2 waits for the rest of a block before it refuses PUSH_PROMISE of a client (RFC 9113 §8.4). |
+//! | h2 | `promise` | h2 waits for the rest of a block before it refuses PUSH_PROMISE (RFC 9113 §8.4), or finds a malformed field in it first. |
 //! | h2 | `goaway` | h2 closes after GOAWAY of a client that has no streams, and reads no more. RFC 9113 §6.8 lets clients send on. |
 //! | h2 | `ack` | h2 ends the connection for an acknowledgement of no SETTINGS. RFC 9113 §6.5.3 has no rule for it. |
 //! | h2 | `extension` | h2 does not know SETTINGS_NO_RFC7540_PRIORITIES (RFC 9218 §2.1), nor that SETTINGS_ENABLE_CONNECT_PROTOCOL must not go back to 0 (RFC 8441 §3). |
 //! | h2 | `lenient` | h2 leaves to the application that a request has an authority, and only one, a valid path and a valid `content-length` (RFC 9113 §8.3.1, RFC 9110 §8.6). |
+//! | h2 client | `pseudo` | h2 drops pseudo-fields of requests in responses, which RFC 9113 §8.3 calls malformed. |
+//! | h2 client | `te` | h2 accepts `te` in responses. RFC 9113 §8.2.2 allows it in requests alone. |
+//! | h2 client | `interim` | h2 accepts 101 (RFC 9113 §8.6) and interim responses with END_STREAM (RFC 9113 §8.1). |
 //! | h2 | `whitespace` | h2 accepts values with whitespace at an end, which RFC 9113 §8.2.1 calls malformed. |
 //! | h2 | `repeated` | h2 accepts a pseudo-field that is repeated in CONTINUATION, which RFC 9113 §8.3 calls malformed. |
 //! | h2 | `trailers` | h2 drops pseudo-fields of trailers, which RFC 9113 §8.1 calls malformed. |
-//! | h2 | `tunnel` | h2 applies `content-length` to CONNECT. RFC 9110 §9.3.6: a CONNECT request has no content. |
+//! | h2 | `tunnel` | h2 applies `content-length` to CONNECT and its response. RFC 9110 §9.3.6: neither has content. |
 //! | nghttp2 | `scope` | nghttp2 ends the connection for an error of a stream, with the same code. RFC 9113 §5.4.1 allows that. |
 //! | nghttp2 | `order` | Two rules are broken, and each checks another one first; both end the connection. |
 //! | nghttp2 | `early` | nghttp2 checks a header and decodes a field block as they arrive, Wireloom once the block is complete (RFC 9113 §4.3). |
@@ -29,14 +44,17 @@
 //! | nghttp2 | `tunnel` | nghttp2 applies `content-length` to CONNECT. RFC 9110 §9.3.6: a CONNECT request has no content. |
 
 use wireloom_http2::error::Violation;
-use wireloom_http2::field::{Field, FieldList, Token};
-use wireloom_http2::message::{check_request, check_trailers};
+use wireloom_http2::field::{Field, FieldLimits, FieldList, Token};
+use wireloom_http2::frame::{Frame as ParsedFrame, FrameHeader};
+use wireloom_http2::hpack::{DecodeError, Decoder};
+use wireloom_http2::message::{RequestKind, check_request, check_response, check_trailers};
 use wireloom_testing::http2::{Frame, code, flag, kind};
 
-use super::{Fault, Fields, Outcome};
+use super::{Fault, Fields, Outcome, REQUESTS};
 
-/// The last frame, those before, and the two outcomes.
+/// The other implementation, the last frame, those before, and the two outcomes.
 struct Seen<'a> {
+    of: &'a str,
     before: &'a [Frame],
     last: &'a Frame,
     ours: &'a Outcome,
@@ -46,28 +64,135 @@ struct Seen<'a> {
 /// The name of the difference that explains these outcomes.
 pub fn find(of: &str, frames: &[Frame], ours: &Outcome, theirs: &Outcome) -> Option<&'static str> {
     let (last, before) = frames.split_last()?;
-    let seen = Seen { before, last, ours, theirs };
+    let seen = Seen { of, before, last, ours, theirs };
     DIFFERENCES
         .iter()
-        .find(|(whose, _, applies)| *whose == of && applies(&seen))
+        .find(|(whose, _, applies)| of.starts_with(whose) && applies(&seen))
         .map(|(_, difference, _)| *difference)
 }
 
-/// Whose, its name, and whether it applies.
+/// Of which implementation, in which role if it is of one alone; its name; and whether it applies.
 type Difference = (&'static str, &'static str, fn(&Seen<'_>) -> bool);
 
 const PROTOCOL_ERROR: Fault = Fault { stream: 0, code: code::PROTOCOL_ERROR };
 
 const DIFFERENCES: &[Difference] = &[
-    ("h2", "coarse", |seen| seen.ours.fault.is_some() && seen.theirs.fault == Some(PROTOCOL_ERROR)),
-    ("h2", "order", |seen| {
-        let is_stream = |fault: &Fault| fault.stream != 0 && fault.code == code::PROTOCOL_ERROR;
-        seen.ours.fault.is_some() && seen.theirs.fault.as_ref().is_some_and(is_stream)
+    ("h2", "length", |seen| {
+        seen.theirs.fault == Some(PROTOCOL_ERROR)
+            && seen.ours.fault.is_some_and(|fault| fault.code == code::FRAME_SIZE_ERROR)
+            && has_wrong_length(seen.last)
     }),
-    ("h2", "early", |seen| !seen.ends_block() && seen.ours.fault.is_none() && seen.theirs.fault.is_some()),
+    ("h2", "window", |seen| {
+        let is_above = |entry: &[u8]| entry[..2] == [0, 4] && entry[2] & 0x80 != 0;
+        seen.theirs.fault == Some(PROTOCOL_ERROR)
+            && seen.ours.fault == Some(Fault { stream: 0, code: code::FLOW_CONTROL_ERROR })
+            && seen.last.kind == kind::SETTINGS
+            && seen.last.payload.chunks_exact(6).any(is_above)
+    }),
+    ("h2", "zero", |seen| {
+        let stream = seen.last.stream & 0x7fff_ffff;
+        seen.theirs.fault == Some(PROTOCOL_ERROR)
+            && seen.ours.fault == Some(Fault { stream, code: code::PROTOCOL_ERROR })
+            && seen.last.kind == kind::WINDOW_UPDATE
+            && seen.last.word(0) & 0x7fff_ffff == 0
+    }),
+    ("h2", "compression", |seen| {
+        seen.theirs.fault == Some(PROTOCOL_ERROR)
+            && seen.ours.fault == Some(Fault { stream: 0, code: code::COMPRESSION_ERROR })
+            && matches!(seen.section(), Some(Err(_)))
+    }),
+    ("h2", "field", |seen| {
+        let is_refused = |fields: Fields| fields.iter().any(|(name, value)| !is_accepted_by_h2(name, value));
+        seen.theirs.fault == Some(PROTOCOL_ERROR)
+            && seen.ours.fault.is_some_and(|fault| fault.stream != 0)
+            && seen.section().and_then(Result::ok).is_some_and(is_refused)
+    }),
+    ("h2", "closed", |seen| {
+        seen.theirs.fault == Some(PROTOCOL_ERROR)
+            && seen.ours.fault.is_some_and(|fault| fault.code == code::STREAM_CLOSED)
+            && seen.ours.ended.contains(&(seen.last.stream & 0x7fff_ffff))
+    }),
+    ("h2", "closed", |seen| {
+        let stream = seen.last.stream & 0x7fff_ffff;
+        seen.theirs.fault == Some(Fault { stream, code: code::STREAM_CLOSED })
+            && seen.ours.fault == Some(Fault { stream: 0, code: code::STREAM_CLOSED })
+            && seen.ours.ended.contains(&stream)
+    }),
+    ("h2", "idle", |seen| {
+        seen.theirs.fault == Some(Fault { stream: seen.last.stream, code: code::PROTOCOL_ERROR })
+            && seen.ours.fault == Some(PROTOCOL_ERROR)
+            && seen.last.kind == kind::PRIORITY
+            && seen.last.word(0) & 0x7fff_ffff == seen.last.stream
+    }),
+    ("h2 client", "before", |seen| {
+        let stream = seen.last.stream;
+        seen.theirs.fault == Some(PROTOCOL_ERROR)
+            && seen.ours.fault == Some(Fault { stream, code: code::PROTOCOL_ERROR })
+            && seen.last.kind == kind::DATA
+            && !seen.ours.messages.iter().any(|message| message.0 == stream && is_final(&message.1))
+    }),
+    ("h2 client", "ended", |seen| {
+        let stream = seen.last.stream;
+        let has_ended = request_of(stream).is_some_and(|(_, has_ended)| has_ended);
+        let ends = seen.before.iter().chain([seen.last]).any(|frame| {
+            frame.stream == stream && frame.kind == kind::HEADERS && frame.has(flag::END_STREAM)
+        });
+        has_ended
+            && ends
+            && seen.ours.fault == Some(Fault { stream, code: code::PROTOCOL_ERROR })
+            && seen.theirs.fault.is_none()
+            && seen.their_message().is_none()
+    }),
+    ("h2 client", "content", |seen| {
+        let stream = seen.last.stream;
+        let is_empty = |(of, fields): &(u32, Fields)| {
+            let status = [&b"204"[..], b"304"];
+            *of == stream
+                && fields.iter().any(|field| field.0 == b":status" && status.contains(&&field.1[..]))
+        };
+        seen.ours.fault == Some(Fault { stream, code: code::PROTOCOL_ERROR })
+            && seen.theirs.fault.is_none()
+            && seen.last.kind == kind::DATA
+            && seen.ours.messages.iter().any(is_empty)
+    }),
+    ("h2 client", "refused", |seen| {
+        seen.ours.fault.is_none()
+            && seen.theirs.fault.is_some()
+            && seen.ours.refused.contains(&seen.last.stream)
+    }),
+    ("h2 client", "push", |seen| {
+        seen.ours.fault == Some(PROTOCOL_ERROR)
+            && seen.theirs.fault.is_none()
+            && seen.last.kind == kind::SETTINGS
+            && seen.last.payload.chunks_exact(6).any(|entry| entry == [0, 2, 0, 0, 0, 1])
+    }),
+    ("h2 client", "update", |seen| {
+        let is_update = |frame: &Frame| {
+            let has_ended = request_of(frame.stream).is_some_and(|(_, has_ended)| has_ended);
+            frame.kind == kind::WINDOW_UPDATE && has_ended
+        };
+        let is_update = match seen.last.kind {
+            kind::SETTINGS => seen.before.iter().any(is_update),
+            _ => is_update(seen.last),
+        };
+        is_update
+            && seen.ours.fault.is_some_and(|fault| fault.code == code::FLOW_CONTROL_ERROR)
+            && seen.theirs.fault.is_none()
+    }),
+    ("h2", "order", |seen| {
+        let stream = seen.last.stream & 0x7fff_ffff;
+        seen.theirs.fault == Some(Fault { stream, code: code::PROTOCOL_ERROR })
+            && seen.ours.fault.is_some()
+            && seen.section().is_some()
+    }),
+    ("h2", "early", |seen| {
+        seen.is_block() && !seen.ends_block() && seen.ours.fault.is_none() && seen.theirs.fault.is_some()
+    }),
     ("h2", "promise", |seen| {
         let is_promise = seen.last.kind == kind::PUSH_PROMISE && !seen.last.has(flag::END_HEADERS);
-        is_promise && seen.ours.fault.is_some() && seen.theirs.fault.is_none()
+        is_promise
+            && seen.ours.fault.is_some_and(|fault| fault.stream == 0)
+            && seen.theirs.fault.is_none_or(|fault| fault.stream == seen.last.stream)
     }),
     ("h2", "goaway", |seen| seen.follows(kind::GOAWAY) && seen.theirs.fault.is_none()),
     ("h2", "ack", |seen| {
@@ -91,6 +216,23 @@ const DIFFERENCES: &[Difference] = &[
             Violation::PathInvalid,
         ];
         seen.is_accepted_by_them() && seen.violation().is_some_and(|violation| allowed.contains(&violation))
+    }),
+    ("h2 client", "pseudo", |seen| {
+        let is_of_request = |(name, _): &(Vec<u8>, _)| name.starts_with(b":") && name != b":status";
+        seen.is_accepted_by_them()
+            && seen.section().and_then(Result::ok).is_some_and(|fields| fields.iter().any(is_of_request))
+    }),
+    ("h2 client", "te", |seen| {
+        let has_te = |fields: &Fields| fields.iter().any(|(name, _)| name == b"te");
+        seen.is_accepted_by_them() && seen.their_message().is_some_and(has_te)
+    }),
+    ("h2 client", "interim", |seen| {
+        let is_interim =
+            |fields: &Fields| !is_final(fields) && fields.iter().any(|field| field.0 == b":status");
+        let ends = seen.last.has(flag::END_STREAM) || seen.last.kind == kind::CONTINUATION;
+        seen.is_accepted_by_them()
+            && seen.their_message().is_some_and(is_interim)
+            && (ends || seen.violation() == Some(Violation::StatusSwitching))
     }),
     ("h2", "whitespace", |seen| {
         let is_whitespace = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
@@ -119,8 +261,7 @@ const DIFFERENCES: &[Difference] = &[
         ours.stream == 0 && theirs.stream == 0 && ours.code != theirs.code
     }),
     ("nghttp2", "early", |seen| {
-        let is_block = [kind::HEADERS, kind::CONTINUATION, kind::PUSH_PROMISE].contains(&seen.last.kind);
-        is_block && !seen.ends_block() && seen.ours.fault.is_none() && seen.theirs.fault.is_some()
+        seen.is_block() && !seen.ends_block() && seen.ours.fault.is_none() && seen.theirs.fault.is_some()
     }),
     ("nghttp2", "goaway", |seen| seen.follows(kind::GOAWAY) && seen.theirs.fault.is_none()),
     ("nghttp2", "last", |seen| {
@@ -172,12 +313,40 @@ const DIFFERENCES: &[Difference] = &[
 ];
 
 impl Seen<'_> {
+    /// The last frame has a part of a field block.
+    fn is_block(&self) -> bool {
+        [kind::HEADERS, kind::CONTINUATION, kind::PUSH_PROMISE].contains(&self.last.kind)
+    }
+
     fn ends_block(&self) -> bool {
         self.last.has(flag::END_HEADERS)
     }
 
     fn follows(&self, kind: u8) -> bool {
         self.before.iter().any(|frame| frame.kind == kind)
+    }
+
+    /// The fields of the block that ends with the last frame.
+    fn section(&self) -> Option<Result<Fields, DecodeError>> {
+        let (mut decoder, mut block, mut section) = (Decoder::new(4096), Vec::new(), None);
+        for frame in self.before.iter().chain([self.last]) {
+            section = None;
+            let bytes = frame.to_bytes();
+            let Some((header, payload)) = bytes.split_first_chunk() else { continue };
+            match ParsedFrame::parse(&FrameHeader::decode(header), payload) {
+                Ok(ParsedFrame::Headers(headers)) => block = headers.fragment.to_vec(),
+                Ok(ParsedFrame::PushPromise(promise)) => block = promise.fragment.to_vec(),
+                Ok(ParsedFrame::Continuation(continuation)) => block.extend(continuation.fragment),
+                _ => continue,
+            }
+            if frame.has(flag::END_HEADERS) {
+                let mut fields = FieldList::new();
+                let decoded = decoder.decode(&block, &FieldLimits::default(), &mut fields);
+                let to_owned = |field: Field<'_>| (field.name().to_vec(), field.value().to_vec());
+                section = Some(decoded.map(|()| fields.iter().map(to_owned).collect()));
+            }
+        }
+        section
     }
 
     /// Wireloom refused a message, or the connection, and they did not.
@@ -190,7 +359,7 @@ impl Seen<'_> {
         new_message(self.theirs, self.ours)
     }
 
-    /// The rule of requests or of trailers that it breaks.
+    /// The rule of requests, responses or trailers that it breaks.
     fn violation(&self) -> Option<Violation> {
         let fields = self.their_message()?;
         let has = |name: &[u8], value: Option<&[u8]>| {
@@ -204,21 +373,67 @@ impl Seen<'_> {
         let scheme = needs_scheme.then_some(Field::known(Token::Scheme, b"https"));
         let fields = fields.iter().map(|(name, value)| Field::new(name, value));
         let list: FieldList = scheme.into_iter().chain(fields).collect();
-        if is_request { check_request(&list, true).err() } else { check_trailers(&list).err() }
+        if is_request {
+            check_request(&list, true).err()
+        } else if has(b":status", None) {
+            let kind = match request_of(self.last.stream) {
+                Some(("HEAD", _)) => RequestKind::Head,
+                Some(("CONNECT", _)) => RequestKind::Connect,
+                _ => RequestKind::Plain,
+            };
+            check_response(&list, kind).err()
+        } else {
+            check_trailers(&list).err()
+        }
     }
 }
 
-/// They apply `content-length` to CONNECT.
+/// The request that a client sent on a stream: its method, and whether it has ended.
+fn request_of(stream: u32) -> Option<(&'static str, bool)> {
+    (stream % 2 == 1).then(|| REQUESTS.get(stream as usize / 2).copied()).flatten()
+}
+
+/// Whether a response is not an interim one.
+fn is_final(fields: &Fields) -> bool {
+    fields.iter().any(|(name, value)| name == b":status" && !value.starts_with(b"1"))
+}
+
+/// Whether the length of a frame contradicts its type (RFC 9113 §6).
+fn has_wrong_length(frame: &Frame) -> bool {
+    let len = frame.payload.len();
+    match frame.kind {
+        kind::PRIORITY => len != 5,
+        kind::RST_STREAM | kind::WINDOW_UPDATE => len != 4,
+        kind::SETTINGS => len % 6 != 0 || frame.has(flag::ACK),
+        kind::PING => len != 8,
+        kind::GOAWAY => len < 8,
+        _ => len < 6,
+    }
+}
+
+/// Whether h2 can represent a field: its types are those of the `http` crate.
+fn is_accepted_by_h2(name: &[u8], value: &[u8]) -> bool {
+    match name {
+        b":method" => http::Method::from_bytes(value).is_ok(),
+        b":status" => http::StatusCode::from_bytes(value).is_ok(),
+        b":authority" | b":scheme" | b":path" | b":protocol" => std::str::from_utf8(value).is_ok(),
+        _ => http::HeaderName::from_lowercase(name).is_ok() && http::HeaderValue::from_bytes(value).is_ok(),
+    }
+}
+
+/// They apply `content-length` to CONNECT, or to its response.
 fn is_tunnel_with_length(seen: &Seen<'_>) -> bool {
     let has = |fields: &Fields, name: &[u8], value: Option<&[u8]>| {
         fields.iter().any(|field| field.0 == name && value.is_none_or(|value| field.1 == value))
     };
-    let is_tunnel = |(stream, fields): &(u32, Fields)| {
+    let is_tunnel = seen.of.ends_with("client")
+        && request_of(seen.last.stream).is_some_and(|(method, _)| method == "CONNECT");
+    let is_announced = |(stream, fields): &(u32, Fields)| {
         *stream == seen.last.stream
-            && has(fields, b":method", Some(b"CONNECT"))
+            && (has(fields, b":method", Some(b"CONNECT")) || is_tunnel)
             && has(fields, b"content-length", None)
     };
-    seen.ours.fault.is_none() && seen.theirs.fault.is_some() && seen.ours.messages.iter().any(is_tunnel)
+    seen.ours.fault.is_none() && seen.theirs.fault.is_some() && seen.ours.messages.iter().any(is_announced)
 }
 
 /// The message that one received and the other did not.

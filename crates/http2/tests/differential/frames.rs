@@ -1,12 +1,13 @@
-//! Bytes of any origin as frames of a client: mostly valid ones, and all the ways to get them wrong.
+//! Bytes of any origin as frames of a client or of a server: mostly valid ones, and all the ways to get them wrong.
 
+use wireloom_http2::Role;
 use wireloom_testing::http2::{Frame, flag, kind, literal};
 
 /// Choices, from bytes; 0 when there are no more.
-pub struct Choices<'a>(&'a [u8]);
+struct Choices<'a>(&'a [u8]);
 
 impl<'a> Choices<'a> {
-    pub fn new(bytes: &'a [u8]) -> Self {
+    fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
@@ -46,6 +47,13 @@ const FRAMES_MAX: usize = 24;
 
 /// Streams that clients may open, some that they may not, and the connection.
 const STREAMS: [u32; 12] = [1, 3, 5, 7, 1, 3, 5, 0, 2, 9, 0x7fff_ffff, 8];
+
+/// Streams that a client of the comparison has opened, some that it has not, and the connection.
+const RESPONSE_STREAMS: [u32; 14] = [1, 3, 5, 7, 9, 1, 3, 7, 9, 0, 2, 11, 0x7fff_ffff, 4];
+
+/// Status codes: final, interim, those that have a meaning for HTTP/2, and malformed ones.
+const STATUSES: [&str; 14] =
+    ["200", "404", "204", "304", "205", "100", "103", "101", "999", "99", "1000", "2 0", "+20", ""];
 
 /// The fields of a valid request.
 const REQUEST: [(&str, &str); 4] =
@@ -103,8 +111,8 @@ const FIELDS: [(&str, &str); 48] = [
     (":unknown", "x"),
 ];
 
-/// Header sections: of requests, of trailers, and malformed.
-fn section(choices: &mut Choices<'_>) -> Vec<u8> {
+/// Header sections of a client: of requests, of trailers, and malformed.
+fn request(choices: &mut Choices<'_>) -> Vec<u8> {
     let mut fields: Vec<(&str, &str)> = Vec::new();
     match choices.below(8) {
         // Trailers.
@@ -132,6 +140,22 @@ fn section(choices: &mut Choices<'_>) -> Vec<u8> {
         }
         _ => fields.extend(REQUEST),
     }
+    block(fields, choices)
+}
+
+/// Header sections of a server: of responses, of trailers, and malformed.
+fn response(choices: &mut Choices<'_>) -> Vec<u8> {
+    let fields = match choices.below(8) {
+        0 => vec![("x-trailer", "1")],
+        1 => vec![],
+        2..=4 => vec![(":status", choices.pick(&STATUSES))],
+        _ => vec![(":status", "200")],
+    };
+    block(fields, choices)
+}
+
+/// These fields and others, in any representation.
+fn block<'a>(mut fields: Vec<(&'a str, &'a str)>, choices: &mut Choices<'_>) -> Vec<u8> {
     for _ in 0..choices.below(4) {
         let field = choices.pick(&FIELDS);
         if choices.one_in(8) { fields.insert(0, field) } else { fields.push(field) }
@@ -156,15 +180,23 @@ fn section(choices: &mut Choices<'_>) -> Vec<u8> {
     block
 }
 
-fn frame(choices: &mut Choices<'_>, next_stream: &mut u32, out: &mut Vec<Frame>) {
+fn frame(sender: Role, choices: &mut Choices<'_>, next_stream: &mut u32, out: &mut Vec<Frame>) {
+    let (streams, section): (&[u32], fn(&mut Choices<'_>) -> Vec<u8>) = match sender {
+        Role::Client => (&STREAMS, request),
+        Role::Server => (&RESPONSE_STREAMS, response),
+    };
     match choices.below(16) {
-        // A new request, mostly.
+        // A new request or response, mostly.
         0..=4 => {
             let stream = if choices.one_in(6) {
-                choices.pick(&STREAMS)
+                choices.pick(streams)
             } else {
-                *next_stream += 2;
-                *next_stream - 2
+                let stream = *next_stream;
+                *next_stream = match sender {
+                    Role::Server if stream == 9 => 1,
+                    _ => stream + 2,
+                };
+                stream
             };
             let block = section(choices);
             let ends = choices.one_in(3);
@@ -174,27 +206,30 @@ fn frame(choices: &mut Choices<'_>, next_stream: &mut u32, out: &mut Vec<Frame>)
             }
             match choices.below(12) {
                 0 => headers = headers.padded(choices.byte(), choices.below(40)),
-                1 => headers = headers.depends_on(choices.pick(&STREAMS)),
+                1 => headers = headers.depends_on(choices.pick(streams)),
                 // The block goes on in CONTINUATION.
                 2 => {
                     let block = std::mem::take(&mut headers.payload);
                     let at = choices.below(block.len() + 1).min(block.len());
                     out.push(headers.payload(&block[..at]).no_flag(flag::END_HEADERS));
-                    let stream = if choices.one_in(6) { choices.pick(&STREAMS) } else { stream };
+                    let stream = if choices.one_in(6) { choices.pick(streams) } else { stream };
                     headers = Frame::new(kind::CONTINUATION, stream, &block[at..]).flag(flag::END_HEADERS);
                 }
                 _ => {}
             }
             out.push(headers);
         }
-        // Trailers, or a second request on a stream.
+        // Trailers, or a second request or response on a stream.
+        5 if sender == Role::Server && choices.one_in(8) => {
+            out.push(Frame::push_promise(choices.pick(streams), choices.pick(&[2, 4, 3, 0]), &REQUEST));
+        }
         5 => {
-            let headers = Frame::new(kind::HEADERS, choices.pick(&STREAMS), section(choices));
+            let headers = Frame::new(kind::HEADERS, choices.pick(streams), section(choices));
             let headers = headers.flag(flag::END_HEADERS);
             out.push(if choices.one_in(4) { headers } else { headers.end_stream() });
         }
         6..=8 => {
-            let mut data = Frame::data(choices.pick(&STREAMS), choices.bytes(12));
+            let mut data = Frame::data(choices.pick(streams), choices.bytes(12));
             if choices.one_in(4) {
                 data = data.padded(choices.byte() % 16, choices.below(16));
             }
@@ -202,7 +237,7 @@ fn frame(choices: &mut Choices<'_>, next_stream: &mut u32, out: &mut Vec<Frame>)
         }
         9 => {
             let increment = choices.pick(&[1, 0, 100, 0x7fff_ffff, 0x8000_0000, 0x7fff_0000, 0x8000_0001]);
-            out.push(Frame::window_update(choices.pick(&STREAMS), increment));
+            out.push(Frame::window_update(choices.pick(streams), increment));
         }
         10 => {
             let id = choices.pick(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 0x99]);
@@ -220,18 +255,18 @@ fn frame(choices: &mut Choices<'_>, next_stream: &mut u32, out: &mut Vec<Frame>)
             ]);
             out.push(Frame::settings(&[(id, value)]));
         }
-        11 => out.push(Frame::rst_stream(choices.pick(&STREAMS), choices.pick(&[8, 0, 1, 99]))),
+        11 => out.push(Frame::rst_stream(choices.pick(streams), choices.pick(&[8, 0, 1, 99]))),
         12 => out.push(match choices.below(5) {
-            0 => Frame::priority(choices.pick(&STREAMS), choices.pick(&STREAMS), choices.byte()),
+            0 => Frame::priority(choices.pick(streams), choices.pick(streams), choices.byte()),
             1 => Frame::ping("8 bytes."),
             2 => Frame::ping("8 bytes.").flag(flag::ACK),
             3 => Frame::settings_ack(),
-            _ => Frame::goaway(choices.pick(&STREAMS), choices.pick(&[0, 1, 2]), "bye"),
+            _ => Frame::goaway(choices.pick(streams), choices.pick(&[0, 1, 2]), "bye"),
         }),
         // A frame of any type, with any flags.
         _ => {
             let kind = choices.pick(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0x20]);
-            let stream = choices.pick(&STREAMS);
+            let stream = choices.pick(streams);
             let flags = if choices.one_in(2) { choices.byte() } else { 0 };
             let payload = choices.bytes(20);
             out.push(Frame::new(kind, stream, payload).no_flag(0xff).flag(flags));
@@ -239,11 +274,20 @@ fn frame(choices: &mut Choices<'_>, next_stream: &mut u32, out: &mut Vec<Frame>)
     }
 }
 
-/// The frames that these bytes stand for.
-pub fn frames(bytes: &[u8]) -> Vec<Frame> {
+/// Bytes as frames of a client.
+pub fn client_frames(bytes: &[u8]) -> Vec<Frame> {
+    frames(Role::Client, bytes)
+}
+
+/// Bytes as frames of a server.
+pub fn server_frames(bytes: &[u8]) -> Vec<Frame> {
+    frames(Role::Server, bytes)
+}
+
+fn frames(sender: Role, bytes: &[u8]) -> Vec<Frame> {
     let (mut choices, mut frames, mut next_stream) = (Choices::new(bytes), Vec::new(), 1);
     while !choices.0.is_empty() && frames.len() < FRAMES_MAX {
-        frame(&mut choices, &mut next_stream, &mut frames);
+        frame(sender, &mut choices, &mut next_stream, &mut frames);
     }
     frames
 }

@@ -1,5 +1,6 @@
-//! The same frames into a Wireloom server and into a server of another implementation: the same messages, content and ends,
-//! and the same first error, by code and scope. The differences that are allowed are in `differences`, each with its reason.
+//! The same frames into a server or client of Wireloom and into one of another implementation: the same messages, content,
+//! ends and resets, and the same first error, by code and scope. The differences that are allowed are in `differences`, each
+//! with its reason.
 //!
 //! Frames go in one at a time, so that a difference names the frame that caused it. A comparison ends with the first error:
 //! after it implementations may ignore different frames (RFC 9113 §5.4.2).
@@ -12,12 +13,17 @@ pub mod wireloom;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use wireloom_testing::http2::{Frame, PREFACE, code, join, kind};
+use wireloom_http2::Role;
+use wireloom_testing::http2::{Frame, PREFACE, code, join, kind, split};
 
 /// Names and values, in order.
 pub type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A connection or a stream that a server ended because of an error.
+/// The requests of a client, on streams 1, 3, 5, ...: the method, and whether the request has ended.
+pub const REQUESTS: [(&str, bool); 5] =
+    [("POST", false), ("GET", true), ("HEAD", true), ("CONNECT", false), ("GET", true)];
+
+/// A connection or a stream that an end closed because of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// 0 for the connection.
@@ -25,14 +31,18 @@ pub struct Fault {
     pub code: u32,
 }
 
-/// All that a server received, and its first answer to an error.
+/// All that an end received, and its first answer to an error.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Requests and trailers, by stream, in order.
+    /// Requests, responses and trailers, by stream, in order.
     pub messages: Vec<(u32, Fields)>,
     pub content: BTreeMap<u32, Vec<u8>>,
-    /// Streams that the client ended.
+    /// Streams that the peer ended.
     pub ended: BTreeSet<u32>,
+    /// To a client: streams that the server reset, with the code.
+    pub resets: BTreeMap<u32, u32>,
+    /// To a client: requests that the server has not processed, by its GOAWAY.
+    pub refused: BTreeSet<u32>,
     pub fault: Option<Fault>,
 }
 
@@ -47,14 +57,15 @@ impl fmt::Debug for Outcome {
         for (stream, content) in &self.content {
             write!(f, "\n  {stream} content: {}", content.escape_ascii())?;
         }
-        write!(f, "\n  ended: {:?}\n  fault: {:?}", self.ended, self.fault)
+        write!(f, "\n  ended: {:?}\n  resets: {:?}\n  refused: {:?}", self.ended, self.resets, self.refused)?;
+        write!(f, "\n  fault: {:?}", self.fault)
     }
 }
 
 impl Outcome {
-    /// Notes the first error among frames that a server wrote.
-    pub fn note_written(&mut self, frames: &[Frame]) {
-        for frame in frames {
+    /// Notes the first error among the frames that an end wrote.
+    pub fn note_written(&mut self, bytes: &[u8]) {
+        for frame in split(bytes.strip_prefix(PREFACE).unwrap_or(bytes)) {
             let fault = match frame.kind {
                 kind::RST_STREAM => Fault { stream: frame.stream, code: frame.word(0) },
                 kind::GOAWAY if frame.word(4) != code::NO_ERROR => Fault { stream: 0, code: frame.word(4) },
@@ -68,12 +79,13 @@ impl Outcome {
     }
 }
 
-/// A server.
+/// An end of another implementation.
 pub trait Peer {
-    /// The implementation.
+    /// The implementation and the role.
     const NAME: &'static str;
+    const ROLE: Role;
 
-    /// Handles bytes of the client, and writes all that they caused.
+    /// Handles bytes of the peer, and writes all that they caused.
     fn receive(&mut self, bytes: &[u8]);
 
     fn outcome(&mut self) -> Outcome;
@@ -84,13 +96,19 @@ pub trait Peer {
     }
 }
 
-/// Gives the frames to both servers. Returns the name of the first allowed difference.
-///
-/// # Panics
-/// They differ, and the table does not say why.
-pub fn compare<P: Peer>(mut theirs: P, frames: &[Frame]) -> Option<&'static str> {
-    let mut ours = wireloom::Server::new();
-    let opening = [PREFACE, &join(&[Frame::settings(&[]), Frame::settings_ack()])].concat();
+/// Where two ends differ first.
+pub struct Mismatch {
+    /// Index of the frame.
+    pub at: usize,
+    pub ours: Outcome,
+    pub theirs: Outcome,
+}
+
+/// Gives the frames to both ends, until they differ or report an error.
+pub fn first_mismatch<P: Peer>(theirs: &mut P, frames: &[Frame]) -> Option<Mismatch> {
+    let mut ours = wireloom::End::new(P::ROLE);
+    let preface = if P::ROLE == Role::Server { PREFACE } else { b"" };
+    let opening = [preface, &join(&[Frame::settings(&[]), Frame::settings_ack()])].concat();
     ours.receive(&opening);
     theirs.receive(&opening);
     for (at, frame) in frames.iter().enumerate() {
@@ -99,18 +117,28 @@ pub fn compare<P: Peer>(mut theirs: P, frames: &[Frame]) -> Option<&'static str>
         theirs.receive(&bytes);
         let (ours, theirs) = (P::view(ours.outcome()), theirs.outcome());
         if ours != theirs {
-            let difference = differences::find(P::NAME, &frames[..=at], &ours, &theirs);
-            assert!(
-                difference.is_some(),
-                "frame {at}: {frame:?}\nof {:?}\nWireloom: {ours:?}\n{}: {theirs:?}",
-                &frames[..at],
-                P::NAME
-            );
-            return difference;
+            return Some(Mismatch { at, ours, theirs });
         }
         if ours.fault.is_some() {
             return None;
         }
     }
     None
+}
+
+/// Gives the frames to both ends. Returns the name of the first allowed difference.
+///
+/// # Panics
+/// They differ, and the table does not say why.
+pub fn compare<P: Peer>(mut theirs: P, frames: &[Frame]) -> Option<&'static str> {
+    let Mismatch { at, ours, theirs } = first_mismatch(&mut theirs, frames)?;
+    let difference = differences::find(P::NAME, &frames[..=at], &ours, &theirs);
+    assert!(
+        difference.is_some(),
+        "frame {at}: {:?}\nof {:?}\nWireloom: {ours:?}\n{}: {theirs:?}",
+        frames[at],
+        &frames[..at],
+        P::NAME
+    );
+    difference
 }

@@ -1,4 +1,4 @@
-//! The server of the `h2` crate.
+//! The server and the client of the `h2` crate.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,12 +9,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use h2::RecvStream;
-use h2::server::{Builder, Connection, Handshake, SendResponse};
+use h2::client::{ResponseFuture, SendRequest};
+use h2::server::{Connection, Handshake, SendResponse};
+use h2::{RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use wireloom_testing::http2::split;
+use wireloom_http2::Role;
 
-use super::{Fields, Outcome, Peer};
+use super::{Fields, Outcome, Peer, REQUESTS};
 
 /// Bytes in memory instead of a socket.
 #[derive(Clone, Default)]
@@ -59,7 +60,7 @@ enum State {
     Ended,
 }
 
-/// A stream: dropping its handles would reset it.
+/// A stream of a server: dropping its handles would reset it.
 struct Stream {
     id: u32,
     content: RecvStream,
@@ -77,7 +78,7 @@ impl Server {
     #[allow(clippy::new_without_default, reason = "a fixture")]
     pub fn new() -> Self {
         let wire = Wire::default();
-        let mut builder = Builder::new();
+        let mut builder = h2::server::Builder::new();
         builder.max_concurrent_streams(100).enable_connect_protocol().max_header_list_size(1 << 20);
         let state = State::Handshake(builder.handshake(wire.clone()));
         Self { wire, state, streams: Vec::new(), outcome: Outcome::default() }
@@ -131,20 +132,34 @@ impl Server {
             if self.outcome.ended.contains(&stream.id) {
                 continue;
             }
-            while let Poll::Ready(Some(Ok(data))) = stream.content.poll_data(cx) {
-                let _ = stream.content.flow_control().release_capacity(data.len());
-                if !data.is_empty() {
-                    self.outcome.content.entry(stream.id).or_default().extend_from_slice(&data);
-                }
-            }
-            if let Poll::Ready(Ok(trailers)) = stream.content.poll_trailers(cx) {
-                self.outcome.ended.insert(stream.id);
-                if let Some(trailers) = trailers {
-                    self.outcome.messages.push((stream.id, to_fields(&trailers)));
-                }
-            }
+            // An error is that of a stream that the client reset.
+            let _ = receive_content(cx, stream.id, &mut stream.content, &mut self.outcome);
         }
     }
+}
+
+/// Reads what has arrived of the content and the trailers.
+fn receive_content(
+    cx: &mut Context<'_>,
+    id: u32,
+    content: &mut RecvStream,
+    outcome: &mut Outcome,
+) -> Result<(), h2::Error> {
+    while let Poll::Ready(Some(data)) = content.poll_data(cx) {
+        let data = data?;
+        let _ = content.flow_control().release_capacity(data.len());
+        if !data.is_empty() {
+            outcome.content.entry(id).or_default().extend_from_slice(&data);
+        }
+    }
+    if let Poll::Ready(trailers) = content.poll_trailers(cx) {
+        let trailers = trailers?;
+        outcome.ended.insert(id);
+        if let Some(trailers) = trailers {
+            outcome.messages.push((id, to_fields(&trailers)));
+        }
+    }
+    Ok(())
 }
 
 /// Sorted: a `HeaderMap` keeps the order of values of one name only.
@@ -156,7 +171,8 @@ fn to_fields(headers: &http::HeaderMap) -> Fields {
 }
 
 impl Peer for Server {
-    const NAME: &'static str = "h2";
+    const NAME: &'static str = "h2 server";
+    const ROLE: Role = Role::Server;
 
     fn receive(&mut self, bytes: &[u8]) {
         self.wire.0.borrow_mut().input.extend(bytes);
@@ -168,7 +184,7 @@ impl Peer for Server {
             if output.is_empty() {
                 break;
             }
-            self.outcome.note_written(&split(&output));
+            self.outcome.note_written(&output);
         }
     }
 
@@ -184,6 +200,143 @@ impl Peer for Server {
             fields.sort();
         }
         outcome.messages.sort();
+        outcome
+    }
+}
+
+/// A request of a client, and its response.
+struct Exchange {
+    id: u32,
+    /// `None` once the final response has arrived.
+    response: Option<ResponseFuture>,
+    content: Option<RecvStream>,
+    failed: bool,
+    /// Dropping it would reset the stream.
+    _request: SendStream<Bytes>,
+}
+
+impl Exchange {
+    fn receive(&mut self, cx: &mut Context<'_>, outcome: &mut Outcome) -> Result<(), h2::Error> {
+        if let Some(response) = &mut self.response {
+            while let Poll::Ready(Some(interim)) = response.poll_informational(cx) {
+                let interim = interim?;
+                outcome.messages.push((self.id, to_response_fields(interim.status(), interim.headers())));
+            }
+            let Poll::Ready(received) = Pin::new(response).poll(cx) else { return Ok(()) };
+            let received = received?;
+            outcome.messages.push((self.id, to_response_fields(received.status(), received.headers())));
+            self.response = None;
+            self.content = Some(received.into_body());
+        }
+        match &mut self.content {
+            Some(content) => receive_content(cx, self.id, content, outcome),
+            None => Ok(()),
+        }
+    }
+}
+
+fn to_response_fields(status: http::StatusCode, headers: &http::HeaderMap) -> Fields {
+    let mut fields = to_fields(headers);
+    fields.push((b":status".to_vec(), status.as_str().into()));
+    fields
+}
+
+pub struct Client {
+    wire: Wire,
+    /// `None` once it has ended.
+    connection: Option<h2::client::Connection<Wire, Bytes>>,
+    exchanges: Vec<Exchange>,
+    /// The connection ends when it is dropped.
+    _requests: SendRequest<Bytes>,
+    outcome: Outcome,
+}
+
+impl Client {
+    #[allow(clippy::new_without_default, reason = "a fixture")]
+    pub fn new() -> Self {
+        let wire = Wire::default();
+        let mut builder = h2::client::Builder::new();
+        builder.enable_push(false).max_header_list_size(1 << 20);
+        let mut cx = Context::from_waker(Waker::noop());
+        let Poll::Ready(Ok((mut requests, connection))) =
+            std::pin::pin!(builder.handshake(wire.clone())).poll(&mut cx)
+        else {
+            panic!("a client waits for nothing");
+        };
+        let mut exchanges = Vec::new();
+        for (method, ends) in REQUESTS {
+            assert!(requests.poll_ready(&mut cx).is_ready());
+            let target = if method == "CONNECT" { "a.example:443" } else { "https://a.example:443/" };
+            let request =
+                http::Request::builder().method(method).uri(target).body(()).expect("a valid request");
+            let (response, send) = requests.send_request(request, ends).expect("a valid request");
+            exchanges.push(Exchange {
+                id: response.stream_id().as_u32(),
+                response: Some(response),
+                content: None,
+                failed: false,
+                _request: send,
+            });
+        }
+        let connection = Some(connection);
+        let mut client =
+            Self { wire, connection, exchanges, _requests: requests, outcome: Outcome::default() };
+        client.receive(b"");
+        client
+    }
+
+    fn poll_exchanges(&mut self, cx: &mut Context<'_>) {
+        for exchange in &mut self.exchanges {
+            if exchange.failed || self.outcome.ended.contains(&exchange.id) {
+                continue;
+            }
+            let Err(error) = exchange.receive(cx, &mut self.outcome) else { continue };
+            exchange.failed = true;
+            if error.is_remote()
+                && let Some(code) = error.reason()
+            {
+                if error.is_go_away() {
+                    self.outcome.refused.insert(exchange.id);
+                } else {
+                    self.outcome.resets.insert(exchange.id, code.into());
+                }
+            }
+        }
+    }
+}
+
+impl Peer for Client {
+    const NAME: &'static str = "h2 client";
+    const ROLE: Role = Role::Client;
+
+    fn receive(&mut self, bytes: &[u8]) {
+        self.wire.0.borrow_mut().input.extend(bytes);
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
+            if let Some(connection) = &mut self.connection
+                && Pin::new(connection).poll(&mut cx).is_ready()
+            {
+                self.connection = None;
+            }
+            self.poll_exchanges(&mut cx);
+            let output = std::mem::take(&mut self.wire.0.borrow_mut().output);
+            if output.is_empty() {
+                break;
+            }
+            self.outcome.note_written(&output);
+        }
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        Self::view(self.outcome.clone())
+    }
+
+    /// As of the server. An end hides a reset behind it.
+    fn view(outcome: Outcome) -> Outcome {
+        let mut outcome = Server::view(outcome);
+        let Outcome { ended, resets, refused, .. } = &mut outcome;
+        resets.retain(|stream, _| !ended.contains(stream));
+        refused.retain(|stream| !ended.contains(stream));
         outcome
     }
 }

@@ -1,34 +1,46 @@
-//! Wireloom's server.
+//! Wireloom's server and client.
 
 use std::time::Duration;
 
+use wireloom_http2::field::{Field, FieldList, Token};
 use wireloom_http2::{Config, Connection, Event, Role, Settings};
-use wireloom_testing::http2::{code, split};
+use wireloom_testing::http2::code;
 
-use super::{Fault, Fields, Outcome};
+use super::{Fault, Fields, Outcome, REQUESTS};
 
-pub struct Server {
+pub struct End {
     connection: Connection,
+    role: Role,
     outcome: Outcome,
-    /// Bytes that were written and are no whole frame.
-    written: Vec<u8>,
 }
 
-impl Server {
-    #[allow(clippy::new_without_default, reason = "a fixture")]
-    pub fn new() -> Self {
-        let mut config = Config::new(Role::Server);
+impl End {
+    pub fn new(role: Role) -> Self {
+        let mut config = Config::new(role);
         // What all implementations announce when nothing is configured.
         config.settings = Settings::INITIAL;
         config.settings.enable_push = false;
         config.settings.max_concurrent_streams = 100;
-        config.settings.enable_connect_protocol = true;
+        config.settings.enable_connect_protocol = role == Role::Server;
         config.settings.max_header_list_size = 1 << 20;
         config.connection_window = 65_535;
-        let connection = Connection::new(Role::Server, config).expect("valid settings");
-        let mut server = Self { connection, outcome: Outcome::default(), written: Vec::new() };
-        server.drain();
-        server
+        let connection = Connection::new(role, config).expect("valid settings");
+        let mut end = Self { connection, role, outcome: Outcome::default() };
+        if role == Role::Client {
+            REQUESTS.iter().for_each(|(method, ends)| end.request(method, *ends));
+        }
+        end.drain();
+        end
+    }
+
+    fn request(&mut self, method: &str, ends: bool) {
+        let head = [
+            Field::known(Token::Method, method.as_bytes()),
+            Field::known(Token::Authority, b"a.example:443"),
+        ];
+        let target = [Field::known(Token::Scheme, b"https"), Field::known(Token::Path, b"/")];
+        let target = target.into_iter().filter(|_| method != "CONNECT");
+        self.connection.send_request(head.into_iter().chain(target), ends).expect("a valid request");
     }
 
     pub fn receive(&mut self, bytes: &[u8]) {
@@ -37,7 +49,7 @@ impl Server {
             let (taken, event) = match self.connection.handle_input(Duration::ZERO, &bytes[at..]) {
                 Ok(handled) => handled,
                 Err(error) => {
-                    // RFC 9113 §5.4.1: GOAWAY says why.
+                    // RFC 9113 §5.4.1: GOAWAY has the reason.
                     let code = error.code().map_or(code::NO_ERROR, |code| code.into());
                     self.drain();
                     assert_eq!(self.outcome.fault, Some(Fault { stream: 0, code }), "{error}");
@@ -46,7 +58,7 @@ impl Server {
             };
             at += taken;
             match event {
-                Some(event) => note(&mut self.outcome, event),
+                Some(event) => note(&mut self.outcome, self.role, event),
                 None if at == bytes.len() => break,
                 None => {
                     assert!(!self.connection.wants_read(), "input is left");
@@ -62,6 +74,7 @@ impl Server {
     }
 
     fn drain(&mut self) {
+        let mut written = Vec::new();
         loop {
             let mut slices = [&[][..]; 8];
             let filled = self.connection.poll_transmit(&mut slices);
@@ -70,20 +83,24 @@ impl Server {
                 break;
             }
             self.connection.transmitted(bytes.len());
-            self.written.extend(bytes);
+            written.extend(bytes);
         }
-        self.outcome.note_written(&split(&std::mem::take(&mut self.written)));
+        self.outcome.note_written(&written);
     }
 }
 
-fn note(outcome: &mut Outcome, event: Event<'_>) {
-    let to_fields = |fields: &wireloom_http2::field::FieldList| -> Fields {
+fn note(outcome: &mut Outcome, role: Role, event: Event<'_>) {
+    let to_fields = |fields: &FieldList| -> Fields {
         fields.iter().map(|field| (field.name().to_vec(), field.value().to_vec())).collect()
     };
     match event {
-        Event::Request { stream, fields, end_stream, .. } => {
+        Event::Request { stream, fields, end_stream, .. }
+        | Event::Response { stream, fields, end_stream, .. } => {
             outcome.messages.push((stream.id(), to_fields(fields)));
             outcome.ended.extend(end_stream.then_some(stream.id()));
+        }
+        Event::Informational { stream, fields, .. } => {
+            outcome.messages.push((stream.id(), to_fields(fields)));
         }
         Event::Data { stream, data, end_stream } => {
             if !data.is_empty() {
@@ -94,6 +111,12 @@ fn note(outcome: &mut Outcome, event: Event<'_>) {
         Event::Trailers { stream, fields } => {
             outcome.messages.push((stream.id(), to_fields(fields)));
             outcome.ended.insert(stream.id());
+        }
+        Event::Reset { stream, code, error: None } if role == Role::Client => {
+            outcome.resets.insert(stream.id(), code.into());
+        }
+        Event::Refused { stream } => {
+            outcome.refused.insert(stream.id());
         }
         _ => {}
     }
