@@ -57,6 +57,7 @@ pub(crate) fn encode(
     out: &mut Vec<u8>,
 ) -> Result<(), HeaderError> {
     // All of them are checked before the first is encoded: the table must not run ahead of the peer's.
+    let mut pairs = [None; PAIRS];
     let (mut pseudo_first, mut regular_seen) = (true, false);
     for at in 0..list.len() {
         let (name, value) = pair(list, at)?;
@@ -67,18 +68,22 @@ pub(crate) fn encode(
         let is_pseudo = unsafe { name.as_slice() }.first() == Some(&b':');
         pseudo_first &= !(is_pseudo && regular_seen);
         regular_seen |= !is_pseudo;
+        if let Some(place) = pairs.get_mut(at) {
+            *place = Some((name, value));
+        }
     }
     size_updates(table, policy, out);
+    let pair = |at: usize| pairs.get(at).copied().flatten().map_or_else(|| pair(list, at), Ok);
     if pseudo_first {
         for at in 0..list.len() {
-            let (name, value) = pair(list, at)?;
+            let (name, value) = pair(at)?;
             field(ruby, owner, table, policy, name, value, out);
         }
         return Ok(());
     }
     for wanted in [true, false] {
         for at in 0..list.len() {
-            let (name, value) = pair(list, at)?;
+            let (name, value) = pair(at)?;
             // SAFETY: as above.
             if (unsafe { name.as_slice() }.first() == Some(&b':')) == wanted {
                 field(ruby, owner, table, policy, name, value, out);
@@ -87,6 +92,9 @@ pub(crate) fn encode(
     }
     Ok(())
 }
+
+/// Pairs that are looked at once. A list rarely has more.
+const PAIRS: usize = 32;
 
 /// Headers as an Array of pairs: one already, a Hash, or what becomes one by `to_a`, which may run Ruby code.
 pub(crate) fn pairs(ruby: &Ruby, headers: Value) -> Result<RArray, Error> {

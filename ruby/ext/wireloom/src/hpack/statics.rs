@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::{RArray, RString, Ruby, Value};
-use rb_sys::VALUE;
+use rb_sys::{RBasic, VALUE, ruby_fl_type::RUBY_FL_FREEZE};
 use wireloom_http2::field::Token;
 use wireloom_http2::hpack::{STATIC_LEN, static_get};
 
@@ -74,10 +74,10 @@ impl Statics {
 /// A frozen Array of two Strings.
 #[inline]
 pub(super) fn pair(name: RString, value: RString) -> RArray {
-    // SAFETY: two live Strings; a new Array is frozen without Ruby code. Only NoMemoryError is raised.
+    // SAFETY: two live Strings; a new Array needs no more than the flag to be frozen. Only NoMemoryError is raised.
     unsafe {
         let pair = rb_sys::rb_assoc_new(name.as_raw(), value.as_raw());
-        rb_sys::rb_obj_freeze(pair);
+        (*(pair as *mut RBasic)).flags |= RUBY_FL_FREEZE as VALUE;
         RArray::from_value(Value::from_raw(pair)).unwrap_unchecked()
     }
 }

@@ -5,7 +5,7 @@ use magnus::prelude::*;
 use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
 use magnus::value::LazyId;
 use magnus::{Error, RArray, RClass, RObject, Ruby, Value};
-use rb_sys::{RBasic, VALUE, rb_obj_is_proc, rb_proc_call_with_block, rb_struct_new};
+use rb_sys::{RBasic, VALUE, rb_obj_is_proc, rb_proc_call_with_block};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,6 +13,9 @@ use crate::held::{Held, Owner, traced};
 
 /// Counts changes of methods of drivers' classes.
 static CHANGES: AtomicUsize = AtomicUsize::new(0);
+
+/// The Integer 0.
+const FIRST: VALUE = 1;
 
 static MESSAGE_LISTENERS: LazyId = LazyId::new("message_listeners");
 
@@ -101,8 +104,12 @@ impl Delivery {
             return Ok(());
         }
         let class = self.event.get().raw();
-        // SAFETY: `check_event` found that the class is a Struct with one member.
-        let event = unsafe { rb_struct_new(class, data.as_raw()) };
+        // SAFETY: `check_event` found that the class is a Struct with one member. `rb_struct_new` would call `initialize`.
+        let event = unsafe {
+            let event = rb_sys::rb_struct_alloc_noinit(class);
+            rb_sys::rb_struct_aset(event, FIRST, data.as_raw());
+            event
+        };
         if count == 1 {
             return call(listeners.entry(0)?, event);
         }
