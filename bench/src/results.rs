@@ -234,18 +234,21 @@ impl RaceResult {
             let Some(ratio) = ours.ratio_to(other) else { return };
             comparisons.push(Comparison { ours, other, ratio, wall: ours.rate_to(other), target });
         };
-        let has_general = self.targets.iter().any(|target| target.against == Against::FastestRival);
-        if !has_general {
-            compare(self.wireloom(), self.fastest_rival(), None);
+        let others = self.targets.iter().map(|target| match &target.against {
+            Against::FastestRival => self.fastest_rival(),
+            Against::FastestBatched => self.fastest(|entry| entry.role == Role::Batched),
+            Against::Named(name) => {
+                self.fastest(|entry| entry.role != Role::Wireloom && entry.name.starts_with(name))
+            }
+        });
+        let others: Vec<_> = others.collect();
+        // Without a target of its own, the fastest rival comes first.
+        if let Some(rival) = self.fastest_rival()
+            && !others.iter().flatten().any(|other| other.name == rival.name)
+        {
+            compare(self.wireloom(), Some(rival), None);
         }
-        for target in &self.targets {
-            let other = match &target.against {
-                Against::FastestRival => self.fastest_rival(),
-                Against::FastestBatched => self.fastest(|entry| entry.role == Role::Batched),
-                Against::Named(name) => {
-                    self.fastest(|entry| entry.role != Role::Wireloom && entry.name.starts_with(name))
-                }
-            };
+        for (target, other) in self.targets.iter().zip(others) {
             compare(self.wireloom(), other, Some(target.most));
         }
         for variant in self.entries.iter().filter(|entry| entry.role == Role::Variant) {
@@ -367,6 +370,23 @@ mod tests {
         let expected =
             [fast(Verdict::Met), fast(Verdict::Missed), ("slow".to_owned(), 0.2, Some(Verdict::Met))];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn the_fastest_rival_is_compared_once() {
+        let entries = || {
+            vec![
+                entry("ours", Role::Wireloom, &[2.0; 9]),
+                entry("slow", Role::Rival, &[10.0; 9]),
+                entry("fast", Role::Rival, &[4.0; 9]),
+            ]
+        };
+        let others = |targets| -> Vec<String> {
+            race(entries(), targets).comparisons().iter().map(|it| it.other.name.clone()).collect()
+        };
+        assert_eq!(others(vec![]), ["fast"]);
+        assert_eq!(others(vec![Target::named("slow", 1.0)]), ["fast", "slow"]);
+        assert_eq!(others(vec![Target::named("fast", 1.0), Target::named("slow", 1.0)]), ["fast", "slow"]);
     }
 
     #[test]
