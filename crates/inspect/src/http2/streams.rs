@@ -8,7 +8,7 @@ use wireloom_http2::field::{FieldList, Token};
 use wireloom_http2::frame::{Data, StreamId};
 use wireloom_http2::message::{RequestKind, check_promise, check_request, check_response, check_trailers};
 use wireloom_http2::settings::WINDOW_SIZE_MAX;
-use wireloom_ws::handshake::http2::judge_request;
+use wireloom_ws::handshake::http2 as handshake;
 
 use super::{opens, violation};
 use crate::entry::{Context, Direction, Entry};
@@ -198,7 +198,7 @@ impl Streams {
                 stream.offers_deflate = all(b"sec-websocket-extensions")
                     .any(|field| field.value().windows(18).any(|part| part == b"permessage-deflate"));
                 let parts = fields.iter().map(|field| (field.name(), field.value()));
-                if let (Err(error), true, Ok(())) = (judge_request(parts), is_known, checked) {
+                if let (Err(error), true, Ok(())) = (handshake::check_request(parts), is_known, checked) {
                     entry.violation("RFC 8441 §5", error.to_string());
                 }
             }
