@@ -6,6 +6,11 @@ import test from 'node:test';
 import { Centrifuge } from 'centrifuge';
 import { Centrifuge as ProtobufCentrifuge } from 'centrifuge/build/protobuf';
 import WebSocket from 'ws';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Node } from './nodes.mjs';
 
 const base = process.env.WIRELOOM_HUB;
 const url = `${base}/connection/websocket`;
@@ -366,4 +371,69 @@ test('pings, and ends connections that do not answer', async () => {
   socket.send('{"id":1,"connect":{}}');
   const code = await new Promise((resolve) => socket.on('close', resolve));
   assert.equal(code, 3012);
+});
+
+/** A server of a test's own: `run` gets it and the file of its configuration. */
+async function served(config, run) {
+  const folder = await mkdtemp(join(tmpdir(), 'hub-'));
+  const file = join(folder, 'hub.toml');
+  await writeFile(file, config);
+  const node = await Node.start(undefined, file);
+  try {
+    await run(node, file);
+  } finally {
+    await node.stop();
+    await rm(folder, { recursive: true });
+  }
+}
+
+test('SIGHUP loads the configuration again, and a broken one changes nothing', async () => {
+  const config = 'client.anonymous = true\napi.key = "key"\n';
+  await served(config, async (node, file) => {
+    const loaded = async (text, says) => {
+      await writeFile(file, text);
+      node.log = '';
+      node.process.kill('SIGHUP');
+      for (let i = 0; !node.log.includes(says); i++) {
+        assert.ok(i < 200, `${says}: ${node.log}`);
+        await new Promise((resolve) => setTimeout(resolve, 50));
+      }
+    };
+    const publish = async () => (await node.api('publish', { channel: 'later:x', data: 1 })).error?.code;
+    assert.equal(await publish(), 102);
+    await loaded(`${config}[[namespace]]\nname = "later"\n`, 'was loaded again');
+    assert.equal(await publish(), undefined);
+    await loaded('client.anonymous = 1', 'stays as it was');
+    assert.equal(await publish(), undefined);
+  });
+});
+
+test('calls methods of an HTTP endpoint', async () => {
+  const calls = [];
+  const endpoint = createServer(async (request, response) => {
+    let body = '';
+    for await (const chunk of request) body += chunk;
+    const call = JSON.parse(body);
+    calls.push(call.method);
+    const answer = call.method === 'double' ? { result: { data: { n: call.data.n * 2 } } } : { error: { code: 1000, message: 'no' } };
+    response.setHeader('Content-Type', 'application/json').end(JSON.stringify(answer));
+  });
+  await new Promise((resolve) => endpoint.listen(0, '127.0.0.1', resolve));
+  const config = `client.anonymous = true\nrpc.url = "http://127.0.0.1:${endpoint.address().port}/"\n`;
+  await served(config, async (node) => {
+    for (const format of [json, protobuf]) {
+      const client = new format.Client(node.url, { websocket: WebSocket });
+      clients.push(client);
+      client.connect();
+      await event(client, 'connected');
+      const { data } = await client.rpc('double', format.encode({ n: 21 }));
+      assert.deepEqual(format.decode(data), { n: 42 });
+      await assert.rejects(client.rpc('other', format.encode({})), { code: 1000 });
+      // It has no reply; a client that broke the protocol by it would be disconnected before the next one.
+      await client.send(format.encode({ n: 1 }));
+      await client.rpc('double', format.encode({ n: 1 }));
+    }
+  });
+  endpoint.close();
+  assert.deepEqual(calls, ['double', 'other', 'double', 'double', 'other', 'double']);
 });

@@ -1,13 +1,24 @@
 """PyPI `centrifuge-python` and `cent`, unmodified, against the hub whose URL (ws://HOST:PORT) is in WIRELOOM_HUB."""
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import json
 import os
+import time
 import unittest
 
 from cent import Client as ServerClient
 from cent import PublishRequest, HistoryRequest, PresenceStatsRequest, BroadcastRequest
-from centrifuge import Client, ClientEventHandler, SubscriptionEventHandler
+from centrifuge import (
+    Client,
+    ClientEventHandler,
+    ClientState,
+    ReplyError,
+    SubscriptionEventHandler,
+    SubscriptionState,
+)
 
 BASE = os.environ["WIRELOOM_HUB"]
 URL = BASE + "/connection/websocket"
@@ -19,6 +30,14 @@ def fresh(namespace):
     global serial
     serial += 1
     return f"{namespace}:py{os.getpid()}-{serial}"
+
+
+def token(**claims):
+    """A token of the user 42 that expires within 2 s."""
+    claims = {"sub": "42", "exp": int(time.time()) + 2, **claims}
+    part = lambda data: base64.urlsafe_b64encode(data).rstrip(b"=")
+    text = b".".join(part(json.dumps(value).encode()) for value in ({"alg": "HS256", "typ": "JWT"}, claims))
+    return (text + b"." + part(hmac.digest(b"secret", text, hashlib.sha256))).decode()
 
 
 class Events(SubscriptionEventHandler):
@@ -87,6 +106,34 @@ class Sdk(unittest.IsolatedAsyncioTestCase):
         self.assertTrue(context.was_recovering and context.recovered)
         received = [(await within(events.publications.get())).data for _ in range(20)]
         self.assertEqual(received, list(range(20)))
+
+
+    async def test_renews_tokens(self):
+        asked = {"connection": 0, "channel": 0}
+        channel = fresh("private")
+
+        async def connection_token():
+            asked["connection"] += 1
+            return token()
+
+        async def channel_token(_channel):
+            asked["channel"] += 1
+            return token(channel=channel)
+
+        client = await self.connected(get_token=connection_token)
+        events = Events()
+        subscription = client.new_subscription(channel, events=events, get_token=channel_token)
+        await subscription.subscribe()
+        await within(events.subscribed.get())
+        with self.assertRaises(ReplyError) as refused:
+            await within(client.rpc("none", {}))
+        self.assertEqual(refused.exception.code, 104)
+        await asyncio.sleep(5)
+        self.assertGreaterEqual(min(asked.values()), 2, asked)
+        self.assertEqual(client.state, ClientState.CONNECTED)
+        self.assertEqual(subscription.state, SubscriptionState.SUBSCRIBED)
+        # Neither the connection nor the subscription was interrupted.
+        self.assertTrue(events.subscribed.empty())
 
 
 class Api(unittest.TestCase):

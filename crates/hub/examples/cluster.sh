@@ -1,33 +1,71 @@
 #!/usr/bin/env bash
-# cluster.sh [HUB.TOML]: three nodes and a NATS server on loopback, until Ctrl-C. Needs nats-server and wireloom on the PATH, or
-# the program in WIRELOOM.
-set -euo pipefail
-wireloom=${WIRELOOM:-wireloom}
-for program in nats-server "$wireloom"; do
-    command -v "$program" >/dev/null || { echo "$program is not installed" >&2; exit 1; }
-done
-hub=()
-[ $# = 0 ] || hub=(--hub "$1")
-store=$(mktemp -d)
-processes=()
+# cluster.sh [HUB.TOML]: a NATS server and three nodes on loopback, until Ctrl-C.
+#
+# Needs nats-server (on the PATH or installed by go) and wireloom (in WIRELOOM, on the PATH, or built from this checkout).
+# NATS_PORT is the port of NATS (4222); PORT is the port of the first node (8001), the others follow it.
+set -uo pipefail
+nats_port=${NATS_PORT:-4222} first_port=${PORT:-8001}
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+
+fail() {
+    echo "cluster.sh: $*" >&2
+    exit 1
+}
+
+PATH=$PATH:$HOME/go/bin
+command -v go >/dev/null && PATH=$PATH:$(go env GOPATH)/bin
+command -v nats-server >/dev/null \
+    || fail "nats-server is not installed: go install github.com/nats-io/nats-server/v2@latest, or apt-get install nats-server"
+wireloom=${WIRELOOM:-$(command -v wireloom)}
+if [ -z "$wireloom" ]; then
+    echo "building wireloom"
+    cargo build --release --manifest-path "$root/Cargo.toml" -p wireloom-cli || fail "wireloom could not be built"
+    wireloom=${CARGO_TARGET_DIR:-$root/target}/release/wireloom
+fi
+[ -x "$wireloom" ] || fail "$wireloom is not a program"
+options=()
+if [ $# -gt 0 ]; then
+    [ -r "$1" ] || fail "$1 cannot be read"
+    options=(--hub "$1")
+fi
+
+store=$(mktemp -d) || exit 1
+nodes=() nats=
 stop() {
     trap - EXIT INT TERM
-    # Nodes first, so that they can send their clients away.
-    for ((i = ${#processes[@]} - 1; i >= 0; i--)); do
-        kill "${processes[i]}" 2>/dev/null && wait "${processes[i]}" 2>/dev/null
-    done
+    # Nodes first, so that they can ask their clients to reconnect.
+    [ ${#nodes[@]} = 0 ] || kill "${nodes[@]}" 2>/dev/null
+    [ ${#nodes[@]} = 0 ] || wait "${nodes[@]}" 2>/dev/null
+    [ -z "$nats" ] || kill "$nats" 2>/dev/null
+    [ -z "$nats" ] || wait "$nats" 2>/dev/null
     rm -rf "$store"
 }
 trap stop EXIT
 trap 'exit 0' INT TERM
-nats-server -a 127.0.0.1 -p 4222 -js -sd "$store" -l "$store/nats.log" &
-processes+=($!)
-for _ in $(seq 100); do
-    (exec 3<>/dev/tcp/127.0.0.1/4222) 2>/dev/null && break
-    sleep 0.1
+
+# listens PORT PROCESS: waits until something listens there.
+listens() {
+    local _
+    for _ in $(seq 200); do
+        (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return
+        kill -0 "$2" 2>/dev/null || return 1
+        sleep 0.05
+    done
+    return 1
+}
+
+nats-server -a 127.0.0.1 -p "$nats_port" -js -sd "$store" -l "$store/nats.log" &
+nats=$!
+listens "$nats_port" "$nats" && kill -0 "$nats" 2>/dev/null \
+    || fail "nats-server did not start on port $nats_port: $(tail -n 1 "$store/nats.log" 2>/dev/null)"
+for port in "$first_port" $((first_port + 1)) $((first_port + 2)); do
+    "$wireloom" serve --listen "127.0.0.1:$port" --nats "nats://127.0.0.1:$nats_port" ${options[@]+"${options[@]}"} \
+        >"$store/$port.log" 2>&1 &
+    nodes+=($!)
+    listens "$port" $! && kill -0 $! 2>/dev/null || fail "a node did not start on port $port: $(cat "$store/$port.log")"
+    echo "ws://127.0.0.1:$port/connection/websocket"
 done
-for port in 8001 8002 8003; do
-    "$wireloom" serve --listen "127.0.0.1:$port" "${hub[@]}" --nats nats://127.0.0.1:4222 &
-    processes+=($!)
-done
-wait
+echo "three nodes are ready; Ctrl-C ends them"
+# Until one of the processes ends by itself.
+wait -n "$nats" "${nodes[@]}"
+fail "a process ended: $(tail -qn 1 "$store"/*.log)"
