@@ -5,7 +5,7 @@ step_fmt() {
     cargo fmt --version || { skip "rustfmt is not installed: rustup component add rustfmt"; return; }
     cargo fmt --all --check || return
     local outside
-    for outside in fuzz ruby/ext/wireloom; do
+    for outside in fuzz mutants ruby/ext/wireloom; do
         [ ! -d $outside ] || cargo fmt --manifest-path $outside/Cargo.toml --check || return
     done
 }

@@ -30,7 +30,11 @@
 //! | h2 | `trailers` | h2 drops pseudo-fields of trailers, which RFC 9113 §8.1 calls malformed. |
 //! | h2 | `tunnel` | h2 applies `content-length` to CONNECT and its response. RFC 9110 §9.3.6: neither has content. |
 //! | nghttp2 | `scope` | nghttp2 ends the connection for an error of a stream, with the same code. RFC 9113 §5.4.1 allows that. |
-//! | nghttp2 | `order` | Two rules are broken, and each checks another one first; both end the connection. |
+//! | nghttp2 | `order` | Two rules are broken, one of them about the length, the compression or a closed stream, and each checks another one first; both end the connection. |
+//! | nghttp2 client | `te` | nghttp2 accepts `te` in responses. RFC 9113 §8.2.2 allows it in requests alone. |
+//! | nghttp2 client | `connect` | nghttp2 drops `content-length` of a response to CONNECT, which RFC 9110 §9.3.6 tells clients to ignore. |
+//! | nghttp2 client | `length` | nghttp2 refuses `content-length` in 204 and interim responses, or drops it if it is 0, which RFC 9110 §8.6 forbids servers to send. |
+//! | nghttp2 client | `refused` | nghttp2 ends the connection for an error on a stream that GOAWAY refused, which Wireloom has closed. |
 //! | nghttp2 | `early` | nghttp2 checks a header and decodes a field block as they arrive, Wireloom once the block is complete (RFC 9113 §4.3). |
 //! | nghttp2 | `goaway` | nghttp2 ignores new streams, and most frames, after GOAWAY of the client. RFC 9113 §6.8 lets clients send on. |
 //! | nghttp2 | `last` | nghttp2 checks that the last stream of GOAWAY is one that it may open. RFC 9113 §6.8 has no rule for it. |
@@ -222,10 +226,8 @@ const DIFFERENCES: &[Difference] = &[
         seen.is_accepted_by_them()
             && seen.section().and_then(Result::ok).is_some_and(|fields| fields.iter().any(is_of_request))
     }),
-    ("h2 client", "te", |seen| {
-        let has_te = |fields: &Fields| fields.iter().any(|(name, _)| name == b"te");
-        seen.is_accepted_by_them() && seen.their_message().is_some_and(has_te)
-    }),
+    ("h2 client", "te", has_te),
+    ("nghttp2 client", "te", has_te),
     ("h2 client", "interim", |seen| {
         let is_interim =
             |fields: &Fields| !is_final(fields) && fields.iter().any(|field| field.0 == b":status");
@@ -258,16 +260,22 @@ const DIFFERENCES: &[Difference] = &[
     }),
     ("nghttp2", "order", |seen| {
         let (Some(ours), Some(theirs)) = (seen.ours.fault, seen.theirs.fault) else { return false };
-        ours.stream == 0 && theirs.stream == 0 && ours.code != theirs.code
+        let is_length = [ours.code, theirs.code].contains(&code::FRAME_SIZE_ERROR);
+        let is_compression = ours.code == code::COMPRESSION_ERROR && matches!(seen.section(), Some(Err(_)));
+        let is_closed = theirs.code == code::STREAM_CLOSED && seen.ours.ended.contains(&seen.last.stream);
+        ours.stream == 0
+            && theirs.stream == 0
+            && ours.code != theirs.code
+            && ((is_length && has_wrong_length(seen.last)) || is_compression || is_closed)
     }),
     ("nghttp2", "early", |seen| {
         seen.is_block() && !seen.ends_block() && seen.ours.fault.is_none() && seen.theirs.fault.is_some()
     }),
     ("nghttp2", "goaway", |seen| seen.follows(kind::GOAWAY) && seen.theirs.fault.is_none()),
     ("nghttp2", "last", |seen| {
-        let is_even = seen.last.kind == kind::GOAWAY && seen.last.word(0) & 1 == 0;
         let is_refused = seen.ours.fault.is_none() && seen.theirs.fault == Some(PROTOCOL_ERROR);
-        seen.last.kind == kind::GOAWAY && !is_even && is_refused
+        let opener = if seen.of.ends_with("client") { 1 } else { 0 };
+        seen.last.kind == kind::GOAWAY && seen.last.word(0) & 1 != opener && is_refused
     }),
     ("nghttp2", "ack", |seen| {
         let is_ack = seen.last.kind == kind::SETTINGS && seen.last.has(flag::ACK);
@@ -282,7 +290,8 @@ const DIFFERENCES: &[Difference] = &[
         // A block in CONTINUATION began with the frame before.
         let begun = usize::from(seen.last.kind == kind::CONTINUATION);
         let before = &seen.before[..seen.before.len() - begun];
-        let is_closed = !before.iter().any(is_open) || before.iter().any(was_reset);
+        let has_ended = seen.ours.ended.contains(&seen.last.stream);
+        let is_closed = !before.iter().any(is_open) || before.iter().any(was_reset) || has_ended;
         let is_message = seen.their_message().is_some();
         is_closed && !is_message && seen.ours.fault.is_some() && seen.theirs.fault.is_none()
     }),
@@ -310,6 +319,29 @@ const DIFFERENCES: &[Difference] = &[
         seen.ours.fault.is_none() && seen.theirs.fault.is_some() && message.is_some_and(is_twice)
     }),
     ("nghttp2", "tunnel", is_tunnel_with_length),
+    ("nghttp2 client", "connect", |seen| {
+        let is_length = |field: &(Vec<u8>, Vec<u8>)| field.0 == b"content-length";
+        request_of(seen.last.stream).is_some_and(|(method, _)| method == "CONNECT")
+            && seen.ours.fault == seen.theirs.fault
+            && new_message(seen.ours, seen.theirs).is_some_and(|fields| fields.iter().any(is_length))
+            && seen.their_message().is_some_and(|fields| !fields.iter().any(is_length))
+    }),
+    ("nghttp2 client", "length", |seen| {
+        let is_length = |field: &(Vec<u8>, Vec<u8>)| field.0 == b"content-length";
+        let is_bodyless = |fields: &Fields| {
+            !is_final(fields) || fields.iter().any(|(name, value)| name == b":status" && value == b"204")
+        };
+        let message = new_message(seen.ours, seen.theirs);
+        let is_dropped = seen.their_message().is_some_and(|fields| !fields.iter().any(is_length));
+        seen.ours.fault.is_none()
+            && (seen.theirs.fault.is_some() || is_dropped)
+            && message.is_some_and(|fields| fields.iter().any(is_length) && is_bodyless(fields))
+    }),
+    ("nghttp2 client", "refused", |seen| {
+        seen.ours.fault.is_none()
+            && seen.theirs.fault.is_some_and(|fault| fault.stream == 0)
+            && seen.ours.refused.contains(&seen.last.stream)
+    }),
 ];
 
 impl Seen<'_> {
@@ -404,7 +436,7 @@ fn has_wrong_length(frame: &Frame) -> bool {
     match frame.kind {
         kind::PRIORITY => len != 5,
         kind::RST_STREAM | kind::WINDOW_UPDATE => len != 4,
-        kind::SETTINGS => len % 6 != 0 || frame.has(flag::ACK),
+        kind::SETTINGS => !len.is_multiple_of(6) || frame.has(flag::ACK),
         kind::PING => len != 8,
         kind::GOAWAY => len < 8,
         _ => len < 6,
@@ -419,6 +451,12 @@ fn is_accepted_by_h2(name: &[u8], value: &[u8]) -> bool {
         b":authority" | b":scheme" | b":path" | b":protocol" => std::str::from_utf8(value).is_ok(),
         _ => http::HeaderName::from_lowercase(name).is_ok() && http::HeaderValue::from_bytes(value).is_ok(),
     }
+}
+
+/// They accept `te` in a response.
+fn has_te(seen: &Seen<'_>) -> bool {
+    let has_te = |fields: &Fields| fields.iter().any(|(name, _)| name == b"te");
+    seen.is_accepted_by_them() && seen.their_message().is_some_and(has_te)
 }
 
 /// They apply `content-length` to CONNECT, or to its response.

@@ -181,10 +181,8 @@ fn block<'a>(mut fields: Vec<(&'a str, &'a str)>, choices: &mut Choices<'_>) -> 
 }
 
 fn frame(sender: Role, choices: &mut Choices<'_>, next_stream: &mut u32, out: &mut Vec<Frame>) {
-    let (streams, section): (&[u32], fn(&mut Choices<'_>) -> Vec<u8>) = match sender {
-        Role::Client => (&STREAMS, request),
-        Role::Server => (&RESPONSE_STREAMS, response),
-    };
+    let streams: &[u32] = if sender == Role::Client { &STREAMS } else { &RESPONSE_STREAMS };
+    let section = if sender == Role::Client { request } else { response };
     match choices.below(16) {
         // A new request or response, mostly.
         0..=4 => {

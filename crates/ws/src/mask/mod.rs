@@ -217,11 +217,8 @@ mod tests {
 
     #[test]
     fn resumes_at_any_split() {
-        let rounds = if cfg!(miri) { 5 } else { 2_000 };
-        for round in 0..rounds {
-            let seed = fastrand::u64(..);
-            let mut rng = fastrand::Rng::with_seed(seed);
-            let mut data = noise(rng.usize(..1500), seed);
+        wireloom_testing::rounds(if cfg!(miri) { 5 } else { 2_000 }, |rng| {
+            let mut data = noise(rng.usize(..1500), rng.seed());
             let expected = naive(&data, KEY);
             let (mut appended, mut at, mut key) = (Vec::new(), 0, KEY);
             let original = data.clone();
@@ -231,9 +228,9 @@ mod tests {
                 key = apply(&mut data[at..at + len], key);
                 at += len;
             }
-            assert_eq!(data, expected, "round {round}, seed {seed}");
-            assert_eq!(appended, expected, "round {round}, seed {seed}");
-        }
+            assert_eq!(data, expected);
+            assert_eq!(appended, expected);
+        });
     }
 
     #[cfg(target_arch = "x86_64")]
