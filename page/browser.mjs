@@ -5,51 +5,61 @@ import assert from 'node:assert/strict';
 import { parseArgs } from 'node:util';
 import connectTests from './test/browser/connect.mjs';
 import { Driver, find, Server } from './test/browser/harness.mjs';
-import otherTests from './test/browser/others.mjs';
+import messageTests from './test/browser/messages.mjs';
+import pageTests from './test/browser/page.mjs';
 import protocolTests from './test/browser/protocols.mjs';
+import reportTests from './test/browser/report.mjs';
+import sectionTests from './test/browser/sections.mjs';
 import { screenshots } from './test/browser/screenshots.mjs';
 
 const { values, positionals } = parseArgs({ allowPositionals: true, options: { screenshots: { type: 'string' }, only: { type: 'string' } } });
 const [program, ...asked] = positionals;
-const server = await new Server(program, ['--log-level', 'debug', '--max-message', '16777216', '--slow-timeout', '5s', '--grace', '1s']).start();
-const tests = Object.entries({ ...connectTests, ...otherTests, ...protocolTests }).filter(([name]) => name.includes(values.only ?? ''));
+const OPTIONS = ['--log-level', 'debug', '--max-message', '16777216', '--slow-timeout', '5s', '--grace', '1s'];
+/** Longer than any test takes. */
+const DEADLINE_MS = 240_000;
+const tests = Object.entries({ ...connectTests, ...messageTests, ...sectionTests, ...pageTests, ...protocolTests, ...reportTests }).filter(([name]) =>
+  name.includes(values.only ?? ''),
+);
 let failed = 0;
 let ran = 0;
 
-async function test(driver) {
-  for (const [name, run] of tests) {
-    ran++;
-    try {
-      const page = await run(driver);
-      assert.deepEqual(page?.problems ?? [], []);
-      await page?.context().close();
-      console.log(`ok ${driver.name}: ${name}`);
-    } catch (error) {
-      failed++;
-      console.log(`FAILED ${driver.name}: ${name}: ${error.stack}`);
-    }
+/** Each test has a server and pages of its own, so that none depends on how another one ended. */
+async function test(driver, name, run) {
+  ran++;
+  driver.server = new Server(program, OPTIONS);
+  let timer;
+  try {
+    if (!driver.isRunning) await driver.launch();
+    await driver.server.start();
+    const late = new Promise((_, reject) => {
+      timer = setTimeout(() => reject(new Error(`it did not end within ${DEADLINE_MS / 1000} s`)), DEADLINE_MS);
+    });
+    await Promise.race([run(driver), late]);
+    assert.deepEqual(await driver.reset(), []);
+    console.log(`ok ${driver.name}: ${name}`);
+  } catch (error) {
+    failed++;
+    console.log(`FAILED ${driver.name}: ${name}: ${error.stack}`);
+  } finally {
+    clearTimeout(timer);
+    await driver.reset();
+    await driver.server.stop('SIGKILL');
   }
 }
 
-try {
-  for (const name of values.screenshots ? ['chromium'] : asked.length > 0 ? asked : ['chromium', 'firefox']) {
-    const { program: found, remedy } = find(name);
-    if (!found) {
-      console.log(`skipped ${name}: not installed: ${remedy}`);
-      continue;
-    }
-    const driver = await new Driver(name, server).launch();
-    try {
-      if (values.screenshots) {
-        await screenshots(driver, values.screenshots);
-        ran++;
-      } else await test(driver);
-    } finally {
-      await driver.close();
-    }
+for (const name of values.screenshots ? ['chromium'] : asked.length > 0 ? asked : ['chromium', 'firefox']) {
+  const { program: found, remedy } = find(name);
+  if (!found) {
+    console.log(`skipped ${name}: not installed: ${remedy}`);
+    continue;
   }
-} finally {
-  await server.stop('SIGKILL');
+  const driver = await new Driver(name).launch();
+  try {
+    if (values.screenshots) await test(driver, 'takes the pictures', () => screenshots(driver, values.screenshots));
+    else for (const [title, run] of tests) await test(driver, title, run);
+  } finally {
+    await driver.close();
+  }
 }
 console.log(`${ran} ran, ${failed} failed`);
 process.exit(ran === 0 ? 77 : failed ? 1 : 0);

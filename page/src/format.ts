@@ -14,6 +14,13 @@ export function bytes(count: number): string {
   return `${count < 9.95 ? count.toFixed(1) : Math.round(count)} ${units[unit]}`;
 }
 
+const encoder = new TextEncoder();
+
+/** Bytes of a text as UTF-8. */
+export function utf8Length(text: string): number {
+  return encoder.encode(text).length;
+}
+
 const grouped = new Intl.NumberFormat('en');
 
 export function count(value: number): string {
@@ -22,6 +29,7 @@ export function count(value: number): string {
 
 export function millis(value: number): string {
   if (!Number.isFinite(value)) return '–';
+  if (value === 0) return '0 ms';
   return value < 9.95 ? `${value.toFixed(1)} ms` : `${count(value)} ms`;
 }
 

@@ -1,5 +1,7 @@
 /** Messages of one connection, bounded in number and bytes, and filtered views of them. */
 
+import { utf8Length } from './format';
+
 export type Direction = 'sent' | 'received';
 export type Kind = 'text' | 'binary';
 
@@ -9,7 +11,7 @@ export interface Entry {
   direction: Direction;
   kind: Kind;
   data: string | Uint8Array;
-  /** Bytes of a binary message, UTF-16 units of a text. */
+  /** Bytes; those of a text as UTF-8. */
   size: number;
 }
 
@@ -35,12 +37,15 @@ export class MessageLog {
     private readonly sizeMax = SIZE_MAX,
   ) {}
 
-  push(direction: Direction, data: string | Uint8Array, time = Date.now()): void {
+  /** Adds a message. Its bytes. */
+  push(direction: Direction, data: string | Uint8Array, time = Date.now()): number {
     const kind = typeof data === 'string' ? 'text' : 'binary';
-    this.entries.push({ id: this.next++, time, direction, kind, data, size: data.length });
-    this.size += data.length;
+    const size = typeof data === 'string' ? utf8Length(data) : data.length;
+    this.entries.push({ id: this.next++, time, direction, kind, data, size });
+    this.size += size;
     if (this.entries.length > this.entriesMax) this.drop(Math.min(BLOCK, this.entries.length - 1));
     while (this.size > this.sizeMax && this.entries.length > 1) this.drop(1);
+    return size;
   }
 
   get(id: number): Entry | undefined {

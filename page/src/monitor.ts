@@ -16,10 +16,8 @@ export type State =
 export interface SlowClient {
   client: string;
   route: string;
-  protocol: string;
   queued: number;
   sent: number;
-  seconds: number;
 }
 
 /** A message of `/live`. */

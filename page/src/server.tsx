@@ -203,8 +203,8 @@ function Slowest({ clients }: { clients: SlowClient[] }) {
             </tr>
           </thead>
           <tbody>
-            {clients.map(({ client, route, protocol, queued, sent }) => (
-              <tr key={`${client}${protocol}`}>
+            {clients.map(({ client, route, queued, sent }, index) => (
+              <tr key={index}>
                 <th scope="row">{client}</th>
                 <td>{route}</td>
                 <td>{bytes(queued)}</td>

@@ -98,8 +98,7 @@ export class Session extends Store {
     }
     const payload = typeof data === 'string' ? data : new Uint8Array(data);
     this.received.messages++;
-    this.received.size += payload.length;
-    this.log.push('received', payload);
+    this.received.size += this.log.push('received', payload);
     this.changed();
   }
 
@@ -129,8 +128,7 @@ export class Session extends Store {
     if (socket.bufferedAmount > BUFFERED_MAX) return 'The server has not read the earlier messages yet. Try again later.';
     socket.send(data);
     this.sent.messages++;
-    this.sent.size += data.length;
-    this.log.push('sent', data);
+    this.sent.size += this.log.push('sent', data);
     this.changed();
     return null;
   }

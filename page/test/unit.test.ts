@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { closeCode, mayClose } from '../src/close_codes';
-import { base64, bytes, fromHex, hexDump, jsonError, pretty, preview, toHex } from '../src/format';
+import { base64, bytes, fromHex, hexDump, jsonError, millis, pretty, preview, toHex } from '../src/format';
 import { Latencies } from '../src/latency';
 import { EVERYTHING, MessageLog, View } from '../src/log';
 import { Metrics } from '../src/metrics';
@@ -19,6 +19,7 @@ test('hex digits are read and written', () => {
 
 test('sizes have a unit', () => {
   assert.deepEqual([0, 999, 1000, 12_345, 999_600, 16_777_216].map(bytes), ['0 B', '999 B', '1.0 kB', '12 kB', '1.0 MB', '17 MB']);
+  assert.deepEqual([0, 0.04, 9.96, 1234].map(millis), ['0 ms', '0.0 ms', '10 ms', '1,234 ms']);
 });
 
 test('JSON is validated and formatted, and other text is left alone', () => {
@@ -52,8 +53,9 @@ test('the log is bounded in entries and in size', () => {
   const large = new MessageLog(2000, 100);
   for (let index = 0; index < 10; index++) large.push('sent', new Uint8Array(30));
   assert.equal(large.next - large.first, 3);
-  large.push('sent', new Uint8Array(500));
+  assert.equal(large.push('sent', new Uint8Array(500)), 500);
   assert.equal(large.next - large.first, 1);
+  assert.equal(large.push('sent', 'gr\u00fc\u00dfe'), 7);
 });
 
 test('a view has the entries that pass its filter, also after old ones were removed', () => {

@@ -97,6 +97,39 @@ async fn has_the_metrics_the_slowest_clients_and_the_log() {
 }
 
 #[tokio::test]
+async fn lists_the_slow_clients_of_the_hub() {
+    let config = std::env::temp_dir().join(format!("wireloom-live-{}.toml", std::process::id()));
+    // The queue is not full before it was looked at.
+    let channels = "client = { anonymous = true, queue_len_max = 1000000000 }\n\
+                    [[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\npublish = \"anyone\"\n";
+    std::fs::write(&config, channels).unwrap();
+    let serving = serve(&["--hub", config.to_str().unwrap()]);
+    let mut live = serving.watch(Connector::new()).await.unwrap();
+    let room = format!("ws://{}/rooms/slow", serving.address);
+    let (_slow, mut sender) =
+        (wireloom::connect(&room).await.unwrap(), wireloom::connect(&room).await.unwrap());
+    let message = "x".repeat(100_000);
+    let state = async {
+        loop {
+            // A room sends each message back to its sender as well.
+            sender.send(&*message).await.unwrap();
+            sender.recv().await.unwrap();
+            let ready = tokio::time::timeout(Duration::from_millis(5), live.recv()).await;
+            let Ok(message) = ready else { continue };
+            let state: Value = serde_json::from_str(message.unwrap().unwrap().as_text().unwrap()).unwrap();
+            if state["slowest"][0]["queued"].as_u64() >= Some(100_000) {
+                return state;
+            }
+        }
+    };
+    let state = tokio::time::timeout(DEADLINE, state).await.expect("a slow client is listed");
+    let slowest = &state["slowest"][0];
+    assert_eq!(slowest["route"], "/rooms", "{state}");
+    assert!(slowest["sent"].as_u64() > Some(0), "{state}");
+    std::fs::remove_file(&config).unwrap();
+}
+
+#[tokio::test]
 async fn is_for_local_clients_unless_enabled() {
     let serving = serve(&["--allow-origin", "*"]);
     assert!(serving.is_allowed(Connector::new(), &[]).await);

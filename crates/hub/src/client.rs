@@ -1,6 +1,7 @@
 //! One connection as the rest of the hub sees it.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(crate) struct Identity {
 pub(crate) struct Client {
     pub(crate) id: String,
     pub(crate) format: Format,
+    /// `None` where the server that accepted the connection gives no address.
+    pub(crate) peer: Option<SocketAddr>,
     pub(crate) outbox: Outbox,
     identity: OnceLock<Identity>,
     pub(crate) subscriptions: Mutex<HashMap<Arc<str>, Subscription>>,
@@ -72,10 +75,11 @@ pub(crate) struct Active {
 }
 
 impl Client {
-    pub(crate) fn new(id: String, format: Format, outbox: Outbox) -> Self {
+    pub(crate) fn new(id: String, format: Format, peer: Option<SocketAddr>, outbox: Outbox) -> Self {
         Self {
             id,
             format,
+            peer,
             outbox,
             identity: OnceLock::new(),
             subscriptions: Mutex::default(),

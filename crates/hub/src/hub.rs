@@ -14,7 +14,7 @@ use crate::hooks::{
     SubscribeEvent, SubscribeGrant,
 };
 use crate::idempotency::KEY_LEN_MAX;
-use crate::metrics::HubStats;
+use crate::metrics::{HubStats, SlowClient};
 use crate::node::{Node, PublishError, Settings};
 use crate::protocol::{Disconnect, Publication};
 
@@ -193,6 +193,12 @@ impl Hub {
     /// Asks every client to reconnect elsewhere, and refuses new ones. Returns once all have gone or after `grace`.
     pub async fn shut_down(&self, grace: Duration) {
         self.0.shut_down(grace).await;
+    }
+
+    /// At most `max` clients whose send queues are not empty, the longest queue first.
+    #[must_use]
+    pub fn slowest(&self, max: usize) -> Vec<SlowClient> {
+        self.0.slowest(max)
     }
 
     /// The counters of the hub.

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `shards`, `config` → `history` → `auth`, `outbox`, `hooks`, `metrics`, `idempotency` → `client`, `engine`, `proxy` →
+//! Layers: `protocol` → `random`, `clock`, `shards`, `config` → `history` → `auth`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `proxy` → `metrics` →
 //! `channels` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -43,7 +43,7 @@ pub use hooks::{
     SubscribeGrant,
 };
 pub use hub::{Hub, HubBuilder, PublishOptions};
-pub use metrics::HubStats;
+pub use metrics::{HubStats, SlowClient};
 pub use node::PublishError;
 
 /// The examples of the book's page compile.

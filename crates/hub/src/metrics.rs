@@ -1,9 +1,12 @@
 //! Counters of a hub.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::client::{Client, Format};
+use crate::outbox::Backlog;
 use crate::shards::lock;
 
 /// Counters of a hub since it started.
@@ -46,6 +49,41 @@ impl Counters {
 
     pub(crate) fn get(&self) -> BTreeMap<u32, u64> {
         lock(&self.0).clone()
+    }
+}
+
+/// A client whose send queue is not empty; see [`Hub::slowest`](crate::Hub::slowest).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SlowClient {
+    /// The identifier of the connection, as other clients see it.
+    pub client: String,
+    /// Empty for an anonymous client.
+    pub user: String,
+    /// The address of the other end of the connection; `None` where the server that accepted it gives none.
+    pub peer: Option<SocketAddr>,
+    /// The path of the hub: `/connection/websocket`, `/connection/uni_sse` or `/rooms`.
+    pub path: &'static str,
+    /// Bytes of messages that have not been written yet.
+    pub queued_len: usize,
+    /// Bytes of messages that have been written.
+    pub written_len: u64,
+}
+
+impl SlowClient {
+    pub(crate) fn new(client: &Client, backlog: Backlog) -> Self {
+        Self {
+            client: client.id.clone(),
+            user: client.user().to_owned(),
+            peer: client.peer,
+            path: match client.format {
+                Format::Protocol(_) => "/connection/websocket",
+                Format::EventStream => "/connection/uni_sse",
+                Format::Bare => "/rooms",
+            },
+            queued_len: backlog.queued,
+            written_len: backlog.written,
+        }
     }
 }
 

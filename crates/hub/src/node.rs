@@ -17,7 +17,7 @@ use crate::engine::{Action, Control, Delivery, Engine, EngineError, Membership, 
 use crate::history::{History, HistoryQuery, Position, Retention};
 use crate::hooks::{DisconnectEvent, Hooks};
 use crate::idempotency::Idempotency;
-use crate::metrics::{HubStats, Metrics};
+use crate::metrics::{HubStats, Metrics, SlowClient};
 use crate::outbox::{Outbox, Pushed};
 use crate::protocol::{ClientInfo, Disconnect, Encoding, Publication, Push, RefreshPush, UnsubscribeCode};
 use crate::random::{token, uuid};
@@ -180,12 +180,12 @@ impl Node {
     }
 
     /// A new connection; `None` when there are too many, or when the hub shuts down.
-    pub(crate) fn accept(&self, format: Format) -> Result<Arc<Client>, Disconnect> {
+    pub(crate) fn accept(&self, format: Format, peer: Option<SocketAddr>) -> Result<Arc<Client>, Disconnect> {
         self.start();
         let settings = self.settings();
         let config = &settings.config.client;
         let outbox = Outbox::new(config.queue_len_max, config.slow);
-        let client = Arc::new(Client::new(uuid(), format, outbox));
+        let client = Arc::new(Client::new(uuid(), format, peer, outbox));
         let mut clients = lock(&self.clients);
         let refused = match () {
             () if clients.is_closed => Some(Disconnect::Shutdown),
@@ -305,6 +305,16 @@ impl Node {
             }
         };
         let _ = tokio::time::timeout(grace, gone).await;
+    }
+
+    /// At most `max` clients whose send queues are not empty, the longest queue first.
+    pub(crate) fn slowest(&self, max: usize) -> Vec<SlowClient> {
+        let clients = lock(&self.clients);
+        let queued = clients.by_id.values().map(|client| (client.outbox.backlog(), client));
+        let mut slow: Vec<_> = queued.filter(|(backlog, _)| backlog.queued > 0).collect();
+        slow.sort_unstable_by_key(|(backlog, _)| std::cmp::Reverse(backlog.queued));
+        slow.truncate(max);
+        slow.into_iter().map(|(backlog, client)| SlowClient::new(client, backlog)).collect()
     }
 
     pub(crate) fn stats(&self) -> HubStats {

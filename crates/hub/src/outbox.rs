@@ -28,9 +28,22 @@ struct Queue {
     /// The cost of what waits. `len <= len_max`, but for replies, which a client asked for one at a time.
     len: usize,
     len_max: usize,
+    /// Bytes that the connection's task has taken, and is writing until it comes for more.
+    writing: usize,
+    /// Bytes written.
+    written: u64,
     policy: SlowPolicy,
     end: Option<Disconnect>,
     writer: Option<Waker>,
+}
+
+/// The bytes of messages, without framing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Backlog {
+    /// Not written yet.
+    pub(crate) queued: usize,
+    /// Written so far.
+    pub(crate) written: u64,
 }
 
 #[derive(Debug)]
@@ -68,6 +81,8 @@ impl Outbox {
                 waiting: VecDeque::new(),
                 len: 0,
                 len_max,
+                writing: 0,
+                written: 0,
                 policy,
                 end: None,
                 writer: None,
@@ -142,10 +157,19 @@ impl Outbox {
         Poll::Pending
     }
 
+    /// The bytes that are queued or being written, and those that have been written.
+    pub(crate) fn backlog(&self) -> Backlog {
+        let queue = lock(&self.queue);
+        Backlog { queued: queue.bytes() + queue.writing, written: queue.written }
+    }
+
     /// Moves everything that waits to `into`, or registers the task when nothing does.
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<PreparedMessage>) -> Poll<Taken> {
         let mut queue = lock(&self.queue);
+        // The task comes back when it has written everything that it took.
+        queue.written += std::mem::take(&mut queue.writing) as u64;
         if !queue.waiting.is_empty() {
+            queue.writing = queue.bytes();
             into.extend(queue.waiting.drain(..).map(|waiting| waiting.message));
             queue.len = 0;
             if queue.waiting.capacity() > CAPACITY_KEPT {
@@ -164,6 +188,11 @@ impl Outbox {
 }
 
 impl Queue {
+    /// The bytes of the messages that wait.
+    fn bytes(&self) -> usize {
+        self.len - self.waiting.len() * MESSAGE_COST
+    }
+
     /// Drops the oldest that may be dropped, until `cost` fits. False when there is not enough of it.
     fn make_room(&mut self, cost: usize) -> bool {
         while self.len + cost > self.len_max {
@@ -247,6 +276,19 @@ mod tests {
     fn takes_one_message_of_any_length() {
         let outbox = Outbox::new(10, SlowPolicy::Disconnect);
         assert_eq!(outbox.push(text(&"x".repeat(1000))), Pushed::Queued);
+    }
+
+    #[test]
+    fn counts_what_is_queued_and_what_is_being_written() {
+        let outbox = full(SlowPolicy::DropNewest);
+        assert_eq!(outbox.backlog(), Backlog { queued: 3, written: 0 });
+        assert_eq!(take(&outbox).0, Poll::Ready(Taken::Messages));
+        outbox.push(text("next"));
+        assert_eq!(outbox.backlog(), Backlog { queued: 7, written: 0 });
+        assert_eq!(take(&outbox).0, Poll::Ready(Taken::Messages));
+        assert_eq!(outbox.backlog(), Backlog { queued: 4, written: 3 });
+        assert_eq!(take(&outbox).0, Poll::Pending);
+        assert_eq!(outbox.backlog(), Backlog { queued: 0, written: 7 });
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Hub {
         let name = path.strip_prefix(ROOMS_PATH).filter(|name| !name.is_empty())?;
         let channel = format!("rooms:{name}");
         Some(match request.websocket() {
-            Ok(upgrade) => self.accept_bare(upgrade, &channel),
+            Ok(upgrade) => self.open_room(upgrade, Some(request.peer()), channel),
             Err(refusal) => refusal,
         })
     }
@@ -74,14 +74,18 @@ impl Hub {
     /// Accepts a plain WebSocket client, whose messages are the publications of `channel`. Everyone may join it. Returns the response to
     /// the handshake: a refusal when the client's page may not connect or the channel cannot exist.
     pub fn accept_bare(&self, upgrade: Upgrade, channel: &str) -> Response {
+        self.open_room(upgrade, None, channel.to_owned())
+    }
+
+    fn open_room(&self, upgrade: Upgrade, peer: Option<SocketAddr>, channel: String) -> Response {
         if !self.allows_page(&upgrade) {
             return other_origin();
         }
-        if self.0.check_channel(channel).is_err() || self.0.options(channel).is_none() {
+        if self.0.check_channel(&channel).is_err() || self.0.options(&channel).is_none() {
             return Response::not_found();
         }
-        let (node, channel) = (self.0.clone(), channel.to_owned());
-        upgrade.on_open(move |socket| transport::bare(node, socket, channel))
+        let node = self.0.clone();
+        upgrade.on_open(move |socket| transport::bare(node, socket, peer, channel))
     }
 
     /// Whether the page that opens a WebSocket may connect.

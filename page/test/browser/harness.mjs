@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium, firefox } from 'playwright-core';
@@ -58,25 +58,34 @@ export class Server {
     return Number(line?.split(' ').at(-1));
   }
 
+  /** Waits until the metric has this value. */
+  async counts(name, value) {
+    for (let turn = 0; turn < 100 && (await this.metric(name)) !== value; turn++) await new Promise((resolve) => setTimeout(resolve, 100));
+    assert.equal(await this.metric(name), value, name);
+  }
+
   async logged(pattern) {
     for (let turn = 0; turn < 100 && !pattern.test(this.log); turn++) await new Promise((resolve) => setTimeout(resolve, 100));
     assert.match(this.log, pattern);
   }
 
   async stop(signal = 'SIGTERM') {
-    this.process.kill(signal);
+    this.process?.kill(signal);
     await this.exited;
   }
 }
 
 /** A browser on a server. */
 export class Driver {
+  /** The pages that were opened. */
+  pages = [];
+
   constructor(name, server) {
     this.name = name;
     this.server = server;
   }
 
-  /** `options.http1`: without HTTP/2; `options.netLog`: a file for the log of its network (Chromium). */
+  /** `http1`: without HTTP/2; `netLog`: a file for the log of its network (Chromium). */
   async launch({ http1 = false, netLog = '' } = {}) {
     const executablePath = find(this.name).program;
     this.work = await mkdtemp(join(tmpdir(), 'page-'));
@@ -91,18 +100,42 @@ export class Driver {
     return this;
   }
 
+  /** Closes all pages. Their problems. */
+  async reset() {
+    const pages = this.pages.splice(0);
+    for (const context of new Set(pages.map((page) => page.context()))) await context.close().catch(() => {});
+    return pages.flatMap(({ problems }) => problems);
+  }
+
+  /** Replaces the server by one that has these options as well. */
+  async serve(options) {
+    await this.server.stop('SIGKILL');
+    this.server = await new Server(this.server.program, [...this.server.options, ...options]).start();
+  }
+
+  get isRunning() {
+    return this.browser?.isConnected() ?? false;
+  }
+
   async close() {
     await this.browser.close();
     await rm(this.work, { recursive: true, force: true });
   }
 
-  /** Opens a section of the page. Everything on its console that is an error goes into `problems`. */
-  async open(section, { base = this.server.http, ...options } = {}) {
+  /** A page of its own. Everything on its console that is an error goes into `problems`. */
+  async newPage(options = {}) {
     const context = await this.browser.newContext({ ignoreHTTPSErrors: true, ...options });
     const page = await context.newPage();
     page.problems = [];
+    this.pages.push(page);
     page.on('pageerror', (error) => page.problems.push(String(error)));
     page.on('console', (message) => message.type() === 'error' && page.problems.push(message.text()));
+    return page;
+  }
+
+  /** Opens a section of the page. */
+  async open(section, { base = this.server.http, ...options } = {}) {
+    const page = await this.newPage(options);
     await page.goto(`${base}/#${section}`);
     await page.getByRole('heading', { level: 1 }).waitFor();
     return page;
@@ -130,6 +163,18 @@ export async function joinRoom(page, name) {
   await page.getByRole('textbox', { name: 'Room' }).fill(name);
   await page.getByRole('button', { name: 'Join' }).click();
   await status(page, 'Room').filter({ hasText: 'Joined' }).waitFor();
+}
+
+const axe = await readFile(new URL('../../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
+
+/** Fails for each violation that axe finds. The page needs `bypassCSP`. */
+export async function accessible(page, name) {
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => globalThis.axe.run());
+  assert.deepEqual(
+    violations.map(({ id, nodes }) => `${name}: ${id} ${nodes.map(({ html }) => html).join(' ')}`),
+    [],
+  );
 }
 
 /** The messages that *Export JSON* saves: their directions, kinds and lengths, and short texts. */

@@ -21,7 +21,6 @@ async function echo(driver, protocol) {
   await page.getByRole('button', { name: 'Start' }).click();
   await page.getByText({ http1: 'HTTP/1.1', http2: 'HTTP/2' }[protocol], { exact: true }).waitFor();
   assert.deepEqual(page.problems, []);
-  await page.context().close();
 }
 
 export default {

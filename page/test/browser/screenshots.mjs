@@ -2,6 +2,7 @@
 
 import { join } from 'node:path';
 import { connect, message, send, shows, status } from './harness.mjs';
+import { report } from './report.mjs';
 
 const DEVICES = [
   ['desktop', { width: 1200, height: 760 }],
@@ -39,7 +40,11 @@ export async function screenshots(driver, folder) {
       await page.goto(`${driver.server.http}/#server`);
       await page.waitForTimeout(6000);
       await take('server');
-      await page.context().close();
+      await driver.reset();
     }
   }
+  const { url } = await report(driver, ['--connections', '50', '--rate', '5000', '--duration', '15']);
+  const page = await driver.newPage({ viewport: DEVICES[0][1], colorScheme: 'light' });
+  await page.goto(url);
+  await page.screenshot({ path: join(folder, 'report-desktop-light.png'), fullPage: true });
 }

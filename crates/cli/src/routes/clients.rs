@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use serde_json::{Value, json};
 use slab::Slab;
 use wireloom::{Sender, Version};
+use wireloom_hub::Hub;
 
 #[derive(Default)]
 pub(super) struct Clients {
@@ -25,7 +25,6 @@ struct Entry {
     peer: SocketAddr,
     route: &'static str,
     version: Version,
-    since: Instant,
 }
 
 /// Removes a client when it is dropped. Drop it before the WebSocket, which stays open while there is a sender.
@@ -44,7 +43,7 @@ impl Clients {
     ) -> Guard<'_> {
         let mut open = self.lock();
         open.http2 += usize::from(version == Version::Http2);
-        let key = open.entries.insert(Entry { sender, peer, route, version, since: Instant::now() });
+        let key = open.entries.insert(Entry { sender, peer, route, version });
         Guard { clients: self, key }
     }
 
@@ -54,25 +53,39 @@ impl Clients {
         [("http1", open.entries.len() - open.http2), ("http2", open.http2)]
     }
 
-    /// At most `max` clients with a send queue, the longest first.
-    pub(super) fn slowest(&self, max: usize) -> Vec<Value> {
+    /// At most `max` clients with a send queue, those of the hub among them, the longest queue first.
+    pub(super) fn slowest(&self, hub: &Hub, max: usize) -> Vec<Value> {
+        let mut slow = self.slowest_of_routes(max);
+        slow.extend(hub.slowest(max).into_iter().map(|client| {
+            let value = json!({
+                "client": client.peer.map_or(client.client, |peer| peer.to_string()),
+                "route": client.path,
+                "queued": client.queued_len,
+                "sent": client.written_len,
+            });
+            (client.queued_len, value)
+        }));
+        slow.sort_by_key(|(len, _)| std::cmp::Reverse(*len));
+        slow.truncate(max);
+        slow.into_iter().map(|(_, value)| value).collect()
+    }
+
+    fn slowest_of_routes(&self, max: usize) -> Vec<(usize, Value)> {
         let open = self.lock();
         let queued = open.entries.iter().map(|(_, entry)| (entry.sender.queued_len(), entry));
         let mut slow: Vec<_> = queued.filter(|(len, _)| *len > 0).collect();
         slow.sort_unstable_by_key(|(len, _)| std::cmp::Reverse(*len));
         slow.truncate(max);
-        slow.into_iter()
-            .map(|(len, entry)| {
-                json!({
-                    "client": entry.peer.to_string(),
-                    "route": entry.route,
-                    "protocol": if entry.version == Version::Http2 { "HTTP/2" } else { "HTTP/1.1" },
-                    "queued": len,
-                    "sent": entry.sender.traffic().bytes_sent,
-                    "seconds": entry.since.elapsed().as_secs(),
-                })
+        let value = |entry: &Entry, len: usize| {
+            json!({
+                "client": entry.peer.to_string(),
+                "route": entry.route,
+                "protocol": if entry.version == Version::Http2 { "HTTP/2" } else { "HTTP/1.1" },
+                "queued": len,
+                "sent": entry.sender.traffic().bytes_sent,
             })
-            .collect()
+        };
+        slow.into_iter().map(|(len, entry)| (len, value(entry, len))).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {

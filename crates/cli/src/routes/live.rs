@@ -83,7 +83,7 @@ async fn send(routes: &Routes, sender: &mut Sender) -> Result<(), Error> {
         logged = end;
         let state = json!({
             "metrics": metrics::page(routes),
-            "slowest": routes.clients.slowest(SLOWEST_MAX),
+            "slowest": routes.clients.slowest(&routes.hub, SLOWEST_MAX),
             "log": lines,
         });
         sender.send(state.to_string()).await?;

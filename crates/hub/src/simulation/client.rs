@@ -108,7 +108,9 @@ impl Roaming {
                 assert!(Instant::now() < give_up, "not everything arrived: {:?}", self.channels);
             }
             let until = Duration::from_millis(self.rng.u64(10..20_000));
-            let Ok(client) = self.hub.0.accept(Format::Protocol(Encoding::Json)) else { panic!("refused") };
+            let Ok(client) = self.hub.0.accept(Format::Protocol(Encoding::Json), None) else {
+                panic!("refused")
+            };
             let (commands, received) = mpsc::unbounded_channel();
             let origin = Origin { peer: None, origin: None, encoding: Encoding::Json };
             let session = Session::new(self.hub.0.clone(), client.clone(), origin);

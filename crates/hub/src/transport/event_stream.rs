@@ -16,7 +16,7 @@ use crate::session::Session;
 
 /// The answer to a client that wants events, which go on until it leaves.
 pub(crate) fn event_stream(node: Arc<Node>, request: ConnectRequest, origin: Origin) -> Response {
-    let client = match node.accept(Format::EventStream) {
+    let client = match node.accept(Format::EventStream, origin.peer) {
         Ok(client) => client,
         Err(reason) => return Response::text(503, format!("{}\n", reason.reason())),
     };

@@ -4,6 +4,7 @@
 //! while a command waits for the engine or for a callback, publications go on.
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -25,7 +26,7 @@ use crate::subscribe::{self, Grant};
 /// Serves a connection that speaks the client protocol.
 pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Origin) {
     let (mut sender, mut receiver) = socket.split();
-    let client = match node.accept(Format::Protocol(origin.encoding)) {
+    let client = match node.accept(Format::Protocol(origin.encoding), origin.peer) {
         Ok(client) => client,
         Err(reason) => return close(&mut sender, Format::Protocol(origin.encoding), &reason).await,
     };
@@ -214,9 +215,9 @@ async fn finish(
 }
 
 /// Serves a connection whose messages are the publications of one channel, both ways.
-pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, channel: String) {
+pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, peer: Option<SocketAddr>, channel: String) {
     let (mut sender, mut receiver) = socket.split();
-    let client = match node.accept(Format::Bare) {
+    let client = match node.accept(Format::Bare, peer) {
         Ok(client) => client,
         Err(reason) => return close(&mut sender, Format::Bare, &reason).await,
     };

@@ -8,6 +8,7 @@ mod calls;
 mod hostile;
 mod rights;
 mod slow;
+mod slowest;
 
 use std::time::Duration;
 

@@ -1,0 +1,180 @@
+/** Tests of the page as a whole: its policy, its design, and ways to use it. */
+
+import assert from 'node:assert/strict';
+import { accessible, connect, message, rows, send, shows, status } from './harness.mjs';
+
+const SECTIONS = { connect: 'Connect to a WebSocket', rooms: 'Meet in a room', load: 'Put load on the server', server: 'Watch the server' };
+
+/** A section in use. */
+const USES = {
+  async rooms(page) {
+    await page.getByRole('button', { name: 'Join' }).click();
+    await status(page, 'Room').filter({ hasText: 'Joined' }).waitFor();
+    await message(page).fill('hello');
+    await send(page);
+    await shows(page, /^[1-9]\d* messages/);
+  },
+  async load(page) {
+    await page.getByRole('button', { name: 'Start' }).click();
+    await page.getByRole('img', { name: /Plot of Latency.*p50 \d/ }).waitFor();
+  },
+  async server(page) {
+    await shows(page, 'Live, each second');
+  },
+};
+
+/** Presses a key until the element has the focus, which must be visible. */
+async function moveTo(page, target, key = 'Tab') {
+  const hasFocus = () => target.evaluate((element) => element === document.activeElement);
+  for (let turn = 0; turn < 40 && !(await hasFocus()); turn++) await page.keyboard.press(key);
+  assert.ok(await hasFocus(), `${target} can be reached by ${key}`);
+  const outlines = await target.evaluate((element) => [element, element.nextElementSibling ?? element].map((one) => getComputedStyle(one).outlineStyle));
+  assert.ok(outlines.includes('solid'), `the focus on ${target} is visible`);
+}
+
+export default {
+  async 'works by keyboard alone'(driver) {
+    const page = await driver.open('connect');
+    const button = (name) => page.getByRole('button', { name, exact: true });
+    await moveTo(page, page.getByLabel('URL', { exact: true }));
+    await page.keyboard.press('Enter');
+    await status(page, 'Connection').filter({ hasText: /^Connected/ }).waitFor();
+    await moveTo(page, message(page));
+    await page.keyboard.type('by keyboard');
+    await page.keyboard.press('Control+Enter');
+    await shows(page, /^2 messages/);
+    await moveTo(page, page.getByRole('radio', { name: 'Text' }), 'Shift+Tab');
+    await page.keyboard.press('ArrowRight');
+    assert.ok(await page.getByRole('radio', { name: 'JSON' }).isChecked());
+    await moveTo(page, page.getByRole('listbox'));
+    await page.keyboard.press('End');
+    await page.getByRole('region', { name: 'Selected message' }).filter({ hasText: 'by keyboard' }).waitFor();
+    await moveTo(page, button('Copy'));
+    await page.keyboard.press('Enter');
+    await shows(page, 'Copied.');
+    await moveTo(page, button('Disconnect'), 'Shift+Tab');
+    await page.keyboard.press('Space');
+    await shows(page, 'Closed with 1000');
+    await moveTo(page, page.getByRole('link', { name: 'Rooms' }), 'Shift+Tab');
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { level: 1, name: SECTIONS.rooms }).waitFor();
+    await moveTo(page, button('Join'));
+    await page.keyboard.press('Enter');
+    await status(page, 'Room').filter({ hasText: 'Joined' }).waitFor();
+    await moveTo(page, page.getByRole('link', { name: 'Load' }), 'Shift+Tab');
+    await page.keyboard.press('Enter');
+    await moveTo(page, button('Start'));
+    await page.keyboard.press('Enter');
+    await status(page, 'Load').filter({ hasText: 'Running on 10 of 10' }).waitFor();
+    await page.keyboard.press('Enter');
+    await status(page, 'Load').filter({ hasText: 'Stopped' }).waitFor();
+  },
+
+  async 'has landmarks, headings and live regions'(driver) {
+    const page = await driver.open('connect');
+    for (const [section, title] of Object.entries(SECTIONS)) {
+      await page.goto(`${driver.server.http}/#${section}`);
+      await page.getByRole('heading', { level: 1, name: title }).waitFor();
+      assert.equal(await page.title(), `${section[0].toUpperCase()}${section.slice(1)} \u00b7 Wireloom`);
+      for (const role of ['banner', 'navigation', 'main', 'contentinfo']) assert.equal(await page.getByRole(role).count(), 1, `${section}: ${role}`);
+      assert.equal(await page.locator('nav [aria-current=page]').getAttribute('href'), `#${section}`);
+      assert.ok((await page.getByRole('status').count()) > 0, `${section} announces its state`);
+    }
+  },
+
+  async 'shows what a section is for before there is anything in it'(driver) {
+    const page = await driver.open('connect');
+    await shows(page, 'No messages yet. Connect, then send one.');
+    await page.goto(`${driver.server.http}/#rooms`);
+    await shows(page, 'Join a room to see its messages, the newest 100 of its history first.');
+    await page.goto(`${driver.server.http}/#load`);
+    await shows(page, 'Throughput and latency appear here.');
+    // The server takes its time.
+    await page.route('**/healthz*', (route) => setTimeout(() => route.continue().catch(() => {}), 1000));
+    await page.goto(`${driver.server.http}/#server`);
+    await shows(page, 'Loading the figures');
+    await shows(page, 'Live, each second');
+    await page.getByRole('log').filter({ hasText: 'listening' }).waitFor();
+  },
+
+  async 'loads nothing from elsewhere, and runs nothing inline'(driver) {
+    const page = await driver.open('connect');
+    const requests = [];
+    page.on('request', (request) => requests.push(request.url()));
+    const response = await page.reload();
+    for (const section of Object.keys(SECTIONS)) {
+      await page.goto(`${driver.server.http}/#${section}`);
+      await page.getByRole('heading', { level: 1, name: SECTIONS[section] }).waitFor();
+    }
+    await shows(page, 'Live, each second');
+    assert.ok(requests.length >= 3, `${requests}`);
+    for (const url of requests) assert.ok(url.startsWith(`${driver.server.http}/`) || /^(data|ws):/.test(url), url);
+    const policy = response.headers()['content-security-policy'];
+    assert.match(policy, /default-src 'none'; script-src 'self'; style-src 'self';/);
+    assert.doesNotMatch(policy, /unsafe|\*/);
+    const html = await response.text();
+    assert.doesNotMatch(html, /<script(?![^>]* src=)|<style|\son\w+\s*=|\sstyle\s*=|javascript:/i);
+    const blocked = await page.evaluate(
+      () =>
+        new Promise((resolve) => {
+          document.addEventListener('securitypolicyviolation', ({ violatedDirective }) => resolve(violatedDirective));
+          const script = document.createElement('script');
+          script.textContent = 'globalThis.ran = 1';
+          document.body.append(script);
+          setTimeout(() => resolve('allowed'), 2000);
+        }),
+    );
+    assert.match(blocked, /^script-src/);
+    assert.equal(await page.evaluate(() => globalThis.ran), undefined);
+    // The browser reports the script that it did not run.
+    page.problems = page.problems.filter((text) => !/Content.Security.Policy/i.test(text));
+  },
+
+  async 'explains itself without JavaScript'(driver) {
+    // WebDriver BiDi cannot switch it off.
+    if (driver.name !== 'chromium') return;
+    const page = await driver.open('connect', { javaScriptEnabled: false });
+    await page.getByRole('heading', { level: 1, name: 'Wireloom is serving' }).waitFor();
+    assert.match(await page.locator('noscript p').first().textContent(), /for which it needs JavaScript/);
+    assert.equal(await page.getByRole('link', { name: '/metrics' }).getAttribute('href'), '/metrics');
+  },
+
+  async 'moves nothing for those who want no motion'(driver) {
+    // WebDriver BiDi cannot ask for it.
+    if (driver.name !== 'chromium') return;
+    for (const [reducedMotion, moves] of [
+      ['reduce', false],
+      ['no-preference', true],
+    ]) {
+      const page = await driver.open('connect', { reducedMotion });
+      const moving = await page.evaluate(() =>
+        [...document.querySelectorAll('*')].some((element) => {
+          const { transitionDuration, animationName } = getComputedStyle(element);
+          return animationName !== 'none' || transitionDuration.split(', ').some((time) => time !== '0s');
+        }),
+      );
+      assert.equal(moving, moves, reducedMotion);
+    }
+  },
+
+  async 'has no violations of accessibility'(driver) {
+    for (const colorScheme of driver.name === 'chromium' ? ['light', 'dark'] : [undefined]) {
+      for (const width of [360, 1280]) {
+        const page = await driver.open('connect', { colorScheme, viewport: { width, height: 800 }, bypassCSP: true });
+        await connect(page);
+        await message(page).fill('hello');
+        await send(page);
+        await shows(page, /^2 messages/);
+        await rows(page).last().click();
+        for (const section of ['connect', 'rooms', 'load', 'server']) {
+          await page.goto(`${driver.server.http}/#${section}`);
+          await page.getByRole('heading', { level: 1, name: SECTIONS[section] }).waitFor();
+          await accessible(page, `${section} ${colorScheme} ${width} at first`);
+          await USES[section]?.(page);
+          await accessible(page, `${section} ${colorScheme} ${width}`);
+          assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${section} fits ${width} pixels`);
+        }
+      }
+    }
+  },
+};

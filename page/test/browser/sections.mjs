@@ -1,0 +1,190 @@
+/** Tests of the sections Rooms, Load and Server. */
+
+import assert from 'node:assert/strict';
+import { writeFile } from 'node:fs/promises';
+import { connect as dial } from 'node:net';
+import { join } from 'node:path';
+import { connect, joinRoom, message, rows, send, shows, status } from './harness.mjs';
+
+export default {
+  async 'joins two pages in a room, which recovers what was missed'(driver) {
+    const [a, b] = [await driver.open('rooms'), await driver.open('rooms')];
+    for (const page of [a, b]) await joinRoom(page, 'test');
+    const say = async (text) => {
+      await message(a).fill(text);
+      await send(a);
+    };
+    await shows(a, 'Members (2)');
+    await say('one');
+    await rows(b).filter({ hasText: 'one' }).waitFor();
+    await b.getByRole('button', { name: 'Go offline' }).click();
+    await shows(a, 'Members (1)');
+    await say('two');
+    await rows(a).filter({ hasText: 'two' }).waitFor();
+    await b.getByRole('button', { name: 'Go online' }).click();
+    await rows(b).filter({ hasText: 'two' }).waitFor();
+    await shows(b, '1 missed messages were recovered');
+    await b.getByRole('button', { name: 'Leave' }).click();
+    await b.getByRole('button', { name: 'Join' }).click();
+    await shows(b, /^2 messages/);
+  },
+
+  async 'shows the history, and the refusals of the hub'(driver) {
+    const [first, later] = [await driver.open('rooms'), await driver.open('rooms')];
+    await shows(first, 'Join a room to see its members.');
+    await joinRoom(first, 'history');
+    for (const text of ['one', 'two']) {
+      await message(first).fill(text);
+      await send(first);
+      await rows(first).filter({ hasText: text }).waitFor();
+    }
+    await joinRoom(later, 'history');
+    await shows(later, /^2 messages/);
+    assert.deepEqual(await rows(later).locator('.data').allTextContents(), ['one', 'two']);
+
+    const hub = join(driver.work, 'hub.toml');
+    await writeFile(hub, 'client.anonymous = true\n');
+    await driver.serve(['--hub', hub]);
+    const refused = await driver.open('rooms');
+    await refused.getByRole('button', { name: 'Join' }).click();
+    await status(refused, 'Room').filter({ hasText: 'The hub refused: unknown channel (102)' }).waitFor();
+  },
+
+  async 'puts load on the server and watches it'(driver) {
+    const page = await driver.open('load');
+    await page.getByRole('button', { name: 'Start' }).click();
+    await page.getByText('HTTP/1.1', { exact: true }).waitFor();
+    await page.getByRole('img', { name: /Plot of Latency.*p50 \d/ }).waitFor();
+    await page.getByRole('link', { name: 'Server' }).click();
+    await page.getByRole('img', { name: /Plot of Messages per second.*in [1-9]/ }).waitFor();
+    await shows(page, 'Live, each second');
+    await page.getByRole('meter', { name: /Memory held for clients/ }).waitFor();
+  },
+
+  async 'opens the connections and sends at the rate that were asked for'(driver) {
+    const page = await driver.open('load');
+    const { server } = driver;
+    await shows(page, 'Choose how many connections send how many messages');
+    for (const [label, wrong, words, right] of [
+      ['Connections', '0', '1 to 200 connections.', '25'],
+      ['Messages per second, in total', '0.5', '1 to 50,000 messages per second.', '500'],
+      ['Bytes per message', '7', '8 to 1,048,576 bytes.', '100'],
+      ['URL of an echo', 'http://localhost/', 'The URL begins with ws:// or wss://.', `${server.ws}/echo`],
+    ]) {
+      await page.getByLabel(label, { exact: true }).fill(wrong);
+      await page.getByRole('button', { name: 'Start' }).click();
+      await page.getByRole('alert').filter({ hasText: words }).waitFor();
+      await page.getByLabel(label, { exact: true }).fill(right);
+    }
+    await page.getByRole('button', { name: 'Start' }).click();
+    await status(page, 'Load').filter({ hasText: 'Running on 25 of 25 connections' }).waitFor();
+    await server.counts('wireloom_websockets_open', 25);
+    const labels = '{direction="in",protocol="http1"}';
+    const messages = `wireloom_messages_total${labels}`;
+    const [first, begin] = [await server.metric(messages), performance.now()];
+    await page.waitForTimeout(5000);
+    const rate = ((await server.metric(messages)) - first) / ((performance.now() - begin) / 1000);
+    assert.ok(rate > 300 && rate < 700, `${rate} messages per second`);
+    await page.getByRole('button', { name: 'Stop' }).click();
+    await status(page, 'Load').filter({ hasText: 'Stopped' }).waitFor();
+    await server.counts('wireloom_websockets_open', 0);
+    assert.equal((await server.metric(`wireloom_message_bytes_total${labels}`)) / (await server.metric(messages)), 100);
+    await server.stop('SIGKILL');
+    await page.getByRole('button', { name: 'Start' }).click();
+    await status(page, 'Load').filter({ hasText: 'The server cannot be reached' }).waitFor();
+  },
+
+  async 'shows the figures of /metrics'(driver) {
+    const { server } = driver;
+    const [page, room] = [await driver.open('connect'), await driver.open('rooms')];
+    await connect(page);
+    await message(page).fill('counted');
+    await send(page);
+    await shows(page, /^2 messages/);
+    await joinRoom(room, 'counted');
+    assert.equal((await fetch(`${server.http}/nothing`)).status, 404);
+    const watch = await driver.open('server');
+    await shows(watch, 'Live, each second');
+    const row = (name) => watch.getByRole('row').filter({ has: watch.getByRole('rowheader', { name, exact: true }) });
+    await row('HTTP/1.1').filter({ hasText: /^HTTP\/1\.1111$/ }).waitFor();
+    await row('Responses 404').filter({ hasText: /^Responses 4041$/ }).waitFor();
+    for (const [name, metric] of [
+      ['Connections', 'wireloom_connections_open'],
+      ['WebSockets', 'wireloom_websockets_open'],
+      ['Channels', 'wireloom_channels_open'],
+      ['Hub clients', 'wireloom_hub_clients_open'],
+    ]) {
+      const value = await server.metric(metric);
+      assert.ok(value >= 1, `${name} ${value}`);
+      const shown = watch.locator('.numbers > div').filter({ has: watch.getByText(name, { exact: true }) }).locator('dd');
+      await shown.filter({ hasText: new RegExp(`^${value}$`) }).waitFor();
+    }
+    for (const plot of ['Messages per second', 'Bytes per second', 'Connections', 'Memory']) {
+      await watch.getByRole('img', { name: new RegExp(`Plot of ${plot}.*\\d`) }).waitFor();
+    }
+    await watch.getByRole('meter', { name: /Memory held for clients/ }).waitFor();
+  },
+
+  async 'lists slow clients, those of the hub among them, and the log'(driver) {
+    const hub = join(driver.work, 'hub.toml');
+    // The queue is not full before the list has shown it.
+    const rooms = '[[namespace]]\nname = "rooms"\nsubscribe = "anyone"\npublish = "anyone"\n';
+    await writeFile(hub, `client = { anonymous = true, queue_len_max = 1000000000 }\n${rooms}`);
+    await driver.serve(['--hub', hub]);
+    const page = await driver.open('server');
+    await shows(page, 'All send queues are empty');
+    // Clients that read nothing: the bytes stay in the queues of both ends.
+    const slow = ['/source?size=1000000', '/rooms/slow'].map((target) => {
+      const socket = dial(new URL(driver.server.http).port, '127.0.0.1');
+      socket.pause();
+      socket.write(
+        `GET ${target} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n` +
+          'Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n',
+      );
+      return socket;
+    });
+    await page.getByRole('row').filter({ hasText: '/source' }).waitFor();
+    await page.evaluate((url) => {
+      const socket = new WebSocket(url);
+      socket.onopen = () => {
+        for (let count = 0; count < 200; count++) socket.send('x'.repeat(100_000));
+      };
+    }, `${driver.server.ws}/rooms/slow`);
+    await page.getByRole('row').filter({ hasText: '/rooms' }).first().waitFor();
+    // --slow-timeout of these servers is short.
+    await page.getByRole('log').filter({ hasText: 'client evicted' }).waitFor();
+    for (const socket of slow) socket.destroy();
+  },
+
+  async 'hides the live state behind a proxy'(driver) {
+    const page = await driver.open('server', { extraHTTPHeaders: { 'X-Forwarded-For': '192.0.2.1' } });
+    await shows(page, 'The figures of /metrics');
+    assert.equal(await page.getByRole('heading', { name: 'Log' }).count(), 0);
+  },
+
+  async 'shows the loss of the server, and comes back with it'(driver) {
+    const page = await driver.open('connect');
+    const { server } = driver;
+    await page.getByLabel('Reconnect when the connection is lost').check();
+    await connect(page);
+    const room = await driver.open('rooms');
+    await joinRoom(room, 'lost');
+    const watch = await driver.open('server');
+    await shows(watch, 'Live, each second');
+    await server.stop();
+    await shows(page, 'Closed with 1001: Going away');
+    await status(room, 'Room').filter({ hasText: 'Connection lost' }).waitFor();
+    await shows(watch, 'The server has not answered since');
+    await server.start();
+    await status(page, 'Connection').filter({ hasText: /^Connected/ }).waitFor();
+    await status(room, 'Room').filter({ hasText: 'Joined' }).waitFor();
+    await shows(watch, 'Live, each second');
+    // Without a closing handshake.
+    await server.stop('SIGKILL');
+    await shows(page, 'Closed with 1006: Connection lost without a closing handshake');
+    await shows(watch, 'The server has not answered since');
+    await server.start();
+    await status(page, 'Connection').filter({ hasText: /^Connected/ }).waitFor();
+    await shows(watch, 'Live, each second');
+  },
+};
