@@ -1,6 +1,7 @@
 //! The arguments of `wireloom load`.
 
 mod expectation;
+mod speed;
 mod volume;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use clap::{Args, ValueEnum};
 use super::connect::{Tls, has_scheme};
 use super::value;
 pub(crate) use expectation::{Expectation, Metric};
+pub(crate) use speed::Speed;
 pub(crate) use volume::{Sizes, Stage};
 
 const AFTER: &str = "\
@@ -25,6 +27,7 @@ Scenarios:
   slow      receive only --rate messages per second, of all connections together
   requests  HTTP/2 requests (https://, or http:// by prior knowledge); the default for such URLs
   --script  send, expect and wait as a file says
+  --replay  send again what the clients of a capture sent, when they sent it
 
 Closed loop (--pipeline): a connection sends the next message when an answer has arrived. This finds
 the highest rate, but while the server is paused, nothing is sent and nothing measured.
@@ -80,6 +83,13 @@ pub(crate) struct Load {
     /// Run the steps in this file; see below
     #[arg(long, value_name = "FILE")]
     pub(crate) script: Option<PathBuf>,
+    /// Send the messages of the clients in this capture: what `serve --record` and `connect --record` write, or any other that
+    /// `wireloom inspect` reads. Each connection plays one of the capture, in turn; by default there are as many as in the capture
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["script", "scenario"])]
+    pub(crate) replay: Option<PathBuf>,
+    /// With --replay: how fast, such as 2 for twice the speed of the capture, or max
+    #[arg(long, value_name = "N|max", value_parser = Speed::parse, requires = "replay")]
+    pub(crate) speed: Option<Speed>,
     /// Add a header; may be repeated. Host and Origin replace the usual ones
     #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = value::header, allow_hyphen_values = true)]
     pub(crate) header: Vec<(String, String)>,
@@ -126,6 +136,9 @@ pub(crate) enum Scenario {
     /// `--script`.
     #[value(skip)]
     Script,
+    /// `--replay`.
+    #[value(skip)]
+    Replay,
 }
 
 impl fmt::Display for Scenario {
@@ -140,6 +153,7 @@ impl fmt::Display for Scenario {
             Self::Slow => "slow",
             Self::Requests => "requests",
             Self::Script => "script",
+            Self::Replay => "replay",
         })
     }
 }
@@ -149,6 +163,7 @@ impl Load {
         match self.scenario {
             Some(scenario) => scenario,
             None if self.script.is_some() => Scenario::Script,
+            None if self.replay.is_some() => Scenario::Replay,
             None if is_http(&self.url) => Scenario::Requests,
             None => Scenario::Echo,
         }
@@ -166,6 +181,16 @@ impl Load {
     /// Whether messages are sent on a schedule.
     pub(crate) fn is_open_loop(&self) -> bool {
         self.volume.rate.is_some() || !self.volume.stage.is_empty()
+    }
+
+    /// How fast the capture is played; `None` without `--replay`.
+    pub(crate) fn speed_of_replay(&self) -> Option<Speed> {
+        self.replay.as_ref().map(|_| self.speed.unwrap_or_default())
+    }
+
+    /// Whether each message has a time at which it is to be sent.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.is_open_loop() || matches!(self.speed_of_replay(), Some(Speed::Times(_)))
     }
 
     /// The lengths of the messages.
@@ -192,7 +217,8 @@ impl Load {
                 _ => Some(format!("the scenario {scenario} needs a ws:// or wss:// URL")),
             };
         }
-        let Volume { connections, publishers, rate, .. } = self.volume;
+        let Volume { publishers, rate, .. } = self.volume;
+        let connections = self.volume.connections();
         match scenario {
             Scenario::Slow if rate.is_none() => {
                 return Some("the scenario slow needs --rate: the messages per second to read".into());
@@ -243,7 +269,7 @@ impl Load {
 
     /// An option that the scenario has no use for.
     fn misplaced(&self, scenario: Scenario) -> Option<&'static str> {
-        use Scenario::{Churn, Echo, Idle, Requests, Rooms, Script, Sink, Slow};
+        use Scenario::{Churn, Echo, Idle, Replay, Requests, Rooms, Script, Sink, Slow};
         let Volume { pipeline, publishers, rate, stage, ramp_up, count, warmup, .. } = &self.volume;
         let PayloadArgs { size, text, binary, messages, compress, method, check } = &self.payload;
         let sends = [Echo, Sink, Rooms, Requests];
@@ -258,10 +284,10 @@ impl Load {
             // Their numbers are in the messages.
             ("--messages", messages.is_some(), &[Echo, Sink, Requests]),
             ("--method", method.is_some(), &[Requests]),
-            ("--check", *check, &[Requests]),
+            ("--check", *check, &[Requests, Replay]),
             ("--ramp-up", ramp_up.is_some() && matches!(scenario, Rooms | Churn), &[]),
-            ("--count", count.is_some() && scenario == Idle, &[]),
-            ("--warmup", warmup.is_some() && matches!(scenario, Idle | Script), &[]),
+            ("--count", count.is_some() && matches!(scenario, Idle | Replay), &[]),
+            ("--warmup", warmup.is_some() && matches!(scenario, Idle | Script | Replay), &[]),
             ("--streams", self.streams.is_some() && scenario == Churn, &[]),
         ];
         let of_websockets = [
@@ -293,9 +319,9 @@ fn is_http(url: &str) -> bool {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Load")]
 pub(crate) struct Volume {
-    /// Connections at once
-    #[arg(long, short, value_name = "N", default_value_t = 10, value_parser = value::count)]
-    pub(crate) connections: usize,
+    /// Connections at once; 10 by default
+    #[arg(long, short, value_name = "N", value_parser = value::count)]
+    pub(crate) connections: Option<usize>,
     /// Closed loop: messages of a connection that wait for their answers at once; 1 by default
     #[arg(long, value_name = "N", value_parser = value::count, conflicts_with_all = ["rate", "stage"])]
     pub(crate) pipeline: Option<usize>,
@@ -311,7 +337,7 @@ pub(crate) struct Volume {
     /// Open the connections evenly over this time, which counts as part of the run. Otherwise all are opened before it begins
     #[arg(long, value_name = "TIME", value_parser = value::time)]
     pub(crate) ramp_up: Option<Duration>,
-    /// How long to send, after --warmup; 10s by default
+    /// How long to send, after --warmup; 10s by default. A --replay is played once by default, and again and again until then
     #[arg(long, short, value_name = "TIME", value_parser = value::time, conflicts_with = "count")]
     pub(crate) duration: Option<Duration>,
     /// Send this many messages instead, after --warmup
@@ -323,6 +349,13 @@ pub(crate) struct Volume {
     /// A message without an answer after this time is lost; also the limit for connecting
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = value::time)]
     pub(crate) timeout: Duration,
+}
+
+impl Volume {
+    pub(crate) fn connections(&self) -> usize {
+        const DEFAULT: usize = 10;
+        self.connections.unwrap_or(DEFAULT)
+    }
 }
 
 #[derive(Args, Debug)]
@@ -347,7 +380,8 @@ pub(crate) struct PayloadArgs {
     /// Requests: the method; GET by default, or POST with --size or --messages
     #[arg(long, short = 'X', value_name = "METHOD", value_parser = value::method)]
     pub(crate) method: Option<String>,
-    /// Requests: the content of each response must equal that of its request
+    /// Requests: the content of each response must equal that of its request. With --replay: the server is an echo, each answer must
+    /// equal its message, and latency is measured
     #[arg(long)]
     pub(crate) check: bool,
 }
@@ -413,6 +447,9 @@ mod tests {
             ("ws://h/ --publishers 2", "--publishers does not apply to the scenario echo"),
             ("ws://h/ --method PUT", "--method does not apply to the scenario echo"),
             ("ws://h/ --script f --rate 1", "--rate does not apply to the scenario script"),
+            ("ws://h/ --replay f --size 9", "--size does not apply to the scenario replay"),
+            ("ws://h/ --replay f --count 9", "--count does not apply to the scenario replay"),
+            ("http://h/ --replay f", "the scenario replay needs a ws:// or wss:// URL"),
             ("http://h/ --compress", "--compress does not apply to the scenario requests"),
             ("http://h/ --scenario echo", "the scenario echo needs a ws:// or wss:// URL"),
             ("ws://h/ --scenario requests", "the scenario requests needs an http:// or https:// URL"),
@@ -435,6 +472,7 @@ mod tests {
             "https://h/ --scenario requests --size 1K --check",
             "wss://h/ --scenario rooms --rate 10 --publishers 9",
             "ws://h/ --stage 1s@10 --stage 2s@20/s --http2 --streams 5",
+            "ws://h/ --replay f --speed 2.5 --check --duration 1m --connections 3",
         ] {
             assert_eq!(load(args).conflict(), None, "{args}");
         }

@@ -7,8 +7,11 @@ mod comparison;
 mod echo;
 mod failures;
 mod output;
+mod progress;
+mod replay;
 mod rooms;
 mod scenarios;
+mod warnings;
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

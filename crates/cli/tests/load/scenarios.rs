@@ -198,3 +198,36 @@ async fn each_connection_has_its_token() {
     seen.sort();
     assert_eq!(seen, ["/ Bearer a", "/ Bearer b", "/ Bearer c", "/?t=a ", "/?t=b ", "/?t=c "]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_and_subprotocols_reach_the_server() {
+    use std::sync::{Arc, Mutex};
+    use wireloom::{Request, Server};
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", server.local_addr().unwrap());
+    let noted = seen.clone();
+    let handle = move |request: Request| {
+        let header = |name| request.header(name).map(|value| String::from_utf8_lossy(value).into_owned());
+        let fields =
+            ["x-tenant", "origin", "sec-websocket-protocol"].map(|name| header(name).unwrap_or_default());
+        noted.lock().unwrap().push(fields);
+        async move {
+            request.websocket().map(|upgrade| {
+                upgrade.subprotocols(&["b"]).on_open(async |mut socket| {
+                    while let Ok(Some(message)) = socket.recv_owned().await {
+                        let _ = socket.send(&message).await;
+                    }
+                })
+            })
+        }
+    };
+    tokio::spawn(async move { server.serve(handle).await });
+    let origin = url.replace("ws://", "http://").trim_end_matches('/').to_owned();
+    let origin_field = format!("Origin: {origin}");
+    let args = ["-H", "X-Tenant: acme", "-H", &origin_field, "--subprotocol", "a", "--subprotocol", "b"];
+    let (code, report) = measure(&url, &[&args[..], &["--count", "4", "--connections", "2"]].concat()).await;
+    assert_eq!(code, 0, "{report}");
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!(seen, vec![["acme", &origin, "a, b"].map(String::from); 2]);
+}

@@ -275,13 +275,14 @@ impl WebSocket {
     ///
     /// # Cancel safety
     /// As for the future that `run` returns.
-    pub async fn drive<F, Fut>(self, run: F) -> Fut::Output
+    pub fn drive<F, Fut>(self, run: F) -> impl Future<Output = Fut::Output> + use<F, Fut>
     where
         F: FnOnce(Self) -> Fut,
         Fut: Future,
     {
+        // Not an async function, whose future would keep room for the WebSocket beside the future of `run`.
         let shared = self.shared().clone();
-        Driven::new(&shared, Box::pin(run(self))).await
+        Driven::new(&shared, Box::pin(run(self)))
     }
 
     /// Why the connection ended, and who began it; `None` while it is open.

@@ -27,7 +27,7 @@ use wireloom::Error;
 use wireloom::wireloom_ws::handshake::HandshakeError;
 
 use super::connect::trace::without_secrets;
-use crate::args::Load;
+use crate::args::{Load, Scenario};
 use crate::exit::Exit;
 use crate::signals::Signals;
 use crate::{descriptors, terminal};
@@ -41,7 +41,7 @@ pub(crate) fn run(args: Load) -> Exit {
     descriptors::raise_limit();
     // One thread: the load of one core is known, and nothing moves between cores.
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(load(&args)),
+        Ok(runtime) => runtime.block_on(load(args)),
         Err(error) => {
             terminal::print_error(error);
             Exit::NoConnection
@@ -49,7 +49,7 @@ pub(crate) fn run(args: Load) -> Exit {
     }
 }
 
-async fn load(args: &Load) -> Exit {
+async fn load(mut args: Load) -> Exit {
     let usage = |error: String| {
         terminal::print_error(terminal::visible_line(&error));
         Exit::Usage
@@ -57,10 +57,14 @@ async fn load(args: &Load) -> Exit {
     if let Some(error) = args.conflict() {
         return usage(error);
     }
-    let work = match Work::new(args) {
+    let work = match Work::new(&args) {
         Ok(work) => Arc::new(work),
         Err(error) => return usage(error),
     };
+    if work.scenario == Scenario::Replay {
+        args.volume.connections.get_or_insert(work.recording.connections());
+    }
+    let args = &args;
     // A file that cannot be read is found before the load.
     let old = match args.comparison.compare.as_deref().map(read_samples).transpose() {
         Ok(old) => old,
@@ -78,7 +82,7 @@ async fn load(args: &Load) -> Exit {
         Err((url, failure)) => return print_failure(&url, failure),
     };
     if let Some((path, old)) = old {
-        let own = Samples::of_series(&report.series, report.warmup.as_secs_f64(), args.is_open_loop());
+        let own = Samples::of_series(&report.series, report.warmup.as_secs_f64(), args.is_paced());
         report.comparison = Some(Comparison::unpaired(&path, &own, &old));
     }
     if let Err(error) = write(args, &report, against.as_ref()) {
@@ -157,7 +161,7 @@ async fn measure(
             let outcome =
                 run::run(args, work.clone(), side.opener.clone(), duration, progress, signals).await;
             let outcome = outcome.map_err(|error| (side.opener.url().to_owned(), Failure::Connect(error)))?;
-            side.add(outcome, args.is_open_loop());
+            side.add(outcome, args.is_paced());
             if side.outcome.as_ref().is_some_and(|outcome| outcome.is_interrupted) {
                 break 'rounds;
             }
@@ -190,7 +194,7 @@ impl Side {
         Self { opener, outcome: None, samples: Samples::default() }
     }
 
-    fn add(&mut self, mut round: Outcome, is_open_loop: bool) {
+    fn add(&mut self, mut round: Outcome, is_paced: bool) {
         if !round.is_interrupted {
             let rate = round.recorder.counts.received as f64 / round.measured.as_secs_f64().max(1e-9);
             let latency = round.recorder.latency();
@@ -201,7 +205,7 @@ impl Side {
                     latency.value_at_quantile(0.99) as f64 / 1e9,
                 ),
             };
-            self.samples.push(rate, p50, p99, is_open_loop);
+            self.samples.push(rate, p50, p99, is_paced);
         }
         match &mut self.outcome {
             Some(outcome) => outcome.append(round),

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -40,7 +41,7 @@ impl Timetable {
     }
 
     /// Messages per second, of the fastest stage.
-    fn rate_max(&self) -> f64 {
+    pub(super) fn rate_max(&self) -> f64 {
         self.stages.iter().map(|(_, _, rate)| *rate).fold(0.0, f64::max)
     }
 }
@@ -89,8 +90,7 @@ pub(super) struct Pacer {
 
 #[derive(Default)]
 struct Paced {
-    /// A connection has ended when its `Notify` is gone.
-    connections: Vec<Weak<Notify>>,
+    alarms: Vec<Ringing>,
     due: BinaryHeap<Reverse<(Instant, usize)>>,
     /// When the clock ticks next.
     next_tick: Option<Instant>,
@@ -98,12 +98,22 @@ struct Paced {
     earliest: Option<Instant>,
 }
 
+/// The state of an [`Alarm`].
+#[derive(Default)]
+struct Ringing {
+    /// The task to be woken; `None` when the alarm is gone.
+    waker: Option<Waker>,
+    is_due: bool,
+}
+
 impl Pacer {
+    /// For messages at up to this rate, of all connections together.
+    ///
     /// # Errors
     /// The operating system gives no thread.
-    pub(super) fn start(timetable: &Timetable) -> std::io::Result<Arc<Self>> {
+    pub(super) fn start(rate_max: f64) -> std::io::Result<Arc<Self>> {
         // Messages that are due within this time leave together, in fewer system calls.
-        let pause = match timetable.rate_max() {
+        let pause = match rate_max {
             ..20e3 => Duration::from_micros(50),
             20e3..80e3 => Duration::from_micros(200),
             _ => Duration::from_micros(400),
@@ -127,16 +137,18 @@ impl Pacer {
         Ok(pacer)
     }
 
-    /// A connection, to be woken by [`wake_at`](Self::wake_at).
-    pub(super) fn add(self: &Arc<Self>) -> Due {
-        let notify = Arc::new(Notify::new());
-        let mut paced = self.paced.lock().unwrap_or_else(PoisonError::into_inner);
-        paced.connections.push(Arc::downgrade(&notify));
-        Due { pacer: self.clone(), index: paced.connections.len() - 1, notify, at: None }
+    /// An alarm for a connection.
+    pub(super) fn add(self: &Arc<Self>) -> Alarm {
+        let mut paced = self.lock();
+        paced.alarms.push(Ringing::default());
+        Alarm { pacer: self.clone(), index: paced.alarms.len() - 1, at: None }
     }
 
-    fn wake_at(&self, index: usize, at: Instant) {
-        let mut paced = self.paced.lock().unwrap_or_else(PoisonError::into_inner);
+    fn lock(&self) -> MutexGuard<'_, Paced> {
+        self.paced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake_at(&self, paced: &mut Paced, index: usize, at: Instant) {
         paced.due.push(Reverse((at, index)));
         let at = paced.earliest.map_or(at, |earliest| at.max(earliest));
         if paced.next_tick.is_none_or(|next| at < next) {
@@ -147,15 +159,17 @@ impl Pacer {
     }
 
     fn wake_due(&self) {
-        let mut paced = self.paced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paced = self.lock();
         let now = Instant::now();
         while let Some(Reverse((at, index))) = paced.due.peek().copied() {
             if at > now {
                 break;
             }
             paced.due.pop();
-            if let Some(notify) = paced.connections[index].upgrade() {
-                notify.notify_one();
+            let alarm = &mut paced.alarms[index];
+            alarm.is_due = true;
+            if let Some(waker) = &alarm.waker {
+                waker.wake_by_ref();
             }
         }
         // Connections that are woken now have their next messages after the pause.
@@ -168,25 +182,38 @@ impl Pacer {
 }
 
 /// Wakes a connection when its next message is due.
-pub(super) struct Due {
+pub(super) struct Alarm {
     pacer: Arc<Pacer>,
     index: usize,
-    notify: Arc<Notify>,
     /// The time that was asked for.
     at: Option<Instant>,
 }
 
-impl Due {
-    /// Makes [`notified`](Self::notified) ready at this time, or soon after it.
-    pub(super) fn set(&mut self, at: Instant) {
+impl Alarm {
+    /// Ready at this time, or soon after it, once; registers the task until then. An earlier time may make it ready, too.
+    pub(super) fn poll_at(&mut self, cx: &Context<'_>, at: Instant) -> Poll<()> {
+        let mut paced = self.pacer.lock();
+        let alarm = &mut paced.alarms[self.index];
+        if std::mem::take(&mut alarm.is_due) {
+            self.at = None;
+            return Poll::Ready(());
+        }
+        if !alarm.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            alarm.waker = Some(cx.waker().clone());
+        }
         if self.at != Some(at) {
             self.at = Some(at);
-            self.pacer.wake_at(self.index, at);
+            self.pacer.wake_at(&mut paced, self.index, at);
         }
+        Poll::Pending
     }
+}
 
-    pub(super) fn notify(&self) -> Arc<Notify> {
-        self.notify.clone()
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        let waker = self.pacer.lock().alarms[self.index].waker.take();
+        // Outside of the lock: it may be the last reference to the task.
+        drop(waker);
     }
 }
 

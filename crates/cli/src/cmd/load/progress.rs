@@ -36,9 +36,10 @@ impl Progress {
 
     pub(super) fn show(&mut self, second: &Second) {
         match self {
-            Self::Bar(bar) => bar.set_message(line(second)),
+            // A terminal may have no more than 80 columns.
+            Self::Bar(bar) => bar.set_message(line(second, false)),
             // The standard error may be closed.
-            Self::Lines => drop(writeln!(io::stderr(), "{}", line(second))),
+            Self::Lines => drop(writeln!(io::stderr(), "{}", line(second, true))),
             Self::Quiet => {}
         }
     }
@@ -51,14 +52,14 @@ impl Progress {
     }
 }
 
-fn line(second: &Second) -> String {
+fn line(second: &Second, has_max: bool) -> String {
     let Second { at, received, errors, connections, .. } = second;
+    let max = if has_max { format!("  max {}", time(second.max as f64)) } else { String::new() };
     format!(
-        "{:>4.0}s {received:>8}/s  p50 {}  p99 {}  max {}  {}, {}",
+        "{:>4.0}s {received:>8}/s  p50 {}  p99 {}{max}  {}, {}",
         at.as_secs_f64(),
         time(second.p50 as f64),
         time(second.p99 as f64),
-        time(second.max as f64),
         count(*errors, "error"),
         count(*connections as u64, "connection"),
     )

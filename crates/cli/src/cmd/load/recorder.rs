@@ -86,6 +86,7 @@ pub(super) struct Recorder {
     /// The time from the begin of opening a connection until it is open.
     pub(super) connect: Histogram<u64>,
     pub(super) series: Vec<Second>,
+    /// Opened, without those that the server has ended.
     pub(super) connections: usize,
     pub(super) last_answer: Option<Instant>,
     pub(super) last_sent: Option<Instant>,
@@ -118,7 +119,10 @@ impl Recorder {
         counts.sent_bytes += len as u64;
         if is_measured {
             self.last_sent = Some(now);
-            self.send_delay.saturating_record(nanos(delay));
+            // The closed loop has no delays.
+            if !delay.is_zero() {
+                self.send_delay.saturating_record(nanos(delay));
+            }
         }
     }
 
@@ -144,6 +148,11 @@ impl Recorder {
         }
     }
 
+    /// The server has ended a connection.
+    pub(super) fn disconnected(&mut self) {
+        self.connections = self.connections.saturating_sub(1);
+    }
+
     /// A connection was opened.
     pub(super) fn connected(&mut self, time: Duration) {
         self.connect.saturating_record(nanos(time));
@@ -165,6 +174,13 @@ impl Recorder {
     fn note_error(&mut self, text: impl FnOnce() -> String) {
         if self.first_error.is_none() {
             self.first_error = Some(text());
+        }
+    }
+
+    /// Ends the last second of the series early if there were errors in it, which the series would not show otherwise.
+    pub(super) fn end_errors(&mut self, at: Duration) {
+        if self.counts.errors.total() > self.before.errors.total() {
+            self.end_second(at);
         }
     }
 

@@ -113,7 +113,7 @@ impl Report {
         asked.sort_by(f64::total_cmp);
         asked.dedup();
         let latency = Latency::new(recorder.latency(), &asked);
-        let connections = args.volume.connections;
+        let connections = args.volume.connections();
         let send_delay = recorder.send_delay();
         let rate = if measured.is_zero() { 0.0 } else { counts.received as f64 / measured.as_secs_f64() };
         let mut report = Self {
@@ -127,7 +127,7 @@ impl Report {
             rate,
             latency,
             connect: Latency::new(&recorder.connect, &PERCENTILES[..3]),
-            send_delay_p99: args.is_open_loop().then(|| send_delay.value_at_quantile(0.99)),
+            send_delay_p99: args.is_paced().then(|| send_delay.value_at_quantile(0.99)),
             cpu: cpu.as_secs_f64() / elapsed.as_secs_f64().max(1e-9),
             memory: memory
                 .filter(|_| connections >= MEMORY_CONNECTIONS_MIN)
@@ -238,11 +238,12 @@ fn config(args: &Load) -> Value {
         .collect();
     json!({
         "scenario": args.scenario().to_string(),
-        "connections": volume.connections,
-        "pipeline": (!args.is_open_loop()).then_some(volume.pipeline.unwrap_or(1)),
+        "connections": volume.connections(),
+        "pipeline": (!args.is_open_loop() && args.replay.is_none()).then_some(volume.pipeline.unwrap_or(1)),
         "rate": volume.rate,
         "stages": stages,
         "publishers": (args.scenario() == Scenario::Rooms).then_some(volume.publishers.unwrap_or(1)),
+        "speed": args.speed_of_replay().map(|speed| speed.to_json()),
         "warmup": volume.warmup.unwrap_or_default().as_secs_f64(),
         "size": size,
         "type": if args.payload.binary { "binary" } else { "text" },

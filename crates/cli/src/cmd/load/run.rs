@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use wireloom::Error;
 
-use super::pacer::{Due, Pacer, Schedule, Timetable};
+use super::pacer::{Alarm, Pacer, Schedule, Timetable};
 use super::payload::Payloads;
 use super::process;
 use super::progress::Progress;
 use super::recorder::Recorder;
+use super::scenario::replay::Recording;
 use super::scenario::rooms::{self, Room};
 use super::scenario::script::Script;
 use super::scenario::{Connection, Link};
@@ -66,6 +67,7 @@ pub(super) struct Work {
     /// Messages of a connection that wait for their answers in the closed loop.
     pub(super) pipeline: usize,
     pub(super) script: Script,
+    pub(super) recording: Recording,
     /// Of requests.
     pub(super) method: String,
     pub(super) has_content: bool,
@@ -84,9 +86,11 @@ impl Work {
         };
         let has_content = args.payload.size.is_some() || args.payload.messages.is_some();
         let script = args.script.as_deref().map(Script::from_file).transpose()?;
+        let speed = args.speed.unwrap_or_default();
+        let recording = args.replay.as_deref().map(|path| Recording::from_file(path, speed)).transpose()?;
         let publishers = match scenario {
             Scenario::Rooms => args.volume.publishers.unwrap_or(1),
-            _ => args.volume.connections,
+            _ => args.volume.connections(),
         };
         let method = args.payload.method.clone();
         Ok(Self {
@@ -94,6 +98,7 @@ impl Work {
             publishers,
             pipeline: args.volume.pipeline.unwrap_or(1),
             script: script.unwrap_or_default(),
+            recording: recording.unwrap_or_default(),
             method: method.unwrap_or_else(|| if has_content { "POST" } else { "GET" }.to_owned()),
             has_content,
             checks: args.payload.check,
@@ -113,9 +118,10 @@ pub(super) struct Run {
     pub(super) opener: Arc<Opener>,
     pub(super) room: Room,
     recorder: Arc<Mutex<Recorder>>,
-    /// Messages that may still be sent.
-    tickets: AtomicU64,
-    open_loop: Option<(Arc<Timetable>, Arc<Pacer>)>,
+    /// Messages that may still be sent; `None` without `--count`.
+    tickets: Option<AtomicU64>,
+    timetable: Option<Arc<Timetable>>,
+    pacer: Option<Arc<Pacer>>,
 }
 
 impl Run {
@@ -126,26 +132,36 @@ impl Run {
     /// Takes the right to send a message. Those of the warm-up are not counted.
     pub(super) fn take_ticket(&self, is_measured: bool) -> bool {
         let take = |tickets: u64| tickets.checked_sub(1);
-        !is_measured || self.tickets.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        match &self.tickets {
+            Some(tickets) if is_measured => {
+                tickets.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+            }
+            _ => true,
+        }
     }
 
     /// The message was not sent.
     pub(super) fn return_ticket(&self, is_measured: bool) {
-        if is_measured {
-            self.tickets.fetch_add(1, Ordering::Relaxed);
+        if let Some(tickets) = self.tickets.as_ref().filter(|_| is_measured) {
+            tickets.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Whether more messages may be sent.
     pub(super) fn has_tickets(&self) -> bool {
-        self.tickets.load(Ordering::Relaxed) > 0
+        self.tickets.as_ref().is_none_or(|tickets| tickets.load(Ordering::Relaxed) > 0)
     }
 
     /// The part of the open loop that the connection with this index sends.
-    pub(super) fn schedule(&self, index: usize, from: Instant) -> Option<(Schedule, Due)> {
-        let (timetable, pacer) = self.open_loop.as_ref()?;
+    pub(super) fn schedule(&self, index: usize, from: Instant) -> Option<(Schedule, Alarm)> {
+        let timetable = self.timetable.clone()?;
         let step = self.work.publishers as u64;
-        Some((Schedule::new(timetable.clone(), index as u64, step, from), pacer.add()))
+        Some((Schedule::new(timetable, index as u64, step, from), self.alarm()?))
+    }
+
+    /// An alarm; `None` in the closed loop.
+    pub(super) fn alarm(&self) -> Option<Alarm> {
+        self.pacer.as_ref().map(Pacer::add)
     }
 }
 
@@ -208,27 +224,27 @@ pub(super) async fn run(
     let begin = Instant::now();
     let warmup = volume.warmup.unwrap_or_default();
     let measured_from = begin + warmup;
-    let end = volume.count.is_none().then(|| measured_from + duration);
+    let plays_once = work.scenario == Scenario::Replay && volume.duration.is_none();
+    let end = (volume.count.is_none() && !plays_once).then(|| measured_from + duration);
     let plan = Plan { begin, measured_from, end, timeout: volume.timeout };
-    let open_loop = match stages(args, warmup, duration) {
-        Some(stages) => {
-            let timetable = Arc::new(Timetable::new(begin, &stages));
-            let pacer = Pacer::start(&timetable)?;
-            Some((timetable, pacer))
-        }
-        None => None,
+    let timetable = stages(args, warmup, duration).map(|stages| Arc::new(Timetable::new(begin, &stages)));
+    let rate_max = match &timetable {
+        Some(timetable) => Some(timetable.rate_max()),
+        None => work.recording.rate(volume.connections()),
     };
+    let pacer = rate_max.map(Pacer::start).transpose()?;
     let run = Arc::new(Run {
         plan,
         room: Room::new(if work.scenario == Scenario::Rooms { work.publishers } else { 0 }),
         work,
         opener,
         recorder: recorder.clone(),
-        tickets: AtomicU64::new(volume.count.unwrap_or(u64::MAX)),
-        open_loop,
+        tickets: volume.count.map(AtomicU64::new),
+        timetable,
+        pacer,
     });
     let mut tasks = JoinSet::new();
-    let count = if volume.ramp_up.is_some() && is_opened { volume.connections } else { links.len() };
+    let count = if volume.ramp_up.is_some() && is_opened { volume.connections() } else { links.len() };
     let mut links = links.into_iter();
     for index in 0..count {
         let opens_at = begin + volume.ramp_up.unwrap_or_default().mul_f64(index as f64 / count as f64);
@@ -246,7 +262,8 @@ pub(super) async fn run(
     let is_interrupted = watched.is_interrupted || !is_opened;
     let elapsed = begin.elapsed();
     let cpu = process::cpu_time().saturating_sub(cpu_before);
-    let recorder = std::mem::replace(&mut *lock(&recorder), Recorder::new());
+    let mut recorder = std::mem::replace(&mut *lock(&recorder), Recorder::new());
+    recorder.end_errors(elapsed);
     let sending_end = if is_interrupted { Some(Instant::now()) } else { run.plan.end.or(recorder.last_sent) };
     let last = sending_end.max(recorder.last_answer).unwrap_or(run.plan.measured_from);
     let measured = last.saturating_duration_since(run.plan.measured_from);
@@ -279,7 +296,7 @@ async fn open_all(
         // The first shows whether the others have a chance.
         let mut socket = opener.websocket(0).await?;
         let _ = socket.close(wireloom::CloseCode::NORMAL, "").await;
-        links.extend((0..args.volume.connections).map(|_| Link::None));
+        links.extend((0..args.volume.connections()).map(|_| Link::None));
         return Ok(());
     }
     let opened = timed_open(opener.clone(), 0).await;
@@ -291,7 +308,7 @@ async fn open_all(
     let mut opening = JoinSet::new();
     let mut next = 1;
     loop {
-        while next < args.volume.connections && opening.len() < HANDSHAKES_MAX {
+        while next < args.volume.connections() && opening.len() < HANDSHAKES_MAX {
             opening.spawn(timed_open(opener.clone(), next));
             next += 1;
         }

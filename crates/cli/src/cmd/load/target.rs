@@ -78,7 +78,7 @@ impl Opener {
         let path = path.find(['/', '?']).map_or("/", |at| &path[at..]);
         let path = if path.starts_with('?') { format!("/{path}") } else { path.to_owned() };
         let shared = args.streams.map(|streams| {
-            let cells = (0..args.volume.connections.div_ceil(streams)).map(|_| OnceCell::new());
+            let cells = (0..args.volume.connections().div_ceil(streams)).map(|_| OnceCell::new());
             (streams, cells.collect())
         });
         Ok(Self { url: url.to_owned(), path, connector, scenario: args.scenario(), tokens, headers, shared })

@@ -59,6 +59,7 @@ fn summary(report: &Report) -> String {
         Scenario::Source
         | Scenario::Idle
         | Scenario::Script
+        | Scenario::Replay
         | Scenario::Churn
         | Scenario::Slow
         | Scenario::Sink
@@ -172,7 +173,7 @@ fn plots(out: &mut String, report: &Report) -> Result<(), String> {
     figure(
         out,
         "Connections",
-        "Open connections at the end of each second.",
+        "Connections that were opened and that the server has not ended, at the end of each second.",
         &["open"],
         &plot(&plain, vec![over_time(&|second| second.connections as f64)], false),
     )?;

@@ -96,7 +96,7 @@ pub(super) fn compared(comparison: &Comparison) -> Vec<String> {
 /// The name of the messages that came back.
 fn answered(scenario: Scenario) -> &'static str {
     match scenario {
-        Scenario::Source | Scenario::Slow | Scenario::Rooms => "received",
+        Scenario::Source | Scenario::Slow | Scenario::Rooms | Scenario::Replay => "received",
         Scenario::Sink => "confirmed",
         Scenario::Churn => "opened",
         _ => "answered",

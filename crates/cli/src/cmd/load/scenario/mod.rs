@@ -3,6 +3,7 @@
 mod churn;
 mod echo;
 mod idle;
+pub(super) mod replay;
 mod requests;
 pub(super) mod rooms;
 pub(super) mod script;
@@ -11,16 +12,14 @@ mod source;
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
-use tokio::sync::futures::OwnedNotified;
 use wireloom::client::Http2;
 use wireloom::wireloom_ws::{Cause, End};
 use wireloom::{CloseCode, Error, Payload, Receiver, Sender, WebSocket};
 
-use super::pacer::{Due, Schedule};
+use super::pacer::{Alarm, Schedule};
 use super::run::Run;
 use crate::args::Scenario;
 
@@ -46,40 +45,44 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Runs until nothing more is to be sent and each message has been answered or is lost.
-    pub(super) async fn run(self, link: Link) {
-        let run = self.run.clone();
+    /// Runs until nothing more is to be sent and each message has been answered or is lost. The future is boxed, so that the task
+    /// of an idle connection is not as large as that of the largest scenario.
+    pub(super) fn run(self, link: Link) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let run = &self.run;
         run.recorder().connections += 1;
+        let publishes = self.index < run.work.publishers;
         match (link, run.work.scenario) {
-            (Link::WebSocket(socket), Scenario::Sink) => socket.drive(|socket| sink::run(self, socket)).await,
+            (Link::WebSocket(socket), Scenario::Sink) => {
+                Box::pin(socket.drive(|socket| sink::run(self, socket)))
+            }
             (Link::WebSocket(socket), Scenario::Source | Scenario::Slow) => {
-                socket.drive(|socket| source::run(self, socket)).await;
+                Box::pin(socket.drive(|socket| source::run(self, socket)))
+            }
+            (Link::WebSocket(socket), Scenario::Rooms) if publishes => {
+                Box::pin(socket.drive(|socket| rooms::publish(self, socket)))
             }
             (Link::WebSocket(socket), Scenario::Rooms) => {
-                if self.index < run.work.publishers {
-                    socket.drive(|socket| rooms::publish(self, socket)).await;
-                } else {
-                    socket.drive(|socket| rooms::subscribe(self, socket)).await;
-                }
+                Box::pin(socket.drive(|socket| rooms::subscribe(self, socket)))
             }
-            (Link::WebSocket(socket), Scenario::Idle) => socket.drive(|socket| idle::run(self, socket)).await,
+            (Link::WebSocket(socket), Scenario::Idle) => {
+                Box::pin(socket.drive(|socket| idle::run(self, socket)))
+            }
             (Link::WebSocket(socket), Scenario::Script) => {
-                socket.drive(|socket| script::run(self, socket)).await;
+                Box::pin(socket.drive(|socket| script::run(self, socket)))
             }
-            (Link::WebSocket(socket), _) => socket.drive(|socket| echo::run(self, socket)).await,
-            (Link::Http2(http2), _) => Box::pin(requests::run(self, http2)).await,
-            (Link::None, _) => Box::pin(churn::run(self)).await,
+            (Link::WebSocket(socket), Scenario::Replay) => {
+                Box::pin(socket.drive(|socket| replay::run(self, socket)))
+            }
+            (Link::WebSocket(socket), _) => Box::pin(socket.drive(|socket| echo::run(self, socket))),
+            (Link::Http2(http2), _) => Box::pin(requests::run(self, http2)),
+            (Link::None, _) => Box::pin(churn::run(self)),
         }
-        run.recorder().connections -= 1;
     }
 
     /// When the messages of this connection are sent.
     fn pace(&self) -> Pace {
         match self.run.schedule(self.index, self.opens_at) {
-            Some((schedule, due)) => {
-                let notified = Box::pin(due.notify().notified_owned());
-                Pace::Open(Box::new(Open { schedule, due, notified }))
-            }
+            Some((schedule, alarm)) => Pace::Open(Box::new(Open { schedule, alarm })),
             None => Pace::Closed(self.run.work.pipeline),
         }
     }
@@ -105,6 +108,7 @@ impl Connection {
     /// The connection ended before the run did: `lost` messages were on their way.
     fn ended(&self, error: Option<&Error>, receiver: &Receiver, lost: u64) {
         let mut recorder = self.run.recorder();
+        recorder.disconnected();
         match error {
             None | Some(Error::Closed) => {
                 let text = match receiver.end() {
@@ -136,8 +140,7 @@ enum Pace {
 /// On a schedule.
 struct Open {
     schedule: Schedule,
-    due: Due,
-    notified: Pin<Box<OwnedNotified>>,
+    alarm: Alarm,
 }
 
 /// Whether a message can be sent.
@@ -176,11 +179,10 @@ impl Pace {
 
     /// Registers to be woken when the next message is due. Ready when that may be the case already.
     fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Self::Open(open) = self else { return Poll::Pending };
-        open.due.set(open.schedule.next());
-        ready!(open.notified.as_mut().poll(cx));
-        open.notified.set(Notify::notified_owned(open.due.notify()));
-        Poll::Ready(())
+        match self {
+            Self::Closed(_) => Poll::Pending,
+            Self::Open(open) => open.alarm.poll_at(cx, open.schedule.next()),
+        }
     }
 }
 

@@ -27,7 +27,9 @@ pub(super) async fn run(connection: Connection, http2: Http2) {
             while let Poll::Ready(Some(_)) = requests.poll_join_next(cx) {}
             if is_sending && !http2.is_open() {
                 is_sending = false;
-                run.recorder().error(
+                let mut recorder = run.recorder();
+                recorder.disconnected();
+                recorder.error(
                     |errors| &mut errors.closed,
                     1,
                     || "the server closed a connection".to_owned(),

@@ -73,7 +73,9 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
     match ended {
         Ok(true) => connection.close(sender, receiver, |_| {}).await,
         // A source that has sent everything closes.
-        Ok(false) if receiver.end().is_some_and(|end| end.code() == CloseCode::NORMAL) => {}
+        Ok(false) if receiver.end().is_some_and(|end| end.code() == CloseCode::NORMAL) => {
+            run.recorder().disconnected();
+        }
         Ok(false) => connection.ended(None, receiver, 0),
         Err(error) => connection.ended(Some(&error), receiver, 0),
     }

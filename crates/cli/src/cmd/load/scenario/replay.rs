@@ -1,0 +1,362 @@
+//! `--replay`: sends what the clients of a capture sent, when they sent it.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::future::poll_fn;
+use std::path::Path;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::time::Sleep;
+use wireloom::{Error, Message, Payload, Receiver, Sender, WebSocket};
+use wireloom_inspect::replay;
+
+use super::super::pacer::Alarm;
+use super::super::run::FAR;
+use super::{Connection, queue};
+use crate::args::Speed;
+
+/// Messages that are handled between two looks at the clock.
+const BATCH: usize = 64;
+
+/// Messages of a connection that wait for their answers at once.
+const PENDING_MAX: usize = 65_536;
+
+/// The messages of the clients of a capture, by connection.
+#[derive(Debug, Default)]
+pub(in crate::cmd::load) struct Recording {
+    connections: Vec<Vec<Recorded>>,
+    messages: usize,
+    /// Between the first message and the last, as it is played.
+    time: Duration,
+    speed: Speed,
+}
+
+#[derive(Debug, PartialEq)]
+struct Recorded {
+    /// Since the first message of the capture, as it is played.
+    at: Duration,
+    data: Data,
+}
+
+#[derive(Debug, PartialEq)]
+enum Data {
+    Text(String),
+    Binary(Vec<u8>),
+}
+
+impl Recorded {
+    fn payload(&self) -> Payload<'_> {
+        match &self.data {
+            Data::Text(text) => Payload::from(text.as_str()),
+            Data::Binary(bytes) => Payload::from(bytes.as_slice()),
+        }
+    }
+
+    fn equals(&self, message: &Message<'_>) -> bool {
+        match &self.data {
+            Data::Text(text) => message.as_text() == Some(text),
+            Data::Binary(bytes) => !message.is_text() && message.as_bytes() == bytes,
+        }
+    }
+}
+
+impl Recording {
+    /// # Errors
+    /// The file cannot be read to its end, or has no messages of clients.
+    pub(in crate::cmd::load) fn from_file(path: &Path, speed: Speed) -> Result<Self, String> {
+        let fail = |error: &dyn std::fmt::Display| format!("--replay {}: {error}", path.display());
+        let file = File::open(path).map_err(|error| fail(&error))?;
+        let messages = replay::messages(file).map_err(|error| fail(&error))?;
+        let recording = Self::new(messages, speed);
+        if recording.messages == 0 {
+            return Err(fail(&"no client sends a message in it"));
+        }
+        Ok(recording)
+    }
+
+    fn new(messages: Vec<replay::Message>, speed: Speed) -> Self {
+        let mut recording = Self { messages: messages.len(), speed, ..Self::default() };
+        for message in messages {
+            let index = message.connection.saturating_sub(1) as usize;
+            if index >= recording.connections.len() {
+                recording.connections.resize_with(index + 1, Vec::new);
+            }
+            let data = match String::from_utf8(message.data) {
+                Ok(text) if message.text => Data::Text(text),
+                Ok(text) => Data::Binary(text.into_bytes()),
+                Err(error) => Data::Binary(error.into_bytes()),
+            };
+            let at = speed.scale(message.offset);
+            recording.time = recording.time.max(at);
+            recording.connections[index].push(Recorded { at, data });
+        }
+        recording
+    }
+
+    /// How many connections the capture has.
+    pub(in crate::cmd::load) fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Messages per second when `connections` play it; `None` when there is no pace to keep.
+    pub(in crate::cmd::load) fn rate(&self, connections: usize) -> Option<f64> {
+        if self.messages == 0 || self.speed == Speed::Max {
+            return None;
+        }
+        let rounds = connections as f64 / self.connections.len() as f64;
+        Some(self.messages as f64 * rounds / self.time.as_secs_f64().max(1.0))
+    }
+
+    /// The messages of the connection with this index.
+    fn of(&self, index: usize) -> &[Recorded] {
+        match self.connections.len() {
+            0 => &[],
+            len => &self.connections[index % len],
+        }
+    }
+}
+
+pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
+    let (sender, receiver) = socket.halves();
+    let run = connection.run.clone();
+    let mut player = Player {
+        begin: connection.opens_at.max(run.plan.begin),
+        next: 0,
+        pending: VecDeque::new(),
+        blocked_since: None,
+        is_sending: true,
+        alarm: run.alarm(),
+        connection,
+    };
+    let ended = {
+        let mut wake = pin!(tokio::time::sleep_until(player.next_wake(Instant::now()).into()));
+        poll_fn(|cx| player.poll(cx, sender, receiver, wake.as_mut())).await
+    };
+    let lost = player.pending.len() as u64;
+    match ended {
+        Ok(true) => {
+            let connection = player.connection.clone();
+            connection.close(sender, receiver, |answer| player.handle(Instant::now(), answer)).await;
+        }
+        Ok(false) => player.connection.ended(None, receiver, lost),
+        Err(error) => player.connection.ended(Some(&error), receiver, lost),
+    }
+}
+
+struct Player {
+    connection: Connection,
+    /// The time of the first message of the capture in this round.
+    begin: Instant,
+    /// The message to be sent next.
+    next: usize,
+    /// With `--check`: the messages that wait for their answers, and when they were to be sent.
+    pending: VecDeque<(usize, Instant)>,
+    /// The send queue is full.
+    blocked_since: Option<Instant>,
+    is_sending: bool,
+    /// `None` when messages are sent without a pause.
+    alarm: Option<Alarm>,
+}
+
+impl Player {
+    /// Ready with `true` when everything was sent and answered, and with `false` when the server has closed the connection.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        sender: &mut Sender,
+        receiver: &mut Receiver,
+        mut wake: Pin<&mut Sleep>,
+    ) -> Poll<Result<bool, Error>> {
+        loop {
+            let has_more = match self.poll_answers(cx, receiver)? {
+                Poll::Ready(true) => true,
+                Poll::Ready(false) => return Poll::Ready(Ok(false)),
+                Poll::Pending => false,
+            };
+            let due = self.send_due(cx, sender)?;
+            if !self.is_sending && self.pending.is_empty() {
+                return Poll::Ready(Ok(true));
+            }
+            let is_due = match (&mut self.alarm, due) {
+                (Some(alarm), Some(due)) => alarm.poll_at(cx, due).is_ready(),
+                _ => false,
+            };
+            if has_more || is_due {
+                continue;
+            }
+            let now = Instant::now();
+            let next = self.next_wake(now).into();
+            if next < wake.deadline() {
+                wake.as_mut().reset(next);
+            }
+            if wake.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            let timeout = self.connection.run.plan.timeout;
+            if self.blocked_since.is_some_and(|since| now >= since + timeout) {
+                return Poll::Ready(Err(Error::SlowPeer));
+            }
+            self.expire(now);
+            wake.as_mut().reset(self.next_wake(now).into());
+        }
+    }
+
+    /// Takes what has arrived. Ready with `true` when there may be more, and with `false` at the end.
+    fn poll_answers(&mut self, cx: &mut Context<'_>, receiver: &mut Receiver) -> Result<Poll<bool>, Error> {
+        for _ in 0..BATCH {
+            match pin!(receiver.recv()).poll(cx) {
+                Poll::Ready(Ok(Some(answer))) => self.handle(Instant::now(), &answer),
+                Poll::Ready(Ok(None)) => return Ok(Poll::Ready(false)),
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => return Ok(Poll::Pending),
+            }
+        }
+        Ok(Poll::Ready(true))
+    }
+
+    /// Sends what is due and fits into the send queue. The time of the next message, if that is known.
+    fn send_due(&mut self, cx: &mut Context<'_>, sender: &mut Sender) -> Result<Option<Instant>, Error> {
+        let run = self.connection.run.clone();
+        let recording = &run.work.recording;
+        let messages = recording.of(self.connection.index);
+        let now = Instant::now();
+        self.blocked_since = self.blocked_since.filter(|_| self.is_sending);
+        for _ in 0..BATCH {
+            if !self.is_sending {
+                return Ok(None);
+            }
+            let Some(message) = messages.get(self.next) else {
+                self.begin_round(now);
+                continue;
+            };
+            let intended = match self.alarm {
+                Some(_) => self.begin + message.at,
+                None => now,
+            };
+            if run.plan.is_over(intended) {
+                self.is_sending = false;
+                return Ok(None);
+            }
+            if intended > now {
+                return Ok(Some(intended));
+            }
+            if self.pending.len() >= PENDING_MAX {
+                return Ok(None);
+            }
+            if !queue(cx, sender, message.payload())? {
+                self.blocked_since.get_or_insert(now);
+                return Ok(None);
+            }
+            self.blocked_since = None;
+            let len = match &message.data {
+                Data::Text(text) => text.len(),
+                Data::Binary(bytes) => bytes.len(),
+            };
+            run.recorder().sent(now, now.saturating_duration_since(intended), len, true);
+            if run.work.checks {
+                self.pending.push_back((self.next, intended));
+            }
+            self.next += 1;
+        }
+        // There is more to send than fits between two looks at what has arrived.
+        cx.waker().wake_by_ref();
+        Ok(None)
+    }
+
+    /// Begins again where `--duration` asks for it. Connections stay in step: a round of each takes the time of the capture.
+    fn begin_round(&mut self, now: Instant) {
+        /// The least time of a round, so that a capture of one message is no flood.
+        const PAUSE: Duration = Duration::from_millis(1);
+        let run = &self.connection.run;
+        let recording = &run.work.recording;
+        let is_empty = recording.of(self.connection.index).is_empty();
+        if is_empty || run.plan.end.is_none() {
+            self.is_sending = false;
+            return;
+        }
+        self.next = 0;
+        if self.alarm.is_some() {
+            self.begin += recording.time.max(PAUSE);
+        } else if run.plan.is_over(now) {
+            self.is_sending = false;
+        }
+    }
+
+    fn handle(&mut self, now: Instant, answer: &Message<'_>) {
+        let run = self.connection.run.clone();
+        let mut recorder = run.recorder();
+        let len = answer.as_bytes().len();
+        if !run.work.checks {
+            recorder.received(now, 1, len as u64, true);
+            return;
+        }
+        match self.pending.pop_front() {
+            Some((index, intended)) if run.work.recording.of(self.connection.index)[index].equals(answer) => {
+                recorder.answered(now, now.saturating_duration_since(intended), len, true);
+            }
+            Some(_) => recorder.error(
+                |errors| &mut errors.wrong,
+                1,
+                || "an answer differs from what was sent".to_owned(),
+            ),
+            None => recorder.error(
+                |errors| &mut errors.unexpected,
+                1,
+                || "a message arrived that answers none".to_owned(),
+            ),
+        }
+    }
+
+    /// Gives up messages that have waited for too long.
+    fn expire(&mut self, now: Instant) {
+        let run = &self.connection.run;
+        let timeout = run.plan.timeout;
+        while self.pending.front().is_some_and(|(_, intended)| now >= *intended + timeout) {
+            self.pending.pop_front();
+            run.recorder().error(
+                |errors| &mut errors.lost,
+                1,
+                || format!("a message was not answered within {timeout:?}"),
+            );
+        }
+    }
+
+    /// When to look for lost messages, for a server that does not read, and for the end of the run.
+    fn next_wake(&self, now: Instant) -> Instant {
+        let plan = &self.connection.run.plan;
+        let oldest = self.pending.front().map(|(_, intended)| *intended);
+        let expiry = oldest.into_iter().chain(self.blocked_since).min().map(|since| since + plan.timeout);
+        let end = plan.end.filter(|_| self.is_sending);
+        expiry.into_iter().chain(end).min().unwrap_or(now + FAR).max(now + Duration::from_millis(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(offset_ms: u64, connection: u32, text: &str) -> replay::Message {
+        let offset = Duration::from_millis(offset_ms);
+        replay::Message { offset, connection, text: true, data: text.as_bytes().to_vec() }
+    }
+
+    #[test]
+    fn connections_play_those_of_the_capture_in_turn() {
+        let messages = vec![message(0, 1, "a"), message(500, 2, "b"), message(1000, 1, "c")];
+        let recording = Recording::new(messages, Speed::Times(2.0));
+        let texts = |index| {
+            let recorded = recording.of(index).iter();
+            recorded
+                .map(|message| (message.at.as_millis(), format!("{:?}", message.data)))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(recording.connections(), 2);
+        assert_eq!(texts(0), [(0, "Text(\"a\")".to_owned()), (500, "Text(\"c\")".to_owned())]);
+        assert_eq!(texts(1), [(250, "Text(\"b\")".to_owned())]);
+        assert_eq!(texts(2), texts(0));
+        assert_eq!(recording.rate(4), Some(6.0));
+        assert_eq!(Recording::new(vec![message(0, 1, "a")], Speed::Max).rate(1), None);
+    }
+}

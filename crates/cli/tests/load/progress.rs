@@ -1,0 +1,70 @@
+//! Progress on a terminal, and the end by a signal.
+
+#![cfg(target_os = "linux")]
+
+use std::fs::File;
+use std::io::Read as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use serde_json::Value;
+use tokio::process::Command;
+use tokio::time::{sleep, timeout};
+
+use crate::{DEADLINE, Fault, WIRELOOM, start};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_shows_one_line_that_is_updated() {
+    let url = start(Fault::None).await;
+    let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&screen).unwrap();
+    unlockpt(&screen).unwrap();
+    let name = ptsname(&screen, Vec::new()).unwrap();
+    let terminal = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let mut child = Command::new(WIRELOOM)
+        .args(["load", &url, "--duration", "2500ms", "--connections", "3"])
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(terminal)
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let shown = tokio::task::spawn_blocking(move || {
+        let (mut screen, mut shown, mut bytes) = (File::from(screen), Vec::new(), [0; 4096]);
+        // The terminal reports an error once the other end is closed.
+        while let Ok(len @ 1..) = screen.read(&mut bytes) {
+            shown.extend_from_slice(&bytes[..len]);
+        }
+        String::from_utf8_lossy(&shown).into_owned()
+    });
+    assert!(timeout(DEADLINE, child.wait()).await.unwrap().unwrap().success());
+    let shown = timeout(DEADLINE, shown).await.unwrap().unwrap();
+    for part in ["/s  p50 ", "p99 ", "0 errors, 3 connections"] {
+        assert!(shown.contains(part), "{part}: {shown:?}");
+    }
+    // The line is overwritten, and removed at the end.
+    assert!(shown.contains('\r') && shown.trim_end().ends_with("\u{1b}[2K"), "{shown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_the_run_with_its_result() {
+    let url = start(Fault::None).await;
+    let child = Command::new(WIRELOOM)
+        .args(["load", &url, "--duration", "60", "--rate", "500", "--json", "--quiet"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    sleep(Duration::from_secs(2)).await;
+    let id = child.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().await.unwrap().success());
+    let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["interrupted"], true, "{report}");
+    assert!(report["answered"].as_u64() > Some(0), "{report}");
+    assert!(report["warnings"].to_string().contains("interrupted before the end"), "{report}");
+}
