@@ -58,6 +58,7 @@ fn content_that_fits_the_window_of_the_connection_is_framed_at_once() {
         assert_eq!(end.connection.queued(key), queued);
         end.drain();
         assert_eq!(data(&end)[5..], [(3, len.min(535), queued == 0)]);
+        assert!(!end.connection.wants_write());
     }
 }
 

@@ -187,9 +187,9 @@ impl Streams {
         let id = stream.id;
         if stream.queued == 0 {
             self.scheduler.remove(&mut self.slab, slot);
+            // The end of a stream without queued content is sent at once: trailers alone wait in a list.
             return match self.slab.get(slot).send {
                 SendPhase::TrailersQueued => NextFrame::Trailers { id },
-                SendPhase::EndQueued => NextFrame::Data { id, len: 0, end_stream: true, writable: None },
                 _ => NextFrame::None,
             };
         }
@@ -215,12 +215,14 @@ impl Streams {
         }
         stream.send_delta = spend(stream.send_delta, len);
         self.send_window -= i64::from(len);
-        if end_stream || (left == 0 && stream.send != SendPhase::TrailersQueued) {
-            self.scheduler.remove(&mut self.slab, slot);
-        } else if left > 0 && stream_window <= i64::from(len) {
+        if left == 0 {
+            if stream.send != SendPhase::TrailersQueued {
+                self.scheduler.remove(&mut self.slab, slot);
+            }
+        } else if stream_window == i64::from(len) {
             self.scheduler.remove(&mut self.slab, slot);
             self.block(slot);
-        } else if left > 0 {
+        } else {
             self.scheduler.rotate(&mut self.slab, slot);
         }
         let writable = has_room.then(|| StreamKey::new(slot, id));
@@ -305,5 +307,104 @@ impl Streams {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::stream::RecvPhase;
+    use crate::{Role, Settings};
+    use alloc::vec;
+
+    /// A server's streams, of which one sends content in a window of `initial`.
+    fn sending(initial: u32) -> (Streams, u32) {
+        let config = Config::new(Role::Server);
+        let mut streams = Streams::new(Role::Server, &config);
+        let settings = Settings { initial_window_size: initial, ..Settings::INITIAL };
+        assert!(streams.apply_peer_settings(&settings));
+        let stream = streams.record(StreamId::FIRST_CLIENT, RecvPhase::End, SendPhase::Content, &config);
+        let key = streams.accept_request(stream);
+        let slot = streams.slot(key).unwrap();
+        (streams, slot)
+    }
+
+    fn queue(streams: &mut Streams, slot: u32, len: usize) {
+        streams.queue_data(slot, vec![7; len].into(), false, ContentLeft::UNKNOWN, 1 << 20).unwrap();
+    }
+
+    #[test]
+    fn a_stream_without_window_is_blocked_from_the_start() {
+        let (mut streams, slot) = sending(0);
+        queue(&mut streams, slot, 5);
+        assert_eq!((streams.next_ready(), streams.scheduler.first_blocked()), (None, Some(slot)));
+        assert!(!streams.wants_write() && !streams.is_window_shut());
+        let (mut streams, slot) = sending(1);
+        queue(&mut streams, slot, 5);
+        assert_eq!((streams.next_ready(), streams.scheduler.first_blocked()), (Some(slot), None));
+        assert!(streams.wants_write());
+    }
+
+    #[test]
+    fn a_frame_that_uses_up_the_window_blocks_its_stream() {
+        for (window, is_blocked) in [(10, true), (11, false)] {
+            let (mut streams, slot) = sending(window);
+            queue(&mut streams, slot, 25);
+            let frame = streams.next_frame(slot, 10, 512, 1 << 20);
+            assert!(matches!(frame, NextFrame::Data { len: 10, end_stream: false, writable: None, .. }));
+            streams.take_chunk(slot, 10).unwrap();
+            assert_eq!(streams.next_ready().is_none(), is_blocked);
+            streams.check();
+        }
+    }
+
+    #[test]
+    fn the_window_of_the_connection_is_closed_while_content_is_ready() {
+        let (mut streams, slot) = sending(100_000);
+        streams.send_window = 0;
+        assert!(!streams.is_window_shut() && !streams.wants_write());
+        queue(&mut streams, slot, 5);
+        assert!(streams.is_window_shut() && !streams.wants_write());
+        assert!(matches!(streams.next_frame(slot, 10, 512, 1 << 20), NextFrame::None));
+        assert_eq!(streams.next_ready(), Some(slot));
+        streams.grant_connection(1).unwrap();
+        assert!(!streams.is_window_shut() && streams.wants_write());
+    }
+
+    #[test]
+    fn content_goes_out_at_once_up_to_both_windows_and_overtakes_nothing() {
+        let (streams, slot) = sending(10);
+        assert!(streams.may_send_now(slot, 10) && !streams.may_send_now(slot, 11));
+        let (mut streams, slot) = sending(100);
+        streams.send_window = 10;
+        assert!(streams.may_send_now(slot, 10) && !streams.may_send_now(slot, 11));
+        assert!(!streams.must_queue_trailers(slot));
+        queue(&mut streams, slot, 1);
+        assert!(!streams.may_send_now(slot, 0) && streams.must_queue_trailers(slot));
+    }
+
+    #[test]
+    fn a_window_update_unblocks_a_stream_once_its_window_is_positive() {
+        let (mut streams, slot) = sending(0);
+        queue(&mut streams, slot, 5);
+        let update = |increment| WindowUpdate { stream_id: StreamId::FIRST_CLIENT, increment };
+        streams.get_mut(slot).send_delta = -3;
+        streams.grant_stream(slot, update(3)).unwrap();
+        assert_eq!(streams.next_ready(), None);
+        streams.grant_stream(slot, update(1)).unwrap();
+        assert_eq!(streams.next_ready(), Some(slot));
+    }
+
+    #[test]
+    fn settings_unblock_streams_whose_windows_become_positive() {
+        let (mut streams, slot) = sending(0);
+        queue(&mut streams, slot, 5);
+        streams.get_mut(slot).send_delta = -3;
+        let initial = |initial_window_size| Settings { initial_window_size, ..Settings::INITIAL };
+        assert!(streams.apply_peer_settings(&initial(3)));
+        assert_eq!(streams.next_ready(), None);
+        assert!(streams.apply_peer_settings(&initial(4)));
+        assert_eq!(streams.next_ready(), Some(slot));
     }
 }
