@@ -46,6 +46,11 @@ module Wireloom
       GC.stress = false
     end
 
+    # Skips a test of memory under the address sanitizer (test/asan), which has its own allocator.
+    def needs_the_usual_allocator
+      skip "not under the address sanitizer" if ENV["LD_PRELOAD"]&.include?("libaddress")
+    end
+
     # Skips what only the replacement does (a gap of the original that it closes).
     def gap_of_the_original
       skip "a gap of the original" if ORIGINAL

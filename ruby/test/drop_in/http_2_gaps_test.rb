@@ -287,6 +287,7 @@ class HTTP2GapsTest < HTTP2TestCase
   end
 
   def test_memory_is_flat
+    needs_the_usual_allocator
     status = "/proc/self/status"
     skip "needs #{status}" unless File.readable?(status)
     client, server = pair

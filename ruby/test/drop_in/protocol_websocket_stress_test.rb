@@ -41,6 +41,7 @@ class ProtocolWebSocketStressTest < Wireloom::TestCase
   def test_a_million_messages_leave_nothing
     return if GC.stress
 
+    needs_the_usual_allocator
     stream = StringIO.new((wire * 1000).b)
     connection = WS::Connection.new(WS::Framer.new(stream))
     connection.define_singleton_method(:receive_ping) { |_| }
