@@ -35,7 +35,7 @@ impl Priority {
         (urgency as usize) << 1 | self.incremental as usize
     }
 
-    /// Reads the value of a `priority` field (several joined by commas) or of PRIORITY_UPDATE. What is not said is as
+    /// Reads the value of a `priority` field (several joined by commas) or of PRIORITY_UPDATE. Omitted parameters are as
     /// in [`Priority::DEFAULT`]; unknown keys, values out of range and values of another type are passed over.
     ///
     /// `None` is for what is no dictionary. Such a field is ignored as a whole (RFC 8941 §4.2).

@@ -323,13 +323,13 @@ impl Connection {
 
     /// Handles bytes from the peer. Returns how many were consumed and at most one event.
     ///
-    /// Call it again with the rest until there is no event. Bytes that are left then were not taken because too much
-    /// output waits (see [`Connection::wants_read`]): write it and offer them again. Beginnings of frames are kept
-    /// inside, so the caller's buffer is free when all is taken; DATA is borrowed from the input and never copied.
+    /// Call it again with the rest until there is no event. Bytes that are left then were not consumed because too much
+    /// output is buffered (see [`Connection::wants_read`]): write it and pass them again. Incomplete frames are copied,
+    /// so the caller's buffer is free when all is consumed; DATA is borrowed from the input and never copied.
     ///
     /// # Errors
-    /// The connection ends: GOAWAY with the reason is in the output, to be written before closing the transport. Said
-    /// once; input is passed over from then on.
+    /// The connection ends: GOAWAY with the reason is in the output, to be written before closing the transport.
+    /// Reported once; input is ignored from then on.
     #[inline]
     pub fn handle_input<'a>(
         &'a mut self,

@@ -76,12 +76,12 @@ async fn meets(settings: Vec<u8>, then: Vec<u8>) -> Result<[Result<(), Error>; 3
 }
 
 #[tokio::test]
-async fn understands_an_honest_server() {
+async fn understands_a_correct_server() {
     assert_eq!(meets(SETTINGS.to_vec(), FRAMES.concat()).await, Ok([Ok(()), Ok(()), Ok(())]));
 }
 
 #[tokio::test]
-async fn comes_to_an_end_with_whatever_a_server_says() {
+async fn ends_whatever_a_server_sends() {
     let mut rng = wireloom_testing::generator();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..300 {
@@ -120,9 +120,9 @@ async fn comes_to_an_end_with_whatever_a_server_says() {
     assert!(whole > 0 && failed > 0, "{whole} {failed}");
 }
 
-// Whatever comes without end is bounded, and what it keeps is little.
+// Every flood is bounded, and so is the memory that it takes.
 #[tokio::test]
-async fn outlasts_what_has_no_end() {
+async fn bounds_floods_of_a_server() {
     let early = b"\0\0\x05\x01\x04\0\0\0\x01\x08\x03103".repeat(100_000);
     let pings = b"\0\0\x08\x06\0\0\0\0\x0012345678".repeat(100_000);
     let settings = b"\0\0\0\x04\0\0\0\0\0".repeat(100_000);

@@ -63,7 +63,7 @@ async fn text(http2: &Http2, request: Request) -> String {
 }
 
 #[tokio::test]
-async fn asks_what_it_is_told_to() {
+async fn sends_the_target_and_the_fields() {
     let address = serve().await;
     let connector = Connector::new().header("X-All", "1").header("X-Both", "all");
     let http2 = connector.connect_http2(&format!("http://anna:x@{address}/ignored")).await.unwrap();
@@ -132,7 +132,7 @@ async fn sends_and_receives_trailers() {
 }
 
 #[tokio::test]
-async fn does_many_things_at_once() {
+async fn sends_many_requests_at_once() {
     let http2 = connect(serve().await).await;
     let mut tasks = tokio::task::JoinSet::new();
     // More than the server allows at a time.
@@ -151,7 +151,7 @@ async fn does_many_things_at_once() {
 
 // A server that has no bound on what it sends has none on the client's memory either.
 #[tokio::test]
-async fn takes_no_more_than_is_asked_for() {
+async fn bounds_the_size_of_a_response() {
     let http2 = connect(serve().await).await;
     let mut response = http2.request(Request::get("/endless")).await.unwrap();
     assert!(response.body.chunk().await.unwrap().is_some());
@@ -187,9 +187,9 @@ async fn opens_many_websockets_over_one_connection() {
     }
 }
 
-// RFC 9113 §5.2: a tunnel that nobody reads holds up its own sender, and nothing else.
+// RFC 9113 §5.2: an unread tunnel stalls its own sender, and nothing else.
 #[tokio::test]
-async fn a_websocket_that_is_not_read_does_not_hold_up_others() {
+async fn an_unread_websocket_does_not_stall_others() {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();
     tokio::spawn(server.serve(|request: wireloom::Request| async move {
@@ -224,7 +224,7 @@ async fn a_websocket_that_is_not_read_does_not_hold_up_others() {
 
 // A reverse proxy in a line.
 #[tokio::test]
-async fn a_response_can_be_passed_on() {
+async fn a_response_can_be_forwarded() {
     let behind = connect(serve().await).await;
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();
@@ -275,7 +275,7 @@ async fn negotiates_as_over_http1() {
 }
 
 #[tokio::test]
-async fn the_easy_door_goes_over_http2_too() {
+async fn open_follows_redirects_over_http2() {
     let address = serve().await;
     let connector = Connector::new().http2(true).redirects_max(1).header("Authorization", "x");
     let opened = connector.open(&format!("ws://{address}/?to=/z")).await.unwrap();
@@ -308,7 +308,7 @@ async fn notices_a_server_that_is_dead() {
     assert!(http2.is_open());
     assert!(text(&http2, Request::get("/told")).await.starts_with("GET /told"));
 
-    // One that says SETTINGS and no more.
+    // One that sends SETTINGS and no more.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let asked = tokio::spawn(async move {
@@ -354,7 +354,7 @@ async fn agrees_on_http2_by_alpn() {
 }
 
 #[tokio::test]
-async fn says_when_a_server_speaks_no_http2() {
+async fn reports_a_server_without_http2() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -505,7 +505,7 @@ fn answer(core: &mut Connection, stream: StreamKey) {
 
 // RFC 8441 §3.
 #[tokio::test]
-async fn says_when_a_server_offers_no_websocket() {
+async fn reports_a_server_without_extended_connect() {
     let address = scripted::serve(Config::new(Role::Server), |_, _| ()).await;
     let http2 = connect(address).await;
     assert_eq!(http2.websocket("/").await.unwrap_err(), Error::NoExtendedConnect);
@@ -515,7 +515,7 @@ async fn says_when_a_server_offers_no_websocket() {
 
 // RFC 9110 §15.2.
 #[tokio::test]
-async fn hands_out_interim_responses() {
+async fn returns_interim_responses() {
     let script = |core: &mut Connection, happened: Happened<'_>| {
         if let Happened::Asked(asked) = happened {
             let early = [Field::known(Token::Status, b"103"), Field::new(b"link", b"</style.css>")];
@@ -537,7 +537,7 @@ async fn hands_out_interim_responses() {
 
 // RFC 9110 §10.1.1.
 #[tokio::test]
-async fn content_waits_until_it_is_asked_for() {
+async fn content_waits_for_100_continue() {
     let came = Arc::new(AtomicUsize::new(0));
     let counted = came.clone();
     let script = move |core: &mut Connection, happened: Happened<'_>| match happened {
@@ -561,14 +561,14 @@ async fn content_waits_until_it_is_asked_for() {
     let mut refused = http2.request(upload("/refuse")).await.unwrap();
     assert_eq!((refused.status, refused.body.bytes().await.unwrap().len()), (417, 0));
     assert_eq!(came.load(Ordering::SeqCst), 0);
-    // A server that never says anything gets it after a while.
+    // A server that sends nothing receives it after a while.
     assert_eq!(http2.request(upload("/silent")).await.unwrap().status, 200);
     assert_eq!(came.load(Ordering::SeqCst), 5);
 }
 
 // RFC 9113 §8.7.
 #[tokio::test]
-async fn says_what_is_safe_to_send_again() {
+async fn reports_which_requests_are_safe_to_retry() {
     let script = |core: &mut Connection, happened: Happened<'_>| {
         let Happened::Asked(asked) = happened else { return };
         match &*asked.path {
@@ -587,7 +587,7 @@ async fn says_what_is_safe_to_send_again() {
     assert_eq!(why("/refused").await, Error::NotProcessed);
     assert_eq!(why("/failed").await, Error::StreamReset(ErrorCode::INTERNAL_ERROR));
     assert!(http2.is_open());
-    // GOAWAY: what waits for its turn is safe, what is under way is not known to be.
+    // GOAWAY: a request that was not sent is safe to retry; for one in flight that is unknown.
     let leaving = http2.send(Request::get("/leave")).unwrap();
     let waiting = http2.send(Request::get("/")).unwrap();
     assert_eq!(waiting.response().await.unwrap_err(), Error::NotProcessed);
@@ -604,7 +604,7 @@ async fn says_what_is_safe_to_send_again() {
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_waits_for_is_taken_back() {
+async fn a_dropped_request_is_reset() {
     let (resets, mut reset) = mpsc::unbounded_channel();
     let script = move |_: &mut Connection, happened: Happened<'_>| {
         if let Happened::Reset(stream) = happened {
@@ -638,7 +638,7 @@ async fn a_request_that_nobody_waits_for_is_taken_back() {
 }
 
 #[tokio::test]
-async fn ends_when_nobody_needs_it() {
+async fn ends_with_its_last_handle() {
     let address = serve().await;
     let http2 = connect(address).await;
     let mut response = http2.request(Request::post("/echo", vec![7; 1_000_000])).await.unwrap();

@@ -38,7 +38,7 @@ async fn unread_content_is_reported_and_given_back() {
 }
 
 #[tokio::test]
-async fn large_heads_are_reported_as_long_as_a_handler_has_them() {
+async fn large_heads_are_reported_while_a_handler_holds_them() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     let filler = "x".repeat(30_000);

@@ -60,7 +60,7 @@ async fn reads_on_when_output_has_left() {
 }
 
 #[tokio::test]
-async fn requests_look_as_over_http1() {
+async fn requests_look_the_same_as_over_http1() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     let key = peer.ask("GET", "/host", &[], true).await;
@@ -105,7 +105,7 @@ async fn keeps_content_that_came_with_the_request() {
 }
 
 #[tokio::test]
-async fn carries_trailers() {
+async fn sends_and_receives_trailers() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     let key = peer.ask("POST", "/trailers", &[], false).await;
@@ -121,7 +121,7 @@ async fn carries_trailers() {
 
 // RFC 9110 §10.1.1.
 #[tokio::test]
-async fn asks_for_a_body_that_waits() {
+async fn sends_100_continue_for_a_body_that_waits() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     let key = peer.ask("POST", "/whole", &[("expect", "100-continue")], false).await;
@@ -131,7 +131,7 @@ async fn asks_for_a_body_that_waits() {
 }
 
 #[tokio::test]
-async fn bounds_what_is_collected() {
+async fn bounds_a_collected_body() {
     let mut config = ServerConfig::default();
     config.body_len_max = 1000;
     config.body_timeout = Duration::from_millis(200);
@@ -187,7 +187,7 @@ async fn reports_an_incomplete_response() {
 }
 
 #[tokio::test]
-async fn answers_for_a_handler_that_panics() {
+async fn responds_500_when_a_handler_panics() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     for (count, path) in ["/panic", "/panic-later"].iter().enumerate() {
@@ -222,7 +222,7 @@ async fn resets_a_request_without_a_reader() {
 }
 
 #[tokio::test]
-async fn stops_a_handler_whose_client_has_gone() {
+async fn drops_a_handler_whose_client_has_gone() {
     let mut config = ServerConfig::default();
     config.http2.settings.max_concurrent_streams = 3;
     let server = serve(config).await;
@@ -285,7 +285,7 @@ async fn upgrades_from_http1() {
 }
 
 #[tokio::test]
-async fn does_not_upgrade_from_http1_where_that_is_switched_off() {
+async fn does_not_upgrade_from_http1_when_disabled() {
     let mut config = ServerConfig::default();
     config.http2_upgrade = false;
     let server = serve(config).await;

@@ -10,7 +10,7 @@ const PEERS: u64 = 8;
 const ROUNDS: usize = 60;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_clients_do_and_undo_at_random() {
+async fn many_clients_request_and_cancel_at_random() {
     let rng = wireloom_testing::generator();
     let seed = rng.seed();
     let mut config = ServerConfig::default();

@@ -64,7 +64,7 @@ async fn echoes_on_many_streams_of_one_connection() {
 
 // A frame in the same packet as the handshake is not lost, and large messages pass the windows.
 #[tokio::test]
-async fn carries_what_came_with_the_handshake_and_what_is_large() {
+async fn delivers_early_and_large_messages() {
     let server = serve(ServerConfig::default()).await;
     let mut peer = Peer::connect(server.address).await;
     let fields = [
