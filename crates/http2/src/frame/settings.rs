@@ -107,3 +107,21 @@ impl<'a> Settings<'a> {
         out[start..start + FrameHeader::LEN].copy_from_slice(&FrameHeader { len, ..header }.to_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_have_six_bytes_each() {
+        // RFC 9113 §6.5.1
+        let bytes = [0, 3, 0, 0, 0, 100, 0, 4, 0, 1, 0, 0];
+        for (len, entries) in [(0, Some(0)), (5, None), (6, Some(1)), (7, None), (12, Some(2))] {
+            let values = Values::from_bytes(&bytes[..len]);
+            assert_eq!(values.map(|values| values.len()).ok(), entries);
+            assert_eq!(values.map(|values| values.is_empty()).ok(), entries.map(|entries| entries == 0));
+        }
+        let values = Values::from_bytes(&bytes).unwrap();
+        assert!(values.iter().eq([Setting { id: 3, value: 100 }, Setting { id: 4, value: 65_536 }]));
+    }
+}

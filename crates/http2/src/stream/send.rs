@@ -394,6 +394,10 @@ mod tests {
         assert_eq!(streams.next_ready(), None);
         streams.grant_stream(slot, update(1)).unwrap();
         assert_eq!(streams.next_ready(), Some(slot));
+        // A stream without content has nothing to send.
+        let (mut streams, slot) = sending(5);
+        streams.grant_stream(slot, update(1)).unwrap();
+        assert_eq!((streams.next_ready(), streams.wants_write()), (None, false));
     }
 
     #[test]
