@@ -130,8 +130,8 @@ mod tests {
 
     // RFC 6455 §7.4.1, §7.4.2.
     #[test]
-    fn judges_every_close_code() {
-        for value in 0..=u16::MAX {
+    fn validates_every_close_code() {
+        for value in (0..=u16::MAX).step_by(if cfg!(miri) { 97 } else { 1 }) {
             let sendable = match value {
                 1004..=1006 | 1015..=2999 => false,
                 1000..=4999 => true,

@@ -601,12 +601,14 @@ mod tests {
         stream.extend(frame(0x80, b""));
         stream.extend(frame(0x81, b""));
         stream.extend(frame(0x8A, b""));
-        stream.extend(frame(0x82, &vec![b'y'; 70_000]));
+        stream.extend(frame(0x82, &vec![b'y'; if cfg!(miri) { 700 } else { 70_000 }]));
         stream.extend(frame(0x88, b"\x03\xe8"));
         let whole = decode_all(&mut server(), &stream, stream.len()).unwrap();
         assert_eq!(whole.len(), 8);
         assert_eq!(whole[3], "Hello");
-        for step in [1, 2, 3, 5, 7, 13, 64, 1000, 65_536] {
+        let steps: &[usize] =
+            if cfg!(miri) { &[1, 7, 64, 1000] } else { &[1, 2, 3, 5, 7, 13, 64, 1000, 65_536] };
+        for &step in steps {
             assert_eq!(decode_all(&mut server(), &stream, step).unwrap(), whole, "step {step}");
         }
     }
@@ -663,7 +665,7 @@ mod tests {
         };
         assert_eq!(run(b"", 4), Ok(()));
         assert_eq!(run(b"", 5), Err(LimitExceeded::TooManyFragments.into()));
-        assert_eq!(run(&[b'x'; 16], 10_000), Ok(()));
+        assert_eq!(run(&[b'x'; 16], if cfg!(miri) { 100 } else { 10_000 }), Ok(()));
         assert_eq!(run(&[b'x'; 15], 64), Ok(()));
         assert_eq!(run(&[b'x'; 15], 65), Err(LimitExceeded::TooManyFragments.into()));
     }

@@ -69,6 +69,12 @@ enum Phase {
     },
 }
 
+/// A pong that waits for room in the queue.
+#[derive(Default)]
+struct OwedPong {
+    payload: Vec<u8>,
+}
+
 /// The half of a [`Connection`](crate::Connection) that sends, answers, closes, and watches deadlines.
 ///
 /// Beside an [`Inbound`](crate::Inbound) the driver calls [`handle_activity`](Self::handle_activity) for every read,
@@ -80,8 +86,7 @@ pub struct Outbound {
     close_timeout: Duration,
     queued_len_high: usize,
     /// The payload of the newest ping that has not been answered, while the queue is too long for a pong.
-    pong: Option<Vec<u8>>,
-    keepalive_pings: u64,
+    pong: Option<Box<OwedPong>>,
     /// Bytes queued before the Close frame when its deadline was set last.
     before_close: u32,
     phase: Phase,
@@ -105,7 +110,6 @@ impl Outbound {
             close_timeout: config.close_timeout,
             queued_len_high: limits.queued_len_high,
             pong: None,
-            keepalive_pings: 0,
             before_close: 0,
             phase: Phase::Open,
             end: None,
@@ -294,8 +298,7 @@ impl Outbound {
             Due::Nothing => {}
             Due::Ping => {
                 if self.phase == Phase::Open && !self.is_congested() {
-                    self.keepalive_pings += 1;
-                    let payload = self.keepalive_pings.to_be_bytes();
+                    let payload = u64::from(self.timers.pings_sent.wrapping_add(1)).to_be_bytes();
                     self.timers.ping_sent(&payload, now);
                     self.sender.control(Opcode::Ping, &payload);
                 }
@@ -566,8 +569,8 @@ impl Outbound {
             } else {
                 // RFC 6455 §5.5.3: only the newest ping needs its pong.
                 let pong = self.pong.get_or_insert_default();
-                pong.clear();
-                pong.extend_from_slice(payload);
+                pong.payload.clear();
+                pong.payload.extend_from_slice(payload);
             }
         }
     }
@@ -653,7 +656,7 @@ impl Outbound {
             return;
         }
         if let Some(pong) = self.pong.take() {
-            self.sender.control(Opcode::Pong, &pong);
+            self.sender.control(Opcode::Pong, &pong.payload);
         }
     }
 

@@ -6,14 +6,18 @@ use alloc::vec::Vec;
 use bytes::{Buf, Bytes};
 
 use crate::frame::HEADER_LEN_MAX;
+use crate::mask::{self, MaskKey};
 
 /// The longest payload whose header takes two bytes, unmasked.
 const SHORT_LEN_MAX: usize = 125;
 
+/// The longest slice that [`copy`] moves without a call.
+const COPIED_IN_ENDS_MAX: usize = 64;
+
 /// A capacity up to this is kept when the queue runs empty.
 const KEEP_MAX: usize = 96 << 10;
 
-/// So many transmissions in a row of less than a quarter of the buffer let it go.
+/// The buffer is freed after this number of transmissions in a row of less than a quarter of it.
 const LEAN_MAX: u8 = 8;
 
 /// ```text
@@ -31,6 +35,8 @@ pub(crate) struct Outgoing {
     end: usize,
     /// Made for the first shared payload.
     shared: Option<Box<SharedQueue>>,
+    /// Bytes in `shared`; 0 exactly if it has no payload.
+    shared_len: usize,
     lean: u8,
 }
 
@@ -39,8 +45,6 @@ pub(crate) struct Outgoing {
 struct SharedQueue {
     /// In order of `at`.
     payloads: VecDeque<Shared>,
-    /// Their bytes.
-    len: usize,
 }
 
 #[derive(Debug)]
@@ -54,13 +58,7 @@ impl Outgoing {
     /// Bytes that wait.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.end - self.sent + self.shared.as_ref().map_or(0, |shared| shared.len)
-    }
-
-    /// The payloads that are queued by reference, if there are any.
-    #[inline]
-    fn shared(&self) -> Option<&VecDeque<Shared>> {
-        self.shared.as_ref().map(|shared| &shared.payloads).filter(|payloads| !payloads.is_empty())
+        self.end - self.sent + self.shared_len
     }
 
     /// Whether it has no memory.
@@ -79,7 +77,31 @@ impl Outgoing {
         let place = &mut self.inline[self.end..end];
         // All 14 bytes, whose number is known here; the payload overwrites the rest of them.
         place[..HEADER_LEN_MAX].copy_from_slice(head);
-        copy(&mut place[head_len..head_len + payload.len()], payload);
+        let place = &mut place[head_len..head_len + payload.len()];
+        if payload.len() > COPIED_IN_ENDS_MAX {
+            place.copy_from_slice(payload)
+        } else {
+            copy(place, payload)
+        }
+        self.end += head_len + payload.len();
+    }
+
+    /// Queues a header of `head_len` bytes and its payload, masked.
+    #[inline]
+    pub(crate) fn push_masked_frame(
+        &mut self,
+        head: &[u8; HEADER_LEN_MAX],
+        head_len: usize,
+        payload: &[u8],
+        key: MaskKey,
+    ) {
+        let end = self.end + HEADER_LEN_MAX + payload.len();
+        if end > self.inline.len() {
+            self.grow(end);
+        }
+        let place = &mut self.inline[self.end..end];
+        place[..HEADER_LEN_MAX].copy_from_slice(head);
+        mask::copy(&mut place[head_len..head_len + payload.len()], payload, key);
         self.end += head_len + payload.len();
     }
 
@@ -149,7 +171,7 @@ impl Outgoing {
     pub(crate) fn push_shared(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             let shared = self.shared.get_or_insert_default();
-            shared.len += bytes.len();
+            self.shared_len += bytes.len();
             shared.payloads.push_back(Shared { at: self.end, bytes });
         }
     }
@@ -157,8 +179,8 @@ impl Outgoing {
     /// Fills `out` with the next slices to write, in order, and returns how many.
     #[inline]
     pub(crate) fn transmit<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
-        if let Some(payloads) = self.shared() {
-            return self.transmit_shared(payloads, out);
+        if self.shared_len > 0 {
+            return self.transmit_shared(out);
         }
         match out.first_mut() {
             Some(slice) if self.sent < self.end => {
@@ -169,10 +191,10 @@ impl Outgoing {
         }
     }
 
-    fn transmit_shared<'a>(&'a self, payloads: &'a VecDeque<Shared>, out: &mut [&'a [u8]]) -> usize {
+    fn transmit_shared<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
         let mut count = 0;
         let mut from = self.sent;
-        for shared in payloads {
+        for shared in self.shared.iter().flat_map(|shared| &shared.payloads) {
             for slice in [&self.inline[from..shared.at], &shared.bytes] {
                 if count == out.len() {
                     return count;
@@ -194,19 +216,24 @@ impl Outgoing {
     /// `len` bytes of what [`Outgoing::transmit`] showed have left.
     #[inline]
     pub(crate) fn transmitted(&mut self, len: usize) {
-        if self.shared().is_none() {
+        if self.shared_len == 0 {
             assert!(len <= self.end - self.sent, "transmitted more than was queued");
             self.sent += len;
-            if self.sent == self.end {
-                return self.restart();
-            }
         } else {
             self.transmitted_shared(len);
         }
-        if self.sent == self.end && self.shared().is_none() {
+        if self.sent == self.end && self.shared_len == 0 {
             self.restart();
-        } else if self.sent >= KEEP_MAX && self.sent * 2 >= self.end {
-            // Costs a copy of at most what has left since the last time.
+        } else {
+            self.move_up();
+        }
+    }
+
+    /// Moves the queue to the front of its memory when at least half of that has left: a copy of at most the bytes that have
+    /// left since the last time.
+    #[inline(never)]
+    fn move_up(&mut self) {
+        if self.sent >= KEEP_MAX && self.sent * 2 >= self.end {
             let sent = core::mem::take(&mut self.sent);
             self.inline.copy_within(sent..self.end, 0);
             self.end -= sent;
@@ -234,7 +261,7 @@ impl Outgoing {
             }
             let bytes = len.min(shared.bytes.len());
             shared.bytes.advance(bytes);
-            queue.len -= bytes;
+            self.shared_len -= bytes;
             len -= bytes;
             if !shared.bytes.is_empty() {
                 return;

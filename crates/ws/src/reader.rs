@@ -671,11 +671,12 @@ mod tests {
         };
         let params = DeflateParams::default();
         let mut client = Connection::client(Config::default(), Some((params, &deflate)), [7; 32], NOW);
-        client.send_text(&"größe ".repeat(20_000)).unwrap();
+        // More than two chunks.
+        let expected = "größe ".repeat(if cfg!(miri) { 10_000 } else { 20_000 });
+        client.send_text(&expected).unwrap();
         client.send_text("end").unwrap();
         let wire = client.take_transmit();
-        let expected = "größe ".repeat(20_000);
-        for whole_from in 0..8 {
+        for whole_from in 0..if cfg!(miri) { 2 } else { 8 } {
             let (inbound, _) = Connection::server(config.clone(), Some((params, &deflate)), NOW).split();
             let mut reader = Reader::new(inbound);
             reader.set_buffer(vec![0; wire.len() + 64].into());

@@ -299,8 +299,11 @@ impl Sender {
         self.note(header);
         let mut head = [0; HEADER_LEN_MAX];
         let len = header.encode(&mut head);
-        if mask.is_none() && payload.len() <= INITIALIZED_LEN_MAX {
-            return self.outgoing.push_frame(&head, len, payload);
+        if payload.len() <= INITIALIZED_LEN_MAX {
+            return match mask {
+                None => self.outgoing.push_frame(&head, len, payload),
+                Some(key) => self.outgoing.push_masked_frame(&head, len, payload, key),
+            };
         }
         self.outgoing.append_with(|out| {
             out.reserve(HEADER_LEN_MAX + payload.len());

@@ -245,7 +245,7 @@ impl Sender {
 
     /// Messages that were dropped by [`SlowPeer::DropNewest`].
     pub fn dropped(&self) -> u64 {
-        self.shared.lock().dropped
+        self.shared.lock().slow.dropped()
     }
 
     /// Ready when a message can be queued; see [`reserve`](Self::reserve).
@@ -439,7 +439,6 @@ fn queue(
         return Poll::Pending;
     }
     if let SlowPeer::DropNewest { .. } = policy {
-        state.dropped += 1;
         state.slow.count_dropped();
         return Poll::Ready(Ok(false));
     }

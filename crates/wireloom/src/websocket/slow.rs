@@ -37,10 +37,17 @@ pub(crate) struct SlowTally {
 
 /// The state of one WebSocket.
 pub(super) struct Slow {
-    policy: SlowPeer,
+    /// `None` for the default policy.
+    chosen: Option<Box<Chosen>>,
     /// Bytes wait for the transport.
     waits: Option<Box<Waits>>,
     tally: Option<Arc<SlowTally>>,
+}
+
+/// A policy, and the messages that it has dropped.
+struct Chosen {
+    policy: SlowPeer,
+    dropped: u64,
 }
 
 struct Waits {
@@ -60,11 +67,13 @@ struct Mark {
 
 impl Slow {
     pub(super) fn new(policy: SlowPeer) -> Self {
-        Self { policy, waits: None, tally: None }
+        let chosen = (policy != SlowPeer::default()).then(|| Box::new(Chosen { policy, dropped: 0 }));
+        Self { chosen, waits: None, tally: None }
     }
 
+    #[inline]
     pub(super) fn policy(&self) -> SlowPeer {
-        self.policy
+        self.chosen.as_ref().map_or_else(SlowPeer::default, |chosen| chosen.policy)
     }
 
     /// Counts in `tally` too from now on.
@@ -72,7 +81,15 @@ impl Slow {
         self.tally = Some(tally);
     }
 
-    pub(super) fn count_dropped(&self) {
+    /// Messages that the policy has dropped. The default policy drops none.
+    pub(super) fn dropped(&self) -> u64 {
+        self.chosen.as_ref().map_or(0, |chosen| chosen.dropped)
+    }
+
+    pub(super) fn count_dropped(&mut self) {
+        if let Some(chosen) = &mut self.chosen {
+            chosen.dropped += 1;
+        }
         if let Some(tally) = &self.tally {
             tally.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -109,7 +126,7 @@ impl Slow {
 
     /// The transport is full: `queued` bytes wait for it, or it buffers some itself. True when no bytes waited before.
     pub(super) fn wait(&mut self, now: Duration, queued: usize) -> bool {
-        let (late_after, cut_after) = self.policy.bounds();
+        let (late_after, cut_after) = self.policy().bounds();
         let all = if queued > 0 { queued } else { BUFFERED_LEN_MAX };
         let some = if queued > 0 { queued.min(PROGRESS_LEN_MIN) } else { BUFFERED_LEN_MAX };
         let mark = |after, left| Mark { due: now.saturating_add(after), left };
@@ -138,7 +155,7 @@ impl Slow {
 
     /// Ready when the peer is to be disconnected; `cx` is woken for that, if there is one.
     pub(super) fn poll_cut(&mut self, cx: Option<&mut Context<'_>>, epoch: Instant) -> Poll<()> {
-        let disconnects = matches!(self.policy, SlowPeer::Disconnect { .. });
+        let disconnects = matches!(self.policy(), SlowPeer::Disconnect { .. });
         let Some(waits) = &mut self.waits else { return Poll::Pending };
         let due = if disconnects { waits.late.due.min(waits.stuck.due) } else { waits.stuck.due };
         if due <= epoch.elapsed() {

@@ -81,7 +81,6 @@ impl Shared {
                 epoch: Instant::now(),
                 moves: 0,
                 quiet: Quiet::No { moves_seen: 0 },
-                dropped: 0,
                 traffic: Traffic::default(),
                 slow: Slow::new(slow_peer),
                 send_queue: Account::default().reservation(Category::SendQueue),
@@ -281,7 +280,6 @@ pub(super) struct State {
     /// Reads that brought something and writes that took something.
     moves: u32,
     quiet: Quiet,
-    pub(super) dropped: u64,
     pub(super) traffic: Traffic,
     pub(super) slow: Slow,
     /// The memory of the core's queue.

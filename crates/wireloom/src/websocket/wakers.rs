@@ -28,8 +28,14 @@ struct Waiting {
     receiver: Option<Waker>,
     driver: Option<Waker>,
     flush_task: Option<Waker>,
-    /// At most one for each sender.
-    senders: Vec<(u32, Waker)>,
+    /// Made when a sender first waits.
+    senders: Option<Box<Senders>>,
+}
+
+/// The wakers of senders, at most one for each, by its number.
+#[derive(Debug, Default)]
+struct Senders {
+    waiting: Vec<(u32, Waker)>,
 }
 
 impl Wakers {
@@ -42,9 +48,10 @@ impl Wakers {
             Party::Driver => &mut waiting.driver,
             Party::FlushTask => &mut waiting.flush_task,
             Party::Sender(number) => {
-                match waiting.senders.iter_mut().find(|(registered, _)| *registered == number) {
+                let senders = &mut waiting.senders.get_or_insert_default().waiting;
+                match senders.iter_mut().find(|(registered, _)| *registered == number) {
                     Some((_, waker)) => waker.clone_from(cx.waker()),
-                    None => waiting.senders.push((number, cx.waker().clone())),
+                    None => senders.push((number, cx.waker().clone())),
                 }
                 return;
             }
@@ -64,7 +71,8 @@ impl Wakers {
         let Waiting { receiver, driver, flush_task, senders } =
             std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         let one = [receiver, driver, flush_task].into_iter().flatten();
-        one.chain(senders.into_iter().map(|(_, waker)| waker)).for_each(Waker::wake);
+        let senders = senders.into_iter().flat_map(|senders| senders.waiting);
+        one.chain(senders.map(|(_, waker)| waker)).for_each(Waker::wake);
     }
 }
 
