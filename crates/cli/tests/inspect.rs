@@ -123,8 +123,16 @@ fn check(schema: &Value, value: &Value, path: &str) {
 #[test]
 fn json_follows_the_schema() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
-    for name in ["plain.pcap", "deflate.pcap", "http2.pcap", "violations.pcap", "tls13.pcapng", "tls12.pcap"]
-    {
+    for name in [
+        "plain.pcap",
+        "deflate.pcap",
+        "http2.pcap",
+        "ipv6.pcap",
+        "violations.pcap",
+        "http2_violations.pcap",
+        "tls13.pcapng",
+        "tls12.pcap",
+    ] {
         for line in printed(&[&capture(name), "--json", "--verbose"]).lines() {
             check(&schema, &serde_json::from_str(line).unwrap(), name);
         }

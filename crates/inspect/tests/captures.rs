@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -190,6 +191,84 @@ fn names_the_rule_that_is_broken() {
             "10 RFC 6455 §5.5.1",
         ]
     );
+}
+
+#[test]
+fn names_the_rule_of_http2_that_is_broken() {
+    let entries = entries("http2_violations.pcap");
+    let cases: Vec<u32> = (1..=39).collect();
+    let connections: BTreeSet<u32> = entries.iter().map(|entry| entry.connection).collect();
+    assert!(connections.iter().eq(&cases), "{connections:?}");
+    // The first rule that each connection breaks, and who breaks it.
+    let rules: Vec<String> = cases
+        .iter()
+        .map(|&case| {
+            let problems = entries.iter().filter(|entry| entry.connection == case).flat_map(|entry| {
+                let violations =
+                    entry.problems.iter().filter(|problem| problem.kind == ProblemKind::Violation);
+                violations.map(|problem| {
+                    // The first of the sections.
+                    let rule = problem.rule.split([',', '(']).next().unwrap();
+                    let rule = rule.split(" to ").next().unwrap().split(" with ").next().unwrap().trim_end();
+                    format!("{case} {} {rule}", entry.direction.sender())
+                })
+            });
+            problems.into_iter().next().unwrap_or_else(|| format!("{case} nothing"))
+        })
+        .collect();
+    assert_eq!(
+        rules,
+        [
+            "1 client RFC 9113 §3.4",
+            "2 server RFC 9113 §3.4",
+            "3 client RFC 9113 §6.1",
+            "4 client RFC 9113 §6.5",
+            "5 client RFC 9113 §6.5",
+            "6 client RFC 9113 §6.5",
+            "7 client RFC 9113 §6.7",
+            "8 client RFC 9113 §6.8",
+            "9 client RFC 9113 §6.9",
+            "10 client RFC 9113 §6.4",
+            "11 client RFC 9113 §6.1",
+            "12 client RFC 9113 §4.2",
+            "13 client RFC 9113 §6.10",
+            "14 client RFC 9113 §4.3",
+            "15 client RFC 9113 §5.1",
+            "16 client RFC 9113 §5.1.1",
+            "17 client RFC 9113 §5.1.1",
+            "18 client RFC 9113 §5.1",
+            "19 client RFC 9113 §8.4",
+            "20 client RFC 9113 §6.8",
+            "21 server RFC 9218 §7.1",
+            "22 server RFC 9113 §8.1",
+            "23 client RFC 9113 §6.5.2",
+            "24 server RFC 9113 §6.5.2",
+            "25 client RFC 9113 §6.5.2",
+            "26 client RFC 9113 §6.5.2",
+            "27 client RFC 9113 §6.9",
+            "28 client RFC 9113 §6.9.1",
+            "29 client RFC 9113 §6.9.1",
+            "30 client RFC 7541 §2.3.3",
+            "31 client RFC 7541 §5",
+            "32 client RFC 9113 §8.2.1",
+            "33 client RFC 9113 §8.2.2",
+            "34 client RFC 9113 §8.2.2",
+            "35 client RFC 9113 §8.3.1",
+            "36 client RFC 9113 §8.3",
+            "37 client RFC 9113 §8.3",
+            "38 client RFC 9113 §8.3",
+            "39 client RFC 9113 §8.1.1",
+        ]
+    );
+}
+
+#[test]
+fn reads_ipv6() {
+    let entries = entries("ipv6.pcap");
+    let lines = frames(&entries);
+    assert!(lines.contains(&"1 client ws TEXT hello over IPv6".to_owned()), "{lines:?}");
+    assert!(lines.contains(&"1 server ws TEXT hello over IPv6".to_owned()), "{lines:?}");
+    assert!(entries.iter().all(|entry| entry.problems.is_empty()));
 }
 
 #[test]

@@ -359,6 +359,7 @@ impl Http2 {
                 self.streams.handle_window_update(&mut entry, direction, update.stream_id, update.increment);
             }
             Frame::RstStream(_) => {
+                self.streams.check_reset(&mut entry, direction, stream);
                 context.report(entry);
                 self.streams.reset(&mut context.on_stream(stream), stream);
                 return;

@@ -1,12 +1,14 @@
 //! The streams of a connection: their states as far as the capture shows them (RFC 9113 §5.1), flow-control windows (§5.2), and
 //! the WebSockets in them (RFC 8441 §5).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use wireloom_http2::error::Violation;
 use wireloom_http2::field::{FieldList, Token};
 use wireloom_http2::frame::{Data, StreamId};
-use wireloom_http2::message::{RequestKind, check_promise, check_request, check_response, check_trailers};
+use wireloom_http2::message::{
+    ContentLeft, RequestKind, check_promise, check_request, check_response, check_trailers,
+};
 use wireloom_http2::settings::WINDOW_SIZE_MAX;
 use wireloom_ws::handshake::http2 as handshake;
 
@@ -16,12 +18,18 @@ use crate::http1::deflate;
 use crate::limits::STREAMS_MAX;
 use crate::websocket::{Frames, text_or_binary};
 
+/// Ranges of streams that an end has passed over: an honest one opens each, or begins at some number.
+const PASSED_OVER_MAX: usize = 64;
+
 /// The streams that are open.
 #[derive(Debug)]
 pub(super) struct Streams {
-    open: HashMap<u32, Stream>,
+    /// In their order, so that the oldest is found at once.
+    open: BTreeMap<u32, Stream>,
     /// The highest stream that each end has opened.
     highest: [u32; 2],
+    /// Streams that each end passed over when it opened a higher one: they are closed (RFC 9113 §5.1.1). First and last.
+    passed_over: [Vec<(u32, u32)>; 2],
     /// What each end may still send: on the connection, and on a new stream.
     windows: [i64; 2],
     initial: [i64; 2],
@@ -36,6 +44,8 @@ struct Stream {
     /// Heads that have passed, final ones only.
     has_head: [bool; 2],
     windows: [i64; 2],
+    /// The content that each end has announced and not sent yet.
+    content: [ContentLeft; 2],
     request: RequestKind,
     is_websocket: bool,
     /// Whether the request offered compression.
@@ -46,8 +56,9 @@ struct Stream {
 impl Streams {
     pub(super) fn new(from_start: bool) -> Self {
         Self {
-            open: HashMap::new(),
+            open: BTreeMap::new(),
             highest: [0; 2],
+            passed_over: Default::default(),
             windows: [65_535; 2],
             initial: [65_535; 2],
             connect_protocol: false,
@@ -83,15 +94,14 @@ impl Streams {
     }
 
     fn insert(&mut self, stream: u32) {
-        if self.open.len() >= STREAMS_MAX
-            && let Some(&oldest) = self.open.keys().min()
-        {
-            self.open.remove(&oldest);
+        if self.open.len() >= STREAMS_MAX {
+            self.open.pop_first();
         }
         let record = Stream {
             ended: [false; 2],
             has_head: [false; 2],
             windows: self.initial,
+            content: [ContentLeft::UNKNOWN; 2],
             request: RequestKind::Plain,
             is_websocket: false,
             offers_deflate: false,
@@ -105,15 +115,30 @@ impl Streams {
         if self.open.contains_key(&stream) {
             return;
         }
-        let highest = &mut self.highest[direction.index()];
-        if opens(direction, stream) && stream > *highest {
-            *highest = stream;
+        let side = direction.index();
+        let passed_over = &mut self.passed_over[side];
+        if opens(direction, stream) && stream > self.highest[side] {
+            let first = self.highest[side] + if self.highest[side] == 0 { 2 - stream % 2 } else { 2 };
+            if first < stream && passed_over.len() < PASSED_OVER_MAX {
+                passed_over.push((first, stream - 2));
+            }
+            self.highest[side] = stream;
             self.insert(stream);
         } else if !self.from_start {
             self.insert(stream);
+        } else if passed_over.iter().any(|&(first, last)| (first..=last).contains(&stream)) {
+            violation(entry, Violation::StreamIdNotIncreasing);
+        } else if direction == Direction::ToServer && !opens(direction, stream) {
+            violation(entry, Violation::StreamIdParity);
         } else if !opens(direction, stream) && stream > self.highest[direction.reverse().index()] {
             violation(entry, Violation::FrameOnIdleStream);
         }
+    }
+
+    /// Whether neither end has opened a stream.
+    fn is_idle(&self, direction: Direction, stream: u32) -> bool {
+        let opener = if opens(direction, stream) { direction } else { direction.reverse() };
+        self.from_start && stream > self.highest[opener.index()]
     }
 
     pub(super) fn handle_data(&mut self, context: &mut Context<'_>, mut entry: Entry, data: &Data<'_>) {
@@ -124,9 +149,9 @@ impl Streams {
         if self.from_start && self.windows[side] < 0 {
             violation(&mut entry, Violation::ConnectionWindowExceeded);
         }
-        let opener = if opens(direction, id) { direction } else { direction.reverse() };
+        let is_idle = self.is_idle(direction, id);
         let Some(stream) = self.open.get_mut(&id) else {
-            if self.from_start && id > self.highest[opener.index()] {
+            if is_idle {
                 violation(&mut entry, Violation::FrameOnIdleStream);
             }
             entry.payload = text_or_binary(data.data.to_vec());
@@ -141,6 +166,14 @@ impl Streams {
             violation(&mut entry, Violation::FrameAfterEndStream);
         } else if self.from_start && !stream.has_head[side] && stream.websocket.is_none() {
             violation(&mut entry, Violation::DataBeforeHeaders);
+        }
+        let content = &mut stream.content[side];
+        let received = content.receive(data.data.len());
+        if let (Err(broken), true) =
+            (received.and(if data.end_stream { content.end() } else { Ok(()) }), self.from_start)
+        {
+            violation(&mut entry, broken);
+            *content = ContentLeft::UNKNOWN;
         }
         match &mut stream.websocket {
             Some(frames) => {
@@ -183,10 +216,18 @@ impl Streams {
             check_trailers(fields)
         } else if direction == Direction::ToServer {
             stream.has_head[side] = true;
-            check_request(fields, connect_protocol).map(|head| stream.request = head.kind)
+            check_request(fields, connect_protocol).map(|head| {
+                stream.request = head.kind;
+                stream.content[side] = head.content;
+            })
         } else {
-            check_response(fields, stream.request).map(|head| stream.has_head[side] = !head.is_interim())
+            check_response(fields, stream.request).map(|head| {
+                stream.has_head[side] = !head.is_interim();
+                stream.content[side] = head.content;
+            })
         };
+        let ends = entry.flags.contains(&"END_STREAM");
+        let checked = checked.and(if ends { stream.content[side].end() } else { Ok(()) });
         if let (Err(broken), true) = (checked, is_known) {
             violation(entry, broken);
         }
@@ -228,8 +269,7 @@ impl Streams {
         } else if let Some(stream) = self.open.get_mut(&id.get()) {
             &mut stream.windows[side]
         } else {
-            let opener = if opens(direction, id.get()) { direction } else { direction.reverse() };
-            if self.from_start && id.get() > self.highest[opener.index()] {
+            if self.is_idle(direction, id.get()) {
                 violation(entry, Violation::FrameOnIdleStream);
             }
             return;
@@ -252,6 +292,14 @@ impl Streams {
         }
     }
 
+    /// RST_STREAM in `direction`.
+    pub(super) fn check_reset(&self, entry: &mut Entry, direction: Direction, stream: u32) {
+        // RFC 9113 §6.4.
+        if self.is_idle(direction, stream) {
+            violation(entry, Violation::FrameOnIdleStream);
+        }
+    }
+
     /// The stream was reset, or is lost.
     pub(super) fn reset(&mut self, context: &mut Context<'_>, id: u32) {
         let Some(mut stream) = self.open.remove(&id) else { return };
@@ -265,8 +313,11 @@ impl Streams {
 
     /// DATA of a stream were not captured.
     pub(super) fn gap(&mut self, context: &mut Context<'_>, id: u32, len: u64) {
-        if let Some(frames) = self.open.get_mut(&id).and_then(|stream| stream.websocket.as_mut()) {
-            frames[context.direction.index()].gap(context, len);
+        let Some(stream) = self.open.get_mut(&id) else { return };
+        let side = context.direction.index();
+        stream.content[side] = ContentLeft::UNKNOWN;
+        if let Some(frames) = &mut stream.websocket {
+            frames[side].gap(context, len);
         }
     }
 
@@ -284,9 +335,7 @@ impl Streams {
     /// The connection has ended in this direction.
     pub(super) fn finish(&mut self, context: &mut Context<'_>) {
         let side = context.direction.index();
-        let mut open: Vec<_> = self.open.iter_mut().collect();
-        open.sort_by_key(|(id, _)| **id);
-        for (&id, stream) in open {
+        for (&id, stream) in &mut self.open {
             if let (Some(frames), false) = (&mut stream.websocket, stream.ended[side]) {
                 frames[side].finish(&mut context.on_stream(id));
                 stream.ended[side] = true;

@@ -24,13 +24,18 @@ deflate() { printf '%s\n' '{"name":"wireloom","values":[1,2,3,4,5,6,7,8,9,10],"t
     "$wireloom" connect -q --compress ws://127.0.0.1:$port/echo --linger 0.3; }
 http2() { printf 'hello over HTTP/2\n' | "$wireloom" connect -q --http2 ws://127.0.0.1:$port/echo --linger 0.3; }
 violations() { python3 violations.py $port; }
+http2_violations() { python3 http2_violations.py $port; }
+ipv6() { printf 'hello over IPv6\n' | "$wireloom" connect -q "ws://[::1]:$port/echo" --linger 0.3; }
 tls12() { python3 tls.py $port 1.2 tls12.keys; }
 tls13() { python3 tls.py $port 1.3 tls13.keys; }
 
 names=("$@")
-[ $# -gt 0 ] || names=(plain deflate http2 violations tls12 tls13)
+[ $# -gt 0 ] || names=(plain deflate http2 ipv6 violations http2_violations tls12 tls13)
 for name in "${names[@]}"; do
     case $name in
+    # Both ends are in the script.
+    http2_violations) serve 127.0.0.1:$((port + 1)) ;;
+    ipv6) serve "[::1]:$port" ;;
     tls*) rm -f "$name.keys"; serve 127.0.0.1:$((port + 1)) --tls --tls-listen 127.0.0.1:$port ;;
     *) serve 127.0.0.1:$port ;;
     esac

@@ -1,0 +1,227 @@
+//! The memory that reading a large capture takes, counted by the allocator. The captures are made as they are read.
+
+#![allow(clippy::unwrap_used)]
+// A global allocator is unsafe to implement.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use wireloom_inspect::{Assume, Config, Inspector, read};
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// The allocator counts for the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: every call is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        PEAK.fetch_max(HELD.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
+        // SAFETY: as the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as the caller's.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// Bytes of a capture of few frames, and of one of many.
+const LARGE: usize = 200_000_000;
+const SMALL_FRAMES: usize = 40_000_000;
+const MIB: usize = 1 << 20;
+
+/// A pcap file of packets that are made when they are read.
+struct Capture<P> {
+    packets: P,
+    buffer: Vec<u8>,
+    at: usize,
+    /// Bytes to come.
+    left: usize,
+}
+
+impl<P: Iterator<Item = Vec<u8>>> Capture<P> {
+    fn new(len: usize, packets: P) -> Self {
+        // Little-endian, microseconds, LINKTYPE_RAW.
+        let mut header = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        header.extend(65_535u32.to_le_bytes());
+        header.extend(101u32.to_le_bytes());
+        Self { packets, buffer: header, at: 0, left: len }
+    }
+}
+
+impl<P: Iterator<Item = Vec<u8>>> Read for Capture<P> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        if self.at == self.buffer.len() {
+            self.at = 0;
+            self.buffer.clear();
+            if self.left > 0
+                && let Some(packet) = self.packets.next()
+            {
+                let len = u32::try_from(packet.len()).unwrap().to_le_bytes();
+                self.buffer.extend([0; 8]);
+                self.buffer.extend(len);
+                self.buffer.extend(len);
+                self.buffer.extend(packet);
+                self.left = self.left.saturating_sub(self.buffer.len());
+            }
+        }
+        let len = into.len().min(self.buffer.len() - self.at);
+        into[..len].copy_from_slice(&self.buffer[self.at..self.at + len]);
+        self.at += len;
+        Ok(len)
+    }
+}
+
+/// A segment of a client in an IPv4 packet.
+fn segment(client: u32, sequence: u32, syn: bool, payload: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(40 + payload.len()).unwrap();
+    let mut packet = vec![0x45, 0];
+    packet.extend(len.to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, 6, 0, 0]);
+    packet.extend((0x0a00_0000 + client).to_be_bytes());
+    packet.extend([127, 0, 0, 1]);
+    packet.extend(40_000u16.to_be_bytes());
+    packet.extend(80u16.to_be_bytes());
+    packet.extend(sequence.to_be_bytes());
+    packet.extend(0u32.to_be_bytes());
+    packet.extend([0x50, if syn { 0x02 } else { 0x10 }, 0xff, 0xff, 0, 0, 0, 0]);
+    packet.extend(payload);
+    packet
+}
+
+/// A client that sends these bytes, in segments of 60,000.
+fn stream(client: u32, first: Vec<u8>, more: impl FnMut() -> Vec<u8>) -> impl Iterator<Item = Vec<u8>> {
+    let mut sequence = 1u32;
+    let chunks = std::iter::once(first).chain(std::iter::repeat_with(more));
+    let segments = chunks.map(move |chunk| {
+        assert!(chunk.len() <= 60_000);
+        let packet = segment(client, sequence, false, &chunk);
+        sequence = sequence.wrapping_add(u32::try_from(chunk.len()).unwrap());
+        packet
+    });
+    std::iter::once(segment(client, 0, true, b"")).chain(segments)
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Reads a capture of this many bytes; the most memory that was held meanwhile, and how many entries there were.
+fn peak(assume: Assume, len: usize, packets: impl Iterator<Item = Vec<u8>> + Send) -> (usize, usize) {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let before = HELD.load(Relaxed);
+    PEAK.store(before, Relaxed);
+    let mut entries = 0;
+    let config = Config { assume, ..Config::default() };
+    read(Capture::new(len, packets), None, &mut Inspector::new(config), &mut |_| {
+        entries += 1;
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    (PEAK.load(Relaxed) - before, entries)
+}
+
+fn http2_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+#[test]
+fn many_messages() {
+    // Masked by a key of zeros: text of 1,000 bytes.
+    let mut frame = vec![0x81, 0xfe, 0x03, 0xe8, 0, 0, 0, 0];
+    frame.extend([b'x'; 1000]);
+    let frames = frame.repeat(50);
+    let (peak, entries) =
+        peak(Assume::WebSocket, SMALL_FRAMES, stream(1, frames.clone(), move || frames.clone()));
+    assert!(entries > 30_000, "{entries}");
+    assert!(peak < 4 * MIB, "{peak}");
+}
+
+#[test]
+fn one_message_without_an_end() {
+    let mut head = vec![0x82, 0xff];
+    head.extend((1u64 << 40).to_be_bytes());
+    head.extend([0; 4]);
+    let (peak, _) = peak(Assume::WebSocket, LARGE, stream(1, head, || vec![0; 60_000]));
+    assert!(peak < 8 * MIB, "{peak}");
+}
+
+#[test]
+fn a_head_and_a_body_without_an_end() {
+    let head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfffffffff\r\n".to_vec();
+    let (peak_of_body, _) = peak(Assume::Detect, LARGE, stream(1, head, || vec![b'x'; 60_000]));
+    assert!(peak_of_body < 8 * MIB, "{peak_of_body}");
+    let (peak_of_head, _) =
+        peak(Assume::Detect, LARGE, stream(1, b"GET / HTTP/1.1\r\nX: ".to_vec(), || vec![b'x'; 60_000]));
+    assert!(peak_of_head < 8 * MIB, "{peak_of_head}");
+}
+
+#[test]
+fn connections_that_never_end() {
+    let packets = (0..).flat_map(|client| {
+        // A frame of a message that is not complete.
+        let mut begun = vec![0x01, 0xfe, 0x03, 0xe8, 0, 0, 0, 0];
+        begun.extend([b'x'; 1000]);
+        [segment(client, 0, true, b""), segment(client, 1, false, &begun)]
+    });
+    let (peak, entries) = peak(Assume::WebSocket, SMALL_FRAMES, packets);
+    assert!(entries > 30_000, "{entries}");
+    // 4,096 connections are followed.
+    assert!(peak < 64 * MIB, "{peak}");
+}
+
+#[test]
+fn segments_after_holes() {
+    let packets = (0..).flat_map(|client| {
+        let syn = segment(client, 0, true, b"");
+        let behind = (1..100u32).map(move |number| segment(client, number * 20_000, false, &[b'x'; 10_000]));
+        std::iter::once(syn).chain(behind)
+    });
+    let (peak, _) = peak(Assume::Detect, LARGE, packets);
+    // 256 MiB may be held over all connections; each holds 1 MiB at most.
+    assert!(peak < 300 * MIB, "{peak}");
+}
+
+#[test]
+fn streams_of_http2_that_never_end() {
+    let mut id = 1u32;
+    let more = move || {
+        let mut frames = Vec::new();
+        while frames.len() < 50_000 {
+            // GET without END_STREAM, and a little DATA.
+            frames.extend(http2_frame(1, 4, id, b"\x82\x86\x84"));
+            frames.extend(http2_frame(0, 0, id, &[b'x'; 100]));
+            id += 2;
+        }
+        frames
+    };
+    let (peak, entries) = peak(Assume::Detect, SMALL_FRAMES, stream(1, PREFACE.to_vec(), more));
+    assert!(entries > 300_000, "{entries}");
+    assert!(peak < 16 * MIB, "{peak}");
+}
+
+#[test]
+fn field_blocks_without_an_end() {
+    let mut is_first = true;
+    let more = move || {
+        // HEADERS without END_HEADERS, then CONTINUATION for ever.
+        let kind = if std::mem::take(&mut is_first) { 1 } else { 9 };
+        http2_frame(kind, 0, 1, &[b'x'; 16_384])
+    };
+    let (peak, _) = peak(Assume::Detect, LARGE, stream(1, PREFACE.to_vec(), more));
+    assert!(peak < 8 * MIB, "{peak}");
+}
