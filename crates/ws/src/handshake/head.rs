@@ -14,6 +14,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 use super::error::{HandshakeError, LimitReached, Malformed, RequestError, ResponseError};
@@ -29,6 +30,9 @@ pub enum Version {
     /// HTTP/1.1.
     Http11,
 }
+
+/// Header lines that are parsed without an allocation: those of most requests.
+const LINES_FEW: usize = 32;
 
 /// Collects a head. `line_start <= scanned <= bytes.len()`, and after a call `scanned == bytes.len() <= room`.
 #[derive(Clone)]
@@ -118,9 +122,18 @@ impl HeadReader {
     /// Parses the complete head of a request, and leaves the reader empty.
     pub(super) fn take_request(&mut self) -> Result<RequestHead, RequestError> {
         let bytes = core::mem::take(&mut self.bytes);
-        let mut lines = vec![httparse::EMPTY_HEADER; self.lines];
-        let mut request = httparse::Request::new(&mut lines);
-        let whole = request.parse(&bytes).map_err(|error| RequestError::Malformed(Malformed::from(error)))?;
+        let mut few = [const { MaybeUninit::uninit() }; LINES_FEW];
+        let mut many;
+        let lines = if self.lines <= LINES_FEW {
+            &mut few[..]
+        } else {
+            many = vec![MaybeUninit::uninit(); self.lines];
+            &mut many[..]
+        };
+        let mut request = httparse::Request::new(&mut []);
+        let whole = request
+            .parse_with_uninit_headers(&bytes, lines)
+            .map_err(|error| RequestError::Malformed(Malformed::from(error)))?;
         let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version)
         else {
             return Err(RequestError::Malformed(Malformed::StartLine));

@@ -317,14 +317,14 @@ fn check_subprotocols(head: &Head) -> Result<(), RequestError> {
     if !head.has("sec-websocket-protocol") {
         return Ok(());
     }
-    let mut offered: Vec<&[u8]> = subprotocols(head).collect();
     // RFC 6455 §4.1, item 10; §11.3.4: `1#token`, and all of them unique.
-    if offered.is_empty() {
-        return Err(RequestError::SubprotocolEmpty);
-    }
-    if !offered.iter().all(|name| is_token(name)) {
+    let mut offered = subprotocols(head);
+    let first = offered.next().ok_or(RequestError::SubprotocolEmpty)?;
+    if !subprotocols(head).all(is_token) {
         return Err(RequestError::SubprotocolInvalid);
     }
+    let Some(second) = offered.next() else { return Ok(()) };
+    let mut offered: Vec<&[u8]> = [first, second].into_iter().chain(offered).collect();
     offered.sort_unstable();
     if offered.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(RequestError::SubprotocolDuplicate);

@@ -124,7 +124,9 @@ impl Response {
     }
 
     pub(super) fn new(status: u16) -> Self {
-        Self { status, reason: Cow::Borrowed(reason_phrase(status)), headers: Vec::new(), body: Vec::new() }
+        // As many as the answer to a handshake has.
+        let headers = Vec::with_capacity(5);
+        Self { status, reason: Cow::Borrowed(reason_phrase(status)), headers, body: Vec::new() }
     }
 
     pub(super) fn from_head(response: &ResponseHead) -> Self {
