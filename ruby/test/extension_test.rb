@@ -24,12 +24,21 @@ class ExtensionTest < Wireloom::TestCase
     end
   end
 
+  # Runs the command of a gem in the folder of this one.
+  def run_gem(gem, *arguments)
+    _, _, status = Open3.capture3(RbConfig.ruby, "-e", "gem '#{gem}'")
+    skip "the gem #{gem} is not installed" unless status.success?
+    script = "gem '#{gem}'; load Gem.bin_path('#{gem}', '#{gem}')"
+    out, status = Open3.capture2e(RbConfig.ruby, "-e", script, "--", *arguments, chdir: File.expand_path("..", __dir__))
+    assert status.success?, out
+  end
+
   def test_signatures_are_valid
-    _, _, status = Open3.capture3(RbConfig.ruby, "-e", "gem 'rbs'")
-    skip "rbs is not installed" unless status.success?
-    script = "gem 'rbs'; load Gem.bin_path('rbs', 'rbs')"
-    out, err, status = Open3.capture3(RbConfig.ruby, "-e", script, "--", "-I", File.expand_path("../sig", __dir__), "validate")
-    assert status.success?, out + err
+    run_gem("rbs", "-I", "sig", "validate")
+  end
+
+  def test_signatures_hold_together_for_steep
+    run_gem("steep", "check")
   end
 
   def test_says_what_is_missing

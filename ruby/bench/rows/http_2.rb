@@ -120,7 +120,7 @@ module Bench
   end
 
   row "http-2/hpack-encode", "HPACK encoding of #{Stories.name}",
-      gem: "http_2", per: "field", bar: Stories.bar(20) do |c|
+      gem: "http_2", per: "field", bar: Stories.bar(30) do |c|
     stories = Stories.read(c.size(31, 1))
     fields = stories.flatten(1).sum(&:size)
     bytes = nil

@@ -313,10 +313,17 @@ fn hash(seed: u64, bytes: &[u8]) -> u64 {
         product as u64 ^ (product >> 64) as u64
     }
     let mut state = fold(seed ^ bytes.len() as u64 ^ K);
-    let (eights, rest) = bytes.as_chunks::<8>();
+    let (eights, _) = bytes.as_chunks::<8>();
     for eight in eights {
         state = fold(state ^ u64::from_le_bytes(*eight));
     }
-    let rest = rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    // The end, which may overlap with what was folded: the length is in the seed.
+    let rest = match (bytes.last_chunk::<8>(), bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        (Some(last), ..) => u64::from_le_bytes(*last),
+        (None, Some(first), Some(last)) => {
+            u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32
+        }
+        _ => bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+    };
     fold(state ^ rest)
 }
