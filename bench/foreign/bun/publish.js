@@ -1,4 +1,5 @@
 // A room by bun, which has uWebSockets inside: publish and subscribe as its documentation shows them. It ends with its standard input.
+const deflate = Boolean(process.env.DEFLATE);
 const server = Bun.serve({
   hostname: "127.0.0.1",
   port: 0,
@@ -6,7 +7,7 @@ const server = Bun.serve({
     return server.upgrade(request) ? undefined : new Response("a WebSocket is wanted\n", { status: 426 });
   },
   websocket: {
-    perMessageDeflate: false,
+    perMessageDeflate: deflate,
     idleTimeout: 0,
     maxPayloadLength: 64 << 20,
     backpressureLimit: 64 << 20,
@@ -14,7 +15,7 @@ const server = Bun.serve({
       socket.subscribe("room");
     },
     message(socket, message) {
-      server.publish("room", message);
+      server.publish("room", message, deflate);
     },
   },
 });

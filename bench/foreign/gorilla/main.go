@@ -13,7 +13,10 @@ import (
 )
 
 var (
-	upgrader = websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
+	upgrader = websocket.Upgrader{
+		CheckOrigin:       func(*http.Request) bool { return true },
+		EnableCompression: os.Getenv("DEFLATE") != "",
+	}
 	mutex    sync.Mutex
 	members  = map[chan *websocket.PreparedMessage]struct{}{}
 )

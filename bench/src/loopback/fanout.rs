@@ -1,75 +1,145 @@
-//! The generator of fan-out: one of the connections sends bursts, and all of them, the sender too, receive each message. One thread,
-//! one epoll, frames that were built before, and every delivery compared with its message.
+//! The generator of fan-out: one connection publishes bursts, the others receive each message of their channels. One thread, one
+//! epoll, frames that were built before. Messages are counted on every connection, and compared with what was published on one.
 
-use super::echo::{Ring, matches};
-use super::opening;
+use super::opening::{self, Opening};
+use super::protocol::{Joining, Protocol, Step};
+use super::reading::Messages;
 use crate::corpus::{Content, Corpus, End};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+use wireloom_testing::frame::Frame;
 
 /// The read buffer: more than a socket holds by default.
 const READ_LEN_MAX: usize = 256 << 10;
+/// Different payloads.
+const PAYLOADS: usize = 16;
+/// The index of the publisher among the events.
+const PUBLISHER: u64 = u64::MAX;
 
 /// The load on a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
+    pub(crate) protocol: Protocol,
     pub(crate) payload_len: usize,
     pub(crate) subscribers: usize,
+    /// Channels, in which messages are published in turns: 1, or a multiple of [`PAYLOADS`].
+    pub(crate) channels: usize,
+    /// Subscribers of each channel.
+    pub(crate) members: usize,
     /// Messages that the publisher sends at once. It waits until every subscriber has them.
     pub(crate) burst: usize,
+    /// Connections offer permessage-deflate.
+    pub(crate) deflate: bool,
 }
 
-/// Connections that have joined one room.
+impl Load {
+    /// One channel with all subscribers.
+    pub(crate) fn of_one_channel(protocol: Protocol, payload_len: usize, subscribers: usize) -> Self {
+        Self {
+            protocol,
+            payload_len,
+            subscribers,
+            channels: 1,
+            members: subscribers,
+            burst: 1,
+            deflate: false,
+        }
+    }
+
+    /// The subscribers of a channel.
+    fn members_of(self, channel: usize) -> impl Iterator<Item = usize> {
+        (0..self.members).map(move |member| (channel * self.members + member) % self.subscribers)
+    }
+
+    fn channel(self, index: usize) -> String {
+        // Contestants of one server with different protocols do not share channels.
+        match self.protocol {
+            Protocol::Protobuf => format!("w7-protobuf-{index}"),
+            _ => format!("w7-{index}"),
+        }
+    }
+}
+
+/// A connection that receives.
+struct Subscriber {
+    stream: TcpStream,
+    messages: Messages,
+    received: u64,
+    /// Messages published in its channels so far.
+    due: u64,
+}
+
+/// A publisher and the subscribers of its channels.
 pub(crate) struct Fanout {
     epoll: OwnedFd,
-    streams: Vec<TcpStream>,
-    /// Bytes that each connection has received.
-    received: Vec<u64>,
+    publisher: TcpStream,
+    subscribers: Vec<Subscriber>,
     load: Load,
-    frames: Ring,
-    deliveries: Ring,
-    frame_len: u64,
-    delivery_len: u64,
-    /// Messages so far.
-    published: u64,
+    payloads: Vec<Vec<u8>>,
+    /// Frame `n % len` is message `n`.
+    frames: Vec<Vec<u8>>,
+    published: usize,
+    /// The payloads that the first subscriber has not received.
+    expected: VecDeque<usize>,
     buffer: Vec<u8>,
     /// From the write of a burst until a subscriber had all of it, in nanoseconds.
     latencies: Vec<u64>,
 }
 
+/// The latencies of deliveries, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Latency {
+    pub(crate) median: u64,
+    pub(crate) p99: u64,
+}
+
 impl Fanout {
-    /// Opens the connections. Each path is the room's.
+    /// Opens the connections, in turns to these nodes; the publisher's is to the first.
     ///
     /// # Errors
-    /// One could not be opened.
-    pub(crate) fn open(address: SocketAddr, load: Load) -> Result<Self, String> {
-        let corpus = |end| Corpus::new(Content::Binary, load.payload_len, 16, end).frames.to_vec();
-        let (frames, deliveries) = (corpus(End::Server), corpus(End::Client));
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
-        let mut streams = Vec::with_capacity(load.subscribers);
-        for index in 0..load.subscribers {
-            let stream = opening::open_at(address, "/rooms/w7")?;
-            stream.set_nonblocking(true).map_err(|error| error.to_string())?;
-            let data = EventData::new_u64(index as u64);
-            epoll::add(&epoll, &stream, data, EventFlags::IN).map_err(|error| error.to_string())?;
-            streams.push(stream);
+    /// One could not be opened, or could not join its channels.
+    pub(crate) fn open(nodes: &[SocketAddr], load: Load) -> Result<Self, String> {
+        let protocol = load.protocol;
+        let mut channels = vec![Vec::new(); load.subscribers];
+        for index in 0..load.channels {
+            load.members_of(index).for_each(|member| channels[member].push(load.channel(index)));
         }
-        let (frame_len, delivery_len) = ((frames.len() / 16) as u64, (deliveries.len() / 16) as u64);
-        // The last connections may still be joining.
+        let failed = |error: rustix::io::Errno| error.to_string();
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let mut subscribers = Vec::with_capacity(load.subscribers);
+        for (index, channels) in channels.into_iter().enumerate() {
+            let messages = if load.deflate { Messages::inflating() } else { Messages::default() };
+            let (stream, messages) = join(nodes[index % nodes.len()], load, channels, messages)?;
+            epoll::add(&epoll, &stream, EventData::new_u64(index as u64), EventFlags::IN).map_err(failed)?;
+            subscribers.push(Subscriber { stream, messages, received: 0, due: 0 });
+        }
+        let (publisher, _) = join(nodes[0], load, Vec::new(), Messages::default())?;
+        epoll::add(&epoll, &publisher, EventData::new_u64(PUBLISHER), EventFlags::IN).map_err(failed)?;
+        // A JSON value that every protocol carries as it is.
+        let texts = Corpus::new(Content::Ascii, load.payload_len.saturating_sub(2), PAYLOADS, End::Client);
+        let payloads: Vec<_> = texts.messages.iter().map(|text| [b"\"", &text[..], b"\""].concat()).collect();
+        let frames = (0..load.channels.max(PAYLOADS)).map(|n| {
+            let message =
+                protocol.publication(&load.channel(n % load.channels), &payloads[n % PAYLOADS], n as u32 + 1);
+            let frame = if protocol.is_binary() { Frame::binary(message) } else { Frame::text(message) };
+            frame.mask([7, 77, 17, 71]).bytes()
+        });
+        let frames = frames.collect();
+        // The last connections to a room without replies may still be joining.
         std::thread::sleep(Duration::from_millis(200));
         Ok(Self {
             epoll,
-            received: vec![0; streams.len()],
-            streams,
+            publisher,
+            subscribers,
             load,
-            frames: Ring::new(frames),
-            deliveries: Ring::new(deliveries),
-            frame_len,
-            delivery_len,
+            payloads,
+            frames,
             published: 0,
+            expected: VecDeque::new(),
             buffer: vec![0; READ_LEN_MAX],
             latencies: Vec::new(),
         })
@@ -84,7 +154,7 @@ impl Fanout {
         let mut delivered = 0;
         loop {
             self.burst()?;
-            delivered += (self.load.burst * self.streams.len()) as u64;
+            delivered += (self.load.burst * self.load.members) as u64;
             if start.elapsed() >= time {
                 return Ok(delivered);
             }
@@ -92,17 +162,26 @@ impl Fanout {
     }
 
     fn burst(&mut self) -> Result<(), String> {
-        let before = self.published;
-        self.published += self.load.burst as u64;
-        let (mut sent, until) = (before * self.frame_len, self.published * self.frame_len);
-        let due = self.published * self.delivery_len;
+        let mut bytes = VecDeque::<u8>::new();
+        let mut missing = 0;
+        for message in self.published..self.published + self.load.burst {
+            bytes.extend(&self.frames[message % self.frames.len()]);
+            for member in self.load.members_of(message % self.load.channels) {
+                let subscriber = &mut self.subscribers[member];
+                missing += usize::from(subscriber.due == subscriber.received);
+                subscriber.due += 1;
+                if member == 0 {
+                    self.expected.push_back(message % PAYLOADS);
+                }
+            }
+        }
+        self.published += self.load.burst;
         let begun = Instant::now();
-        let mut missing = self.streams.len();
         let mut events = Vec::with_capacity(1024);
         while missing > 0 {
-            while sent < until {
-                match self.streams[0].write(self.frames.at(sent, until)) {
-                    Ok(len) => sent += len as u64,
+            while !bytes.is_empty() {
+                match self.publisher.write(bytes.make_contiguous()) {
+                    Ok(len) => drop(bytes.drain(..len)),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) => return Err(error.to_string()),
                 }
@@ -116,8 +195,10 @@ impl Fanout {
                 Err(error) => return Err(error.to_string()),
             }
             for event in &events {
-                let index = event.data.u64() as usize;
-                if self.receive(index, due)? {
+                let index = event.data.u64();
+                if index == PUBLISHER {
+                    self.read_publisher()?;
+                } else if self.receive(index as usize)? {
                     missing -= 1;
                     self.latencies.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
                 }
@@ -127,32 +208,100 @@ impl Fanout {
     }
 
     /// Reads once. True when that completed the burst.
-    fn receive(&mut self, index: usize, due: u64) -> Result<bool, String> {
-        let len = match self.streams[index].read(&mut self.buffer) {
-            Ok(0) => return Err("the server closed a connection".into()),
-            Ok(len) => len,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-            Err(error) => return Err(error.to_string()),
-        };
-        let before = self.received[index];
-        self.received[index] += len as u64;
-        if self.received[index] > due {
-            return Err(format!("{} bytes more than were published", self.received[index] - due));
-        }
-        if !matches(&self.deliveries, before, &self.buffer[..len]) {
-            return Err(format!("a wrong delivery within the {len} bytes from byte {before}"));
-        }
-        Ok(self.received[index] == due)
+    fn receive(&mut self, index: usize) -> Result<bool, String> {
+        let Subscriber { stream, messages, received, due } = &mut self.subscribers[index];
+        let len = read(stream, &mut self.buffer)?;
+        let (protocol, payloads, expected) = (self.load.protocol, &self.payloads, &mut self.expected);
+        let was_missing = *received < *due;
+        messages.read(&self.buffer[..len], |message| {
+            let count = protocol.publications(message);
+            *received += count as u64;
+            if *received > *due {
+                return Err(format!("more than was published: {:?}", String::from_utf8_lossy(message)));
+            }
+            let checked = if index == 0 { count } else { 0 };
+            for _ in 0..checked {
+                let payload = expected.pop_front().map_or(&[][..], |at| &payloads[at]);
+                if !message.windows(payload.len().max(1)).any(|window| window == payload) {
+                    return Err(format!("a wrong delivery: {:?}", String::from_utf8_lossy(message)));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(was_missing && *received == *due)
     }
 
-    /// The latency that 99 % of the deliveries did not exceed since the last call, in nanoseconds.
-    pub(crate) fn take_p99(&mut self) -> Option<u64> {
-        self.latencies.sort_unstable();
-        let p99 = self
-            .latencies
-            .get((self.latencies.len() * 99 / 100).min(self.latencies.len().checked_sub(1)?))
-            .copied();
-        self.latencies.clear();
-        p99
+    /// Drops the replies to the publisher.
+    fn read_publisher(&mut self) -> Result<(), String> {
+        let len = read(&mut self.publisher, &mut self.buffer)?;
+        match self.buffer[..len].windows(7).any(|window| window == b"\"error\"") {
+            true => Err(format!("not published: {:?}", String::from_utf8_lossy(&self.buffer[..len]))),
+            false => Ok(()),
+        }
     }
+
+    /// The latencies of the deliveries since the last call.
+    pub(crate) fn take_latency(&mut self) -> Option<Latency> {
+        let mut all = std::mem::take(&mut self.latencies);
+        all.sort_unstable();
+        let at = |part: usize| all.get((all.len() * part / 100).min(all.len().checked_sub(1)?)).copied();
+        Some(Latency { median: at(50)?, p99: at(99)? })
+    }
+}
+
+/// Reads what has arrived.
+fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<usize, String> {
+    match stream.read(buffer) {
+        Ok(0) => Err("the server closed a connection".into()),
+        Ok(len) => Ok(len),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A connection that has joined these channels, and no longer blocks.
+fn join(
+    node: SocketAddr,
+    load: Load,
+    channels: Vec<String>,
+    mut messages: Messages,
+) -> Result<(TcpStream, Messages), String> {
+    let protocol = load.protocol;
+    let path = match protocol {
+        // The room of clients that are compared with those of the other.
+        Protocol::Bare if load.deflate => "/rooms/w7-deflate",
+        _ => protocol.path(),
+    };
+    let opening = Opening { path, subprotocol: protocol.subprotocol(), deflate: load.deflate };
+    let mut stream = opening::open_with(node, opening)?;
+    let mut joining = Joining::new(protocol, channels, None);
+    let mut step = joining.start();
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let (message, is_last) = match std::mem::replace(&mut step, Step::Wait) {
+            Step::Joined => break,
+            Step::Wait => (Vec::new(), false),
+            Step::Send(message) => (message, false),
+            Step::SendLast(message) => (message, true),
+        };
+        if !message.is_empty() {
+            let frame = if protocol.is_binary() { Frame::binary(message) } else { Frame::text(message) };
+            let frame = frame.mask([7, 77, 17, 71]).bytes();
+            stream.write_all(&frame).map_err(|error| error.to_string())?;
+        }
+        if is_last {
+            break;
+        }
+        let len = match stream.read(&mut buffer) {
+            Ok(0) => return Err("the server closed a connection that joins".into()),
+            Ok(len) => len,
+            Err(error) => return Err(format!("no answer to a connection that joins: {error}")),
+        };
+        messages.read(&buffer[..len], |message| {
+            step = joining.handle(message)?;
+            Ok(())
+        })?;
+    }
+    stream.set_nonblocking(true).map_err(|error| error.to_string())?;
+    Ok((stream, messages))
 }

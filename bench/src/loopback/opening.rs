@@ -10,12 +10,53 @@ use std::time::{Duration, Instant};
 /// RFC 6455 §1.3: the answer to the key of the example.
 const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-fn request(address: SocketAddr, path: &str) -> Vec<u8> {
-    format!(
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-    )
-    .into_bytes()
+/// The parameters of a handshake.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening {
+    pub(crate) path: &'static str,
+    pub(crate) subprotocol: Option<&'static str>,
+    /// It offers permessage-deflate.
+    pub(crate) deflate: bool,
+}
+
+impl Opening {
+    fn at(path: &'static str) -> Self {
+        Self { path, subprotocol: None, deflate: false }
+    }
+
+    pub(crate) fn request(&self, address: SocketAddr) -> Vec<u8> {
+        let Self { path, subprotocol, deflate } = self;
+        let mut request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+        );
+        if let Some(subprotocol) = subprotocol {
+            request += &format!("Sec-WebSocket-Protocol: {subprotocol}\r\n");
+        }
+        if *deflate {
+            request += "Sec-WebSocket-Extensions: permessage-deflate\r\n";
+        }
+        (request + "\r\n").into_bytes()
+    }
+
+    /// Whether this is the whole answer, and the right one.
+    ///
+    /// # Errors
+    /// The server refuses the handshake, or part of it.
+    pub(crate) fn is_answer(&self, answer: &[u8]) -> Result<bool, String> {
+        if !is_answer(answer)? {
+            return Ok(false);
+        }
+        let text = String::from_utf8_lossy(answer).to_lowercase();
+        if self.deflate && !text.contains("permessage-deflate") {
+            return Err("permessage-deflate was declined".into());
+        }
+        Ok(true)
+    }
+}
+
+fn request(address: SocketAddr, path: &'static str) -> Vec<u8> {
+    Opening::at(path).request(address)
 }
 
 /// Whether this is the whole answer, and the right one.
@@ -35,19 +76,19 @@ fn is_answer(answer: &[u8]) -> Result<bool, String> {
 /// # Errors
 /// The server cannot be reached, or answers with something else.
 pub(crate) fn open(address: SocketAddr) -> Result<TcpStream, String> {
-    open_at(address, "/echo")
+    open_with(address, Opening::at("/echo"))
 }
 
-/// An open WebSocket at this path.
+/// An open WebSocket.
 ///
 /// # Errors
 /// As for [`open`].
-pub(crate) fn open_at(address: SocketAddr, path: &str) -> Result<TcpStream, String> {
+pub(crate) fn open_with(address: SocketAddr, opening: Opening) -> Result<TcpStream, String> {
     let mut stream = connect(address)?;
-    stream.write_all(&request(address, path)).map_err(failed)?;
+    stream.write_all(&opening.request(address)).map_err(failed)?;
     let mut answer = Vec::new();
     let mut byte = [0];
-    while !is_answer(&answer)? {
+    while !opening.is_answer(&answer)? {
         // Byte by byte: what comes behind it is not ours.
         match stream.read(&mut byte).map_err(failed)? {
             0 => return Err("closed during the handshake".into()),

@@ -51,11 +51,11 @@ impl Process {
         Ok(Self { child })
     }
 
-    /// Starts a server, which prints `listening on ADDRESS` as its first line, or listens at the address of `launch`.
+    /// Starts a server, which prints `listening on ADDRESS…` as its first line, or listens at the address of `launch`.
     ///
     /// # Errors
     /// It cannot be started, or does not listen.
-    pub(crate) fn serve(launch: Launch, cores: &Cores) -> Result<(Self, SocketAddr), String> {
+    pub(crate) fn serve(launch: Launch, cores: &Cores) -> Result<(Self, Vec<SocketAddr>), String> {
         let mut process = Self::start(launch.command, cores)?;
         if let Some(address) = launch.address {
             let start = Instant::now();
@@ -65,14 +65,18 @@ impl Process {
                 }
                 std::thread::yield_now();
             }
-            return Ok((process, address));
+            return Ok((process, vec![address]));
         }
         let mut line = String::new();
         if let Some(output) = &mut process.child.stdout {
             _ = BufReader::new(output).read_line(&mut line);
         }
-        let address = line.trim().strip_prefix("listening on ").and_then(|address| address.parse().ok());
-        Ok((process, address.ok_or_else(|| format!("printed {line:?} instead of its address"))?))
+        let words = line.trim().strip_prefix("listening on ").into_iter().flat_map(str::split_whitespace);
+        let addresses: Vec<SocketAddr> = words.map_while(|word| word.parse().ok()).collect();
+        if addresses.is_empty() {
+            return Err(format!("printed {line:?} instead of its address"));
+        }
+        Ok((process, addresses))
     }
 
     /// Waits for its end, and returns its output.
@@ -96,14 +100,10 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// The CPU time that it has used so far, in its own code and in the kernel, to the nanosecond.
+    /// The CPU time that it and the processes that it started have used so far, in their own code and in the kernel, to the
+    /// nanosecond.
     pub(crate) fn cpu_time(&self) -> Duration {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
-        let nanoseconds = tasks.filter_map(|task| {
-            let stat = fs::read_to_string(task.path().join("schedstat")).ok()?;
-            stat.split_whitespace().next()?.parse::<u64>().ok()
-        });
-        Duration::from_nanos(nanoseconds.sum())
+        Duration::from_nanos(cpu_time(self.child.id()))
     }
 
     /// Bytes of memory that are its own and touched.
@@ -112,6 +112,20 @@ impl Process {
         let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;
         Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
     }
+}
+
+/// In nanoseconds.
+fn cpu_time(process: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let each = tasks.map(|task| {
+        let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let own = read("schedstat").split_whitespace().next().and_then(|time| time.parse::<u64>().ok());
+        // The kernel lists children by the thread that started them.
+        let children = read("children");
+        let children = children.split_whitespace().filter_map(|id| id.parse().ok()).map(cpu_time);
+        own.unwrap_or(0) + children.sum::<u64>()
+    });
+    each.sum()
 }
 
 impl Drop for Process {

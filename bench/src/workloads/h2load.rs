@@ -77,7 +77,7 @@ pub(crate) fn run(runner: &mut Runner) -> Result<(), String> {
 }
 
 fn race(runner: &mut Runner, running: &[Running], task: &Task) -> Result<(), String> {
-    let contestants = running.iter().map(|Running { server, process, address }| Contestant {
+    let contestants = running.iter().map(|Running { server, process, address, .. }| Contestant {
         name: server.name.clone(),
         role: server.role,
         note: server.note,

@@ -52,7 +52,7 @@ pub(super) fn echo(
     let title = format!("echo, {title}");
     let mut contestants = Vec::with_capacity(running.len());
     let until = round(runner, load);
-    for Running { server, process, address } in running {
+    for Running { server, process, address, .. } in running {
         let failed = |error| format!("{title}, {}: {error}", server.name);
         runner.show(&format!("{title}: checking {}", server.name));
         let mut echo = Echo::open(*address, server.dialect(), load).map_err(failed)?;
@@ -77,7 +77,7 @@ pub(super) fn handshakes(
     let (time, least) =
         if runner.smoke { (Duration::ZERO, 40) } else { (runner.effort.process_round_time / 2, 100) };
     let speaking = running.iter().filter(|running| running.server.dialect() == Dialect::WebSocket);
-    let contestants = speaking.map(|Running { server, process, address }| Contestant {
+    let contestants = speaking.map(|Running { server, process, address, .. }| Contestant {
         name: server.name.clone(),
         role: server.role,
         note: None,
@@ -99,7 +99,7 @@ fn tunnels(runner: &mut Runner, cores: &Cores) -> Result<(), String> {
             format!("echo over HTTP/2, 32 B, {} streams on one connection, depth {depth}", load.connections);
         let mut contestants = Vec::new();
         let until = round(runner, load);
-        for Running { server, process, address } in &running {
+        for Running { server, process, address, .. } in &running {
             let failed = |error| format!("{title}, {}: {error}", server.name);
             let mut tunnels = Tunnels::open(*address, load).map_err(failed)?;
             tunnels.run(Until::Messages(2 * depth as u64)).map_err(failed)?;

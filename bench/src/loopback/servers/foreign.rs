@@ -2,7 +2,7 @@
 
 use super::{LARGE, Launch, SMALL, SMALL_BODY, large};
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -34,6 +34,92 @@ pub(super) fn bun_publish(may_install: bool) -> Result<Launch, String> {
     bun_runs("publish.js", may_install)
 }
 
+/// The room of bun, compressed.
+pub(super) fn bun_deflate(may_install: bool) -> Result<Launch, String> {
+    let mut launch = bun_runs("publish.js", may_install)?;
+    launch.command.env(DEFLATE, "1");
+    Ok(launch)
+}
+
+/// The room of gorilla/websocket, compressed.
+pub(super) fn gorilla_deflate(may_install: bool) -> Result<Launch, String> {
+    let mut launch = gorilla(may_install)?;
+    launch.command.env(DEFLATE, "1");
+    Ok(launch)
+}
+
+/// Makes a room negotiate permessage-deflate.
+const DEFLATE: &str = "DEFLATE";
+
+/// socket.io on one process, with connection state recovery where `arguments` ask for it, or on several with its cluster adapter.
+pub(super) fn socket_io(arguments: &[&str], may_install: bool) -> Result<Launch, String> {
+    node_runs("socket-io.mjs", arguments, may_install)
+}
+
+/// Faye on node.
+pub(super) fn faye(may_install: bool) -> Result<Launch, String> {
+    node_runs("faye.mjs", &[], may_install)
+}
+
+/// A server of npm's registry, installed by npm, so only where that is allowed.
+fn node_runs(script: &str, arguments: &[&str], may_install: bool) -> Result<Launch, String> {
+    let folder = beside("node")?;
+    if !folder.join("node_modules/socket.io").exists() {
+        if !may_install {
+            return Err("not installed; a run without --smoke does".into());
+        }
+        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        fs::copy(source("node").join("package.json"), folder.join("package.json"))
+            .map_err(|error| error.to_string())?;
+        run(Command::new("npm").args(["install", "--no-package-lock", "--no-audit"]).current_dir(&folder))?;
+    }
+    // node looks for packages beside the script.
+    let copy = folder.join(script);
+    fs::copy(source("node").join(script), &copy).map_err(|error| error.to_string())?;
+    let mut command = Command::new("node");
+    command.arg(copy).args(arguments);
+    Ok(command.into())
+}
+
+/// Centrifugo 6, from the PATH.
+pub(super) fn centrifugo(_may_install: bool) -> Result<Launch, String> {
+    run(Command::new("centrifugo").arg("version"))?;
+    let address = free_address()?;
+    let mut command = bound("centrifugo");
+    let kept = r#"[{"name":"kept","history_size":100,"history_ttl":"600s","force_recovery":true},
+        {"name":"listed","presence":true}]"#;
+    command.envs([
+        ("CENTRIFUGO_HTTP_SERVER_ADDRESS", "127.0.0.1"),
+        ("CENTRIFUGO_HTTP_SERVER_PORT", &address.port().to_string()),
+        // Anyone may subscribe and publish.
+        ("CENTRIFUGO_CLIENT_INSECURE", "true"),
+        ("CENTRIFUGO_CLIENT_PING_INTERVAL", "2h"),
+        ("CENTRIFUGO_CLIENT_PONG_TIMEOUT", "1h"),
+        ("CENTRIFUGO_CLIENT_QUEUE_MAX_SIZE", "16777216"),
+        ("CENTRIFUGO_CHANNEL_NAMESPACES", kept),
+        ("CENTRIFUGO_LOG_LEVEL", "none"),
+    ]);
+    // It reads no file of the folder where the bench was started.
+    command.current_dir(std::env::temp_dir()).stderr(Stdio::null());
+    Ok(Launch { command, address: Some(address) })
+}
+
+/// A port that was free a moment ago.
+pub(super) fn free_address() -> Result<SocketAddr, String> {
+    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|free| free.local_addr());
+    address.map_err(|error| error.to_string())
+}
+
+/// A program that does not end with its input. It ends with this one where `setpriv` is installed.
+pub(super) fn bound(program: &str) -> Command {
+    let is_bound = run(Command::new("setpriv").args(["--pdeathsig", "KILL", "true"])).is_ok();
+    let mut command = Command::new(if is_bound { "setpriv" } else { program });
+    if is_bound {
+        command.args(["--pdeathsig", "KILL", program]);
+    }
+    command
+}
+
 /// bun, installed by npm: a hundred megabytes, so only where that is allowed.
 fn bun_runs(script: &str, may_install: bool) -> Result<Launch, String> {
     let folder = beside("bun")?;
@@ -52,16 +138,11 @@ fn bun_runs(script: &str, may_install: bool) -> Result<Launch, String> {
     Ok(command.into())
 }
 
-/// nghttpd of nghttp2, which serves files. It is given a free port, and ends with this program where `setpriv` is installed.
+/// nghttpd of nghttp2, which serves files.
 pub(super) fn nghttpd(_may_install: bool) -> Result<Launch, String> {
     run(Command::new("nghttpd").arg("--version"))?;
-    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|free| free.local_addr());
-    let address = address.map_err(|error| error.to_string())?;
-    let bound = run(Command::new("setpriv").args(["--pdeathsig", "KILL", "true"])).is_ok();
-    let mut command = Command::new(if bound { "setpriv" } else { "nghttpd" });
-    if bound {
-        command.args(["--pdeathsig", "KILL", "nghttpd"]);
-    }
+    let address = free_address()?;
+    let mut command = bound("nghttpd");
     // Windows that hold no upload back; its default is that of the RFC.
     command.args(["--no-tls", "-w", "30", "-W", "30", "-a", "127.0.0.1", "-d"]).arg(files()?);
     command.arg(address.port().to_string()).stderr(Stdio::null());
@@ -87,13 +168,13 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// The folder of the programs that are built or installed for this one.
-fn beside(name: &str) -> Result<PathBuf, String> {
+pub(super) fn beside(name: &str) -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     Ok(program.with_file_name("bench-foreign").join(name))
 }
 
 /// The last line of its errors is the reason.
-fn run(command: &mut Command) -> Result<(), String> {
+pub(super) fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;
     if output.status.success() {

@@ -15,6 +15,7 @@ mod yawc;
 
 use super::cores::Cores;
 use super::process::{Launch, Process};
+use super::protocol::Protocol;
 use crate::allocation;
 use crate::isa;
 use crate::results::Role;
@@ -43,6 +44,8 @@ pub(crate) struct Unavailable {
 /// may be installed.
 type Launcher = Box<dyn Fn(bool) -> Result<Launch, Unavailable>>;
 
+const BARE: &[Protocol] = &[Protocol::Bare];
+
 /// A server that can be started.
 pub(crate) struct Server {
     pub(crate) name: String,
@@ -50,6 +53,8 @@ pub(crate) struct Server {
     /// What a reader must know to compare it with the others.
     pub(crate) note: Option<&'static str>,
     pub(crate) launch: Launcher,
+    /// Of a server that fans out: what it speaks.
+    pub(crate) protocols: &'static [Protocol],
 }
 
 impl Server {
@@ -59,7 +64,7 @@ impl Server {
             Ok(command) => Ok(command.into()),
             Err(reason) => Err(Unavailable { reason, remedy: String::new() }),
         };
-        Self { name: name.into(), role, note: None, launch: Box::new(launch) }
+        Self { name: name.into(), role, note: None, launch: Box::new(launch), protocols: BARE }
     }
 
     /// One of those in this program, with mimalloc as its allocator.
@@ -71,7 +76,7 @@ impl Server {
             }
             Err(reason) => Err(Unavailable { reason, remedy: String::new() }),
         };
-        Self { name: name.into(), role, note: None, launch: Box::new(launch) }
+        Self { name: name.into(), role, note: None, launch: Box::new(launch), protocols: BARE }
     }
 
     /// One that is not in this program.
@@ -79,11 +84,20 @@ impl Server {
         let launch = move |may_install| {
             launch(may_install).map_err(|reason| Unavailable { reason, remedy: remedy.into() })
         };
-        Self { name: name.into(), role: Role::Rival, note: None, launch: Box::new(launch) }
+        Self { name: name.into(), role: Role::Rival, note: None, launch: Box::new(launch), protocols: BARE }
     }
 
     fn with_note(self, note: &'static str) -> Self {
         Self { note: Some(note), ..self }
+    }
+
+    /// With these protocols only.
+    pub(crate) fn speaks(self, protocols: &'static [Protocol]) -> Self {
+        Self { protocols, ..self }
+    }
+
+    fn named(self, name: &str) -> Self {
+        Self { name: name.into(), ..self }
     }
 
     /// The language of its echo.
@@ -143,11 +157,7 @@ pub(crate) fn echoes() -> Vec<Server> {
             Role::Rival,
         ),
         batched("tokio-tungstenite-batched", "tokio-tungstenite").with_note("read buffer of 16 KiB"),
-        Server::foreign(
-            "gws (Go)",
-            "Install Go 1.21 or later from go.dev/dl; the bench builds it",
-            foreign::gws,
-        ),
+        Server::foreign("gws (Go)", BY_GO, foreign::gws),
         Server::foreign(
             "bun (uWebSockets and JavaScript)",
             "Install npm; the bench downloads bun when it runs without --smoke",
@@ -183,17 +193,94 @@ pub(crate) fn tunnels() -> Vec<Server> {
     ]
 }
 
+const BY_NPM: &str = "Install Node and npm; the bench installs the package when it runs without --smoke";
+const BY_GO: &str = "Install Go 1.21 or later from go.dev/dl; the bench builds it";
+
+/// The protocols of the Centrifugal SDKs.
+const CENTRIFUGAL: &[Protocol] = &[Protocol::Json, Protocol::Protobuf];
+
+/// The hub on one node.
+fn hub() -> Server {
+    let protocols = &[Protocol::Bare, Protocol::Json, Protocol::Protobuf];
+    Server::own("hub", "wireloom-hub", Role::Wireloom).speaks(protocols)
+}
+
+fn socket_io() -> Server {
+    Server::foreign("socket.io", BY_NPM, |may_install| foreign::socket_io(&[], may_install))
+        .speaks(&[Protocol::SocketIo])
+}
+
+fn faye() -> Server {
+    Server::foreign("Faye", BY_NPM, foreign::faye).speaks(&[Protocol::Faye])
+}
+
+fn centrifugo() -> Server {
+    Server::foreign("Centrifugo", "Put the program centrifugo 6 on the PATH", foreign::centrifugo)
+        .speaks(CENTRIFUGAL)
+}
+
 /// Those that deliver each message to every connection.
 pub(crate) fn fanouts() -> Vec<Server> {
     vec![
-        Server::own("hub", "wireloom-hub, bare messages", Role::Wireloom),
+        hub(),
         Server::own(
             "tokio-broadcast",
             format!("tokio broadcast, {}", with_version("tokio-tungstenite")),
             Role::Rival,
         ),
-        Server::foreign("uWebSockets, publish, in bun", "npm", foreign::bun_publish),
-        Server::foreign("gorilla/websocket, prepared messages", "Go", foreign::gorilla),
+        Server::foreign("uWebSockets, publish, in bun", BY_NPM, foreign::bun_publish),
+        Server::foreign("gorilla/websocket, prepared messages", BY_GO, foreign::gorilla),
+        socket_io(),
+        faye(),
+        centrifugo(),
+    ]
+}
+
+/// Those that compress what they deliver.
+pub(crate) fn compressing() -> Vec<Server> {
+    vec![
+        hub().speaks(&[Protocol::Bare]),
+        Server::foreign("uWebSockets, publish, in bun", BY_NPM, foreign::bun_deflate),
+        Server::foreign("gorilla/websocket, prepared messages", BY_GO, foreign::gorilla_deflate),
+    ]
+}
+
+/// Those whose connections join more than one channel.
+pub(crate) fn channels() -> Vec<Server> {
+    vec![hub().speaks(CENTRIFUGAL), socket_io(), faye(), centrifugo()]
+}
+
+/// Those whose clients recover what they missed.
+pub(crate) fn recovering() -> Vec<Server> {
+    vec![
+        hub().speaks(CENTRIFUGAL),
+        Server::foreign("socket.io, connection state recovery", BY_NPM, |may_install| {
+            foreign::socket_io(&["--recovery"], may_install)
+        })
+        .speaks(&[Protocol::SocketIo]),
+        centrifugo(),
+    ]
+}
+
+/// Those with several nodes.
+pub(crate) fn clusters() -> Vec<Server> {
+    let nats = "go install github.com/nats-io/nats-server/v2@latest, or Debian's nats-server";
+    type Launching = fn(bool) -> Result<Launch, String>;
+    let hub_on = |name: &str, role, launch: Launching| {
+        Server { role, ..Server::foreign(name, nats, launch) }.speaks(&[Protocol::Json])
+    };
+    let socket_io_on =
+        |name: &str, launch: Launching| Server::foreign(name, BY_NPM, launch).speaks(&[Protocol::SocketIo]);
+    vec![
+        hub_on("wireloom-hub, 2 nodes, NATS", Role::Wireloom, |_| hub::cluster("hub-2")),
+        hub_on("wireloom-hub, 3 nodes, NATS", Role::Variant, |_| hub::cluster("hub-3")),
+        Server { role: Role::Baseline, ..hub().speaks(&[Protocol::Json]).named("wireloom-hub, 1 node") },
+        socket_io_on("socket.io, 2 processes, cluster adapter", |may_install| {
+            foreign::socket_io(&["--processes", "2"], may_install)
+        }),
+        socket_io_on("socket.io, 3 processes, cluster adapter", |may_install| {
+            foreign::socket_io(&["--processes", "3"], may_install)
+        }),
     ]
 }
 
@@ -232,6 +319,8 @@ pub(crate) struct Running {
     pub(crate) server: Server,
     pub(crate) process: Process,
     pub(crate) address: SocketAddr,
+    /// Its nodes; most have one.
+    pub(crate) addresses: Vec<SocketAddr>,
 }
 
 /// Starts those that are wanted; those that cannot be started are recorded as missing.
@@ -251,9 +340,9 @@ pub(crate) fn start(
         runner.show(&format!("starting {}", server.name));
         match (server.launch)(!runner.smoke) {
             Ok(launch) => {
-                let (process, address) =
+                let (process, addresses) =
                     Process::serve(launch, cores).map_err(|error| format!("{}: {error}", server.name))?;
-                running.push(Running { server, process, address });
+                running.push(Running { server, process, address: addresses[0], addresses });
             }
             Err(Unavailable { reason, remedy }) => runner.skip(&server.name, &reason, &remedy),
         }
@@ -266,8 +355,11 @@ pub(crate) const RAW_TOKIO: &str = "raw TCP on tokio";
 
 /// Is the server that `word` names until the standard input ends.
 pub(crate) fn serve(word: &str) -> ExitCode {
-    if word == "wireloom-listeners" {
-        return wireloom::serve_by_listeners(Cores::count());
+    match word {
+        "wireloom-listeners" => return wireloom::serve_by_listeners(Cores::count()),
+        "hub-2" => return hub::serve_cluster(2),
+        "hub-3" => return hub::serve_cluster(3),
+        _ => {}
     }
     let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, 0)) {
         Ok(listener) => listener,
@@ -306,7 +398,7 @@ fn on_tokio(word: &str, listener: TcpListener) -> std::io::Result<()> {
         match word {
             "wireloom" => return wireloom::serve(listener).await,
             "wireloom-kept" => return wireloom::serve_kept(listener).await,
-            "hub" => return hub::wireloom(listener).await,
+            "hub" => return hub::node(listener).await,
             "tokio-broadcast" => return hub::tungstenite(listener).await,
             "wireloom-tls" => return wireloom::serve_tls(listener).await,
             _ => {}

@@ -1,0 +1,116 @@
+//! Deliveries a second and CPU time for each: one channel, many channels, compressed.
+
+use super::{Entrant, entrants};
+use crate::loopback::cores::Cores;
+use crate::loopback::fanout::{Fanout, Latency, Load};
+use crate::loopback::protocol::Protocol;
+use crate::loopback::rounds::{self, Contestant};
+use crate::loopback::servers;
+use crate::results::{Entry, Figure, RaceResult, Role, Target};
+use crate::runner::Runner;
+use std::time::Duration;
+
+/// Every subscriber in one channel: bare messages and the protocols, side by side.
+pub(super) fn of_one_channel(runner: &mut Runner, cores: &Cores, subscribers: usize) -> Result<(), String> {
+    let running = servers::start(runner, cores, servers::fanouts())?;
+    for (payload_len, title) in [(128, "128 B"), (4 << 10, "4 KiB")] {
+        for (burst, sent) in [(1, "one message at a time"), (16, "bursts of 16")] {
+            let title = format!("fan-out, {title} to {subscribers} subscribers, {sent}");
+            let loads = entrants(&running).into_iter().map(|entrant| {
+                let load = Load::of_one_channel(entrant.protocol, payload_len, subscribers);
+                (entrant, Load { burst, ..load })
+            });
+            let (entries, latencies) = race(runner, &title, loads.collect())?;
+            compare_p99(runner, &title, &entries, &latencies);
+            let targets = vec![Target::fastest_rival(1.0 / 1.2)];
+            runner.keep(RaceResult { targets, ..RaceResult::new("w7", title, entries) });
+        }
+    }
+    Ok(())
+}
+
+/// 10,000 channels of 10 members. Each connection is in many.
+pub(super) fn of_many_channels(runner: &mut Runner, cores: &Cores, subscribers: usize) -> Result<(), String> {
+    let running = servers::start(runner, cores, servers::channels())?;
+    let (channels, members) = (runner.scale(10_000, 16), runner.scale(10, 2));
+    let title = format!("fan-out, 128 B to {channels} channels of {members} members, bursts of 16");
+    let loads = entrants(&running).into_iter().map(|entrant| {
+        let load = Load::of_one_channel(entrant.protocol, 128, subscribers);
+        (entrant, Load { channels, members, burst: 16, ..load })
+    });
+    let (entries, _) = race(runner, &title, loads.collect())?;
+    let targets = vec![Target::fastest_rival(1.0)];
+    runner.keep(RaceResult { targets, ..RaceResult::new("w7", title, entries) });
+    Ok(())
+}
+
+/// Bare messages to clients that negotiated permessage-deflate, beside clients of the same server that did not.
+pub(super) fn compressed(runner: &mut Runner, cores: &Cores, subscribers: usize) -> Result<(), String> {
+    const PLAIN: &str = "wireloom-hub, uncompressed";
+    let running = servers::start(runner, cores, servers::compressing())?;
+    for (payload_len, title) in [(128, "128 B"), (4 << 10, "4 KiB")] {
+        let title = format!("fan-out, {title} to {subscribers} subscribers, permessage-deflate");
+        let load = Load::of_one_channel(Protocol::Bare, payload_len, subscribers);
+        let mut loads = Vec::new();
+        for entrant in entrants(&running) {
+            if entrant.role == Role::Wireloom {
+                let plain = Entrant { name: PLAIN.into(), role: Role::Baseline, ..entrant };
+                loads.push((plain, load));
+            }
+            loads.push((entrant, Load { deflate: true, ..load }));
+        }
+        let (entries, _) = race(runner, &title, loads)?;
+        let targets = vec![Target::named(PLAIN, 1.3), Target::fastest_rival(1.0)];
+        runner.keep(RaceResult { targets, ..RaceResult::new("w7", title, entries) });
+    }
+    Ok(())
+}
+
+/// Runs all in turns: their entries and, in the same order, the latencies of their deliveries.
+pub(super) fn race(
+    runner: &Runner,
+    title: &str,
+    loads: Vec<(Entrant<'_>, Load)>,
+) -> Result<(Vec<Entry>, Vec<Option<Latency>>), String> {
+    let time = if runner.smoke { Duration::ZERO } else { runner.effort.process_round_time };
+    let mut fanouts = Vec::with_capacity(loads.len());
+    for (entrant, load) in &loads {
+        let failed = |error: String| format!("{title}, {}: {error}", entrant.name);
+        runner.show(&format!("{title}: checking {}", entrant.name));
+        let mut fanout = Fanout::open(&entrant.running.addresses, *load).map_err(failed)?;
+        fanout.run(Duration::ZERO).map_err(failed)?;
+        fanout.take_latency();
+        fanouts.push(fanout);
+    }
+    let contestants = loads.iter().zip(&mut fanouts).map(|((entrant, _), fanout)| Contestant {
+        name: entrant.name.clone(),
+        role: entrant.role,
+        note: None,
+        process: &entrant.running.process,
+        work: Box::new(move || fanout.run(time)),
+    });
+    let mut entries = rounds::run(runner, title, contestants.collect())?;
+    let latencies: Vec<_> = fanouts.iter_mut().map(Fanout::take_latency).collect();
+    for (entry, latency) in entries.iter_mut().zip(&latencies) {
+        entry.note = latency.map(|Latency { median, p99 }| {
+            format!("delivery latency: median {} µs, p99 {} µs", median / 1_000, p99 / 1_000)
+        });
+    }
+    Ok((entries, latencies))
+}
+
+/// The best p99 of a rival in parts of Wireloom's.
+fn compare_p99(runner: &mut Runner, title: &str, entries: &[Entry], latencies: &[Option<Latency>]) {
+    let p99 = |is_wanted: fn(Role) -> bool| {
+        let of_those = entries.iter().zip(latencies).filter(|(entry, _)| is_wanted(entry.role));
+        of_those.filter_map(|(_, latency)| latency.map(|latency| latency.p99)).min()
+    };
+    let (Some(ours), Some(best)) = (p99(|role| role == Role::Wireloom), p99(Role::is_rival)) else { return };
+    let note = format!(
+        "{} µs and {} µs; the target is at most the rival's, so at least 1",
+        best / 1_000,
+        ours / 1_000
+    );
+    let title = format!("p99 of the delivery latency, best rival ÷ wireloom-hub: {title}");
+    runner.keep_figure(Figure::new("w7", title, best as f64 / ours.max(1) as f64, Some(1.0), note));
+}
