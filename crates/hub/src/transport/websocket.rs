@@ -18,7 +18,7 @@ use crate::channels::publication_of;
 use crate::client::{Client, Format};
 use crate::config::Access;
 use crate::node::{Node, Origin};
-use crate::outbox::Taken;
+use crate::outbox::{CAPACITY_KEPT, Taken};
 use crate::protocol::Disconnect;
 use crate::session::Session;
 use crate::subscribe::{self, Grant};
@@ -28,12 +28,15 @@ pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Origin)
     let (mut sender, mut receiver) = socket.split();
     let client = match node.accept(Format::Protocol(origin.encoding), origin.peer) {
         Ok(client) => client,
-        Err(reason) => return close(&mut sender, Format::Protocol(origin.encoding), &reason).await,
+        Err(reason) => {
+            return Box::pin(close(&mut sender, Format::Protocol(origin.encoding), &reason)).await;
+        }
     };
     let leaving = Leaving::new(&node, &client);
     let session = Box::new(Session::new(node.clone(), client.clone(), origin));
     let reason = run(&node, &client, &mut sender, &mut receiver, Work::Idle(session)).await;
-    finish(leaving, &mut sender, &mut receiver, client.format, reason).await;
+    // In a box, as everything is that happens once: an open connection needs no room for it.
+    Box::pin(finish(leaving, &mut sender, &mut receiver, client.format, reason)).await;
 }
 
 /// The state of a session's task.
@@ -127,35 +130,51 @@ fn broken(error: &wireloom::Error) -> Disconnect {
     }
 }
 
-/// Writes all messages at once, as long as the client is not too slow for that.
+/// Writes all messages at once, unless the client is too slow for that.
 async fn write(
     node: &Node,
     client: &Client,
     sender: &mut Sender,
     messages: &mut Vec<PreparedMessage>,
 ) -> Result<(), Disconnect> {
-    let writing = async {
-        let last = messages.pop();
-        for message in messages.drain(..) {
-            sender.feed(&message).await?;
-        }
-        match last {
-            Some(last) => sender.send(&last).await,
-            None => Ok(()),
-        }
+    let Some(last) = messages.pop() else { return Ok(()) };
+    let written = if messages.is_empty() {
+        written_in_time(node, client, sender.send(&last)).await
+    } else {
+        let all = Box::pin(async {
+            for message in messages.drain(..) {
+                sender.feed(&message).await?;
+            }
+            sender.send(&last).await
+        });
+        written_in_time(node, client, all).await
     };
-    let mut writing = pin!(writing);
-    // Most writes are taken at once; only one that waits needs a timer.
-    let at_once = poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx))).await;
+    if messages.capacity() > CAPACITY_KEPT {
+        *messages = Vec::new();
+    }
+    written
+}
+
+/// Waits for a write. Most end at once; only one that waits needs a timer, and memory for it.
+async fn written_in_time(
+    node: &Node,
+    client: &Client,
+    mut writing: impl Future<Output = Result<(), wireloom::Error>> + Unpin,
+) -> Result<(), Disconnect> {
+    let at_once = poll_fn(|cx| Poll::Ready(Pin::new(&mut writing).poll(cx))).await;
     let written = match at_once {
         Poll::Ready(written) => Ok(written),
         Poll::Pending => {
             let queue_time_max = node.settings().config.client.queue_time_max;
-            tokio::select! {
-                written = tokio::time::timeout(queue_time_max, writing) => written,
-                // The end of a connection does not wait for a client that does not read.
-                () = poll_fn(|cx| client.outbox.poll_ended(cx)) => return Ok(()),
-            }
+            let waiting = async {
+                tokio::select! {
+                    written = tokio::time::timeout(queue_time_max, writing) => Some(written),
+                    // The end of a connection does not wait for a client that does not read.
+                    () = poll_fn(|cx| client.outbox.poll_ended(cx)) => None,
+                }
+            };
+            let Some(written) = Box::pin(waiting).await else { return Ok(()) };
+            written
         }
     };
     match written {
@@ -219,11 +238,11 @@ pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, peer: Option<Socket
     let (mut sender, mut receiver) = socket.split();
     let client = match node.accept(Format::Bare, peer) {
         Ok(client) => client,
-        Err(reason) => return close(&mut sender, Format::Bare, &reason).await,
+        Err(reason) => return Box::pin(close(&mut sender, Format::Bare, &reason)).await,
     };
     let leaving = Leaving::new(&node, &client);
     let reason = run_bare(&node, &client, &mut sender, &mut receiver, &channel).await;
-    finish(leaving, &mut sender, &mut receiver, client.format, reason).await;
+    Box::pin(finish(leaving, &mut sender, &mut receiver, client.format, reason)).await;
 }
 
 async fn run_bare(
@@ -233,14 +252,18 @@ async fn run_bare(
     receiver: &mut Receiver,
     channel: &str,
 ) -> Disconnect {
-    let request = subscribe::Request {
-        command: crate::protocol::SubscribeRequest { channel: channel.into(), ..Default::default() },
-        granted: Some(Grant::default()),
-        origin: None,
+    let subscribing = async {
+        let request = subscribe::Request {
+            command: crate::protocol::SubscribeRequest { channel: channel.into(), ..Default::default() },
+            granted: Some(Grant::default()),
+            origin: None,
+        };
+        let established = subscribe::subscribe(node, client, request).await?;
+        established.start(Vec::new()).await;
+        Ok::<_, crate::hooks::Refusal>(())
     };
-    match subscribe::subscribe(node, client, request).await {
-        Ok(established) => established.start(Vec::new()).await,
-        Err(_) => return Disconnect::PermissionDenied,
+    if Box::pin(subscribing).await.is_err() {
+        return Disconnect::PermissionDenied;
     }
     let may_publish = node.options(channel).is_some_and(|options| options.publish >= Access::Subscriber);
     let mut messages = Vec::new();
@@ -258,7 +281,8 @@ async fn run_bare(
             message = receiver.recv_owned() => match message {
                 Ok(Some(_)) if !may_publish => return Disconnect::PermissionDenied,
                 Ok(Some(message)) => {
-                    if let Err(error) = node.publish(channel, publication_of(message), false).await {
+                    let publishing = node.publish(channel, publication_of(message), false);
+                    if let Err(error) = Box::pin(publishing).await {
                         info!(channel, %error, "not published");
                         return Disconnect::Internal;
                     }
@@ -266,5 +290,26 @@ async fn run_bare(
                 Ok(None) | Err(_) => return Disconnect::ConnectionClosed,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_output<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn open_connections_hold_little_memory() {
+        let sizes = [
+            size_of_output(protocol),
+            size_of_output(bare),
+            size_of::<Client>(),
+            size_of::<Session>(),
+            size_of::<crate::client::Active>(),
+        ];
+        assert!(sizes.iter().sum::<usize>() <= 2_200, "{sizes:?}");
     }
 }
