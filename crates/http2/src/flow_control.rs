@@ -173,6 +173,12 @@ mod tests {
             assert_eq!(growth.target(), expected, "{received}");
             assert_eq!(growth.finish_probe(ms(8)), None);
         }
+        // Exactly a third.
+        let mut growth = Growth::new(900, 10_000);
+        assert!(growth.start_probe(ms(0)));
+        growth.received(300);
+        growth.finish_probe(ms(1));
+        assert_eq!(growth.target(), 1_800);
         let mut growth = Growth::new(1_000, 1_500);
         assert!(growth.start_probe(ms(0)));
         growth.received(1_000);

@@ -31,6 +31,7 @@
 //! | h2 | `tunnel` | h2 applies `content-length` to CONNECT and its response. RFC 9110 §9.3.6: neither has content. |
 //! | nghttp2 | `scope` | nghttp2 ends the connection for an error of a stream, with the same code. RFC 9113 §5.4.1 allows that. |
 //! | nghttp2 | `order` | Two rules are broken, one of them about the length, the compression or a closed stream, and each checks another one first; both end the connection. |
+//! | nghttp2 client | `before` | nghttp2 ignores empty DATA between an interim and the final response (RFC 9113 §8.1: malformed). |
 //! | nghttp2 client | `te` | nghttp2 accepts `te` in responses. RFC 9113 §8.2.2 allows it in requests alone. |
 //! | nghttp2 client | `connect` | nghttp2 drops `content-length` of a response to CONNECT, which RFC 9110 §9.3.6 tells clients to ignore. |
 //! | nghttp2 client | `length` | nghttp2 refuses `content-length` in 204 and interim responses, or drops it if it is 0, which RFC 9110 §8.6 forbids servers to send. |
@@ -43,7 +44,7 @@
 //! | nghttp2 | `closed` | nghttp2 ignores frames on closed streams and on those that were passed over, which RFC 9113 §5.1 and §5.1.1 call errors. |
 //! | nghttp2 | `field` | nghttp2 drops fields whose name or value is invalid, where RFC 9113 §8.2.1 calls the message malformed. |
 //! | nghttp2 | `host` | nghttp2 does not compare `host` with `:authority` of CONNECT (RFC 9113 §8.3.1: a server SHOULD). |
-//! | nghttp2 | `trailers` | nghttp2 refuses trailers with several `host` fields. RFC 9110 §6.5.1: fields that do not belong into trailers are ignored. |
+//! | nghttp2 | `trailers` | nghttp2 refuses trailers with several `host` fields or `content-length`. RFC 9110 §6.5.1: fields that do not belong into trailers are ignored. |
 //! | nghttp2 | `twice` | Wireloom accepts `content-length` that is repeated with the same value (RFC 9110 §8.6 allows both). |
 //! | nghttp2 | `tunnel` | nghttp2 applies `content-length` to CONNECT. RFC 9110 §9.3.6: a CONNECT request has no content. |
 
@@ -228,6 +229,14 @@ const DIFFERENCES: &[Difference] = &[
     }),
     ("h2 client", "te", has_te),
     ("nghttp2 client", "te", has_te),
+    ("nghttp2 client", "before", |seen| {
+        let stream = seen.last.stream;
+        seen.theirs.fault.is_none()
+            && seen.ours.fault == Some(Fault { stream, code: code::PROTOCOL_ERROR })
+            && seen.last.kind == kind::DATA
+            && (seen.last.payload.is_empty() || seen.last.has(flag::PADDED))
+            && !seen.ours.messages.iter().any(|message| message.0 == stream && is_final(&message.1))
+    }),
     ("h2 client", "interim", |seen| {
         let is_interim =
             |fields: &Fields| !is_final(fields) && fields.iter().any(|field| field.0 == b":status");
@@ -306,7 +315,8 @@ const DIFFERENCES: &[Difference] = &[
     ("nghttp2", "trailers", |seen| {
         let is_host = |field: &&(Vec<u8>, Vec<u8>)| field.0 == b"host";
         let is_trailers = |fields: &Fields| {
-            fields.iter().filter(is_host).count() > 1
+            let has_length = fields.iter().any(|(name, _)| name == b"content-length");
+            (has_length || fields.iter().filter(is_host).count() > 1)
                 && !fields.iter().any(|(name, _)| name.starts_with(b":"))
         };
         let message = new_message(seen.ours, seen.theirs);
