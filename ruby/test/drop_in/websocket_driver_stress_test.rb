@@ -18,6 +18,20 @@ class WebSocketDriverStressTest < Wireloom::TestCase
     assert_equal [1000, "bye"], close_event
   end
 
+  # The core's permessage-deflate, both ways through one codec, as short and as long messages.
+  def test_compressed_messages
+    gap_of_the_original
+    driver = open_hybi
+    codec = driver.instance_variable_get(:@codec)
+    codec.extend(4)
+    codec.deflate(15, true, 15, true)
+    texts = ["h\u00E9" * 20, "", "h\u00E9" * 3000, "a"]
+    texts.each { |text| driver.parse(codec.deflated_frame(1, text, "abcd")) }
+    assert_equal texts, messages
+    driver.parse(frame(0xC1, "\xFF\xFF", mask: true))
+    assert_equal 1010, close_event[0]
+  end
+
   def test_listeners_that_raise
     driver = open_hybi
     driver.on(:message) { raise "an error" }
