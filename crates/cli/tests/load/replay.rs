@@ -69,6 +69,8 @@ async fn record(file: &Temporary) {
 
 /// Whether it is text, the content, and when it arrived.
 type Received = (bool, Vec<u8>, Instant);
+/// Whether it is text, and the content, by connection.
+type Sent = Vec<Vec<(bool, Vec<u8>)>>;
 /// By connection.
 type Log = Arc<Mutex<Vec<Vec<Received>>>>;
 
@@ -97,7 +99,7 @@ async fn collect() -> (String, Log) {
 }
 
 /// What the connections of a server received, sorted, and the time between the first message and the last.
-fn received(log: &Log) -> (Vec<Vec<(bool, Vec<u8>)>>, Duration) {
+fn received(log: &Log) -> (Sent, Duration) {
     let log = std::mem::take(&mut *log.lock().unwrap());
     let times = || log.iter().flatten().map(|(_, _, at)| *at);
     let time = times().max().unwrap() - times().min().unwrap();
@@ -107,7 +109,7 @@ fn received(log: &Log) -> (Vec<Vec<(bool, Vec<u8>)>>, Duration) {
     (connections, time)
 }
 
-fn expected() -> Vec<Vec<(bool, Vec<u8>)>> {
+fn expected() -> Sent {
     let first =
         vec![(true, b"one".to_vec()), (true, "two \u{20ac}".as_bytes().to_vec()), (false, vec![0, 255, 127])];
     let mut connections = vec![first, vec![(true, b"of the second".to_vec())]];
