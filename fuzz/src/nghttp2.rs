@@ -171,7 +171,8 @@ impl Session {
     }
 
     fn request(&mut self, method: &str, ends: bool) {
-        let fields = [(":method", method), (":authority", "a.example:443"), (":scheme", "https"), (":path", "/")];
+        let fields =
+            [(":method", method), (":authority", "a.example:443"), (":scheme", "https"), (":path", "/")];
         let fields = if method == "CONNECT" { &fields[..2] } else { &fields };
         let fields: Vec<_> = fields
             .iter()
