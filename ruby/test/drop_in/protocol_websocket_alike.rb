@@ -232,7 +232,9 @@ module Alike
     texts = TEXTS.drop(1).sample(4, random: random)
     texts.each { |text| found << try { sender.send_text(text).flags } << try { sender.send_binary(text, compress: random.rand(2).zero?).flags } }
     written = wire.calls.filter_map { |name, (_, bytes)| bytes if name == :write }
-    [found, written]
+    # Of compressed frames only the first byte: the core compresses to other bytes than zlib, which inflates them to the same
+    # messages (see the tests of permessage-deflate).
+    [found, written.each_slice(2).map { |header, payload| header[0, 2].hex.nobits?(0x40) ? [header, payload] : header[0, 2] }]
   end
 
   SCENARIOS = %i[frames messages messages alone extensions].freeze
