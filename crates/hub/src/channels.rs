@@ -6,6 +6,7 @@ use bytes::Bytes;
 use slab::Slab;
 use wireloom::{OwnedMessage, PreparedMessage};
 
+use crate::batch;
 use crate::client::{Active, Client, Format, Subscription, encode, event};
 use crate::engine::Membership;
 use crate::history::Position;
@@ -195,7 +196,7 @@ impl Channels {
                 && subscriber.client.id != *whose
                 && let Some(message) = shared.get(subscriber.client.format, &reply)
             {
-                subscriber.client.outbox.push_droppable(message);
+                subscriber.publish(message, true);
             }
         }
     }
@@ -224,14 +225,24 @@ impl Subscriber {
                     return false;
                 }
                 position.offset = offset;
-                self.client.outbox.push(encoded.get(self.client.format))
+                self.publish(encoded.get(self.client.format), false)
             }
-            _ => self.client.outbox.push_droppable(encoded.get(self.client.format)),
+            _ => self.publish(encoded.get(self.client.format), true),
         };
         if matches!(pushed, Pushed::Dropped | Pushed::Overflowed) {
             on_slow(&self.client, pushed);
         }
         true
+    }
+}
+
+impl Subscriber {
+    fn publish(&self, message: PreparedMessage, may_drop: bool) -> Pushed {
+        let pushed = self.client.outbox.publish(message, may_drop);
+        if pushed == Pushed::Unwritten {
+            batch::write_later(&self.client);
+        }
+        pushed
     }
 }
 

@@ -1,12 +1,13 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `shards`, `config` → `history` → `auth`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `proxy` → `metrics` →
-//! `channels` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`
+//! Layers: `protocol` → `random`, `clock`, `shards`, `config` → `history` → `auth`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `proxy` → `metrics`,
+//! `batch` → `channels` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
 mod auth;
+mod batch;
 mod channels;
 mod client;
 mod clock;

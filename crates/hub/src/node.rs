@@ -346,7 +346,7 @@ impl Node {
                     "client evicted: its queue is full"
                 );
             }
-            Pushed::Queued | Pushed::Ended => {}
+            Pushed::Queued | Pushed::Unwritten | Pushed::Ended => {}
         }
     }
 }

@@ -1,10 +1,23 @@
 //! The messages that wait to be written to one connection, bounded in bytes.
+//!
+//! ```text
+//!             batch.write() wrote all              the transport is full
+//!            +----------------------+        +------------------------------+
+//!            v                      |        |                              v
+//!  Batch { is_due: false } ---> Batch { is_due: true }                   Stalled
+//!            ^      a publication                                           |
+//!            |                   poll_take() finds messages                 |
+//!            +------ Task <-----------------------------------(any)---------+
+//!   poll_take() finds none
+//! ```
+//!
+//! In `Task` the connection's task has messages that it has not written: nobody else may write then, or they would be reordered.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
-use wireloom::PreparedMessage;
+use wireloom::{PreparedMessage, Sender};
 
 use crate::config::SlowPolicy;
 use crate::protocol::Disconnect;
@@ -16,7 +29,8 @@ const MESSAGE_COST: usize = 64;
 /// Messages for which an idle connection keeps room.
 pub(crate) const CAPACITY_KEPT: usize = 16;
 
-/// The messages that wait to be written to one connection. Any task adds to it; the connection's own task empties it.
+/// The messages that wait to be written to one connection. Any task adds to it. The connection's own task empties it, and a
+/// [`batch`](crate::batch) those of many connections that got the same publication.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     queue: Mutex<Queue>,
@@ -34,7 +48,22 @@ struct Queue {
     written: u64,
     policy: SlowPolicy,
     end: Option<Disconnect>,
-    writer: Option<Waker>,
+    /// For batches; `None` where they cannot write.
+    sender: Option<Sender>,
+    writer: Writer,
+    /// The connection's task, while it waits.
+    task: Option<Waker>,
+}
+
+/// Who writes what waits.
+#[derive(Debug)]
+enum Writer {
+    /// The connection's task.
+    Task,
+    /// A batch, which has been informed when this is due.
+    Batch { is_due: bool },
+    /// The connection's task, once it runs: the transport has not taken what a batch wrote.
+    Stalled,
 }
 
 /// The bytes of messages, without framing.
@@ -66,6 +95,8 @@ pub(crate) enum Taken {
 pub(crate) enum Pushed {
     /// It waits to be written.
     Queued,
+    /// It waits for a batch, which has to be informed.
+    Unwritten,
     /// It, or an older one, was dropped.
     Dropped,
     /// The connection is too slow and is being ended by this message.
@@ -85,22 +116,31 @@ impl Outbox {
                 written: 0,
                 policy,
                 end: None,
-                writer: None,
+                sender: None,
+                writer: Writer::Task,
+                task: None,
             }),
         }
     }
 
-    /// Adds a reply, or anything else that the client cannot do without.
+    /// Lets batches write to this connection, until the result is dropped.
+    pub(crate) fn open_to_batches(&self, sender: Sender) -> OpenToBatches<'_> {
+        let mut queue = lock(&self.queue);
+        queue.sender = Some(sender);
+        OpenToBatches(self)
+    }
+
+    /// Adds a reply, or anything else that this client alone receives.
     pub(crate) fn push(&self, message: PreparedMessage) -> Pushed {
-        self.add(message, false)
+        self.add(message, false, false)
     }
 
-    /// Adds a publication that the client can do without.
-    pub(crate) fn push_droppable(&self, message: PreparedMessage) -> Pushed {
-        self.add(message, true)
+    /// Adds what other clients receive as well.
+    pub(crate) fn publish(&self, message: PreparedMessage, may_drop: bool) -> Pushed {
+        self.add(message, may_drop, true)
     }
 
-    fn add(&self, message: PreparedMessage, may_drop: bool) -> Pushed {
+    fn add(&self, message: PreparedMessage, may_drop: bool, for_batch: bool) -> Pushed {
         let mut queue = lock(&self.queue);
         if queue.end.is_some() {
             return Pushed::Ended;
@@ -120,25 +160,60 @@ impl Outbox {
         }
         queue.len += cost;
         queue.waiting.push_back(Waiting { message, may_drop });
-        // The writer takes everything at once: one wake-up does for all that comes until it runs.
-        if let Some(writer) = queue.writer.take() {
+        if let Writer::Batch { is_due } = &mut queue.writer
+            && (*is_due || for_batch && pushed == Pushed::Queued)
+        {
+            return if std::mem::replace(is_due, true) { pushed } else { Pushed::Unwritten };
+        }
+        // The task takes everything at once: one wake-up does for all that comes until it runs.
+        if let Some(task) = queue.task.take() {
             drop(queue);
-            writer.wake();
+            task.wake();
         }
         pushed
     }
 
+    /// Writes what waits, as far as that needs no waiting, unless the connection's task writes.
+    pub(crate) fn write(&self) {
+        let mut queue = lock(&self.queue);
+        let Queue { waiting, len, writing, written, sender: Some(sender), writer, task, .. } = &mut *queue
+        else {
+            return;
+        };
+        let Writer::Batch { is_due } = writer else { return };
+        *is_due = false;
+        let sent = sender.try_send_all(waiting.iter().map(|waiting| &waiting.message));
+        let mut sent_len = 0;
+        for sent in waiting.drain(..sent.unwrap_or(0)) {
+            *len -= cost(&sent.message);
+            sent_len += sent.message.as_bytes().len();
+        }
+        let queued_len = sender.queued_len();
+        *writing = queued_len.min(sent_len);
+        *written += (sent_len - *writing) as u64;
+        if waiting.capacity() > CAPACITY_KEPT && waiting.is_empty() {
+            *waiting = VecDeque::new();
+        }
+        if !waiting.is_empty() || queued_len > 0 {
+            // The task bounds the time that the rest may take, and finds the error of a connection that has failed.
+            *writer = Writer::Stalled;
+            if let Some(task) = task.take() {
+                task.wake();
+            }
+        }
+    }
+
     /// Ends the connection once what waits has been written. The first reason counts.
     pub(crate) fn end(&self, reason: Disconnect) {
-        let writer = {
+        let task = {
             let mut queue = lock(&self.queue);
             if queue.end.is_none() {
                 queue.end = Some(reason);
             }
-            queue.writer.take()
+            queue.task.take()
         };
-        if let Some(writer) = writer {
-            writer.wake();
+        if let Some(task) = task {
+            task.wake();
         }
     }
 
@@ -153,7 +228,7 @@ impl Outbox {
         if queue.end.is_some() {
             return Poll::Ready(());
         }
-        queue.writer = Some(cx.waker().clone());
+        queue.task = Some(cx.waker().clone());
         Poll::Pending
     }
 
@@ -163,13 +238,18 @@ impl Outbox {
         Backlog { queued: queue.bytes() + queue.writing, written: queue.written }
     }
 
-    /// Moves everything that waits to `into`, or registers the task when nothing does.
+    /// Moves everything that waits to `into`, or registers the task when nothing does. There may be nothing to move when a batch has
+    /// stalled: then what it wrote has to be flushed.
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<PreparedMessage>) -> Poll<Taken> {
         let mut queue = lock(&self.queue);
-        // The task comes back when it has written everything that it took.
-        queue.written += std::mem::take(&mut queue.writing) as u64;
-        if !queue.waiting.is_empty() {
-            queue.writing = queue.bytes();
+        let is_stalled = matches!(queue.writer, Writer::Stalled);
+        if !is_stalled {
+            // The task comes back when it has written everything that it took.
+            queue.written += std::mem::take(&mut queue.writing) as u64;
+        }
+        if !queue.waiting.is_empty() || is_stalled {
+            queue.writer = Writer::Task;
+            queue.writing += queue.bytes();
             into.extend(queue.waiting.drain(..).map(|waiting| waiting.message));
             queue.len = 0;
             if queue.waiting.capacity() > CAPACITY_KEPT {
@@ -180,10 +260,26 @@ impl Outbox {
         if let Some(end) = &queue.end {
             return Poll::Ready(Taken::End(end.clone()));
         }
-        if !queue.writer.as_ref().is_some_and(|writer| writer.will_wake(cx.waker())) {
-            queue.writer = Some(cx.waker().clone());
+        if queue.sender.is_some() {
+            queue.writer = Writer::Batch { is_due: false };
+        }
+        if !queue.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+            queue.task = Some(cx.waker().clone());
         }
         Poll::Pending
+    }
+}
+
+/// While this lives, batches write to the connection of this outbox.
+pub(crate) struct OpenToBatches<'a>(&'a Outbox);
+
+impl Drop for OpenToBatches<'_> {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.0.queue);
+        queue.writer = Writer::Task;
+        let sender = queue.sender.take();
+        drop(queue);
+        drop(sender);
     }
 }
 
@@ -209,8 +305,8 @@ impl Queue {
         self.end = Some(reason);
         self.waiting = VecDeque::new();
         self.len = 0;
-        if let Some(writer) = self.writer.take() {
-            writer.wake();
+        if let Some(task) = self.task.take() {
+            task.wake();
         }
     }
 }
@@ -222,6 +318,9 @@ fn cost(message: &PreparedMessage) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt as _, DuplexStream};
+    use wireloom::wireloom_ws::{Role, handshake::Negotiated};
+    use wireloom::{WebSocket, WebSocketConfig};
 
     fn text(text: &str) -> PreparedMessage {
         PreparedMessage::text(text)
@@ -237,15 +336,15 @@ mod tests {
         // Room for three messages of a byte.
         let outbox = Outbox::new(3 * (MESSAGE_COST + 1), policy);
         assert_eq!(outbox.push(text("r")), Pushed::Queued);
-        assert_eq!(outbox.push_droppable(text("1")), Pushed::Queued);
-        assert_eq!(outbox.push_droppable(text("2")), Pushed::Queued);
+        assert_eq!(outbox.publish(text("1"), true), Pushed::Queued);
+        assert_eq!(outbox.publish(text("2"), true), Pushed::Queued);
         outbox
     }
 
     #[test]
     fn disconnects_a_slow_client() {
         let outbox = full(SlowPolicy::Disconnect);
-        assert_eq!(outbox.push_droppable(text("3")), Pushed::Overflowed);
+        assert_eq!(outbox.publish(text("3"), true), Pushed::Overflowed);
         assert_eq!(outbox.push(text("4")), Pushed::Ended);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::End(Disconnect::Slow)), vec![]));
     }
@@ -253,15 +352,15 @@ mod tests {
     #[test]
     fn drops_the_oldest_publications_and_no_reply() {
         let outbox = full(SlowPolicy::DropOldest);
-        assert_eq!(outbox.push_droppable(text("3")), Pushed::Dropped);
-        assert_eq!(outbox.push_droppable(text("4")), Pushed::Dropped);
+        assert_eq!(outbox.publish(text("3"), true), Pushed::Dropped);
+        assert_eq!(outbox.publish(text("4"), true), Pushed::Dropped);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), ["r", "3", "4"].map(String::from).to_vec()));
     }
 
     #[test]
     fn drops_the_newest_publication() {
         let outbox = full(SlowPolicy::DropNewest);
-        assert_eq!(outbox.push_droppable(text("3")), Pushed::Dropped);
+        assert_eq!(outbox.publish(text("3"), true), Pushed::Dropped);
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), ["r", "1", "2"].map(String::from).to_vec()));
     }
 
@@ -298,5 +397,65 @@ mod tests {
         outbox.end(Disconnect::Slow);
         assert_eq!(take(&outbox).0, Poll::Ready(Taken::Messages));
         assert_eq!(take(&outbox).0, Poll::Ready(Taken::End(Disconnect::Shutdown)));
+    }
+
+    /// A server's WebSocket over a transport that takes so many bytes.
+    fn open(len: usize) -> (WebSocket, DuplexStream) {
+        let (peer, transport) = tokio::io::duplex(len);
+        let config = WebSocketConfig::default();
+        let socket =
+            WebSocket::from_transport(transport, Role::Server, Negotiated::default(), None, config, &[]);
+        (socket, peer)
+    }
+
+    async fn read(peer: &mut DuplexStream, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        peer.read_exact(&mut bytes).await.unwrap();
+        bytes
+    }
+
+    #[tokio::test]
+    async fn a_batch_writes_while_the_task_waits() {
+        let (socket, mut peer) = open(1 << 10);
+        let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
+        let open = outbox.open_to_batches(socket.split().0);
+        assert_eq!(outbox.publish(text("0"), true), Pushed::Queued, "the task has not looked yet");
+        assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["0".into()]));
+        // Until the task has written that, nobody else may write.
+        outbox.publish(text("1"), true);
+        outbox.write();
+        assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["1".into()]));
+        assert_eq!(take(&outbox), (Poll::Pending, vec![]));
+        assert_eq!(outbox.push(text("2")), Pushed::Queued);
+        assert_eq!(outbox.publish(text("3"), true), Pushed::Unwritten);
+        assert_eq!(outbox.publish(text("4"), false), Pushed::Queued);
+        outbox.write();
+        assert_eq!(read(&mut peer, 9).await, b"\x81\x012\x81\x013\x81\x014");
+        assert_eq!(take(&outbox), (Poll::Pending, vec![]));
+        drop(open);
+        assert_eq!(outbox.publish(text("5"), true), Pushed::Queued);
+        outbox.write();
+        assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["5".into()]));
+    }
+
+    #[tokio::test]
+    async fn a_batch_leaves_a_full_transport_to_the_task() {
+        let (socket, mut peer) = open(4);
+        let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
+        let (sender, _receiver) = socket.split();
+        let mut of_task = sender.clone();
+        let _open = outbox.open_to_batches(sender);
+        assert_eq!(take(&outbox), (Poll::Pending, vec![]));
+        assert_eq!(outbox.publish(text("first"), true), Pushed::Unwritten);
+        outbox.write();
+        // The task flushes; what comes in the meantime waits for it.
+        assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec![]));
+        assert_eq!(outbox.publish(text("second"), true), Pushed::Queued);
+        outbox.write();
+        let (first, flushed) = tokio::join!(read(&mut peer, 7), of_task.flush());
+        assert_eq!((&first[..], flushed), (&b"\x81\x05first"[..], Ok(())));
+        assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["second".into()]));
+        assert_eq!(take(&outbox), (Poll::Pending, vec![]));
+        assert_eq!(outbox.publish(text("third"), true), Pushed::Unwritten);
     }
 }

@@ -55,6 +55,7 @@ async fn run(
     receiver: &mut Receiver,
     mut work: Work,
 ) -> Disconnect {
+    let _open = client.outbox.open_to_batches(sender.clone());
     let mut messages = Vec::new();
     let mut timer = pin!(tokio::time::sleep_until(node.clock.instant(Duration::MAX)));
     loop {
@@ -137,17 +138,20 @@ async fn write(
     sender: &mut Sender,
     messages: &mut Vec<PreparedMessage>,
 ) -> Result<(), Disconnect> {
-    let Some(last) = messages.pop() else { return Ok(()) };
-    let written = if messages.is_empty() {
-        written_in_time(node, client, sender.send(&last)).await
-    } else {
-        let all = Box::pin(async {
-            for message in messages.drain(..) {
-                sender.feed(&message).await?;
-            }
-            sender.send(&last).await
-        });
-        written_in_time(node, client, all).await
+    let last = messages.pop();
+    let written = match last {
+        // A batch has stalled.
+        None => written_in_time(node, client, Box::pin(sender.flush())).await,
+        Some(last) if messages.is_empty() => written_in_time(node, client, sender.send(&last)).await,
+        Some(last) => {
+            let all = Box::pin(async {
+                for message in messages.drain(..) {
+                    sender.feed(&message).await?;
+                }
+                sender.send(&last).await
+            });
+            written_in_time(node, client, all).await
+        }
     };
     if messages.capacity() > CAPACITY_KEPT {
         *messages = Vec::new();
@@ -266,6 +270,7 @@ async fn run_bare(
         return Disconnect::PermissionDenied;
     }
     let may_publish = node.options(channel).is_some_and(|options| options.publish >= Access::Subscriber);
+    let _open = client.outbox.open_to_batches(sender.clone());
     let mut messages = Vec::new();
     loop {
         tokio::select! {
@@ -305,11 +310,11 @@ mod tests {
     fn open_connections_hold_little_memory() {
         let sizes = [
             size_of_output(protocol),
-            size_of_output(bare),
+            size_of_output(|node, socket, channel| bare(node, socket, None, channel)),
             size_of::<Client>(),
             size_of::<Session>(),
             size_of::<crate::client::Active>(),
         ];
-        assert!(sizes.iter().sum::<usize>() <= 2_200, "{sizes:?}");
+        assert!(sizes.iter().sum::<usize>() <= 2_300, "{sizes:?}");
     }
 }

@@ -62,6 +62,35 @@ impl Sender {
         Ok(self.send_now(&message.into())? != Sent::Full)
     }
 
+    /// Sends messages in one write, as far as that needs no waiting: how many there was room for. What the transport has not taken yet is
+    /// [queued](Self::queued_len).
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn try_send_all<'a, M: Into<Payload<'a>>>(
+        &mut self,
+        messages: impl IntoIterator<Item = M>,
+    ) -> Result<usize, Error> {
+        let mut state = self.shared.lock();
+        let state = &mut *state;
+        let mut count = 0;
+        for message in messages {
+            let message = message.into();
+            let put = |state: &mut State| put(state, &message);
+            let mut queued = queue(state, true, put);
+            if queued.is_pending() && matches!(written(state)?, Sent::Done) {
+                queued = queue(state, true, put);
+            }
+            let Poll::Ready(queued) = queued else { break };
+            if queued? {
+                note_written(state, &message);
+            }
+            count += 1;
+        }
+        written(state)?;
+        Ok(count)
+    }
+
     /// Waits until there is room for a message: the [`Permit`] sends it without waiting. A `reserve` that is dropped has sent
     /// nothing, so that a caller who gives up knows what became of its message.
     ///
