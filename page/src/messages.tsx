@@ -24,7 +24,8 @@ export function Messages({ log, empty, onClear }: Props) {
   const waiting = pausedAt === null ? 0 : log.next - pausedAt;
   const entry = selected === null ? undefined : log.get(selected);
   const total = log.next - log.first;
-  const shown = view.length === total ? `${count(total)} messages` : `${count(view.length)} of ${count(total)} messages`;
+  const all = `${count(total)} ${total === 1 ? 'message' : 'messages'}`;
+  const shown = view.length === total ? all : `${count(view.length)} of ${all}`;
   return (
     <section class="messages" aria-label="Messages">
       <div class="toolbar">
