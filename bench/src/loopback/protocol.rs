@@ -360,7 +360,10 @@ mod tests {
             since.map(|(p, o, _)| Position { history: p.into(), offset: o.into() }).expect("one")
         );
         let mut second = joining(Protocol::SocketIo, since);
-        assert_eq!(second.handle(b"0{}"), Ok(Step::Send(br#"40{"offset":"o1","pid":"p"}"#.into())));
+        // The order of the keys depends on the features of serde_json.
+        let Ok(Step::Send(connect)) = second.handle(b"0{}") else { panic!("no packet") };
+        let auth: serde_json::Value = serde_json::from_slice(&connect[2..]).expect("JSON");
+        assert_eq!((&connect[..2], auth), (&b"40"[..], serde_json::json!({ "pid": "p", "offset": "o1" })));
         assert_eq!(second.handle(br#"42["message","text","o2"]"#), Ok(Step::Wait));
         assert_eq!(second.handle(b"40{\"sid\":\"b\",\"pid\":\"p\"}"), Ok(Step::Joined));
     }

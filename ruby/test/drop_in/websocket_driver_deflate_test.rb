@@ -148,6 +148,7 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
   end
 
   def test_binary_messages_and_those_without_compression
+    skip "websocket-driver before 0.8 has no binary_data_format" if OLD
     driver = deflated(binary_data_format: :string)
     deflate = Zlib::Deflate.new(9, -15)
     driver.parse(frame(0xC2, deflate.deflate("\xFF" * 5000, Zlib::SYNC_FLUSH).delete_suffix(TAIL), mask: true) + frame(0x81, "plain", mask: true))

@@ -5,7 +5,7 @@ original_or_drop_in "websocket_driver", "websocket/driver"
 
 module WebSocketDriverHelper
   Driver = WebSocket::Driver
-  # Judges an original of before 0.8, which has neither `:binary_data_format` nor what was mended since.
+  # An original of before 0.8, which has neither `:binary_data_format` nor what was mended since.
   OLD = ORIGINAL && Gem::Specification.find_by_name("websocket-driver").version < Gem::Version.new("0.8")
   ENVIRONMENT = {
     "REQUEST_METHOD" => "GET",

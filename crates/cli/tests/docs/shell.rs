@@ -20,6 +20,8 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docker ", "needs Docker"),
     ("tcpdump ", "needs root"),
     ("nats-server ", "conformance/hub runs a cluster"),
+    ("crates/hub/examples/cluster.sh", "conformance/hub runs it"),
+    ("wireloom connect --recv-only", "waits until it is interrupted"),
     ("wireloom serve --listen", "conformance/hub runs a cluster"),
     ("wireloom serve --tls", "the guide's next block runs, with ports that need no root"),
     ("openssl ", "another test runs the whole block"),
@@ -57,7 +59,7 @@ fn shortened(command: &str, address: &str) -> String {
         }
     }
     let mut command = words.join(" ");
-    for other in ["127.0.0.1:8080", "127.0.0.1:8000", "127.0.0.1:9090"] {
+    for other in ["127.0.0.1:8080", "127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002", "127.0.0.1:9090"] {
         command = command.replace(other, address);
     }
     command = command
@@ -71,6 +73,8 @@ fn shortened(command: &str, address: &str) -> String {
     if command.ends_with("/rooms/lobby") {
         command += " --send hello --count 1";
     }
+    // The server of this test has no WebSocket at `/`.
+    command = command.replace(&format!("{address}/ "), &format!("{address}/echo "));
     // A second is too short to compare servers.
     command = command.replace("--fail-if-slower 5%", "");
     // What follows needs a program that may be missing.
@@ -86,6 +90,11 @@ fn commands_of_the_pages_run() {
     let mut serve = Command::new(WIRELOOM);
     serve.args(["serve", "--port", "0", "--record", "session.jsonl"]).current_dir(&folder);
     let (_server, address) = Server::start(&mut serve);
+
+    let record =
+        format!("{WIRELOOM} connect ws://{address}/echo --send hello --count 1 --record traffic.wlr");
+    let recorded = Command::new("bash").args(["-c", &record]).current_dir(&folder).output().unwrap();
+    assert!(recorded.status.success(), "{recorded:?}");
 
     let mut pages = files(&root().join("docs/src"), ".md");
     pages.extend(["README.md", "crates/cli/README.md"].map(|page| root().join(page)));
