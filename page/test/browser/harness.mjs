@@ -85,8 +85,8 @@ export class Driver {
     this.server = server;
   }
 
-  /** `http1`: without HTTP/2; `netLog`: a file for the log of its network (Chromium). */
-  async launch({ http1 = false, netLog = '' } = {}) {
+  /** `http1`: without HTTP/2; `netLog`: a file for the log of its network (Chromium); `prefs`: preferences (Firefox). */
+  async launch({ http1 = false, netLog = '', prefs = {} } = {}) {
     const executablePath = find(this.name).program;
     this.work = await mkdtemp(join(tmpdir(), 'page-'));
     if (this.name === 'chromium') {
@@ -94,7 +94,7 @@ export class Driver {
       this.browser = await chromium.launch({ executablePath, args });
     } else {
       // The channel makes playwright speak WebDriver BiDi, which the Firefox of a distribution understands.
-      const firefoxUserPrefs = { 'network.http.http2.enabled': !http1 };
+      const firefoxUserPrefs = { 'network.http.http2.enabled': !http1, ...prefs };
       this.browser = await firefox.launch({ channel: 'moz-firefox', executablePath, firefoxUserPrefs });
     }
     return this;

@@ -1,7 +1,7 @@
 /** Tests of the page as a whole: its policy, its design, and ways to use it. */
 
 import assert from 'node:assert/strict';
-import { accessible, connect, message, rows, send, shows, status } from './harness.mjs';
+import { accessible, connect, Driver, message, rows, send, shows, status } from './harness.mjs';
 
 const SECTIONS = { connect: 'Connect to a WebSocket', rooms: 'Meet in a room', load: 'Put load on the server', server: 'Watch the server' };
 
@@ -131,8 +131,7 @@ export default {
   },
 
   async 'explains itself without JavaScript'(driver) {
-    // WebDriver BiDi cannot switch it off.
-    if (driver.name !== 'chromium') return;
+    if (driver.name !== 'chromium') return 'WebDriver BiDi cannot switch it off';
     const page = await driver.open('connect', { javaScriptEnabled: false });
     await page.getByRole('heading', { level: 1, name: 'Wireloom is serving' }).waitFor();
     assert.match(await page.locator('noscript p').first().textContent(), /for which it needs JavaScript/);
@@ -140,19 +139,21 @@ export default {
   },
 
   async 'moves nothing for those who want no motion'(driver) {
-    // WebDriver BiDi cannot ask for it.
-    if (driver.name !== 'chromium') return;
     for (const [reducedMotion, moves] of [
       ['reduce', false],
       ['no-preference', true],
     ]) {
-      const page = await driver.open('connect', { reducedMotion });
+      // WebDriver BiDi cannot ask for it, but a preference of the browser can.
+      const prefs = { 'ui.prefersReducedMotion': reducedMotion === 'reduce' ? 1 : 0 };
+      const own = driver.name === 'chromium' ? driver : await new Driver(driver.name, driver.server).launch({ prefs });
+      const page = await own.open('connect', driver === own ? { reducedMotion } : {});
       const moving = await page.evaluate(() =>
         [...document.querySelectorAll('*')].some((element) => {
           const { transitionDuration, animationName } = getComputedStyle(element);
           return animationName !== 'none' || transitionDuration.split(', ').some((time) => time !== '0s');
         }),
       );
+      if (own !== driver) await own.close();
       assert.equal(moving, moves, reducedMotion);
     }
   },
