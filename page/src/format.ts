@@ -27,6 +27,10 @@ export function count(value: number): string {
   return grouped.format(Math.round(value));
 }
 
+export function messageCount(value: number): string {
+  return `${count(value)} ${value === 1 ? 'message' : 'messages'}`;
+}
+
 export function millis(value: number): string {
   if (!Number.isFinite(value)) return '–';
   if (value === 0) return '0 ms';

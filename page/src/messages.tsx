@@ -1,7 +1,7 @@
 /** The list of messages: virtual scrolling, filters, search, pause, copy and export. */
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
-import { base64, bytes, clock, count, hexDump, pretty, preview, SHOWN_MAX } from './format';
+import { base64, bytes, clock, count, hexDump, messageCount, pretty, preview, SHOWN_MAX } from './format';
 import { type Direction, EVERYTHING, type Entry, type Filter, type Kind, type MessageLog, View } from './log';
 
 const ROW = 32;
@@ -24,7 +24,7 @@ export function Messages({ log, empty, onClear }: Props) {
   const waiting = pausedAt === null ? 0 : log.next - pausedAt;
   const entry = selected === null ? undefined : log.get(selected);
   const total = log.next - log.first;
-  const all = `${count(total)} ${total === 1 ? 'message' : 'messages'}`;
+  const all = messageCount(total);
   const shown = view.length === total ? all : `${count(view.length)} of ${all}`;
   return (
     <section class="messages" aria-label="Messages">

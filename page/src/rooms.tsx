@@ -2,7 +2,7 @@
 
 import { Centrifuge, type ClientInfo, type Subscription } from 'centrifuge';
 import { useState } from 'preact/hooks';
-import { count } from './format';
+import { count, messageCount } from './format';
 import { MessageLog } from './log';
 import { Messages } from './messages';
 import { untilReachable } from './reachable';
@@ -71,7 +71,7 @@ class Room extends Store {
         note = 'Joined again, nothing was lost';
         const before = this.lostAt;
         setTimeout(() => {
-          if (this.state.note === note) this.become({ kind: 'joined', note: `${note}: ${count(this.received - before)} missed messages were recovered` });
+          if (this.state.note === note) this.become({ kind: 'joined', note: `${note}: ${messageCount(this.received - before)} recovered` });
         }, 100);
       } else if (context.wasRecovering) note = 'Joined again. The history does not reach back far enough: messages were lost';
       const isFirst = !context.wasRecovering;

@@ -23,7 +23,7 @@ export default {
     await rows(a).filter({ hasText: 'two' }).waitFor();
     await b.getByRole('button', { name: 'Go online' }).click();
     await rows(b).filter({ hasText: 'two' }).waitFor();
-    await shows(b, '1 missed messages were recovered');
+    await shows(b, '1 message recovered');
     await b.getByRole('button', { name: 'Leave' }).click();
     await b.getByRole('button', { name: 'Join' }).click();
     await shows(b, /^2 messages/);
