@@ -1,5 +1,5 @@
-//! What neither verb may stumble over: requests, answers and frames that break the rules. Each is answered with a reason, or
-//! ends with an exit code and one, and the server goes on.
+//! Requests, responses and frames that break the rules. `serve` answers each with a status and a reason and keeps running;
+//! `connect` ends with an exit code and one line.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(unix)]
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 
-/// Longer than any of this takes.
+/// Limit for each step; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 async fn serve(args: &[&str]) -> (Child, String) {
@@ -32,14 +32,14 @@ async fn serve(args: &[&str]) -> (Child, String) {
     (child, address)
 }
 
-/// What the server says to these bytes until it hangs up, or has been heard to answer and this end has.
-async fn ask(address: &str, bytes: &[u8]) -> String {
+/// Sends bytes and the end of the stream; returns everything that the server sends until it closes.
+async fn exchange(address: &str, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    // The server may hang up before it has read all.
+    // The server may close before it has read all bytes.
     let _ = stream.write_all(bytes).await;
     let _ = stream.shutdown().await;
     let mut answer = Vec::new();
-    let _ = timeout(DEADLINE, stream.read_to_end(&mut answer)).await.expect("an answer, or an end");
+    let _ = timeout(DEADLINE, stream.read_to_end(&mut answer)).await.expect("the server answers or closes");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -91,17 +91,17 @@ async fn malformed_requests_are_answered_with_a_status_and_a_reason() {
             "403",
         ),
     ] {
-        let answer = ask(&address, request.as_bytes()).await;
+        let answer = exchange(&address, request.as_bytes()).await;
         let shown = &request[..request.len().min(200)];
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {answer}");
         let (_, reason) = answer.split_once("\r\n\r\n").unwrap();
         assert!(!reason.trim().is_empty() && reason.len() < 200, "{shown:?}: {reason}");
     }
-    assert!(ask(&address, b"GET /healthz HTTP/1.0\r\nHost: a\r\n\r\n").await.ends_with("ok\n"));
+    assert!(exchange(&address, b"GET /healthz HTTP/1.0\r\nHost: a\r\n\r\n").await.ends_with("ok\n"));
 }
 
-/// A server that says this to whoever connects, once the head of a request is there, and then hangs up.
-async fn says(answer: Vec<u8>) -> String {
+/// The URL of a server that answers every request head with these bytes and closes.
+async fn raw_server(answer: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -132,14 +132,14 @@ async fn connect(url: &str, args: &[&str]) -> (i32, String) {
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    // There might be more to send: the peer is the first to do something.
+    // The input stays open, so that the peer acts first.
     let _input = running.stdin.take();
     let output = timeout(DEADLINE, running.wait_with_output()).await.expect("it ends").unwrap();
     (output.status.code().expect("no signal"), String::from_utf8(output.stderr).unwrap())
 }
 
 #[tokio::test]
-async fn answers_that_are_none_end_with_1_and_a_reason() {
+async fn invalid_responses_end_with_1_and_a_reason() {
     let upgraded = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n";
     for answer in [
         String::new(),
@@ -151,7 +151,7 @@ async fn answers_that_are_none_end_with_1_and_a_reason() {
         format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(1 << 20)),
         "SSH-2.0-OpenSSH_9.2\r\n".into(),
     ] {
-        let url = says(answer.clone().into_bytes()).await;
+        let url = raw_server(answer.clone().into_bytes()).await;
         let (code, errors) = connect(&url, &["--timeout", "10", "--count", "1"]).await;
         let shown = &answer[..answer.len().min(100)];
         // A refusal is printed with its body.
@@ -163,7 +163,7 @@ async fn answers_that_are_none_end_with_1_and_a_reason() {
         assert!(code == 1 && errors.lines().count() == 1, "{shown:?} over HTTP/2: {code} {errors}");
         let (code, errors) = connect(&url.replace("ws:", "http:"), &["--timeout", "10"]).await;
         if answer.ends_with("<html>") {
-            // To a request it is one: its content ends with the connection (RFC 9112 §6.3).
+            // As a response to a request it is valid: the body ends with the connection (RFC 9112 §6.3).
             assert_eq!((code, &*errors), (0, ""), "{shown:?} to a request");
         } else {
             assert!(code == 1 && errors.lines().count() == 1, "{shown:?} to a request: {code} {errors}");
@@ -172,15 +172,15 @@ async fn answers_that_are_none_end_with_1_and_a_reason() {
 }
 
 #[tokio::test]
-async fn what_is_no_tls_is_told_so() {
+async fn a_plain_port_is_reported_as_not_tls() {
     let (_serving, address) = serve(&["--handshake-timeout", "500ms"]).await;
     let (code, errors) =
         connect(&format!("wss://{address}/echo"), &["--timeout", "10", "--count", "1"]).await;
     assert!(code == 1 && errors.lines().count() == 1, "{code} {errors}");
 }
 
-/// A server that accepts every WebSocket, sends these bytes, and ends.
-async fn answers_with_frames(frames: &'static [u8]) -> String {
+/// The URL of a server that accepts every WebSocket, sends these bytes and closes.
+async fn frame_server(frames: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -210,8 +210,8 @@ async fn upgrade(mut stream: TcpStream, frames: &[u8]) -> Option<()> {
 #[tokio::test]
 async fn frames_that_break_the_rules_end_with_5_and_a_reason() {
     for frames in [
-        // Masked; a reserved opcode; a reserved bit; no UTF-8; a long ping; a continuation of nothing; a length with its
-        // highest bit; a close of one byte; a part of a frame and the end; nothing and the end.
+        // Masked; a reserved opcode; a reserved bit; invalid UTF-8; a ping over 125 bytes; a continuation without a message; a
+        // length with the highest bit set; a Close of one byte; an incomplete frame, then the end; no frame, then the end.
         &b"\x81\x81\0\0\0\0a"[..],
         b"\x83\0",
         b"\xC1\0",
@@ -223,20 +223,20 @@ async fn frames_that_break_the_rules_end_with_5_and_a_reason() {
         b"\x81\x05ab",
         b"",
     ] {
-        let url = answers_with_frames(frames).await;
+        let url = frame_server(frames).await;
         let (code, errors) = connect(&url, &["--timeout", "10"]).await;
         assert!(code == 5 && errors.lines().count() == 1, "{frames:?}: {code} {errors}");
     }
-    // Close codes of the peer's own choice.
+    // Close codes that the peer chose.
     for (frames, expected) in [(&b"\x88\x02\x03\xE8"[..], 0), (b"\x88\x02\x0F\xA0", 3), (b"\x88\0", 0)] {
-        let url = answers_with_frames(frames).await;
+        let url = frame_server(frames).await;
         let (code, errors) = connect(&url, &["--timeout", "10"]).await;
         assert_eq!(code, expected, "{frames:?}: {errors}");
     }
 }
 
 #[tokio::test]
-async fn a_line_without_end_is_refused() {
+async fn an_endless_line_is_refused() {
     let (_serving, address) = serve(&[]).await;
     let running = Command::new(WIRELOOM)
         .args(["connect", &format!("ws://{address}/sink")])
@@ -250,9 +250,9 @@ async fn a_line_without_end_is_refused() {
     assert!(output.status.code() == Some(2) && errors.contains("longer than"), "{errors}");
 }
 
-// Whoever reads the output or the errors may go at any time.
+// The reader of a pipe may close it at any time.
 #[tokio::test]
-async fn does_not_mind_that_nobody_listens() {
+async fn closed_output_pipes_do_not_cause_panics() {
     let (mut serving, address) = serve(&["--log", "text", "--log-level", "trace"]).await;
     for redirection in ["| head -n 1", "2>&1 | head -n 1", ">&- 2>&-"] {
         let script = format!(

@@ -1,4 +1,4 @@
-//! The command as a user runs it: `serve` in one process, `connect` in others.
+//! `wireloom serve` and `wireloom connect` as processes, as a user runs them.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(unix)]
@@ -14,7 +14,7 @@ const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 
 struct Serving {
     child: Child,
-    /// As `127.0.0.1:1234`, one a listener.
+    /// For example `127.0.0.1:1234`, one per listener.
     addresses: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ async fn serve(args: &[&str]) -> Serving {
             addresses.push(url.trim_end_matches('/').to_owned());
         }
     }
-    // The pipe stays open until the end.
+    // Keeps the pipe open.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     Serving { child, addresses }
 }
@@ -47,7 +47,7 @@ impl Serving {
         format!("ws://{}{path}", self.addresses[0])
     }
 
-    /// What a plain request is answered.
+    /// The whole response to a GET request.
     async fn get(&self, path: &str) -> String {
         let mut stream = tokio::net::TcpStream::connect(&self.addresses[0]).await.unwrap();
         let request =
@@ -97,7 +97,7 @@ async fn lines_go_out_and_messages_come_in() {
     assert_eq!((code, out), (0, long));
 }
 
-// More than all buffers between the two hold: whoever sends first and reads then waits for ever.
+// The input exceeds all buffers between the two: a client that sends everything before it reads would deadlock.
 #[tokio::test]
 async fn sends_and_receives_at_once() {
     let serving = serve(&["--slow-timeout", "5s"]).await;
@@ -108,7 +108,7 @@ async fn sends_and_receives_at_once() {
 }
 
 #[tokio::test]
-async fn input_that_is_no_text_is_refused_or_binary() {
+async fn input_that_is_not_utf8_is_refused_or_sent_as_binary() {
     let serving = serve(&[]).await;
     let url = serving.url("/echo");
     let run = async |args: &[&str]| {
@@ -170,12 +170,12 @@ async fn scripts_send_the_lines_of_a_pipe() {
     assert_eq!((code, &*out), (0, "one\ntwo\n"), "{errors}");
     let (code, _, errors) = connect(&[&echo, "--expect", "a", "--timeout", "30"], "a\n").await;
     assert_eq!(code, 0, "{errors}");
-    // The end of the input is not the end: what is expected may still come.
+    // The end of the input does not close: expected messages may still arrive.
     let (code, out, errors) = connect(&[&echo, "--count", "2", "--timeout", "1"], "one\n").await;
     assert_eq!((code, &*out), (4, "one\n"), "{errors}");
-    // What is to be sent was said: the input is somebody else's.
-    let (code, out, errors) = connect(&[&echo, "--send", "said", "--count", "1"], "not this\n").await;
-    assert_eq!((code, &*out), (0, "said\n"), "{errors}");
+    // With `--send` the input is not read.
+    let (code, out, errors) = connect(&[&echo, "--send", "sent", "--count", "1"], "not this\n").await;
+    assert_eq!((code, &*out), (0, "sent\n"), "{errors}");
     let (code, _, errors) =
         connect(&[&serving.url("/sink"), "--send", "12345", "--linger", "0"], "not this\n").await;
     assert_eq!(code, 0, "{errors}");
@@ -193,7 +193,7 @@ async fn scripts_end_although_their_input_does_not() {
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    // Or waiting would close it.
+    // `wait` closes the input otherwise.
     let _open = child.stdin.take();
     let ended = tokio::time::timeout(Duration::from_secs(60), child.wait()).await.unwrap();
     assert!(ended.unwrap().success());
@@ -209,7 +209,7 @@ async fn the_source_sends_what_was_asked_for() {
     let url = serving.url("/source?size=1&count=20&rate=100");
     let begin = std::time::Instant::now();
     assert_eq!(connect(&[&url, "--quiet"], "").await.0, 0);
-    // The end of an empty input is not the end: all of them come.
+    // The end of an empty input does not close: all messages arrive.
     let (code, _, _) = connect(&[&url, "--count", "20", "--quiet"], "").await;
     assert_eq!(code, 0);
     assert!(begin.elapsed() >= Duration::from_millis(180), "{:?}", begin.elapsed());
@@ -217,10 +217,10 @@ async fn the_source_sends_what_was_asked_for() {
 }
 
 #[tokio::test]
-async fn a_room_tells_all_its_members() {
+async fn a_room_delivers_to_all_its_members() {
     let serving = serve(&[]).await;
     let url = serving.url("/rooms/lobby");
-    let listen = {
+    let member = {
         let url = url.clone();
         tokio::spawn(async move { connect(&[&url, "--expect", "hello", "--timeout", "30"], "").await.0 })
     };
@@ -230,14 +230,14 @@ async fn a_room_tells_all_its_members() {
     let elsewhere = connect(&[&serving.url("/rooms/other"), "--send", "not you", "--count", "1"], "").await;
     assert_eq!(elsewhere.0, 0);
     let (code, ..) = connect(&[&url, "--send", "hello", "--expect", "hello", "--timeout", "30"], "").await;
-    assert_eq!((code, listen.await.unwrap()), (0, 0));
+    assert_eq!((code, member.await.unwrap()), (0, 0));
     while !serving.get("/metrics").await.contains("wireloom_channels_open 0\n") {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test]
-async fn pages_and_numbers_are_there() {
+async fn serves_the_page_and_the_metrics() {
     let serving = serve(&[]).await;
     let page = serving.get("/").await;
     assert!(page.contains("/rooms/NAME"), "an explanation without JavaScript");
@@ -257,7 +257,7 @@ async fn pages_and_numbers_are_there() {
 
 // RFC 7692 §7.1.2.
 #[tokio::test]
-async fn compresses_as_it_is_told() {
+async fn negotiates_compression_by_its_options() {
     for (options, agreed) in [
         (&[][..], "permessage-deflate\n"),
         (&["--compress-window", "10"], "permessage-deflate; client_max_window_bits=10\n"),
@@ -280,7 +280,7 @@ async fn compresses_as_it_is_told() {
 
 // RFC 6455 §10.2.
 #[tokio::test]
-async fn strange_origins_stay_out() {
+async fn foreign_origins_are_refused() {
     let serving = serve(&["--allow-origin", "https://friend.example"]).await;
     let url = serving.url("/echo");
     let own = format!("http://{}", serving.addresses[0]);
@@ -291,7 +291,7 @@ async fn strange_origins_stay_out() {
     }
 }
 
-// A reader who has heard enough is no failure; an output that loses what came is one.
+// A closed pipe is not a failure; a full disk is one.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_output_that_cannot_be_written_is_a_failure() {
@@ -321,7 +321,7 @@ async fn an_output_that_cannot_be_written_is_a_failure() {
 }
 
 #[tokio::test]
-async fn speaks_tls_with_a_certificate_of_its_own() {
+async fn speaks_tls_with_a_self_signed_certificate() {
     let serving = serve(&["--tls"]).await;
     let url = format!("wss://{}/echo", serving.addresses[1]);
     assert_eq!(connect(&[&url, "--insecure", "--send", "a", "--expect", "a"], "").await.0, 0);
@@ -345,7 +345,7 @@ async fn sigterm_closes_with_1001_and_ends() {
 }
 
 #[tokio::test]
-async fn the_log_is_json_and_tells_no_secrets() {
+async fn the_log_is_json_without_secrets() {
     let mut child = Command::new(WIRELOOM)
         .args(["serve", "--listen", "127.0.0.1:0", "--log", "json", "--log-level", "trace"])
         .stderr(Stdio::piped())
@@ -418,13 +418,13 @@ fn wrong_arguments_are_explained() {
         let (code, out, errors) = run(args);
         assert_eq!((code, &*out), (2, ""), "{args:?}: {errors}");
         assert!(errors.contains(expected), "{args:?}: {errors}");
-        // No colour where there is no terminal.
+        // No colours without a terminal.
         assert!(!errors.contains('\x1b'), "{errors:?}");
     }
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_begin_says_why() {
+async fn a_server_that_cannot_start_reports_why() {
     let serving = serve(&[]).await;
     let (code, _, errors) = run(&["serve", "--listen", &serving.addresses[0]]);
     assert!(code == 1 && errors.contains(&serving.addresses[0]), "{code} {errors}");
@@ -435,7 +435,7 @@ async fn a_server_that_cannot_begin_says_why() {
 }
 
 #[tokio::test]
-async fn tells_the_handshake_and_no_secrets() {
+async fn shows_the_handshake_without_secrets() {
     let serving = serve(&[]).await;
     let url = serving.url("/echo?token=secret").replace("ws://", "ws://user:secret@");
     let (code, _, errors) = connect(&[&url, "-v", "--compress", "--send", "a", "--expect", "a"], "").await;
@@ -463,7 +463,7 @@ async fn tells_the_handshake_and_no_secrets() {
 }
 
 #[tokio::test]
-async fn connects_again_and_says_what_may_be_lost() {
+async fn reconnects_and_reports_the_loss() {
     let mut first = serve(&[]).await;
     let url = first.url("/echo");
     let mut child = Command::new(WIRELOOM)
@@ -485,12 +485,12 @@ async fn connects_again_and_says_what_may_be_lost() {
     let second = serve(&["--listen", &first.addresses[0]]).await;
     stdin.write_all(b"two\n").await.unwrap();
     assert_eq!(messages.next_line().await.unwrap().as_deref(), Some("two"));
-    // After the end of the input it goes on.
+    // The end of the input does not close.
     drop(stdin);
     second.signal("-TERM");
-    let mut said = String::new();
-    while !said.contains("closed by the peer with 1001") {
-        said = notes.next_line().await.unwrap().unwrap();
+    let mut note = String::new();
+    while !note.contains("closed by the peer with 1001") {
+        note = notes.next_line().await.unwrap().unwrap();
     }
     let pid = child.id().unwrap().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
@@ -498,10 +498,10 @@ async fn connects_again_and_says_what_may_be_lost() {
 }
 
 #[tokio::test]
-async fn goes_through_a_proxy_or_not_at_all() {
+async fn a_proxy_that_refuses_is_an_error() {
     let serving = serve(&[]).await;
     let url = serving.url("/echo");
-    // A server that is no proxy.
+    // The server itself, which is not a proxy.
     let proxy = format!("http://user:secret@{}", serving.addresses[0]);
     let (code, _, errors) = connect(&[&url, "--proxy", &proxy, "--send", "a"], "").await;
     assert!(code == 1 && errors.contains("proxy") && !errors.contains("secret"), "{code} {errors}");
@@ -569,7 +569,7 @@ async fn makes_requests_over_http2() {
     assert!(errors.contains(", ALPN h2\n") && errors.contains("< HTTP/2 200\n"), "{errors}");
     let (code, out, _) = connect(&[&format!("{plain}/echo"), "--data", "hello"], "").await;
     assert_eq!((code, &*out), (0, "hello"));
-    // More than the windows hold, both ways at once.
+    // More than the flow-control windows, in both directions at once.
     let long = "wireloom ".repeat(1_000_000);
     let (code, out, errors) = connect(&[&format!("{plain}/echo"), "--data", "@-"], &long).await;
     assert_eq!((code, out.len()), (0, long.len()), "{errors}");
@@ -617,7 +617,7 @@ async fn makes_requests_to_servers_without_http2() {
 }
 
 #[tokio::test]
-async fn tells_each_frame() {
+async fn shows_each_frame() {
     let serving = serve(&["--log-level", "trace"]).await;
     let long = "x".repeat(1_000);
     let args = [&*serving.url("/echo"), "-vvv", "--compress", "--send", &long, "--send", "a", "--count", "2"];
@@ -634,41 +634,41 @@ async fn tells_each_frame() {
     assert_eq!(errors.matches(" bytes, compressed\n").count(), 2, "{errors}");
 }
 
-// Bounded by time as by bytes: nothing here is near the limits of what may wait.
+// The send queue is limited in time as well as in bytes: here it stays far below its limit in bytes.
 #[tokio::test]
 async fn a_client_that_does_not_read_is_slow_after_a_while() {
     let limits = ["--slow-policy", "disconnect", "--slow-after", "300ms", "--slow-queue", "64M"];
     let serving = serve(&limits).await;
-    let _deaf = wireloom::connect(&serving.url("/source?size=60000")).await.unwrap();
+    let _slow = wireloom::connect(&serving.url("/source?size=60000")).await.unwrap();
     let cut =
         async { while !serving.get("/metrics").await.contains("\nwireloom_slow_clients_cut_total 1\n") {} };
     tokio::time::timeout(Duration::from_secs(60), cut).await.unwrap();
 }
 
-// More than may wait at once, said by one who hears it too, while another does not listen.
+// One member publishes more than a send queue holds and receives it as well; another member does not read.
 #[tokio::test]
-async fn a_room_holds_no_more_than_it_may() {
+async fn a_room_disconnects_a_member_that_does_not_read() {
     let serving = serve(&[]).await;
     let url = serving.url("/rooms/loud");
-    let deaf = wireloom::connect(&url).await.unwrap();
+    let slow = wireloom::connect(&url).await.unwrap();
     let (mut sender, mut receiver) = wireloom::connect(&url).await.unwrap().split();
-    let saying = async {
+    let publish = async {
         for number in 0..300u32 {
-            // Some are larger than all that may wait.
+            // Some messages are larger than a send queue.
             let len = if number % 50 == 0 { 300_000 } else { 60_000 };
             let mut message = vec![0; len];
             message[..4].copy_from_slice(&number.to_be_bytes());
             sender.send(message).await.unwrap();
         }
     };
-    let hearing = async {
+    let receive = async {
         for number in 0..300u32 {
             let message = receiver.recv().await.unwrap().unwrap();
             assert_eq!(message.as_bytes()[..4], number.to_be_bytes());
         }
     };
-    // The deaf one is sent away, and then it goes on.
-    let both = async { tokio::join!(saying, hearing) };
+    // The slow member is disconnected; publishing continues.
+    let both = async { tokio::join!(publish, receive) };
     tokio::time::timeout(Duration::from_secs(60), both).await.unwrap();
-    drop(deaf);
+    drop(slow);
 }

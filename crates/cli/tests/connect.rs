@@ -1,4 +1,4 @@
-//! `wireloom connect` at the shell: what it sends, prints and returns, also to scripts and when things go wrong.
+//! `wireloom connect` at the shell: messages, output and exit codes, in scripts and after failures.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(unix)]
@@ -14,12 +14,12 @@ use tokio::time::timeout;
 
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 
-/// Longer than any of this takes.
+/// Limit for each step; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Server {
     _child: Child,
-    /// As `127.0.0.1:1234`, one per listener.
+    /// For example `127.0.0.1:1234`, one per listener.
     addresses: Vec<String>,
     log: Lines<BufReader<ChildStderr>>,
 }
@@ -121,7 +121,7 @@ async fn raw_server(
                     stream.write_all(&[byte]).await?;
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
-                // Open, and silent.
+                // The connection stays open and silent.
                 tokio::time::sleep(DEADLINE).await;
                 Ok::<_, std::io::Error>(())
             });
@@ -151,14 +151,14 @@ async fn an_empty_input_does_not_end_receiving() {
 #[tokio::test]
 async fn the_end_of_the_input_waits_for_answers() {
     let (server, begin) = (Server::plain().await, Instant::now());
-    // An answer for each line: no need to wait longer.
+    // One answer per line: it does not wait longer.
     let (code, out, errors) = run(&[&server.url("/echo")], "one\ntwo\n").await;
     assert_eq!((code, &*out, &*errors), (0, "one\ntwo\n", ""));
     assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
-    // No answer: it waits, and says so.
+    // No answer: it waits, and reports that.
     let (code, _, errors) = run(&[&server.url("/sink"), "--linger", "300ms"], "one\n").await;
     assert!(code == 0 && errors.contains("1 message sent, 0 messages received"), "{errors}");
-    // It may wait for ever.
+    // Without a limit on the time.
     for option in ["--no-close", "--recv-only"] {
         let mut child = command(&[&server.url("/echo"), option]).stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(b"one\n").await.unwrap();
@@ -227,7 +227,7 @@ async fn a_refusal_can_be_debugged() {
             .await;
     let (code, _, errors) = run(&[&format!("ws://{address}/"), "-v"], "").await;
     assert!(code == 1 && errors.contains("< HTTP/1.1 403 No\n< X-Why: you\n"), "{errors}");
-    // The body, with nothing that controls the terminal.
+    // The body, with escape sequences escaped.
     assert!(errors.contains("\n  no \\u{1b}[2Jentry\n  sorry\n"), "{errors:?}");
 }
 
@@ -384,7 +384,7 @@ async fn requests_time_out() {
             assert!(code == 6 && errors.contains(option), "{head:?} {rest:?} {option}: {code} {errors}");
         }
     }
-    // Content that trickles.
+    // A body that arrives a byte at a time.
     let (address, _) = raw_server("HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", "x").await;
     let (code, out, errors) = run(&[&format!("http://{address}/"), "--stall-timeout", "1"], "").await;
     assert!(code == 6 && out.starts_with('x') && errors.contains("--stall-timeout"), "{code} {errors}");
@@ -395,7 +395,7 @@ async fn requests_time_out() {
 }
 
 #[tokio::test]
-async fn plain_requests_speak_http1_unless_told_otherwise() {
+async fn plain_requests_use_http1_by_default() {
     let (address, mut heads) = raw_server("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "").await;
     let args = [&*format!("http://{address}/"), "-H", "Host: other.example", "-u", "anna:pass"];
     let (code, out, errors) = run(&args, "").await;
@@ -496,7 +496,7 @@ async fn shows_messages_pings_and_times() {
 #[tokio::test]
 async fn nothing_from_the_peer_controls_the_terminal() {
     let server = Server::plain().await;
-    // The messages are data for whatever reads the pipe. The notes are for a terminal wherever they go.
+    // Messages go to the pipe unchanged. Notes are escaped wherever they go.
     let (code, out, errors) =
         run(&[&server.url("/echo"), "-vv", "--send", "\x1b[2J", "--count", "1"], "").await;
     assert_eq!((code, &*out), (0, "\x1b[2J\n"), "{errors}");

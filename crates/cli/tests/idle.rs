@@ -1,4 +1,4 @@
-//! Ten thousand connections at once that do nothing, as most do most of the time.
+//! Ten thousand idle connections: the memory that each needs, and that all of them work and are closed at shutdown.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(target_os = "linux")]
@@ -17,10 +17,10 @@ const WANTED: u64 = 10_000;
 /// Descriptors for everything else, in either process.
 const SPARE: u64 = 100;
 
-/// More than an idle connection of an unoptimised build needs, and far less than one that holds a buffer.
+/// Memory per connection, in bytes: above that of an idle connection in an unoptimized build, far below one that holds a buffer.
 const BYTES_MAX: u64 = 12 << 10;
 
-/// What the process holds in memory, in bytes.
+/// Resident memory of a process, in bytes.
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -28,7 +28,7 @@ fn resident(pid: u32) -> u64 {
 }
 
 #[tokio::test]
-async fn ten_thousand_idle_connections_are_held_and_told() {
+async fn ten_thousand_idle_connections_are_held_and_closed() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let count = limit.maximum.map_or(WANTED, |maximum| WANTED.min(maximum.saturating_sub(SPARE)));
@@ -48,15 +48,15 @@ async fn ten_thousand_idle_connections_are_held_and_told() {
     let line = lines.next_line().await.unwrap().unwrap();
     let url = format!("ws://{}echo", line.split_once("://").unwrap().1);
 
-    // What the first ones cost for all.
+    // The first connections also pay for what all share.
     let mut sockets = Vec::new();
     for _ in 0..100 {
         sockets.push(wireloom::connect(&url).await.unwrap());
     }
     let before = resident(pid);
     while (sockets.len() as u64) < count {
-        let some = (count as usize - sockets.len()).min(100);
-        let opening: Vec<_> = (0..some)
+        let batch = (count as usize - sockets.len()).min(100);
+        let opening: Vec<_> = (0..batch)
             .map(|_| {
                 let url = url.clone();
                 tokio::spawn(async move { wireloom::connect(&url).await })
@@ -70,7 +70,7 @@ async fn ten_thousand_idle_connections_are_held_and_told() {
     println!("{count} connections, {each} bytes of the server each");
     assert!(each <= BYTES_MAX, "{each}");
 
-    // They are there, all of them.
+    // Every connection works.
     for (number, socket) in sockets.iter_mut().enumerate() {
         socket.send(number.to_string()).await.unwrap();
     }

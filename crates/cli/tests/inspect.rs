@@ -25,14 +25,14 @@ fn inspect(args: &[&str]) -> Output {
     Command::new(WIRELOOM).arg("inspect").args(args).env_remove("SSLKEYLOGFILE").output().unwrap()
 }
 
-/// What the command prints, when it succeeds.
+/// The standard output of a run that succeeds.
 fn printed(args: &[&str]) -> String {
     let output = inspect(args);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What the command prints for this input.
+/// The exit code and the standard output for this input.
 fn printed_for(input: &[u8], args: &[&str]) -> (Option<i32>, String) {
     let mut child = Command::new(WIRELOOM)
         .args(["inspect", "-"])

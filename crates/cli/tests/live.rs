@@ -1,4 +1,4 @@
-//! The live state of `wireloom serve`: its figures, its slowest clients and its log, only for those that may see them.
+//! The live state of `wireloom serve` at `/live`: metrics, slowest clients and log, and the clients that may see it.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(unix)]
@@ -11,7 +11,7 @@ use serde_json::Value;
 use wireloom::client::Request;
 use wireloom::{Connector, Error, WebSocket};
 
-/// Longer than any of this takes.
+/// Limit for each step; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Serving {
@@ -57,12 +57,12 @@ async fn state(socket: &mut WebSocket) -> Value {
     serde_json::from_str(socket.recv().await.unwrap().unwrap().as_text().unwrap()).unwrap()
 }
 
-/// States until one is as described.
-async fn state_with(socket: &mut WebSocket, is_so: impl Fn(&Value) -> bool) -> Value {
+/// The first state that satisfies `predicate`.
+async fn state_with(socket: &mut WebSocket, predicate: impl Fn(&Value) -> bool) -> Value {
     let begin = Instant::now();
     loop {
         let state = state(socket).await;
-        if is_so(&state) {
+        if predicate(&state) {
             return state;
         }
         assert!(begin.elapsed() < DEADLINE, "{state}");
@@ -70,7 +70,7 @@ async fn state_with(socket: &mut WebSocket, is_so: impl Fn(&Value) -> bool) -> V
 }
 
 #[tokio::test]
-async fn has_the_metrics_the_slowest_clients_and_the_log() {
+async fn shows_metrics_slowest_clients_and_log() {
     let serving = serve(&["--slow-timeout", "2s", "--max-memory", "48M"]);
     let mut live = serving.watch(Connector::new()).await.unwrap();
     let first = state(&mut live).await;
@@ -79,7 +79,7 @@ async fn has_the_metrics_the_slowest_clients_and_the_log() {
     assert!(metrics.contains("\nwireloom_memory_bytes{use=\"send_queues\"} "), "{metrics}");
     assert_eq!(first["slowest"], Value::Array(Vec::new()));
 
-    // It does not read.
+    // This client does not read.
     let source = format!("ws://{}/source?size=1000000", serving.address);
     let _slow = wireloom::connect(&source).await.unwrap();
     let state = state_with(&mut live, |state| !state["slowest"].as_array().unwrap().is_empty()).await;
@@ -89,7 +89,7 @@ async fn has_the_metrics_the_slowest_clients_and_the_log() {
         slowest["queued"].as_u64().unwrap() > 0
             && slowest["client"].as_str().unwrap().starts_with("127.0.0.1:")
     );
-    // Until it is evicted, which is logged; each line is sent once.
+    // It is evicted, which is logged; each line of the log is sent once.
     let evicted = |state: &Value| state["log"].to_string().contains("client evicted");
     state_with(&mut live, evicted).await;
     let after = state_with(&mut live, |state| state["slowest"].as_array().unwrap().is_empty()).await;
@@ -99,7 +99,7 @@ async fn has_the_metrics_the_slowest_clients_and_the_log() {
 #[tokio::test]
 async fn lists_the_slow_clients_of_the_hub() {
     let config = std::env::temp_dir().join(format!("wireloom-live-{}.toml", std::process::id()));
-    // The queue is not full before it was looked at.
+    // The queue must not be full before the state is read.
     let channels = "client = { anonymous = true, queue_len_max = 1000000000 }\n\
                     [[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\npublish = \"anyone\"\n";
     std::fs::write(&config, channels).unwrap();
@@ -149,7 +149,7 @@ async fn is_for_local_clients_unless_enabled() {
     assert!(!serving.is_allowed(Connector::new(), &[]).await);
     assert!(matches!(serving.watch(Connector::new()).await, Err(Error::Refused(_))));
 
-    // Figures with an address of their own are not shown at the others.
+    // With `--admin`, the state is served at that address only.
     assert!(!serve(&["--admin", "127.0.0.1:0"]).is_allowed(Connector::new(), &[]).await);
 
     let serving = serve(&["--live-stats", "all"]);

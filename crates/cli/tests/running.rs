@@ -1,4 +1,4 @@
-//! What whoever keeps `wireloom serve` running relies on: certificates that are renewed under it, and signals that end it.
+//! Operating `wireloom serve`: certificates that are renewed while it runs, and signals that end it.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(unix)]
@@ -14,18 +14,18 @@ use wireloom::{ClientTls, Connector};
 
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 
-/// Longer than any of this takes.
+/// Limit for each step; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Running {
     child: Child,
     log: Lines<BufReader<ChildStderr>>,
-    /// As `127.0.0.1:1234`: with TLS, when there is any.
+    /// For example `127.0.0.1:1234`: the TLS listener if there is one.
     address: String,
 }
 
 impl Running {
-    async fn begin(args: &[&str]) -> Self {
+    async fn start(args: &[&str]) -> Self {
         let is_tls = args.contains(&"--tls");
         let mut child = Command::new(WIRELOOM)
             .args(["serve", "--listen", "127.0.0.1:0", "--log", "json"])
@@ -45,17 +45,17 @@ impl Running {
         running
     }
 
-    /// The next line of the log with these words.
-    async fn logged(&mut self, words: &str) -> String {
+    /// The next log line that contains `text`.
+    async fn logged(&mut self, text: &str) -> String {
         let line = async {
             loop {
-                let line = self.log.next_line().await.unwrap().expect("the log goes on");
-                if line.contains(words) {
+                let line = self.log.next_line().await.unwrap().expect("the log has ended");
+                if line.contains(text) {
                     return line;
                 }
             }
         };
-        timeout(DEADLINE, line).await.unwrap_or_else(|_| panic!("{words} is never logged"))
+        timeout(DEADLINE, line).await.unwrap_or_else(|_| panic!("{text} is not logged"))
     }
 
     fn signal(&self, signal: &str) {
@@ -68,12 +68,12 @@ impl Running {
     }
 }
 
-/// Writes a new certificate and its key, as their renewal does. The certificate.
+/// Writes a new certificate and its key to the files, and returns the certificate.
 fn renew(certificate: &Path, key: &Path) -> Vec<u8> {
-    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
-    std::fs::write(certificate, made.cert.pem()).unwrap();
-    std::fs::write(key, made.signing_key.serialize_pem()).unwrap();
-    made.cert.der().to_vec()
+    let generated = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
+    std::fs::write(certificate, generated.cert.pem()).unwrap();
+    std::fs::write(key, generated.signing_key.serialize_pem()).unwrap();
+    generated.cert.der().to_vec()
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn certificates_are_renewed_while_it_serves() {
     let (certificate, key) = (folder.join("cert.pem"), folder.join("key.pem"));
     let old = renew(&certificate, &key);
     let files = ["--tls", "--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
-    let mut running = Running::begin(&files).await;
+    let mut running = Running::start(&files).await;
     let url = format!("wss://{}/echo", running.address);
     let trusting = |root: &[u8]| Connector::new().tls(ClientTls::default().with_root(root.to_vec()));
     let mut open = trusting(&old).connect(&url).await.unwrap();
@@ -93,13 +93,13 @@ async fn certificates_are_renewed_while_it_serves() {
     trusting(&new).connect(&url).await.unwrap();
     let refused = trusting(&old).connect(&url).await.unwrap_err();
     assert!(refused.to_string().starts_with("TLS: "), "{refused}");
-    // What was open stays so.
+    // Open connections stay open.
     open.send("still here").await.unwrap();
     assert_eq!(open.recv().await.unwrap().unwrap().as_text(), Some("still here"));
 
     std::fs::write(&certificate, "half a certificate").unwrap();
-    let complaint = running.logged("the old one stays").await;
-    assert!(complaint.contains("WARN") && complaint.contains("cert.pem"), "{complaint}");
+    let warning = running.logged("the old one stays").await;
+    assert!(warning.contains("WARN") && warning.contains("cert.pem"), "{warning}");
     trusting(&new).connect(&url).await.unwrap();
 
     let newest = renew(&certificate, &key);
@@ -110,20 +110,20 @@ async fn certificates_are_renewed_while_it_serves() {
     assert_eq!(running.exit_code().await, Some(0));
 }
 
-/// A client that never answers a Close frame, because nobody reads what comes.
-async fn deaf(running: &Running) -> wireloom::WebSocket {
+/// A client that never answers a Close frame, because it does not read.
+async fn connect_without_reading(running: &Running) -> wireloom::WebSocket {
     wireloom::connect(&format!("ws://{}/echo", running.address)).await.unwrap()
 }
 
 #[tokio::test]
 async fn the_first_signal_waits_for_clients_and_the_second_does_not() {
     for signals in [["-TERM", "-TERM"], ["-INT", "-INT"], ["-TERM", "-INT"]] {
-        let mut running = Running::begin(&["--grace", "1h", "--close-timeout", "1h"]).await;
-        let _deaf = deaf(&running).await;
+        let mut running = Running::start(&["--grace", "1h", "--close-timeout", "1h"]).await;
+        let _client = connect_without_reading(&running).await;
         running.signal(signals[0]);
         running.logged("shutting down").await;
         let refused = async { while tokio::net::TcpStream::connect(&running.address).await.is_ok() {} };
-        timeout(DEADLINE, refused).await.expect("it still listens");
+        timeout(DEADLINE, refused).await.expect("the server stops listening");
         assert!(running.child.try_wait().unwrap().is_none());
         running.signal(signals[1]);
         running.logged("disconnecting the remaining clients").await;
@@ -132,11 +132,11 @@ async fn the_first_signal_waits_for_clients_and_the_second_does_not() {
 }
 
 #[tokio::test]
-async fn the_grace_ends() {
-    let mut running = Running::begin(&["--grace", "500ms", "--close-timeout", "1h"]).await;
-    let _deaf = deaf(&running).await;
-    let begin = Instant::now();
+async fn clients_are_disconnected_after_the_grace_period() {
+    let mut running = Running::start(&["--grace", "500ms", "--close-timeout", "1h"]).await;
+    let _client = connect_without_reading(&running).await;
+    let started = Instant::now();
     running.signal("-TERM");
     assert_eq!(running.exit_code().await, Some(0));
-    assert!(begin.elapsed() >= Duration::from_millis(500), "{:?}", begin.elapsed());
+    assert!(started.elapsed() >= Duration::from_millis(500), "{:?}", started.elapsed());
 }

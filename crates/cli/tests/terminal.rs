@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::LocalModes;
 
-/// Longer than any of this takes.
+/// Limit for each step; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 
-/// Kills a server when the test is over, however it ends.
-struct Served(Child);
+/// A server that is killed at the end of the test.
+struct Server(Child);
 
-impl Drop for Served {
+impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn serve() -> (Served, String) {
+fn serve() -> (Server, String) {
     let mut child = Command::new(WIRELOOM)
         .args(["serve", "--listen", "127.0.0.1:0"])
         .stdout(Stdio::piped())
@@ -38,19 +38,19 @@ fn serve() -> (Served, String) {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let (_, address) = line.trim_end().split_once("://").unwrap();
-    (Served(child), format!("ws://{address}echo"))
+    (Server(child), format!("ws://{address}echo"))
 }
 
-/// Somebody at a terminal.
-struct Person {
+/// `wireloom connect` on a pseudoterminal, with its keyboard and screen.
+struct Terminal {
     child: Child,
     keys: File,
     shown: mpsc::Receiver<Vec<u8>>,
     seen: String,
 }
 
-impl Person {
-    fn sits_down(url: &str, home: &Path) -> Self {
+impl Terminal {
+    fn start(url: &str, home: &Path) -> Self {
         let keys: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&keys).unwrap();
         unlockpt(&keys).unwrap();
@@ -79,28 +79,27 @@ impl Person {
         Self { child, keys, shown, seen: String::new() }
     }
 
-    /// Types, once there is a line to edit.
-    fn types(&mut self, keys: &str) {
-        self.is_asked();
+    /// Types keys, once the line editor reads them.
+    fn send_keys(&mut self, keys: &str) {
+        self.wait_for_editor();
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until this message has been shown, after what was seen before: above the line that is being edited, or
-    /// before there is one again.
-    fn sees(&mut self, message: &str) {
-        self.waits_for(&[&format!("\x1b[K{message}\r\n"), &format!("\n{message}\r\n")]);
+    /// Waits until this message is printed behind what was awaited before: above the line that is being edited, or without one.
+    fn wait_for_message(&mut self, message: &str) {
+        self.wait_for(&[&format!("\x1b[K{message}\r\n"), &format!("\n{message}\r\n")]);
     }
 
-    /// Waits until keys reach the editor: before that the terminal itself would heed some of them.
-    fn is_asked(&self) {
+    /// Waits until the line editor reads keys: before that, the terminal itself processes some of them.
+    fn wait_for_editor(&self) {
         let deadline = Instant::now() + DEADLINE;
         while rustix::termios::tcgetattr(&self.keys).unwrap().local_modes.contains(LocalModes::ICANON) {
-            assert!(Instant::now() < deadline, "nothing is asked");
+            assert!(Instant::now() < deadline, "the line editor does not start");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    fn waits_for(&mut self, texts: &[&str]) {
+    fn wait_for(&mut self, texts: &[&str]) {
         let deadline = Instant::now() + DEADLINE;
         loop {
             if let Some(end) = texts.iter().find_map(|text| Some(self.seen.find(text)? + text.len())) {
@@ -110,12 +109,12 @@ impl Person {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.shown.recv_timeout(left) {
                 Ok(bytes) => self.seen += &String::from_utf8_lossy(&bytes),
-                Err(_) => panic!("never saw {texts:?} in {:?}", self.seen),
+                Err(_) => panic!("{texts:?} is not in {:?}", self.seen),
             }
         }
     }
 
-    fn leaves(mut self) -> i32 {
+    fn exit_code(mut self) -> i32 {
         self.child.wait().unwrap().code().unwrap()
     }
 }
@@ -128,52 +127,52 @@ fn home(name: &str) -> PathBuf {
 
 #[test]
 fn lines_are_edited_and_kept() {
-    let (_served, url) = serve();
+    let (_server, url) = serve();
     let home = home("edited");
-    let mut person = Person::sits_down(&url, &home);
-    // Backspace, then what is missing.
-    person.types("hellx\x7fo\r");
-    person.sees("hello");
-    // What steers a terminal is shown, not obeyed.
-    person.types("a\x16\x1b[2Jb\r");
-    person.sees("a\\u{1b}[2Jb");
-    person.types(" not kept\r");
-    person.sees(" not kept");
+    let mut terminal = Terminal::start(&url, &home);
+    // Backspace, then the rest.
+    terminal.send_keys("hellx\x7fo\r");
+    terminal.wait_for_message("hello");
+    // Escape sequences are printed escaped.
+    terminal.send_keys("a\x16\x1b[2Jb\r");
+    terminal.wait_for_message("a\\u{1b}[2Jb");
+    terminal.send_keys(" not kept\r");
+    terminal.wait_for_message(" not kept");
     // The line before the one that was obeyed, and the one before that.
-    person.types("\x1b[A\x1b[A\r");
-    person.sees("hello");
-    person.types("\x04");
-    assert_eq!(person.leaves(), 0);
+    terminal.send_keys("\x1b[A\x1b[A\r");
+    terminal.wait_for_message("hello");
+    terminal.send_keys("\x04");
+    assert_eq!(terminal.exit_code(), 0);
     let history = std::fs::read_to_string(home.join("wireloom/history")).unwrap();
     assert!(history.contains("hello") && !history.contains("not kept"), "{history}");
 
     // Another day.
-    let mut person = Person::sits_down(&url, &home);
-    person.types("\x1b[A\r");
-    person.sees("hello");
+    let mut terminal = Terminal::start(&url, &home);
+    terminal.send_keys("\x1b[A\r");
+    terminal.wait_for_message("hello");
     // Ctrl-C.
-    person.types("\x03");
-    assert_eq!(person.leaves(), 0);
+    terminal.send_keys("\x03");
+    assert_eq!(terminal.exit_code(), 0);
     std::fs::remove_dir_all(home).unwrap();
 }
 
 #[test]
-fn the_terminal_is_given_back_when_the_peer_closes() {
-    let (served, url) = serve();
+fn the_terminal_is_restored_when_the_peer_closes() {
+    let (server, url) = serve();
     let home = home("closed");
-    let mut person = Person::sits_down(&url, &home);
-    person.types("unfinished");
-    person.waits_for(&["unfinished"]);
-    let pid = rustix::process::Pid::from_child(&served.0);
+    let mut terminal = Terminal::start(&url, &home);
+    terminal.send_keys("unfinished");
+    terminal.wait_for(&["unfinished"]);
+    let pid = rustix::process::Pid::from_child(&server.0);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    let status = person.child.wait().unwrap();
+    let status = terminal.child.wait().unwrap();
     assert_eq!(status.code(), Some(0));
-    let modes = rustix::termios::tcgetattr(&person.keys).unwrap().local_modes;
+    let modes = rustix::termios::tcgetattr(&terminal.keys).unwrap().local_modes;
     assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO));
     std::fs::remove_dir_all(home).unwrap();
 }
 
-/// What is left on the line of the cursor: the text behind the last line break, without escape sequences.
+/// The text on the line of the cursor: behind the last line break, without escape sequences.
 fn last_line(output: &str) -> String {
     let line = output.rsplit('\n').next().unwrap_or_default();
     let mut shown = String::new();
@@ -190,38 +189,38 @@ fn last_line(output: &str) -> String {
 
 #[test]
 fn ctrl_c_leaves_a_clean_terminal() {
-    let (_served, url) = serve();
+    let (_server, url) = serve();
     let home = home("interrupted");
-    let mut person = Person::sits_down(&url, &home);
-    person.types("unfinished\x03");
-    let status = person.child.wait().unwrap();
+    let mut terminal = Terminal::start(&url, &home);
+    terminal.send_keys("unfinished\x03");
+    let status = terminal.child.wait().unwrap();
     assert_eq!(status.code(), Some(0));
-    let modes = rustix::termios::tcgetattr(&person.keys).unwrap().local_modes;
+    let modes = rustix::termios::tcgetattr(&terminal.keys).unwrap().local_modes;
     assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO));
-    while let Ok(bytes) = person.shown.recv_timeout(Duration::from_millis(300)) {
-        person.seen += &String::from_utf8_lossy(&bytes);
+    while let Ok(bytes) = terminal.shown.recv_timeout(Duration::from_millis(300)) {
+        terminal.seen += &String::from_utf8_lossy(&bytes);
     }
     // The next prompt of the shell begins in the first column of an empty line, and no prompt of ours is above it.
-    assert_eq!(last_line(&person.seen), "", "{:?}", person.seen);
-    let (_, after) = person.seen.rsplit_once("unfinished").unwrap();
+    assert_eq!(last_line(&terminal.seen), "", "{:?}", terminal.seen);
+    let (_, after) = terminal.seen.rsplit_once("unfinished").unwrap();
     assert!(!after.contains("> "), "{after:?}");
     std::fs::remove_dir_all(home).unwrap();
 }
 
 #[test]
 fn commands_ping_send_binary_and_close() {
-    let (_served, url) = serve();
+    let (_server, url) = serve();
     let home = home("commands");
-    let mut person = Person::sits_down(&url, &home);
-    person.types("/ping\r");
-    person.waits_for(&["< pong, 0 bytes, round trip "]);
-    person.types("/binary 00ff\r");
-    person.sees("(2 bytes) 00 ff");
-    person.types("//text\r");
-    person.sees("/text");
-    person.types("/nonsense\r");
-    person.waits_for(&["commands are /ping, /close and /binary"]);
-    person.types("/close 4000 enough\r");
-    assert_eq!(person.leaves(), 0);
+    let mut terminal = Terminal::start(&url, &home);
+    terminal.send_keys("/ping\r");
+    terminal.wait_for(&["< pong, 0 bytes, round trip "]);
+    terminal.send_keys("/binary 00ff\r");
+    terminal.wait_for_message("(2 bytes) 00 ff");
+    terminal.send_keys("//text\r");
+    terminal.wait_for_message("/text");
+    terminal.send_keys("/nonsense\r");
+    terminal.wait_for(&["commands are /ping, /close and /binary"]);
+    terminal.send_keys("/close 4000 enough\r");
+    assert_eq!(terminal.exit_code(), 0);
     std::fs::remove_dir_all(home).unwrap();
 }

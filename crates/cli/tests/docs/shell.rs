@@ -77,7 +77,7 @@ fn shortened(command: &str, address: &str) -> String {
     command = command.replace(&format!("{address}/ "), &format!("{address}/echo "));
     // A second is too short to compare servers.
     command = command.replace("--fail-if-slower 5%", "");
-    // What follows needs a program that may be missing.
+    // The rest of the line needs a program that may be missing.
     command.split(" | jq ").next().unwrap().to_owned()
 }
 

@@ -98,7 +98,7 @@ async fn collect() -> (String, Log) {
     (url, log)
 }
 
-/// What the connections of a server received, sorted, and the time between the first message and the last.
+/// The messages that each connection of a server received, sorted, and the time between the first message and the last.
 fn received(log: &Log) -> (Sent, Duration) {
     let log = std::mem::take(&mut *log.lock().unwrap());
     let times = || log.iter().flatten().map(|(_, _, at)| *at);

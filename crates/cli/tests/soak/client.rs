@@ -1,4 +1,4 @@
-//! What clients do: most are honest, some go without a word, some talk nonsense.
+//! The clients of the soak test: most follow the protocol, some disappear, some send invalid bytes.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use wireloom::client::Request;
 use wireloom::{ClientTls, CloseCode, Connector, DeflateConfig, Error, WebSocket};
 use wireloom_testing::Rng;
 
-/// What was done, in the order of the counts.
+/// The kinds of clients, in the order of the counts.
 pub(crate) const KINDS: [&str; 11] = [
     "echo",
     "room",
@@ -23,17 +23,17 @@ pub(crate) const KINDS: [&str; 11] = [
     "HTTP/2 nonsense",
 ];
 
-/// Longer than anything takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Limit for one client; the expected time is far below.
+const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Does one thing, and says which.
+/// Runs one client of a random kind, and returns the kind.
 pub(crate) async fn act(rng: &mut Rng, addresses: &[String; 2]) -> usize {
     let kind = rng.usize(0..KINDS.len());
     let (plain, secure) = (&addresses[0], &addresses[1]);
     let acting = async {
         match kind {
-            0 => echo(rng, plain, secure).await.expect("an honest client is served"),
-            1 => room(rng, plain, secure).await.expect("a member hears itself"),
+            0 => echo(rng, plain, secure).await.expect("the echo answers"),
+            1 => room(rng, plain, secure).await.expect("a member receives what it publishes"),
             2 => source(rng, plain).await.expect("the source sends"),
             3 => vanish(rng, plain).await,
             4 => requests(rng, plain).await,
@@ -45,7 +45,7 @@ pub(crate) async fn act(rng: &mut Rng, addresses: &[String; 2]) -> usize {
             _ => http2_nonsense(rng, plain).await,
         }
     };
-    tokio::time::timeout(PATIENCE, acting).await.unwrap_or_else(|_| panic!("{} hangs", KINDS[kind]));
+    tokio::time::timeout(DEADLINE, acting).await.unwrap_or_else(|_| panic!("{} hangs", KINDS[kind]));
     kind
 }
 
@@ -85,25 +85,25 @@ async fn source(rng: &mut Rng, plain: &str) -> Result<(), Error> {
     let url = format!("ws://{plain}/source?size={size}&count={count}");
     let mut socket = wireloom::connect(&url).await?;
     let wanted = rng.usize(0..2 * count);
-    let mut heard = 0;
-    while heard < wanted
+    let mut received = 0;
+    while received < wanted
         && let Some(message) = socket.recv().await?
     {
         assert_eq!(message.as_bytes().len(), size);
-        heard += 1;
+        received += 1;
     }
-    assert_eq!(heard, wanted.min(count));
-    // The rest is left where it is.
+    assert_eq!(received, wanted.min(count));
+    // The other messages are left unread.
     Ok(())
 }
 
-/// Sends much, reads nothing, and is gone.
+/// Sends without reading, and disconnects without a Close frame.
 async fn vanish(rng: &mut Rng, plain: &str) {
     let path = *rng.pick(&["/echo", "/sink", "/rooms/crowd", "/source"]);
     let Ok(mut socket) = wireloom::connect(&format!("ws://{plain}{path}")).await else { return };
     let message = rng.bytes(60_000);
     for _ in 0..rng.usize(0..10) {
-        // The server may wait for this end to read.
+        // The server may have stopped reading, because this client does not.
         if tokio::time::timeout(Duration::from_millis(20), socket.send(&message)).await.is_err() {
             return;
         }
@@ -126,7 +126,7 @@ async fn requests(rng: &mut Rng, plain: &str) {
     );
 }
 
-/// Sends these, and reads what the server says to them, if anything.
+/// Sends bytes and reads until the server closes.
 async fn answered(plain: &str, bytes: &[u8]) {
     let Ok(mut stream) = TcpStream::connect(plain).await else { return };
     if stream.write_all(bytes).await.is_ok() {
@@ -155,8 +155,8 @@ const HANDSHAKE: &[u8] = b"GET /echo HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r
 
 async fn bad_frames(rng: &mut Rng, plain: &str) {
     let frame: &[u8] = rng.pick::<&[u8]>(&[
-        // Not masked; a reserved opcode; a reserved bit; a long ping; no UTF-8; a length with its highest bit; more than
-        // the longest; a continuation of nothing; a close code that may not be sent; a close of one byte.
+        // Unmasked; a reserved opcode; a reserved bit; a ping over 125 bytes; invalid UTF-8; a length with the highest bit set; a
+        // message over the limit; a continuation without a message; a reserved close code; a Close of one byte.
         b"\x81\x01a",
         b"\x83\x80\0\0\0\0",
         b"\xC1\x80\0\0\0\0",
@@ -171,7 +171,7 @@ async fn bad_frames(rng: &mut Rng, plain: &str) {
     answered(plain, &[HANDSHAKE, frame].concat()).await;
 }
 
-/// Sends a part of something, and waits until it is sent away.
+/// Sends an incomplete request and waits until the server closes.
 async fn hang(rng: &mut Rng, plain: &str) {
     let whole: &[u8] = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345";
     let part = &whole[..rng.usize(0..=whole.len())];
@@ -181,19 +181,19 @@ async fn hang(rng: &mut Rng, plain: &str) {
     while let Ok(1..) = stream.read(&mut answer).await {}
 }
 
-/// Many at once on one connection; some are taken back, some answers are left unread.
+/// Many requests at once on one connection; some are cancelled, some responses are left unread.
 async fn http2_requests(rng: &mut Rng, plain: &str, secure: &str) -> Result<(), Error> {
     let connector = Connector::new().tls(ClientTls::default().insecure());
     let is_secure = rng.u8(0..4) == 0;
     let base = if is_secure { format!("https://{secure}") } else { format!("http://{plain}") };
     let http2 = connector.connect_http2(&base).await?;
-    let mut asked = Vec::new();
+    let mut exchanges = Vec::new();
     for _ in 0..rng.usize(1..40) {
         let len = rng.len(200_000);
         let body = rng.bytes(len);
-        asked.push((http2.send(Request::post("/echo", body.clone()))?, body));
+        exchanges.push((http2.send(Request::post("/echo", body.clone()))?, body));
     }
-    for (exchange, body) in asked {
+    for (exchange, body) in exchanges {
         match rng.u8(0..8) {
             0 => drop(exchange),
             1 => drop(exchange.response().await?),
@@ -207,7 +207,7 @@ async fn http2_requests(rng: &mut Rng, plain: &str, secure: &str) -> Result<(), 
     Ok(())
 }
 
-/// Many WebSockets on one connection; some vanish.
+/// Many WebSockets on one connection; some disappear.
 async fn http2_tunnels(rng: &mut Rng, plain: &str) -> Result<(), Error> {
     let http2 = Connector::new().connect_http2(&format!("http://{plain}")).await?;
     let mut sockets = Vec::new();
@@ -226,7 +226,7 @@ async fn http2_tunnels(rng: &mut Rng, plain: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Frames of any type on any stream.
+/// Random frames on random streams.
 async fn http2_nonsense(rng: &mut Rng, plain: &str) {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
     for _ in 0..rng.usize(1..200) {

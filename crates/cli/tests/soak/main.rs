@@ -1,5 +1,5 @@
-//! A server under all kinds of clients at once, for as long as the argument says in seconds (5 without one): its memory
-//! does not grow, and it lets go of every descriptor.
+//! Runs a server under all kinds of clients at once for the number of seconds in the argument (default 5). Its memory must
+//! not grow, and it must close every descriptor.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 fn main() {
-    // `cargo test NAME` hands its filter to every test program.
+    // `cargo test NAME` passes its filter to every test program.
     let arguments: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let seconds = match arguments.iter().find_map(|word| word.parse::<u64>().ok()) {
         Some(seconds) => seconds.max(3),
@@ -37,17 +37,17 @@ mod soak {
     use super::client::{KINDS, act};
     use super::server::Serving;
 
-    /// Clients at once.
+    /// Concurrent clients.
     const CLIENTS: u64 = 32;
 
-    /// What memory may grow by from one half of the run to the other, beyond a fifth: what an allocator keeps.
+    /// Growth of memory that is allowed between the thirds of a run in addition to a fifth, in bytes: memory that the allocator keeps.
     const GROWTH_MAX: u64 = 16 << 20;
 
     pub(super) async fn run(time: Duration) {
         let seed = std::env::var("WIRELOOM_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = seed.unwrap_or_else(chosen_seed);
         println!("soak of {} s, WIRELOOM_SEED={seed}", time.as_secs());
-        let serving = Serving::begin().await;
+        let serving = Serving::start().await;
         let descriptors = serving.descriptors();
         let begin = Instant::now();
         let end = begin + time;
@@ -63,7 +63,7 @@ mod soak {
                 counts
             });
         }
-        // The highest of the second and of the last third: the first one fills pools.
+        // The maximum of each third. The first one fills pools and is not compared.
         let mut highest = [0; 3];
         let mut counts = [0u64; KINDS.len()];
         let mut tick = tokio::time::interval(Duration::from_millis(100));
@@ -76,7 +76,7 @@ mod soak {
                 }
                 done = clients.join_next() => match done {
                     Some(done) => {
-                        let done = done.expect("no client is let down");
+                        let done = done.expect("every client is served");
                         counts.iter_mut().zip(done).for_each(|(count, done)| *count += done);
                     }
                     None => break,
@@ -91,7 +91,7 @@ mod soak {
         assert!(highest[2] <= highest[1] + highest[1] / 5 + GROWTH_MAX, "memory grows");
 
         let released = async {
-            // The one that asks is open.
+            // The connection of this request is open.
             while serving.metric("connections_open").await > 1 || serving.descriptors() > descriptors {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -105,7 +105,7 @@ mod soak {
         println!("ok");
     }
 
-    /// Another one each time.
+    /// A different seed for each run.
     fn chosen_seed() -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         since.map_or(0, |since| since.as_nanos() as u64)

@@ -1,4 +1,4 @@
-//! `wireloom serve` as a process that is watched: what it holds in memory, and how many descriptors.
+//! `wireloom serve` as a process whose memory and descriptors are measured.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use tokio::process::{Child, Command};
 /// A running server.
 pub(crate) struct Serving {
     child: Child,
-    /// Where it listens, without and with TLS.
+    /// The addresses of the listeners without and with TLS.
     pub(crate) addresses: [String; 2],
 }
 
 impl Serving {
-    pub(crate) async fn begin() -> Self {
+    pub(crate) async fn start() -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_wireloom"))
             .args(["serve", "--listen", "127.0.0.1:0", "--tls", "--tls-listen", "127.0.0.1:0"])
-            // What hangs is to be let go within the time of a short run.
+            // Stalled clients must be disconnected within a short run.
             .args(["--handshake-timeout", "1s", "--body-timeout", "1s", "--close-timeout", "1s"])
-            // Honest clients get little of a busy machine.
+            // Other clients may be slow on a busy machine.
             .args(["--keep-alive", "5s", "--slow-timeout", "5s", "--ping", "5s"])
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -42,7 +42,7 @@ impl Serving {
         format!("/proc/{}/{name}", self.child.id().unwrap())
     }
 
-    /// What it holds in memory, in bytes.
+    /// Resident memory, in bytes.
     pub(crate) fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(self.proc("status")).expect("the server runs");
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -53,7 +53,7 @@ impl Serving {
         std::fs::read_dir(self.proc("fd")).expect("the server runs").count()
     }
 
-    /// One of the numbers of `/metrics`.
+    /// A metric of `/metrics`.
     pub(crate) async fn metric(&self, name: &str) -> u64 {
         let mut stream = TcpStream::connect(&self.addresses[0]).await.unwrap();
         stream
@@ -67,7 +67,7 @@ impl Serving {
         line.unwrap_or_else(|| panic!("{name} in {answer}")).parse().unwrap()
     }
 
-    /// SIGTERM, and what comes of it.
+    /// Sends SIGTERM and checks the exit status.
     pub(crate) async fn end(mut self) {
         let pid = rustix::process::Pid::from_raw(self.child.id().unwrap().cast_signed()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
