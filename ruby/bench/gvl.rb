@@ -3,20 +3,13 @@
 # `ruby bench/gvl.rb`: how long messages around the thresholds take, from which length on the GVL is released, and what releasing it
 # costs while no other thread runs and while one does. Each line is the median of the calls.
 $LOAD_PATH.unshift(File.expand_path("../lib", __dir__))
-require "wireloom"
 require_relative "statistics"
+require_relative "../test/support/connections"
 
 module Bench
-  module_function
+  extend Wireloom::Connections
 
-  def connected(**options)
-    client = Wireloom::WebSocket::Client.new("ws://x", max_queued_length: 1 << 30, **options)
-    server = Wireloom::WebSocket::Server.new(max_message_length: 1 << 30, max_inflate_ratio: 2000, **options)
-    server.receive(client.take_output)
-    server.accept
-    client.receive(server.take_output)
-    [client, server]
-  end
+  module_function
 
   # Median microseconds of a call.
   def microseconds(calls)

@@ -11,6 +11,8 @@ module Package
   LICENCES = %w[LICENSE-MIT LICENSE-APACHE].freeze
   CRATES = %w[ws http2].freeze
   VENDOR = "ext/wireloom/vendor"
+  # The field e_machine of an ELF file.
+  MACHINES = { 62 => "x86_64", 183 => "aarch64" }.freeze
 
   module_function
 
@@ -26,6 +28,7 @@ module Package
     minors = extensions.keys.map { |version| version[/\A3\.(\d+)\z/, 1] || abort("wireloom: not a Ruby 3: #{version}") }.map(&:to_i).sort
     missing = [*minors.first..minors.last] - minors
     abort "wireloom: no extension for Ruby 3.#{missing.first}, which the gem would install on" unless missing.empty?
+    extensions.each_value { |path| check(path) }
 
     pack("native") do |tree, spec|
       spec.files.reject! { |path| path.start_with?("ext/") }
@@ -44,11 +47,31 @@ module Package
   # PLATFORM in the environment, such as aarch64-linux-musl for extensions that were built there, or this machine's: on Linux
   # with the C library, because RubyGems takes a gem without one for both.
   def platform
-    return Gem::Platform.new(ENV["PLATFORM"]) if ENV["PLATFORM"]
+    # In parts: RubyGems before 3.3.22 drops the C library from a name.
+    return Gem::Platform.new(ENV["PLATFORM"].split("-", 3)) if ENV["PLATFORM"]
 
     local = Gem::Platform.local
     library = local.version&.slice(/musl|ucrt/) || ("gnu" if local.os == "linux")
     Gem::Platform.new([local.cpu, local.os, library])
+  end
+
+  # Refuses an extension that is for another processor or C library than the gem.
+  def check(path)
+    built = built_for(path) if platform.os == "linux"
+    return if built.nil? || built == platform.to_s
+
+    abort "wireloom: #{path} is for #{built}, not for #{platform}; `rake cross` builds for other platforms, and " \
+          "EXTENSIONS names a folder with extensions that were built elsewhere"
+  end
+
+  # The platform of an ELF file, where its processor is known.
+  def built_for(path)
+    bytes = File.binread(path)
+    return "an unknown platform" unless bytes.start_with?("\x7fELF".b)
+
+    cpu = MACHINES[bytes.unpack1("S<", offset: 18)] or return
+    library = bytes.include?("\0libc.so.6\0".b) ? "gnu" : "musl"
+    "#{cpu}-linux-#{library}"
   end
 
   # Copies the gem's files into a folder, lets the block add to them and to the specification, and packs them.

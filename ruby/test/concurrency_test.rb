@@ -1,18 +1,11 @@
 # frozen_string_literal: true
 
 require_relative "test_helper"
-require "wireloom"
+require "support/connections"
 
 # The rules of guides/concurrency.md for threads, fiber schedulers and Ractors.
 class ConcurrencyTest < Wireloom::TestCase
-  def connected(**options)
-    client = Wireloom::WebSocket::Client.new("ws://x", max_queued_length: 1 << 30, **options)
-    server = Wireloom::WebSocket::Server.new(max_message_length: 1 << 30, max_inflate_ratio: 2000, **options)
-    server.receive(client.take_output)
-    server.accept
-    client.receive(server.take_output)
-    [client, server]
-  end
+  include Wireloom::Connections
 
   # How often another thread ran while the block did.
   def turns

@@ -95,6 +95,14 @@ class PackageTest < Wireloom::TestCase
     assert_includes out, "no extension for Ruby 3.2"
   end
 
+  def test_an_extension_for_another_platform_is_refused
+    skip "no ELF files" unless RUBY_PLATFORM.include?("linux")
+    other = RUBY_PLATFORM.start_with?("aarch64") ? "x86_64-linux-gnu" : "aarch64-linux-gnu"
+    out, status = Open3.capture2e({ "PLATFORM" => other }, RbConfig.ruby, "-S", "rake", "native", chdir: GEM)
+    refute status.success?
+    assert_match(/^wireloom: .* is for #{RUBY_PLATFORM[/\A[^-]+/]}-linux-(gnu|musl), not for #{other}; `rake cross` builds/, out)
+  end
+
   def cross(**env)
     out, status = Open3.capture2e(env.transform_keys(&:to_s), RbConfig.ruby, "-S", "rake", "cross", chdir: GEM)
     refute status.success?

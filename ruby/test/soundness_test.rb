@@ -138,6 +138,32 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
+  def test_no_memory_for_a_header
+    skip "no limit of the address space here" unless RUBY_PLATFORM.include?("linux")
+    needs_the_usual_allocator
+    assert_equal "NoMemoryError\n\":method GET\"\n", run_script(<<~'RUBY')
+      require "wireloom"
+      decoder = Wireloom::HPACK::Decoder.new
+      length = 200 << 20
+      left = length - 0x7f
+      digits = []
+      digits << (left & 0x7f | 0x80) && left >>= 7 while left >= 0x80
+      block = [0x00, 0x01, 0x61, 0x7f, *digits, left].pack("C*") << "x" * length
+      GC.start
+      pages = File.read("/proc/self/statm").split[0].to_i
+      _, hard = Process.getrlimit(:AS)
+      Process.setrlimit(:AS, pages * 4096 + (50 << 20), hard)
+      begin
+        decoder.decode(block)
+      rescue NoMemoryError => e
+        puts e.class
+      end
+      Process.setrlimit(:AS, hard, hard)
+      # The table is not borrowed any more.
+      p decoder.decode("\x82".b).first.join(" ")
+    RUBY
+  end
+
   def test_exceptions_of_the_application_call_back
     assert_equal "ok\n", run_script(<<~'RUBY')
       require "wireloom/drop_in/http_2"

@@ -8,7 +8,7 @@ require "protocol/websocket/headers"
 require "protocol/websocket/message"
 require "socket"
 require "stringio"
-require "zlib"
+require "support/zlibs"
 
 # What both kinds of stream are read from: a StringIO, and a socket.
 module Streams
@@ -684,26 +684,6 @@ class CompressionTest < Wireloom::TestCase
     assert_equal 1007, assert_raises(WS::ProtocolError) { server.read }.code
   end
 
-  # Counts the objects of zlib that the block makes.
-  def zlibs
-    before = Zlibs.made
-    yield
-    Zlibs.made - before
-  end
-
-  module Zlibs
-    class << self
-      attr_accessor :made
-    end
-    self.made = 0
-
-    def new(*)
-      Zlibs.made += 1
-      super
-    end
-  end
-  [Zlib::Deflate, Zlib::Inflate].each { |type| type.singleton_class.prepend(Zlibs) }
-
   PARAMETERS = [
     {}, { client_no_context_takeover: true }, { server_no_context_takeover: true }, { client_max_window_bits: 9 },
     { client_max_window_bits: 12, server_max_window_bits: 9 }
@@ -734,7 +714,7 @@ class CompressionTest < Wireloom::TestCase
 
   def test_the_core_compresses_unless_it_is_configured
     *, client, server = pair
-    made = zlibs do
+    made = Zlibs.during do
       3.times { client.write("Hello" * 50) }
       3.times { assert_equal "Hello" * 50, server.read }
     end
@@ -742,7 +722,7 @@ class CompressionTest < Wireloom::TestCase
     [{ level: 1 }, { memory_level: 9 }, { strategy: Zlib::HUFFMAN_ONLY }].each do |options|
       writer = WS::Extension::Compression::Deflate.client(client, **options)
       frame = nil
-      assert_equal 1, zlibs { frame = writer.pack_text_frame("Hello" * 50) }
+      assert_equal 1, Zlibs.during { frame = writer.pack_text_frame("Hello" * 50) }
       assert_equal "Hello" * 50, Zlib::Inflate.new(-15).inflate(frame.unpack + "\x00\x00\xff\xff".b)
     end
   end

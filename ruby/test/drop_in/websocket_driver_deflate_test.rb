@@ -3,31 +3,14 @@
 require_relative "websocket_driver_helper"
 require_needed "websocket/extensions"
 require_relative "../support/permessage_deflate"
+require "support/zlibs"
 
 # permessage-deflate by the core, in place of the extension of the gem permessage_deflate.
 class WebSocketDriverDeflateTest < Wireloom::TestCase
   include WebSocketDriverHelper
 
-  # Counts the objects of zlib that are made.
-  module Zlibs
-    class << self
-      attr_accessor :made
-    end
-    self.made = 0
-
-    def new(*)
-      Zlibs.made += 1
-      super
-    end
-  end
-  [Zlib::Deflate, Zlib::Inflate].each { |type| type.singleton_class.prepend(Zlibs) }
-
   TAIL = "\x00\x00\xff\xff".b
   MESSAGES = ["Hello" * 100, "Hello" * 100, "", "\u20AC uro" * 3000, "plain" * 2000, "a"].freeze
-
-  def setup
-    Zlibs.made = 0
-  end
 
   # A server's driver whose handshake agreed on +parameters+.
   def deflated(parameters = "", extension: PermessageDeflate, **options)
@@ -76,13 +59,6 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
     end
   end
 
-  # How many objects of zlib the block made.
-  def zlibs
-    before = Zlibs.made
-    yield
-    Zlibs.made - before
-  end
-
   def test_zlib_inflates_what_the_core_compressed
     gap_of_the_original
     sizes = assert_zlib_inflates(deflated)
@@ -109,7 +85,7 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
     gap_of_the_original
     driver = deflated
     frames = compressed.join
-    made = zlibs do
+    made = Zlibs.during do
       driver.parse(frames)
       MESSAGES.each { |message| driver.text(message) }
     end
@@ -120,7 +96,7 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
   def test_an_extension_that_was_configured_does_it_itself
     driver = deflated(extension: PermessageDeflate.configure(level: 1))
     frames = compressed.join
-    made = zlibs do
+    made = Zlibs.during do
       driver.parse(frames)
       MESSAGES.each { |message| driver.text(message) }
     end
@@ -190,7 +166,7 @@ class WebSocketDriverDeflateTest < Wireloom::TestCase
     client.start
     server.parse(socket.take)
     client.parse(server_socket.take)
-    made = zlibs do
+    made = Zlibs.during do
       5.times do |at|
         client.text("#{at} " + "Hello" * 50)
         server.parse(socket.take)

@@ -166,11 +166,12 @@ pub fn encoded_len(src: &[u8]) -> usize {
 /// How many bytes behind the encoded string are written to, and mean nothing.
 pub const ENCODE_SLACK: usize = 8;
 
-/// Encodes a string into [`encoded_len`] bytes, followed by [`ENCODE_SLACK`] bytes that `out` has to hold as well.
+/// Encodes a string into [`encoded_len`] bytes, followed by [`ENCODE_SLACK`] bytes that `out` has to hold as well; returns
+/// the former.
 ///
 /// # Panics
 /// `out` is shorter.
-pub fn encode(src: &[u8], out: &mut [u8]) {
+pub fn encode(src: &[u8], out: &mut [u8]) -> usize {
     let mut bits = BitWriter { acc: 0, bits: 0, out, at: 0 };
     let (fours, rest) = src.as_chunks::<4>();
     for four in fours {
@@ -188,6 +189,7 @@ pub fn encode(src: &[u8], out: &mut [u8]) {
     if bits.bits > 0 {
         bits.push(0x7f, 7);
     }
+    bits.at
 }
 
 #[inline(always)]
@@ -260,7 +262,7 @@ mod tests {
 
     fn encoded(src: &[u8]) -> Vec<u8> {
         let mut out = vec![0; encoded_len(src) + ENCODE_SLACK];
-        encode(src, &mut out);
+        assert_eq!(encode(src, &mut out), encoded_len(src));
         out.truncate(encoded_len(src));
         out
     }

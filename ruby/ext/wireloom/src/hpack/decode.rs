@@ -2,7 +2,7 @@
 
 use magnus::rb_sys::{AsRawValue, FromRawValue};
 use magnus::{RArray, RString, Ruby, Value};
-use rb_sys::{VALUE, rb_ary_cat, rb_ary_new_from_values, rb_assoc_new};
+use rb_sys::{Qnil, VALUE, rb_ary_cat, rb_ary_new_from_values, rb_assoc_new};
 use wireloom_http2::field::Token;
 use wireloom_http2::hpack::{DecodeError, huffman, integer};
 
@@ -109,8 +109,12 @@ fn fields(
             }
             note(ruby, name, value, &mut head, lenient)?;
         }
-        // SAFETY: two live Strings; only NoMemoryError is raised.
-        list.push(pair.unwrap_or_else(|| unsafe { rb_assoc_new(name.as_raw(), value.as_raw()) }));
+        let pair = match pair == Qnil as VALUE {
+            // SAFETY: two live Strings; only NoMemoryError is raised.
+            true => unsafe { rb_assoc_new(name.as_raw(), value.as_raw()) },
+            false => pair,
+        };
+        list.push(pair);
     }
     Ok((list.finish(), head))
 }
@@ -177,8 +181,8 @@ fn size_update(table: &mut Table, size: usize, first_field: bool) -> Result<(), 
 struct Field {
     name: RString,
     value: RString,
-    /// The table's Array of both.
-    pair: Option<VALUE>,
+    /// The table's Array of both, or nil.
+    pair: VALUE,
 }
 
 fn field(
@@ -193,8 +197,8 @@ fn field(
     if first & 0x80 != 0 {
         // RFC 7541 §6.1: indexed.
         let index = integer(first, 0x7f, rest)?;
-        let (name, value) = entry(table, index)?;
-        return Ok(Field { name, value, pair: table.pair(index) });
+        let (name, value, pair) = entry(table, index)?;
+        return Ok(Field { name, value, pair });
     }
     let index_it = first & 0x40 != 0;
     let index = integer(first, if index_it { 0x3f } else { 0x0f }, rest)?;
@@ -216,19 +220,20 @@ fn field(
     };
     let bytes = string(rest, scratch)?;
     if !index_it {
-        return Ok(Field { name, value: strings::utf8_or_ascii(ruby, bytes), pair: None });
+        return Ok(Field { name, value: strings::utf8_or_ascii(ruby, bytes), pair: Qnil as VALUE });
     }
     let value = strings::utf8_or_ascii_frozen(ruby, bytes);
     let pair = pair(name, value).as_raw();
     table.insert(owner, name, value, pair);
-    Ok(Field { name, value, pair: Some(pair) })
+    Ok(Field { name, value, pair })
 }
 
-fn entry(table: &Table, index: u32) -> Result<(RString, RString), HeaderError> {
+#[inline]
+fn entry(table: &Table, index: u32) -> Result<(RString, RString, VALUE), HeaderError> {
     if index == 0 {
         return Err(HeaderError::Compression(None));
     }
-    table.get(index).ok_or(HeaderError::compression("Index too large"))
+    table.field(index).ok_or(HeaderError::compression("Index too large"))
 }
 
 /// RFC 7541 §5.2: a string literal, borrowed from the block or decoded into `scratch`.

@@ -6,9 +6,10 @@ use magnus::value::ReprValue;
 use magnus::{Error, RArray, RHash, RString, Ruby, Value};
 use rb_sys::{Qnil, VALUE};
 use wireloom_http2::field::Token;
-use wireloom_http2::hpack::{STATIC_LEN, huffman, integer, static_find, static_name_index};
+use wireloom_http2::hpack::{STATIC_LEN, static_find, static_name_index};
 
 use super::error::HeaderError;
+use super::output::Output;
 use super::table::{Found, Hashes, Table};
 use crate::held::Owner;
 use crate::strings;
@@ -72,12 +73,13 @@ pub(crate) fn encode(
             *place = Some((name, value));
         }
     }
-    size_updates(table, policy, out);
+    let mut out = Output::new(out);
+    size_updates(table, policy, &mut out);
     let pair = |at: usize| pairs.get(at).copied().flatten().map_or_else(|| pair(list, at), Ok);
     if pseudo_first {
         for at in 0..list.len() {
             let (name, value) = pair(at)?;
-            field(ruby, owner, table, policy, name, value, out);
+            field(ruby, owner, table, policy, name, value, &mut out);
         }
         return Ok(());
     }
@@ -86,7 +88,7 @@ pub(crate) fn encode(
             let (name, value) = pair(at)?;
             // SAFETY: as above.
             if (unsafe { name.as_slice() }.first() == Some(&b':')) == wanted {
-                field(ruby, owner, table, policy, name, value, out);
+                field(ruby, owner, table, policy, name, value, &mut out);
             }
         }
     }
@@ -152,25 +154,31 @@ fn pair(list: RArray, at: usize) -> Result<(RString, RString), HeaderError> {
 }
 
 /// RFC 7541 §4.2: the smallest size since the last block and then the final one.
-fn size_updates(table: &mut Table, policy: Policy, out: &mut Vec<u8>) {
+fn size_updates(table: &mut Table, policy: Policy, out: &mut Output<'_>) {
     if let Some(smallest) = table.update_due() {
         table.set_limit(smallest);
-        number(0x20, 0x1f, smallest as u32, out);
+        out.number(0x20, 0x1f, smallest as u32);
     }
     table.settle();
     let limit = policy.table_size.min(table.max_limit());
     if limit != table.limit() {
         table.set_limit(limit);
-        number(0x20, 0x1f, limit as u32, out);
+        out.number(0x20, 0x1f, limit as u32);
     }
 }
 
-/// Where a field is found, static entries before dynamic ones, and its hashes when it was looked up among those.
+/// Where a field is found, static entries before dynamic ones, and its hashes when it was looked up among those. The `token` is
+/// that of its name.
 #[inline]
-pub(crate) fn find(table: &mut Table, index: Index, name: &[u8], value: &[u8]) -> (Found, Hashes) {
-    let token = if index == Index::Never { Token::Unknown } else { Token::of(name) };
-    let mut found = Found { exact: None, name: None };
-    if token != Token::Unknown {
+pub(crate) fn find(
+    table: &mut Table,
+    index: Index,
+    token: Token,
+    name: &[u8],
+    value: &[u8],
+) -> (Found, Hashes) {
+    let mut found = Found::default();
+    if token != Token::Unknown && index != Index::Never {
         found.exact = static_find(token, value);
         let of_name = static_name_index(token);
         found.name = (of_name != 0).then_some(of_name);
@@ -178,7 +186,7 @@ pub(crate) fn find(table: &mut Table, index: Index, name: &[u8], value: &[u8]) -
     if index != Index::All || found.exact.is_some() {
         return (found, Hashes::default());
     }
-    let (dynamic, hashes) = table.find(name, value, found.name.is_some());
+    let (dynamic, hashes) = table.find(token, name, value);
     (Found { exact: dynamic.exact, name: found.name.or(dynamic.name) }, hashes)
 }
 
@@ -189,31 +197,33 @@ fn field(
     policy: Policy,
     name: RString,
     value: RString,
-    out: &mut Vec<u8>,
+    out: &mut Output<'_>,
 ) {
     // SAFETY: no Ruby code runs while the slices are in use.
     let (name_bytes, value_bytes) =
         unsafe { (strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) };
+    let (mut name, mut name_bytes) = (Some(name), name_bytes);
+    let mut token = Token::of(name_bytes);
     let lowered;
-    let (name, name_bytes) = if name_bytes.iter().any(u8::is_ascii_uppercase) {
+    // Known names are in lower case.
+    if token == Token::Unknown && has_uppercase(name_bytes) {
         lowered = name_bytes.to_ascii_lowercase();
-        (None, &lowered[..])
-    } else {
-        (Some(name), name_bytes)
-    };
-    let empty_path = policy.fill_path && value_bytes.is_empty() && name_bytes == b":path";
+        (name, name_bytes) = (None, &lowered[..]);
+        token = Token::of(name_bytes);
+    }
+    let empty_path = policy.fill_path && token == Token::Path && value_bytes.is_empty();
     let (value, value_bytes) = if empty_path { (None, &b"/"[..]) } else { (Some(value), value_bytes) };
-    let (found, hashes) = find(table, policy.index, name_bytes, value_bytes);
+    let (found, hashes) = find(table, policy.index, token, name_bytes, value_bytes);
     if let Some(index) = found.exact {
-        return number(0x80, 0x7f, index, out);
+        return out.number(0x80, 0x7f, index);
     }
     let index_it = policy.index == Index::All;
     let (flags, prefix) = if index_it { (0x40, 0x3f) } else { (0, 0x0f) };
-    number(flags, prefix, found.name.unwrap_or(0), out);
+    out.number(flags, prefix, found.name.unwrap_or(0));
     if found.name.is_none() {
-        string(policy.huffman, name_bytes, out);
+        out.string(policy.huffman, name_bytes);
     }
-    string(policy.huffman, value_bytes, out);
+    out.string(policy.huffman, value_bytes);
     if index_it {
         let known =
             found.name.filter(|&index| index as usize <= STATIC_LEN).and_then(|index| table.get(index));
@@ -230,26 +240,8 @@ fn field(
     }
 }
 
-/// RFC 7541 §5.1.
-pub(crate) fn number(flags: u8, prefix: u8, value: u32, out: &mut Vec<u8>) {
-    let mut room = [0; integer::LEN_MAX];
-    let len = integer::encode(flags, prefix, value, &mut room);
-    out.extend_from_slice(&room[..len]);
-}
-
-/// RFC 7541 §5.2.
-pub(crate) fn string(policy: Huffman, bytes: &[u8], out: &mut Vec<u8>) {
-    if policy != Huffman::Never {
-        let len = huffman::encoded_len(bytes);
-        if len < bytes.len() || policy == Huffman::Always {
-            number(0x80, 0x7f, len as u32, out);
-            let at = out.len();
-            out.resize(at + len + huffman::ENCODE_SLACK, 0);
-            huffman::encode(bytes, &mut out[at..]);
-            out.truncate(at + len);
-            return;
-        }
-    }
-    number(0, 0x7f, bytes.len() as u32, out);
-    out.extend_from_slice(bytes);
+/// Whether a byte is one of "A" to "Z". All are looked at, which takes no branches.
+#[inline]
+fn has_uppercase(bytes: &[u8]) -> bool {
+    bytes.iter().fold(false, |found, byte| found | byte.is_ascii_uppercase())
 }

@@ -6,6 +6,7 @@
 pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod error;
+mod output;
 mod statics;
 pub(crate) mod table;
 
@@ -16,6 +17,7 @@ use magnus::typed_data::Obj;
 use magnus::{
     Error, ExceptionClass, Module, RArray, RHash, RModule, RString, Ruby, Symbol, Value, prelude::*,
 };
+use wireloom_http2::field::Token;
 use wireloom_http2::hpack::huffman;
 
 use crate::exclusive::Exclusive;
@@ -212,7 +214,7 @@ impl Context {
         let found = {
             // SAFETY: no Ruby code runs while the slices are in use.
             let (name, value) = unsafe { (strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) };
-            self.table.with(|table| encode::find(table, index, name, value)).0
+            self.table.with(|table| encode::find(table, index, Token::of(name), name, value)).0
         };
         strings::keep(name);
         strings::keep(value);

@@ -13,11 +13,16 @@ use crate::held::Registered;
 use crate::strings;
 
 pub(crate) struct Statics {
-    fields: [(Registered<RString>, Registered<RString>); STATIC_LEN],
-    /// The same as frozen Arrays.
-    pairs: [Registered<RArray>; STATIC_LEN],
+    fields: [Static; STATIC_LEN],
     /// By token; none for [`Token::Unknown`].
     names: Vec<Option<Registered<RString>>>,
+}
+
+struct Static {
+    name: Registered<RString>,
+    value: Registered<RString>,
+    /// Both as a frozen Array.
+    pair: Registered<RArray>,
 }
 
 static STATICS: OnceLock<Statics> = OnceLock::new();
@@ -36,32 +41,23 @@ pub(crate) fn statics() -> &'static Statics {
 
 impl Statics {
     fn new(ruby: &Ruby) -> Self {
-        let fields: [_; STATIC_LEN] = std::array::from_fn(|at| {
+        let fields = std::array::from_fn(|at| {
             let field = static_get(at + 1).expect("the table has no holes");
-            (interned(ruby, field.name()), interned(ruby, field.value()))
-        });
-        let pairs = std::array::from_fn(|at| {
-            let (name, value) = &fields[at];
-            Registered::new(ruby, pair(name.get(), value.get()))
+            let (name, value) = (interned(ruby, field.name()), interned(ruby, field.value()));
+            Static { name, value, pair: Registered::new(ruby, pair(name.get(), value.get())) }
         });
         let names = (0..=u8::MAX)
             .map_while(Token::from_index)
             .map(|token| (token != Token::Unknown).then(|| interned(ruby, token.name().as_bytes())))
             .collect();
-        Self { fields, pairs, names }
+        Self { fields, names }
     }
 
-    /// The field at an index from 1.
+    /// The field at an index from 1: its name, its value, and both as a frozen Array.
     #[inline]
-    pub(crate) fn get(&self, index: usize) -> Option<(RString, RString)> {
-        let (name, value) = self.fields.get(index.checked_sub(1)?)?;
-        Some((name.get(), value.get()))
-    }
-
-    /// The pair at an index from 1.
-    #[inline]
-    pub(super) fn pair(&self, index: usize) -> Option<VALUE> {
-        Some(self.pairs.get(index.checked_sub(1)?)?.get().as_raw())
+    pub(super) fn get(&self, index: usize) -> Option<(RString, RString, VALUE)> {
+        let field = self.fields.get(index.checked_sub(1)?)?;
+        Some((field.name.get(), field.value.get(), field.pair.get().as_raw()))
     }
 
     /// The String of a known name.

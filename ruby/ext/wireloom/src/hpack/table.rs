@@ -3,14 +3,14 @@
 //!
 //! ```text
 //! entries  |newest|...|oldest|   index 62 is the front; entry number n is at inserted - 1 - n
-//! by_field   hash of name and value -> number of the newest such entry        (from the first look-up on)
-//! by_name    hash of name           -> number of the newest such entry whose name is not in the static table
+//! buckets  hash -> number of the newest entry with it, each entry links to the one before   (from the first look-up on)
 //! ```
 //!
-//! Entries leave in the order in which they came, so a number that points to one that is gone is simply stale.
+//! There is one chain by name and value, and one by name for names that are not in the static table. Entries leave in the order
+//! in which they came, so a chain ends at the first number that is gone, and nothing is ever unlinked. Walks are bounded: names
+//! chosen to collide cost compression and not time.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 
 use magnus::RString;
 use magnus::rb_sys::AsRawValue;
@@ -32,82 +32,68 @@ struct Entry {
     /// Both as an Array, frozen: what a decoder hands out. Nil in an encoder's table.
     pair: Held,
     size: usize,
-    hashes: Hashes,
+    links: Links,
 }
 
-traced!(Entry { name, value, pair, size, hashes });
+traced!(Entry { name, value, pair, size, links });
 
-/// Where an entry is looked up; the hash of its name is 0 when that is in the static table.
+/// Where a field is looked up. The hash of a name that is in the static table is 0, and no chain has it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Hashes {
-    name: u64,
-    field: u64,
+    name: u32,
+    field: u32,
 }
 
 impl Hashes {
     #[inline]
-    fn of(name: &[u8], value: &[u8]) -> Self {
-        let hash_of_name = hash(0, name);
-        let is_static = static_name_index(Token::of(name)) != 0;
-        Self { name: if is_static { 0 } else { hash_of_name }, field: hash(hash_of_name, value) }
+    fn of(token: Token, name: &[u8], value: &[u8]) -> Self {
+        if static_name_index(token) != 0 {
+            return Self { name: 0, field: hash(token as u64 + 1, value) };
+        }
+        let name = hash(0, name);
+        Self { name, field: hash(u64::from(name) + 256, value) }
     }
 }
+
+/// The chains that an entry is in.
+#[derive(Clone, Copy, Default)]
+struct Links {
+    hashes: Hashes,
+    /// The numbers of the entries before it.
+    name_before: u32,
+    field_before: u32,
+}
+
+/// The newest number of each chain.
+#[derive(Clone, Copy)]
+struct Bucket {
+    name: u32,
+    field: u32,
+}
+
+/// Entries of one chain that are looked at.
+const PROBES_MAX: usize = 8;
 
 /// The table and the sizes that SETTINGS and the two ends agree on.
 #[derive(Clone)]
 pub(crate) struct Table {
     entries: VecDeque<Entry>,
-    /// The number of entries that were ever added.
-    inserted: u64,
+    /// The number of entries that were ever added, wrapping.
+    inserted: u32,
     size: usize,
     /// The size in use by both ends: `size <= limit`.
     limit: usize,
     /// The size that SETTINGS allow, and the smallest that they allowed since the last block.
     max_limit: usize,
     lowest_max_limit: usize,
-    /// None until the first look-up: decoders have none.
-    lookup: Option<Lookup>,
+    /// A power of two of them, at least twice as many as entries; none until the first look-up: decoders make none.
+    buckets: Vec<Bucket>,
     /// Room to decode strings in.
     pub(super) scratch: Vec<u8>,
 }
 
-plain!(Lookup, Hashes);
-traced!(Table { entries, inserted, size, limit, max_limit, lowest_max_limit, lookup, scratch });
-
-#[derive(Clone, Default)]
-struct Lookup {
-    by_field: Numbers,
-    by_name: Numbers,
-}
-
-impl Lookup {
-    fn add(&mut self, hashes: Hashes, number: u64) {
-        if hashes.name != 0 {
-            self.by_name.insert(hashes.name, number);
-        }
-        self.by_field.insert(hashes.field, number);
-    }
-}
-
-type Numbers = HashMap<u64, u64, BuildHasherDefault<Hashed>>;
-
-/// Keys are hashes already.
-#[derive(Clone, Default)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = hash(self.0, bytes);
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
+plain!(Bucket, Links);
+traced!(Table { entries, inserted, size, limit, max_limit, lowest_max_limit, buckets, scratch });
 
 /// Where a field was found: indices from 1, as on the wire.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -125,16 +111,16 @@ impl Table {
             limit,
             max_limit: limit,
             lowest_max_limit: limit,
-            lookup: None,
+            buckets: Vec::new(),
             scratch: Vec::new(),
         }
     }
 
     /// Bytes held beside the Strings.
     pub(crate) fn heap_size(&self) -> usize {
-        let numbers =
-            self.lookup.as_ref().map_or(0, |lookup| lookup.by_field.capacity() + lookup.by_name.capacity());
-        self.entries.capacity() * size_of::<Entry>() + numbers * 17 + self.scratch.capacity()
+        self.entries.capacity() * size_of::<Entry>()
+            + self.buckets.capacity() * size_of::<Bucket>()
+            + self.scratch.capacity()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -177,35 +163,31 @@ impl Table {
         self.evict_to(limit);
     }
 
-    /// The entry at an index from 1, as on the wire.
+    /// The entry at an index from 1, as on the wire: its name and its value.
     pub(crate) fn get(&self, index: u32) -> Option<(RString, RString)> {
+        self.field(index).map(|(name, value, _)| (name, value))
+    }
+
+    /// The same, and both as an Array, or nil where there is none.
+    #[inline]
+    pub(super) fn field(&self, index: u32) -> Option<(RString, RString, VALUE)> {
         let index = index as usize;
         if index <= STATIC_LEN {
             return statics().get(index);
         }
         let entry = self.entries.get(index - STATIC_LEN - 1)?;
-        Some((string(entry.name), string(entry.value)))
-    }
-
-    /// The entry at an index from 1 as a pair, if there is one.
-    #[inline]
-    pub(super) fn pair(&self, index: u32) -> Option<VALUE> {
-        let index = index as usize;
-        if index <= STATIC_LEN {
-            return statics().pair(index);
-        }
-        let pair = self.entries.get(index - STATIC_LEN - 1)?.pair;
-        (!pair.is_nil()).then(|| pair.raw())
+        Some((string(entry.name), string(entry.value), entry.pair.raw()))
     }
 
     /// RFC 7541 §4.4: adds an entry, evicting until it fits; one that cannot fit empties the table. The Strings are frozen, the
     /// pair is `nil` or a frozen Array of both, and the table is `owner`'s.
     pub(crate) fn insert(&mut self, owner: Owner, name: RString, value: RString, pair: VALUE) {
-        let hashes = match &self.lookup {
+        let mut hashes = Hashes::default();
+        if !self.buckets.is_empty() {
             // SAFETY: no Ruby code runs while the slices are in use.
-            Some(_) => unsafe { Hashes::of(strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) },
-            None => Hashes::default(),
-        };
+            let (name, value) = unsafe { (strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) };
+            hashes = Hashes::of(Token::of(name), name, value);
+        }
         self.insert_hashed(owner, name, value, pair, hashes);
     }
 
@@ -227,71 +209,100 @@ impl Table {
         self.evict_to(self.limit - size);
         let held = |value| Held::new(owner, value);
         let (name, value, pair) = (held(name.as_raw()), held(value.as_raw()), held(pair));
-        if let Some(lookup) = &mut self.lookup {
-            lookup.add(hashes, self.inserted);
+        let mut links = Links { hashes, ..Links::default() };
+        if !self.buckets.is_empty() {
+            link(&mut self.buckets, &mut links, self.inserted);
         }
-        self.entries.push_front(Entry { name, value, pair, size, hashes });
-        self.inserted += 1;
+        self.entries.push_front(Entry { name, value, pair, size, links });
+        self.inserted = self.inserted.wrapping_add(1);
         self.size += size;
+        if !self.buckets.is_empty() && self.buckets.len() < 2 * self.entries.len() {
+            self.link_entries();
+        }
     }
 
-    /// Looks a field up among the entries, newest first, and returns its hashes. `is_static` means that the static table has the
-    /// name: then only the whole field is looked up.
-    pub(super) fn find(&mut self, name: &[u8], value: &[u8], is_static: bool) -> (Found, Hashes) {
-        if self.lookup.is_none() {
-            self.index_entries();
+    /// Looks a field up among the entries, newest first, and returns its hashes. A name that is in the static table, by its
+    /// `token`, is not looked up.
+    #[inline]
+    pub(super) fn find(&mut self, token: Token, name: &[u8], value: &[u8]) -> (Found, Hashes) {
+        if self.buckets.is_empty() {
+            self.hash_entries();
         }
-        let hash_of_name = hash(0, name);
-        let field = hash(hash_of_name, value);
-        let hashes = Hashes { name: if is_static { 0 } else { hash_of_name }, field };
-        let Some(lookup) = &self.lookup else { return (Found::default(), hashes) };
-        if self.entries.is_empty() {
-            return (Found::default(), hashes);
-        }
-        let exact = self.index_of(&lookup.by_field, field, |entry| {
-            bytes(&entry.value) == value && bytes(&entry.name) == name
-        });
-        let of_name = match exact {
-            None if !is_static => {
-                self.index_of(&lookup.by_name, hash_of_name, |entry| bytes(&entry.name) == name)
+        let hashes = Hashes::of(token, name, value);
+        let mask = self.buckets.len() - 1;
+        let mut found = Found::default();
+        let mut number = self.buckets[hashes.field as usize & mask].field;
+        for _ in 0..PROBES_MAX {
+            let Some((entry, index)) = self.numbered(number) else { break };
+            if entry.links.hashes.field == hashes.field
+                && bytes(&entry.value) == value
+                && bytes(&entry.name) == name
+            {
+                found.exact = Some(index);
+                return (found, hashes);
             }
-            _ => None,
-        };
-        (Found { exact, name: of_name }, hashes)
+            number = entry.links.field_before;
+        }
+        if hashes.name == 0 {
+            return (found, hashes);
+        }
+        let mut number = self.buckets[hashes.name as usize & mask].name;
+        for _ in 0..PROBES_MAX {
+            let Some((entry, index)) = self.numbered(number) else { break };
+            if entry.links.hashes.name == hashes.name && bytes(&entry.name) == name {
+                found.name = Some(index);
+                break;
+            }
+            number = entry.links.name_before;
+        }
+        (found, hashes)
+    }
+
+    /// The entry of a number, and its index on the wire; `None` once it is gone.
+    #[inline]
+    fn numbered(&self, number: u32) -> Option<(&Entry, u32)> {
+        let age = self.inserted.wrapping_sub(1).wrapping_sub(number);
+        Some((self.entries.get(age as usize)?, STATIC_LEN as u32 + 1 + age))
     }
 
     #[cold]
-    fn index_entries(&mut self) {
-        let mut lookup = Lookup::default();
-        let oldest = self.inserted - self.entries.len() as u64;
-        for (number, entry) in (oldest..).zip(self.entries.iter_mut().rev()) {
-            entry.hashes = Hashes::of(bytes(&entry.name), bytes(&entry.value));
-            lookup.add(entry.hashes, number);
+    fn hash_entries(&mut self) {
+        for entry in &mut self.entries {
+            let name = bytes(&entry.name);
+            entry.links.hashes = Hashes::of(Token::of(name), name, bytes(&entry.value));
         }
-        self.lookup = Some(lookup);
+        self.link_entries();
     }
 
-    fn index_of(&self, numbers: &Numbers, hash: u64, same: impl FnOnce(&Entry) -> bool) -> Option<u32> {
-        let age = (self.inserted - 1 - numbers.get(&hash)?) as usize;
-        let entry = self.entries.get(age)?;
-        same(entry).then_some((STATIC_LEN + 1 + age) as u32)
+    /// Makes the chains, with room for as many entries again.
+    #[cold]
+    fn link_entries(&mut self) {
+        // A number that was not given yet belongs to no entry.
+        let none = Bucket { name: self.inserted, field: self.inserted };
+        self.buckets.clear();
+        self.buckets.resize((4 * self.entries.len()).next_power_of_two().max(32), none);
+        let oldest = self.inserted.wrapping_sub(self.entries.len() as u32);
+        for (at, entry) in self.entries.iter_mut().rev().enumerate() {
+            link(&mut self.buckets, &mut entry.links, oldest.wrapping_add(at as u32));
+        }
     }
 
     fn evict_to(&mut self, size: usize) {
         while self.size > size {
             let Some(entry) = self.entries.pop_back() else { break };
             self.size -= entry.size;
-            if let Some(lookup) = &mut self.lookup {
-                let number = self.inserted - 1 - self.entries.len() as u64;
-                for (numbers, hash) in
-                    [(&mut lookup.by_name, entry.hashes.name), (&mut lookup.by_field, entry.hashes.field)]
-                {
-                    if hash != 0 && numbers.get(&hash) == Some(&number) {
-                        numbers.remove(&hash);
-                    }
-                }
-            }
         }
+    }
+}
+
+/// Puts an entry at the head of its chains.
+#[inline]
+fn link(buckets: &mut [Bucket], links: &mut Links, number: u32) {
+    let mask = buckets.len() - 1;
+    let hashes = links.hashes;
+    links.field_before = std::mem::replace(&mut buckets[hashes.field as usize & mask].field, number);
+    if hashes.name != 0 {
+        links.name_before = std::mem::replace(&mut buckets[hashes.name as usize & mask].name, number);
     }
 }
 
@@ -306,7 +317,7 @@ fn bytes(held: &Held) -> &[u8] {
 }
 
 /// Eight bytes at a time, folded by a multiplication each.
-fn hash(seed: u64, bytes: &[u8]) -> u64 {
+fn hash(seed: u64, bytes: &[u8]) -> u32 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     fn fold(word: u64) -> u64 {
         let product = u128::from(word) * u128::from(K);
@@ -325,5 +336,5 @@ fn hash(seed: u64, bytes: &[u8]) -> u64 {
         }
         _ => bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)),
     };
-    fold(state ^ rest)
+    fold(state ^ rest) as u32
 }
