@@ -12,10 +12,13 @@ use wireloom::{DeflateConfig, OwnedMessage, PreparedMessage, WebSocket, WebSocke
 
 /// Both ends of a WebSocket that negotiated this.
 fn pair(deflate: Option<DeflateParams>) -> (WebSocket, WebSocket) {
+    pair_with(deflate, DeflateConfig::default())
+}
+
+fn pair_with(deflate: Option<DeflateParams>, config: DeflateConfig) -> (WebSocket, WebSocket) {
     let (server, client) = duplex(1 << 20);
     let end = |transport, role| {
         let negotiated = Negotiated { deflate, ..Negotiated::default() };
-        let config = DeflateConfig::default();
         WebSocket::from_transport(transport, role, negotiated, Some(&config), WebSocketConfig::default(), &[])
     };
     (end(server, Role::Server), end(client, Role::Client))
@@ -58,6 +61,28 @@ async fn every_connection_receives_the_message_with_what_it_negotiated() {
         let sent = server.traffic().bytes_sent;
         assert_eq!(sent < 20_000, deflate.is_some(), "{sent} bytes");
     }
+}
+
+#[tokio::test]
+async fn a_message_is_compressed_at_the_level_of_the_connection_or_at_its_own() {
+    let text: String =
+        (0..2_000_u32).map(|n| format!("{} und ", n.wrapping_mul(2_654_435_761) >> 20)).collect();
+    let config = |level| DeflateConfig { level, ..DeflateConfig::default() };
+    let mut sent = Vec::new();
+    for (of_connection, of_message) in [(0, None), (1, None), (9, None), (1, Some(9)), (9, Some(1))] {
+        let (mut server, mut client) = pair_with(Some(DeflateParams::default()), config(of_connection));
+        let message = PreparedMessage::text(&text);
+        let message = match of_message {
+            Some(level) => message.with_deflate(&config(level)),
+            None => message,
+        };
+        server.send(&message).await.unwrap();
+        assert_eq!(next(&mut client).await.as_text(), Some(&*text));
+        sent.push(server.traffic().bytes_sent);
+    }
+    let [stored, fastest, smallest, ..] = sent[..] else { unreachable!("five were sent") };
+    assert!(stored > text.len() as u64 && stored > fastest && fastest > smallest, "{sent:?}");
+    assert_eq!(sent[3..], [smallest, fastest]);
 }
 
 #[tokio::test]

@@ -398,6 +398,11 @@ impl Outbound {
         self.sender.prepared_window_bits(len)
     }
 
+    /// The level and memory with which this connection compresses, for a [`PreparedFrame`] that follows it.
+    pub fn prepared_config(&self) -> DeflateConfig {
+        self.sender.prepared_config()
+    }
+
     /// Sends the next piece of a text message that is too large to hold, in a frame of its own (RFC 6455 §5.4). The first
     /// call begins the message, `fin` ends it; control frames may go between.
     ///

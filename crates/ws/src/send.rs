@@ -2,7 +2,7 @@
 //! still allowed is `connection`'s to say.
 
 use crate::close::CloseFrame;
-use crate::deflate::{Compressor, DeflatePool};
+use crate::deflate::{Compressor, DeflateConfig, DeflatePool};
 use crate::error::Misuse;
 use crate::frame::{FIN, HEADER_LEN_MAX, Header, HeaderLog};
 use crate::keys::MaskKeys;
@@ -143,6 +143,11 @@ impl Sender {
     pub(crate) fn prepared_window_bits(&self, len: usize) -> Option<u8> {
         let compressor = &self.deflate.as_ref()?.compressor;
         compressor.is_worthwhile(len).then(|| compressor.window_bits())
+    }
+
+    /// See [`Outbound::prepared_config`](crate::Outbound::prepared_config).
+    pub(crate) fn prepared_config(&self) -> DeflateConfig {
+        self.deflate.as_ref().map(|deflate| deflate.compressor.config()).unwrap_or_default()
     }
 
     /// Queues the header of a message whose payload the caller writes from where it is; see

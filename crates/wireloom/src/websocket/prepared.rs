@@ -39,7 +39,8 @@ pub struct PreparedMessage(Arc<Variants>);
 struct Variants {
     /// The plain frame; its payload is the message.
     plain: PreparedFrame,
-    deflate: DeflateConfig,
+    /// `None` for that of the first connection that needs a compressed frame.
+    deflate: Option<DeflateConfig>,
     /// By window size from 2^9 on; made when a connection first needs it.
     compressed: [OnceLock<PreparedFrame>; WINDOWS],
 }
@@ -47,22 +48,22 @@ struct Variants {
 impl PreparedMessage {
     /// A text message.
     pub fn text(text: &str) -> Self {
-        Self::new(PreparedFrame::text(text), DeflateConfig::default())
+        Self::new(PreparedFrame::text(text), None)
     }
 
     /// A binary message.
     pub fn binary(data: &[u8]) -> Self {
-        Self::new(PreparedFrame::binary(data), DeflateConfig::default())
+        Self::new(PreparedFrame::binary(data), None)
     }
 
-    /// Compresses with the level and memory of `config`; [`DeflateConfig::default`] otherwise. Whether a connection takes a
-    /// compressed variant is decided by its own [`min_len`](DeflateConfig::min_len).
+    /// Compresses with the level and memory of `config`, instead of those of the first connection that needs a compressed
+    /// variant. Whether a connection takes one is decided by its own [`min_len`](DeflateConfig::min_len).
     #[must_use]
     pub fn with_deflate(self, config: &DeflateConfig) -> Self {
-        Self::new(self.0.plain.clone(), config.clone())
+        Self::new(self.0.plain.clone(), Some(config.clone()))
     }
 
-    fn new(plain: PreparedFrame, deflate: DeflateConfig) -> Self {
+    fn new(plain: PreparedFrame, deflate: Option<DeflateConfig>) -> Self {
         Self(Arc::new(Variants { plain, deflate, compressed: Default::default() }))
     }
 
@@ -105,17 +106,18 @@ impl PreparedMessage {
     /// Queues the variant that this connection negotiated.
     pub(super) fn queue(&self, core: &mut Outbound) -> Result<(), wireloom_ws::Error> {
         let frame = match core.prepared_window_bits(self.len()) {
-            Some(bits) => self.compressed(bits),
+            Some(bits) => self.compressed(bits, core),
             None => &self.0.plain,
         };
         core.send_prepared(frame)
     }
 
-    fn compressed(&self, window_bits: u8) -> &PreparedFrame {
+    fn compressed(&self, window_bits: u8, core: &Outbound) -> &PreparedFrame {
         let at =
             usize::from(window_bits.clamp(*WINDOW_BITS.start(), *WINDOW_BITS.end()) - WINDOW_BITS.start());
         self.0.compressed[at].get_or_init(|| {
-            let frame = compress(&self.0.plain, window_bits, &self.0.deflate);
+            let config = self.0.deflate.clone().unwrap_or_else(|| core.prepared_config());
+            let frame = compress(&self.0.plain, window_bits, &config);
             // One that grew is of no use.
             if frame.as_bytes().len() < self.0.plain.as_bytes().len() { frame } else { self.0.plain.clone() }
         })

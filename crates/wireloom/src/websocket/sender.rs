@@ -482,7 +482,12 @@ fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Erro
     match message {
         // A short payload would be copied anyway, and counting references costs more.
         Payload::Shared(data) if data.len() >= SHARED_LEN_MIN => state.core.send_bytes(data.clone()),
-        Payload::Prepared(message) => message.queue(&mut state.core),
+        Payload::Prepared(message) => {
+            if payload.len() < SHARED_LEN_MIN {
+                state.core.give_buffer(flush::take_buffer);
+            }
+            message.queue(&mut state.core)
+        }
         _ if payload.len() > COPIED_LEN_MAX => state.send_borrowed(kind, payload),
         Payload::Text(text) => {
             state.core.give_buffer(flush::take_buffer);

@@ -77,6 +77,12 @@ impl Compressor {
         len >= self.min_len
     }
 
+    /// The level, the memory and the least length of messages; the rest is the default.
+    pub(crate) fn config(&self) -> DeflateConfig {
+        let DeflaterParams { level, mem_level, .. } = self.params;
+        DeflateConfig { level, mem_level, min_len: self.min_len, ..DeflateConfig::default() }
+    }
+
     /// Appends the whole message `payload`, compressed, to `out`: the payload of one compressed frame, or of several,
     /// cut wherever the caller likes.
     ///
