@@ -321,6 +321,42 @@ mod tests {
     }
 
     #[test]
+    fn verifies_each_hash_of_an_algorithm() {
+        use Algorithm::{ES384, HS384, HS512, RS384, RS512};
+        let rsa = || EncodingKey::from_rsa_pem(RSA.as_bytes()).unwrap();
+        let hmac = || EncodingKey::from_secret(b"secret");
+        let ecdsa = EncodingKey::from_ec_pem(include_str!("../tests/keys/ecdsa384.pem").as_bytes()).unwrap();
+        let public = include_str!("../tests/keys/ecdsa384.pub.pem").to_owned();
+        let es384 = Verifier::new(&TokenConfig { ecdsa_public_key: Some(public), ..TokenConfig::default() });
+        let (es384, others) = (es384.unwrap(), with_keys());
+        for (verifier, algorithm, key) in [
+            (&others, HS384, hmac()),
+            (&others, HS512, hmac()),
+            (&others, RS384, rsa()),
+            (&others, RS512, rsa()),
+            (&es384, ES384, ecdsa),
+        ] {
+            let token = encode(&header(algorithm, None), &json!({ "sub": "42" }), &key).unwrap();
+            assert_eq!(verifier.connect(&token, NOW).unwrap().sub, "42", "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn reads_a_key_set_from_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("keys.json");
+        let config = TokenConfig { jwks_file: Some(file.clone()), ..TokenConfig::default() };
+        let missing = Verifier::new(&config).map(drop).unwrap_err().to_string();
+        assert!(missing.starts_with("token.jwks_file"), "{missing}");
+        std::fs::write(&file, JWKS).unwrap();
+        let verifier = Verifier::new(&config).unwrap();
+        for (algorithm, id, key) in algorithms() {
+            let token = encode(&header(algorithm, Some(id)), &json!({ "sub": "42" }), &key).unwrap();
+            assert_eq!(verifier.connect(&token, NOW).unwrap().sub, "42", "{algorithm:?}");
+        }
+    }
+
+    #[test]
     fn refuses_forged_tokens_of_each_algorithm() {
         let claims = json!({ "sub": "42" });
         for (algorithm, id, key) in algorithms() {

@@ -1,6 +1,5 @@
 //! Writing what was published to many connections. Waking the task of each of them would cost as much again as the write.
 
-use std::cell::RefCell;
 use std::mem;
 use std::sync::{Arc, Mutex};
 
@@ -14,21 +13,24 @@ const TASK_LEN: usize = 128;
 
 thread_local! {
     /// The connections for which something was published on this thread since the task that writes to them began.
-    static DUE: RefCell<Arc<Due>> = RefCell::default();
+    static DUE: Arc<Due> = Arc::default();
 }
 
 type Due = Mutex<Vec<Arc<Client>>>;
 
-/// Writes what waits for this client once the task that publishes has no more to publish at the moment.
-pub(crate) fn write_later(client: &Arc<Client>) {
+/// Writes what waits for these clients once the task that publishes has no more to publish at the moment.
+pub(crate) fn write_later(mut clients: Vec<Arc<Client>>) {
+    if clients.is_empty() {
+        return;
+    }
     // There is no list while the thread ends.
-    let due = DUE.try_with(|due| due.borrow().clone());
-    let (Ok(due), Ok(runtime)) = (due, Handle::try_current()) else { return client.outbox.write() };
-    let mut clients = lock(&due);
-    clients.push(client.clone());
-    if clients.len() == 1 {
+    let due = DUE.try_with(Arc::clone);
+    let (Ok(due), Ok(runtime)) = (due, Handle::try_current()) else { return write(&clients) };
+    let mut all = lock(&due);
+    if all.is_empty() {
         runtime.spawn(write_due(due.clone()));
     }
+    all.append(&mut clients);
 }
 
 async fn write_due(due: Arc<Due>) {

@@ -50,6 +50,17 @@ enum Phase {
     Positioned(Position),
 }
 
+/// The outcome of passing a publication on to a subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passed {
+    /// Nothing is left to do: it is queued, or the subscriber has it, or cannot get it.
+    Done,
+    /// It is queued, and a batch has to write it.
+    Unwritten,
+    /// The subscriber has missed the one before: its subscription must end.
+    Gap,
+}
+
 /// The options of a subscriber.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Start {
@@ -115,9 +126,19 @@ impl Channels {
             Phase::Live | Phase::Positioned(_) => return true,
         };
         // A publication that arrived while the history was read may be in it already.
-        waiting.iter().all(|(previous, publication)| {
-            subscriber.pass(&mut Encoded::new(channel, publication), *previous, on_slow)
-        })
+        let (mut unwritten, mut has_gap) = (Vec::new(), false);
+        for (previous, publication) in &waiting {
+            match subscriber.pass(&mut Encoded::new(channel, publication), *previous, on_slow) {
+                Passed::Gap => {
+                    has_gap = true;
+                    break;
+                }
+                Passed::Unwritten => unwritten.push(subscriber.client.clone()),
+                Passed::Done => {}
+            }
+        }
+        batch::write_later(unwritten);
+        !has_gap
     }
 
     /// Removes a subscriber.
@@ -142,7 +163,7 @@ impl Channels {
         let mut shard = self.channels.lock(channel);
         let Some(subscribers) = shard.get_mut(channel) else { return Vec::new() };
         let mut encoded = Encoded::new(channel, publication);
-        let mut lost = Vec::new();
+        let (mut unwritten, mut lost) = (Vec::new(), Vec::new());
         for (key, subscriber) in subscribers.iter_mut() {
             match &mut subscriber.phase {
                 Phase::Recovering(waiting) if waiting.len() < WAITING_MAX => {
@@ -152,10 +173,13 @@ impl Channels {
                 Phase::Recovering(_) => subscriber.phase = Phase::Lost,
                 Phase::Lost | Phase::Live | Phase::Positioned(_) => {}
             }
-            if !subscriber.follow(&mut encoded, epoch, previous, on_slow) {
-                lost.push((subscriber.client.clone(), key));
+            match subscriber.follow(&mut encoded, epoch, previous, on_slow) {
+                Passed::Gap => lost.push((subscriber.client.clone(), key)),
+                Passed::Unwritten => unwritten.push(subscriber.client.clone()),
+                Passed::Done => {}
             }
         }
+        batch::write_later(unwritten);
         lost
     }
 
@@ -190,59 +214,63 @@ impl Channels {
             }
         };
         let reply = Reply { push: Some(push), ..Reply::default() };
-        let mut shared = Shared::default();
+        let (mut shared, mut unwritten) = (Shared::default(), Vec::new());
         for (_, subscriber) in subscribers {
             if subscriber.join_leave
                 && subscriber.client.id != *whose
                 && let Some(message) = shared.get(subscriber.client.format, &reply)
+                && subscriber.client.outbox.publish(message, true) == Pushed::Unwritten
             {
-                subscriber.publish(message, true);
+                unwritten.push(subscriber.client.clone());
             }
         }
+        batch::write_later(unwritten);
     }
 }
 
 impl Subscriber {
-    /// Passes a publication on, if the subscription still follows the history that it is in. False when it cannot any more.
-    fn follow(&mut self, encoded: &mut Encoded<'_>, epoch: &str, previous: u64, on_slow: OnSlow<'_>) -> bool {
+    /// Passes a publication on, if the subscription still follows the history that it is in.
+    fn follow(
+        &mut self,
+        encoded: &mut Encoded<'_>,
+        epoch: &str,
+        previous: u64,
+        on_slow: OnSlow<'_>,
+    ) -> Passed {
         match &self.phase {
             // The client is informed once its command is answered.
-            Phase::Recovering(_) | Phase::Lost => true,
-            Phase::Positioned(position) if encoded.publication.offset > 0 && position.epoch != epoch => false,
+            Phase::Recovering(_) | Phase::Lost => Passed::Done,
+            Phase::Positioned(position) if encoded.publication.offset > 0 && position.epoch != epoch => {
+                Passed::Gap
+            }
             _ => self.pass(encoded, previous, on_slow),
         }
     }
 
-    /// Passes a publication on, unless the subscriber has it. False when there is a gap before it.
-    fn pass(&mut self, encoded: &mut Encoded<'_>, previous: u64, on_slow: OnSlow<'_>) -> bool {
+    /// Passes a publication on, unless the subscriber has it.
+    fn pass(&mut self, encoded: &mut Encoded<'_>, previous: u64, on_slow: OnSlow<'_>) -> Passed {
         let offset = encoded.publication.offset;
-        let pushed = match &mut self.phase {
+        let may_drop = match &mut self.phase {
             Phase::Positioned(position) if offset > 0 => {
                 if offset <= position.offset {
-                    return true;
+                    return Passed::Done;
                 }
                 if previous > position.offset {
-                    return false;
+                    return Passed::Gap;
                 }
                 position.offset = offset;
-                self.publish(encoded.get(self.client.format), false)
+                false
             }
-            _ => self.publish(encoded.get(self.client.format), true),
+            _ => true,
         };
-        if matches!(pushed, Pushed::Dropped | Pushed::Overflowed) {
-            on_slow(&self.client, pushed);
+        match self.client.outbox.publish(encoded.get(self.client.format), may_drop) {
+            Pushed::Unwritten => Passed::Unwritten,
+            Pushed::Queued | Pushed::Ended => Passed::Done,
+            pushed @ (Pushed::Dropped | Pushed::Overflowed) => {
+                on_slow(&self.client, pushed);
+                Passed::Done
+            }
         }
-        true
-    }
-}
-
-impl Subscriber {
-    fn publish(&self, message: PreparedMessage, may_drop: bool) -> Pushed {
-        let pushed = self.client.outbox.publish(message, may_drop);
-        if pushed == Pushed::Unwritten {
-            batch::write_later(&self.client);
-        }
-        pushed
     }
 }
 

@@ -66,8 +66,8 @@ pub(crate) struct Active {
     pub(crate) presence: bool,
     /// Set when its leaving is announced.
     pub(crate) announced: bool,
-    /// The client as this channel sees it.
-    pub(crate) info: ClientInfo,
+    /// What others see of the client in this channel, beside what they see everywhere.
+    pub(crate) info: bytes::Bytes,
     /// Since 1970; when the subscription's token expires.
     pub(crate) expires_at: Option<Duration>,
     /// The server made it; the client cannot end or renew it.

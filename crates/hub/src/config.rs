@@ -180,7 +180,7 @@ pub enum Access {
     /// No client, unless a token grants it.
     #[default]
     Token,
-    /// Clients with a user id that are subscribed to the channel.
+    /// Clients that are subscribed to the channel.
     Subscriber,
     /// Clients with a user id.
     Client,

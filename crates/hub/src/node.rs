@@ -1,6 +1,7 @@
 //! The state of a node: its connections, its channels, and its side of the engine.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -61,10 +62,28 @@ impl std::fmt::Debug for dyn Engine {
 /// The connections of a node.
 #[derive(Debug, Default)]
 struct Clients {
-    by_id: HashMap<String, Arc<Client>>,
+    all: HashSet<Listed>,
     /// Those of each user; none is listed without connections, and anonymous ones are not.
     by_user: HashMap<String, Vec<Arc<Client>>>,
     is_closed: bool,
+}
+
+/// A connection, equal to itself alone.
+#[derive(Debug)]
+struct Listed(Arc<Client>);
+
+impl PartialEq for Listed {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Listed {}
+
+impl Hash for Listed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
 }
 
 impl Settings {
@@ -189,14 +208,14 @@ impl Node {
         let mut clients = lock(&self.clients);
         let refused = match () {
             () if clients.is_closed => Some(Disconnect::Shutdown),
-            () if clients.by_id.len() >= config.connections_max => Some(Disconnect::ConnectionLimit),
+            () if clients.all.len() >= config.connections_max => Some(Disconnect::ConnectionLimit),
             () => None,
         };
         if let Some(reason) = refused {
             self.metrics.ended.increment(reason.code().into());
             return Err(reason);
         }
-        clients.by_id.insert(client.id.clone(), client.clone());
+        clients.all.insert(Listed(client.clone()));
         Ok(client)
     }
 
@@ -222,7 +241,7 @@ impl Node {
         for (channel, subscription) in subscriptions {
             if let Subscription::Active(active) = subscription {
                 self.channels.remove(&channel, active.key);
-                self.leave(&channel, &client.id, *active).await;
+                self.leave(&channel, client, *active).await;
             }
         }
     }
@@ -232,7 +251,7 @@ impl Node {
         self.leave_all(client, &reason).await;
         {
             let mut clients = lock(&self.clients);
-            clients.by_id.remove(&client.id);
+            clients.all.remove(&Listed(client.clone()));
             if let Some(own) = clients.by_user.get_mut(client.user()) {
                 own.retain(|other| !Arc::ptr_eq(other, client));
                 if own.is_empty() {
@@ -246,25 +265,26 @@ impl Node {
     }
 
     /// Informs the engine and the other subscribers of the end of a subscription.
-    pub(crate) async fn leave(&self, channel: &str, client: &str, active: Active) {
+    pub(crate) async fn leave(&self, channel: &str, client: &Client, active: Active) {
         self.engine.unsubscribe(channel);
         if active.presence
-            && let Err(error) = self.engine.remove_presence(channel, client).await
+            && let Err(error) = self.engine.remove_presence(channel, &client.id).await
         {
-            warn!(channel, client, %error, "presence was not removed");
+            warn!(channel, client = client.id, %error, "presence was not removed");
         }
+        let membership = Membership::Leave(client.info(active.info));
         if active.announced
-            && let Err(error) = self.engine.publish_membership(channel, Membership::Leave(active.info)).await
+            && let Err(error) = self.engine.publish_membership(channel, membership).await
         {
-            warn!(channel, client, %error, "a leave was not announced");
+            warn!(channel, client = client.id, %error, "a leave was not announced");
         }
     }
 
     /// Ends a subscription from the server's side.
-    pub(crate) fn unsubscribe(&self, channel: &str, client: &Client, code: UnsubscribeCode) {
+    pub(crate) fn unsubscribe(&self, channel: &str, client: &Arc<Client>, code: UnsubscribeCode) {
         let Some(active) = end_subscription(&self.channels, channel, client, code) else { return };
         let Some(node) = self.this.upgrade() else { return };
-        let (channel, client) = (channel.to_owned(), client.id.clone());
+        let (channel, client) = (channel.to_owned(), client.clone());
         self.spawn(async move { node.leave(&channel, &client, active).await });
     }
 
@@ -275,7 +295,7 @@ impl Node {
     }
 
     pub(crate) fn clients_len(&self) -> usize {
-        lock(&self.clients).by_id.len()
+        lock(&self.clients).all.len()
     }
 
     pub(crate) fn users_len(&self) -> usize {
@@ -296,11 +316,11 @@ impl Node {
         let clients: Vec<_> = {
             let mut clients = lock(&self.clients);
             clients.is_closed = true;
-            clients.by_id.values().cloned().collect()
+            clients.all.iter().map(|listed| listed.0.clone()).collect()
         };
         clients.iter().for_each(|client| client.outbox.end(Disconnect::Shutdown));
         let gone = async {
-            while !lock(&self.clients).by_id.is_empty() {
+            while !lock(&self.clients).all.is_empty() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -310,7 +330,7 @@ impl Node {
     /// At most `max` clients whose send queues are not empty, the longest queue first.
     pub(crate) fn slowest(&self, max: usize) -> Vec<SlowClient> {
         let clients = lock(&self.clients);
-        let queued = clients.by_id.values().map(|client| (client.outbox.backlog(), client));
+        let queued = clients.all.iter().map(|Listed(client)| (client.outbox.backlog(), client));
         let mut slow: Vec<_> = queued.filter(|(backlog, _)| backlog.queued > 0).collect();
         slow.sort_unstable_by_key(|(backlog, _)| std::cmp::Reverse(backlog.queued));
         slow.truncate(max);
@@ -320,7 +340,7 @@ impl Node {
     pub(crate) fn stats(&self) -> HubStats {
         let metrics = &self.metrics;
         HubStats {
-            clients: lock(&self.clients).by_id.len(),
+            clients: lock(&self.clients).all.len(),
             channels: self.channels.len(),
             connected: metrics.connected.get(),
             publications: metrics.publications.get(),
@@ -429,13 +449,13 @@ async fn maintain(node: Weak<Node>) {
         node.idempotency.expire(node.clock.now());
         if refreshed.elapsed() >= PRESENCE_REFRESH {
             refreshed = tokio::time::Instant::now();
-            let clients: Vec<_> = lock(&node.clients).by_id.values().cloned().collect();
+            let clients: Vec<_> = lock(&node.clients).all.iter().map(|listed| listed.0.clone()).collect();
             for client in clients {
                 let listed: Vec<(Arc<str>, ClientInfo)> = lock(&client.subscriptions)
                     .iter()
                     .filter_map(|(channel, subscription)| match subscription {
                         Subscription::Active(active) if active.presence => {
-                            Some((channel.clone(), active.info.clone()))
+                            Some((channel.clone(), client.info(active.info.clone())))
                         }
                         _ => None,
                     })

@@ -215,7 +215,7 @@ async fn add(
         key,
         presence: options.presence,
         announced: options.join_leave,
-        info: client.info(grant.info),
+        info: grant.info,
         expires_at: grant.expires_at,
         server_side: grant.server_side,
     };
@@ -268,7 +268,7 @@ impl Established {
         let Self { mut reserved, active, start, options, .. } = self;
         let (node, client, channel) =
             (reserved.node.clone(), reserved.client.clone(), reserved.channel.clone());
-        let (info, key) = (active.info.clone(), active.key);
+        let (info, key) = (client.info(active.info.clone()), active.key);
         client.note_subscription_expiry(active.expires_at);
         match lock(&client.subscriptions).get_mut(&*channel) {
             Some(subscription) => *subscription = Subscription::Active(Box::new(active)),

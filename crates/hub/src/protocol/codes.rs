@@ -228,3 +228,66 @@ impl Disconnect {
         code < 3500 || (4000..4500).contains(&code)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The lists at centrifugal.dev/docs/server/codes.
+    #[test]
+    fn codes_and_reasons_are_the_documented_ones() {
+        use ErrorCode as E;
+        let errors = [
+            (E::Internal, 100, "internal server error"),
+            (E::Unauthorized, 101, "unauthorized"),
+            (E::UnknownChannel, 102, "unknown channel"),
+            (E::PermissionDenied, 103, "permission denied"),
+            (E::MethodNotFound, 104, "method not found"),
+            (E::AlreadySubscribed, 105, "already subscribed"),
+            (E::LimitExceeded, 106, "limit exceeded"),
+            (E::BadRequest, 107, "bad request"),
+            (E::NotAvailable, 108, "not available"),
+            (E::TokenExpired, 109, "token expired"),
+            (E::Expired, 110, "expired"),
+            (E::TooManyRequests, 111, "too many requests"),
+            (E::UnrecoverablePosition, 112, "unrecoverable position"),
+        ];
+        for (error, code, message) in errors {
+            assert_eq!((error.code(), error.message()), (code, message));
+            assert_eq!(error.is_temporary(), matches!(code, 100 | 111));
+        }
+        use Unsubscribe as U;
+        let unsubscribes = [
+            (U::Server, 2000, "server unsubscribe"),
+            (U::InsufficientState, 2500, "insufficient state"),
+            (U::Expired, 2501, "subscription expired"),
+        ];
+        for (unsubscribe, code, reason) in unsubscribes {
+            assert_eq!((unsubscribe.code(), unsubscribe.reason()), (code, reason));
+        }
+        use Disconnect as D;
+        let disconnects = [
+            (D::ConnectionClosed, 3000, "connection closed"),
+            (D::Shutdown, 3001, "shutdown"),
+            (D::Internal, 3004, "internal server error"),
+            (D::Expired, 3005, "connection expired"),
+            (D::SubscriptionExpired, 3006, "subscription expired"),
+            (D::Slow, 3008, "slow"),
+            (D::InsufficientState, 3010, "insufficient state"),
+            (D::ForceReconnect, 3011, "force reconnect"),
+            (D::NoPong, 3012, "no pong"),
+            (D::TooManyRequests, 3013, "too many requests"),
+            (D::InvalidToken, 3500, "invalid token"),
+            (D::BadRequest, 3501, "bad request"),
+            (D::Stale, 3502, "stale"),
+            (D::ForceNoReconnect, 3503, "force disconnect"),
+            (D::ConnectionLimit, 3504, "connection limit"),
+            (D::ChannelLimit, 3505, "channel limit"),
+            (D::PermissionDenied, 3507, "permission denied"),
+        ];
+        for (disconnect, code, reason) in disconnects {
+            assert_eq!((disconnect.code(), disconnect.reason()), (code, reason));
+            assert_eq!(disconnect.allows_reconnect(), code < 3500);
+        }
+    }
+}

@@ -1,283 +1,156 @@
 //! The commands of clients. Field numbers are those of the published Protobuf schema.
 
-use std::collections::HashMap;
+use super::schema::messages;
 
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+messages! {
+    /// A command of a client: one of the fields below `id` is set.
+    message Command {
+        /// Repeated in the reply. 0 for a command without a reply.
+        uint32 id = 1;
+        /// The first command of every connection.
+        ConnectRequest connect = 4;
+        /// Subscribes to a channel.
+        SubscribeRequest subscribe = 5;
+        /// Ends a subscription.
+        UnsubscribeRequest unsubscribe = 6;
+        /// Publishes into a channel.
+        PublishRequest publish = 7;
+        /// Lists the clients of a channel.
+        PresenceRequest presence = 8;
+        /// Counts the clients of a channel.
+        PresenceStatsRequest presence_stats = 9;
+        /// Reads the history of a channel.
+        HistoryRequest history = 10;
+        /// Asks for a reply.
+        PingRequest ping = 11;
+        /// A message without a reply.
+        SendRequest send = 12;
+        /// Calls a method of the application.
+        RpcRequest rpc = 13;
+        /// Renews the token of the connection.
+        RefreshRequest refresh = 14;
+        /// Renews the token of a subscription.
+        SubRefreshRequest sub_refresh = 15;
+    }
 
-use super::codec::{is_default, object, raw};
+    /// The first command of a connection.
+    message ConnectRequest {
+        /// A JWT; empty for an anonymous client.
+        string token = 1;
+        /// Data for the application.
+        bytes data = 2;
+        /// Positions of server-side subscriptions to recover from.
+        map<string, SubscribeRequest> subs = 3;
+        /// The name of the client software.
+        string name = 4;
+        /// Its version.
+        string version = 5;
+        /// Headers for the application, from where no HTTP header can be set.
+        map<string, string> headers = 6;
+        /// Bits of options; ignored.
+        int64 flag = 7;
+    }
 
-/// A command of a client: one of the fields below `id` is set.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Command {
-    /// Repeated in the reply. 0 for a command without a reply.
-    #[prost(uint32, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub id: u32,
-    /// The first command of every connection.
-    #[prost(message, optional, tag = "4")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
-    pub connect: Option<ConnectRequest>,
-    /// Subscribes to a channel.
-    #[prost(message, optional, tag = "5")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
-    pub subscribe: Option<SubscribeRequest>,
-    /// Ends a subscription.
-    #[prost(message, optional, tag = "6")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
-    pub unsubscribe: Option<UnsubscribeRequest>,
-    /// Publishes into a channel.
-    #[prost(message, optional, tag = "7")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
-    pub publish: Option<PublishRequest>,
-    /// Lists the clients of a channel.
-    #[prost(message, optional, tag = "8")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
-    pub presence: Option<PresenceRequest>,
-    /// Counts the clients of a channel.
-    #[prost(message, optional, tag = "9")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
-    pub presence_stats: Option<PresenceStatsRequest>,
-    /// Reads the history of a channel.
-    #[prost(message, optional, tag = "10")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
-    pub history: Option<HistoryRequest>,
-    /// Asks for a reply.
-    #[prost(message, optional, tag = "11")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
-    pub ping: Option<PingRequest>,
-    /// A message without a reply.
-    #[prost(message, optional, tag = "12")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
-    pub send: Option<SendRequest>,
-    /// Calls a method of the application.
-    #[prost(message, optional, tag = "13")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
-    pub rpc: Option<RpcRequest>,
     /// Renews the token of the connection.
-    #[prost(message, optional, tag = "14")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
-    pub refresh: Option<RefreshRequest>,
+    message RefreshRequest {
+        /// A JWT.
+        string token = 1;
+    }
+
+    /// Subscribes to a channel.
+    message SubscribeRequest {
+        /// The channel.
+        string channel = 1;
+        /// A JWT for channels that need one.
+        string token = 2;
+        /// Deliver everything since `epoch` and `offset`.
+        bool recover = 3;
+        /// The epoch of the last known position.
+        string epoch = 6;
+        /// The offset of the last known position.
+        uint64 offset = 7;
+        /// Data for the application.
+        bytes data = 8;
+        /// Asks for a watched position.
+        bool positioned = 9;
+        /// Asks for recovery.
+        bool recoverable = 10;
+        /// Asks for join and leave pushes.
+        bool join_leave = 11;
+        /// The delta format that the client understands.
+        string delta = 12;
+        /// Bits of options; ignored.
+        int64 flag = 14;
+    }
+
     /// Renews the token of a subscription.
-    #[prost(message, optional, tag = "15")]
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "object")]
-    pub sub_refresh: Option<SubRefreshRequest>,
-}
+    message SubRefreshRequest {
+        /// The channel.
+        string channel = 1;
+        /// A JWT.
+        string token = 2;
+    }
 
-/// The first command of a connection.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ConnectRequest {
-    /// A JWT; empty for an anonymous client.
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub token: String,
-    /// Data for the application.
-    #[prost(bytes = "bytes", tag = "2")]
-    #[serde(skip_serializing_if = "Bytes::is_empty", with = "raw")]
-    pub data: Bytes,
-    /// Positions of server-side subscriptions to recover from.
-    #[prost(map = "string, message", tag = "3")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub subs: HashMap<String, SubscribeRequest>,
-    /// The name of the client software.
-    #[prost(string, tag = "4")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub name: String,
-    /// Its version.
-    #[prost(string, tag = "5")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub version: String,
-    /// Headers for the application, from where no HTTP header can be set.
-    #[prost(map = "string, string", tag = "6")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub headers: HashMap<String, String>,
-    /// Bits of options; ignored.
-    #[prost(int64, tag = "7")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub flag: i64,
-}
+    /// Ends a subscription.
+    message UnsubscribeRequest {
+        /// The channel.
+        string channel = 1;
+    }
 
-/// Renews the token of the connection.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RefreshRequest {
-    /// A JWT.
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub token: String,
-}
+    /// Publishes into a channel.
+    message PublishRequest {
+        /// The channel.
+        string channel = 1;
+        /// The payload.
+        bytes data = 2;
+    }
 
-/// Subscribes to a channel.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SubscribeRequest {
-    /// The channel.
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub channel: String,
-    /// A JWT for channels that need one.
-    #[prost(string, tag = "2")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub token: String,
-    /// Deliver everything since `epoch` and `offset`.
-    #[prost(bool, tag = "3")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub recover: bool,
-    /// The epoch of the last known position.
-    #[prost(string, tag = "6")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub epoch: String,
-    /// The offset of the last known position.
-    #[prost(uint64, tag = "7")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub offset: u64,
-    /// Data for the application.
-    #[prost(bytes = "bytes", tag = "8")]
-    #[serde(skip_serializing_if = "Bytes::is_empty", with = "raw")]
-    pub data: Bytes,
-    /// Asks for a watched position.
-    #[prost(bool, tag = "9")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub positioned: bool,
-    /// Asks for recovery.
-    #[prost(bool, tag = "10")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub recoverable: bool,
-    /// Asks for join and leave pushes.
-    #[prost(bool, tag = "11")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub join_leave: bool,
-    /// The delta format that the client understands.
-    #[prost(string, tag = "12")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub delta: String,
-    /// Bits of options; ignored.
-    #[prost(int64, tag = "14")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub flag: i64,
-}
+    /// Lists the clients of a channel.
+    message PresenceRequest {
+        /// The channel.
+        string channel = 1;
+    }
 
-/// Renews the token of a subscription.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SubRefreshRequest {
-    /// The channel.
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub channel: String,
-    /// A JWT.
-    #[prost(string, tag = "2")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub token: String,
-}
+    /// Counts the clients of a channel.
+    message PresenceStatsRequest {
+        /// The channel.
+        string channel = 1;
+    }
 
-/// Ends a subscription.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct UnsubscribeRequest {
-    /// The channel.
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub channel: String,
-}
+    /// A place in the history of a channel.
+    message StreamPosition {
+        /// Counted from 1.
+        uint64 offset = 1;
+        /// The history that the offset belongs to.
+        string epoch = 2;
+    }
 
-/// Publishes into a channel.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PublishRequest {
-    /// The channel.
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub channel: String,
-    /// The payload.
-    #[prost(bytes = "bytes", tag = "2")]
-    #[serde(skip_serializing_if = "Bytes::is_empty", with = "raw")]
-    pub data: Bytes,
-}
+    /// Reads the history of a channel.
+    message HistoryRequest {
+        /// The channel.
+        string channel = 1;
+        /// At most this many publications; 0 for the position alone, negative for all.
+        int32 limit = 7;
+        /// Only what was published after this position.
+        StreamPosition since = 8;
+        /// The newest first.
+        bool reverse = 9;
+    }
 
-/// Lists the clients of a channel.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PresenceRequest {
-    /// The channel.
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub channel: String,
-}
+    /// Asks for a reply.
+    message PingRequest {}
 
-/// Counts the clients of a channel.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PresenceStatsRequest {
-    /// The channel.
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub channel: String,
-}
+    /// Calls a method of the application.
+    message RpcRequest {
+        /// The argument.
+        bytes data = 1;
+        /// The method.
+        string method = 2;
+    }
 
-/// A place in the history of a channel.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StreamPosition {
-    /// Counted from 1.
-    #[prost(uint64, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub offset: u64,
-    /// The history that the offset belongs to.
-    #[prost(string, tag = "2")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub epoch: String,
-}
-
-/// Reads the history of a channel.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct HistoryRequest {
-    /// The channel.
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub channel: String,
-    /// At most this many publications; 0 for the position alone, negative for all.
-    #[prost(int32, tag = "7")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub limit: i32,
-    /// Only what was published after this position.
-    #[prost(message, optional, tag = "8")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub since: Option<StreamPosition>,
-    /// The newest first.
-    #[prost(bool, tag = "9")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub reverse: bool,
-}
-
-/// Asks for a reply.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PingRequest {}
-
-/// Calls a method of the application.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RpcRequest {
-    /// The argument.
-    #[prost(bytes = "bytes", tag = "1")]
-    #[serde(skip_serializing_if = "Bytes::is_empty", with = "raw")]
-    pub data: Bytes,
-    /// The method.
-    #[prost(string, tag = "2")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub method: String,
-}
-
-/// A message to the application.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SendRequest {
-    /// The payload.
-    #[prost(bytes = "bytes", tag = "1")]
-    #[serde(skip_serializing_if = "Bytes::is_empty", with = "raw")]
-    pub data: Bytes,
+    /// A message to the application.
+    message SendRequest {
+        /// The payload.
+        bytes data = 1;
+    }
 }

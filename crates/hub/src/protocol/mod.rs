@@ -10,6 +10,7 @@ mod codes;
 mod command;
 mod push;
 mod reply;
+mod schema;
 
 pub use codec::{Commands, DecodeError, Encoding, encode_reply};
 pub use codes::{Disconnect, ErrorCode, Unsubscribe as UnsubscribeCode};

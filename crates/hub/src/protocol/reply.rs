@@ -1,296 +1,161 @@
 //! The answers of the server. Field numbers are those of the published Protobuf schema.
 
-use std::collections::HashMap;
-
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-
-use super::codec::{is_default, raw};
 use super::push::{ClientInfo, Publication, Push};
+use super::schema::messages;
 
-/// Why a command was refused.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Error {
-    /// See [`ErrorCode`](super::ErrorCode).
-    #[prost(uint32, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub code: u32,
-    /// In words.
-    #[prost(string, tag = "2")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub message: String,
-    /// The same command may succeed later.
-    #[prost(bool, tag = "3")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub temporary: bool,
-}
+messages! {
+    /// Why a command was refused.
+    message Error {
+        /// See [`ErrorCode`](super::ErrorCode).
+        uint32 code = 1;
+        /// In words.
+        string message = 2;
+        /// The same command may succeed later.
+        bool temporary = 3;
+    }
 
-/// A reply of the server, or a push when `id` is 0.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Reply {
-    /// The id of the command that this answers.
-    #[prost(uint32, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub id: u32,
-    /// The command was refused.
-    #[prost(message, optional, tag = "2")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<Error>,
-    /// Not an answer.
-    #[prost(message, optional, tag = "4")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub push: Option<Push>,
-    /// Answers `connect`.
-    #[prost(message, optional, tag = "5")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub connect: Option<ConnectResult>,
-    /// Answers `subscribe`.
-    #[prost(message, optional, tag = "6")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub subscribe: Option<SubscribeResult>,
-    /// Answers `unsubscribe`.
-    #[prost(message, optional, tag = "7")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unsubscribe: Option<UnsubscribeResult>,
-    /// Answers `publish`.
-    #[prost(message, optional, tag = "8")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub publish: Option<PublishResult>,
-    /// Answers `presence`.
-    #[prost(message, optional, tag = "9")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub presence: Option<PresenceResult>,
-    /// Answers `presence_stats`.
-    #[prost(message, optional, tag = "10")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub presence_stats: Option<PresenceStatsResult>,
-    /// Answers `history`.
-    #[prost(message, optional, tag = "11")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub history: Option<HistoryResult>,
-    /// Answers `ping`.
-    #[prost(message, optional, tag = "12")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ping: Option<PingResult>,
-    /// Answers `rpc`.
-    #[prost(message, optional, tag = "13")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rpc: Option<RpcResult>,
-    /// Answers `refresh`.
-    #[prost(message, optional, tag = "14")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refresh: Option<RefreshResult>,
-    /// Answers `sub_refresh`.
-    #[prost(message, optional, tag = "15")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sub_refresh: Option<SubRefreshResult>,
-}
+    /// A reply of the server, or a push when `id` is 0.
+    message Reply {
+        /// The id of the command that this answers.
+        uint32 id = 1;
+        /// The command was refused.
+        Error error = 2;
+        /// Not an answer.
+        Push push = 4;
+        /// Answers `connect`.
+        ConnectResult connect = 5;
+        /// Answers `subscribe`.
+        SubscribeResult subscribe = 6;
+        /// Answers `unsubscribe`.
+        UnsubscribeResult unsubscribe = 7;
+        /// Answers `publish`.
+        PublishResult publish = 8;
+        /// Answers `presence`.
+        PresenceResult presence = 9;
+        /// Answers `presence_stats`.
+        PresenceStatsResult presence_stats = 10;
+        /// Answers `history`.
+        HistoryResult history = 11;
+        /// Answers `ping`.
+        PingResult ping = 12;
+        /// Answers `rpc`.
+        RpcResult rpc = 13;
+        /// Answers `refresh`.
+        RefreshResult refresh = 14;
+        /// Answers `sub_refresh`.
+        SubRefreshResult sub_refresh = 15;
+    }
 
-/// The connection is established.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ConnectResult {
-    /// The id of the connection.
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub client: String,
-    /// The version of the server.
-    #[prost(string, tag = "2")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub version: String,
-    /// The connection expires.
-    #[prost(bool, tag = "3")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub expires: bool,
-    /// When it expires, in seconds.
-    #[prost(uint32, tag = "4")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub ttl: u32,
-    /// Data of the application.
-    #[prost(bytes = "bytes", tag = "5")]
-    #[serde(skip_serializing_if = "Bytes::is_empty", with = "raw")]
-    pub data: Bytes,
-    /// The subscriptions that the server made.
-    #[prost(map = "string, message", tag = "6")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub subs: HashMap<String, SubscribeResult>,
-    /// The interval of pings, in seconds.
-    #[prost(uint32, tag = "7")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub ping: u32,
-    /// The client must answer pings.
-    #[prost(bool, tag = "8")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub pong: bool,
-    /// Unused.
-    #[prost(string, tag = "9")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub session: String,
-    /// The node.
-    #[prost(string, tag = "10")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub node: String,
-    /// The time of the server, in milliseconds since 1970.
-    #[prost(int64, tag = "11")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub time: i64,
-}
+    /// The connection is established.
+    message ConnectResult {
+        /// The id of the connection.
+        string client = 1;
+        /// The version of the server.
+        string version = 2;
+        /// The connection expires.
+        bool expires = 3;
+        /// When it expires, in seconds.
+        uint32 ttl = 4;
+        /// Data of the application.
+        bytes data = 5;
+        /// The subscriptions that the server made.
+        map<string, SubscribeResult> subs = 6;
+        /// The interval of pings, in seconds.
+        uint32 ping = 7;
+        /// The client must answer pings.
+        bool pong = 8;
+        /// Unused.
+        string session = 9;
+        /// The node.
+        string node = 10;
+        /// The time of the server, in milliseconds since 1970.
+        int64 time = 11;
+    }
 
-/// The token was renewed.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RefreshResult {
-    /// The id of the connection.
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub client: String,
-    /// The version of the server.
-    #[prost(string, tag = "2")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub version: String,
-    /// The connection expires.
-    #[prost(bool, tag = "3")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub expires: bool,
-    /// When, in seconds.
-    #[prost(uint32, tag = "4")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub ttl: u32,
-}
+    /// The token was renewed.
+    message RefreshResult {
+        /// The id of the connection.
+        string client = 1;
+        /// The version of the server.
+        string version = 2;
+        /// The connection expires.
+        bool expires = 3;
+        /// When, in seconds.
+        uint32 ttl = 4;
+    }
 
-/// The subscription is established.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SubscribeResult {
-    /// The subscription expires.
-    #[prost(bool, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub expires: bool,
-    /// When, in seconds.
-    #[prost(uint32, tag = "2")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub ttl: u32,
-    /// Missed publications can be recovered.
-    #[prost(bool, tag = "3")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub recoverable: bool,
-    /// The epoch of the position.
-    #[prost(string, tag = "6")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub epoch: String,
-    /// The publications that the client missed.
-    #[prost(message, repeated, tag = "7")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub publications: Vec<Publication>,
-    /// `publications` holds everything that the client missed.
-    #[prost(bool, tag = "8")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub recovered: bool,
-    /// The offset of the position.
-    #[prost(uint64, tag = "9")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub offset: u64,
-    /// The position is watched.
-    #[prost(bool, tag = "10")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub positioned: bool,
-    /// Data of the application.
-    #[prost(bytes = "bytes", tag = "11")]
-    #[serde(skip_serializing_if = "Bytes::is_empty", with = "raw")]
-    pub data: Bytes,
-    /// The client asked for recovery.
-    #[prost(bool, tag = "12")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub was_recovering: bool,
-    /// Publications may come as deltas.
-    #[prost(bool, tag = "13")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub delta: bool,
-    /// Unused.
-    #[prost(int64, tag = "14")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub id: i64,
-}
+    /// The subscription is established.
+    message SubscribeResult {
+        /// The subscription expires.
+        bool expires = 1;
+        /// When, in seconds.
+        uint32 ttl = 2;
+        /// Missed publications can be recovered.
+        bool recoverable = 3;
+        /// The epoch of the position.
+        string epoch = 6;
+        /// The publications that the client missed.
+        repeated Publication publications = 7;
+        /// `publications` holds everything that the client missed.
+        bool recovered = 8;
+        /// The offset of the position.
+        uint64 offset = 9;
+        /// The position is watched.
+        bool positioned = 10;
+        /// Data of the application.
+        bytes data = 11;
+        /// The client asked for recovery.
+        bool was_recovering = 12;
+        /// Publications may come as deltas.
+        bool delta = 13;
+        /// Unused.
+        int64 id = 14;
+    }
 
-/// The token was renewed.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SubRefreshResult {
-    /// The subscription expires.
-    #[prost(bool, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub expires: bool,
-    /// When, in seconds.
-    #[prost(uint32, tag = "2")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub ttl: u32,
-}
+    /// The token was renewed.
+    message SubRefreshResult {
+        /// The subscription expires.
+        bool expires = 1;
+        /// When, in seconds.
+        uint32 ttl = 2;
+    }
 
-/// The subscription has ended.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct UnsubscribeResult {}
+    /// The subscription has ended.
+    message UnsubscribeResult {}
 
-/// It was published.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PublishResult {}
+    /// It was published.
+    message PublishResult {}
 
-/// The clients of a channel.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PresenceResult {
-    /// By the id of the connection.
-    #[prost(map = "string, message", tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub presence: HashMap<String, ClientInfo>,
-}
+    /// The clients of a channel.
+    message PresenceResult {
+        /// By the id of the connection.
+        map<string, ClientInfo> presence = 1;
+    }
 
-/// How many clients a channel has.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PresenceStatsResult {
-    /// Connections.
-    #[prost(uint32, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub num_clients: u32,
-    /// Different users.
-    #[prost(uint32, tag = "2")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub num_users: u32,
-}
+    /// How many clients a channel has.
+    message PresenceStatsResult {
+        /// Connections.
+        uint32 num_clients = 1;
+        /// Different users.
+        uint32 num_users = 2;
+    }
 
-/// The history of a channel.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct HistoryResult {
-    /// The publications.
-    #[prost(message, repeated, tag = "1")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub publications: Vec<Publication>,
-    /// The epoch of the position.
-    #[prost(string, tag = "2")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub epoch: String,
-    /// The offset of the newest publication.
-    #[prost(uint64, tag = "3")]
-    #[serde(skip_serializing_if = "is_default")]
-    pub offset: u64,
-}
+    /// The history of a channel.
+    message HistoryResult {
+        /// The publications.
+        repeated Publication publications = 1;
+        /// The epoch of the position.
+        string epoch = 2;
+        /// The offset of the newest publication.
+        uint64 offset = 3;
+    }
 
-/// The reply.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PingResult {}
+    /// The reply.
+    message PingResult {}
 
-/// The result of the method.
-#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RpcResult {
-    /// The result.
-    #[prost(bytes = "bytes", tag = "1")]
-    #[serde(skip_serializing_if = "Bytes::is_empty", with = "raw")]
-    pub data: Bytes,
+    /// The result of the method.
+    message RpcResult {
+        /// The result.
+        bytes data = 1;
+    }
 }

@@ -89,7 +89,7 @@ impl Session {
             }
         };
         self.node.channels.remove(channel, active.key);
-        self.node.leave(channel, &self.client.id, active).await;
+        self.node.leave(channel, &self.client, active).await;
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl Session {
                 Subscription::Active(active) => Some(active.info.clone()),
                 Subscription::Pending => None,
             });
-        let info = info.unwrap_or_else(|| self.client.info(Bytes::new()));
+        let info = self.client.info(info.unwrap_or_default());
         let publication = Publication { data, info: Some(info), ..Publication::default() };
         self.node.publish(&channel, publication, false).await.map_err(|error| match error {
             PublishError::UnknownNamespace => ErrorCode::UnknownChannel,

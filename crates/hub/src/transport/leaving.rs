@@ -9,51 +9,60 @@ use crate::protocol::Disconnect;
 /// Undoes what a connection did, also when its task is dropped.
 pub(super) struct Leaving {
     node: Arc<Node>,
-    client: Option<Arc<Client>>,
-    reason: Disconnect,
-    is_counted: bool,
+    client: Arc<Client>,
+    progress: Progress,
+}
+
+/// The part of a connection's end that is done.
+enum Progress {
+    /// Nothing: it is open.
+    Open,
+    /// Its end is counted, under this reason.
+    Counted(Disconnect),
+    /// The node has removed it.
+    Forgotten,
 }
 
 impl Leaving {
     pub(super) fn new(node: &Arc<Node>, client: &Arc<Client>) -> Self {
-        let reason = Disconnect::ConnectionClosed;
-        Self { node: node.clone(), client: Some(client.clone()), reason, is_counted: false }
+        Self { node: node.clone(), client: client.clone(), progress: Progress::Open }
     }
 
     /// Ends the subscriptions, for this reason. The closing handshake with a client that does not read takes long: others need not
     /// wait for it to see the client leave.
     pub(super) async fn leave(&mut self, reason: Disconnect) {
-        self.reason = reason;
-        self.count();
-        if let Some(client) = &self.client {
-            self.node.leave_all(client, &self.reason).await;
+        if let Some(reason) = self.counted(reason) {
+            self.node.leave_all(&self.client, &reason).await;
         }
     }
 
+    /// Removes the connection from the node.
     pub(super) async fn forget(mut self) {
-        self.count();
-        if let Some(client) = &self.client {
-            self.node.forget(client, self.reason.clone()).await;
+        if let Some(reason) = self.counted(Disconnect::ConnectionClosed) {
+            self.node.forget(&self.client, reason).await;
         }
-        self.client = None;
+        self.progress = Progress::Forgotten;
     }
 
-    fn count(&mut self) {
-        if !std::mem::replace(&mut self.is_counted, true) {
-            self.node.metrics.ended.increment(self.reason.code().into());
+    /// The reason of the end, counted once: the first that was given. `None` when nothing is left to do.
+    fn counted(&mut self, reason: Disconnect) -> Option<Disconnect> {
+        match &self.progress {
+            Progress::Open => {
+                self.node.metrics.ended.increment(reason.code().into());
+                self.progress = Progress::Counted(reason.clone());
+                Some(reason)
+            }
+            Progress::Counted(first) => Some(first.clone()),
+            Progress::Forgotten => None,
         }
     }
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        if self.client.is_some() {
-            self.count();
-        }
-        let (Some(client), Ok(runtime)) = (self.client.take(), tokio::runtime::Handle::try_current()) else {
-            return;
-        };
-        let (node, reason) = (self.node.clone(), self.reason.clone());
+        let reason = self.counted(Disconnect::ConnectionClosed);
+        let (Some(reason), Ok(runtime)) = (reason, tokio::runtime::Handle::try_current()) else { return };
+        let (node, client) = (self.node.clone(), self.client.clone());
         runtime.spawn(async move { node.forget(&client, reason).await });
     }
 }

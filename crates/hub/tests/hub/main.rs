@@ -5,6 +5,7 @@
 mod api;
 mod application;
 mod calls;
+mod compatibility;
 mod hostile;
 mod rights;
 mod slow;

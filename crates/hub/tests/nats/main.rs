@@ -10,6 +10,7 @@ mod storm;
 
 use std::time::Duration;
 
+use jsonwebtoken::{EncodingKey, Header};
 use node::Node;
 use serde_json::{Value, json};
 use server::{Link, Nats, Weather};
@@ -135,6 +136,30 @@ async fn presence_covers_all_nodes() {
     b.call("unsubscribe", json!({ "channel": "chat:x" })).await;
     let stats = a.call("presence_stats", json!({ "channel": "chat:x" })).await;
     assert_eq!(stats["num_clients"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_api_reaches_the_connections_of_other_nodes() {
+    let Some(nats) = Nats::start() else { return };
+    let config = format!("token.hmac_secret = \"secret\"\napi.key = \"key\"\n{CONFIG}");
+    let (one, two) = (Node::connect_to(nats.port, &config).await, Node::connect_to(nats.port, &config).await);
+    let key = EncodingKey::from_secret(b"secret");
+    let token = jsonwebtoken::encode(&Header::default(), &json!({ "sub": "7" }), &key).unwrap();
+    let mut client = two.connect_with(json!({ "token": token })).await;
+    one.api("subscribe", json!({ "user": "7", "channel": "chat:x" })).await;
+    while client.receive().await["push"]["subscribe"].is_null() {}
+    one.api("publish", json!({ "channel": "chat:x", "data": 1 })).await;
+    assert_eq!(client.payloads(1).await, [1]);
+    assert_eq!(one.api("presence_stats", json!({ "channel": "chat:x" })).await["num_clients"], 1);
+    one.api("unsubscribe", json!({ "user": "7", "channel": "chat:x" })).await;
+    while !client.ended {
+        client.receive().await;
+    }
+    one.api("refresh", json!({ "user": "7" })).await;
+    while client.receive().await["push"]["refresh"].is_null() {}
+    one.api("disconnect", json!({ "user": "7" })).await;
+    while let Ok(Some(_)) = client.socket.recv_owned().await {}
+    assert_eq!(client.socket.end().unwrap().code().value(), 3503);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wireloom::{Server, WebSocket};
+use wireloom::client::Request;
+use wireloom::{Connector, Server, WebSocket};
 use wireloom_hub::engine::NatsEngine;
 use wireloom_hub::{Hub, HubConfig};
 
@@ -44,10 +45,26 @@ impl Node {
     }
 
     pub(crate) async fn connect(&self) -> Client {
+        self.connect_with(json!({})).await
+    }
+
+    /// A client that sends this connect command.
+    pub(crate) async fn connect_with(&self, request: Value) -> Client {
         let socket = wireloom::connect(&self.url).await.unwrap();
         let mut client = Client { socket, id: 0, publications: Vec::new(), ended: false };
-        client.call("connect", json!({})).await;
+        client.call("connect", request).await;
         client
+    }
+
+    /// The result of a method of the server API.
+    pub(crate) async fn api(&self, method: &str, request: Value) -> Value {
+        let url =
+            self.url.replace("ws://", "http://").replace("/connection/websocket", &format!("/api/{method}"));
+        let request = Request::post(&url, request.to_string()).header("x-api-key", "key");
+        let mut response = Connector::new().request(request).await.unwrap();
+        let answer: Value = serde_json::from_slice(&response.body.bytes().await.unwrap()).unwrap();
+        assert!(answer["error"].is_null(), "{method}: {answer}");
+        answer["result"].clone()
     }
 }
 

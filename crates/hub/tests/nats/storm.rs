@@ -10,6 +10,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use wireloom_hub::Hub;
+use wireloom_testing::rng::generator;
 
 use crate::node::Node;
 use crate::roaming::{Acknowledged, Plan, Roaming};
@@ -113,9 +114,7 @@ async fn publish(
 #[tokio::test(flavor = "multi_thread")]
 async fn every_publication_arrives_once_or_the_client_is_informed() {
     let Some(mut nats) = Nats::start() else { return };
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut rng = Rng::with_seed(seed);
+    let mut rng = generator();
     let total = std::env::var("WIRELOOM_STORM").map_or(PUBLICATIONS, |total| total.parse().unwrap());
     let mut nodes = Vec::new();
     for _ in 0..NODES {
