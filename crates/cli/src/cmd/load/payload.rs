@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use wireloom::wireloom_ws::utf8;
 use wireloom::{Message, Payload};
 
 use crate::args::Sizes;
@@ -72,12 +73,7 @@ impl Payloads {
     /// The message with this number.
     pub(super) fn message(&mut self, number: u64) -> Payload<'_> {
         let is_text = self.is_text;
-        let bytes = self.bytes(number);
-        match std::str::from_utf8(bytes) {
-            // The lines of a file were checked; generated text is ASCII.
-            Ok(text) if is_text => Payload::from(text),
-            _ => Payload::from(bytes),
-        }
+        payload(self.bytes(number), is_text)
     }
 
     /// The content of the message with this number.
@@ -102,11 +98,7 @@ impl Payloads {
         {
             bytes[NUMBER_LEN..2 * NUMBER_LEN].copy_from_slice(&digits(second));
         }
-        let bytes = self.bytes(number);
-        match std::str::from_utf8(bytes) {
-            Ok(text) if is_text => Payload::from(text),
-            _ => Payload::from(bytes),
-        }
+        payload(self.bytes(number), is_text)
     }
 
     /// The two numbers of a message of [`message_with`](Self::message_with); `None` if it is none.
@@ -158,6 +150,15 @@ impl Payloads {
                 }
             }
         }
+    }
+}
+
+/// As text, or as binary.
+fn payload(bytes: &[u8], is_text: bool) -> Payload<'_> {
+    match is_text.then(|| utf8::text(bytes)) {
+        // The lines of a file were checked; generated text is ASCII.
+        Some(Ok(text)) => Payload::from(text),
+        _ => Payload::from(bytes),
     }
 }
 

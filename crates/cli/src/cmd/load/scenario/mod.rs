@@ -188,8 +188,9 @@ impl Pace {
 
 /// Queues a message; ready with `false` when the send queue is full. The task is woken when there is room.
 fn queue(cx: &mut Context<'_>, sender: &mut Sender, message: Payload<'_>) -> Result<bool, Error> {
-    match pin!(sender.reserve()).poll(cx) {
-        Poll::Ready(permit) => permit?.send(message).map(|()| true),
+    // Pending has queued nothing.
+    match pin!(sender.feed(message)).poll(cx) {
+        Poll::Ready(queued) => queued.map(|()| true),
         Poll::Pending => Ok(false),
     }
 }
