@@ -1,34 +1,20 @@
 //! The comparisons of the targets `h2_nghttp2` and `hpack_nghttp2`, from seeds.
 
-use std::collections::BTreeMap;
-
+use wireloom_fuzz::differential::compare_random;
 use wireloom_fuzz::differential::frames::{client_frames, server_frames};
-use wireloom_fuzz::differential::{Peer, compare};
 use wireloom_fuzz::nghttp2;
-use wireloom_testing::http2::Frame;
 use wireloom_testing::rounds;
 
-/// Compares both over random frames, and prints how often each difference of the table occurred.
-fn compare_random<P: Peer>(peer: fn() -> P, frames: fn(&[u8]) -> Vec<Frame>) {
-    let mut differences: BTreeMap<&str, u32> = BTreeMap::new();
-    rounds(20_000, |rng| {
-        let len = rng.usize(1..200);
-        let bytes = rng.bytes(len);
-        if let Some(difference) = compare(peer(), &frames(&bytes)) {
-            *differences.entry(difference).or_default() += 1;
-        }
-    });
-    println!("{differences:#?}");
-}
+const ROUNDS: u64 = 20_000;
 
 #[test]
 fn the_server_of_nghttp2_handles_random_frames_the_same() {
-    compare_random(nghttp2::Server::new, client_frames);
+    compare_random(ROUNDS, nghttp2::Server::new, client_frames);
 }
 
 #[test]
 fn the_client_of_nghttp2_handles_random_frames_the_same() {
-    compare_random(nghttp2::Client::new, server_frames);
+    compare_random(ROUNDS, nghttp2::Client::new, server_frames);
 }
 
 /// Blocks of representations that are mostly valid: literals, indexes, table sizes, Huffman strings.
@@ -63,7 +49,7 @@ fn block(rng: &mut wireloom_testing::Rng) -> Vec<u8> {
 
 #[test]
 fn nghttp2_decodes_random_blocks_the_same() {
-    rounds(20_000, |rng| {
+    rounds(ROUNDS, |rng| {
         let blocks: Vec<_> = (0..rng.usize(1..6))
             .map(|_| ((rng.u8(0..4) == 0).then(|| rng.u16(0..9_000)), block(rng)))
             .collect();

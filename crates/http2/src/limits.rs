@@ -64,7 +64,7 @@ pub struct Limits {
     /// cancel all streams at once, and has 100 by default: ten times that, then the rate of nghttp2.
     pub peer_resets: Rate,
     /// RST_STREAM on a stream that has ended, beyond one for each stream that both sides ended. Go cancels a stream when the
-    /// response body is closed, even behind its end. It undoes no work, and the frame costs some 50 ns.
+    /// response body is closed, even behind its end. It undoes no work: the frame is read and dropped.
     pub late_resets: Rate,
     /// Streams that the peer made this side reset (CVE-2025-8671): the same work for this side, so the same bound.
     pub stream_errors: Rate,
@@ -75,9 +75,8 @@ pub struct Limits {
     pub settings: Rate,
     /// HEADERS, CONTINUATION and DATA that carry nothing and end nothing (CVE-2019-9518).
     pub empty_frames: Rate,
-    /// DATA of less than [`Limits::TINY_DATA_LEN`] bytes that end nothing. Streams of small messages are honest at
-    /// high rates, and such a frame costs some 50 ns: the bound keeps a flood below a few percent of one core.
-    /// Tunnels are not counted, because nothing else travels on them.
+    /// DATA of less than [`Limits::TINY_DATA_LEN`] bytes that end nothing. Honest streams of small messages have high rates,
+    /// so the bound is high. Tunnels are not counted, because they carry such messages.
     pub tiny_data: Rate,
     /// PRIORITY and PRIORITY_UPDATE (CVE-2019-9513): 20 for each of 100 streams at once, and two for each of 100 requests a
     /// second.

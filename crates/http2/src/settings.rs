@@ -289,7 +289,11 @@ mod tests {
     #[test]
     fn checks_what_this_side_announces() {
         let good = Settings::INITIAL;
-        assert_eq!(good.check(Role::Client), Ok(()));
+        let most =
+            Settings { max_frame_size: FrameHeader::LEN_MAX, initial_window_size: WINDOW_SIZE_MAX, ..good };
+        for settings in [good, most] {
+            assert_eq!(settings.check(Role::Client), Ok(()), "{settings:?}");
+        }
         let bad = [
             Settings { max_frame_size: 16_383, ..good },
             Settings { max_frame_size: 1 << 24, ..good },

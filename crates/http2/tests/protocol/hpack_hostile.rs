@@ -1,7 +1,5 @@
 //! Blocks that no honest encoder makes: each is refused for its own reason, or costs the stream alone.
 
-#![allow(clippy::unwrap_used)]
-
 use wireloom_http2::field::{Field, FieldLimits, FieldList, Malformed, Token};
 use wireloom_http2::hpack::{DecodeError, Decoder, Encoder, HuffmanPolicy, IndexPolicy};
 use wireloom_testing::rounds;

@@ -3,16 +3,12 @@
 //! Every case runs with its bytes whole, one by one, and split at random, with the same result. Stream 1 is open beside it.
 //! After the case the connection and that stream must still work, unless the case expects otherwise.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
-#![allow(unreachable_pub, reason = "a module of several test binaries")]
-
 mod end;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub use end::End;
+pub(crate) use end::End;
 use wireloom_http2::Role;
 use wireloom_http2::field::{FieldLimits, FieldList, Token};
 use wireloom_http2::hpack::Decoder;
@@ -21,11 +17,11 @@ use wireloom_testing::split::Split;
 use wireloom_testing::{Rng, rounds};
 
 /// SETTINGS_MAX_CONCURRENT_STREAMS of the tested end.
-pub const MAX_CONCURRENT_STREAMS: u32 = 100;
+pub(crate) const MAX_CONCURRENT_STREAMS: u32 = 100;
 
 /// One step of a case.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// The raw peer sends a frame.
     Send(Frame),
     /// The raw peer sends bytes.
@@ -42,7 +38,7 @@ pub enum Step {
 
 /// The steps of a raw peer, and the expected answers.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub(crate) struct Case {
     what: String,
     steps: Vec<Step>,
     /// Without a handshake, and without a stream beside it.
@@ -58,7 +54,7 @@ pub struct Case {
 
 impl Case {
     /// These steps; the connection must live on.
-    pub fn new(what: &str, steps: Vec<Step>) -> Self {
+    pub(crate) fn new(what: &str, steps: Vec<Step>) -> Self {
         Self {
             what: what.to_owned(),
             steps,
@@ -73,47 +69,47 @@ impl Case {
     }
 
     /// These frames of the raw peer; the connection must live on.
-    pub fn frames(what: &str, frames: &[Frame]) -> Self {
+    pub(crate) fn frames(what: &str, frames: &[Frame]) -> Self {
         Self::new(what, frames.iter().cloned().map(Step::Send).collect())
     }
 
     /// These bytes, from the first one of the connection on.
-    pub fn bare(what: &str, bytes: &[u8]) -> Self {
+    pub(crate) fn bare(what: &str, bytes: &[u8]) -> Self {
         Self { bare: true, ..Self::new(what, vec![Step::Raw(bytes.to_vec())]) }
     }
 
     /// The connection must end with this code.
-    pub fn connection_error(mut self, code: u32) -> Self {
+    pub(crate) fn connection_error(mut self, code: u32) -> Self {
         self.connection_error = Some(code);
         self
     }
 
     /// This stream must be reset with this code.
-    pub fn stream_error(mut self, stream: u32, code: u32) -> Self {
+    pub(crate) fn stream_error(mut self, stream: u32, code: u32) -> Self {
         self.stream_errors.insert(stream, code);
         self
     }
 
     /// The request on this stream must have been answered so by the tested server itself, and not passed to the caller.
-    pub fn answer(mut self, stream: u32, status: u16) -> Self {
+    pub(crate) fn answer(mut self, stream: u32, status: u16) -> Self {
         self.answers.insert(stream, status);
         self
     }
 
     /// The request on this stream must have been passed to the caller.
-    pub fn request(mut self, stream: u32) -> Self {
+    pub(crate) fn request(mut self, stream: u32) -> Self {
         self.requests.push(stream);
         self
     }
 
     /// The input ends inside a frame, or the connection accepts no new streams: nothing is checked afterwards.
-    pub fn unfinished(mut self) -> Self {
+    pub(crate) fn unfinished(mut self) -> Self {
         self.unfinished = true;
         self
     }
 
     /// Runs the case once, with its input whole.
-    pub fn whole(mut self) -> Self {
+    pub(crate) fn whole(mut self) -> Self {
         self.whole = true;
         self
     }
@@ -227,11 +223,11 @@ impl Case {
 }
 
 /// Runs cases against a server: the raw peer is a client.
-pub fn client_sends(cases: Vec<Case>) {
+pub(crate) fn client_sends(cases: Vec<Case>) {
     cases.iter().for_each(|case| case.run(Role::Server));
 }
 
 /// Runs cases against a client: the raw peer is a server.
-pub fn server_sends(cases: Vec<Case>) {
+pub(crate) fn server_sends(cases: Vec<Case>) {
     cases.iter().for_each(|case| case.run(Role::Client));
 }

@@ -1,8 +1,6 @@
 //! The stories of the HTTP/2 Japan community: real requests and responses, encoded by nghttp2, decoded here; and encoded
 //! here and decoded back.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::PathBuf;
 
 use serde_json::Value;

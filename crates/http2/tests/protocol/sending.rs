@@ -1,13 +1,9 @@
 //! When DATA and trailers leave: at once where the windows allow it, otherwise in their turn, and never beyond a window
 //! (RFC 9113 §5.2, §6.9).
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
-
-mod wire;
-
 use std::time::Duration;
 
-use wire::End;
+use crate::wire::End;
 use wireloom_http2::error::Misuse;
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::{Config, Role};
@@ -193,6 +189,26 @@ fn a_stream_without_a_window_is_no_stall_of_the_connection() {
     let resets: Vec<u32> =
         end.sent().iter().filter(|frame| frame.kind == kind::RST_STREAM).map(|frame| frame.stream).collect();
     assert_eq!(resets, [1]);
+}
+
+#[test]
+fn a_stream_that_is_blocked_without_output_stalls() {
+    // Its window is used up before, so that no output makes the connection wait for the time.
+    let timeout = Config::new(Role::Server).limits.stall_timeout;
+    let mut end = responding(1, 10);
+    let key = end.key(1);
+    end.connection.send_data(key, vec![b'd'; 10], false).unwrap();
+    end.drain();
+    end.wait(Duration::from_secs(1));
+    end.connection.send_data(key, "more", false).unwrap();
+    assert!(!end.connection.wants_write());
+    // The clock starts with the first time that is passed.
+    end.wait(Duration::from_secs(1));
+    let is_reset = |end: &End| end.sent().iter().any(|frame| frame.kind == kind::RST_STREAM);
+    end.wait(timeout - Duration::from_millis(1));
+    assert!(!is_reset(&end));
+    end.wait(Duration::from_millis(1));
+    assert!(is_reset(&end) && !end.has_failed());
 }
 
 #[test]

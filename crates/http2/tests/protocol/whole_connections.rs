@@ -1,8 +1,6 @@
 //! Both ends of a connection joined in memory, with windows of any size and a wire that splits bytes anywhere: messages
 //! arrive whole, timeouts expire, and memory stays bounded when a peer does not read.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
-
 use std::time::Duration;
 
 use wireloom_http2::error::{Error, ErrorCode, Exceeded, Misuse, Violation};

@@ -1,8 +1,6 @@
 //! The MUSTs of RFC 9113 §6.9 on the wire: windows that are filled to the last byte, passed by one, and taken away.
 
-mod wire;
-
-use wire::End;
+use crate::wire::End;
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::{Config, Role};
 use wireloom_testing::http2::{Frame, PREFACE, code, join, kind};

@@ -1,9 +1,7 @@
 //! The MUSTs of RFC 9113 §3, §4 and §6 on the wire: what a raw peer sends, and how it is answered.
 
-mod wire;
-
-use wire::Step::{Raw, Respond, Send};
-use wire::{Case, client_sends, server_sends};
+use crate::wire::Step::{Raw, Respond, Send};
+use crate::wire::{Case, client_sends, server_sends};
 use wireloom_testing::http2::{Frame, PREFACE, code, flag, join, kind, literal};
 
 const END_HEADERS: u8 = flag::END_HEADERS;

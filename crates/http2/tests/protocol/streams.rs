@@ -1,9 +1,7 @@
 //! The MUSTs of RFC 9113 §5 and §8.4 on the wire: what may come in which state of a stream.
 
-mod wire;
-
-use wire::Step::{Request, Reset, Respond, Send};
-use wire::{Case, client_sends, server_sends};
+use crate::wire::Step::{Request, Reset, Respond, Send};
+use crate::wire::{Case, client_sends, server_sends};
 use wireloom_testing::http2::{Frame, GET, code, flag};
 
 const RESPONSE: &[(&str, &str)] = &[(":status", "200")];
@@ -122,7 +120,7 @@ fn identifiers_belong_to_one_side_and_increase() {
 fn concurrent_streams_are_counted() {
     // §5.1.2: the stream beyond SETTINGS_MAX_CONCURRENT_STREAMS is refused, and one that has ended makes room. The
     // stream that every case opens beforehand counts as well.
-    let limit = wire::MAX_CONCURRENT_STREAMS;
+    let limit = crate::wire::MAX_CONCURRENT_STREAMS;
     let open = |n: u32| (1..n).map(|n| Frame::post(2 * n + 1)).collect::<Vec<_>>();
     let id = |n: u32| 2 * n - 1;
     let mut at_the_bound = Case::frames("§5.1.2: as many as allowed", &open(limit));

@@ -1,8 +1,6 @@
 //! RFC 7541 Appendix C, byte for byte: C.2 to C.6 decoded, and encoded where an encoder makes the same choices. (C.1 is
 //! tested beside the integers.)
 
-#![allow(clippy::unwrap_used)]
-
 use wireloom_http2::field::{Field, FieldLimits, FieldList};
 use wireloom_http2::hpack::{Decoder, Encoder, HuffmanPolicy, IndexPolicy};
 

@@ -1,8 +1,6 @@
 //! What fuzzing found, each made small.
 
-mod wire;
-
-use wire::{Case, End, client_sends};
+use crate::wire::{Case, End, client_sends};
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::{Config, Role};
 use wireloom_testing::http2::{Frame, PREFACE, code, flag, join, kind};

@@ -15,6 +15,7 @@ use std::fmt;
 
 use wireloom_http2::Role;
 use wireloom_testing::http2::{Frame, PREFACE, code, join, kind, split};
+use wireloom_testing::rounds;
 
 /// Names and values, in order.
 pub type Fields = Vec<(Vec<u8>, Vec<u8>)>;
@@ -141,4 +142,17 @@ pub fn compare<P: Peer>(mut theirs: P, frames: &[Frame]) -> Option<&'static str>
         P::NAME
     );
     difference
+}
+
+/// Compares both over random frames, and prints how often each difference of the table occurred.
+pub fn compare_random<P: Peer>(count: u64, peer: fn() -> P, frames: fn(&[u8]) -> Vec<Frame>) {
+    let mut differences: BTreeMap<&str, u32> = BTreeMap::new();
+    rounds(count, |rng| {
+        let len = rng.usize(1..200);
+        let bytes = rng.bytes(len);
+        if let Some(difference) = compare(peer(), &frames(&bytes)) {
+            *differences.entry(difference).or_default() += 1;
+        }
+    });
+    println!("{differences:#?}");
 }

@@ -10,8 +10,8 @@ use wireloom_testing::Clock;
 use wireloom_testing::http2::{Frame, PREFACE, split};
 
 /// A connection, its output and its events.
-pub struct End {
-    pub connection: Connection,
+pub(crate) struct End {
+    pub(crate) connection: Connection,
     clock: Clock,
     role: Role,
     /// All that it has written.
@@ -24,14 +24,14 @@ pub struct End {
 
 impl End {
     /// An end with the default configuration, except for the number of streams that it allows.
-    pub fn new(role: Role) -> Self {
+    pub(crate) fn new(role: Role) -> Self {
         let mut config = Config::new(role);
         config.settings.max_concurrent_streams = super::MAX_CONCURRENT_STREAMS;
         Self::with(role, config)
     }
 
     /// An end with this configuration.
-    pub fn with(role: Role, config: Config) -> Self {
+    pub(crate) fn with(role: Role, config: Config) -> Self {
         let connection = Connection::new(role, config).unwrap();
         let mut end = Self {
             connection,
@@ -48,7 +48,7 @@ impl End {
     }
 
     /// Receives bytes, and writes the output at once.
-    pub fn receive(&mut self, bytes: &[u8]) {
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
         let mut at = 0;
         loop {
             match self.connection.handle_input(self.clock.now(), &bytes[at..]) {
@@ -88,21 +88,21 @@ impl End {
     }
 
     /// Responds without content.
-    pub fn respond(&mut self, stream: u32) {
+    pub(crate) fn respond(&mut self, stream: u32) {
         let key = self.keys[&stream];
         self.connection.send_response(key, [Field::known(Token::Status, b"204")], true).unwrap();
         self.drain();
     }
 
     /// Resets a stream with CANCEL.
-    pub fn reset(&mut self, stream: u32) {
+    pub(crate) fn reset(&mut self, stream: u32) {
         let key = self.keys[&stream];
         self.connection.reset(key, ErrorCode::CANCEL).unwrap();
         self.drain();
     }
 
     /// Opens a stream with a GET request, and returns its identifier.
-    pub fn request(&mut self) -> u32 {
+    pub(crate) fn request(&mut self) -> u32 {
         let fields = [
             Field::known(Token::Method, b"GET"),
             Field::known(Token::Scheme, b"https"),
@@ -116,14 +116,14 @@ impl End {
     }
 
     /// Advances the clock.
-    pub fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         self.clock.advance(time);
         self.errors.extend(self.connection.handle_timeout(self.clock.now()).err());
         self.drain();
     }
 
     /// Writes the output.
-    pub fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         loop {
             let mut slices = [&[][..]; 4];
             let filled = self.connection.poll_transmit(&mut slices);
@@ -137,28 +137,28 @@ impl End {
     }
 
     /// All frames that it has written.
-    pub fn sent(&self) -> Vec<Frame> {
+    pub(crate) fn sent(&self) -> Vec<Frame> {
         let preface = if self.role == Role::Client { PREFACE } else { b"" };
         split(self.output.strip_prefix(preface).unwrap())
     }
 
     /// The key of a stream.
-    pub fn key(&self, stream: u32) -> StreamKey {
+    pub(crate) fn key(&self, stream: u32) -> StreamKey {
         self.keys[&stream]
     }
 
     /// The streams whose requests were passed to the caller.
-    pub fn requests(&self) -> &[u32] {
+    pub(crate) fn requests(&self) -> &[u32] {
         &self.requests
     }
 
     /// The streams whose messages have ended.
-    pub fn ended(&self) -> &[u32] {
+    pub(crate) fn ended(&self) -> &[u32] {
         &self.ended
     }
 
     /// Whether the failure of the connection was reported to the caller, once.
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         assert!(self.errors.len() <= 1, "{:?}", self.errors);
         !self.errors.is_empty()
     }

@@ -1,10 +1,8 @@
 //! Protection against peers that keep the rules and mean harm (RFC 9113 §10.5): each bound one below, at it and one
 //! above, and honest bursts that come and go.
 
-mod wire;
-
-use wire::Step::{Send, Wait};
-use wire::{Case, End, MAX_CONCURRENT_STREAMS, Step, client_sends, server_sends};
+use crate::wire::Step::{Send, Wait};
+use crate::wire::{Case, End, MAX_CONCURRENT_STREAMS, Step, client_sends, server_sends};
 use wireloom_http2::error::{Error, Misuse};
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::rate_limit::Rate;
@@ -354,6 +352,26 @@ fn late_frames() {
             assert_eq!(late(frame.clone(), wait, count), fails, "{count} of {frame:?} after {wait:?}");
         }
     }
+}
+
+#[test]
+fn late_resets() {
+    let fails = |streams: u32, resets_each: usize| {
+        let mut config = Config::new(Role::Server);
+        config.limits.late_resets = Rate::new(10, 1);
+        let mut end = End::with(Role::Server, config);
+        end.receive(&hello());
+        for stream in (0..streams).map(|n| 2 * n + 1) {
+            end.receive(&Frame::post(stream).to_bytes());
+            end.reset(stream);
+            end.receive(&join(&vec![Frame::rst_stream(stream, code::CANCEL); resets_each]));
+        }
+        end.has_failed()
+    };
+    // Both ends reset a stream at the same time: the peer's RST_STREAM is not counted, once for each stream.
+    assert!(!fails(100, 1));
+    assert!(!fails(1, 1 + 10));
+    assert!(fails(1, 1 + 11));
 }
 
 #[test]

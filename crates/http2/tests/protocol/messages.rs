@@ -1,10 +1,8 @@
 //! The MUSTs of RFC 9113 §8 on the wire: a malformed message costs its stream, PROTOCOL_ERROR, and nothing else (§8.1.1).
 //! The rules themselves are tested one by one beside `message`; here it is that they are asked, and when.
 
-mod wire;
-
-use wire::Step::{Request, Send};
-use wire::{Case, client_sends, server_sends};
+use crate::wire::Step::{Request, Send};
+use crate::wire::{Case, client_sends, server_sends};
 use wireloom_testing::http2::{Frame, GET, POST, block, code, flag, kind, literal};
 
 fn with<'a>(fields: &[(&'a str, &'a str)], more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {

@@ -1,0 +1,17 @@
+//! The HTTP/2 core against raw peers and against itself: RFC 9113 and RFC 7541, rule by rule.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod flow;
+mod found_by_fuzzing;
+mod frames;
+mod hpack_appendix_c;
+mod hpack_hostile;
+mod hpack_stories;
+mod limits;
+mod messages;
+mod sending;
+mod streams;
+mod updates;
+mod whole_connections;
+mod wire;
