@@ -1,12 +1,12 @@
-//! Masking keys for a client (RFC 6455 §5.3): each is fresh and cannot be foretold from the ones before (§10.3).
+//! Masking keys for a client (RFC 6455 §5.3): each is new and cannot be predicted from earlier ones (§10.3).
 
 use crate::mask::MaskKey;
 use alloc::boxed::Box;
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-/// A stream of masking keys from a seed of the caller's: ChaCha8, so that what has been seen on the wire tells nothing of
-/// what comes, at the price of two nanoseconds a key instead of a system call.
+/// Masking keys from a seed of the caller: ChaCha8, so that the keys on the wire reveal nothing about the next ones, without a
+/// system call for each.
 #[derive(Debug)]
 pub(crate) struct MaskKeys {
     seed: [u8; 32],

@@ -104,7 +104,7 @@ impl Compressor {
         let is_first = !self.any && !chunk.is_empty();
         self.any |= !chunk.is_empty();
         // RFC 7692 §7.1.1: without context takeover the next message starts with an empty window. A full flush forgets as
-        // much as a reset of the codec would, and costs 0.25 µs less.
+        // much as a reset of the codec would, at less cost.
         let keeps = self.window.is_kept();
         if self.any {
             let flush = match (fin, keeps) {

@@ -1,8 +1,5 @@
 //! Two ends joined in memory: the other end receives exactly what one sends, in order, however it is cut.
 
-// Helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use std::time::Duration;
 use wireloom_testing::{Pair, Received, Rng, rounds};
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};

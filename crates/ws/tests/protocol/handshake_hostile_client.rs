@@ -1,8 +1,6 @@
 //! Responses that do not open the connection, whatever they claim (RFC 6455 §4.1), and requests that a client is not to
 //! send.
 
-#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test does")]
-
 use wireloom_testing::Rng;
 use wireloom_testing::split::Split;
 use wireloom_ws::deflate::{DeflateConfig, NegotiationError};

@@ -1,5 +1,5 @@
-//! The table of hostile inputs: what a peer sends, to which end, and what must come of it. Every row is fed whole, byte by
-//! byte and at random splits, and must end the same way each time.
+//! Hostile inputs as a table: the bytes that a peer sends, the receiver's role, and the expected outcome. Each case is received whole,
+//! byte by byte and at random splits, with the same outcome.
 
 mod bits;
 mod control;
@@ -11,23 +11,23 @@ mod limits;
 mod table;
 mod text;
 
-use table::{Case, Table, Verdict};
+use table::{Case, Expected, Table};
 use wireloom_testing::split::Split;
 use wireloom_testing::{End, Frame, Received, rounds};
 use wireloom_ws::{Cause, Config, Delivery, Initiator, Role};
 
 fn table() -> Vec<Case> {
     let mut table = Table::default();
-    framing::fill(&mut table);
-    fragmentation::fill(&mut table);
-    control::fill(&mut table);
-    text::fill(&mut table);
-    limits::fill(&mut table);
-    deflate::fill(&mut table);
+    framing::add_cases(&mut table);
+    fragmentation::add_cases(&mut table);
+    control::add_cases(&mut table);
+    text::add_cases(&mut table);
+    limits::add_cases(&mut table);
+    deflate::add_cases(&mut table);
     table.cases
 }
 
-/// The end that a case is fed to.
+/// The receiver of a case.
 fn end(case: &Case, delivery: Delivery) -> End {
     let mut config = Config::default();
     config.delivery = delivery;
@@ -35,13 +35,13 @@ fn end(case: &Case, delivery: Delivery) -> End {
     if case.deflate { End::deflated(case.receiver, config) } else { End::with(case.receiver, config, None) }
 }
 
-/// What came of it, and whether that is what must.
+/// Checks the outcome of a case.
 fn check(case: &Case, end: &mut End, received: &[Received]) -> Result<(), String> {
     let sent = end.sent_frames();
     let close = sent.last().filter(|frame| frame.opcode() == Frame::CLOSE);
     let ended = end.connection.end().cloned();
-    match case.verdict {
-        Verdict::Open => {
+    match case.expected {
+        Expected::Open => {
             if let Some(Received::Failed(error)) = received.last() {
                 return Err(format!("refused: {error}"));
             }
@@ -49,7 +49,7 @@ fn check(case: &Case, end: &mut End, received: &[Received]) -> Result<(), String
                 return Err(format!("not open: {ended:?}"));
             }
         }
-        Verdict::Closes(code) => {
+        Expected::Closes(code) => {
             if !matches!(received.last(), Some(Received::Close(received, _)) if *received == code) {
                 return Err(format!("received {:?}", received.last()));
             }
@@ -57,10 +57,10 @@ fn check(case: &Case, end: &mut End, received: &[Received]) -> Result<(), String
                 return Err(format!("answered {close:?}"));
             }
             if !ended.is_some_and(|end| end.by == Initiator::Peer) || !end.connection.was_clean() {
-                return Err("the peer's close is not what ended it".into());
+                return Err("not closed by the peer".into());
             }
         }
-        Verdict::Fails(code) => {
+        Expected::Fails(code) => {
             let Some(Received::Failed(error)) = received.last() else {
                 return Err(format!("not refused; received {:?}", received.last()));
             };
@@ -80,57 +80,57 @@ fn check(case: &Case, end: &mut End, received: &[Received]) -> Result<(), String
     std::str::from_utf8(reason).map_err(|_| "a close reason that is not UTF-8")?;
     for frame in &sent {
         if frame.key().is_some() != (case.receiver == Role::Client) {
-            return Err(format!("masked wrongly: {frame:?}"));
+            return Err(format!("wrong masking: {frame:?}"));
         }
     }
     Ok(())
 }
 
-/// Runs every case in each of these ways and demands that it always receives the same.
+/// Runs each case whole and at several splits, which must receive the same.
 fn run(cases: &[Case], delivery: Delivery) {
     let mut wrong = Vec::new();
     for case in cases {
         let name = || format!("{} {:?}: {}", case.section, case.receiver, case.name);
         let mut whole = end(case, delivery);
-        let expected = whole.receive(&case.bytes);
-        if let Err(why) = check(case, &mut whole, &expected) {
+        let first = whole.receive(&case.bytes);
+        if let Err(why) = check(case, &mut whole, &first) {
             wrong.push(format!("{}: {why}", name()));
             continue;
         }
-        let mut ways = vec![Split::Every(1)];
-        if case.bytes.len() > 100_000 {
-            ways = vec![Split::Every(1_000)];
-        }
+        let mut splits = vec![Split::Every(if case.bytes.len() > 100_000 { 1_000 } else { 1 })];
         rounds(3, |rng| {
-            for split in ways.drain(..).chain([Split::draw(rng)]).collect::<Vec<_>>() {
+            for split in splits.drain(..).chain([Split::draw(rng)]).collect::<Vec<_>>() {
                 let mut cut = end(case, delivery);
                 let received = cut.receive_split(&case.bytes, split, rng);
-                if received != expected {
-                    wrong.push(format!("{}: {split:?} receives otherwise: {:?}", name(), received.last()));
+                if received != first {
+                    wrong.push(format!(
+                        "{}: {split:?} receives something else: {:?}",
+                        name(),
+                        received.last()
+                    ));
                 } else if let Err(why) = check(case, &mut cut, &received) {
                     wrong.push(format!("{}: {split:?}: {why}", name()));
                 }
             }
         });
     }
-    assert!(wrong.is_empty(), "{} wrong of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} of {} fail:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
 #[test]
-fn every_input_ends_as_it_must() {
+fn every_case_has_the_expected_outcome() {
     let cases = table();
     assert!(cases.len() >= 1_000, "{}", cases.len());
     run(&cases, Delivery::Messages);
 }
 
-/// Lent in pieces, messages come to the same verdicts.
 #[test]
-fn every_input_ends_as_it_must_when_messages_are_lent() {
+fn every_case_has_the_expected_outcome_when_messages_are_delivered_in_chunks() {
     run(&table(), Delivery::Chunks);
 }
 
 #[test]
-fn every_case_has_a_name_of_its_own() {
+fn names_of_cases_are_unique() {
     let mut names: Vec<String> = table()
         .iter()
         .map(|case| format!("{} {:?} {} {}", case.section, case.receiver, case.deflate, case.name))

@@ -1,7 +1,5 @@
 //! Requests that are no opening handshake, and what a server answers to each (RFC 6455 §4.2.1).
 
-#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test does")]
-
 use wireloom_testing::Rng;
 use wireloom_testing::split::Split;
 use wireloom_ws::handshake::client;

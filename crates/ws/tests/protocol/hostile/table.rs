@@ -1,22 +1,22 @@
-//! The form of the table: what is sent to which end, and what must come of it.
+//! The rows of the table: the bytes that are sent, the receiver's role and the expected outcome.
 
 use wireloom_testing::Frame;
 use wireloom_ws::{Limits, Role};
 
-/// What must come of an input.
+/// The expected outcome of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// The receiver fails the connection and says so with this close code.
+pub(crate) enum Expected {
+    /// The receiver fails the connection and sends this close code.
     Fails(u16),
-    /// All of it is lawful, and the connection stays open.
+    /// All of it is valid, and the connection stays open.
     Open,
-    /// It is lawful up to a Close frame, which is answered with the same code (`None`: with none).
+    /// It is valid and ends with a Close frame, which is answered with the same code (`None`: without one).
     Closes(Option<u16>),
 }
 
 /// One input.
 pub(crate) struct Case {
-    /// Of RFC 6455, or of RFC 7692 where it says so.
+    /// Of RFC 6455, unless another RFC is named.
     pub(crate) section: &'static str,
     pub(crate) name: String,
     pub(crate) receiver: Role,
@@ -24,10 +24,10 @@ pub(crate) struct Case {
     pub(crate) deflate: bool,
     pub(crate) limits: fn(&mut Limits),
     pub(crate) bytes: Vec<u8>,
-    pub(crate) verdict: Verdict,
+    pub(crate) expected: Expected,
 }
 
-/// What the peer writes.
+/// The bytes that the peer sends.
 pub(crate) struct Wire {
     pub(crate) sender: Role,
     bytes: Vec<u8>,
@@ -35,7 +35,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// A frame masked as the sender must; the keys differ from frame to frame.
+    /// A frame, masked if the sender is a client, with another key for each frame.
     pub(crate) fn send(mut self, frame: Frame) -> Self {
         let frame = match self.sender {
             Role::Client => frame.mask((0x9E37_79B9_u32.wrapping_mul(self.frames + 1)).to_be_bytes()),
@@ -46,7 +46,7 @@ impl Wire {
         self
     }
 
-    /// A frame masked as the sender must not.
+    /// A frame, masked unless the sender is a client.
     pub(crate) fn send_wrongly_masked(mut self, frame: Frame) -> Self {
         let frame = match self.sender {
             Role::Client => frame.mask(None),
@@ -64,13 +64,13 @@ impl Wire {
         wire
     }
 
-    /// Bytes as they are.
+    /// Bytes that are no frame.
     pub(crate) fn raw(mut self, bytes: &[u8]) -> Self {
         self.bytes.extend(bytes);
         self
     }
 
-    /// What `write` does, `count` times.
+    /// Calls `write` this number of times.
     pub(crate) fn times(mut self, count: usize, write: impl Fn(Self, usize) -> Self) -> Self {
         for i in 0..count {
             self = write(self, i);
@@ -79,13 +79,13 @@ impl Wire {
     }
 }
 
-/// All the cases.
+/// All cases.
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) cases: Vec<Case>,
 }
 
-/// The part of the table for one section.
+/// Adds the cases of one section.
 pub(crate) struct Section<'t> {
     table: &'t mut Table,
     name: &'static str,
@@ -100,31 +100,31 @@ impl Table {
 }
 
 impl Section<'_> {
-    /// The cases that follow have negotiated permessage-deflate.
+    /// permessage-deflate is negotiated in the cases that follow.
     pub(crate) fn deflate(mut self) -> Self {
         self.deflate = true;
         self
     }
 
-    /// The cases that follow have these limits.
+    /// The limits of the cases that follow.
     pub(crate) fn limits(mut self, limits: fn(&mut Limits)) -> Self {
         self.limits = limits;
         self
     }
 
-    /// One case for a server, the same for a client.
-    pub(crate) fn both(&mut self, name: impl Into<String>, verdict: Verdict, write: impl Fn(Wire) -> Wire) {
+    /// Adds a case for a server, and the same for a client.
+    pub(crate) fn both(&mut self, name: impl Into<String>, expected: Expected, write: impl Fn(Wire) -> Wire) {
         let name = name.into();
-        self.to(Role::Server, name.clone(), verdict, &write);
-        self.to(Role::Client, name, verdict, &write);
+        self.to(Role::Server, name.clone(), expected, &write);
+        self.to(Role::Client, name, expected, &write);
     }
 
-    /// One case for an end in the role `receiver`.
+    /// Adds a case for a receiver of this role.
     pub(crate) fn to(
         &mut self,
         receiver: Role,
         name: impl Into<String>,
-        verdict: Verdict,
+        expected: Expected,
         write: impl Fn(Wire) -> Wire,
     ) {
         let sender = match receiver {
@@ -139,7 +139,7 @@ impl Section<'_> {
             deflate: self.deflate,
             limits: self.limits,
             bytes: wire.bytes,
-            verdict,
+            expected,
         });
     }
 }

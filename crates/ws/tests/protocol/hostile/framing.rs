@@ -1,7 +1,7 @@
 //! §5.1–§5.3: masks, reserved bits and opcodes, lengths.
 
-use crate::table::Verdict::{Closes, Fails, Open};
-use crate::table::{Table, Wire};
+use super::table::Expected::{Closes, Fails, Open};
+use super::table::{Table, Wire};
 use wireloom_testing::Frame;
 use wireloom_testing::frame::Length;
 use wireloom_ws::Role;
@@ -14,7 +14,7 @@ const OPCODES: [(u8, &str); 5] = [
     (Frame::PONG, "pong"),
 ];
 
-pub(crate) fn fill(table: &mut Table) {
+pub(crate) fn add_cases(table: &mut Table) {
     masks(table);
     reserved_bits(table);
     reserved_opcodes(table);
@@ -29,24 +29,24 @@ fn masks(table: &mut Table) {
     let mut section = table.section("§5.1");
     for (opcode, name) in OPCODES {
         let payload: &[u8] = if opcode == Frame::CLOSE { b"\x03\xe8" } else { b"Hello" };
-        section.both(format!("{name} frame masked the wrong way"), Fails(1002), |wire| {
+        section.both(format!("{name} frame with the wrong masking"), Fails(1002), |wire| {
             wire.send_wrongly_masked(Frame::new(opcode, payload))
         });
-        section.both(format!("empty {name} frame masked the wrong way"), Fails(1002), |wire| {
+        section.both(format!("empty {name} frame with the wrong masking"), Fails(1002), |wire| {
             wire.send_wrongly_masked(Frame::new(opcode, ""))
         });
     }
-    section.both("the second frame alone is masked the wrong way", Fails(1002), |wire| {
+    section.both("the second frame alone is with the wrong masking", Fails(1002), |wire| {
         wire.send(Frame::text("Hello")).send_wrongly_masked(Frame::text("Hello"))
     });
-    section.both("a continuation alone is masked the wrong way", Fails(1002), |wire| {
+    section.both("a continuation alone is with the wrong masking", Fails(1002), |wire| {
         begun(wire).send_wrongly_masked(Frame::continuation("b"))
     });
-    section.both("a ping within a message is masked the wrong way", Fails(1002), |wire| {
+    section.both("a ping within a message is with the wrong masking", Fails(1002), |wire| {
         begun(wire).send_wrongly_masked(Frame::ping("b"))
     });
     section.both(
-        "a long frame is masked the wrong way, and only its first two bytes come",
+        "a long frame is with the wrong masking, and only its first two bytes come",
         Fails(1002),
         |wire| {
             let sender = wire.sender;
@@ -81,11 +81,11 @@ fn reserved_bits(table: &mut Table) {
         section.both(format!("reserved bits {bits:03b} on a first fragment"), Fails(1002), |wire| {
             wire.send(Frame::binary("b").fin(false).rsv(bits))
         });
-        section.both(format!("reserved bits {bits:03b} after a lawful message"), Fails(1002), |wire| {
+        section.both(format!("reserved bits {bits:03b} after a valid message"), Fails(1002), |wire| {
             wire.send(Frame::text("Hello")).send(Frame::text("Hello").rsv(bits))
         });
     }
-    section.both("a reserved bit is judged by the first byte", Fails(1002), |wire| wire.raw(&[0xA1]));
+    section.both("a reserved bit is detected by the first byte", Fails(1002), |wire| wire.raw(&[0xA1]));
 }
 
 fn reserved_opcodes(table: &mut Table) {
@@ -102,7 +102,7 @@ fn reserved_opcodes(table: &mut Table) {
             begun(wire).send(Frame::new(opcode, ""))
         });
     }
-    section.both("a reserved opcode is judged by the first byte", Fails(1002), |wire| wire.raw(&[0x83]));
+    section.both("a reserved opcode is detected by the first byte", Fails(1002), |wire| wire.raw(&[0x83]));
 }
 
 fn lengths(table: &mut Table) {
@@ -138,17 +138,17 @@ fn lengths(table: &mut Table) {
     section.both("the highest bit of a continuation's length", Fails(1002), |wire| {
         begun(wire).send(Frame::continuation("").length(Length::Bits64(1 << 63)))
     });
-    section.both("a length out of form, and nothing after it", Fails(1002), |wire| {
+    section.both("a length that is not minimal, and nothing after it", Fails(1002), |wire| {
         let masked = if wire.sender == Role::Client { 0x80 } else { 0 };
         wire.raw(&[0x82, masked | 126, 0, 125])
     });
     for (what, len) in [("16-bit", 3), ("64-bit", 9)] {
-        section.both(format!("half of a {what} length is no mistake yet"), Open, |wire| {
+        section.both(format!("half of a {what} length is not an error yet"), Open, |wire| {
             let bytes = if len == 3 { 300 } else { 70_000 };
             wire.send_head(len, Frame::binary(vec![0; bytes]))
         });
     }
-    section.both("a frame short of its last byte is no mistake yet", Open, |wire| {
+    section.both("a frame short of its last byte is not an error yet", Open, |wire| {
         let head = if wire.sender == Role::Client { 10 } else { 6 };
         wire.send_head(head, Frame::text("Hello"))
     });
@@ -183,10 +183,10 @@ fn lengths(table: &mut Table) {
     section.both("bytes of ones", Fails(1002), |wire| wire.raw(&[0xFF; 64]));
     section.both("bytes of zeros", Fails(1002), |wire| wire.raw(&[0; 64]));
     section.both("nothing at all", Open, |wire| wire);
-    section.both("a lawful message, then noise", Fails(1002), |wire| {
+    section.both("a valid message, then noise", Fails(1002), |wire| {
         wire.send(Frame::text("Hello")).raw(&[0xF3; 32])
     });
-    section.both("a close, then noise, which nobody reads", Closes(Some(1000)), |wire| {
+    section.both("noise after a close is not read", Closes(Some(1000)), |wire| {
         wire.send(Frame::close(1000, "")).raw(&[0xF3; 32])
     });
 }

@@ -1,9 +1,6 @@
 //! No input takes more than linear time: eight times as much may cost about eight times as much, where a quadratic path
 //! would cost 64 times. And what the application queues stays within its bounds.
 
-// Helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use std::time::Duration;
 use wireloom_testing::{End, Frame, Received};
 use wireloom_ws::deflate::{Compressor, DeflateConfig, DeflateParams};

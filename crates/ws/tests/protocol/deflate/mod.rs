@@ -1,5 +1,5 @@
-//! permessage-deflate from outside: what the crate sends is read by a naive decoder, what a naive decoder reads (or
-//! refuses) the crate reads (or refuses), and nothing grows beyond its limit.
+//! permessage-deflate compared with a naive decoder: it reads what the crate compresses, both have the same result for any input,
+//! and output stays within its limit.
 
 mod naive;
 
@@ -13,7 +13,7 @@ use wireloom_ws::role::Role;
 
 const LIMIT: InflateLimit = InflateLimit::new(1 << 24);
 
-/// A message as applications send them, or as nobody does.
+/// A message: text, structured or random bytes.
 fn message(rng: &mut Rng, max: usize) -> Vec<u8> {
     let len = rng.len(max);
     match rng.u8(0..6) {
@@ -174,10 +174,10 @@ fn a_window_of_8_bits_is_kept_at_every_level() {
     }
 }
 
-// RFC 7692 §7.2.2, RFC 1951: the same verdict as the naive decoder on streams that were tampered with.
+// RFC 7692 §7.2.2, RFC 1951: modified streams have the same result as in the naive decoder.
 #[test]
-fn reads_and_refuses_what_a_naive_decoder_does() {
-    let mut verdicts = [0; 2];
+fn has_the_same_results_as_a_naive_decoder() {
+    let mut results = [0; 2];
     rounds(3000, |rng| {
         let (params, config) = (params(rng), config(rng));
         let mut compressor = Compressor::new(Role::Server, &params, &config);
@@ -203,12 +203,12 @@ fn reads_and_refuses_what_a_naive_decoder_does() {
             payload = rng.bytes(len);
         }
         let mut decompressor = Decompressor::new(Role::Client, &params);
-        let verdict = decompress(rng, &mut decompressor, &payload);
+        let result = decompress(rng, &mut decompressor, &payload);
         let expected = Naive::default().message(&payload).map_err(|_| InflateError::Corrupt);
-        verdicts[usize::from(expected.is_ok())] += 1;
-        assert_eq!(verdict, expected, "{payload:02x?}");
+        results[usize::from(expected.is_ok())] += 1;
+        assert_eq!(result, expected, "{payload:02x?}");
     });
-    assert!(verdicts.iter().all(|&count| count > 300), "both verdicts come up: {verdicts:?}");
+    assert!(results.iter().all(|&count| count > 300), "both results occur: {results:?}");
 }
 
 #[test]
@@ -241,16 +241,16 @@ fn a_message_is_held_to_its_length_exactly() {
                 let limit = InflateLimit::new(max);
                 let expected = if len <= max { Ok(()) } else { Err(InflateError::TooLarge) };
                 let mut decompressor = Decompressor::new(Role::Client, &DeflateParams::default());
-                // What is in the vector already does not count, nor do earlier messages.
+                // The content of the vector and earlier messages do not count.
                 let mut out = b"before".to_vec();
                 decompressor.decompress(&bomb(max), true, &mut out, &limit).unwrap();
                 assert_eq!(out.len(), 6 + max);
                 out.truncate(6);
                 let cut = rng.usize(..=payload.len());
-                let verdict = decompressor
+                let result = decompressor
                     .decompress(&payload[..cut], false, &mut out, &limit)
                     .and_then(|()| decompressor.decompress(&payload[cut..], true, &mut out, &limit));
-                assert_eq!(verdict, expected, "{len} within {max}");
+                assert_eq!(result, expected, "{len} within {max}");
                 assert!(out.len() <= 6 + max);
             }
         }
@@ -270,16 +270,16 @@ fn a_bomb_is_stopped_before_it_is_held() {
         assert_eq!(decompressor.decompress(&payload, true, &mut out, &limit), Err(InflateError::TooLarge));
         assert!(out.capacity() <= 2 << 20, "{} held", out.capacity());
     }
-    // Lent in pieces, it is counted all the same.
+    // In steps as well.
     let mut decompressor = Decompressor::new(Role::Client, &DeflateParams::default());
     let (mut buf, mut input, mut seen) = ([0; 1000], &payload[..], 0);
-    let verdict = loop {
+    let result = loop {
         match decompressor.step(input, true, &mut buf, &InflateLimit::new(1 << 20)) {
             Ok(step) => (input, seen) = (&input[step.consumed..], seen + step.produced),
             Err(error) => break error,
         }
     };
-    assert_eq!(verdict, InflateError::TooLarge);
+    assert_eq!(result, InflateError::TooLarge);
     assert!(seen <= 1 << 20);
 }
 

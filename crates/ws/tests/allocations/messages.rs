@@ -1,67 +1,13 @@
 //! What a connection allocates: nothing for a message once it is warm, and no more than has arrived for a length that was
 //! only announced.
 
-#![allow(unsafe_code)]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Duration;
+
 use wireloom_testing::Frame;
 use wireloom_testing::frame::Length;
 use wireloom_ws::{Config, Connection, Event, Limits};
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    static HELD: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(by: isize) {
-    // A thread that ends has no counters any more, and nothing that is of interest here.
-    let _ = HELD.try_with(|held| held.set(held.get() + by));
-    if by > 0 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-    }
-}
-
-// SAFETY: every call goes on to the system's allocator with its arguments as they came; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller has promised what `alloc` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller has promised what `alloc_zeroed` asks for.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: the caller has promised what `dealloc` asks for.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        count(-(layout.size() as isize));
-        count(len as isize);
-        // SAFETY: the caller has promised what `realloc` asks for.
-        unsafe { System.realloc(ptr, layout, len) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// How often `of` allocates.
-fn allocations(of: impl FnOnce()) -> usize {
-    let before = ALLOCATIONS.get();
-    of();
-    ALLOCATIONS.get() - before
-}
+use crate::counting::{HELD, allocations};
 
 const NOW: Duration = Duration::from_secs(1);
 const KEY: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];

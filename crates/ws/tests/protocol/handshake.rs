@@ -1,7 +1,5 @@
 //! Both ends of the opening handshake against each other, and the examples of the RFCs, at random splits.
 
-#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test does")]
-
 use std::time::Duration;
 
 use wireloom_testing::split::Split;

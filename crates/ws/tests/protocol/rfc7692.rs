@@ -2,9 +2,6 @@
 //! (§5, §7.1) are tested beside it in `deflate/negotiation`, the data's (§7.2) in `deflate/`, and refused inputs in the table
 //! of `hostile/`.
 
-// Helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use wireloom_testing::frame::concat;
 use wireloom_testing::{End, Frame, Received, Rng};
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};

@@ -1,10 +1,10 @@
 //! §8.1: text that is not UTF-8, wherever it is cut (RFC 3629 §3, §4).
 
-use crate::table::Table;
-use crate::table::Verdict::{Closes, Fails, Open};
+use super::table::Expected::{Closes, Fails, Open};
+use super::table::Table;
 use wireloom_testing::Frame;
 
-/// Never the beginning of UTF-8, whatever follows.
+/// Invalid whatever follows.
 const IMPOSSIBLE: &[(&str, &[u8])] = &[
     ("a lone 80", &[0x80]),
     ("a lone BF", &[0xBF]),
@@ -45,7 +45,7 @@ const IMPOSSIBLE: &[(&str, &[u8])] = &[
     ("F0 9F and a lead of two", &[0xF0, 0x9F, 0xC3, 0xA9]),
 ];
 
-/// The beginning of a code point, and no end.
+/// An incomplete code point.
 const UNFINISHED: &[(&str, &[u8])] = &[
     ("C3", &[0xC3]),
     ("DF", &[0xDF]),
@@ -59,7 +59,7 @@ const UNFINISHED: &[(&str, &[u8])] = &[
     ("F4 8F BF", &[0xF4, 0x8F, 0xBF]),
 ];
 
-/// Odd and lawful.
+/// Valid, and unusual.
 const LAWFUL: &[(&str, &str)] = &[
     ("NUL", "\0"),
     ("DEL", "\u{7F}"),
@@ -73,7 +73,7 @@ const LAWFUL: &[(&str, &str)] = &[
     ("kosme", "κόσμε"),
 ];
 
-pub(crate) fn fill(table: &mut Table) {
+pub(crate) fn add_cases(table: &mut Table) {
     let mut section = table.section("§8.1");
     for &(name, bytes) in IMPOSSIBLE {
         section.both(format!("text: {name}"), Fails(1007), |wire| wire.send(Frame::text(bytes)));
@@ -100,7 +100,7 @@ pub(crate) fn fill(table: &mut Table) {
                 .times(bytes.len(), |wire, i| wire.send(Frame::continuation([bytes[i]]).fin(false)))
                 .send(Frame::continuation(""))
         });
-        section.both(format!("a fragment within {name} is no mistake yet"), Open, |wire| {
+        section.both(format!("a fragment within {name} is not an error yet"), Open, |wire| {
             wire.send(Frame::text(bytes).fin(false))
         });
     }

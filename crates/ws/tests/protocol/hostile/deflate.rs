@@ -1,8 +1,8 @@
-//! RFC 7692: RSV1, compressed data that does not inflate, and data that inflates to more than this end takes.
+//! RFC 7692: RSV1, compressed data that is invalid, and data that inflates beyond the limits.
 
-use crate::bits::Bits;
-use crate::table::Table;
-use crate::table::Verdict::{Closes, Fails, Open};
+use super::bits::Bits;
+use super::table::Expected::{Closes, Fails, Open};
+use super::table::Table;
 use wireloom_testing::Frame;
 
 /// `Hello`, as RFC 7692 §7.2.3.1 publishes it.
@@ -10,10 +10,10 @@ const HELLO: &[u8] = &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
 
 const RSV1: u8 = 4;
 
-pub(crate) fn fill(table: &mut Table) {
+pub(crate) fn add_cases(table: &mut Table) {
     bits(table);
     published(table);
-    broken(table);
+    corrupt(table);
     text(table);
     bombs(table);
 }
@@ -82,7 +82,7 @@ fn published(table: &mut Table) {
                 .send(Frame::continuation(""))
         });
     }
-    section.both("the same again out of the window", Open, |wire| {
+    section.both("the same message again, out of the window", Open, |wire| {
         wire.send(Frame::text(HELLO).rsv(RSV1)).send(Frame::text([0xf2, 0x00, 0x11, 0x00, 0x00]).rsv(RSV1))
     });
     section.both("the empty message: an empty stored block", Open, |wire| wire.send(compressed([0x00])));
@@ -98,8 +98,8 @@ fn published(table: &mut Table) {
     });
 }
 
-/// Data that no inflater may take, each row as if it had been flushed unless it ends too early.
-fn broken(table: &mut Table) {
+/// Invalid DEFLATE data, each flushed unless it ends too early.
+fn corrupt(table: &mut Table) {
     let mut section = table.section("RFC 7692 §7.2.2").deflate();
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("the reserved block type", Bits::new().bits(0b110, 3).flush()),
@@ -157,8 +157,8 @@ fn broken(table: &mut Table) {
                 .times(bytes.len(), |wire, i| wire.send(Frame::continuation([bytes[i]]).fin(false)))
                 .send(Frame::continuation(""))
         });
-        section.both(format!("{name}, after a lawful message"), Fails(1007), |wire| {
-            // A message first, so that a window is there; the matches still reach before it.
+        section.both(format!("{name}, after a valid message"), Fails(1007), |wire| {
+            // The matches reach before the window that the first message leaves.
             wire.send(compressed([0x02, 0x00])).send(compressed(bytes))
         });
     }
@@ -199,9 +199,10 @@ fn text(table: &mut Table) {
 
 fn bombs(table: &mut Table) {
     let mut section = table.section("RFC 7692 §8").deflate().limits(|limits| limits.message_len_max = 10_000);
-    for (len, verdict) in [(9_999, Open), (10_000, Open), (10_001, Fails(1009))] {
-        section.both(format!("{len} bytes of 10,000"), verdict, |wire| wire.send(compressed(Bits::run(len))));
-        section.both(format!("{len} bytes of 10,000, in fragments of two"), verdict, |wire| {
+    for (len, expected) in [(9_999, Open), (10_000, Open), (10_001, Fails(1009))] {
+        section
+            .both(format!("{len} bytes of 10,000"), expected, |wire| wire.send(compressed(Bits::run(len))));
+        section.both(format!("{len} bytes of 10,000, in fragments of two"), expected, |wire| {
             let bytes = Bits::run(len);
             let pieces: Vec<&[u8]> = bytes.chunks(2).collect();
             wire.send(compressed("").fin(false))
@@ -231,15 +232,15 @@ fn bombs(table: &mut Table) {
     });
 
     let mut section = table.section("RFC 7692 §8").deflate().limits(|limits| limits.inflate_ratio_max = 100);
-    section.both("a ratio of 1,000 on a message too small to matter", Open, |wire| {
+    section.both("a ratio of 1,000 below the length that is checked", Open, |wire| {
         wire.send(compressed(Bits::run(900_000)))
     });
-    section.both("a ratio of 1,000 on a message that matters", Fails(1009), |wire| {
+    section.both("a ratio of 1,000 above the length that is checked", Fails(1009), |wire| {
         wire.send(compressed(Bits::run(4 << 20)))
     });
     let mut section =
         table.section("RFC 7692 §8").deflate().limits(|limits| limits.message_len_max = 2 << 20);
-    section.both("the ratio that DEFLATE can do at most: 16 MiB out of 16 KiB", Fails(1009), |wire| {
+    section.both("the highest ratio of DEFLATE: 16 MiB out of 16 KiB", Fails(1009), |wire| {
         wire.send(compressed(Bits::run(16 << 20)))
     });
     let mut section = table.section("RFC 7692 §8").deflate();

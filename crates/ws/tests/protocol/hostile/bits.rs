@@ -1,4 +1,4 @@
-//! DEFLATE written by hand (RFC 1951): fixed Huffman blocks, stored blocks, and whatever no compressor would write.
+//! A writer of DEFLATE streams (RFC 1951), valid or not.
 
 /// A stream of bits, the lowest of each byte first (RFC 1951 §3.1.1).
 #[derive(Default)]
@@ -12,7 +12,7 @@ impl Bits {
         Self::default()
     }
 
-    /// The lowest `count` bits of `value`, lowest first, as header fields and extra bits go.
+    /// Appends the lowest `count` bits of `value`, lowest first, as in headers and extra bits.
     pub(crate) fn bits(mut self, value: u64, count: u32) -> Self {
         for i in 0..count {
             if self.used.is_multiple_of(8) {
@@ -56,7 +56,7 @@ impl Bits {
         self.symbol(u64::from(byte))
     }
 
-    /// A match; lengths 3 and 258, distances 1, 2 and 32,768 are all that the table needs.
+    /// A match of length 3 or 258 and distance 1, 2 or 32,768.
     pub(crate) fn matched(self, len: u64, distance: u64) -> Self {
         let bits = self.symbol(if len == 258 { 285 } else { 257 });
         match distance {
@@ -70,7 +70,7 @@ impl Bits {
         self.symbol(256)
     }
 
-    /// The bytes up to the empty stored block of a flush, less its 00 00 FF FF (RFC 7692 §7.2.1).
+    /// The bytes with the header of the empty stored block of a flush, without its 00 00 FF FF (RFC 7692 §7.2.1).
     pub(crate) fn flush(self) -> Vec<u8> {
         self.bits(0, 3).bytes
     }
@@ -81,7 +81,7 @@ impl Bits {
         [&[0x00][..], &len.to_le_bytes(), &(!len).to_le_bytes(), text, &[0x00]].concat()
     }
 
-    /// `len` times the letter a, as small as DEFLATE can with the fixed codes.
+    /// `len` letters `a`, as matches with the fixed codes.
     pub(crate) fn run(len: usize) -> Vec<u8> {
         let mut bits = Self::new().fixed().literal(b'a');
         let mut left = len - 1;

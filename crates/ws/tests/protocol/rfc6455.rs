@@ -1,9 +1,6 @@
 //! RFC 6455, §5 to §8: a test for each MUST that concerns an open connection, citing its section. What inputs are refused,
 //! and with which close code, is the table of `hostile/`; the opening handshake (§4) has tests of its own.
 
-// Helpers of tests are tests.
-#![allow(clippy::unwrap_used)]
-
 use std::collections::HashSet;
 use std::time::Duration;
 use wireloom_testing::frame::{Length, concat};

@@ -1,10 +1,10 @@
 //! §5.4, §5.6: how the frames of messages follow each other.
 
-use crate::table::Table;
-use crate::table::Verdict::{Closes, Fails, Open};
+use super::table::Expected::{Closes, Fails, Open};
+use super::table::Table;
 use wireloom_testing::Frame;
 
-pub(crate) fn fill(table: &mut Table) {
+pub(crate) fn add_cases(table: &mut Table) {
     let mut section = table.section("§5.4");
     for fin in [false, true] {
         section.both(format!("a continuation first, FIN {fin}"), Fails(1002), |wire| {
@@ -81,7 +81,7 @@ pub(crate) fn fill(table: &mut Table) {
                 .send(Frame::continuation("x"))
         });
     }
-    section.both("a close between fragments ends it all", Closes(Some(1000)), |wire| {
+    section.both("a close between fragments", Closes(Some(1000)), |wire| {
         wire.send(Frame::text("Hel").fin(false)).send(Frame::close(1000, "")).send(Frame::continuation("lo"))
     });
     section.both("a message of empty fragments", Open, |wire| {
@@ -94,7 +94,7 @@ pub(crate) fn fill(table: &mut Table) {
             .times(1_000, |wire, _| wire.send(Frame::continuation("x").fin(false)))
             .send(Frame::continuation("x"))
     });
-    section.both("a message that never ends is no mistake yet", Open, |wire| {
+    section.both("a message that never ends is not an error yet", Open, |wire| {
         wire.send(Frame::binary("x").fin(false)).send(Frame::continuation("y").fin(false))
     });
     section.both("fragments of all three length forms", Open, |wire| {
@@ -111,7 +111,7 @@ pub(crate) fn fill(table: &mut Table) {
     section.both("binary that is not UTF-8, in fragments", Open, |wire| {
         wire.send(Frame::binary([0xFF]).fin(false)).send(Frame::continuation([0xC0]))
     });
-    section.both("text after broken binary is judged afresh", Open, |wire| {
+    section.both("text after binary that is not UTF-8", Open, |wire| {
         wire.send(Frame::binary([0xE2, 0x82])).send(Frame::text("Hello")).send(Frame::text("€"))
     });
     section.both("binary does not complete a text's code point", Fails(1007), |wire| {

@@ -1,11 +1,11 @@
-//! §10.4: what is lawful and more than this end takes. Every bound at one less, itself, and one more.
+//! §10.4: valid input beyond the limits of the receiver. Each limit minus one, at it, and plus one.
 
-use crate::table::Table;
-use crate::table::Verdict::{Fails, Open};
+use super::table::Expected::{Fails, Open};
+use super::table::Table;
 use wireloom_testing::Frame;
 use wireloom_testing::frame::Length;
 
-pub(crate) fn fill(table: &mut Table) {
+pub(crate) fn add_cases(table: &mut Table) {
     let mut section = table.section("§10.4").limits(|limits| {
         limits.frame_len_max = 1_000;
         limits.message_len_max = 1_500;
@@ -87,17 +87,17 @@ pub(crate) fn fill(table: &mut Table) {
     section.both("a bound of nothing: a byte", Fails(1009), |wire| wire.send(Frame::text("x")));
 
     let mut section = table.section("§10.4").limits(|limits| limits.fragments_spare = 100);
-    for (count, verdict) in [(99, Open), (100, Open), (101, Fails(1008))] {
-        section.both(format!("{count} empty fragments of 100 without an end"), verdict, |wire| {
+    for (count, expected) in [(99, Open), (100, Open), (101, Fails(1008))] {
+        section.both(format!("{count} empty fragments of 100 without an end"), expected, |wire| {
             wire.send(Frame::text("").fin(false))
                 .times(count - 1, |wire, _| wire.send(Frame::continuation("").fin(false)))
         });
-        section.both(format!("{count} empty fragments of 100, the last final"), verdict, |wire| {
+        section.both(format!("{count} empty fragments of 100, the last final"), expected, |wire| {
             wire.send(Frame::text("").fin(false))
                 .times(count - 2, |wire, _| wire.send(Frame::continuation("").fin(false)))
                 .send(Frame::continuation(""))
         });
-        section.both(format!("{count} empty fragments of 100, pings between"), verdict, |wire| {
+        section.both(format!("{count} empty fragments of 100, pings between"), expected, |wire| {
             wire.send(Frame::text("").fin(false)).times(count - 1, |wire, _| {
                 wire.send(Frame::ping("")).send(Frame::continuation("").fin(false))
             })

@@ -1,21 +1,21 @@
 //! §5.5: control frames, and §7: closing.
 
-use crate::table::Table;
-use crate::table::Verdict::{Closes, Fails, Open};
+use super::table::Expected::{Closes, Fails, Open};
+use super::table::Table;
 use wireloom_testing::Frame;
 use wireloom_testing::frame::Length;
 
 const CONTROLS: [(u8, &str); 3] = [(Frame::CLOSE, "close"), (Frame::PING, "ping"), (Frame::PONG, "pong")];
 
-pub(crate) fn fill(table: &mut Table) {
-    all(table);
-    pings(table);
-    codes(table);
-    bodies(table);
-    after(table);
+pub(crate) fn add_cases(table: &mut Table) {
+    all_control_frames(table);
+    pings_and_pongs(table);
+    close_codes(table);
+    close_payloads(table);
+    after_close(table);
 }
 
-fn all(table: &mut Table) {
+fn all_control_frames(table: &mut Table) {
     let mut section = table.section("§5.5");
     for (opcode, name) in CONTROLS {
         for len in [126, 127, 200, 65_535, 65_536] {
@@ -23,13 +23,13 @@ fn all(table: &mut Table) {
                 wire.send(Frame::new(opcode, vec![3; len]))
             });
         }
-        section.both(format!("{name} of 126 bytes, judged by its second byte"), Fails(1002), |wire| {
+        section.both(format!("{name} of 126 bytes, detected by its second byte"), Fails(1002), |wire| {
             wire.send_head(2, Frame::new(opcode, vec![3; 126]))
         });
-        section.both(format!("{name} whose 5 bytes are told in 16 bits"), Fails(1002), |wire| {
+        section.both(format!("{name} of 5 bytes with a length of 16 bits"), Fails(1002), |wire| {
             wire.send(Frame::new(opcode, b"\x03\xe8abc").length(Length::Bits16(5)))
         });
-        section.both(format!("{name} whose 5 bytes are told in 64 bits"), Fails(1002), |wire| {
+        section.both(format!("{name} of 5 bytes with a length of 64 bits"), Fails(1002), |wire| {
             wire.send(Frame::new(opcode, b"\x03\xe8abc").length(Length::Bits64(5)))
         });
         section.both(format!("{name} of 2^63 bytes"), Fails(1002), |wire| {
@@ -45,13 +45,13 @@ fn all(table: &mut Table) {
                 |w| w.send(Frame::text("a").fin(false)).send(Frame::new(opcode, payload).fin(false)),
             );
         }
-        section.both(format!("{name} without FIN, judged by its first byte"), Fails(1002), |wire| {
+        section.both(format!("{name} without FIN, detected by its first byte"), Fails(1002), |wire| {
             wire.raw(&[opcode])
         });
     }
 }
 
-fn pings(table: &mut Table) {
+fn pings_and_pongs(table: &mut Table) {
     for (opcode, name, section) in [(Frame::PING, "ping", "§5.5.2"), (Frame::PONG, "pong", "§5.5.3")] {
         let mut section = table.section(section);
         for len in [0, 1, 124, 125] {
@@ -70,7 +70,7 @@ fn pings(table: &mut Table) {
     }
 }
 
-fn codes(table: &mut Table) {
+fn close_codes(table: &mut Table) {
     let mut section = table.section("§7.4.1");
     for code in [1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014] {
         section
@@ -110,7 +110,7 @@ fn codes(table: &mut Table) {
     }
 }
 
-fn bodies(table: &mut Table) {
+fn close_payloads(table: &mut Table) {
     let mut section = table.section("§5.5.1");
     section.both("an empty close", Closes(None), |wire| wire.send(Frame::new(Frame::CLOSE, "")));
     for byte in [0x00, 0x03, 0xFF] {
@@ -124,7 +124,7 @@ fn bodies(table: &mut Table) {
     });
     section.both("a reason of 124 bytes", Fails(1002), |wire| wire.send(Frame::close(1000, [b'x'; 124])));
     section.both("a reason with NUL", Closes(Some(1000)), |wire| wire.send(Frame::close(1000, "a\0b")));
-    section.both("a bad code with a bad reason: the code is judged first", Fails(1002), |wire| {
+    section.both("a bad code with a bad reason: the code is checked first", Fails(1002), |wire| {
         wire.send(Frame::close(1005, [0xFF]))
     });
     section.both("a close within a text's code point", Closes(Some(1001)), |wire| {
@@ -139,20 +139,24 @@ fn bodies(table: &mut Table) {
             .send(Frame::binary(""))
             .send(Frame::close(4321, "bye"))
     });
-    section.both("half a close is no mistake yet", Open, |wire| wire.send_head(3, Frame::close(1000, "bye")));
+    section
+        .both("half a close is not an error yet", Open, |wire| wire.send_head(3, Frame::close(1000, "bye")));
 }
 
-fn after(table: &mut Table) {
+fn after_close(table: &mut Table) {
     let mut section = table.section("§5.5.1");
     let tails: [(&str, Frame); 8] = [
         ("text", Frame::text("Hello")),
-        ("broken text", Frame::text([0xFF])),
+        ("invalid text", Frame::text([0xFF])),
         ("a ping", Frame::ping("?")),
         ("a second close", Frame::close(1001, "")),
-        ("an unlawful close", Frame::close(1005, "")),
+        ("an invalid close", Frame::close(1005, "")),
         ("a reserved opcode", Frame::new(0xF, "")),
         ("a continuation", Frame::continuation("")),
-        ("a frame out of form", Frame::binary("x").length(Length::Bits64(u64::MAX))),
+        (
+            "a frame with the highest bit of its length set",
+            Frame::binary("x").length(Length::Bits64(u64::MAX)),
+        ),
     ];
     for (name, tail) in tails {
         section.both(format!("{name} after the close is not read"), Closes(Some(1000)), |wire| {
@@ -160,13 +164,13 @@ fn after(table: &mut Table) {
         });
     }
     let mut section = table.section("§7.1.7");
-    section.both("the first of two mistakes is the one", Fails(1002), |wire| {
+    section.both("the first of two errors counts", Fails(1002), |wire| {
         wire.send(Frame::new(0x3, "")).send(Frame::text([0xFF]))
     });
-    section.both("the first of two mistakes is the one, the other way", Fails(1007), |wire| {
+    section.both("the first of two errors counts, the other way", Fails(1007), |wire| {
         wire.send(Frame::text([0xFF])).send(Frame::new(0x3, ""))
     });
-    section.both("a close after the mistake does not undo it", Fails(1007), |wire| {
+    section.both("a close after an error does not undo it", Fails(1007), |wire| {
         wire.send(Frame::text([0xC0, 0x80])).send(Frame::close(1000, ""))
     });
 }

@@ -1,53 +1,10 @@
 //! What permessage-deflate allocates: nothing for a message once the connection is warm, and for a connection exactly
 //! what the documentation of `deflate` says.
 
-#![allow(unsafe_code)]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use wireloom_ws::deflate::{Compressor, Decompressor, DeflateConfig, DeflateParams, InflateLimit};
 use wireloom_ws::role::Role;
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    static HELD: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(by: isize) {
-    // The thread's counters are gone while it ends; what it frees then is nobody's concern.
-    let _ = HELD.try_with(|held| held.set(held.get() + by));
-    if by > 0 {
-        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
-    }
-}
-
-// SAFETY: every call is handed on to the system's allocator as it came; the counters are thread-local cells that
-// allocate nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller's promise about `layout` is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: the caller's promise about `ptr` and `layout` is passed on.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn held(of: impl FnOnce()) -> isize {
-    let before = HELD.get();
-    of();
-    HELD.get() - before
-}
+use crate::counting::{allocations, held};
 
 const LIMIT: InflateLimit = InflateLimit::new(1 << 20);
 
@@ -76,9 +33,7 @@ fn a_warm_connection_allocates_for_no_message() {
                 }
             };
             round();
-            let before = ALLOCATIONS.get();
-            round();
-            assert_eq!(ALLOCATIONS.get() - before, 0, "level {level}");
+            assert_eq!(allocations(round), 0, "level {level}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! §4, §9, §10.2, and RFC 7692 §7.1: heads that are no opening handshake, to a server and to a client.
+//! §4, §9, §10.2, and RFC 7692 §7.1: requests and responses of the opening handshake, most of them invalid.
 
-/// A head being spoiled: a first line and header lines, of any bytes.
+/// A head: a first line and header lines, of any bytes.
 #[derive(Clone)]
 pub(crate) struct Head {
     first: Vec<u8>,
@@ -25,7 +25,7 @@ impl Head {
         )
     }
 
-    /// A response that accepts `key`'s answer.
+    /// A valid response with this `Sec-WebSocket-Accept`.
     pub(crate) fn response(accept: &str) -> Self {
         let accept = format!("Sec-WebSocket-Accept: {accept}");
         Self::new("HTTP/1.1 101 Switching Protocols", &["Upgrade: websocket", "Connection: Upgrade", &accept])
@@ -36,26 +36,26 @@ impl Head {
         Self { first: first.into(), lines, end: b"\r\n" }
     }
 
-    /// Another first line.
+    /// Replaces the first line.
     fn first(mut self, line: impl AsRef<[u8]>) -> Self {
         self.first = line.as_ref().to_vec();
         self
     }
 
-    /// One more line.
+    /// Appends a header line.
     fn add(mut self, line: impl AsRef<[u8]>) -> Self {
         self.lines.push(line.as_ref().to_vec());
         self
     }
 
-    /// Without the lines of this name.
+    /// Removes the lines with this name.
     fn without(mut self, name: &str) -> Self {
         let start = format!("{name}:").to_ascii_lowercase();
         self.lines.retain(|line| !line.to_ascii_lowercase().starts_with(start.as_bytes()));
         self
     }
 
-    /// This line in place of those of its name.
+    /// Replaces the lines with this name.
     fn set(self, name: &str, value: impl AsRef<[u8]>) -> Self {
         self.without(name).add([name.as_bytes(), b": ", value.as_ref()].concat())
     }
@@ -71,7 +71,7 @@ impl Head {
     }
 }
 
-/// A request and the status that it must be answered with; 101 when it is lawful.
+/// A request and the status of the response to it; 101 when it is valid.
 pub(crate) struct Request {
     pub(crate) section: &'static str,
     pub(crate) name: String,
@@ -79,20 +79,20 @@ pub(crate) struct Request {
     pub(crate) status: u16,
 }
 
-/// A response and whether the client must take it; what it must be told otherwise.
+/// A response and its expected outcome.
 pub(crate) struct Response {
     pub(crate) section: &'static str,
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
-    pub(crate) verdict: Answer,
+    pub(crate) expected: Answer,
 }
 
-/// What becomes of a response.
+/// The outcome of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The connection is open.
     Opens,
-    /// The server says no, with this status, and the application is told.
+    /// The server refuses with this status, which the application receives.
     Refused(u16),
     /// The client fails the connection.
     Fails,
@@ -249,7 +249,7 @@ pub(crate) fn requests() -> Vec<Request> {
         let head = good().set("Sec-WebSocket-Extensions", value);
         put("§9.1", &format!("Sec-WebSocket-Extensions: {value}"), 101, head);
     }
-    // RFC 7692 §7.1: a parameter out of form declines the offer, and the handshake goes on without it.
+    // RFC 7692 §7.1: an invalid parameter declines the offer, and the handshake goes on without it.
     for value in [
         "permessage-deflate; server_max_window_bits",
         "permessage-deflate; server_max_window_bits=7",
@@ -321,12 +321,12 @@ pub(crate) fn requests() -> Vec<Request> {
 pub(crate) fn responses(accept: &str) -> Vec<Response> {
     use Answer::{Fails, Opens, Refused, Waits};
     let mut table = Vec::new();
-    let mut put = |section, name: &str, verdict, head: Head| {
-        table.push(Response { section, name: name.into(), bytes: head.bytes(), verdict });
+    let mut put = |section, name: &str, expected, head: Head| {
+        table.push(Response { section, name: name.into(), bytes: head.bytes(), expected });
     };
     let good = || Head::response(accept);
     put("§4.1", "the plain answer", Opens, good());
-    for (line, verdict) in [
+    for (line, expected) in [
         ("HTTP/1.1 101", Opens),
         ("HTTP/1.1 101 ", Opens),
         ("HTTP/1.1 101 Web Socket Protocol Handshake", Opens),
@@ -343,7 +343,7 @@ pub(crate) fn responses(accept: &str) -> Vec<Response> {
         ("\u{15}\u{3}\u{1}\0\u{2}\u{2}F", Fails),
         ("220 smtp.example.com ESMTP", Fails),
     ] {
-        put("§4.1", &format!("the line {line:?}"), verdict, good().first(line));
+        put("§4.1", &format!("the line {line:?}"), expected, good().first(line));
     }
     for status in [200, 204, 301, 302, 303, 307, 308, 400, 401, 403, 404, 407, 426, 429, 500, 502, 503] {
         put(
@@ -465,10 +465,10 @@ mod tests {
         Acceptance, ClientHandshake, ClientOptions, HandshakeLimits, ServerHandshake, client, server,
     };
 
-    /// Bytes behind a head, which belong to the connection: a masked `Hello`.
+    /// Bytes behind the head: a masked `Hello`.
     const BEHIND: &[u8] = &[0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
 
-    /// The status that a server answers these bytes with, fed in these pieces; 0 when it waits for more.
+    /// The status of the response to these bytes, received in these pieces; 0 when the server waits for more.
     fn serve(bytes: &[u8], pieces: &[usize]) -> u16 {
         let mut handshake = ServerHandshake::new(HandshakeLimits::default());
         let mut at = 0;
@@ -476,12 +476,12 @@ mod tests {
             match handshake.handle_input(&bytes[at..at + len]) {
                 Ok(server::Progress::Incomplete) => at += len,
                 Ok(server::Progress::Complete { consumed }) => {
-                    // What is behind the head stays where it is, to the byte.
+                    // The bytes behind the head are not consumed.
                     assert_eq!(at + consumed, bytes.len() - BEHIND.len());
                     let mut out = Vec::new();
                     let config = DeflateConfig::default();
                     let acceptance = Acceptance { deflate: Some(&config), ..Acceptance::default() };
-                    handshake.accept(&acceptance, &mut out).expect("a lawful request can be accepted");
+                    handshake.accept(&acceptance, &mut out).expect("a valid request can be accepted");
                     return status_of(&out);
                 }
                 Err(error) => {
@@ -565,16 +565,16 @@ mod tests {
     }
 
     #[test]
-    fn a_client_judges_every_response() {
+    fn a_client_opens_fails_or_waits_as_expected() {
         let table = responses(ACCEPT);
         let mut wrong = Vec::new();
         for row in &table {
             let bytes = [&row.bytes[..], BEHIND].concat();
-            let bytes = if row.verdict == Answer::Waits { &row.bytes } else { &bytes };
+            let bytes = if row.expected == Answer::Waits { &row.bytes } else { &bytes };
             cuts(bytes.len(), |pieces| {
-                let verdict = dial(bytes, pieces);
-                if verdict != row.verdict {
-                    wrong.push(format!("{} {}: {verdict:?}, not {:?}", row.section, row.name, row.verdict));
+                let answer = dial(bytes, pieces);
+                if answer != row.expected {
+                    wrong.push(format!("{} {}: {answer:?}, not {:?}", row.section, row.name, row.expected));
                 }
             });
         }
@@ -582,9 +582,8 @@ mod tests {
         assert!(table.len() >= 80, "{}", table.len());
     }
 
-    /// A head that stops anywhere is no mistake yet, and one that goes on for ever is.
     #[test]
-    fn heads_may_stop_anywhere_but_not_go_on_for_ever() {
+    fn an_incomplete_head_is_no_error_and_an_endless_head_is() {
         let request = Head::request().bytes();
         for len in 0..request.len() {
             assert_eq!(serve(&request[..len], &[len]), 0, "cut at {len}");

@@ -1,4 +1,4 @@
-//! DEFLATE (RFC 1951) read bit by bit, with nothing in mind but to be right: the judge of what the crate makes and takes.
+//! A naive decoder of DEFLATE (RFC 1951), bit by bit, as the reference for the crate.
 //!
 //! It reads one message of permessage-deflate at a time, knows how far back the longest reference went, and refuses
 //! whatever zlib refuses (code sets that are over-subscribed or, but for a single distance code, incomplete).

@@ -1,0 +1,66 @@
+//! An allocator that counts, for each thread, the allocations and the bytes that are held.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    pub(crate) static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(by: isize) {
+    // A thread that ends has no counters.
+    let _ = HELD.try_with(|held| held.set(held.get() + by));
+    if by > 0 {
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+    }
+}
+
+// SAFETY: every call goes on to the system's allocator with its arguments as they came; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller has promised what `alloc` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller has promised what `alloc_zeroed` asks for.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller has promised what `dealloc` asks for.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, len: usize) -> *mut u8 {
+        count(-(layout.size() as isize));
+        count(len as isize);
+        // SAFETY: the caller has promised what `realloc` asks for.
+        unsafe { System.realloc(ptr, layout, len) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often `of` allocates.
+pub(crate) fn allocations(of: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.get();
+    of();
+    ALLOCATIONS.get() - before
+}
+
+/// Bytes that `of` allocates and does not free.
+pub(crate) fn held(of: impl FnOnce()) -> isize {
+    let before = HELD.get();
+    of();
+    HELD.get() - before
+}

@@ -1,0 +1,7 @@
+//! What the core allocates, counted by the allocator.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod counting;
+mod deflate;
+mod messages;
