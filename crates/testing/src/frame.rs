@@ -42,6 +42,19 @@ impl Length {
     }
 }
 
+/// A frame of a client, masked with zeros. `first` is its first byte: FIN, the reserved bits and the opcode.
+pub fn masked(first: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    Frame::new(first, payload).fin(first & 0x80 != 0).rsv(first >> 4).mask([0; 4]).bytes()
+}
+
+/// The request of a client's opening handshake (RFC 6455 §1.2).
+pub fn upgrade_request(path: &str) -> String {
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+}
+
 impl Frame {
     /// The continuation opcode.
     pub const CONTINUATION: u8 = 0x0;

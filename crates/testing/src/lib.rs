@@ -1,7 +1,7 @@
-//! What the tests of several crates share: chance that can be rerun, a clock that never ticks by itself, inputs cut at
-//! random, and builders of frames that no honest peer would send.
+//! Helpers for the tests of several crates: random numbers that a seed repeats, a clock that the test sets, input cut at
+//! random, and builders of frames, valid or not.
 //!
-//! It owns no protocol rule: whatever judges bytes is in the cores, and nothing here stands in for a part of them.
+//! Protocol rules are in the cores; nothing here replaces a part of them.
 
 pub mod clock;
 pub mod end;

@@ -86,8 +86,8 @@ impl Pair {
         while self.step(rng) {}
     }
 
-    /// Does with the transport what both ends ask for, once nothing is left to happen: whoever wants it closed ends the
-    /// other's reading side. Says whether both ends have let it go.
+    /// Closes the transport as the ends ask, once both are idle: an end that closes it ends the reading side of the other. Returns
+    /// whether both have closed it.
     pub fn close_transport(&mut self) -> bool {
         for _ in 0..2 {
             let (client, server) = (self.client.connection.transport(), self.server.connection.transport());

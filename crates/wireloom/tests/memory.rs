@@ -13,6 +13,7 @@ use wireloom::{
     CloseCode, Connector, DeflateConfig, Error, PreparedMessage, Request, Response, Server, ServerConfig,
     ServerHandle,
 };
+use wireloom_testing::frame::upgrade_request;
 
 const MEMORY_MAX: usize = 8 << 20;
 
@@ -220,9 +221,6 @@ async fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-const OPENING: &str = "GET /socket HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-                       Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-
 // 20,000 frame headers that announce 1 MiB, with a few bytes behind them.
 #[cfg(target_os = "linux")]
 #[tokio::test]
@@ -236,7 +234,7 @@ async fn announced_lengths_cost_nothing() {
     let mut clients = Vec::new();
     for number in 0..count {
         let mut stream = connect_from(2 + (number % 8) as u8, address).await;
-        stream.write_all(OPENING.as_bytes()).await.unwrap();
+        stream.write_all(upgrade_request("/socket").as_bytes()).await.unwrap();
         assert_eq!(status(&mut stream).await, 101);
         let header = [0x82, 0xff, 0, 0, 0, 0, 0, 0x10, 0, 0, 1, 2, 3, 4];
         stream.write_all(&[&header[..], &[7; 10]].concat()).await.unwrap();
@@ -315,7 +313,7 @@ async fn a_handler_that_is_never_polled_frees_its_memory() {
         }
     }));
     let (mut read, mut write) = TcpStream::connect(address).await.unwrap().into_split();
-    write.write_all(OPENING.as_bytes()).await.unwrap();
+    write.write_all(upgrade_request("/socket").as_bytes()).await.unwrap();
     let sending = tokio::spawn(async move {
         // 32 MiB are announced.
         let header = [0x82, 0xff, 0, 0, 0, 0, 2, 0, 0, 0, 1, 2, 3, 4];

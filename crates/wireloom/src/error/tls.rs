@@ -1,4 +1,4 @@
-//! What went wrong in TLS, in words for whoever has to mend it.
+//! Texts of TLS errors, for the person who configures TLS.
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ pub(super) fn reason(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str("the certificate is not accepted: ")?;
     let text = match error {
-        CertificateError::UnknownIssuer => "nobody trusted here signed it",
+        CertificateError::UnknownIssuer => "its issuer is not trusted",
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired",
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "it is not valid yet",
         CertificateError::Revoked => "it has been revoked",

@@ -1,4 +1,4 @@
-//! The head of an HTTP/1.1 request (RFC 9112 §2 to §5): found, parsed by httparse, validated. The head of a response is parsed here too.
+//! Heads of HTTP/1.1 requests and responses (RFC 9112 §2 to §5): finds their end, parses them with httparse, and validates requests.
 
 use std::io::BufRead as _;
 use std::mem::MaybeUninit;
@@ -6,10 +6,10 @@ use std::mem::MaybeUninit;
 use crate::headers::{Headers, Place};
 use crate::version::Version;
 
-/// Header lines in a head: as for [`wireloom_ws::handshake::HandshakeLimits`].
+/// Header lines in a head, as in [`wireloom_ws::handshake::HandshakeLimits`].
 const HEADERS_MAX: usize = 100;
 
-/// A head.
+/// The head of a request.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) method: Place,
@@ -18,13 +18,13 @@ pub(crate) struct Head {
     pub(crate) headers: Headers,
 }
 
-/// A status, and why in a few words.
+/// The status of a refused request, and the reason.
 pub(crate) type Refusal = (u16, &'static str);
 
-/// Where the head ends, behind its empty line. `scanned` bytes were looked at before; it is moved on, so that each byte
-/// is looked at once however slowly they come.
+/// The end of the head, behind its empty line. `scanned` is the number of bytes that earlier calls have searched; this advances it,
+/// so that each byte is searched once, however slowly they arrive.
 pub(crate) fn end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
-    // A line that ended before may be followed by its CR only now.
+    // The bytes before may end with LF or LF CR.
     let mut at = scanned.saturating_sub(3);
     loop {
         // Reading from memory does not fail.
@@ -41,27 +41,27 @@ pub(crate) fn end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
     }
 }
 
-/// Reads a whole head.
+/// Parses and validates the whole head of a request.
 pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(&bytes, &mut headers) {
         Ok(httparse::Status::Complete(len)) if len == bytes.len() => {}
-        // A parser that finds another end than this one would take the rest for another message.
-        Ok(httparse::Status::Complete(_)) => return Err((400, "the request has two ends")),
-        Ok(httparse::Status::Partial) => return Err((400, "the request is cut off")),
+        // Another end than `end` found: the rest could be smuggled as another request.
+        Ok(httparse::Status::Complete(_)) => return Err((400, "ambiguous end of the request")),
+        Ok(httparse::Status::Partial) => return Err((400, "incomplete request")),
         // RFC 6585 §5.
         Err(httparse::Error::TooManyHeaders) => return Err((431, "too many headers")),
         // RFC 9110 §15.6.6.
         Err(httparse::Error::Version) if names_version(&bytes) => return Err((505, "unknown HTTP version")),
         Err(httparse::Error::HeaderName) => return Err((400, "invalid header name")),
         Err(httparse::Error::HeaderValue) => return Err((400, "invalid header value")),
-        Err(_) => return Err((400, "this is not HTTP")),
+        Err(_) => return Err((400, "malformed request")),
     }
     let place = |part: &[u8]| Headers::place_of(&bytes, part);
     let method = request.method.unwrap_or_default();
     let target = request.path.unwrap_or_default();
-    let authority = judge_target(method, target).ok_or((400, "invalid request target"))?;
+    let authority = check_target(method, target).ok_or((400, "invalid request target"))?;
     let version = if request.version == Some(0) { Version::Http10 } else { Version::Http11 };
     let mut hosts = 0;
     let mut fields = Vec::with_capacity(request.headers.len());
@@ -69,7 +69,7 @@ pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
         let mut value = place(header.value);
         if header.name.eq_ignore_ascii_case("host") {
             hosts += 1;
-            // RFC 9112 §3.2: a 400 for a value that is none.
+            // RFC 9112 §3.2: 400 for an invalid value.
             if !header.value.iter().copied().all(is_authority_byte) {
                 return Err((400, "invalid Host"));
             }
@@ -80,17 +80,17 @@ pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
         }
         fields.push((place(header.name.as_bytes()), value));
     }
-    // RFC 9112 §3.2: a 400 for a request without Host, or with more than one.
+    // RFC 9112 §3.2: 400 for a request without Host, or with more than one.
     if hosts > 1 || (hosts == 0 && version == Version::Http11) {
-        return Err((400, "a request has one Host"));
+        return Err((400, "a request needs exactly one Host"));
     }
     let method = place(method.as_bytes());
     let target = place(target.as_bytes());
     Ok(Head { method, target, version, headers: Headers::from_arena(bytes, fields) })
 }
 
-/// Validates a target (RFC 9112 §3.2): `None` for an invalid one. One that is a whole URI gives its authority.
-fn judge_target<'t>(method: &str, target: &'t str) -> Option<Option<&'t str>> {
+/// Checks a target (RFC 9112 §3.2): `None` if it is invalid, and the authority of an absolute URI.
+fn check_target<'t>(method: &str, target: &'t str) -> Option<Option<&'t str>> {
     // RFC 3986 §3.5: a fragment stays with the client.
     if target.bytes().any(|byte| !byte.is_ascii_graphic() || byte == b'#') {
         return None;
@@ -121,7 +121,7 @@ fn is_authority_byte(byte: u8) -> bool {
         )
 }
 
-/// Whether a request line ends with a version of HTTP, whichever (RFC 9112 §2.3).
+/// Whether the request line ends with any version of HTTP (RFC 9112 §2.3).
 fn names_version(head: &[u8]) -> bool {
     let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let mut words = line.trim_ascii_end().split(|&byte| byte == b' ').skip(2);
@@ -131,14 +131,14 @@ fn names_version(head: &[u8]) -> bool {
             if major.is_ascii_digit() && minor.is_ascii_digit())
 }
 
-/// Reads the whole head of a response: its status, version and headers.
+/// Parses the whole head of a response: status, version and headers.
 pub(crate) fn parse_response(bytes: Vec<u8>) -> Result<(u16, Version, Headers), &'static str> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
     match response.parse(&bytes) {
         Ok(httparse::Status::Complete(len)) if len == bytes.len() => {}
         Err(httparse::Error::TooManyHeaders) => return Err("the response has too many headers"),
-        _ => return Err("the answer is not HTTP"),
+        _ => return Err("the response is not HTTP"),
     }
     let place = |part: &[u8]| Headers::place_of(&bytes, part);
     let fields = response.headers.iter();
@@ -166,7 +166,7 @@ mod tests {
 
     // RFC 9112 §3.2.
     #[test]
-    fn wants_one_host() {
+    fn requires_one_host() {
         let parse = |head: &str| parse(head.as_bytes().into()).map(drop).map_err(|(status, _)| status);
         assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), Ok(()));
         assert_eq!(parse("GET / HTTP/1.0\r\n\r\n"), Ok(()));
@@ -182,9 +182,9 @@ mod tests {
     }
 
     #[test]
-    fn judges_lines() {
+    fn checks_request_lines() {
         let parse = |head: &str| parse(head.as_bytes().into()).map(drop).map_err(|(status, _)| status);
-        for (line, verdict) in [
+        for (line, expected) in [
             ("GET / HTTP/3.1", Err(505)),
             ("GET / HTTP/1.2", Err(505)),
             ("GET / HTP/1.1", Err(400)),
@@ -210,7 +210,7 @@ mod tests {
             ("CONNECT a:80 HTTP/1.1", Ok(())),
             ("CONNECT a:80/b HTTP/1.1", Err(400)),
         ] {
-            assert_eq!(parse(&format!("{line}\r\nHost: a\r\n\r\n")), verdict, "{line}");
+            assert_eq!(parse(&format!("{line}\r\nHost: a\r\n\r\n")), expected, "{line}");
         }
         let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "a: b\r\n".repeat(HEADERS_MAX));
         assert_eq!(parse(&many), Err(431));
@@ -218,7 +218,7 @@ mod tests {
 
     // RFC 9112 §2.2, §5.1, §5.2: ambiguous heads.
     #[test]
-    fn judges_header_lines() {
+    fn refuses_ambiguous_header_lines() {
         for line in [
             "X : a",
             " X: a",
@@ -233,14 +233,14 @@ mod tests {
             "X: a\x0bb",
         ] {
             let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n");
-            let verdict = parse(head.as_bytes().into());
-            assert!(matches!(verdict, Err((400, _))), "{line:?}: {verdict:?}");
+            let result = parse(head.as_bytes().into());
+            assert!(matches!(result, Err((400, _))), "{line:?}: {result:?}");
         }
     }
 
     // RFC 9112 §3.2.2.
     #[test]
-    fn a_whole_uri_says_which_host_is_meant() {
+    fn the_authority_of_an_absolute_uri_replaces_host() {
         let head = b"GET http://b:81/c HTTP/1.1\r\nX: y\r\nHost: a\r\n\r\n";
         let head = parse(head[..].into()).unwrap();
         assert_eq!(head.headers.get("host"), Some(&b"b:81"[..]));

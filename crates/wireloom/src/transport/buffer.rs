@@ -42,6 +42,12 @@ impl Drop for Pool {
     }
 }
 
+/// The number of large buffers that exist in the process.
+#[cfg(test)]
+pub(crate) fn large_count() -> usize {
+    LARGE.load(Ordering::Relaxed)
+}
+
 fn is_large(bytes: &[u8]) -> bool {
     bytes.len() == LEN + ALIGN
 }

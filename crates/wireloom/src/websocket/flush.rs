@@ -61,7 +61,7 @@ impl Flush {
 }
 
 /// A flush task that runs beside the thread that sends, on a worker of the runtime, flushes once the batch has not grown for
-/// this number of its turns. Each turn takes about a microsecond; a flush for every message would take more.
+/// this number of its turns: a flush for every message would be a system call for every message.
 const QUIET_TURNS: u32 = 16;
 
 thread_local! {

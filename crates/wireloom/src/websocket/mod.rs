@@ -346,11 +346,44 @@ fn seed() -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::buffer;
 
-    // tests/idle.rs counts the memory of idle connections.
+    // tests/allocations/idle.rs counts the memory of idle connections.
     #[test]
     fn stays_small() {
         let halves = size_of::<WebSocket>();
         assert!(halves <= 40, "{halves}");
+    }
+
+    // The buffer for bytes that were read ahead may be as long as one of the pool. A count below zero would be huge.
+    #[tokio::test]
+    async fn a_buffer_for_bytes_that_were_read_ahead_is_counted() {
+        const POOLED_LEN: usize = 262_144;
+        const HEADER_LEN: usize = 14;
+        for len in [POOLED_LEN - 1, POOLED_LEN, POOLED_LEN + 1] {
+            let arrived = wireloom_testing::frame::masked(0x82, vec![7; len - HEADER_LEN]);
+            assert_eq!(arrived.len(), len);
+            let open = |_| {
+                let transport = tokio::io::empty();
+                let config = WebSocketConfig::default();
+                WebSocket::from_transport(
+                    transport,
+                    Role::Server,
+                    Negotiated::default(),
+                    None,
+                    config,
+                    &arrived,
+                )
+            };
+            // More than a thread keeps.
+            let mut sockets: Vec<_> = (0..8).map(open).collect();
+            assert!(len != POOLED_LEN || buffer::large_count() >= sockets.len());
+            for socket in &mut sockets {
+                let message = socket.recv().await.unwrap().unwrap();
+                assert_eq!(message.as_bytes().len(), len - HEADER_LEN);
+            }
+            drop(sockets);
+            assert!(buffer::large_count() < 1_000, "{}", buffer::large_count());
+        }
     }
 }

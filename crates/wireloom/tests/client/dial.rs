@@ -1,4 +1,4 @@
-//! Finding a server: several addresses, timeouts, answers that are none.
+//! Connecting: several addresses, timeouts, responses that are not HTTP.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use wireloom::wireloom_ws::handshake::server::ServerHandshake;
 use wireloom::wireloom_ws::handshake::{Acceptance, HandshakeError, HandshakeLimits};
 use wireloom::{Connector, Error};
 
-use super::{polled, serve, told};
+use super::{polled, received_request, serve};
 
-/// A listener whose queue is full: what wants to connect waits for ever.
+/// A listener whose queue is full: connection attempts hang.
 async fn black_hole() -> (TcpListener, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -28,27 +28,27 @@ async fn black_hole() -> (TcpListener, Vec<TcpStream>) {
 
 // RFC 8305 §5.
 #[tokio::test]
-async fn passes_by_an_address_that_leads_nowhere() {
+async fn tries_the_next_address_when_one_hangs() {
     let (hole, _queued) = black_hole().await;
     let server = serve().await;
     let begin = Instant::now();
     let connector = Connector::new().resolve("two.example", [hole.local_addr().unwrap(), server]);
     let mut socket = connector.connect("ws://two.example/x").await.unwrap();
-    assert_eq!(told(&mut socket).await, "/x ");
+    assert_eq!(received_request(&mut socket).await, "/x ");
     assert!(begin.elapsed() >= Duration::from_millis(250), "{:?}", begin.elapsed());
 }
 
 #[tokio::test]
-async fn passes_by_a_family_that_refuses() {
+async fn tries_the_next_family_when_one_refuses() {
     let server = serve().await;
-    // Nobody listens there: whether the machine has IPv6 at all does not matter.
-    let nobody = std::net::SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), server.port());
-    let connector = Connector::new().resolve("two.example", [nobody, server]);
+    // Nothing listens there, with or without IPv6.
+    let refusing = std::net::SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), server.port());
+    let connector = Connector::new().resolve("two.example", [refusing, server]);
     assert!(connector.connect("ws://two.example/").await.is_ok());
 }
 
 #[tokio::test]
-async fn says_what_took_too_long() {
+async fn a_timeout_names_its_stage() {
     let (hole, _queued) = black_hole().await;
     let short = Connector::new()
         .connect_timeout(Duration::from_millis(100))
@@ -66,7 +66,7 @@ async fn says_what_took_too_long() {
 }
 
 #[tokio::test]
-async fn says_what_it_could_not_reach() {
+async fn errors_name_hosts_that_cannot_be_reached() {
     let nowhere = Connector::new().resolve("nowhere.example", []);
     assert_eq!(nowhere.connect("ws://nowhere.example/").await.unwrap_err(), Error::Host(None));
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
@@ -74,8 +74,8 @@ async fn says_what_it_could_not_reach() {
     assert_eq!(error, Error::Io(std::io::ErrorKind::ConnectionRefused.into()));
 }
 
-/// A server that says this to whomever asks.
-async fn saying(answer: Vec<u8>) -> String {
+/// A server that sends this response.
+async fn responding(answer: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -84,34 +84,34 @@ async fn saying(answer: Vec<u8>) -> String {
         while !asked.ends_with(b"\r\n\r\n") {
             asked.push(stream.read_u8().await.unwrap());
         }
-        // The client may have heard enough before the end.
+        // The client may close the connection before the end.
         let _ = stream.write_all(&answer).await;
     });
     format!("ws://{address}/")
 }
 
 #[tokio::test]
-async fn bounds_the_head_of_an_answer() {
+async fn bounds_the_head_of_a_response() {
     let head = |len: usize| format!("HTTP/1.1 403 No\r\nX: {}\r\n\r\n", "x".repeat(len - 24)).into_bytes();
     let limited = Connector::new().handshake_limits(HandshakeLimits::default().with_head_len_max(100));
     for (len, refused) in [(99, true), (100, true), (101, false)] {
-        let error = limited.connect(&saying(head(len)).await).await.unwrap_err();
+        let error = limited.connect(&responding(head(len)).await).await.unwrap_err();
         assert_eq!(matches!(error, Error::Refused(_)), refused, "{len}: {error:?}");
         assert_eq!(matches!(error, Error::Handshake(HandshakeError::Limit(_))), !refused, "{len}: {error:?}");
     }
 }
 
 #[tokio::test]
-async fn tells_answers_that_are_none() {
-    let error = wireloom::connect(&saying(b"SSH-2.0-OpenSSH\r\n\r\n".to_vec()).await).await.unwrap_err();
+async fn reports_responses_that_are_not_http() {
+    let error = wireloom::connect(&responding(b"SSH-2.0-OpenSSH\r\n\r\n".to_vec()).await).await.unwrap_err();
     assert!(matches!(error, Error::Handshake(_)), "{error:?}");
-    let error = wireloom::connect(&saying(Vec::new()).await).await.unwrap_err();
+    let error = wireloom::connect(&responding(Vec::new()).await).await.unwrap_err();
     assert_eq!(error, Error::Cut);
 }
 
-// What a server sends in the packet of its answer is not lost.
+// Frames may arrive in the packet of the response.
 #[tokio::test]
-async fn keeps_frames_that_came_with_the_answer() {
+async fn keeps_frames_that_arrive_with_the_response() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -126,7 +126,7 @@ async fn keeps_frames_that_came_with_the_answer() {
         handshake.accept(&Acceptance::default(), &mut answer).unwrap();
         answer.extend_from_slice(b"\x81\x02hi\x82\x01\x00\x88\x02\x03\xe8");
         stream.write_all(&answer).await.unwrap();
-        // RFC 6455 §7.1.1: once both have said Close, the server ends the connection.
+        // RFC 6455 §7.1.1: the server closes the connection after both Close frames.
         stream.read_exact(&mut [0; 8]).await.unwrap();
     });
     let mut socket = wireloom::connect(&format!("ws://{address}/")).await.unwrap();
@@ -136,9 +136,9 @@ async fn keeps_frames_that_came_with_the_answer() {
     assert_eq!(socket.end().unwrap().code(), wireloom::CloseCode::NORMAL);
 }
 
-// Wherever connecting is given up, nothing stays behind.
+// Wherever the future is dropped, the connection is closed.
 #[tokio::test]
-async fn connecting_may_be_dropped_at_any_moment() {
+async fn connecting_is_cancel_safe_at_every_poll() {
     let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
     let (handle, address) = (server.handle(), server.local_addr().unwrap());
     tokio::spawn(server.serve(super::handle));
@@ -158,7 +158,7 @@ async fn connecting_may_be_dropped_at_any_moment() {
 }
 
 #[tokio::test]
-async fn secrets_reach_no_log() {
+async fn errors_and_debug_output_hold_no_secrets() {
     let connector = Connector::new().header("Authorization", "hunter2").header("X-Key", "hunter2");
     let shown = format!("{connector:?}");
     assert!(shown.contains("Authorization") && !shown.contains("hunter2"), "{shown}");

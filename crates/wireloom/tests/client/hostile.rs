@@ -1,4 +1,4 @@
-//! Servers of HTTP/2 that say anything: the client must come to an end with each of them, and take no harm.
+//! HTTP/2 servers that send arbitrary frames: the client ends with an error or a response, and never hangs.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use wireloom::{Connector, Error};
 /// SETTINGS with ENABLE_CONNECT_PROTOCOL, and the acknowledgement of the client's.
 const SETTINGS: &[u8] = b"\0\0\x06\x04\0\0\0\0\0\0\x08\0\0\0\x01\0\0\0\x04\x01\0\0\0\0";
 
-/// What a well-behaved server would answer to two requests and a WebSocket, frame by frame.
+/// The frames of a correct server for two requests and a WebSocket.
 const FRAMES: &[&[u8]] = &[
     // 103 and 200 on stream 1, then content.
     b"\0\0\x05\x01\x04\0\0\0\x01\x08\x03103",
@@ -30,7 +30,7 @@ const FRAMES: &[&[u8]] = &[
     b"\0\0\x08\x07\0\0\0\0\0\0\0\0\x05\0\0\0\0",
 ];
 
-/// A server for one connection: SETTINGS, and `then` once the client has asked.
+/// A server for one connection, which sends SETTINGS, and `then` after the requests.
 async fn serve(settings: Vec<u8>, then: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -38,7 +38,7 @@ async fn serve(settings: Vec<u8>, then: Vec<u8>) -> String {
         let (mut stream, _) = listener.accept().await.unwrap();
         let _ = stream.write_all(&settings).await;
         let mut bytes = [0; 4096];
-        // Until the client has nothing more to say for a while.
+        // Until the client has sent nothing for a while.
         while let Ok(Ok(1..)) = tokio::time::timeout(Duration::from_millis(50), stream.read(&mut bytes)).await
         {
         }
@@ -49,7 +49,7 @@ async fn serve(settings: Vec<u8>, then: Vec<u8>) -> String {
     url
 }
 
-/// Two requests and a WebSocket, to their ends.
+/// Sends two requests and opens a WebSocket; returns their results.
 async fn use_all(http2: &Http2) -> [Result<(), Error>; 3] {
     let ask = async |path| {
         let mut exchange = http2.send(Request::get(path))?;
@@ -66,7 +66,7 @@ async fn use_all(http2: &Http2) -> [Result<(), Error>; 3] {
     tokio::join!(ask("/1"), ask("/2"), talk).into()
 }
 
-async fn meets(settings: Vec<u8>, then: Vec<u8>) -> Result<[Result<(), Error>; 3], Error> {
+async fn run(settings: Vec<u8>, then: Vec<u8>) -> Result<[Result<(), Error>; 3], Error> {
     let url = serve(settings, then).await;
     let all = async {
         let http2 = Connector::new().handshake_timeout(Duration::from_secs(2)).connect_http2(&url).await?;
@@ -76,12 +76,12 @@ async fn meets(settings: Vec<u8>, then: Vec<u8>) -> Result<[Result<(), Error>; 3
 }
 
 #[tokio::test]
-async fn understands_a_correct_server() {
-    assert_eq!(meets(SETTINGS.to_vec(), FRAMES.concat()).await, Ok([Ok(()), Ok(()), Ok(())]));
+async fn accepts_a_correct_server() {
+    assert_eq!(run(SETTINGS.to_vec(), FRAMES.concat()).await, Ok([Ok(()), Ok(()), Ok(())]));
 }
 
 #[tokio::test]
-async fn ends_whatever_a_server_sends() {
+async fn never_hangs_whatever_a_server_sends() {
     let mut rng = wireloom_testing::generator();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..300 {
@@ -107,7 +107,7 @@ async fn ends_whatever_a_server_sends() {
                 break;
             }
         }
-        tasks.spawn(meets(settings, frames.concat()));
+        tasks.spawn(run(settings, frames.concat()));
     }
     let (mut whole, mut failed) = (0, 0);
     while let Some(met) = tasks.join_next().await {
@@ -116,13 +116,13 @@ async fn ends_whatever_a_server_sends() {
             _ => failed += 1,
         }
     }
-    // Some changes do no harm, and most do.
+    // Some changes are harmless; most are errors.
     assert!(whole > 0 && failed > 0, "{whole} {failed}");
 }
 
-// Every flood is bounded, and so is the memory that it takes.
+// Floods are limited, and so is their memory.
 #[tokio::test]
-async fn bounds_floods_of_a_server() {
+async fn limits_floods_of_a_server() {
     let early = b"\0\0\x05\x01\x04\0\0\0\x01\x08\x03103".repeat(100_000);
     let pings = b"\0\0\x08\x06\0\0\0\0\x0012345678".repeat(100_000);
     let settings = b"\0\0\0\x04\0\0\0\0\0".repeat(100_000);
@@ -139,7 +139,7 @@ async fn bounds_floods_of_a_server() {
         ("empty DATA", [&b"\0\0\x01\x01\x04\0\0\0\x01\x88"[..], &empty].concat()),
         ("CONTINUATION", continued),
     ] {
-        let met = meets(SETTINGS.to_vec(), flood).await.unwrap();
+        let met = run(SETTINGS.to_vec(), flood).await.unwrap();
         assert!(met.iter().all(Result::is_err), "{what}: {met:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Requests to servers that speak nothing newer than HTTP/1.1.
+//! Requests to servers without HTTP/2.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tokio::net::{TcpListener, TcpStream};
 use wireloom::client::Request;
 use wireloom::{Body, Connector, Error, Headers, Server, Version};
 
-/// The preface of HTTP/2, as far as it tells.
+/// The first line of the HTTP/2 preface.
 const PREFACE: &[u8] = b"PRI ";
 
-/// A server that answers the preface of HTTP/2 as one of HTTP/1.1 does, and everything else by `then`.
+/// A server that refuses the HTTP/2 preface as HTTP/1.1 servers do, and passes other connections to `then`.
 async fn refuse_http2<F, T>(then: F) -> String
 where
     F: Fn(TcpStream) -> T + Send + 'static,
@@ -25,7 +25,7 @@ where
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut first = [0; 4];
-            // Both kinds of beginning leave in one piece, or not at all.
+            // The four bytes arrive together.
             let _ = stream.peek(&mut first).await;
             if first == PREFACE {
                 stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
@@ -38,7 +38,7 @@ where
     format!("http://{address}")
 }
 
-/// This library's own server, which speaks HTTP/1.1 alone.
+/// A server of this crate, for HTTP/1.1 only.
 async fn serve() -> String {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = server.local_addr().unwrap();
@@ -50,7 +50,7 @@ async fn serve() -> String {
     .await
 }
 
-/// A server that reads a head, and answers this in pieces of `step` bytes.
+/// A server that reads a head and sends `answer` in writes of `step` bytes.
 async fn answer(answer: &'static [u8], step: usize) -> String {
     refuse_http2(move |mut stream| async move {
         let mut head = Vec::new();
@@ -69,20 +69,20 @@ async fn answer(answer: &'static [u8], step: usize) -> String {
 }
 
 #[tokio::test]
-async fn asks_a_server_that_speaks_no_http2() {
+async fn falls_back_to_http1() {
     let url = serve().await;
     let connector = Connector::new().header("X-One", "1").header("X-Two", "2");
-    let request = Request::get(format!("{url}/told?a=b")).header("x-two", "3");
+    let request = Request::get(format!("{url}/request?a=b")).header("x-two", "3");
     let exchange = connector.send(request).await.unwrap();
     assert!(exchange.peer().is_some() && exchange.tls().is_none());
     let mut response = exchange.response().await.unwrap();
     assert_eq!((response.version, response.status), (Version::Http11, 200));
     assert!(response.headers.get("content-length").is_some());
-    let told = String::from_utf8(response.body.bytes().await.unwrap().to_vec()).unwrap();
+    let received = String::from_utf8(response.body.bytes().await.unwrap().to_vec()).unwrap();
     let host = url.strip_prefix("http://").unwrap();
-    let expected = format!("GET /told?a=b Host: {host}, X-One: 1, x-two: 3, Connection: close");
-    assert_eq!(told, expected);
-    // What decides how a message travels is not the caller's.
+    let expected = format!("GET /request?a=b Host: {host}, X-One: 1, x-two: 3, Connection: close");
+    assert_eq!(received, expected);
+    // Framing headers are not the caller's.
     for name in ["Transfer-Encoding", "Host", "Connection"] {
         let request = Request::get(&url).header(name, "x");
         assert_eq!(connector.send(request).await.unwrap_err(), Error::Header, "{name}");
@@ -93,12 +93,12 @@ async fn asks_a_server_that_speaks_no_http2() {
 }
 
 #[tokio::test]
-async fn content_streams_both_ways_at_once() {
+async fn content_streams_in_both_directions_at_once() {
     let url = serve().await;
     let (mut sender, body) = Body::channel();
     let request = Request::post(format!("{url}/echo"), body);
     let mut response = Connector::new().request(request).await.unwrap();
-    // Each piece is back before the next one leaves.
+    // Each chunk is echoed before the next is sent.
     for number in 0..50_u8 {
         let piece = vec![number; 1 + usize::from(number) * 500];
         sender.send(piece.clone()).await.unwrap();
@@ -117,7 +117,7 @@ async fn content_streams_both_ways_at_once() {
 }
 
 #[tokio::test]
-async fn trailers_come_and_go() {
+async fn sends_and_receives_trailers() {
     let url = serve().await;
     let (mut sender, body) = Body::channel();
     tokio::spawn(async move {
@@ -133,7 +133,7 @@ async fn trailers_come_and_go() {
 }
 
 #[tokio::test]
-async fn a_body_that_nobody_reads_holds_the_server_back() {
+async fn an_unread_body_applies_backpressure() {
     let url = serve().await;
     let mut response = Connector::new().request(Request::get(format!("{url}/endless"))).await.unwrap();
     let mut len = 0;
@@ -180,7 +180,7 @@ async fn finds_the_end_of_every_kind_of_content() {
 }
 
 #[tokio::test]
-async fn comes_to_an_end_with_servers_that_say_anything() {
+async fn never_hangs_whatever_a_server_sends() {
     let ask = async |bytes: &'static [u8]| {
         let url = answer(bytes, 1000).await;
         let mut response = Connector::new().request(Request::get(url)).await?;
@@ -259,7 +259,7 @@ async fn content_waits_for_continue() {
 }
 
 #[tokio::test]
-async fn content_that_is_not_as_announced_is_not_sent_as_whole() {
+async fn content_of_another_length_than_announced_fails() {
     let url = serve().await;
     for (announced, content) in [("5", "four"), ("3", "four")] {
         let request = Request::post(format!("{url}/echo"), content).header("Content-Length", announced);
@@ -267,7 +267,7 @@ async fn content_that_is_not_as_announced_is_not_sent_as_whole() {
     }
     let request = Request::post(format!("{url}/echo"), "x").header("Content-Length", "+1");
     assert_eq!(Connector::new().request(request).await.unwrap_err(), Error::Header);
-    // Content that breaks off.
+    // Content that ends early.
     let (sender, body) = Body::channel();
     sender.abort();
     let request = Request::post(format!("{url}/echo"), body);
@@ -275,12 +275,12 @@ async fn content_that_is_not_as_announced_is_not_sent_as_whole() {
     assert_eq!(broken.await, Err(Error::Cut));
 }
 
-/// A request that nobody waits for any more leaves no connection behind, before the response and after its head.
+/// Dropping a request closes its connection, before the response and after its head.
 #[tokio::test]
-async fn a_request_that_is_dropped_ends_its_connection() {
-    let (told, mut ended) = tokio::sync::mpsc::unbounded_channel();
+async fn a_dropped_request_closes_its_connection() {
+    let (report, mut ended) = tokio::sync::mpsc::unbounded_channel();
     let url = refuse_http2(move |mut stream| {
-        let told = told.clone();
+        let report = report.clone();
         async move {
             let mut bytes = [0; 1024];
             let len = stream.read(&mut bytes).await.unwrap();
@@ -288,7 +288,7 @@ async fn a_request_that_is_dropped_ends_its_connection() {
                 stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n").await.unwrap();
             }
             while let Ok(1..) = stream.read(&mut bytes).await {}
-            let _ = told.send(());
+            let _ = report.send(());
         }
     })
     .await;
@@ -303,7 +303,7 @@ async fn a_request_that_is_dropped_ends_its_connection() {
 
 #[cfg(feature = "tls")]
 #[tokio::test]
-async fn takes_what_alpn_offers() {
+async fn uses_the_protocol_of_alpn() {
     use tokio_rustls::rustls::pki_types::{PrivateKeyDer, pem::PemObject as _};
     use tokio_rustls::rustls::{self, crypto::ring};
     use wireloom::{ClientTls, Response, ServerTls};

@@ -13,7 +13,7 @@ use wireloom::wireloom_http2::{Config, Connection, Role, StreamKey};
 use wireloom::{Body, Connector, DeflateConfig, Error, Headers, Keepalive, Response, Server, Stage, Version};
 
 use super::scripted::{self, Happened};
-use super::{polled, told};
+use super::{polled, received_request};
 
 /// A server that also answers requests.
 async fn serve() -> SocketAddr {
@@ -28,8 +28,8 @@ pub(super) async fn handle(mut request: wireloom::Request) -> Result<Response, E
         return Ok(super::handle(request).await);
     }
     Ok(match request.path() {
-        // What was asked, and with what.
-        "/told" => {
+        // The request and its fields.
+        "/request" => {
             let headers: Vec<String> = request
                 .headers()
                 .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value)))
@@ -67,15 +67,15 @@ async fn sends_the_target_and_the_fields() {
     let address = serve().await;
     let connector = Connector::new().header("X-All", "1").header("X-Both", "all");
     let http2 = connector.connect_http2(&format!("http://anna:x@{address}/ignored")).await.unwrap();
-    let asked = text(&http2, Request::get("/told?a#b").header("X-Both", "one")).await;
-    for part in ["GET /told?a ", "x-all: 1", "authorization: Basic YW5uYTp4", "x-both: one"] {
+    let asked = text(&http2, Request::get("/request?a#b").header("X-Both", "one")).await;
+    for part in ["GET /request?a ", "x-all: 1", "authorization: Basic YW5uYTp4", "x-both: one"] {
         assert!(asked.contains(part), "{part}: {asked}");
     }
     assert!(asked.contains(&format!("host: {address}")) && !asked.contains("x-both: all"), "{asked}");
-    let post = text(&http2, Request::post(format!("http://{address}/told"), "hello")).await;
-    assert!(post.starts_with("POST /told ") && post.contains("content-length: 5"), "{post}");
+    let post = text(&http2, Request::post(format!("http://{address}/request"), "hello")).await;
+    assert!(post.starts_with("POST /request ") && post.contains("content-length: 5"), "{post}");
     assert_eq!(http2.request(Request::get("/nothing")).await.unwrap().status, 404);
-    let head = http2.request(Request::new("HEAD", "/told")).await.unwrap();
+    let head = http2.request(Request::new("HEAD", "/request")).await.unwrap();
     assert!(head.headers.get("content-length").is_some());
     assert_eq!(http2.peer(), Some(address));
     let other = http2.request(Request::get("http://other.example/")).await.unwrap_err();
@@ -90,13 +90,13 @@ async fn sends_the_target_and_the_fields() {
     let all =
         Connector::new().header("Upgrade", "h2c").connect_http2(&format!("http://{address}")).await.unwrap();
     assert_eq!(all.request(Request::get("/")).await.unwrap_err(), Error::Header);
-    // In one go.
+    // On a connection that is opened for it.
     let request = Request::get(format!("http://{address}/nothing"));
     assert_eq!(Connector::new().request(request).await.unwrap().status, 404);
 }
 
 #[tokio::test]
-async fn streams_content_both_ways() {
+async fn streams_content_in_both_directions() {
     let http2 = connect(serve().await).await;
     let (mut sender, body) = Body::channel();
     let mut response = http2.request(Request::post("/echo", body)).await.unwrap();
@@ -149,7 +149,7 @@ async fn sends_many_requests_at_once() {
     }
 }
 
-// A server that has no bound on what it sends has none on the client's memory either.
+// The limit of the client, whatever the server sends.
 #[tokio::test]
 async fn bounds_the_size_of_a_response() {
     let http2 = connect(serve().await).await;
@@ -159,8 +159,8 @@ async fn bounds_the_size_of_a_response() {
     limited.body = limited.body.with_len_max(100_000);
     assert_eq!(limited.body.bytes().await, Err(Error::TooLarge));
     drop(limited);
-    // Neither holds up the rest.
-    assert!(text(&http2, Request::get("/told")).await.starts_with("GET /told"));
+    // Neither blocks other requests.
+    assert!(text(&http2, Request::get("/request")).await.starts_with("GET /request"));
 }
 
 #[tokio::test]
@@ -172,7 +172,7 @@ async fn opens_many_websockets_over_one_connection() {
     let mut sockets = Vec::new();
     for count in 0..50 {
         let mut socket = http2.websocket(&format!("/{count}")).await.unwrap();
-        assert!(told(&mut socket).await.starts_with(&format!("/{count} ")));
+        assert!(received_request(&mut socket).await.starts_with(&format!("/{count} ")));
         sockets.push(socket);
     }
     drop(http2);
@@ -187,7 +187,7 @@ async fn opens_many_websockets_over_one_connection() {
     }
 }
 
-// RFC 9113 §5.2: an unread tunnel stalls its own sender, and nothing else.
+// RFC 9113 §5.2: an unread tunnel stalls its own sender only.
 #[tokio::test]
 async fn an_unread_websocket_does_not_stall_others() {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
@@ -222,7 +222,7 @@ async fn an_unread_websocket_does_not_stall_others() {
     }
 }
 
-// A reverse proxy in a line.
+// As a reverse proxy does.
 #[tokio::test]
 async fn a_response_can_be_forwarded() {
     let behind = connect(serve().await).await;
@@ -269,7 +269,7 @@ async fn negotiates_as_over_http1() {
         socket.send(&text).await.unwrap();
         assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some(&*text));
     }
-    // The next one is another matter.
+    // Another connector negotiates for itself.
     let plain = http2.with_connector(&Connector::new()).unwrap().websocket("/").await.unwrap();
     assert_eq!((plain.subprotocol(), plain.is_compressed()), (None, false));
 }
@@ -281,7 +281,7 @@ async fn open_follows_redirects_over_http2() {
     let opened = connector.open(&format!("ws://{address}/?to=/z")).await.unwrap();
     assert_eq!((opened.version, opened.status), (Version::Http2, 200));
     let mut socket = opened.socket;
-    assert!(told(&mut socket).await.starts_with("/z authorization: x"));
+    assert!(received_request(&mut socket).await.starts_with("/z authorization: x"));
     socket.send("hello").await.unwrap();
     assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("hello"));
     let refused = connector.clone().redirects_max(0).connect(&format!("ws://{address}/?to=/z")).await;
@@ -290,12 +290,12 @@ async fn open_follows_redirects_over_http2() {
 
 // RFC 9113 §6.7.
 #[tokio::test]
-async fn notices_a_server_that_is_dead() {
+async fn detects_a_dead_server() {
     let keepalive =
         Keepalive { ping_after: Duration::from_millis(100), dead_after: Duration::from_millis(1500) };
     let connector = Connector::new().http2_keepalive(keepalive);
 
-    // One that lives is asked while a request waits and while none does, and is kept.
+    // A live server is pinged, with a pending request and without one.
     let address = serve().await;
     let http2 = connector.connect_http2(&format!("http://{address}")).await.unwrap();
     let (sender, body) = Body::channel();
@@ -306,9 +306,9 @@ async fn notices_a_server_that_is_dead() {
     drop(sender);
     assert_eq!(response.body.chunk().await.unwrap(), None);
     assert!(http2.is_open());
-    assert!(text(&http2, Request::get("/told")).await.starts_with("GET /told"));
+    assert!(text(&http2, Request::get("/request")).await.starts_with("GET /request"));
 
-    // One that sends SETTINGS and no more.
+    // A server that sends SETTINGS and nothing else.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let asked = tokio::spawn(async move {
@@ -316,7 +316,7 @@ async fn notices_a_server_that_is_dead() {
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.write_all(b"\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0").await.unwrap();
         let mut bytes = Vec::new();
-        // It is cut.
+        // The connection is closed.
         let _ = stream.read_to_end(&mut bytes).await;
         bytes.windows(9).filter(|header| header == b"\0\0\x08\x06\0\0\0\0\0").count()
     });
@@ -330,7 +330,7 @@ async fn notices_a_server_that_is_dead() {
 
 #[cfg(feature = "tls")]
 #[tokio::test]
-async fn agrees_on_http2_by_alpn() {
+async fn negotiates_http2_by_alpn() {
     use wireloom::{ClientTls, ServerTls};
 
     let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
@@ -342,9 +342,9 @@ async fn agrees_on_http2_by_alpn() {
         .resolve("localhost", ["127.0.0.1:0".parse().unwrap()]);
     let http2 = connector.connect_http2(&format!("https://localhost:{port}")).await.unwrap();
     assert_eq!(http2.tls().unwrap().alpn.as_deref(), Some(&b"h2"[..]));
-    assert!(text(&http2, Request::get("/told")).await.starts_with("GET /told"));
+    assert!(text(&http2, Request::get("/request")).await.starts_with("GET /request"));
     assert!(http2.websocket("/").await.is_ok());
-    // The same client, the other way.
+    // The same client over HTTP/1.1.
     let opened = connector.open(&format!("wss://localhost:{port}/")).await.unwrap();
     assert_eq!(
         (opened.version, opened.tls.unwrap().alpn.as_deref()),
@@ -414,7 +414,7 @@ async fn falls_back_to_http1_only_when_the_first_bytes_are_not_http2() {
         assert_eq!(accepted.load(Ordering::SeqCst), connections, "{sent}: {outcome:?}");
         if is_http2 {
             let expected = match &outcome {
-                // The end may be seen before or after the request was sent.
+                // The end may arrive before or after the request was sent.
                 Err(Error::Cut | Error::NotProcessed) => bytes == SETTINGS || bytes.len() < SETTINGS.len(),
                 Err(Error::Http2(_)) => bytes.len() > SETTINGS.len(),
                 _ => false,
@@ -617,7 +617,7 @@ async fn a_dropped_request_is_reset() {
     let waited = tokio::time::timeout(Duration::from_millis(50), http2.request(Request::get("/")));
     assert!(waited.await.is_err());
     assert_eq!(reset.recv().await, Some(3));
-    // Content that never comes is not waited for.
+    // Without waiting for content that does not arrive.
     let (alive, mut dead) = mpsc::channel::<()>(1);
     let never = futures_util::stream::poll_fn(move |_| {
         let _ = &alive;
@@ -629,7 +629,7 @@ async fn a_dropped_request_is_reset() {
     );
     assert!(waited.await.is_err());
     assert_eq!((reset.recv().await, dead.recv().await), (Some(5), None));
-    // A body that broke off is no whole one.
+    // An incomplete body is an error.
     let (sender, body) = Body::channel();
     let exchange = http2.send(Request::post("/", body)).unwrap();
     sender.abort();
@@ -638,18 +638,18 @@ async fn a_dropped_request_is_reset() {
 }
 
 #[tokio::test]
-async fn ends_with_its_last_handle() {
+async fn closes_with_its_last_handle() {
     let address = serve().await;
     let http2 = connect(address).await;
     let mut response = http2.request(Request::post("/echo", vec![7; 1_000_000])).await.unwrap();
     drop(http2);
-    // The response keeps what it needs.
+    // A response keeps the connection open.
     assert_eq!(response.body.bytes().await.unwrap().len(), 1_000_000);
 }
 
-// Whatever is dropped at whatever moment, the connection goes on, and what goes on is whole.
+// Wherever a future is dropped, the connection and the other streams continue.
 #[tokio::test]
-async fn futures_may_be_dropped_at_any_moment() {
+async fn futures_are_cancel_safe_at_every_poll() {
     let mut rng = wireloom_testing::generator();
     let http2 = connect(serve().await).await;
     let mut whole = http2.request(Request::post("/echo", vec![7; 5_000_000])).await.unwrap();
@@ -679,5 +679,5 @@ async fn futures_may_be_dropped_at_any_moment() {
     collected += whole.body.bytes().await.unwrap().len();
     assert_eq!(collected, 5_000_000);
     assert!(http2.is_open());
-    assert!(text(&http2, Request::get("/told")).await.starts_with("GET /told"));
+    assert!(text(&http2, Request::get("/request")).await.starts_with("GET /request"));
 }

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 
 use wireloom::{Request, Response, Server, WebSocket};
 
-/// Sends whatever it was asked with as the first message, and echoes after that.
+/// Sends the target and the headers of the request as the first message, and echoes after that.
 async fn handle(request: Request) -> Response {
     if let Some(location) = request.query_param("to") {
         return Response::new(307).with_header("Location", location).unwrap();
@@ -30,11 +30,11 @@ async fn handle(request: Request) -> Response {
         })
         .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value)))
         .collect();
-    let told = format!("{} {}", request.target(), headers.join(", "));
+    let request_text = format!("{} {}", request.target(), headers.join(", "));
     match request.websocket() {
         Ok(upgrade) => upgrade.on_open(|socket| async move {
             let (mut sender, mut receiver) = socket.split();
-            let _ = sender.send(told).await;
+            let _ = sender.send(request_text).await;
             while let Ok(Some(message)) = receiver.recv().await {
                 if sender.send(message).await.is_err() {
                     break;
@@ -57,12 +57,12 @@ async fn serve() -> SocketAddr {
     serve_at("127.0.0.1:0").await
 }
 
-/// What the server says that it was asked.
-async fn told(socket: &mut WebSocket) -> String {
+/// The first message: the request as the server received it.
+async fn received_request(socket: &mut WebSocket) -> String {
     socket.recv().await.unwrap().unwrap().as_text().unwrap().to_owned()
 }
 
-/// Polls a future so often at most, and drops it.
+/// Polls a future at most this number of times, and drops it.
 async fn polled<F: Future>(future: F, mut times: usize) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|cx| {

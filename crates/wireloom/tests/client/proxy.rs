@@ -1,4 +1,4 @@
-//! Proxies that speak their protocols byte by byte.
+//! Proxies: HTTP CONNECT, SOCKS 5, TLS to the proxy, and their errors.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,22 +9,22 @@ use tokio::task::JoinHandle;
 use wireloom::error::Stage;
 use wireloom::{CloseCode, Connector, Error, Proxy, ProxyError};
 
-use super::{serve, told};
+use super::{received_request, serve};
 
-/// What a proxy is to hear, and what it says to that, in turns.
+/// What a proxy expects to receive, and its answer, in turns.
 type Talk = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn talk(turns: &[(&[u8], &[u8])]) -> Talk {
-    turns.iter().map(|(heard, said)| (heard.to_vec(), said.to_vec())).collect()
+    turns.iter().map(|(expected, answer)| (expected.to_vec(), answer.to_vec())).collect()
 }
 
 async fn follow(mut client: impl AsyncRead + AsyncWrite + Unpin, talk: Talk, to: Option<SocketAddr>) {
-    for (expected, said) in talk {
-        let mut heard = vec![0; expected.len()];
-        client.read_exact(&mut heard).await.unwrap();
-        assert_eq!(heard.escape_ascii().to_string(), expected.escape_ascii().to_string());
-        // A byte at a time, as far as the sockets let that be seen.
-        for byte in said {
+    for (expected, answer) in talk {
+        let mut received = vec![0; expected.len()];
+        client.read_exact(&mut received).await.unwrap();
+        assert_eq!(received.escape_ascii().to_string(), expected.escape_ascii().to_string());
+        // A byte at a time.
+        for byte in answer {
             client.write_all(&[byte]).await.unwrap();
             client.flush().await.unwrap();
         }
@@ -35,7 +35,7 @@ async fn follow(mut client: impl AsyncRead + AsyncWrite + Unpin, talk: Talk, to:
     }
 }
 
-/// A proxy for one connection, to `to` once it has talked.
+/// A proxy for one connection, which forwards to `to` after the exchange.
 async fn proxy(talk: Talk, to: Option<SocketAddr>) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -49,7 +49,7 @@ async fn proxy(talk: Talk, to: Option<SocketAddr>) -> (SocketAddr, JoinHandle<()
 
 async fn echoes(connector: &Connector, url: &str) {
     let mut socket = connector.connect(url).await.unwrap();
-    assert!(told(&mut socket).await.starts_with('/'));
+    assert!(received_request(&mut socket).await.starts_with('/'));
     socket.send("hello").await.unwrap();
     assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some("hello"));
     socket.close(CloseCode::NORMAL, "").await.unwrap();
@@ -57,14 +57,14 @@ async fn echoes(connector: &Connector, url: &str) {
 
 // RFC 9110 §9.3.6, RFC 7617.
 #[tokio::test]
-async fn goes_through_an_http_proxy() {
+async fn connects_through_an_http_proxy() {
     let server = serve().await;
     let asked = b"CONNECT far.example:80 HTTP/1.1\r\nHost: far.example:80\r\n\
                   Proxy-Authorization: Basic YW5uYTpvcGVuIHNlc2FtZQ==\r\n\r\n";
     let answer = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n";
     let (at, task) = proxy(talk(&[(asked, answer)]), Some(server)).await;
     let proxied = Connector::new().proxy(Proxy::new(&format!("http://anna:open%20sesame@{at}")).unwrap());
-    // The name is the proxy's to resolve.
+    // The proxy resolves the name.
     echoes(&proxied, "ws://far.example/").await;
     task.await.unwrap();
 
@@ -74,7 +74,7 @@ async fn goes_through_an_http_proxy() {
     task.await.unwrap();
 }
 
-/// What becomes of a connection through an HTTP proxy that answers this and hangs up.
+/// The error of a connection through an HTTP proxy that sends this and closes.
 async fn answered(answer: &[u8]) -> Error {
     let asked = b"CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n";
     let (at, _task) = proxy(talk(&[(asked, answer)]), None).await;
@@ -83,7 +83,7 @@ async fn answered(answer: &[u8]) -> Error {
 }
 
 #[tokio::test]
-async fn says_why_an_http_proxy_opens_nothing() {
+async fn errors_name_the_refusal_of_an_http_proxy() {
     let head = |len: usize| format!("HTTP/1.1 503 No\r\nX: {}\r\n\r\n", "x".repeat(len - 24)).into_bytes();
     for (answer, error) in [
         (&b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n"[..], ProxyError::Refused(407)),
@@ -111,7 +111,7 @@ async fn says_why_an_http_proxy_opens_nothing() {
 }
 
 #[tokio::test]
-async fn does_not_wait_for_a_silent_proxy_forever() {
+async fn a_silent_proxy_times_out() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     for scheme in ["http", "https", "socks5h"] {
         let proxy = Proxy::new(&format!("{scheme}://{}", silent.local_addr().unwrap())).unwrap();
@@ -122,7 +122,7 @@ async fn does_not_wait_for_a_silent_proxy_forever() {
 
 // RFC 1928, RFC 1929.
 #[tokio::test]
-async fn goes_through_a_socks_proxy() {
+async fn connects_through_a_socks_proxy() {
     let server = serve().await;
     let login = [
         (&b"\x05\x02\x00\x02"[..], &b"\x05\x02"[..]),
@@ -134,7 +134,7 @@ async fn goes_through_a_socks_proxy() {
     echoes(&Connector::new().proxy(socks), "ws://far.example/").await;
     task.await.unwrap();
 
-    // The name is resolved here, to an address of a family that most proxies have; nobody asks who.
+    // The client resolves the name and prefers IPv4; the proxy asks for no credentials.
     let open = [
         (&b"\x05\x02\x00\x02"[..], &b"\x05\x00"[..]),
         (b"\x05\x01\x00\x01\x0a\x00\x00\x07\x00\x50", b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00"),
@@ -159,7 +159,7 @@ async fn goes_through_a_socks_proxy() {
 }
 
 #[tokio::test]
-async fn says_why_a_socks_proxy_opens_nothing() {
+async fn errors_name_the_refusal_of_a_socks_proxy() {
     let hello = &b"\x05\x02\x00\x02"[..];
     let login = &b"\x01\x01a\x01b"[..];
     let ask = &b"\x05\x01\x00\x03\x01h\x00\x50"[..];
@@ -192,9 +192,9 @@ async fn says_why_a_socks_proxy_opens_nothing() {
     assert_eq!(failed.unwrap_err(), Error::Proxy(ProxyError::HostLen));
 }
 
-// What follows a proxy's answer in the same packet is the tunnel's: a server of HTTP/2 may speak first.
+// Bytes behind the proxy's answer in the same packet belong to the tunnel: an HTTP/2 server may send first.
 #[tokio::test]
-async fn takes_nothing_from_behind_the_answer() {
+async fn keeps_bytes_behind_the_answer_of_a_proxy() {
     let settings = b"\0\0\0\x04\0\0\0\0\0";
     for (scheme, turns) in [
         ("http", vec![(&b"\r\n\r\n"[..], &b"HTTP/1.1 200 OK\r\n\r\n"[..])]),
@@ -206,12 +206,12 @@ async fn takes_nothing_from_behind_the_answer() {
             let (mut client, _) = listener.accept().await.unwrap();
             let mut bytes = Vec::new();
             let last = turns.len() - 1;
-            for (count, (end, said)) in turns.into_iter().enumerate() {
+            for (count, (end, answer)) in turns.into_iter().enumerate() {
                 while !bytes.ends_with(end) {
                     bytes.push(client.read_u8().await.unwrap());
                 }
                 let behind: &[u8] = if count == last { settings } else { b"" };
-                client.write_all(&[said, behind].concat()).await.unwrap();
+                client.write_all(&[answer, behind].concat()).await.unwrap();
             }
             let _ = tokio::io::copy(&mut client, &mut tokio::io::sink()).await;
         });
@@ -221,10 +221,10 @@ async fn takes_nothing_from_behind_the_answer() {
     }
 }
 
-/// TLS to the proxy, and to the server inside.
+/// TLS to the proxy, and through it to the server.
 #[cfg(feature = "tls")]
 #[tokio::test]
-async fn speaks_tls_to_a_proxy_and_through_it() {
+async fn connects_by_tls_to_a_proxy_and_through_it() {
     use std::sync::Arc;
 
     use wireloom::{ClientTls, Server, ServerTls};

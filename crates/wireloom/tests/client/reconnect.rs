@@ -1,4 +1,4 @@
-//! Connections that are lost and opened again, and what is said about that.
+//! Connections that are lost and opened again, and the messages that may be lost with them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use wireloom::{CloseCode, Connector, Error, OwnedMessage, Request, Response, Ser
 
 use super::serve;
 
-/// What a relay does with what passes through it.
+/// How a relay treats bytes.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Mode {
     Pass,
-    /// What the client sends is lost.
+    /// Drops the bytes of the client.
     Swallow,
     Cut,
 }
 
-/// Where to connect to instead of the server.
+/// A relay to the server; returns its address.
 async fn relay(server: SocketAddr, mode: watch::Receiver<Mode>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -87,16 +87,16 @@ async fn lost(socket: &mut Reconnecting) -> Loss {
 }
 
 #[tokio::test]
-async fn says_what_may_have_been_lost() {
+async fn reports_messages_that_may_be_lost() {
     let (mode, watched) = watch::channel(Mode::Pass);
     let at = relay(serve().await, watched).await;
     let mut socket = Connector::new().reconnecting(format!("ws://{at}/"), quick());
-    assert_eq!(socket.send("nobody").await, Err(Error::Closed));
+    assert_eq!(socket.send("early").await, Err(Error::Closed));
     assert_eq!(connected(&mut socket).await, None);
     assert_eq!(text(&mut socket).await, "/ ");
     socket.send("a").await.unwrap();
     assert_eq!(text(&mut socket).await, "a");
-    // Until a pong says that it arrived. Dropping the future that waits loses nothing.
+    // Until a pong confirms it. Dropping the future is cancel-safe.
     while socket.unconfirmed() > 0 {
         let waited = tokio::time::timeout(Duration::from_millis(5), socket.next()).await;
         assert!(waited.is_err(), "{waited:?}");
@@ -125,7 +125,7 @@ async fn says_what_may_have_been_lost() {
 }
 
 #[tokio::test]
-async fn a_confirmation_that_never_comes_is_a_lost_connection() {
+async fn a_connection_without_confirmation_is_lost() {
     let (mode, watched) = watch::channel(Mode::Pass);
     let at = relay(serve().await, watched).await;
     let mut policy = quick();
@@ -154,6 +154,23 @@ async fn clients_notice_a_silent_server_by_default() {
     assert!((Duration::from_secs(50)..=Duration::from_secs(61)).contains(&elapsed), "{elapsed:?}");
 }
 
+// No message waits for a confirmation.
+#[tokio::test]
+async fn a_reconnecting_client_notices_a_silent_server_by_default() {
+    let (mode, watched) = watch::channel(Mode::Pass);
+    let at = relay(serve().await, watched).await;
+    let mut socket = Connector::new().reconnecting(format!("ws://{at}/"), ReconnectPolicy::default());
+    connected(&mut socket).await;
+    assert_eq!(text(&mut socket).await, "/ ");
+    mode.send(Mode::Swallow).unwrap();
+    tokio::time::pause();
+    let start = tokio::time::Instant::now();
+    let Some(Step::Lost(loss)) = socket.next().await.unwrap() else { panic!("not lost") };
+    assert_eq!(loss.trouble, Trouble::Failed(Error::Timeout(Stage::Silence)));
+    let elapsed = start.elapsed();
+    assert!((Duration::from_secs(50)..=Duration::from_secs(61)).contains(&elapsed), "{elapsed:?}");
+}
+
 /// Closes with the code that the path names.
 async fn closing(request: Request) -> Response {
     let code: u16 = request.path()[1..].parse().unwrap();
@@ -166,7 +183,7 @@ async fn closing(request: Request) -> Response {
 }
 
 #[tokio::test]
-async fn does_not_come_back_after_a_close_that_means_it() {
+async fn does_not_reconnect_after_a_final_close_code() {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let at = server.local_addr().unwrap();
     tokio::spawn(server.serve(closing));
@@ -183,7 +200,7 @@ async fn does_not_come_back_after_a_close_that_means_it() {
             assert!(!socket.is_connected());
         }
     }
-    // The policy has the last word.
+    // A policy overrides that.
     let mut policy = quick();
     let code = 4001;
     policy.retry =
@@ -194,7 +211,7 @@ async fn does_not_come_back_after_a_close_that_means_it() {
 }
 
 #[tokio::test]
-async fn gives_up_after_so_many_attempts() {
+async fn gives_up_after_the_last_attempt() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let mut policy = quick();
     policy.attempts_max = Some(2);
@@ -212,7 +229,7 @@ async fn gives_up_after_so_many_attempts() {
     assert!(matches!(socket.next().await, Err(Error::Url(_))));
 }
 
-// A connection that is opened and cut at once is no success.
+// A connection that is lost at once does not reset the count.
 #[tokio::test]
 async fn counts_attempts_until_a_connection_is_stable() {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
@@ -232,8 +249,8 @@ async fn counts_attempts_until_a_connection_is_stable() {
     }
 }
 
-/// A server that notes every message it gets.
-async fn noting(notes: mpsc::UnboundedSender<u32>) -> SocketAddr {
+/// A server that reports every message.
+async fn reporting(notes: mpsc::UnboundedSender<u32>) -> SocketAddr {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();
     tokio::spawn(server.serve(move |request: Request| {
@@ -257,7 +274,7 @@ async fn noting(notes: mpsc::UnboundedSender<u32>) -> SocketAddr {
 async fn only_unconfirmed_messages_can_be_lost() {
     let mut rng = wireloom_testing::generator();
     let (notes, mut noted) = mpsc::unbounded_channel();
-    let server = noting(notes).await;
+    let server = reporting(notes).await;
     let mut policy = quick();
     policy.delay_max = Duration::from_millis(1);
     policy.confirm_after = Duration::ZERO;
@@ -310,11 +327,11 @@ async fn only_unconfirmed_messages_can_be_lost() {
     }
 }
 
-/// Sends what can be sent, and leaves the rest.
+/// Sends all messages, and keeps those that were not sent.
 async fn send_all(socket: &mut Reconnecting, messages: &mut Vec<OwnedMessage>) {
     let mut left = Vec::new();
     for message in messages.drain(..) {
-        // After another error it is in doubt, and comes back with the loss of the connection.
+        // After another error it may have been sent, and the loss of the connection returns it.
         if socket.send(&message).await == Err(Error::Closed) {
             left.push(message);
         }
@@ -322,7 +339,7 @@ async fn send_all(socket: &mut Reconnecting, messages: &mut Vec<OwnedMessage>) {
     *messages = left;
 }
 
-/// Accepts WebSockets whose token was not used before.
+/// A server that accepts each token once.
 async fn fresh_tokens() -> SocketAddr {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();
@@ -346,7 +363,7 @@ async fn fresh_tokens() -> SocketAddr {
 }
 
 #[tokio::test]
-async fn each_attempt_is_prepared_anew() {
+async fn each_attempt_is_prepared() {
     let at = fresh_tokens().await;
     let mut number = 0;
     let mut policy = quick();
@@ -403,7 +420,7 @@ async fn other_tasks_send_over_every_connection() {
             assert_eq!(text(&mut socket).await, count.to_string());
         }
         sender = sending.await.unwrap();
-        // The receiver sends the pings that confirm them.
+        // The receiver sends the confirmation pings.
         while socket.unconfirmed() > 0 {
             let waited = tokio::time::timeout(Duration::from_millis(5), socket.next()).await;
             assert!(waited.is_err(), "{waited:?}");

@@ -1,18 +1,18 @@
-//! Redirects, and what another origin is told.
+//! Redirects, and the headers that another origin receives.
 
 use wireloom::{Connector, Error, Version};
 
-use super::{serve, told};
+use super::{received_request, serve};
 
 #[tokio::test]
 async fn keeps_headers_within_an_origin() {
     let server = serve().await;
     let follower = Connector::new().redirects_max(2).header("Authorization", "Bearer x").header("X-Key", "y");
     let mut socket = follower.connect(&format!("ws://{server}/a/b?to=c?d")).await.unwrap();
-    assert_eq!(told(&mut socket).await, "/a/c?d Authorization: Bearer x, X-Key: y");
+    assert_eq!(received_request(&mut socket).await, "/a/c?d Authorization: Bearer x, X-Key: y");
     let follower = Connector::new().redirects_max(1);
     let mut socket = follower.connect(&format!("ws://anna:x@{server}/a?to=/b")).await.unwrap();
-    assert_eq!(told(&mut socket).await, "/b Authorization: Basic YW5uYTp4");
+    assert_eq!(received_request(&mut socket).await, "/b Authorization: Basic YW5uYTp4");
 }
 
 #[tokio::test]
@@ -26,21 +26,21 @@ async fn sends_no_secret_to_another_origin() {
         .header("Cookie", "a=b")
         .header("X-Key", "y");
     let mut socket = follower.connect(&format!("ws://{here}/?to=http://{there}/z")).await.unwrap();
-    assert_eq!(told(&mut socket).await, "/z Origin: http://page.example");
-    // There and back: what was taken off stays off.
+    assert_eq!(received_request(&mut socket).await, "/z Origin: http://page.example");
+    // Back at the first origin, removed headers are not restored.
     let back = format!("ws://{here}/?to=ws://{there}/?to=ws://{here}/z");
     let mut socket = follower.connect(&back).await.unwrap();
-    assert_eq!(told(&mut socket).await, "/z Origin: http://page.example");
+    assert_eq!(received_request(&mut socket).await, "/z Origin: http://page.example");
     let basic = format!("ws://anna:x@{here}/?to=ws://{there}/z");
     let mut socket = Connector::new().redirects_max(1).connect(&basic).await.unwrap();
-    assert_eq!(told(&mut socket).await, "/z ");
+    assert_eq!(received_request(&mut socket).await, "/z ");
 }
 
 #[tokio::test]
-async fn follows_no_further_than_it_may() {
+async fn limits_redirects() {
     let server = serve().await;
     let follower = Connector::new().redirects_max(2);
-    // The bound, and one beyond it.
+    // At the limit, and one more.
     assert!(follower.connect(&format!("ws://{server}/?to=/?to=/z")).await.is_ok());
     assert_eq!(
         follower.connect(&format!("ws://{server}/?to=/?to=/?to=/z")).await.unwrap_err(),
@@ -53,7 +53,7 @@ async fn follows_no_further_than_it_may() {
 }
 
 #[tokio::test]
-async fn tells_what_became_known_on_the_way() {
+async fn open_returns_the_response() {
     let server = serve().await;
     let opened = Connector::new().open(&format!("ws://{server}/")).await.unwrap();
     assert_eq!((opened.version, opened.status), (Version::Http11, 101));

@@ -1,4 +1,4 @@
-//! A server of HTTP/2 that does what a test says, on the core alone: it knows no more of this client than any other does.
+//! A scripted HTTP/2 server on the protocol core.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,13 +7,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use wireloom::wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 
-/// What a request was, as the script sees it.
+/// A request, for the script.
 pub(super) struct Asked {
     pub(super) stream: StreamKey,
     pub(super) path: String,
 }
 
-/// Serves connections of HTTP/2. `script` is called with each request, and with each piece of content that comes.
+/// Serves HTTP/2 connections. `script` is called with each request and each DATA frame.
 pub(super) async fn serve(
     config: Config,
     script: impl Fn(&mut Connection, Happened<'_>) + Clone + Send + 'static,
@@ -52,7 +52,7 @@ pub(super) async fn serve(
     address
 }
 
-/// What the script is told.
+/// The events for the script.
 pub(super) enum Happened<'a> {
     Asked(&'a Asked),
     Data(StreamKey, &'a [u8], bool),
@@ -77,7 +77,7 @@ impl Owned {
 
 fn take(core: &mut Connection, now: Duration, mut input: &[u8]) -> Vec<Owned> {
     let mut happened = Vec::new();
-    // An error of the connection is in the output.
+    // A connection error is sent by the core.
     while let Ok((taken, event)) = core.handle_input(now, input) {
         input = &input[taken..];
         match event {

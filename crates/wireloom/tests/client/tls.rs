@@ -1,4 +1,4 @@
-//! Whom the client trusts, who it is, and what it says when TLS fails.
+//! Root certificates, client certificates, and TLS errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use wireloom::{ClientTls, Connector, Error, Server, ServerTls};
 
-use super::{handle, told};
+use super::{handle, received_request};
 
-/// An authority that certificates are made by.
+/// A certificate authority.
 fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
@@ -73,14 +73,14 @@ async fn why(tls: ClientTls, url: &str) -> String {
 }
 
 #[tokio::test]
-async fn says_why_a_certificate_is_not_accepted() {
+async fn errors_name_the_fault_of_a_certificate() {
     let authority = authority("ours");
     let trusting = ClientTls::default().with_root(authority.der().to_vec());
     let good = serve_tls(server_config(&signed(&authority, "localhost", |_| ()), None)).await;
     let tls = local(trusting.clone()).open(&good).await.unwrap().tls.unwrap();
     assert_eq!((tls.server_name.as_deref(), &*tls.version), (Some("localhost"), "TLSv1_3"));
     let stranger = ClientTls::default().with_root(self::authority("another").der().to_vec());
-    let unknown = "TLS: the certificate is not accepted: nobody trusted here signed it";
+    let unknown = "TLS: the certificate is not accepted: its issuer is not trusted";
     assert_eq!(why(stranger, &good).await, unknown);
     assert_eq!(why(ClientTls::default().with_webpki_roots(), &good).await, unknown);
 
@@ -101,7 +101,7 @@ async fn says_why_a_certificate_is_not_accepted() {
         why(trusting.clone(), &early).await,
         "TLS: the certificate is not accepted: it is not valid yet"
     );
-    // What is wrong there is nothing to somebody who trusts anyone.
+    // A client that accepts any certificate connects.
     assert!(local(ClientTls::default().insecure()).connect(&old).await.is_ok());
 
     let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -119,12 +119,12 @@ async fn says_why_a_certificate_is_not_accepted() {
 }
 
 #[tokio::test]
-async fn shows_a_certificate_to_whom_asks_for_one() {
+async fn sends_a_client_certificate_when_requested() {
     let authority = authority("ours");
     let server = signed(&authority, "localhost", |_| ());
     let url = serve_tls(server_config(&server, Some(authority.der().clone()))).await;
     let trusting = ClientTls::default().with_root(authority.der().to_vec());
-    // In TLS 1.3 a client hears of it behind its own handshake: with the first read.
+    // In TLS 1.3 the alert arrives after the handshake of the client: with the first read.
     assert_eq!(why(trusting.clone(), &url).await, "TLS: the peer wants a client certificate");
 
     let folder = std::env::temp_dir().join(format!("wireloom-client-tls-{}", std::process::id()));
@@ -140,8 +140,8 @@ async fn shows_a_certificate_to_whom_asks_for_one() {
     write(&authority);
     let known = trusting.clone().with_identity(&certificate, &key).unwrap();
     let mut socket = local(known.clone()).connect(&url).await.unwrap();
-    assert_eq!(told(&mut socket).await, "/ ");
-    // Another time, with the session of the first.
+    assert_eq!(received_request(&mut socket).await, "/ ");
+    // Again, with a resumed session.
     assert!(local(known).connect(&url).await.is_ok());
     write(&self::authority("another"));
     let stranger = trusting.clone().with_identity(&certificate, &key).unwrap();

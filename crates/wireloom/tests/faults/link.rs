@@ -23,11 +23,11 @@ pub(crate) enum End {
 /// What happens to one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fault {
-    /// At most so many bytes at once; drawn anew each time if it is random.
+    /// The most bytes of a write; drawn for each write if there is a seed.
     pub(crate) chunk_max: Option<usize>,
-    /// Up to so long before each chunk.
+    /// The longest delay before a write.
     pub(crate) delay_max: Duration,
-    /// After so many bytes.
+    /// The end after this number of bytes.
     pub(crate) end: Option<(usize, End)>,
     /// Chunks and delays are drawn below their bounds, by this seed.
     pub(crate) seed: Option<u64>,

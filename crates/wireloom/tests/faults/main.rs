@@ -1,5 +1,5 @@
-//! Client and server over links that delay, split, stall, cut and reset: what arrives is what was sent, as far as it
-//! arrives, and nobody waits for ever.
+//! Client and server over links that delay, split, stall, cut and reset: messages that arrive are those that were sent, in order, and
+//! nothing hangs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,8 +17,8 @@ use wireloom_testing::{Rng, rounds};
 
 use link::{End, Fault, Link};
 
-/// Nothing here takes nearly as long, unless somebody waits for ever.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Much longer than any step of these tests.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn echo(request: Request) -> Response {
     match request.websocket() {
@@ -42,7 +42,7 @@ fn short_of_time() -> ServerConfig {
     config
 }
 
-/// A server of its own for each test; it lives as long as the runtime.
+/// A server that runs as long as the runtime.
 async fn begin(config: ServerConfig) -> (SocketAddr, ServerHandle) {
     let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
     let (address, handle) = (server.local_addr().unwrap(), server.handle());
@@ -50,18 +50,18 @@ async fn begin(config: ServerConfig) -> (SocketAddr, ServerHandle) {
     (address, handle)
 }
 
-/// Waits until the server holds nothing any more.
-async fn is_let_go(server: &ServerHandle) {
+/// Waits until the server has no connections.
+async fn has_no_connections(server: &ServerHandle) {
     let gone = async {
         while server.stats().connections_open > 0 || server.stats().websockets_open > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(PATIENCE, gone).await.expect("the server let go of every connection");
+    timeout(TIMEOUT, gone).await.expect("the server closes every connection");
 }
 
-/// Sends messages, and has each of them back; then closes.
-async fn talk(connector: &Connector, url: &str, messages: &[String]) {
+/// Sends messages, receives the echo of each, and closes.
+async fn exchange(connector: &Connector, url: &str, messages: &[String]) {
     let whole = async {
         let mut socket = connector.connect(url).await.unwrap();
         for message in messages {
@@ -73,7 +73,7 @@ async fn talk(connector: &Connector, url: &str, messages: &[String]) {
         socket.close(CloseCode::NORMAL, "").await.unwrap();
         assert_eq!(socket.end().unwrap().code(), CloseCode::NORMAL);
     };
-    timeout(PATIENCE, whole).await.expect("the talk came to its end");
+    timeout(TIMEOUT, whole).await.expect("the exchange ends");
 }
 
 fn messages() -> Vec<String> {
@@ -81,25 +81,25 @@ fn messages() -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_byte_may_come_alone() {
+async fn echoes_byte_by_byte() {
     let (address, server) = begin(short_of_time()).await;
     let link = Link::to(address, Fault::chunks(1), Fault::chunks(1)).await;
     let url = format!("ws://{}/", link.address);
-    talk(&Connector::new(), &url, &messages()).await;
-    talk(&Connector::new().deflate(DeflateConfig::default()), &url, &messages()).await;
-    talk(&Connector::new().http2(true), &url, &messages()).await;
-    is_let_go(&server).await;
+    exchange(&Connector::new(), &url, &messages()).await;
+    exchange(&Connector::new().deflate(DeflateConfig::default()), &url, &messages()).await;
+    exchange(&Connector::new().http2(true), &url, &messages()).await;
+    has_no_connections(&server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_byte_of_tls_may_come_alone() {
+async fn echoes_byte_by_byte_over_tls() {
     let (tls, certificate) = ServerTls::self_signed(&["127.0.0.1"]).unwrap();
     let server = Server::bind("127.0.0.1:0").await.unwrap().tls(tls);
     let address = server.local_addr().unwrap();
     tokio::spawn(server.serve(echo));
     let link = Link::to(address, Fault::chunks(1), Fault::chunks(1)).await;
     let connector = Connector::new().tls(ClientTls::default().with_root(certificate.der()));
-    talk(&connector, &format!("wss://{}/", link.address), &messages()).await;
+    exchange(&connector, &format!("wss://{}/", link.address), &messages()).await;
 }
 
 #[test]
@@ -118,9 +118,9 @@ fn delays_and_splits_lose_nothing() {
             let (address, server) = begin(ServerConfig::default()).await;
             let link = Link::to(address, up, down).await;
             let url = format!("ws://{}/", link.address);
-            talk(&Connector::new(), &url, &messages).await;
-            talk(&Connector::new().http2(true), &url, &messages).await;
-            is_let_go(&server).await;
+            exchange(&Connector::new(), &url, &messages).await;
+            exchange(&Connector::new().http2(true), &url, &messages).await;
+            has_no_connections(&server).await;
         });
     });
 }
@@ -130,9 +130,9 @@ fn random_text(rng: &mut Rng) -> String {
     rng.text(chars)
 }
 
-/// What a client hears over a link that fails: as many whole messages as came, and then that it is over.
-async fn hears_until_the_end(url: String, is_http2: bool) -> usize {
-    // Some come in more than one read.
+/// The number of whole messages that a client receives over a link that fails, until the end or an error.
+async fn receive_until_the_end(url: String, is_http2: bool) -> usize {
+    // Some arrive in more than one read.
     const SENT: [usize; 4] = [3, 0, 200, 70];
     let connector = Connector::new().http2(is_http2).handshake_timeout(Duration::from_secs(30));
     let Ok(socket) = connector.connect(&url).await else { return 0 };
@@ -145,28 +145,28 @@ async fn hears_until_the_end(url: String, is_http2: bool) -> usize {
         }
         let _ = sender.close(CloseCode::NORMAL, "").await;
     };
-    let hearing = async {
-        let mut heard = 0;
+    let receiving = async {
+        let mut received = 0;
         while let Ok(Some(message)) = receiver.recv().await {
-            let len = SENT[heard];
-            assert_eq!(message.as_bytes(), vec![len as u8; len], "message {heard}");
-            heard += 1;
+            let len = SENT[received];
+            assert_eq!(message.as_bytes(), vec![len as u8; len], "message {received}");
+            received += 1;
         }
-        heard
+        received
     };
-    let ((), heard) = tokio::join!(sending, hearing);
-    let Some(end) = receiver.end() else { return heard };
-    // A close that is called normal had its handshake, after all messages.
-    assert!(end.code() != CloseCode::NORMAL || heard == SENT.len(), "{end:?} after {heard}");
-    heard
+    let ((), received) = tokio::join!(sending, receiving);
+    let Some(end) = receiver.end() else { return received };
+    // After a close with 1000 all messages have arrived.
+    assert!(end.code() != CloseCode::NORMAL || received == SENT.len(), "{end:?} after {received}");
+    received
 }
 
-/// More than a talk takes in either direction.
+/// More bytes than an exchange has in either direction.
 const BYTES: usize = 768;
 
 async fn fails_at_every_byte(end: End, is_up: bool, is_http2: bool) {
     let (address, server) = begin(short_of_time()).await;
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for begin in (0..BYTES).step_by(64) {
         let mut links = Vec::new();
         let mut talks = Vec::new();
@@ -175,70 +175,70 @@ async fn fails_at_every_byte(end: End, is_up: bool, is_http2: bool) {
             let (up, down) = if is_up { (fault, Fault::NONE) } else { (Fault::NONE, fault) };
             let link = Link::to(address, up, down).await;
             let url = format!("ws://{}/", link.address);
-            talks.push(tokio::spawn(hears_until_the_end(url, is_http2)));
+            talks.push(tokio::spawn(receive_until_the_end(url, is_http2)));
             links.push(link);
         }
         for talk in talks {
-            heard.push(timeout(PATIENCE, talk).await.expect("nobody waits for ever").unwrap());
+            received.push(timeout(TIMEOUT, talk).await.expect("nothing hangs").unwrap());
         }
     }
-    // The first never opened, the last never failed.
-    assert_eq!((heard[0], heard[BYTES - 1]), (0, 4));
-    is_let_go(&server).await;
+    // The first connection never opened; the last did not fail.
+    assert_eq!((received[0], received[BYTES - 1]), (0, 4));
+    has_no_connections(&server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn may_be_cut_after_every_byte_that_is_sent() {
+async fn survives_a_cut_after_every_byte_sent() {
     fails_at_every_byte(End::Cut, true, false).await;
     fails_at_every_byte(End::Cut, true, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn may_be_cut_after_every_byte_that_is_received() {
+async fn survives_a_cut_after_every_byte_received() {
     fails_at_every_byte(End::Cut, false, false).await;
     fails_at_every_byte(End::Cut, false, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn may_be_reset_after_every_byte_that_is_sent() {
+async fn survives_a_reset_after_every_byte_sent() {
     fails_at_every_byte(End::Reset, true, false).await;
     fails_at_every_byte(End::Reset, true, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn may_be_reset_after_every_byte_that_is_received() {
+async fn survives_a_reset_after_every_byte_received() {
     fails_at_every_byte(End::Reset, false, false).await;
     fails_at_every_byte(End::Reset, false, true).await;
 }
 
 #[tokio::test]
-async fn a_handshake_that_stalls_is_given_up_by_both() {
+async fn a_stalled_handshake_times_out_at_both_ends() {
     let (address, server) = begin(short_of_time()).await;
     let stalls = |after| Fault::ends(after, End::Stall);
     for (up, down) in [(stalls(0), Fault::NONE), (stalls(40), Fault::NONE), (Fault::NONE, stalls(20))] {
         let link = Link::to(address, up, down).await;
         let connector = Connector::new().handshake_timeout(Duration::from_millis(300));
-        let refused = timeout(PATIENCE, connector.connect(&format!("ws://{}/", link.address))).await;
+        let refused = timeout(TIMEOUT, connector.connect(&format!("ws://{}/", link.address))).await;
         assert_eq!(refused.unwrap().unwrap_err(), Error::Timeout(Stage::Handshake));
         drop(link);
     }
-    is_let_go(&server).await;
+    has_no_connections(&server).await;
 }
 
 #[tokio::test]
-async fn a_server_gives_up_a_head_that_stalls_although_the_link_holds() {
+async fn a_server_answers_a_stalled_head_with_a_timeout() {
     let (address, server) = begin(short_of_time()).await;
     let link = Link::to(address, Fault::ends(40, End::Stall), Fault::NONE).await;
-    let connector = Connector::new().handshake_timeout(PATIENCE);
-    // The client still waits, and hears what the server says about it.
-    let refused = timeout(PATIENCE, connector.connect(&format!("ws://{}/", link.address))).await.unwrap();
+    let connector = Connector::new().handshake_timeout(TIMEOUT);
+    // The client waits longer, and receives the response of the server.
+    let refused = timeout(TIMEOUT, connector.connect(&format!("ws://{}/", link.address))).await.unwrap();
     let error = refused.unwrap_err();
     assert!(matches!(error, Error::Cut | Error::Refused(_)), "{error:?}");
-    is_let_go(&server).await;
+    has_no_connections(&server).await;
 }
 
 #[tokio::test]
-async fn a_peer_that_falls_silent_is_noticed() {
+async fn a_silent_peer_is_detected() {
     let (address, _) = begin(ServerConfig::default()).await;
     let link = Link::to(address, Fault::NONE, Fault::ends(300, End::Stall)).await;
     let mut config = WebSocketConfig::default();
@@ -247,9 +247,9 @@ async fn a_peer_that_falls_silent_is_noticed() {
     for is_http2 in [false, true] {
         let connector = Connector::new().config(config.clone()).http2(is_http2);
         let mut socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();
-        // Pongs come until the 300 bytes are full.
-        let heard = timeout(PATIENCE, socket.recv()).await.unwrap();
-        assert_eq!(heard.unwrap_err(), Error::Timeout(Stage::Silence));
+        // Pongs arrive until the link has passed 300 bytes.
+        let received = timeout(TIMEOUT, socket.recv()).await.unwrap();
+        assert_eq!(received.unwrap_err(), Error::Timeout(Stage::Silence));
     }
 }
 
@@ -263,15 +263,15 @@ async fn closing_over_a_stalled_link_ends() {
         let connector = Connector::new().config(config.clone()).http2(is_http2);
         let mut socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();
         socket.send(&[0; 1_000]).await.unwrap();
-        let _ = timeout(PATIENCE, socket.close(CloseCode::NORMAL, "")).await.expect("it ended");
+        let _ = timeout(TIMEOUT, socket.close(CloseCode::NORMAL, "")).await.expect("it ended");
     }
 }
 
 #[tokio::test]
-async fn who_does_not_read_is_cut_in_time_and_holds_little() {
+async fn a_peer_that_does_not_read_is_disconnected_and_costs_little_memory() {
     const QUEUE: usize = 256 << 10;
     let (address, _) = begin(ServerConfig::default()).await;
-    // What is sent gets stuck.
+    // Sends stall.
     let link = Link::to(address, Fault::ends(1_000, End::Stall), Fault::NONE).await;
     let mut config = WebSocketConfig::default();
     config.core.limits.queued_len_high = QUEUE;
@@ -289,16 +289,16 @@ async fn who_does_not_read_is_cut_in_time_and_holds_little() {
                 assert!(sender.queued_len() <= QUEUE + message.len() + 16);
             }
         };
-        let error = timeout(PATIENCE, sending).await.expect("it is cut");
+        let error = timeout(TIMEOUT, sending).await.expect("the peer is disconnected");
         assert_eq!(error, Error::SlowPeer);
-        let heard = timeout(PATIENCE, receiver.recv()).await.expect("the receiver hears of it");
-        assert!(!matches!(heard, Ok(Some(_))), "{heard:?}");
+        let received = timeout(TIMEOUT, receiver.recv()).await.expect("the receiver ends too");
+        assert!(!matches!(received, Ok(Some(_))), "{received:?}");
     }
 }
 
-// A reader never waits for a writer that waits.
+// A receiver never waits for a sender that waits.
 #[tokio::test]
-async fn what_comes_is_heard_while_sending_is_stuck() {
+async fn receives_while_sending_is_stalled() {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();
     tokio::spawn(server.serve(|request: Request| async move {
@@ -325,13 +325,13 @@ async fn what_comes_is_heard_while_sending_is_stuck() {
             let message = vec![0; 1 << 20];
             while sender.send(&message).await.is_ok() {}
         });
-        let hearing = async {
+        let receiving = async {
             for number in 0..100u32 {
                 let message = receiver.recv().await.unwrap().unwrap();
                 assert_eq!(message.as_text(), Some(&*number.to_string()));
             }
         };
-        timeout(PATIENCE, hearing).await.expect("all of it is heard");
+        timeout(TIMEOUT, receiving).await.expect("all messages arrive");
         assert!(!stuck.is_finished(), "sending is stuck");
         stuck.abort();
     }

@@ -6,28 +6,10 @@ use wireloom::{ServerConfig, SlowPeer};
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::Field;
 use wireloom_http2::{Config, Role, StreamKey};
+use wireloom_testing::frame::masked;
 
 use super::peer::{Peer, Seen};
 use super::{serve, value};
-
-/// A frame of a client, masked with zeros.
-fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0x80 | opcode];
-    match payload.len() {
-        len @ 0..126 => frame.push(0x80 | len as u8),
-        len @ 126..65_536 => {
-            frame.push(0x80 | 126);
-            frame.extend_from_slice(&(len as u16).to_be_bytes());
-        }
-        len => {
-            frame.push(0x80 | 127);
-            frame.extend_from_slice(&(len as u64).to_be_bytes());
-        }
-    }
-    frame.extend_from_slice(&[0; 4]);
-    frame.extend_from_slice(payload);
-    frame
-}
 
 async fn opened(peer: &mut Peer, path: &str) -> StreamKey {
     let key = peer.tunnel(path).await;
@@ -47,14 +29,14 @@ async fn echoes_on_many_streams_of_one_connection() {
     assert_eq!(server.handle.stats().websockets_open, 64);
     for round in 0..10 {
         for (number, key) in streams.iter().enumerate() {
-            peer.send(*key, &frame(2, &[round, number as u8]), false).await;
+            peer.send(*key, &masked(0x82, &[round, number as u8]), false).await;
         }
         for (number, key) in streams.iter().enumerate() {
             assert_eq!(peer.content(*key, 4).await, [0x82, 2, round, number as u8]);
         }
     }
     for key in &streams {
-        peer.send(*key, &frame(8, &1000_u16.to_be_bytes()), false).await;
+        peer.send(*key, &masked(0x88, &1000_u16.to_be_bytes()), false).await;
     }
     for key in &streams {
         assert_eq!(peer.content(*key, 4).await, [0x88, 2, 3, 232]);
@@ -78,13 +60,13 @@ async fn delivers_early_and_large_messages() {
     ];
     let fields = fields.map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
     let key = peer.core.send_request(fields, false).unwrap();
-    peer.core.send_data(key, frame(1, b"hi"), false).unwrap();
+    peer.core.send_data(key, masked(0x81, b"hi"), false).unwrap();
     peer.flush().await;
     let Seen::Head(200, headers) = peer.next(key.id()).await else { panic!("refused") };
     assert_eq!(value(&headers, "sec-websocket-protocol"), Some(&b"chat"[..]));
     assert_eq!(peer.content(key, 4).await, b"\x81\x02hi");
     let large: Vec<u8> = (0..3_000_000_u32).map(|number| (number / 7) as u8).collect();
-    peer.send(key, &frame(2, &large), false).await;
+    peer.send(key, &masked(0x82, &large), false).await;
     let echoed = peer.content(key, large.len() + 10).await;
     assert_eq!(echoed[10..], large);
 }
@@ -127,7 +109,7 @@ async fn ends_like_a_tcp_connection() {
     let reset = opened(&mut peer, "/echo").await;
     peer.reset(reset).await;
     let other = opened(&mut peer, "/echo").await;
-    peer.send(other, &frame(1, b"hi"), false).await;
+    peer.send(other, &masked(0x81, b"hi"), false).await;
     assert_eq!(peer.content(other, 4).await, b"\x81\x02hi");
     while server.handle.stats().websockets_open > 1 {
         tokio::task::yield_now().await;
@@ -154,7 +136,7 @@ async fn bounds_a_slow_peer_inside_a_tunnel() {
     let window = slow.settings.initial_window_size as usize;
     assert_eq!(peer.content(flood, window).await.len(), window);
     let echo = opened(&mut peer, "/echo").await;
-    peer.send(echo, &frame(1, b"hi"), false).await;
+    peer.send(echo, &masked(0x81, b"hi"), false).await;
     assert_eq!(peer.content(echo, 4).await, b"\x81\x02hi");
     assert_eq!(peer.next(flood.id()).await, Seen::Reset(ErrorCode::CANCEL));
     while server.handle.stats().websockets_open > 1 {
@@ -171,7 +153,7 @@ async fn sends_going_away_in_every_tunnel() {
     for key in keys {
         let close = peer.content(key, 4).await;
         assert_eq!((close[0], &close[2..4]), (0x88, &1001_u16.to_be_bytes()[..]));
-        peer.send(key, &frame(8, &1001_u16.to_be_bytes()), true).await;
+        peer.send(key, &masked(0x88, &1001_u16.to_be_bytes()), true).await;
     }
     tokio::time::timeout(Duration::from_secs(5), async { while peer.next(0).await != Seen::Closed {} })
         .await

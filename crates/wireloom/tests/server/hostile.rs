@@ -1,8 +1,6 @@
 //! Hostile and broken clients of HTTP/1.1, over raw sockets: each is answered with the right status and a short reason, no request
 //! can be smuggled, and nothing hangs.
 
-#![allow(clippy::unwrap_used)]
-
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! The events that an observer of a WebSocket receives.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::{Arc, Mutex};
 
 use tokio::io::AsyncWriteExt;

@@ -1,8 +1,6 @@
 //! Batches: answers to messages that arrived together leave in one write, in order, and none is left behind whatever the handler
 //! awaits next.
 
-#![allow(clippy::unwrap_used)]
-
 use std::future::pending;
 use std::io;
 use std::pin::Pin;
@@ -16,9 +14,8 @@ use tokio::net::TcpStream;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Delivery, Role};
 use wireloom::{Connector, DeflateConfig, Message, Server, ServerConfig, WebSocket, WebSocketConfig};
-
-const REQUEST: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+use wireloom_testing::Frame;
+use wireloom_testing::frame::{masked, upgrade_request};
 
 /// A server that calls `run` with each WebSocket, and its address.
 async fn serve<F, Fut>(config: ServerConfig, run: F) -> std::net::SocketAddr
@@ -46,7 +43,7 @@ struct Client(TcpStream);
 impl Client {
     async fn open(address: std::net::SocketAddr) -> Self {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(REQUEST.as_bytes()).await.unwrap();
+        stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(stream.read_u8().await.unwrap());
@@ -65,29 +62,6 @@ impl Client {
         read.expect("all bytes are sent").unwrap();
         bytes
     }
-}
-
-/// A frame as a client may mask it.
-fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
-    frame(first, 0x80, &[0; 4], payload)
-}
-
-fn frame(first: u8, mask: u8, key: &[u8], payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![first];
-    match payload.len() {
-        len @ 0..126 => frame.push(mask | len as u8),
-        len @ 126..0x1_0000 => {
-            frame.push(mask | 126);
-            frame.extend((len as u16).to_be_bytes());
-        }
-        len => {
-            frame.push(mask | 127);
-            frame.extend((len as u64).to_be_bytes());
-        }
-    }
-    frame.extend(key);
-    frame.extend(payload);
-    frame
 }
 
 /// A transport that counts writes.
@@ -332,7 +306,7 @@ async fn echoes_messages_of_all_sizes_in_order() {
         };
         let payload = [&i.to_be_bytes()[..], &vec![i as u8; len]].concat();
         sent.extend(masked(0x82, &payload));
-        expected.extend(frame(0x82, 0, &[], &payload));
+        expected.extend(Frame::binary(&payload).bytes());
     }
     let (mut from, mut to) = Client::open(address).await.0.into_split();
     let writer = tokio::spawn(async move {

@@ -1,7 +1,5 @@
 //! One message over many WebSockets, plain and compressed, to servers and clients.
 
-#![allow(clippy::unwrap_used)]
-
 use std::time::Duration;
 
 use tokio::io::duplex;

@@ -1,7 +1,5 @@
 //! The server over real sockets: HTTP/1.1, the way to a WebSocket, limits, the end. And the client against it.
 
-#![allow(clippy::unwrap_used)]
-
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,6 +7,7 @@ use tokio::net::TcpStream;
 use wireloom::{
     CloseCode, Connector, DeflateConfig, Error, Request, Response, Server, ServerConfig, ServerHandle,
 };
+use wireloom_testing::frame::upgrade_request;
 
 async fn handle(mut request: Request) -> Response {
     match request.path() {
@@ -192,9 +191,7 @@ async fn ends_with_its_future() {
 async fn keeps_frames_that_came_with_the_handshake() {
     let server = serve(ServerConfig::default()).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
-    let mut bytes = b"GET /echo HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-        .to_vec();
+    let mut bytes = upgrade_request("/echo").into_bytes();
     bytes.extend_from_slice(b"\x81\x82\0\0\0\0hi\x88\x80\0\0\0\0");
     stream.write_all(&bytes).await.unwrap();
     let mut answer = Vec::new();
@@ -267,9 +264,7 @@ async fn cuts_what_does_not_end() {
     let server = serve(config).await;
     // It answers no Close frame.
     let mut deaf = TcpStream::connect(server.address).await.unwrap();
-    let handshake = b"GET /echo HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
-    deaf.write_all(handshake).await.unwrap();
+    deaf.write_all(upgrade_request("/echo").as_bytes()).await.unwrap();
     assert!(deaf.read(&mut [0; 500]).await.unwrap() > 0);
     server.handle.shut_down();
     tokio::time::timeout(Duration::from_secs(5), server.task).await.unwrap().unwrap().unwrap();

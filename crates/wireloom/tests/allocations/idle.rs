@@ -1,9 +1,5 @@
 //! The memory of connections that wait for a message, counted by the allocator.
 
-#![allow(clippy::unwrap_used)]
-
-mod counting;
-
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
 use std::pin::Pin;
@@ -11,11 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use counting::HELD;
+use crate::counting::HELD;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Config, Connection, Event, Role};
 use wireloom::{DeflateConfig, WebSocket, WebSocketConfig};
+use wireloom_testing::frame::{masked, upgrade_request};
 
 /// Connections of each test, beside those that fill the pools of the thread.
 const CONNECTIONS: usize = 64;
@@ -164,8 +161,6 @@ async fn an_idle_compressed_websocket_holds_4_kib_and_its_windows() {
 // Over TCP, with everything that the server and tokio hold for the connection.
 #[tokio::test]
 async fn an_idle_websocket_of_a_server_holds_at_most_1376_bytes() {
-    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
     let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
     let (address, handle) = (server.local_addr().unwrap(), server.handle());
     tokio::spawn(server.serve(|request: wireloom::Request| async move {
@@ -181,14 +176,14 @@ async fn an_idle_websocket_of_a_server_holds_at_most_1376_bytes() {
         let mut clients = Vec::new();
         while let Ok(()) = opened.recv() {
             let mut client = std::net::TcpStream::connect(address).unwrap();
-            client.write_all(REQUEST).unwrap();
+            client.write_all(upgrade_request("/").as_bytes()).unwrap();
             let mut answer = Vec::new();
             while !answer.ends_with(b"\r\n\r\n") {
                 let mut byte = [0];
                 client.read_exact(&mut byte).unwrap();
                 answer.push(byte[0]);
             }
-            client.write_all(b"\x81\x82\0\0\0\0hi").unwrap();
+            client.write_all(&masked(0x81, "hi")).unwrap();
             let mut echo = [0; 4];
             client.read_exact(&mut echo).unwrap();
             assert_eq!(&echo, b"\x81\x02hi");

@@ -1,7 +1,5 @@
 //! Among others: an axum application on Wireloom's server and on its own, and a handler within an axum application.
 
-#![allow(clippy::unwrap_used)]
-
 use std::net::SocketAddr;
 
 use axum::Router;

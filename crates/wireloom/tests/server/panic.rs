@@ -1,7 +1,5 @@
 //! Handlers that panic, over HTTP/1.1: their clients are told, and nobody else notices.
 
-#![allow(clippy::unwrap_used)]
-
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use wireloom::{Body, CloseCode, Error, Request, Response, Server, ServerHandle};

@@ -2,8 +2,6 @@
 //! each poll that returns `Pending`, either all accepted bytes were written, or the transport is full and holds a waker, or a flush
 //! is scheduled, which one more turn of the runtime shows.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::VecDeque;
 use std::future::{Future, pending, poll_fn};
 use std::io;
@@ -17,11 +15,7 @@ use tokio::sync::Notify;
 use wireloom::wireloom_ws::Role;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::{Receiver, Sender, SlowPeer, WebSocket, WebSocketConfig};
-
-/// A frame as a client may mask it.
-fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
-    [&[first, 0x80 | payload.len() as u8, 0, 0, 0, 0], payload].concat()
-}
+use wireloom_testing::frame::masked;
 
 fn open(transport: impl wireloom::Transport) -> WebSocket {
     WebSocket::from_transport(

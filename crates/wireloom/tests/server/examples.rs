@@ -1,24 +1,22 @@
 //! The examples, each run against another or against a server of its own.
 
-#![allow(clippy::unwrap_used)]
-
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use wireloom::{CloseCode, Request, Server};
 
-#[path = "../examples/axum.rs"]
+#[path = "../../examples/axum.rs"]
 mod axum_example;
-#[path = "../examples/client.rs"]
+#[path = "../../examples/client.rs"]
 mod client;
-#[path = "../examples/firehose.rs"]
+#[path = "../../examples/firehose.rs"]
 mod firehose;
-#[path = "../examples/graceful_shutdown.rs"]
+#[path = "../../examples/graceful_shutdown.rs"]
 mod graceful_shutdown;
-#[path = "../examples/hyper.rs"]
+#[path = "../../examples/hyper.rs"]
 mod hyper_example;
-#[path = "../examples/server.rs"]
+#[path = "../../examples/server.rs"]
 mod server;
 
 async fn listen() -> (TcpListener, std::net::SocketAddr) {

@@ -7,7 +7,7 @@ struct Counting;
 
 thread_local! {
     /// Bytes that this thread has allocated and not freed.
-    pub static HELD: Cell<isize> = const { Cell::new(0) };
+    pub(crate) static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
 // SAFETY: everything is passed on to the system's allocator.

@@ -1,7 +1,5 @@
 //! The WebSocket over transports in memory and over real sockets, both ends made by hand.
 
-#![allow(clippy::unwrap_used)]
-
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -167,14 +165,14 @@ async fn messages_before_a_fault_can_be_answered() {
     let (mut client, server) = tokio::io::duplex(1024);
     let server = tokio::spawn(echo(open(server, Role::Server, WebSocketConfig::default())));
     client.write_all(b"\x82\x81\0\0\0\0a\x82\x81\0\0\0\0b\x81\x82\0\0\0\0cd\x83\x80\0\0\0\0").await.unwrap();
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let mut some = [0; 100];
-    while !heard.windows(2).any(|two| two == [0x03, 0xEA]) {
+    while !received.windows(2).any(|two| two == [0x03, 0xEA]) {
         let len = tokio::io::AsyncReadExt::read(&mut client, &mut some).await.unwrap();
-        assert!(len > 0, "{heard:?}");
-        heard.extend_from_slice(&some[..len]);
+        assert!(len > 0, "{received:?}");
+        received.extend_from_slice(&some[..len]);
     }
-    assert!(heard.starts_with(b"\x82\x01a\x82\x01b\x81\x02cd\x88"), "{heard:?}");
+    assert!(received.starts_with(b"\x82\x01a\x82\x01b\x81\x02cd\x88"), "{received:?}");
     drop(client);
     assert!(server.await.unwrap().is_err());
 }
@@ -253,7 +251,7 @@ async fn every_future_may_be_dropped_at_any_point() {
         config.core.limits.queued_len_high = random.usize(1..2000);
         let mut client = open(client, Role::Client, config);
         let server = tokio::spawn(echo(open(server, Role::Server, WebSocketConfig::default())));
-        let (mut next, mut heard) = (0u32, Vec::new());
+        let (mut next, mut received) = (0u32, Vec::new());
         let mut done = Vec::new();
         while next < 60 {
             let polls = random.u32(0..5);
@@ -272,7 +270,7 @@ async fn every_future_may_be_dropped_at_any_point() {
                 }
                 2 => drop(give_up(sender.ping(b"?"), polls).await),
                 3 => drop(give_up(sender.flush(), polls).await),
-                _ => heard.extend(give_up(hear_id(receiver), polls).await),
+                _ => received.extend(give_up(receive_id(receiver), polls).await),
             }
             tokio::task::yield_now().await;
         }
@@ -281,20 +279,20 @@ async fn every_future_may_be_dropped_at_any_point() {
             sender.send(&u32::MAX.to_be_bytes()).await.unwrap();
         };
         let rest = async {
-            while heard.last() != Some(&u32::MAX) {
-                heard.push(hear_id(receiver).await);
+            while received.last() != Some(&u32::MAX) {
+                received.push(receive_id(receiver).await);
             }
         };
         tokio::join!(last, rest);
-        assert!(heard.is_sorted_by(|one, two| one < two), "{heard:?}");
-        assert!(done.iter().all(|id| heard.contains(id)), "{done:?} {heard:?}");
+        assert!(received.is_sorted_by(|one, two| one < two), "{received:?}");
+        assert!(done.iter().all(|id| received.contains(id)), "{done:?} {received:?}");
         client.close(CloseCode::NORMAL, "").await.unwrap();
         server.await.unwrap().unwrap();
     }
 }
 
 /// The number in front of the next message, all of which must be there.
-async fn hear_id(receiver: &mut wireloom::Receiver) -> u32 {
+async fn receive_id(receiver: &mut wireloom::Receiver) -> u32 {
     let message = receiver.recv().await.unwrap().unwrap();
     let (id, rest) = message.as_bytes().split_first_chunk().unwrap();
     let id = u32::from_be_bytes(*id);
@@ -342,9 +340,9 @@ impl Session for Answers<'_> {
 async fn pumps_messages_into_a_session() {
     let (mut client, server) = pair(1024);
     let server = tokio::spawn(async move {
-        let mut heard = Vec::new();
-        let end = server.pump(Answers(&mut heard)).await;
-        (heard, end)
+        let mut received = Vec::new();
+        let end = server.pump(Answers(&mut received)).await;
+        (received, end)
     });
     assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some("welcome"));
     for text in ["one", "two"] {
@@ -352,8 +350,8 @@ async fn pumps_messages_into_a_session() {
         assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some(text));
     }
     client.close(CloseCode::NORMAL, "").await.unwrap();
-    let (heard, end) = server.await.unwrap();
-    assert_eq!(heard, ["one", "two", "closed 1000"]);
+    let (received, end) = server.await.unwrap();
+    assert_eq!(received, ["one", "two", "closed 1000"]);
     assert_eq!(end.unwrap().unwrap().by, Initiator::Peer);
 }
 
@@ -361,16 +359,16 @@ async fn pumps_messages_into_a_session() {
 async fn tells_the_peer_when_a_session_fails() {
     let (mut client, server) = pair(1024);
     let server = tokio::spawn(async move {
-        let mut heard = Vec::new();
-        let end = server.pump(Answers(&mut heard)).await;
-        (heard, end)
+        let mut received = Vec::new();
+        let end = server.pump(Answers(&mut received)).await;
+        (received, end)
     });
     client.send(b"?").await.unwrap();
     assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some("welcome"));
     assert!(client.recv().await.unwrap().is_none());
     assert_eq!(client.end().unwrap().code(), CloseCode::INTERNAL_ERROR);
-    let (heard, end) = server.await.unwrap();
-    assert_eq!(heard, ["binary", "closed 1011"]);
+    let (received, end) = server.await.unwrap();
+    assert_eq!(received, ["binary", "closed 1011"]);
     assert_eq!(end.unwrap_err(), Error::Io(std::io::ErrorKind::InvalidData.into()));
 }
 
@@ -389,7 +387,7 @@ async fn drops_no_piece_of_a_message() {
     assert_eq!(sender.dropped(), 0);
 }
 
-/// Polls a future so many times and drops it.
+/// Polls a future this number of times and drops it.
 async fn give_up<T>(future: impl Future<Output = T>, polls: u32) -> Option<T> {
     let mut future = std::pin::pin!(future);
     for _ in 0..polls {
@@ -445,9 +443,9 @@ async fn fails_the_connection_when_the_peer_misbehaves() {
     let mut server = open(server, Role::Server, WebSocketConfig::default());
     client.write_all(b"\x82\x81\0\0\0\0a\x81\x01b").await.unwrap();
     let peer = tokio::spawn(async move {
-        let mut heard = Vec::new();
-        tokio::io::AsyncReadExt::read_to_end(&mut client, &mut heard).await.unwrap();
-        heard
+        let mut received = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received).await.unwrap();
+        received
     });
     assert_eq!(server.recv().await.unwrap().unwrap().as_bytes(), b"a");
     assert!(matches!(server.recv().await, Err(Error::WebSocket(wireloom::wireloom_ws::Error::Peer(_)))));
@@ -497,12 +495,12 @@ async fn closing_waits_for_what_was_sent_before() {
     config.core.close_timeout = Duration::from_secs(1);
     let mut server = open(server, Role::Server, config);
     let peer = tokio::spawn(async move {
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         loop {
             let mut piece = vec![0; 64 << 10];
             match tokio::io::AsyncReadExt::read(&mut client, &mut piece).await.unwrap() {
-                0 => break heard,
-                len => heard.extend_from_slice(&piece[..len]),
+                0 => break received,
+                len => received.extend_from_slice(&piece[..len]),
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -512,8 +510,8 @@ async fn closing_waits_for_what_was_sent_before() {
     server.close(CloseCode::NORMAL, "").await.unwrap();
     assert!(begin.elapsed() > Duration::from_millis(1_400), "{:?}", begin.elapsed());
     drop(server);
-    let heard = peer.await.unwrap();
-    assert_eq!((heard.len(), &heard[heard.len() - 4..]), (10 + LEN + 4, &[0x88, 2, 0x03, 0xE8][..]));
+    let received = peer.await.unwrap();
+    assert_eq!((received.len(), &received[received.len() - 4..]), (10 + LEN + 4, &[0x88, 2, 0x03, 0xE8][..]));
 }
 
 fn slow(slow_peer: SlowPeer) -> WebSocketConfig {

@@ -1,7 +1,5 @@
 //! Peers that do not read, over TCP, TLS and streams of HTTP/2: each policy applies by bytes and by time.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

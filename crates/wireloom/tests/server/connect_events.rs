@@ -1,7 +1,5 @@
 //! What a client learns about a connection that is not opened, and what it can override on the way.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,18 +1,15 @@
 //! Messages that the application keeps: always whole, always valid, and no larger in memory than twice their length.
 
-#![allow(clippy::unwrap_used)]
-
-mod counting;
-
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use counting::HELD;
+use crate::counting::HELD;
 use futures_util::StreamExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Delivery, Role};
 use wireloom::{DeflateConfig, OwnedMessage, Receiver, WebSocket, WebSocketConfig};
+use wireloom_testing::frame::masked;
 
 /// The bytes that only `dropped` holds.
 fn held_by<T>(dropped: T) -> usize {
@@ -30,25 +27,6 @@ fn open(delivery: Delivery, deflate: bool) -> (WebSocket, DuplexStream) {
     let negotiated =
         Negotiated { deflate: deflate.as_ref().map(|_| Default::default()), ..Negotiated::default() };
     (WebSocket::from_transport(transport, Role::Server, negotiated, deflate.as_ref(), config, &[]), peer)
-}
-
-/// A frame as a client may mask it.
-fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![first];
-    match payload.len() {
-        len @ 0..126 => frame.push(0x80 | len as u8),
-        len @ 126..0x1_0000 => {
-            frame.push(0x80 | 126);
-            frame.extend((len as u16).to_be_bytes());
-        }
-        len => {
-            frame.push(0x80 | 127);
-            frame.extend((len as u64).to_be_bytes());
-        }
-    }
-    frame.extend([0; 4]);
-    frame.extend(payload);
-    frame
 }
 
 /// Polls once, and drops the future.
@@ -76,10 +54,10 @@ async fn the_rest_of_a_text_is_no_invalid_text() {
     for stream in [false, true] {
         let (socket, mut peer) = open(Delivery::Chunks, false);
         let (_sender, mut receiver) = socket.split();
-        peer.write_all(&frame(0x01, b"h\xc3")).await.unwrap();
+        peer.write_all(&masked(0x01, b"h\xc3")).await.unwrap();
         let first = receiver.recv().await.unwrap().unwrap();
         assert_eq!((first.as_bytes(), first.is_last()), (&b"h\xc3"[..], false));
-        peer.write_all(&frame(0x80, b"\xa4!")).await.unwrap();
+        peer.write_all(&masked(0x80, b"\xa4!")).await.unwrap();
         let rest = if stream {
             receiver.next().await.unwrap().unwrap()
         } else {
@@ -87,7 +65,7 @@ async fn the_rest_of_a_text_is_no_invalid_text() {
         };
         check_text(&rest);
         assert_eq!(rest.as_bytes(), b"\xa4!");
-        peer.write_all(&frame(0x81, "häh".as_bytes())).await.unwrap();
+        peer.write_all(&masked(0x81, "häh".as_bytes())).await.unwrap();
         assert_eq!(owned(&mut receiver).as_text(), Some("häh"));
     }
 }
@@ -97,19 +75,19 @@ async fn a_cancelled_wait_for_a_whole_message_loses_nothing() {
     for deflate in [false, true] {
         let (socket, mut peer) = open(Delivery::Chunks, deflate);
         let (_sender, mut receiver) = socket.split();
-        peer.write_all(&frame(0x02, b"one ")).await.unwrap();
+        peer.write_all(&masked(0x02, b"one ")).await.unwrap();
         assert!(poll_once(receiver.recv_owned()).is_pending());
-        peer.write_all(&frame(0x00, b"two ")).await.unwrap();
-        let mut heard = Vec::new();
-        while heard.len() < 8 {
+        peer.write_all(&masked(0x00, b"two ")).await.unwrap();
+        let mut received = Vec::new();
+        while received.len() < 8 {
             let chunk = receiver.recv().await.unwrap().unwrap();
             assert!(!chunk.is_last());
-            heard.extend_from_slice(chunk.as_bytes());
+            received.extend_from_slice(chunk.as_bytes());
         }
-        assert_eq!(heard, b"one two ");
-        peer.write_all(&[frame(0x00, b"three "), frame(0x80, b"four")].concat()).await.unwrap();
+        assert_eq!(received, b"one two ");
+        peer.write_all(&[masked(0x00, b"three "), masked(0x80, b"four")].concat()).await.unwrap();
         assert_eq!(owned(&mut receiver).as_bytes(), b"three four");
-        peer.write_all(&frame(0x82, b"next")).await.unwrap();
+        peer.write_all(&masked(0x82, b"next")).await.unwrap();
         assert_eq!(owned(&mut receiver).as_bytes(), b"next");
     }
 }
@@ -129,7 +107,7 @@ async fn mixed_ways_to_receive_hand_out_each_byte_once() {
             while !rest.is_empty() {
                 let len = random.usize(1..=200).min(rest.len());
                 let fin = if len == rest.len() { 0x80 } else { 0 };
-                let wire = frame(fin | opcode, &rest[..len]);
+                let wire = masked(fin | opcode, &rest[..len]);
                 let cut = random.usize(0..=wire.len());
                 opcode = 0;
                 for part in [&wire[..cut], &wire[cut..]] {
@@ -178,10 +156,10 @@ async fn a_message_holds_no_more_than_twice_its_length() {
                 for &len in lens.iter().chain(lens.iter().rev()) {
                     let data = vec![b'x'; len];
                     let wire = if whole {
-                        frame(0x81, &data)
+                        masked(0x81, &data)
                     } else {
                         let (one, two) = data.split_at(len / 2);
-                        [frame(0x01, one), frame(0x80, two)].concat()
+                        [masked(0x01, one), masked(0x80, two)].concat()
                     };
                     peer.write_all(&wire).await.unwrap();
                     let message = if stream {
@@ -221,7 +199,7 @@ async fn a_message_holds_no_more_than_twice_its_length() {
 async fn an_announced_length_costs_nothing_until_bytes_arrive() {
     for sent in [24, 1_000, 4_000] {
         let mut connections: Vec<_> = (0..64).map(|_| open(Delivery::Messages, false)).collect();
-        let wire = frame(0x82, &vec![7; 1 << 20]);
+        let wire = masked(0x82, &vec![7; 1 << 20]);
         // The buffers of the thread's pool exist before.
         let (mut first, mut peer) = open(Delivery::Messages, false);
         peer.write_all(&wire[..1]).await.unwrap();
@@ -244,7 +222,7 @@ async fn an_announced_length_costs_nothing_until_bytes_arrive() {
 // although the rest never comes.
 #[tokio::test]
 async fn the_beginning_of_a_message_is_checked_before_its_rest_arrives() {
-    let wire = frame(0x81, &[b'x'; 60_000]);
+    let wire = masked(0x81, &[b'x'; 60_000]);
     for at in [16_384, 20_000, 59_999] {
         let (mut socket, mut peer) = open(Delivery::Messages, false);
         let (_sender, receiver) = socket.halves();
@@ -259,7 +237,7 @@ async fn the_beginning_of_a_message_is_checked_before_its_rest_arrives() {
         peer.write_all(&wire[at..]).await.unwrap();
         assert_eq!(owned(receiver), "x".repeat(60_000).into());
 
-        let invalid = frame(0x81, &[&b"\xff"[..], &[b'x'; 60_000]].concat());
+        let invalid = masked(0x81, &[&b"\xff"[..], &[b'x'; 60_000]].concat());
         peer.write_all(&invalid[..at]).await.unwrap();
         assert!(poll_once(receiver.recv()).is_pending());
         let mut close = [0; 4];

@@ -1,20 +1,18 @@
 //! A server that shuts down while its WebSockets are busy: they get a Close frame and no reset, and every answer before it.
 
-#![allow(clippy::unwrap_used)]
-
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use wireloom::Server;
-
-const REQUEST: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+use wireloom_testing::frame::{masked, upgrade_request};
 
 /// Sends without a pause, until its peer has closed; the bytes that it has read.
 async fn busy_client(address: std::net::SocketAddr) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(REQUEST.as_bytes()).await.unwrap();
+    stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.unwrap());
@@ -25,8 +23,7 @@ async fn busy_client(address: std::net::SocketAddr) -> Vec<u8> {
         let mut sent = 0_u32;
         while is_closed.try_recv() == Err(tokio::sync::oneshot::error::TryRecvError::Empty) {
             for _ in 0..20 {
-                let frame = [&[0x82, 0x84, 0, 0, 0, 0][..], &sent.to_be_bytes()].concat();
-                to.write_all(&frame).await.expect("no reset");
+                to.write_all(&masked(0x82, sent.to_be_bytes())).await.expect("no reset");
                 sent += 1;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -88,6 +85,59 @@ async fn busy_clients_get_every_answer_then_a_close_frame_and_no_reset() {
     serving.await.unwrap().unwrap();
 }
 
+// The handler has received the first of the messages when the shutdown begins; the others are in its read buffer.
+#[tokio::test]
+async fn messages_that_were_read_are_answered_before_the_close_frame() {
+    const COUNT: u32 = 64;
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let (address, handle) = (server.local_addr().unwrap(), server.handle());
+    let (received, released) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (is_received, release) = (received.clone(), released.clone());
+    let serving = tokio::spawn(server.serve(move |request: wireloom::Request| {
+        let (received, released) = (received.clone(), released.clone());
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(|socket| async move {
+                    let (mut sender, mut receiver) = socket.split();
+                    let mut count = 0;
+                    while let Ok(Some(message)) = receiver.recv().await {
+                        count += 1;
+                        if count == 1 {
+                            received.notify_one();
+                            released.notified().await;
+                        }
+                        sender.send(message).await.expect("the Close frame was not sent before");
+                    }
+                }),
+                Err(refusal) => refusal,
+            }
+        }
+    }));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    let messages: Vec<u8> = (0..COUNT).flat_map(|number| masked(0x82, number.to_be_bytes())).collect();
+    stream.write_all(&messages).await.unwrap();
+    is_received.notified().await;
+    handle.shut_down();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    release.notify_one();
+    let mut answers = vec![0; 6 * COUNT as usize];
+    stream.read_exact(&mut answers).await.unwrap();
+    for (number, answer) in answers.chunks(6).enumerate() {
+        assert_eq!(answer, [&[0x82, 4][..], &(number as u32).to_be_bytes()].concat());
+    }
+    let mut close = [0; 4];
+    stream.read_exact(&mut close).await.unwrap();
+    assert_eq!((close[0], &close[2..]), (0x88, &1001_u16.to_be_bytes()[..]));
+    stream.write_all(&masked(0x88, 1001_u16.to_be_bytes())).await.unwrap();
+    stream.read_to_end(&mut Vec::new()).await.expect("no reset");
+    serving.await.unwrap().unwrap();
+}
+
 /// A handler that returns without reading what has arrived.
 #[tokio::test]
 async fn a_handler_that_drops_its_socket_with_unread_bytes_resets_nobody() {
@@ -104,13 +154,13 @@ async fn a_handler_that_drops_its_socket_with_unread_bytes_resets_nobody() {
         }
     }));
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(REQUEST.as_bytes()).await.unwrap();
+    stream.write_all(upgrade_request("/").as_bytes()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.unwrap());
     }
     for _ in 0..20 {
-        stream.write_all(&[&[0x82, 0xFE, 0x40, 0, 0, 0, 0, 0][..], &[0; 1 << 14]].concat()).await.unwrap();
+        stream.write_all(&masked(0x82, [0; 1 << 14])).await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let mut read = Vec::new();

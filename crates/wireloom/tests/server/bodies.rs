@@ -1,7 +1,5 @@
 //! Bodies over HTTP/1.1, streamed both ways, with trailers, against clients that follow the rules and such that do not.
 
-#![allow(clippy::unwrap_used)]
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -204,6 +202,10 @@ async fn sends_one_date_and_refuses_headers_of_the_connection() {
     for name in ["Content-Length", "transfer-encoding", "Connection", "a:b"] {
         assert_eq!(Response::new(200).with_header(name, "1").err(), Some(Error::Header), "{name}");
         assert!(ask(&format!("/?{name}")).await.starts_with("HTTP/1.1 500 "), "{name}");
+    }
+    // An error in every profile: neither a panic nor a header that is missing.
+    for value in ["a\r\nb: c", "a\nb", "\0", "\x7f"] {
+        assert_eq!(Response::new(200).with_header("X-One", value).err(), Some(Error::Header), "{value:?}");
     }
 }
 

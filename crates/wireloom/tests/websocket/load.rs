@@ -1,7 +1,5 @@
 //! Many connections at once, on several threads, over real sockets: nothing is lost, mixed up or stuck.
 
-#![allow(clippy::unwrap_used)]
-
 use std::time::Duration;
 
 use wireloom::{CloseCode, Connector, DeflateConfig, Request, Response, Server, ServerConfig};
@@ -44,7 +42,7 @@ async fn every_connection_gets_its_own_messages_in_order() {
             }
             let socket = connector.connect(&url).await.unwrap();
             let (mut sender, mut receiver) = socket.split();
-            // The reader and the writer are two tasks: the writer is at most so many messages ahead.
+            // The reader and the writer are two tasks: the writer is at most `DEPTH` messages ahead.
             let (permit, mut permits) = tokio::sync::mpsc::channel(DEPTH as usize);
             let writer = tokio::spawn(async move {
                 for number in 0..MESSAGES {

@@ -1,7 +1,5 @@
 //! Clients that close the connection before the response: their handlers and bodies are dropped, over HTTP/1.1 and TLS.
 
-#![allow(clippy::unwrap_used)]
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use wireloom::{Body, Request, Response, Server, ServerTls};
+use wireloom_testing::frame::upgrade_request;
 
 /// Much longer than any step of these tests.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -141,9 +140,7 @@ async fn pipelined_requests_are_answered_after_the_end_of_input() {
 async fn frames_that_arrive_during_the_handler_reach_the_websocket() {
     let (address, mut reports) = serve(None).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let handshake = b"GET /socket HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
-    stream.write_all(handshake).await.unwrap();
+    stream.write_all(upgrade_request("/socket").as_bytes()).await.unwrap();
     assert_eq!(next(&mut reports).await, "begun");
     stream.write_all(b"\x81\x82\0\0\0\0hi\x88\x80\0\0\0\0").await.unwrap();
     let mut answer = Vec::new();

@@ -1,7 +1,5 @@
 //! WebSocket and HTTP over TLS, with certificates made for the test.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,7 +84,7 @@ async fn takes_a_new_certificate_while_it_serves() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-// Whoever does not speak TLS is told so, or given up.
+// A client without TLS gets an error or a timeout.
 #[tokio::test]
 async fn tells_who_speaks_no_tls() {
     let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();

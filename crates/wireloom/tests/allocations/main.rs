@@ -1,0 +1,8 @@
+//! The memory of connections and messages, counted by the allocator, and what depends on the process otherwise.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod counting;
+mod idle;
+mod owned;
+mod thread_end;

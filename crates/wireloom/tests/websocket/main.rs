@@ -1,0 +1,12 @@
+//! WebSockets over transports in memory and over real sockets.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod flush;
+mod gathering;
+mod load;
+mod messages;
+mod observer;
+mod prepared;
+mod slow;
+mod transports;
