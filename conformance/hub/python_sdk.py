@@ -236,7 +236,7 @@ class Sdk(unittest.IsolatedAsyncioTestCase):
         class Endpoint(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
                 call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                answer = {"result": {"data": call["data"]["n"] * 2}} if call["method"] == "double" else {"error": {"code": 1000}}
+                answer = {"result": {"data": call["data"]["n"] * 2}} if call["method"] == "double" else {"error": {"code": 1000, "message": "no"}}
                 self.send_response(200)
                 self.end_headers()
                 self.wfile.write(json.dumps(answer).encode())

@@ -12,6 +12,7 @@ use super::payload::Payloads;
 use super::process;
 use super::progress::Progress;
 use super::recorder::Recorder;
+use super::scenario::idle::End;
 use super::scenario::replay::Recording;
 use super::scenario::rooms::{self, Room};
 use super::scenario::script::Script;
@@ -46,6 +47,11 @@ impl Plan {
     /// Whether nothing is sent any more then.
     pub(super) fn is_over(&self, intended: Instant) -> bool {
         self.end.is_some_and(|end| intended >= end)
+    }
+
+    /// The end of sending; of the warm-up where the number of messages ends it.
+    pub(super) fn sending_end(&self) -> Instant {
+        self.end.unwrap_or(self.measured_from)
     }
 
     /// A time of the run, in nanoseconds since its begin.
@@ -117,6 +123,8 @@ pub(super) struct Run {
     pub(super) work: Arc<Work>,
     pub(super) opener: Arc<Opener>,
     pub(super) room: Room,
+    /// For idle connections.
+    pub(super) end: End,
     recorder: Arc<Mutex<Recorder>>,
     /// Messages that may still be sent; `None` without `--count`.
     tickets: Option<AtomicU64>,
@@ -208,11 +216,11 @@ pub(super) async fn run(
     signals: &mut Signals,
 ) -> Result<Outcome, Error> {
     let volume = &args.volume;
-    let memory_before = process::memory();
+    let mut memory_before = None;
     let recorder = Arc::new(Mutex::new(Recorder::new()));
     let mut links = Vec::new();
     let is_opened = tokio::select! {
-        opened = open_all(args, &opener, &mut links, &recorder) => {
+        opened = open_all(args, &opener, &mut links, &recorder, &mut memory_before) => {
             opened?;
             true
         }
@@ -236,6 +244,7 @@ pub(super) async fn run(
     let run = Arc::new(Run {
         plan,
         room: Room::new(if work.scenario == Scenario::Rooms { work.publishers } else { 0 }),
+        end: End::default(),
         work,
         opener,
         recorder: recorder.clone(),
@@ -243,6 +252,13 @@ pub(super) async fn run(
         timetable,
         pacer,
     });
+    if run.work.scenario == Scenario::Idle {
+        let run = run.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep_until(run.plan.sending_end().into()).await;
+            run.end.come();
+        });
+    }
     let mut tasks = JoinSet::new();
     let count = if volume.ramp_up.is_some() && is_opened { volume.connections() } else { links.len() };
     let mut links = links.into_iter();
@@ -254,6 +270,8 @@ pub(super) async fn run(
             None => tasks.spawn(Box::pin(open_later(connection))),
         };
     }
+    // Its memory would last as long as the run.
+    drop(links);
     if !is_opened {
         tasks.abort_all();
     }
@@ -282,7 +300,7 @@ fn stages(args: &Load, warmup: Duration, duration: Duration) -> Option<Vec<Stage
     Some(std::iter::once(Stage { time: warmup, rate: first }).chain(stages).collect())
 }
 
-/// Opens the connections before the run begins; with a ramp only the first.
+/// Opens the connections before the run begins; with a ramp only the first. `memory_before` is what this process needs for few.
 ///
 /// # Errors
 /// The first connection could not be opened.
@@ -291,6 +309,7 @@ async fn open_all(
     opener: &Arc<Opener>,
     links: &mut Vec<Link>,
     recorder: &Mutex<Recorder>,
+    memory_before: &mut Option<u64>,
 ) -> Result<(), Error> {
     if opener.opens_later() {
         // The first shows whether the others have a chance.
@@ -302,6 +321,7 @@ async fn open_all(
     let opened = timed_open(opener.clone(), 0).await;
     lock(recorder).connected(opened.1);
     links.push(opened.0?);
+    *memory_before = process::memory();
     if args.volume.ramp_up.is_some() {
         return Ok(());
     }
@@ -317,6 +337,10 @@ async fn open_all(
             Some(Ok((Ok(link), time))) => {
                 lock(recorder).connected(time);
                 links.push(link);
+                // Buffers of as many handshakes at once stay for later ones.
+                if links.len() == HANDSHAKES_MAX {
+                    *memory_before = process::memory();
+                }
             }
             Some(Ok((Err(error), _))) => connect_failed(&mut lock(recorder), &error),
             Some(Err(_)) => {}
@@ -377,7 +401,10 @@ async fn watch_run(
                 let at = tick.into_std().saturating_duration_since(run.plan.begin);
                 let second = run.recorder().end_second(at);
                 progress.show(&second);
-                watched.memory_max = watched.memory_max.max(process::memory().unwrap_or(0));
+                // Idle connections begin to send at the end.
+                if !run.plan.is_over(tick.into_std()) {
+                    watched.memory_max = watched.memory_max.max(process::memory().unwrap_or(0));
+                }
             }
             () = signals.recv() => {
                 watched.is_interrupted = true;

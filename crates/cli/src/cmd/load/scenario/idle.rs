@@ -1,13 +1,65 @@
 //! An idle connection: sends nothing. At the end a ping checks that it is alive; the latency is the time of that ping.
 
 use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::{Pin, pin};
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
+use tokio::time::{Sleep, sleep_until};
 use wireloom::{Error, WebSocket};
 
 use super::Connection;
+
+/// The end of the run, for connections that wait for nothing else: one timer for all of them takes less memory than one for each.
+#[derive(Default)]
+pub(in crate::cmd::load) struct End {
+    waiting: Mutex<Waiting>,
+}
+
+enum Waiting {
+    /// The tasks to be woken, by connection.
+    For(Vec<Option<Waker>>),
+    Over,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self::For(Vec::new())
+    }
+}
+
+impl End {
+    /// Wakes all connections. It is the end for those that come later, too.
+    pub(in crate::cmd::load) fn come(&self) {
+        let waiting = std::mem::replace(&mut *self.lock(), Waiting::Over);
+        if let Waiting::For(wakers) = waiting {
+            wakers.into_iter().flatten().for_each(Waker::wake);
+        }
+    }
+
+    fn poll(&self, cx: &Context<'_>, index: usize) -> Poll<()> {
+        let mut waiting = self.lock();
+        let Waiting::For(wakers) = &mut *waiting else { return Poll::Ready(()) };
+        if index >= wakers.len() {
+            wakers.resize(index + 1, None);
+        }
+        if !wakers[index].as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            wakers[index] = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The ping at the end.
+struct Ping {
+    sent_at: Instant,
+    timeout: Pin<Box<Sleep>>,
+}
 
 /// The future is small: there may be tens of thousands. A block keeps its captures in place, where a function would have room for
 /// its arguments and for what they are moved to.
@@ -35,37 +87,33 @@ pub(super) fn run(connection: Connection, mut socket: WebSocket) -> impl Future<
 async fn hold(connection: &Connection, socket: &mut WebSocket) -> Result<bool, Error> {
     let run = &connection.run;
     let (sender, receiver) = socket.halves();
-    let plan = &run.plan;
-    let mut wake = pin!(tokio::time::sleep_until(plan.end.unwrap_or(plan.measured_from).into()));
-    let mut sent_at = None;
+    let mut ping = None;
     poll_fn(|cx| {
-        loop {
-            // A server may send something of its own accord.
-            while let Poll::Ready(received) = pin!(receiver.recv()).poll(cx)? {
-                if received.is_none() {
-                    return Poll::Ready(Ok(false));
-                }
+        // A server may send something of its own accord.
+        while let Poll::Ready(received) = pin!(receiver.recv()).poll(cx)? {
+            if received.is_none() {
+                return Poll::Ready(Ok(false));
             }
-            let now = Instant::now();
-            if let Some(sent_at) = sent_at
-                && sender.pings_answered() > 0
-            {
-                run.recorder().answered(now, now - sent_at, 0, true);
-                return Poll::Ready(Ok(true));
-            }
-            if wake.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            if sent_at.is_some() {
-                return Poll::Ready(Err(Error::SlowPeer));
-            }
-            if let Poll::Ready(sent) = pin!(sender.ping(b"")).poll(cx) {
-                sent?;
-            }
-            run.recorder().sent(now, now.saturating_duration_since(wake.deadline().into_std()), 0, true);
-            sent_at = Some(now);
-            wake.as_mut().reset((now + plan.timeout).into());
         }
+        let ping = match &mut ping {
+            Some(ping) => ping,
+            None => {
+                ready!(run.end.poll(cx, connection.index));
+                if let Poll::Ready(sent) = pin!(sender.ping(b"")).poll(cx) {
+                    sent?;
+                }
+                let (now, due) = (Instant::now(), run.plan.sending_end());
+                run.recorder().sent(now, now.saturating_duration_since(due), 0, true);
+                let timeout = Box::pin(sleep_until((now + run.plan.timeout).into()));
+                ping.insert(Ping { sent_at: now, timeout })
+            }
+        };
+        if sender.pings_answered() > 0 {
+            let now = Instant::now();
+            run.recorder().answered(now, now - ping.sent_at, 0, true);
+            return Poll::Ready(Ok(true));
+        }
+        ping.timeout.as_mut().poll(cx).map(|()| Err(Error::SlowPeer))
     })
     .await
 }

@@ -2,7 +2,7 @@
 
 mod churn;
 mod echo;
-mod idle;
+pub(super) mod idle;
 pub(super) mod replay;
 mod requests;
 pub(super) mod rooms;
@@ -64,9 +64,8 @@ impl Connection {
             (Link::WebSocket(socket), Scenario::Rooms) => {
                 Box::pin(socket.drive(|socket| rooms::subscribe(self, socket)))
             }
-            (Link::WebSocket(socket), Scenario::Idle) => {
-                Box::pin(socket.drive(|socket| idle::run(self, socket)))
-            }
+            // It sends one frame.
+            (Link::WebSocket(socket), Scenario::Idle) => Box::pin(idle::run(self, socket)),
             (Link::WebSocket(socket), Scenario::Script) => {
                 Box::pin(socket.drive(|socket| script::run(self, socket)))
             }
