@@ -684,6 +684,13 @@ class CompressionTest < Wireloom::TestCase
     assert_equal 1007, assert_raises(WS::ProtocolError) { server.read }.code
   end
 
+  def test_windows_that_zlib_does_not_have
+    [7, 16].each do |bits|
+      writer = WS::Extension::Compression::Deflate.new(WS::Connection.new(WS::Framer.new(memory(""))), window_bits: bits)
+      assert_raises(Zlib::StreamError) { writer.pack_text_frame("Hello") }
+    end
+  end
+
   PARAMETERS = [
     {}, { client_no_context_takeover: true }, { server_no_context_takeover: true }, { client_max_window_bits: 9 },
     { client_max_window_bits: 12, server_max_window_bits: 9 }

@@ -10,6 +10,7 @@ class HTTP2TestCase < Wireloom::TestCase
   RESPONSE = [[":status", "200"], ["content-type", "text/plain"]].freeze
   # Releases before 1.2 have lists of names for flags and know less.
   OLD = ORIGINAL && Gem::Version.new(HTTP2::VERSION) < Gem::Version.new("1.2")
+  BEFORE_1_3 = ORIGINAL && Gem::Version.new(HTTP2::VERSION) < Gem::Version.new("1.3")
   FLAGS = { ack: 1, end_stream: 1, end_headers: 4, priority: 32 }.freeze
 
   def framer

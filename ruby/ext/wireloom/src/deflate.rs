@@ -10,14 +10,14 @@ use wireloom_ws::deflate::{
 };
 use wireloom_ws::role::Role;
 
-use crate::exclusive::Exclusive;
+use crate::exclusive::{Exclusive, check_interrupts};
 use crate::guard::{function, method};
 use crate::held::{Immortal, managed, plain};
 use crate::memory::Accounted;
 use crate::{scratch, strings};
 
 /// A message of this length is deflated or inflated without the GVL, in bytes: about 50 µs of work.
-const DETACHED_LEN: usize = 4 << 10;
+pub(crate) const DETACHED_LEN: usize = 4 << 10;
 
 static ERROR: Immortal<ExceptionClass> = Immortal::new();
 
@@ -106,6 +106,14 @@ pub(crate) fn inflate(
     Ok(inflated)
 }
 
+/// Called before a message is deflated or inflated, and before anything is changed.
+///
+/// # Errors
+/// The exception that another thread raised in this one.
+pub(crate) fn prepare(ruby: &Ruby, message: RString) -> Result<(), Error> {
+    if message.len() >= DETACHED_LEN { check_interrupts(ruby) } else { Ok(()) }
+}
+
 /// A String that no other thread can change while the GVL is released.
 fn stable(ruby: &Ruby, string: RString, detached: bool) -> Result<RString, Error> {
     if detached { strings::protected(ruby, |ruby| strings::frozen(ruby, string)) } else { Ok(string) }
@@ -131,6 +139,7 @@ impl Deflater {
 
     /// `deflate(message)`: the payload of a compressed frame.
     fn deflate(ruby: &Ruby, this: Obj<Self>, message: RString) -> Result<RString, Error> {
+        prepare(ruby, message)?;
         let mut out = scratch::take();
         let made = deflate(ruby, &this.compressor, message, &mut out)
             .and_then(|_| strings::protected(ruby, |ruby| strings::binary(ruby, &out)));
@@ -166,6 +175,7 @@ impl Inflater {
         payload: RString,
         len_max: Option<usize>,
     ) -> Result<Option<RString>, Error> {
+        prepare(ruby, payload)?;
         let mut out = scratch::take();
         let inflated = inflate(ruby, &this.decompressor, payload, len_max.unwrap_or(usize::MAX), &mut out);
         let made = inflated.and_then(|inflated| match inflated {

@@ -101,6 +101,21 @@ unsafe extern "C" {
     ) -> *mut c_void;
 }
 
+/// Handles the interrupts that are pending for this thread, such as the end of its time slice. Methods call it before work that
+/// may run [without the GVL](Exclusive::detached), and before they change anything: while an interrupt is pending, Ruby keeps the
+/// GVL.
+///
+/// # Errors
+/// The exception that another thread raised in this one.
+pub(crate) fn check_interrupts(_: &Ruby) -> Result<(), Error> {
+    // SAFETY: nothing is borrowed, and what an interrupt raises is caught.
+    protect(|| unsafe {
+        rb_sys::rb_thread_check_ints();
+        rb_sys::Qnil as rb_sys::VALUE
+    })
+    .map(drop)
+}
+
 /// Runs `work` without the GVL, so that other threads of Ruby run meanwhile. It cannot be interrupted.
 pub(crate) fn without_gvl<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     struct Call<W, R> {

@@ -58,14 +58,9 @@ pub(crate) fn decode(
 ) -> Result<(RArray, Head), HeaderError> {
     let mut scratch = std::mem::take(&mut table.scratch);
     let decoded = fields(ruby, owner, table, block, rules, &mut scratch);
-    if scratch.capacity() <= SCRATCH_KEPT {
-        table.scratch = scratch;
-    }
+    table.keep_scratch(scratch);
     decoded
 }
-
-/// A larger buffer is freed after the block that needed it.
-const SCRATCH_KEPT: usize = 16 << 10;
 
 fn fields(
     ruby: &Ruby,
@@ -290,11 +285,20 @@ fn note(ruby: &Ruby, name: &[u8], value: RString, head: &mut Head, lenient: bool
 fn number(value: RString) -> Result<i64, HeaderError> {
     // SAFETY: no Ruby code runs while the slice is read.
     let digits = unsafe { value.as_slice() };
-    let number = match digits.iter().all(u8::is_ascii_digit) && digits.len() <= 18 {
-        true => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
-        false => None,
-    };
-    number.ok_or_else(|| {
-        HeaderError::Argument(format!("invalid value for Integer(): \"{}\"", digits.escape_ascii()))
-    })
+    if !(1..=18).contains(&digits.len()) {
+        return Err(not_a_number(digits));
+    }
+    let mut number = 0;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return Err(not_a_number(digits));
+        }
+        number = number * 10 + i64::from(digit - b'0');
+    }
+    Ok(number)
+}
+
+#[cold]
+fn not_a_number(digits: &[u8]) -> HeaderError {
+    HeaderError::Argument(format!("invalid value for Integer(): \"{}\"", digits.escape_ascii()))
 }

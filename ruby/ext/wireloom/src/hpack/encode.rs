@@ -60,13 +60,13 @@ pub(crate) fn encode(
     // All of them are checked before the first is encoded: the table must not run ahead of the peer's.
     let mut pairs = [None; PAIRS];
     let (mut pseudo_first, mut regular_seen) = (true, false);
-    for at in 0..list.len() {
-        let (name, value) = pair(list, at)?;
+    // SAFETY: no Ruby code runs while the slice is in use.
+    for (at, &entry) in unsafe { list.as_slice() }.iter().enumerate() {
+        let Some((name, value)) = pair(entry) else { return Err(no_pair()) };
         if name.len().max(value.len()) > FIELD_LEN_MAX {
             return Err(HeaderError::Argument(format!("a header is longer than {FIELD_LEN_MAX} bytes")));
         }
-        // SAFETY: no Ruby code runs while the slice is in use.
-        let is_pseudo = unsafe { name.as_slice() }.first() == Some(&b':');
+        let is_pseudo = is_pseudo(name);
         pseudo_first &= !(is_pseudo && regular_seen);
         regular_seen |= !is_pseudo;
         if let Some(place) = pairs.get_mut(at) {
@@ -75,24 +75,33 @@ pub(crate) fn encode(
     }
     let mut out = Output::new(out);
     size_updates(table, policy, &mut out);
-    let pair = |at: usize| pairs.get(at).copied().flatten().map_or_else(|| pair(list, at), Ok);
-    if pseudo_first {
-        for at in 0..list.len() {
-            let (name, value) = pair(at)?;
-            field(ruby, owner, table, policy, name, value, &mut out);
-        }
-        return Ok(());
-    }
-    for wanted in [true, false] {
-        for at in 0..list.len() {
-            let (name, value) = pair(at)?;
-            // SAFETY: as above.
-            if (unsafe { name.as_slice() }.first() == Some(&b':')) == wanted {
+    let len = list.len();
+    let pair_at = |at: usize| match pairs.get(at) {
+        Some(known) => *known,
+        // SAFETY: no Ruby code runs while the slice is in use.
+        None => unsafe { list.as_slice() }.get(at).copied().and_then(pair),
+    };
+    // In one pass when the pseudo-fields are first already.
+    let passes: &[Option<bool>] = if pseudo_first { &[None] } else { &[Some(true), Some(false)] };
+    for &wanted in passes {
+        for (name, value) in (0..len).filter_map(pair_at) {
+            if wanted.is_none_or(|wanted| is_pseudo(name) == wanted) {
                 field(ruby, owner, table, policy, name, value, &mut out);
             }
         }
     }
     Ok(())
+}
+
+#[inline]
+fn is_pseudo(name: RString) -> bool {
+    // SAFETY: no Ruby code runs while the slice is in use.
+    unsafe { name.as_slice() }.first() == Some(&b':')
+}
+
+#[cold]
+fn no_pair() -> HeaderError {
+    HeaderError::Type("a header must be a pair of Strings")
 }
 
 /// Pairs that are looked at once. A list rarely has more.
@@ -120,7 +129,8 @@ pub(crate) fn pairs(ruby: &Ruby, headers: Value) -> Result<RArray, Error> {
 /// # Errors
 /// An entry is no pair, or nil is among them.
 pub(crate) fn strings(ruby: &Ruby, list: RArray) -> Result<RArray, Error> {
-    if (0..list.len()).all(|at| pair(list, at).is_ok()) {
+    // SAFETY: no Ruby code runs while the slice is in use.
+    if unsafe { list.as_slice() }.iter().all(|&entry| pair(entry).is_some()) {
         return Ok(list);
     }
     let string = |value: Value| -> Result<Value, Error> {
@@ -137,20 +147,13 @@ pub(crate) fn strings(ruby: &Ruby, list: RArray) -> Result<RArray, Error> {
     Ok(made)
 }
 
+/// The name and the value, when `entry` is an Array of at least two Strings.
 #[inline]
-fn pair(list: RArray, at: usize) -> Result<(RString, RString), HeaderError> {
-    // SAFETY: no Ruby code runs while the slices are in use, and `get` bounds them.
-    let entry = unsafe { list.as_slice() }.get(at).copied().and_then(RArray::from_value);
-    let Some(entry) = entry else { return Err(HeaderError::Type("a header must be a pair of Strings")) };
-    // SAFETY: likewise.
-    let entry = unsafe { entry.as_slice() };
-    let (Some(&name), Some(&value)) = (entry.first(), entry.get(1)) else {
-        return Err(HeaderError::Type("a header must be a pair of Strings"));
-    };
-    match (RString::from_value(name), RString::from_value(value)) {
-        (Some(name), Some(value)) => Ok((name, value)),
-        _ => Err(HeaderError::Type("a header must be a pair of Strings")),
-    }
+fn pair(entry: Value) -> Option<(RString, RString)> {
+    let entry = RArray::from_value(entry)?;
+    // SAFETY: no Ruby code runs while the slice is in use.
+    let [name, value, ..] = *(unsafe { entry.as_slice() }) else { return None };
+    Some((RString::from_value(name)?, RString::from_value(value)?))
 }
 
 /// RFC 7541 §4.2: the smallest size since the last block and then the final one.

@@ -117,12 +117,17 @@ impl Context {
 
     fn compress(ruby: &Ruby, this: Obj<Self>, headers: Value) -> Result<RString, Error> {
         let list = encode::pairs(ruby, headers)?;
-        let mut out = Vec::with_capacity(256);
         let (owner, policy) = (Owner::of(this), this.policy.get());
         this.table
-            .allocating(ruby, |ruby, table| encode::encode(ruby, owner, table, policy, list, &mut out))?
-            .map_err(|error| raise(ruby, error))?;
-        strings::protected(ruby, |ruby| strings::binary(ruby, &out))
+            .allocating(ruby, |ruby, table| {
+                let mut out = std::mem::take(&mut table.scratch);
+                out.clear();
+                let encoded = encode::encode(ruby, owner, table, policy, list, &mut out);
+                let block = encoded.map(|()| strings::binary(ruby, &out));
+                table.keep_scratch(out);
+                block
+            })?
+            .map_err(|error| raise(ruby, error))
     }
 
     fn decompress(ruby: &Ruby, this: Obj<Self>, block: RString) -> Result<RArray, Error> {

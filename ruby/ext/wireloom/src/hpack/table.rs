@@ -22,6 +22,9 @@ use super::statics;
 use crate::held::{Held, Owner, plain, traced};
 use crate::strings;
 
+/// A larger buffer is freed after the block that needed it, in bytes.
+const SCRATCH_KEPT: usize = 16 << 10;
+
 /// The size of an entry beyond its bytes (RFC 7541 §4.1).
 const OVERHEAD: usize = 32;
 
@@ -88,7 +91,7 @@ pub(crate) struct Table {
     lowest_max_limit: usize,
     /// A power of two of them, at least twice as many as entries; none until the first look-up: decoders make none.
     buckets: Vec<Bucket>,
-    /// Room to decode strings in.
+    /// Room to decode strings in, and to encode blocks in.
     pub(super) scratch: Vec<u8>,
 }
 
@@ -113,6 +116,14 @@ impl Table {
             lowest_max_limit: limit,
             buckets: Vec::new(),
             scratch: Vec::new(),
+        }
+    }
+
+    /// Keeps a buffer for the next block, unless it is large.
+    #[inline]
+    pub(super) fn keep_scratch(&mut self, scratch: Vec<u8>) {
+        if scratch.capacity() <= SCRATCH_KEPT {
+            self.scratch = scratch;
         }
     }
 
@@ -169,7 +180,7 @@ impl Table {
     }
 
     /// The same, and both as an Array, or nil where there is none.
-    #[inline]
+    #[inline(always)]
     pub(super) fn field(&self, index: u32) -> Option<(RString, RString, VALUE)> {
         let index = index as usize;
         if index <= STATIC_LEN {

@@ -9,7 +9,7 @@
 use super::event::Event;
 use super::options;
 use crate::clock::now;
-use crate::exclusive::Exclusive;
+use crate::exclusive::{Exclusive, check_interrupts};
 use crate::guard::method;
 use crate::held::{Immortal, managed, plain};
 use crate::memory::Accounted;
@@ -174,13 +174,16 @@ impl Connection {
 
     /// `receive(chunk)`: the events that it brings.
     fn receive(ruby: &Ruby, this: Obj<Self>, chunk: RString) -> Result<RArray, Error> {
+        let len = chunk.len();
+        let detached = len >= DETACHED_COMPRESSED_LEN
+            && this.inner.with(|inner| len >= DETACHED_LEN || inner.is_inflating());
+        if detached {
+            check_interrupts(ruby)?;
+        }
         let mut input = scratch::take();
         // SAFETY: no code of Ruby runs while the slice is borrowed.
         input.extend_from_slice(unsafe { chunk.as_slice() });
         let mut events = Vec::new();
-        let len = input.len();
-        let detached = len >= DETACHED_COMPRESSED_LEN
-            && this.inner.with(|inner| len >= DETACHED_LEN || inner.is_inflating());
         let done = if detached {
             this.inner.detached(|inner| inner.receive(&mut input, &mut events))
         } else {
@@ -251,6 +254,7 @@ impl Connection {
             }
         };
         let done = if len >= DETACHED_DEFLATE_LEN && self.inner.with(|inner| inner.compressed) {
+            check_interrupts(ruby)?;
             self.inner.detached(command)
         } else {
             self.inner.with(command)

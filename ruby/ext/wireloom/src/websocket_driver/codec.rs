@@ -5,7 +5,7 @@ use super::frames::{Found, Frames, Part, Rules, TEXT};
 use super::outgoing;
 use super::payload::{self, Text};
 use crate::deflate::{self, Direction};
-use crate::exclusive::Exclusive;
+use crate::exclusive::{Exclusive, check_interrupts};
 use crate::guard::{function, method};
 use crate::held::{Held, Owner, managed, plain};
 use crate::keys::Keys;
@@ -160,6 +160,11 @@ impl Codec {
     /// `codec.parse(chunk, driver)`: takes the chunk, or nil for none, and hands messages to the driver's listeners, unless
     /// its `emit` was replaced. Returns nil when the input is used up, else what was found; its payload is `codec.payload`.
     fn parse(ruby: &Ruby, this: Obj<Self>, chunk: Value, driver: Value) -> Result<Option<u8>, Error> {
+        if let Some(chunk) = RString::from_value(chunk)
+            && (chunk.len() >= DETACHED_LEN || this.is_inflating() && chunk.len() >= deflate::DETACHED_LEN)
+        {
+            check_interrupts(ruby)?;
+        }
         // Waits for a thread that works on a message without the GVL.
         this.frames.with(|_| ());
         this.decompressor.with(|_| ());
@@ -427,6 +432,7 @@ impl Codec {
         data: RString,
         key: Value,
     ) -> Result<RString, Error> {
+        deflate::prepare(ruby, data)?;
         let key = Self::mask_key(ruby, this, key)?;
         let mut payload = scratch::take();
         let made = deflate::deflate(ruby, &this.compressor, data, &mut payload).and_then(|compressed| {

@@ -96,7 +96,7 @@ module HTTP2
       def initialize(settings = Settings.new)
         settings = Settings.new(**settings.slice(*Settings.members)) if settings.is_a?(Hash)
         @settings = settings
-        @options = settings.to_h.slice(*ENCODING_CONTEXT_SETTINGS)
+        @options = { huffman: settings.huffman, index: settings.index, table_size: settings.table_size }
         @table_updated = false
         super(@options.merge(fill_path: true))
       end

@@ -147,12 +147,14 @@ module Protocol
             @strategy = strategy
             @window_bits = window_bits
             @context_takeover = context_takeover
-            @configured = [level, memory_level, strategy] != DEFAULTS
+            @configured = [level, memory_level, strategy] != DEFAULTS || !WINDOW_BITS.cover?(window_bits)
           end
 
           # With these the core compresses; with others, which only zlib has, zlib does.
           DEFAULTS = [Zlib::DEFAULT_COMPRESSION, Zlib::DEF_MEM_LEVEL, Zlib::DEFAULT_STRATEGY].freeze
-          private_constant :DEFAULTS
+          # zlib raises for others.
+          WINDOW_BITS = (8..15)
+          private_constant :DEFAULTS, :WINDOW_BITS
 
           # @return [Integer], [Boolean]
           attr_reader :window_bits, :context_takeover
