@@ -1,16 +1,16 @@
-//! Ten thousand idle connections: the memory that each needs, and that all of them work and are closed at shutdown.
+//! Many connections: the memory that each needs while idle, that it returns when they close, and that all work.
 
 #![allow(clippy::unwrap_used)]
 #![cfg(target_os = "linux")]
 
 use std::io::Write as _;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::Command;
-use wireloom::CloseCode;
+use tokio::process::{Child, Command};
+use wireloom::{CloseCode, Connector, DeflateConfig, WebSocket, WebSocketConfig};
 
 const WANTED: u64 = 10_000;
 
@@ -27,45 +27,61 @@ fn resident(pid: u32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-#[tokio::test]
-async fn ten_thousand_idle_connections_are_held_and_closed() {
+/// Raises the limit on open files; the connections that a process may have then, of those wanted.
+fn connections_max(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    let count = limit.maximum.map_or(WANTED, |maximum| WANTED.min(maximum.saturating_sub(SPARE)));
+    let count = limit.maximum.map_or(wanted, |maximum| wanted.min(maximum.saturating_sub(SPARE)));
     assert!(count > SPARE, "the limit on open files leaves no room");
-    if count < WANTED {
+    if count < wanted {
         // Not by println!, which is shown for failures alone.
-        let _ = writeln!(std::io::stderr(), "limited: {count} idle connections, by the limit on open files");
+        let _ = writeln!(std::io::stderr(), "limited: {count} connections, by the limit on open files");
     }
+    count
+}
+
+/// A server in a process of its own, and the URL of its echo.
+async fn serve() -> (Child, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_wireloom"))
         .args(["serve", "--listen", "127.0.0.1:0", "--grace", "60s"])
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let pid = child.id().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let line = lines.next_line().await.unwrap().unwrap();
-    let url = format!("ws://{}echo", line.split_once("://").unwrap().1);
+    child.stdout = Some(lines.into_inner().into_inner());
+    (child, format!("ws://{}echo", line.split_once("://").unwrap().1))
+}
 
-    // The first connections also pay for what all share.
+/// Opens connections, 100 at a time.
+async fn open(connector: &Connector, url: &str, count: u64) -> Vec<WebSocket> {
     let mut sockets = Vec::new();
-    for _ in 0..100 {
-        sockets.push(wireloom::connect(&url).await.unwrap());
-    }
-    let before = resident(pid);
     while (sockets.len() as u64) < count {
-        let batch = (count as usize - sockets.len()).min(100);
+        let batch = (count - sockets.len() as u64).min(100);
         let opening: Vec<_> = (0..batch)
             .map(|_| {
-                let url = url.clone();
-                tokio::spawn(async move { wireloom::connect(&url).await })
+                let (connector, url) = (connector.clone(), url.to_owned());
+                tokio::spawn(async move { connector.connect(&url).await })
             })
             .collect();
         for opened in opening {
             sockets.push(opened.await.unwrap().unwrap());
         }
     }
+    sockets
+}
+
+#[tokio::test]
+async fn ten_thousand_idle_connections_are_held_and_closed() {
+    let count = connections_max(WANTED);
+    let (mut child, url) = serve().await;
+    let pid = child.id().unwrap();
+    let connector = Connector::new();
+    // The first connections also pay for what all share.
+    let mut sockets = open(&connector, &url, 100).await;
+    let before = resident(pid);
+    sockets.extend(open(&connector, &url, count - 100).await);
     let each = resident(pid).saturating_sub(before) / (count - 100);
     println!("{count} connections, {each} bytes of the server each");
     assert!(each <= BYTES_MAX, "{each}");
@@ -85,4 +101,49 @@ async fn ten_thousand_idle_connections_are_held_and_closed() {
     drop(sockets);
     let ended = tokio::time::timeout(Duration::from_secs(60), child.wait()).await.unwrap();
     assert!(ended.unwrap().success());
+}
+
+/// Compressed connections of the next test, unless `WIRELOOM_CONNECTIONS` names another number.
+const COMPRESSED: u64 = 4_000;
+
+/// What 20,000 of them may leave behind, in bytes.
+const LEFT_BY_20_000: u64 = 64 << 20;
+
+#[tokio::test]
+async fn the_memory_of_compressed_connections_returns_when_they_close() {
+    let wanted = std::env::var("WIRELOOM_CONNECTIONS").map_or(COMPRESSED, |count| count.parse().unwrap());
+    let count = connections_max(wanted);
+    let (child, url) = serve().await;
+    let pid = child.id().unwrap();
+    // Without keepalive, because these clients receive one after the other.
+    let mut config = WebSocketConfig::client();
+    config.core.keepalive = None;
+    let connector = Connector::new().config(config).deflate(DeflateConfig::default());
+    drop(open(&connector, &url, 100).await);
+    let before = resident(pid);
+    let mut sockets = open(&connector, &url, count).await;
+    // The messages of a connection have much in common, those of two connections little.
+    for (number, socket) in sockets.iter_mut().enumerate() {
+        assert!(socket.is_compressed());
+        for line in 0..3 {
+            let message = format!("{{\"connection\":{number},\"line\":{line}}}").repeat(100);
+            socket.send(&message).await.unwrap();
+            assert_eq!(socket.recv().await.unwrap().unwrap().as_text(), Some(&*message));
+        }
+    }
+    let open = resident(pid).saturating_sub(before);
+    // A connection that holds neither window has not compressed anything.
+    assert!(open > count * 4_096, "{open}");
+    drop(sockets);
+    let left_max = LEFT_BY_20_000 * count / 20_000;
+    let closed = Instant::now();
+    let left = loop {
+        let left = resident(pid).saturating_sub(before);
+        if left <= left_max || closed.elapsed() > Duration::from_secs(10) {
+            break left;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    println!("{count} connections held {} KiB, {} KiB are left", open >> 10, left >> 10);
+    assert!(left <= left_max, "{left} bytes of {open} are left, at most {left_max} may be");
 }

@@ -17,7 +17,7 @@ use crate::recording::{self, Side};
 use crate::routes::Routes;
 use crate::signals::Signals;
 use crate::terminal;
-use crate::{descriptors, log};
+use crate::{allocator, descriptors, log};
 
 mod hub;
 
@@ -31,6 +31,7 @@ pub(crate) fn run(args: &Serve) -> Exit {
     if let Some(workers) = args.workers {
         builder.worker_threads(workers);
     }
+    builder.on_thread_park(allocator::before_park);
     let served = builder.enable_all().build().map_err(|error| error.to_string());
     match served.and_then(|runtime| runtime.block_on(serve(args))) {
         Ok(()) => Exit::Success,
@@ -81,6 +82,7 @@ async fn serve(args: &Serve) -> Result<(), String> {
     }
     let handles: Vec<ServerHandle> = servers.iter().map(Server::handle).collect();
     routes.set_servers(handles.clone());
+    tokio::spawn(allocator::return_memory(handles.clone()));
     let admin = match &args.admin {
         Some(address) => Some(bind(address, &ServerConfig::default()).await?),
         None => None,

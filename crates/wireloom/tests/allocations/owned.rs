@@ -199,7 +199,7 @@ async fn a_message_holds_no_more_than_twice_its_length() {
 async fn an_announced_length_costs_nothing_until_bytes_arrive() {
     for sent in [24, 1_000, 4_000] {
         let mut connections: Vec<_> = (0..64).map(|_| open(Delivery::Messages, false)).collect();
-        let wire = masked(0x82, &vec![7; 1 << 20]);
+        let wire = masked(0x82, vec![7; 1 << 20]);
         // The buffers of the thread's pool exist before.
         let (mut first, mut peer) = open(Delivery::Messages, false);
         peer.write_all(&wire[..1]).await.unwrap();
@@ -222,7 +222,7 @@ async fn an_announced_length_costs_nothing_until_bytes_arrive() {
 // although the rest never comes.
 #[tokio::test]
 async fn the_beginning_of_a_message_is_checked_before_its_rest_arrives() {
-    let wire = masked(0x81, &[b'x'; 60_000]);
+    let wire = masked(0x81, [b'x'; 60_000]);
     for at in [16_384, 20_000, 59_999] {
         let (mut socket, mut peer) = open(Delivery::Messages, false);
         let (_sender, receiver) = socket.halves();
@@ -237,7 +237,7 @@ async fn the_beginning_of_a_message_is_checked_before_its_rest_arrives() {
         peer.write_all(&wire[at..]).await.unwrap();
         assert_eq!(owned(receiver), "x".repeat(60_000).into());
 
-        let invalid = masked(0x81, &[&b"\xff"[..], &[b'x'; 60_000]].concat());
+        let invalid = masked(0x81, [&b"\xff"[..], &[b'x'; 60_000]].concat());
         peer.write_all(&invalid[..at]).await.unwrap();
         assert!(poll_once(receiver.recv()).is_pending());
         let mut close = [0; 4];

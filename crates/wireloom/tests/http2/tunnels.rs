@@ -29,14 +29,14 @@ async fn echoes_on_many_streams_of_one_connection() {
     assert_eq!(server.handle.stats().websockets_open, 64);
     for round in 0..10 {
         for (number, key) in streams.iter().enumerate() {
-            peer.send(*key, &masked(0x82, &[round, number as u8]), false).await;
+            peer.send(*key, &masked(0x82, [round, number as u8]), false).await;
         }
         for (number, key) in streams.iter().enumerate() {
             assert_eq!(peer.content(*key, 4).await, [0x82, 2, round, number as u8]);
         }
     }
     for key in &streams {
-        peer.send(*key, &masked(0x88, &1000_u16.to_be_bytes()), false).await;
+        peer.send(*key, &masked(0x88, 1000_u16.to_be_bytes()), false).await;
     }
     for key in &streams {
         assert_eq!(peer.content(*key, 4).await, [0x88, 2, 3, 232]);
@@ -153,7 +153,7 @@ async fn sends_going_away_in_every_tunnel() {
     for key in keys {
         let close = peer.content(key, 4).await;
         assert_eq!((close[0], &close[2..4]), (0x88, &1001_u16.to_be_bytes()[..]));
-        peer.send(key, &masked(0x88, &1001_u16.to_be_bytes()), true).await;
+        peer.send(key, &masked(0x88, 1001_u16.to_be_bytes()), true).await;
     }
     tokio::time::timeout(Duration::from_secs(5), async { while peer.next(0).await != Seen::Closed {} })
         .await

@@ -1,0 +1,73 @@
+//! The allocator, and how it returns memory to the system.
+//!
+//! mimalloc returns freed pages while its threads allocate: each thread collects the pages that it owns, also when another thread has
+//! freed what was in them. After many connections have closed, the workers of the runtime sleep and allocate nothing. So they collect
+//! before they sleep, once in each round that [`return_memory`] starts. 19,500 connections with permessage-deflate held 460 MiB;
+//! 5 MiB remained 10 s after they closed, and all of it without rounds.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use wireloom::ServerHandle;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How often the number of open connections is checked.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Memory is returned when this number of connections, and an eighth of all, have closed.
+const CLOSED_MIN: usize = 500;
+
+/// Rounds after connections have closed: a worker may be busy, and another may free what it owns later.
+const ROUNDS: u32 = 3;
+
+/// Tasks for each worker, so that each wakes in a round.
+const WAKES: usize = 8;
+
+/// The number of rounds so far.
+static ROUND: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// The last round in which this thread has collected.
+    static COLLECTED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// To be called before a worker of the runtime sleeps.
+pub(crate) fn before_park() {
+    let round = ROUND.load(Ordering::Relaxed);
+    if COLLECTED.replace(round) != round {
+        collect();
+    }
+}
+
+/// Returns the memory that this thread does not need, and the unused memory that no thread owns.
+#[allow(unsafe_code)]
+fn collect() {
+    // SAFETY: mi_collect has no preconditions; mimalloc is the allocator of this process, and may be called on any thread.
+    unsafe { libmimalloc_sys::mi_collect(true) }
+}
+
+/// Starts rounds when many connections have closed. Never ends.
+pub(crate) async fn return_memory(servers: Vec<ServerHandle>) {
+    let mut rounds_left = 0;
+    let mut most_open = 0;
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        let open = servers.iter().map(|server| server.stats().connections_open).sum::<usize>();
+        let closed = most_open.max(open) - open;
+        if closed >= CLOSED_MIN.max(most_open / 8) {
+            rounds_left = ROUNDS;
+            most_open = open;
+        }
+        most_open = most_open.max(open);
+        if rounds_left > 0 {
+            rounds_left -= 1;
+            ROUND.fetch_add(1, Ordering::Relaxed);
+            for _ in 0..tokio::runtime::Handle::current().metrics().num_workers() * WAKES {
+                tokio::spawn(tokio::task::yield_now());
+            }
+        }
+    }
+}
