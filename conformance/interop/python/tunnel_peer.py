@@ -112,19 +112,25 @@ class Session:
         return tunnel, await asyncio.wait_for(tunnel.headers, 10)
 
 
+def expect(received, expected):
+    """Long values are shown by their beginnings."""
+    if received != expected:
+        raise AssertionError(f"{received!r:.200} (length {len(received) if hasattr(received, '__len__') else None}) instead of {expected!r:.60}")
+
+
 async def echoed(tunnel):
     for length in (0, 1, 125, 126, 65_535, 65_536, 300_000):
         await tunnel.send(TextMessage("x" * length))
-        assert await tunnel.recv() == "x" * length
+        expect(await tunnel.recv(), "x" * length)
         await tunnel.send(BytesMessage(b"\x00" * length))
-        assert await tunnel.recv() == b"\x00" * length
+        expect(await tunnel.recv(), b"\x00" * length)
     await tunnel.send(TextMessage("one ", message_finished=False))
     await tunnel.send(TextMessage("two", message_finished=True))
-    assert await tunnel.recv() == "one two"
+    expect(await tunnel.recv(), "one two")
     for number in range(1000):
         await tunnel.send(TextMessage(str(number)))
     for number in range(1000):
-        assert await tunnel.recv() == str(number)
+        expect(await tunnel.recv(), str(number))
     await tunnel.send(Ping(b"are you there"))
     pong = await tunnel.recv()
     assert isinstance(pong, Pong) and bytes(pong.payload) == b"are you there", pong

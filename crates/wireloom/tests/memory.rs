@@ -30,6 +30,16 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
             }),
             Err(refusal) => refusal,
         },
+        "/echo" => match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(async |mut socket| {
+                while let Ok(Some(message)) = socket.recv_owned().await {
+                    if socket.send(message).await.is_err() {
+                        break;
+                    }
+                }
+            }),
+            Err(refusal) => refusal,
+        },
         "/whole" => Response::text(200, request.bytes().await?.len().to_string()),
         _ => Response::text(200, "hello\n"),
     })
@@ -286,6 +296,54 @@ async fn tunnels_stay_under_the_limit() {
     sending.iter().for_each(|sending| sending.abort());
     drop(http2);
     watch(&server_handle, |memory| memory.total == 0).await;
+}
+
+/// Echoes a message of 300,000 bytes on each of `count` WebSockets over one connection at once; returns how many came back, and
+/// the close codes of the others.
+async fn echo_over_tunnels(count: usize) -> (usize, Vec<u16>) {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let (address, server_handle) = (server.local_addr().unwrap(), server.handle());
+    tokio::spawn(server.serve(handle));
+    let http2 = Connector::new().connect_http2(&format!("http://{address}/")).await.unwrap();
+    let mut sockets = Vec::new();
+    for _ in 0..count {
+        sockets.push(http2.websocket("/echo").await.unwrap());
+    }
+    let echoing = sockets.into_iter().map(|mut socket| {
+        tokio::spawn(async move {
+            let message = vec![7; 300_000];
+            let _ = socket.send(&*message).await;
+            match socket.recv_owned().await {
+                Ok(Some(echo)) => Ok(assert_eq!(echo.as_bytes(), message)),
+                _ => Err(socket.end().map(|end| end.code())),
+            }
+        })
+    });
+    let (mut echoed, mut codes) = (0, Vec::new());
+    for ended in echoing.collect::<Vec<_>>() {
+        match ended.await.unwrap() {
+            Ok(()) => echoed += 1,
+            Err(code) => codes.push(code.map_or(0, u16::from)),
+        }
+    }
+    let memory = server_handle.stats().memory;
+    println!("{count}: {echoed} {codes:?} {memory:?}");
+    drop(http2);
+    watch(&server_handle, |memory| memory.total == 0).await;
+    (echoed, codes)
+}
+
+#[tokio::test]
+async fn messages_over_the_tunnels_of_a_connection_are_completed() {
+    assert_eq!(echo_over_tunnels(20).await, (20, vec![]));
+}
+
+// 100 messages of 300,000 bytes begin at the same time, where 16 MiB are allowed: they cannot all be held.
+#[tokio::test]
+async fn messages_that_fill_the_memory_of_a_connection_do_not_block_it() {
+    let echoing = tokio::time::timeout(Duration::from_secs(60), echo_over_tunnels(100)).await.unwrap();
+    // One that is evicted while it writes a message cannot send a Close.
+    assert!(echoing.0 >= 30 && echoing.1.iter().all(|code| matches!(code, 1013 | 1006)), "{echoing:?}");
 }
 
 // A handler that has stopped receiving holds an unfinished message, and nothing wakes it.

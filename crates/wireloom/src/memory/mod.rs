@@ -15,6 +15,7 @@
 //! Amounts are rounded up to [`GRANULE`], and up to [`FREE_LEN`] bytes of a reservation are not counted, so that a connection
 //! with small messages does no atomic operation for them.
 
+mod group;
 mod machine;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -25,6 +26,7 @@ use std::time::Duration;
 use slab::Slab;
 use tokio::sync::Notify;
 
+pub(crate) use group::Group;
 pub(crate) use machine::default_max;
 
 /// Reservations are rounded up to multiples of this many bytes.
@@ -228,11 +230,8 @@ impl Memory {
                     }
                 }
                 let excess = self.total.load(Ordering::Relaxed).saturating_sub(self.near()).max(1);
-                let evicted = self.evict_largest(excess);
-                if !self.wait_until_freed(&evicted).await {
-                    evicted.iter().filter(|account| account.held() > 0).for_each(|account| account.abort());
-                    self.wait_until_freed(&evicted).await;
-                }
+                let evicted = self.evict_largest(excess, |_| true);
+                self.free(&evicted).await;
                 if evicted.is_empty() {
                     tokio::time::sleep(NEAR_TIME_MAX).await;
                 }
@@ -240,12 +239,27 @@ impl Memory {
         }
     }
 
-    /// Evicts the largest holders that together hold at least `excess` bytes.
-    fn evict_largest(&self, excess: usize) -> Vec<Arc<Inner>> {
+    /// Evicts the largest holders of a group that together hold at least `excess` bytes.
+    async fn evict_from(&self, group: &Arc<Group>, excess: usize) {
+        let is_member = |account: &Inner| account.group.as_ref().is_some_and(|of| Arc::ptr_eq(of, group));
+        let evicted = self.evict_largest(excess, is_member);
+        self.free(&evicted).await;
+    }
+
+    /// Aborts those of the evicted connections that do not free their memory in time.
+    async fn free(&self, evicted: &[Arc<Inner>]) {
+        if !self.wait_until_freed(evicted).await {
+            evicted.iter().filter(|account| account.held() > 0).for_each(|account| account.abort());
+            self.wait_until_freed(evicted).await;
+        }
+    }
+
+    /// Evicts the largest holders, of those that `is_candidate` names, that together hold at least `excess` bytes.
+    fn evict_largest(&self, excess: usize, is_candidate: impl Fn(&Inner) -> bool) -> Vec<Arc<Inner>> {
         let mut holders: Vec<(usize, Arc<Inner>)> = lock(&self.accounts)
             .iter()
             .filter_map(|(_, account)| account.upgrade())
-            .filter(|account| !account.is_evicted.load(Ordering::Relaxed))
+            .filter(|account| !account.is_evicted.load(Ordering::Relaxed) && is_candidate(account))
             .map(|account| (account.held(), account))
             .filter(|(held, _)| *held > 0)
             .collect();
@@ -336,28 +350,6 @@ struct Inner {
     target: Mutex<Option<Weak<dyn Evict>>>,
 }
 
-/// Accounts that have a limit together: the WebSockets over streams of one HTTP/2 connection.
-#[derive(Debug)]
-pub(crate) struct Group {
-    held: AtomicUsize,
-    max: usize,
-}
-
-impl Group {
-    pub(crate) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { held: AtomicUsize::new(0), max })
-    }
-
-    /// Bytes of all its accounts, in granules.
-    pub(crate) fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
-    }
-
-    fn has_room_for(&self, len: usize) -> bool {
-        self.held().saturating_add(len) <= self.max
-    }
-}
-
 impl Account {
     /// Whether this is a connection of a server.
     pub(crate) fn is_of_server(&self) -> bool {
@@ -408,12 +400,26 @@ impl Account {
     pub(crate) fn poll_read_allowed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(inner) = &self.0 else { return Poll::Ready(()) };
         let is_evicted = || inner.is_evicted.load(Ordering::Acquire);
+        if let Some(group) = &inner.group
+            && group.poll_turn(inner, cx).is_pending()
+            && !is_evicted()
+        {
+            return Poll::Pending;
+        }
         if inner.memory.pressure() == Pressure::Normal || inner.held() <= SMALL_LEN || is_evicted() {
             return Poll::Ready(());
         }
         let normal = inner.memory.poll_normal(cx);
         // It may have been evicted before the waker was there.
         if is_evicted() { Poll::Ready(()) } else { normal }
+    }
+
+    /// A message is complete: other connections of the group may read.
+    #[inline]
+    pub(crate) fn end_turn(&self) {
+        if let Some(Inner { group: Some(group), key, .. }) = self.0.as_deref() {
+            group.end_turn(*key);
+        }
     }
 
     /// Ready when memory is not near the limit: before a window is granted.
@@ -446,7 +452,7 @@ impl Inner {
     fn add_held(&self, len: usize) {
         self.held.fetch_add(len, Ordering::Relaxed);
         if let Some(group) = &self.group {
-            group.held.fetch_add(len, Ordering::Relaxed);
+            group.add(len);
         }
     }
 
@@ -458,6 +464,9 @@ impl Inner {
         self.memory.evicted.fetch_add(1, Ordering::Relaxed);
         target.evict();
         self.memory.wake_waiting();
+        if let Some(group) = &self.group {
+            group.wake();
+        }
         true
     }
 
@@ -471,6 +480,9 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if let Some(group) = &self.group {
+            group.end_turn(self.key);
+        }
         lock(&self.memory.accounts).try_remove(self.key);
     }
 }
@@ -543,9 +555,12 @@ impl Reservation {
             inner.add_held(len);
             inner.memory.add(self.category, len);
         } else {
-            inner.held.fetch_sub(len, Ordering::Relaxed);
+            let held = inner.held.fetch_sub(len, Ordering::Relaxed) - len;
             if let Some(group) = &inner.group {
-                group.held.fetch_sub(len, Ordering::Relaxed);
+                group.subtract(len);
+                if held == 0 {
+                    group.end_turn(inner.key);
+                }
             }
             inner.memory.subtract(self.category, len);
         }

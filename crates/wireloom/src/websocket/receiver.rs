@@ -305,6 +305,7 @@ impl Reading {
             }
             match self.poll_read(cx, state) {
                 Poll::Ready(true) => {
+                    self.end_turn(state);
                     if shared.is_observed() {
                         self.report_read(state, true);
                     }
@@ -412,6 +413,7 @@ impl Reading {
             if !is_counted {
                 self.overload(state);
             }
+            self.end_turn(state);
             is_counted
         };
         if shared.is_observed() {
@@ -445,6 +447,13 @@ impl Reading {
         }
         let category = if inbound.is_compressed() { Category::Inflated } else { Category::Assembly };
         self.memory.get_or_insert_with(|| state.account().reservation(category)).try_set(len).is_ok()
+    }
+
+    /// A message is complete.
+    fn end_turn(&self, state: &State) {
+        if self.memory.is_some() {
+            state.account().end_turn();
+        }
     }
 
     /// The server is out of memory: closes with 1013, and frees messages.
@@ -493,7 +502,10 @@ impl Reading {
 
     /// Ready when a read is done, with `true` when that completed a message.
     fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
-        if self.memory.is_some() {
+        if self.memory.is_some() && state.account().poll_read_allowed(cx).is_pending() {
+            // The memory of the last message may be all that it holds; a smaller reservation is not refused.
+            self.release_memory();
+            self.count_memory(state);
             ready!(state.account().poll_read_allowed(cx));
         }
         if state.io.directions_mix() {
