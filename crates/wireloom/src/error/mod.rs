@@ -41,7 +41,8 @@ pub enum Error {
     Timeout(Stage),
     /// The transport or the operating system failed.
     Io(IoError),
-    /// The memory limit of the server is reached ([`ServerConfig::memory_max`](crate::ServerConfig::memory_max)).
+    /// The memory limit of the server is reached ([`ServerConfig::memory_max`](crate::ServerConfig::memory_max)), or that of its
+    /// HTTP/2 connection.
     Overloaded,
     /// The server answered plain text with a TLS alert: its port speaks TLS only.
     TlsPort,
@@ -109,7 +110,7 @@ impl fmt::Display for Error {
             Self::Timeout(Stage::Silence) => f.write_str("the peer has been silent for too long"),
             Self::Timeout(Stage::Body) => f.write_str("the content took too long"),
             Self::Io(error) => error.fmt(f),
-            Self::Overloaded => f.write_str("the memory limit of the server is reached"),
+            Self::Overloaded => f.write_str("a memory limit of the server is reached"),
             #[cfg(feature = "tls")]
             Self::Tls(error) => {
                 f.write_str("TLS: ")?;

@@ -1,10 +1,11 @@
 //! WebSockets over streams of one HTTP/2 connection, which have a limit together.
 //!
 //! ```text
-//! 0 ................ 1/2 ................ max
-//!   normal             near: of the WebSockets that hold memory one reads at a time, until its message is complete
-//!                      without a change for two seconds: the largest holders are evicted, down to 1/4
-//!                                           full: nothing new is reserved
+//! 0 .............. 1/2 .............. 3/4 .............. max
+//!   normal           near: of the WebSockets that hold memory one reads at a time, until its message is complete
+//!                                       and until that is freed
+//!                    without a change for two seconds: the largest holders are evicted, down to 1/4
+//!                                                          full: nothing new is reserved
 //! ```
 //!
 //! Messages that arrive at the same time would otherwise fill the memory together, and none could be completed.
@@ -30,6 +31,8 @@ pub(crate) struct Group {
     max: usize,
     /// The key of the account that reads near the limit.
     reader: AtomicUsize,
+    /// That account has read its message, which must be freed before another account reads.
+    is_draining: AtomicBool,
     /// How often `held` changed.
     changes: AtomicU64,
     waiting: Mutex<Waiting>,
@@ -48,6 +51,7 @@ impl Group {
             held: AtomicUsize::new(0),
             max,
             reader: AtomicUsize::new(NONE),
+            is_draining: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             waiting: Mutex::default(),
             has_waiting: AtomicBool::new(false),
@@ -75,10 +79,16 @@ impl Group {
     pub(super) fn subtract(&self, len: usize) {
         let before = self.held.fetch_sub(len, Ordering::AcqRel);
         self.changes.fetch_add(1, Ordering::Relaxed);
-        let near = self.max / 2;
-        if before >= near && before - len < near {
+        let (near, crowded) = (self.max / 2, self.crowded());
+        if before >= crowded && before - len < crowded && self.is_draining.load(Ordering::SeqCst) {
+            self.pass_on();
+        } else if before >= near && before - len < near {
             self.wake();
         }
+    }
+
+    fn crowded(&self) -> usize {
+        self.max - self.max / 4
     }
 
     /// Ready when this account may read: the group is not near its limit, or the account holds nothing, or it is its turn.
@@ -105,17 +115,33 @@ impl Group {
         }
         match self.reader.compare_exchange(NONE, account.key, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => true,
-            Err(reader) => reader == account.key,
+            Err(reader) => reader == account.key && !self.is_draining.load(Ordering::SeqCst),
         }
     }
 
-    /// The account has read its message, or is gone.
+    /// The account has read a message.
     #[inline]
-    pub(super) fn end_turn(&self, key: usize) {
-        if self.reader.load(Ordering::Relaxed) == key {
-            self.reader.store(NONE, Ordering::SeqCst);
-            self.wake();
+    pub(super) fn message_read(&self, key: usize) {
+        if self.reader.load(Ordering::Relaxed) != key {
+            return;
         }
+        self.is_draining.store(true, Ordering::SeqCst);
+        if self.held() < self.crowded() {
+            self.pass_on();
+        }
+    }
+
+    /// The account holds nothing any more.
+    pub(super) fn freed(&self, key: usize) {
+        if self.reader.load(Ordering::Relaxed) == key {
+            self.pass_on();
+        }
+    }
+
+    fn pass_on(&self) {
+        self.is_draining.store(false, Ordering::SeqCst);
+        self.reader.store(NONE, Ordering::SeqCst);
+        self.wake();
     }
 
     pub(super) fn wake(&self) {
@@ -183,11 +209,19 @@ mod tests {
         // The last holds nothing.
         assert_eq!(allowed(&members), [true, false, false, true]);
         assert_eq!(allowed(&members), [true, false, false, true]);
-        members[1].0.end_turn();
+        members[1].0.message_read();
         assert_eq!(allowed(&members), [true, false, false, true], "it was not its turn");
-        members[0].0.end_turn();
+        members[0].0.message_read();
         assert!(may_read(&members[1].0));
         assert_eq!(allowed(&members), [false, true, false, true]);
+        // Where less is free, the next one reads when the message is freed.
+        members[1].1.set(6 * GRANULE);
+        members[1].0.message_read();
+        assert_eq!(allowed(&members), [false, false, false, true]);
+        members[1].1.set(5 * GRANULE);
+        assert_eq!(allowed(&members), [true, false, false, true]);
+        members[0].0.message_read();
+        assert!(may_read(&members[1].0));
         // One that holds nothing any more has no turn.
         members[0].1.set(5 * GRANULE);
         members[1].1.set(0);
@@ -209,10 +243,11 @@ mod tests {
         first_held.set(4 * GRANULE);
         second_held.set(4 * GRANULE);
         assert!(may_read(&first));
-        let waiting = tokio::spawn(async move { std::future::poll_fn(|cx| second.poll_read_allowed(cx)).await });
+        let waiting =
+            tokio::spawn(async move { std::future::poll_fn(|cx| second.poll_read_allowed(cx)).await });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
-        first.end_turn();
+        first.message_read();
         tokio::time::timeout(STALL_TIME_MAX / 2, waiting).await.unwrap().unwrap();
     }
 

@@ -414,11 +414,11 @@ impl Account {
         if is_evicted() { Poll::Ready(()) } else { normal }
     }
 
-    /// A message is complete: other connections of the group may read.
+    /// A message is complete: others of the group may read.
     #[inline]
-    pub(crate) fn end_turn(&self) {
+    pub(crate) fn message_read(&self) {
         if let Some(Inner { group: Some(group), key, .. }) = self.0.as_deref() {
-            group.end_turn(*key);
+            group.message_read(*key);
         }
     }
 
@@ -481,7 +481,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(group) = &self.group {
-            group.end_turn(self.key);
+            group.freed(self.key);
         }
         lock(&self.memory.accounts).try_remove(self.key);
     }
@@ -559,7 +559,7 @@ impl Reservation {
             if let Some(group) = &inner.group {
                 group.subtract(len);
                 if held == 0 {
-                    group.end_turn(inner.key);
+                    group.freed(inner.key);
                 }
             }
             inner.memory.subtract(self.category, len);

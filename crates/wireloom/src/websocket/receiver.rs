@@ -305,7 +305,7 @@ impl Reading {
             }
             match self.poll_read(cx, state) {
                 Poll::Ready(true) => {
-                    self.end_turn(state);
+                    self.report_message(state);
                     if shared.is_observed() {
                         self.report_read(state, true);
                     }
@@ -413,7 +413,7 @@ impl Reading {
             if !is_counted {
                 self.overload(state);
             }
-            self.end_turn(state);
+            self.report_message(state);
             is_counted
         };
         if shared.is_observed() {
@@ -450,9 +450,9 @@ impl Reading {
     }
 
     /// A message is complete.
-    fn end_turn(&self, state: &State) {
+    fn report_message(&self, state: &State) {
         if self.memory.is_some() {
-            state.account().end_turn();
+            state.account().message_read();
         }
     }
 
