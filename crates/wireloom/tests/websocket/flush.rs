@@ -385,7 +385,7 @@ fn model(seed: u64, context: Runs) {
                     let pinged = random.bool();
                     let frames = (0..random.usize(1..6)).flat_map(|i| {
                         let ping = if pinged && i == 2 { masked(0x8A, b"pong") } else { Vec::new() };
-                        [ping, masked(0x82, &vec![i as u8; random.usize(0..100)])].concat()
+                        [ping, masked(0x82, vec![i as u8; random.usize(0..100)])].concat()
                     });
                     transport.arrive(&frames.collect::<Vec<u8>>());
                 }
