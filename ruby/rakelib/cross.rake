@@ -36,6 +36,7 @@ module Cross
     rubies = configs(root)
     refuse("no Ruby with headers in #{root} (Debian: ruby-dev, Alpine: ruby-dev)") if rubies.empty?
     linker = check_tools(platform)
+    rubies.each { |version, config| check_config(name, version, config) }
     rubies.to_h { |version, config| [version, compile(name, platform, linker, root, version, config)] }
   end
 
@@ -53,6 +54,15 @@ module Cross
       refuse("no linker for #{platform.target}: install #{platform.linkers.first} (Debian: #{platform.packages})")
   rescue Errno::ENOENT
     refuse("rustc is missing (https://rustup.rs)")
+  end
+
+  # Refuses the headers of a Ruby that is for another processor or C library: they differ in more than names.
+  def check_config(name, version, config)
+    cpu, _, library = name.split("-")
+    system = config["host_os"].include?("musl") ? "musl" : "gnu"
+    return if config["host_cpu"] == cpu && system == library
+
+    refuse("Ruby #{version} in ROOT is for #{config["host_cpu"]}-linux-#{system}, not for #{name}")
   end
 
   # The RbConfig of each Ruby whose headers are there, by its version.

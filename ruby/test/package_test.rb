@@ -122,6 +122,11 @@ class PackageTest < Wireloom::TestCase
     out = cross(PLATFORM: "x86_64-linux-musl", ROOT: "/", PATH: path)
     assert_match(/^wireloom: the standard library for x86_64-unknown-linux-musl is missing: rustup target add x86_64-unknown-linux-musl/, out)
     FileUtils.touch(File.join(@home, "libstd-1.rlib"))
+    File.write(File.join(tools, "aarch64-linux-gnu-gcc"), "#!/bin/sh\n", perm: 0o755)
+    if RUBY_PLATFORM.start_with?("x86_64-linux")
+      out = cross(PLATFORM: "aarch64-linux-gnu", ROOT: "/", PATH: path)
+      assert_match(/^wireloom: Ruby [\d.]+ in ROOT is for x86_64-linux-(gnu|musl), not for aarch64-linux-gnu/, out)
+    end
     out = cross(PLATFORM: "aarch64-linux-musl", ROOT: "/", PATH: path)
     assert_match(/^wireloom: no linker for aarch64-unknown-linux-musl: install aarch64-linux-musl-gcc/, out)
   end
