@@ -691,6 +691,16 @@ class CompressionTest < Wireloom::TestCase
     end
   end
 
+  def test_a_window_of_256_bytes
+    gap_of_the_original
+    writer = WS::Extension::Compression::Deflate.new(WS::Connection.new(WS::Framer.new(memory(""))), window_bits: 8)
+    inflate = Zlib::Inflate.new(-8)
+    ["Hello" * 100, "\u20AC" * 2000, "Hello" * 100].each do |text|
+      payload = writer.pack_text_frame(text).unpack
+      assert_equal text.b, inflate.inflate(payload + "\x00\x00\xff\xff".b)
+    end
+  end
+
   PARAMETERS = [
     {}, { client_no_context_takeover: true }, { server_no_context_takeover: true }, { client_max_window_bits: 9 },
     { client_max_window_bits: 12, server_max_window_bits: 9 }
