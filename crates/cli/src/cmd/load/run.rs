@@ -218,7 +218,7 @@ pub(super) async fn run(
     let volume = &args.volume;
     let mut memory_before = None;
     let recorder = Arc::new(Mutex::new(Recorder::new()));
-    let mut links = Vec::new();
+    let mut links = Vec::with_capacity(volume.connections());
     let is_opened = tokio::select! {
         opened = open_all(args, &opener, &mut links, &recorder, &mut memory_before) => {
             opened?;
@@ -285,7 +285,7 @@ pub(super) async fn run(
     let sending_end = if is_interrupted { Some(Instant::now()) } else { run.plan.end.or(recorder.last_sent) };
     let last = sending_end.max(recorder.last_answer).unwrap_or(run.plan.measured_from);
     let measured = last.saturating_duration_since(run.plan.measured_from);
-    let memory = memory_before.map(|before| watched.memory_max.saturating_sub(before));
+    let memory = watched.memory_max.zip(memory_before).map(|(after, before)| after.saturating_sub(before));
     Ok(Outcome { recorder, measured, cpu, elapsed, memory, is_interrupted })
 }
 
@@ -378,8 +378,8 @@ async fn open_later(connection: Connection) {
 /// The result of [`watch_run`].
 struct Watched {
     is_interrupted: bool,
-    /// Memory of this process, in bytes.
-    memory_max: u64,
+    /// Memory of this process while messages were sent, in bytes; `None` where it is not known.
+    memory_max: Option<u64>,
 }
 
 /// Ends each second until the tasks have ended or a signal has ended them.
@@ -391,10 +391,11 @@ async fn watch_run(
 ) -> Watched {
     const SECOND: Duration = Duration::from_secs(1);
     let mut ticks = tokio::time::interval_at((run.plan.begin + SECOND).into(), SECOND);
-    let mut watched = Watched { is_interrupted: false, memory_max: process::memory().unwrap_or(0) };
+    let mut watched = Watched { is_interrupted: false, memory_max: None };
     loop {
         tokio::select! {
             ended = tasks.join_next() => if ended.is_none() {
+                watched.memory_max = watched.memory_max.or_else(process::memory);
                 return watched;
             },
             tick = ticks.tick() => {
@@ -403,7 +404,7 @@ async fn watch_run(
                 progress.show(&second);
                 // Idle connections begin to send at the end.
                 if !run.plan.is_over(tick.into_std()) {
-                    watched.memory_max = watched.memory_max.max(process::memory().unwrap_or(0));
+                    watched.memory_max = watched.memory_max.max(process::memory());
                 }
             }
             () = signals.recv() => {
