@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Steps that need the nightly toolchain.
 
-miri_seconds=180 miri_core_seconds=120
+miri_seconds=180 miri_core_seconds=240
 sanitizer_seconds=240
 
 need_nightly() {
