@@ -114,17 +114,19 @@ async fn run(args: &[&str]) -> (i32, String, String) {
 const SCHEMA: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/guides/load.schema.json"));
 
-fn validator() -> jsonschema::Validator {
-    jsonschema::validator_for(&serde_json::from_str(SCHEMA).unwrap()).unwrap()
+/// Whether a report follows the schema, with the reason if it does not.
+fn validate(report: &Value) -> Result<(), String> {
+    let (mut compiler, mut schemas) = (boon::Compiler::new(), boon::Schemas::new());
+    compiler.add_resource("load.schema.json", serde_json::from_str(SCHEMA).unwrap()).unwrap();
+    let schema = compiler.compile("load.schema.json", &mut schemas).unwrap();
+    schemas.validate(report, schema).map_err(|error| error.to_string())
 }
 
 /// Exit code and the JSON, which follows its schema.
 async fn measure(url: &str, args: &[&str]) -> (i32, Value) {
     let (code, out, errors) = run(&[&[url, "--json", "--quiet"], args].concat()).await;
     let report: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{errors}"));
-    if let Err(error) = validator().validate(&report) {
-        panic!("{error} at {}: {report}", error.instance_path());
-    }
+    validate(&report).unwrap_or_else(|error| panic!("{error}: {report}"));
     (code, report)
 }
 

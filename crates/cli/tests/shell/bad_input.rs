@@ -1,9 +1,6 @@
 //! Requests, responses and frames that break the rules. `serve` answers each with a status and a reason and keeps running;
 //! `connect` ends with an exit code and one line.
 
-#![allow(clippy::unwrap_used)]
-#![cfg(unix)]
-
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -12,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
+use crate::WIRELOOM;
 
 /// Limit for each step; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(30);

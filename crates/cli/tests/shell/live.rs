@@ -1,8 +1,5 @@
 //! The live state of `wireloom serve` at `/live`: metrics, slowest clients and log, and the clients that may see it.
 
-#![allow(clippy::unwrap_used)]
-#![cfg(unix)]
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use wireloom::client::Request;
 use wireloom::{Connector, Error, WebSocket};
+
+use crate::WIRELOOM;
 
 /// Limit for each step; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -27,7 +26,7 @@ impl Drop for Serving {
 }
 
 fn serve(args: &[&str]) -> Serving {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_wireloom"))
+    let mut child = Command::new(WIRELOOM)
         .args(["serve", "--port", "0"])
         .args(args)
         .stdout(Stdio::piped())

@@ -1,8 +1,5 @@
 //! `wireloom connect` at the shell: messages, output and exit codes, in scripts and after failures.
 
-#![allow(clippy::unwrap_used)]
-#![cfg(unix)]
-
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -12,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::timeout;
 
-const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
+use crate::WIRELOOM;
 
 /// Limit for each step; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -1,8 +1,5 @@
 //! Operating `wireloom serve`: certificates that are renewed while it runs, and signals that end it.
 
-#![allow(clippy::unwrap_used)]
-#![cfg(unix)]
-
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -12,7 +9,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::timeout;
 use wireloom::{ClientTls, Connector};
 
-const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
+use crate::WIRELOOM;
 
 /// Limit for each step; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(60);

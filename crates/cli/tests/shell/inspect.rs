@@ -1,16 +1,14 @@
 //! `wireloom inspect`, and the recordings of `serve` and `connect`.
 
-#![allow(clippy::unwrap_used)]
-#![cfg(unix)]
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
-const SCHEMA: &str = include_str!("../../../docs/src/guides/inspect.schema.json");
+use crate::WIRELOOM;
+
+const SCHEMA: &str = include_str!("../../../../docs/src/guides/inspect.schema.json");
 
 fn capture(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inspect/tests/captures").join(name);

@@ -1,8 +1,5 @@
 //! `wireloom serve` and `wireloom connect` as processes, as a user runs them.
 
-#![allow(clippy::unwrap_used)]
-#![cfg(unix)]
-
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -10,7 +7,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
-const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
+use crate::WIRELOOM;
 
 struct Serving {
     child: Child,

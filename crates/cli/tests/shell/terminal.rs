@@ -1,8 +1,5 @@
 //! `wireloom connect` on a terminal: editing, history, and messages above the line that is being edited.
 
-#![allow(clippy::unwrap_used)]
-#![cfg(target_os = "linux")]
-
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -14,10 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::LocalModes;
 
+use crate::WIRELOOM;
+
 /// Limit for each step; the expected time is far below.
 const DEADLINE: Duration = Duration::from_secs(30);
-
-const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
 
 /// A server that is killed at the end of the test.
 struct Server(Child);

@@ -1,0 +1,15 @@
+//! The command `wireloom` at the shell. One binary, because each costs the time to link it.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(unix)]
+
+mod bad_input;
+mod command;
+mod connect;
+mod inspect;
+mod live;
+mod running;
+#[cfg(target_os = "linux")]
+mod terminal;
+
+const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
