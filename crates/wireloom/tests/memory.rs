@@ -314,7 +314,10 @@ async fn echo_over_tunnels(count: usize) -> (usize, Vec<u16>) {
             let message = vec![7; 300_000];
             let _ = socket.send(&*message).await;
             match socket.recv_owned().await {
-                Ok(Some(echo)) => Ok(assert_eq!(echo.as_bytes(), message)),
+                Ok(Some(echo)) => {
+                    assert_eq!(echo.as_bytes(), message);
+                    Ok(())
+                }
                 _ => Err(socket.end().map(|end| end.code())),
             }
         })
@@ -326,8 +329,6 @@ async fn echo_over_tunnels(count: usize) -> (usize, Vec<u16>) {
             Err(code) => codes.push(code.map_or(0, u16::from)),
         }
     }
-    let memory = server_handle.stats().memory;
-    println!("{count}: {echoed} {codes:?} {memory:?}");
     drop(http2);
     watch(&server_handle, |memory| memory.total == 0).await;
     (echoed, codes)

@@ -129,9 +129,7 @@ impl Report {
             connect: Latency::new(&recorder.connect, &PERCENTILES[..3]),
             send_delay_p99: args.is_paced().then(|| send_delay.value_at_quantile(0.99)),
             cpu: cpu.as_secs_f64() / elapsed.as_secs_f64().max(1e-9),
-            memory: memory
-                .filter(|_| connections >= MEMORY_CONNECTIONS_MIN)
-                .map(|bytes| bytes / connections as u64),
+            memory: memory.filter(|_| connections >= MEMORY_CONNECTIONS_MIN),
             is_interrupted,
             first_error: recorder.first_error.take(),
             series: recorder.series,

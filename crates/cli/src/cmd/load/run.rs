@@ -182,7 +182,7 @@ pub(super) struct Outcome {
     pub(super) cpu: Duration,
     /// Time, with the warm-up.
     pub(super) elapsed: Duration,
-    /// Memory of this process that the connections took, in bytes; `None` where it is not known.
+    /// Memory of this process per connection, in bytes; `None` where it is not known.
     pub(super) memory: Option<u64>,
     pub(super) is_interrupted: bool,
 }
@@ -285,7 +285,9 @@ pub(super) async fn run(
     let sending_end = if is_interrupted { Some(Instant::now()) } else { run.plan.end.or(recorder.last_sent) };
     let last = sending_end.max(recorder.last_answer).unwrap_or(run.plan.measured_from);
     let measured = last.saturating_duration_since(run.plan.measured_from);
-    let memory = watched.memory_max.zip(memory_before).map(|(after, before)| after.saturating_sub(before));
+    let memory = watched.memory_max.zip(memory_before).and_then(|(after, (before, open))| {
+        after.saturating_sub(before).checked_div(volume.connections().saturating_sub(open) as u64)
+    });
     Ok(Outcome { recorder, measured, cpu, elapsed, memory, is_interrupted })
 }
 
@@ -300,7 +302,8 @@ fn stages(args: &Load, warmup: Duration, duration: Duration) -> Option<Vec<Stage
     Some(std::iter::once(Stage { time: warmup, rate: first }).chain(stages).collect())
 }
 
-/// Opens the connections before the run begins; with a ramp only the first. `memory_before` is what this process needs for few.
+/// Opens the connections before the run begins; with a ramp only the first. `memory_before` is the memory of this process
+/// with few connections, and their number.
 ///
 /// # Errors
 /// The first connection could not be opened.
@@ -309,7 +312,7 @@ async fn open_all(
     opener: &Arc<Opener>,
     links: &mut Vec<Link>,
     recorder: &Mutex<Recorder>,
-    memory_before: &mut Option<u64>,
+    memory_before: &mut Option<(u64, usize)>,
 ) -> Result<(), Error> {
     if opener.opens_later() {
         // The first shows whether the others have a chance.
@@ -321,7 +324,7 @@ async fn open_all(
     let opened = timed_open(opener.clone(), 0).await;
     lock(recorder).connected(opened.1);
     links.push(opened.0?);
-    *memory_before = process::memory();
+    *memory_before = process::memory().map(|memory| (memory, links.len()));
     if args.volume.ramp_up.is_some() {
         return Ok(());
     }
@@ -339,7 +342,7 @@ async fn open_all(
                 links.push(link);
                 // Buffers of as many handshakes at once stay for later ones.
                 if links.len() == HANDSHAKES_MAX {
-                    *memory_before = process::memory();
+                    *memory_before = process::memory().map(|memory| (memory, links.len()));
                 }
             }
             Some(Ok((Err(error), _))) => connect_failed(&mut lock(recorder), &error),
