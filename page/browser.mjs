@@ -26,6 +26,7 @@ let ran = 0;
 /** Each test has a server and pages of its own, so that none depends on how another one ended. */
 async function test(driver, name, run) {
   ran++;
+  const begin = performance.now();
   driver.server = new Server(program, OPTIONS);
   let timer;
   try {
@@ -37,7 +38,7 @@ async function test(driver, name, run) {
     // A test that cannot run in this browser returns the reason.
     const reason = await Promise.race([run(driver), late]);
     assert.deepEqual(await driver.reset(), []);
-    console.log(reason ? `skipped ${driver.name}: ${name}: ${reason}` : `ok ${driver.name}: ${name}`);
+    console.log(reason ? `skipped ${driver.name}: ${name}: ${reason}` : `ok ${driver.name}: ${name} (${((performance.now() - begin) / 1000).toFixed(1)} s)`);
   } catch (error) {
     failed++;
     console.log(`FAILED ${driver.name}: ${name}: ${error.stack}`);
