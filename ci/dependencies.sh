@@ -15,7 +15,8 @@ step_tools() {
     [ ${#tools[@]} -gt 0 ] || return 0
     [ "$consent" = yes ] || { skip "not installed: ${tools[*]} (./test --yes, or cargo install --locked ${tools[*]})"; return; }
     local tool rc=0
-    for tool in "${tools[@]}"; do cargo install --locked "$tool" || rc=77; done
+    # Unoptimized: they run for seconds, and building them takes minutes.
+    for tool in "${tools[@]}"; do cargo install --locked --debug "$tool" || rc=77; done
     [ $rc = 0 ] || skip "cargo could not install: ${tools[*]}"
 }
 

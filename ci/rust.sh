@@ -23,7 +23,7 @@ step_clippy() {
 
 # The flags of every build of the workspace: whatever steps share is built once. A single package would be built with fewer
 # features of its dependencies, and all of them once more.
-test_workspace() { cargo test --locked --workspace --lib --bins --tests --examples "$@"; }
+test_workspace() { cargo test --locked --workspace --lib --bins --tests "$@"; }
 
 step_layers() { cargo test --locked --workspace --test layers; }
 

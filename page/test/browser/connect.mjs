@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { choose, connect, exported, message, rows, send, shows, status } from './harness.mjs';
+import { choose, connect, exported, message, openUrl, paste, rows, send, shows, status } from './harness.mjs';
 
 export default {
   async 'echoes text, JSON, hex and a file'(driver) {
@@ -44,7 +44,7 @@ export default {
     await shows(page, 'Closed with 4321: Code of the application');
     await driver.server.logged(/websocket closed.*"code":4321|"code":4321.*websocket closed/);
     // RFC 6455 §7.4.1: 1000 by the server, and 1009 with its reason.
-    await connect(page, `${driver.server.ws}/source?size=5&count=3`).catch(() => {});
+    await openUrl(page, `${driver.server.ws}/source?size=5&count=3`);
     await shows(page, 'Closed with 1000: Normal closure');
     await connect(page, `${driver.server.ws}/echo`);
     await choose(page, 'File');
@@ -52,7 +52,7 @@ export default {
     await writeFile(file, Buffer.alloc(17_000_000));
     await page.locator('input[type=file]').setInputFiles(file);
     await send(page);
-    await shows(page, 'Closed with 1009: Message too big', 30_000);
+    await shows(page, 'Closed with 1009: Message too big');
   },
 
   async 'shows refusals in words'(driver) {
@@ -61,8 +61,7 @@ export default {
       [`${driver.server.ws}/nothing`, 'The server answered 404'],
       ['ws://127.0.0.1:1/', 'the attempt failed'],
     ]) {
-      await page.getByLabel('URL', { exact: true }).fill(url);
-      await page.getByRole('button', { name: 'Connect', exact: true }).click();
+      await openUrl(page, url);
       await shows(page, words);
     }
     // The browser itself reports what it was asked for and refused.
@@ -149,7 +148,7 @@ export default {
     await connect(page);
     assert.match(await status(page, 'Connection').textContent(), /permessage-deflate/);
     const text = 'compressed '.repeat(500);
-    await message(page).fill(text);
+    await paste(message(page), text);
     await send(page);
     await shows(page, /^2 messages/);
     await page.getByRole('button', { name: 'Disconnect', exact: true }).click();

@@ -8,10 +8,19 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium, firefox } from 'playwright-core';
 
+/** What a step of a test may take, on a machine that builds and tests other things meanwhile. */
+const STEP_MS = 90_000;
+
 const BROWSERS = {
   chromium: { programs: ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'], package: 'chromium' },
   firefox: { programs: ['/usr/bin/firefox-esr', '/usr/bin/firefox'], package: 'firefox-esr' },
 };
+
+/** Waits until it is so, or for as long as a step may take. */
+async function until(isSo) {
+  const end = performance.now() + STEP_MS;
+  while (!(await isSo()) && performance.now() < end) await new Promise((resolve) => setTimeout(resolve, 100));
+}
 
 /** The program of a browser, and how to get it. */
 export function find(name) {
@@ -60,12 +69,12 @@ export class Server {
 
   /** Waits until the metric has this value. */
   async counts(name, value) {
-    for (let turn = 0; turn < 100 && (await this.metric(name)) !== value; turn++) await new Promise((resolve) => setTimeout(resolve, 100));
+    await until(async () => (await this.metric(name)) === value);
     assert.equal(await this.metric(name), value, name);
   }
 
   async logged(pattern) {
-    for (let turn = 0; turn < 100 && !pattern.test(this.log); turn++) await new Promise((resolve) => setTimeout(resolve, 100));
+    await until(async () => pattern.test(this.log));
     assert.match(this.log, pattern);
   }
 
@@ -125,6 +134,7 @@ export class Driver {
   /** A page of its own. Everything on its console that is an error goes into `problems`. */
   async newPage(options = {}) {
     const context = await this.browser.newContext({ ignoreHTTPSErrors: true, ...options });
+    context.setDefaultTimeout(STEP_MS);
     const page = await context.newPage();
     page.problems = [];
     this.pages.push(page);
@@ -144,13 +154,25 @@ export class Driver {
 
 export const status = (page, form) => page.getByRole('form', { name: form, exact: true }).locator('.state');
 export const rows = (page) => page.locator('.row[role=option]');
-export const shows = (page, text, timeout = 15_000) => page.getByText(text, { exact: false }).first().waitFor({ timeout });
+export const shows = (page, text) => page.getByText(text, { exact: false }).first().waitFor();
 export const send = (page) => page.getByRole('button', { name: 'Send', exact: true }).click();
 export const message = (page) => page.getByLabel('Message', { exact: true });
 
-export async function connect(page, url) {
+/** Puts a long text into an area, as pasting does: WebDriver BiDi types what is filled in, character by character. */
+export const paste = (area, text) =>
+  area.evaluate((element, value) => {
+    element.value = value;
+    element.dispatchEvent(new InputEvent('input', { bubbles: true }));
+  }, text);
+
+/** Begins to connect, by what the page has in its field if no URL is given. */
+export async function openUrl(page, url) {
   if (url) await page.getByLabel('URL', { exact: true }).fill(url);
   await page.getByRole('button', { name: 'Connect', exact: true }).click();
+}
+
+export async function connect(page, url) {
+  await openUrl(page, url);
   await status(page, 'Connection').filter({ hasText: /^Connected/ }).waitFor();
 }
 

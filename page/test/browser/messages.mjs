@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { choose, connect, exported, joinRoom, message, rows, send, shows } from './harness.mjs';
+import { choose, connect, exported, joinRoom, message, paste, rows, send, shows } from './harness.mjs';
 import { Trace } from './trace.mjs';
 
 /** The lengths at which the header of a frame changes, and a long message. */
@@ -23,7 +23,7 @@ export default {
         await page.getByLabel('Send the file as text').setChecked(isText);
         await send(page);
         count += 2;
-        await shows(page, new RegExp(`^${count} messages`), 60_000);
+        await shows(page, new RegExp(`^${count} messages`));
       }
       await rows(page).last().click();
       if (size > 65_536) await shows(page, 'The beginning is shown');
@@ -44,7 +44,7 @@ export default {
     await shows(page, 'Closed with');
     const trace = await Trace.start(driver, page);
     await connect(page, `${driver.server.ws}/source?size=64&rate=1000&count=10000`);
-    await shows(page, /^10,000 messages/, 60_000);
+    await shows(page, /^10,000 messages/);
     const longest = await trace.longest();
     if (longest !== null) {
       console.log(`  longest task: ${longest} ms of processor time`);
@@ -67,7 +67,7 @@ export default {
     await page.locator('input[type=file]').setInputFiles(file);
     await page.getByLabel('Send the file as text').check();
     await send(page);
-    await shows(page, /^2 messages/, 60_000);
+    await shows(page, /^2 messages/);
     await rows(page).last().click();
     await shows(page, 'The beginning is shown');
     await page.getByRole('searchbox').fill('not in it');
@@ -76,18 +76,15 @@ export default {
     await page.getByRole('button', { name: 'Clear' }).click();
     await choose(page, 'JSON');
     for (const text of ['['.repeat(10_000), `{"a":"${'x'.repeat(10_000)}`]) {
-      // As by pasting; WebDriver BiDi would type each character.
-      await message(page).evaluate((area, value) => {
-        area.value = value;
-        area.dispatchEvent(new InputEvent('input', { bubbles: true }));
-      }, text);
+      await paste(message(page), text);
       await page.locator('#problem').filter({ hasText: /\S/ }).waitFor();
       assert.ok(await page.getByRole('button', { name: 'Send', exact: true }).isDisabled());
     }
     const longest = await trace.longest();
     if (longest !== null) {
       console.log(`  longest task: ${longest} ms of processor time`);
-      assert.ok(longest < 500, `a task took ${longest} ms`);
+      // The browser itself copies and sends 16 MiB in one task.
+      assert.ok(longest < 1500, `a task took ${longest} ms`);
     }
   },
 
