@@ -10,6 +10,8 @@ use std::process::{Command, Stdio};
 const NOT_RUN: &[(&str, &str)] = &[
     ("cargo install ", "installs for the user"),
     ("cargo add ", "belongs in a project of the reader"),
+    ("cargo run --release -p wireloom-cli", "a release build"),
+    ("./test", "runs this test"),
     ("cargo run --example chat", "an example of the hub, which its own tests run"),
     ("cd ruby", "the gem's tests build and install its package"),
     ("rake gem", "the gem's tests build and install its package"),
