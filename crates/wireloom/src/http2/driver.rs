@@ -186,8 +186,7 @@ impl Driver {
             if previous == DriverState::WokenByCommand && self.woken_len > 1 {
                 self.woken_len = 0;
                 drop(state);
-                let _ = pin!(tokio::task::yield_now()).poll(cx);
-                return Poll::Pending;
+                return yield_now(cx);
             }
             state.advance_clock();
             state.core.wants_read()
@@ -222,6 +221,10 @@ impl Driver {
                 return Poll::Pending;
             }
             self.unlock(state);
+            // The tasks that read this content run first: what they leave has to be copied before the next read.
+            if read == Read::Some && self.input.is_empty() && self.input.is_borrowed() {
+                return yield_now(cx);
+            }
         }
     }
 
@@ -487,4 +490,10 @@ fn transport_error(error: &io::Error) -> Error {
         | io::ErrorKind::BrokenPipe => Error::Cut,
         kind => Error::Io(kind.into()),
     }
+}
+
+/// Polls the driver again once the other tasks that can run have run.
+fn yield_now<T>(cx: &mut Context<'_>) -> Poll<T> {
+    let _ = pin!(tokio::task::yield_now()).poll(cx);
+    Poll::Pending
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod content;
 mod latency;
 mod memory;
 mod peer;
