@@ -7,8 +7,9 @@ use wireloom_http2::field::Token;
 use wireloom_http2::hpack::{DecodeError, huffman, integer};
 
 use super::error::HeaderError;
+use super::role::Role;
 use super::statics::{pair, statics};
-use super::table::Table;
+use super::table::{Field, OVERHEAD, Table};
 use crate::held::Owner;
 use crate::strings;
 
@@ -43,9 +44,6 @@ fn list_too_large() -> HeaderError {
 
 /// The default of SETTINGS_MAX_HEADER_LIST_SIZE in `http-2`, which stands for no bound.
 const LIST_SIZE_UNBOUNDED: usize = 0x7fff_ffff;
-
-/// The size of a field beyond its name and its value (RFC 9113 §6.5.2).
-const FIELD_OVERHEAD: usize = 32;
 
 /// Decodes a whole block into an Array of pairs, and allocates no more than that. The table, which is `owner`'s, stays in step
 /// with the peer's up to the field that is wrong.
@@ -86,29 +84,20 @@ fn fields(
             return Err(HeaderError::compression("dynamic table size update required"));
         }
         first_field = false;
-        let Field { name, value, pair } = field(ruby, owner, table, first, &mut rest, scratch, rules)?;
+        let Field { value, pair, size: field_size, role, .. } =
+            field(ruby, owner, table, first, &mut rest, scratch, rules)?;
         if let Rules::Message { list_size_max, lenient } = rules {
-            // SAFETY: names that `field` gives are frozen.
-            let name = unsafe { strings::bytes(name.as_raw()) };
-            let is_pseudo = name.first() == Some(&b':');
-            if is_pseudo && !pseudo && !lenient {
+            if role.is_pseudo() && !pseudo && !lenient {
                 return Err(pseudo_late());
             }
-            pseudo = is_pseudo;
-            // Not counted when no list could be larger: the bound on the block is far below the default.
-            if list_size_max < LIST_SIZE_UNBOUNDED {
-                size += name.len() + value.len() + FIELD_OVERHEAD;
-                if size > list_size_max {
-                    return Err(list_too_large());
-                }
+            pseudo = role.is_pseudo();
+            // The default stands for no bound: the bound on the block is far below it.
+            size += field_size;
+            if size > list_size_max && list_size_max < LIST_SIZE_UNBOUNDED {
+                return Err(list_too_large());
             }
-            note(ruby, name, value, &mut head, lenient)?;
+            note(ruby, role, value, &mut head, lenient)?;
         }
-        let pair = match pair == Qnil as VALUE {
-            // SAFETY: two live Strings; only NoMemoryError is raised.
-            true => unsafe { rb_assoc_new(name.as_raw(), value.as_raw()) },
-            false => pair,
-        };
         list.push(pair);
     }
     Ok((list.finish(), head))
@@ -172,14 +161,7 @@ fn size_update(table: &mut Table, size: usize, first_field: bool) -> Result<(), 
     Ok(())
 }
 
-/// One field of a block, on the stack.
-struct Field {
-    name: RString,
-    value: RString,
-    /// The table's Array of both, or nil.
-    pair: VALUE,
-}
-
+/// A field, whose pair is always there.
 fn field(
     ruby: &Ruby,
     owner: Owner,
@@ -192,39 +174,52 @@ fn field(
     if first & 0x80 != 0 {
         // RFC 7541 §6.1: indexed.
         let index = integer(first, 0x7f, rest)?;
-        let (name, value, pair) = entry(table, index)?;
-        return Ok(Field { name, value, pair });
+        let mut field = entry(table, index)?;
+        if field.pair == Qnil as VALUE {
+            field.pair = new_pair(field.name, field.value);
+        }
+        return Ok(field);
     }
     let index_it = first & 0x40 != 0;
     let index = integer(first, if index_it { 0x3f } else { 0x0f }, rest)?;
-    let name = if index == 0 {
+    let (name, role) = if index == 0 {
         let bytes = string(rest, scratch)?;
+        let role = Role::of(bytes);
         match statics().name(Token::of(bytes)) {
-            Some(name) => name,
+            Some(name) => (name, role),
             None => {
                 if rules != Rules::None && bytes.iter().any(u8::is_ascii_uppercase) {
                     return Err(HeaderError::Field(
                         format!("Invalid uppercase key: {}", bytes.escape_ascii()).into(),
                     ));
                 }
-                strings::utf8_or_ascii_frozen(ruby, bytes)
+                (strings::utf8_or_ascii_frozen(ruby, bytes), role)
             }
         }
     } else {
-        entry(table, index)?.0
+        let Field { name, role, .. } = entry(table, index)?;
+        (name, role)
     };
     let bytes = string(rest, scratch)?;
+    let size = name.len() + bytes.len() + OVERHEAD;
     if !index_it {
-        return Ok(Field { name, value: strings::utf8_or_ascii(ruby, bytes), pair: Qnil as VALUE });
+        let value = strings::utf8_or_ascii(ruby, bytes);
+        return Ok(Field { name, value, pair: new_pair(name, value), size, role });
     }
     let value = strings::utf8_or_ascii_frozen(ruby, bytes);
-    let pair = pair(name, value).as_raw();
-    table.insert(owner, name, value, pair);
-    Ok(Field { name, value, pair })
+    let field = Field { name, value, pair: pair(name, value).as_raw(), size, role };
+    table.insert_field(owner, field);
+    Ok(field)
+}
+
+/// An Array of two Strings that is not frozen.
+fn new_pair(name: RString, value: RString) -> VALUE {
+    // SAFETY: two live Strings; only NoMemoryError is raised.
+    unsafe { rb_assoc_new(name.as_raw(), value.as_raw()) }
 }
 
 #[inline]
-fn entry(table: &Table, index: u32) -> Result<(RString, RString, VALUE), HeaderError> {
+fn entry(table: &Table, index: u32) -> Result<Field, HeaderError> {
     if index == 0 {
         return Err(HeaderError::Compression(None));
     }
@@ -260,24 +255,24 @@ fn integer(first: u8, prefix: u8, rest: &mut &[u8]) -> Result<u32, HeaderError> 
 
 /// RFC 9113 §8.2.2, and the fields of [`Head`].
 #[inline]
-fn note(ruby: &Ruby, name: &[u8], value: RString, head: &mut Head, lenient: bool) -> Result<(), HeaderError> {
-    // By length first: hardly any other name has one of these.
-    match (name.len(), name) {
-        (7, b":status") => head.status = Some(number(value)?),
-        (7, b":method") => head.method = Some(value),
-        (14, b"content-length") => head.content_length = Some(number(value)?),
-        (7, b"trailer") => {
+fn note(ruby: &Ruby, role: Role, value: RString, head: &mut Head, lenient: bool) -> Result<(), HeaderError> {
+    match role {
+        Role::Regular | Role::Pseudo => {}
+        Role::Status => head.status = Some(number(value)?),
+        Role::Method => head.method = Some(value),
+        Role::ContentLength => head.content_length = Some(number(value)?),
+        Role::Trailer => {
             let trailers = *head.trailer.get_or_insert_with(|| ruby.ary_new());
             let _ = trailers.push(value);
         }
-        (10, b"connection") if !lenient => {
+        Role::Connection if !lenient => {
             return Err(HeaderError::Field("invalid header received: connection".into()));
         }
         // SAFETY: no Ruby code runs while the slice is compared.
-        (2, b"te") if !lenient && unsafe { value.as_slice() } != b"trailers" => {
+        Role::Te if !lenient && unsafe { value.as_slice() } != b"trailers" => {
             return Err(HeaderError::Field("invalid header received: te".into()));
         }
-        _ => {}
+        Role::Connection | Role::Te => {}
     }
     Ok(())
 }

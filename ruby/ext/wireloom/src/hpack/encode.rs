@@ -10,7 +10,8 @@ use wireloom_http2::hpack::{STATIC_LEN, static_find, static_name_index};
 
 use super::error::HeaderError;
 use super::output::Output;
-use super::table::{Found, Hashes, Table};
+use super::role::Role;
+use super::table::{Field, Found, Hashes, OVERHEAD, Table};
 use crate::held::Owner;
 use crate::strings;
 
@@ -239,7 +240,9 @@ fn field(
             Some(value) => strings::frozen(ruby, value),
             None => strings::utf8_or_ascii_frozen(ruby, value_bytes),
         };
-        table.insert_hashed(owner, name, value, Qnil as VALUE, hashes);
+        let size = name_bytes.len() + value_bytes.len() + OVERHEAD;
+        let field = Field { name, value, pair: Qnil as VALUE, size, role: Role::of(name_bytes) };
+        table.insert_hashed(owner, field, hashes);
     }
 }
 

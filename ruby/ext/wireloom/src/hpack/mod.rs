@@ -7,6 +7,7 @@ pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod error;
 mod output;
+mod role;
 mod statics;
 pub(crate) mod table;
 

@@ -9,6 +9,8 @@ use rb_sys::{RBasic, VALUE, ruby_fl_type::RUBY_FL_FREEZE};
 use wireloom_http2::field::Token;
 use wireloom_http2::hpack::{STATIC_LEN, static_get};
 
+use super::role::Role;
+use super::table::{Field, OVERHEAD};
 use crate::held::Registered;
 use crate::strings;
 
@@ -23,6 +25,8 @@ struct Static {
     value: Registered<RString>,
     /// Both as a frozen Array.
     pair: Registered<RArray>,
+    size: usize,
+    role: Role,
 }
 
 static STATICS: OnceLock<Statics> = OnceLock::new();
@@ -44,7 +48,13 @@ impl Statics {
         let fields = std::array::from_fn(|at| {
             let field = static_get(at + 1).expect("the table has no holes");
             let (name, value) = (interned(ruby, field.name()), interned(ruby, field.value()));
-            Static { name, value, pair: Registered::new(ruby, pair(name.get(), value.get())) }
+            Static {
+                name,
+                value,
+                pair: Registered::new(ruby, pair(name.get(), value.get())),
+                size: field.name().len() + field.value().len() + OVERHEAD,
+                role: Role::of(field.name()),
+            }
         });
         let names = (0..=u8::MAX)
             .map_while(Token::from_index)
@@ -53,11 +63,17 @@ impl Statics {
         Self { fields, names }
     }
 
-    /// The field at an index from 1: its name, its value, and both as a frozen Array.
+    /// The field at an index from 1.
     #[inline]
-    pub(super) fn get(&self, index: usize) -> Option<(RString, RString, VALUE)> {
-        let field = self.fields.get(index.checked_sub(1)?)?;
-        Some((field.name.get(), field.value.get(), field.pair.get().as_raw()))
+    pub(super) fn get(&self, index: usize) -> Option<Field> {
+        let Static { name, value, pair, size, role } = self.fields.get(index.checked_sub(1)?)?;
+        Some(Field {
+            name: name.get(),
+            value: value.get(),
+            pair: pair.get().as_raw(),
+            size: *size,
+            role: *role,
+        })
     }
 
     /// The String of a known name.

@@ -18,6 +18,7 @@ use rb_sys::VALUE;
 use wireloom_http2::field::Token;
 use wireloom_http2::hpack::{STATIC_LEN, static_name_index};
 
+use super::role::Role;
 use super::statics;
 use crate::held::{Held, Owner, plain, traced};
 use crate::strings;
@@ -25,8 +26,8 @@ use crate::strings;
 /// A larger buffer is freed after the block that needed it, in bytes.
 const SCRATCH_KEPT: usize = 16 << 10;
 
-/// The size of an entry beyond its bytes (RFC 7541 §4.1).
-const OVERHEAD: usize = 32;
+/// The size of an entry beyond its bytes (RFC 7541 §4.1), and of a field (RFC 9113 §6.5.2).
+pub(super) const OVERHEAD: usize = 32;
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -34,11 +35,25 @@ struct Entry {
     value: Held,
     /// Both as an Array, frozen: what a decoder hands out. Nil in an encoder's table.
     pair: Held,
-    size: usize,
+    /// RFC 7541 §4.1, in bytes: at most the table's limit, which has 32 bits.
+    size: u32,
+    role: Role,
     links: Links,
 }
 
-traced!(Entry { name, value, pair, size, links });
+traced!(Entry { name, value, pair, size, role, links });
+
+/// A field of a table.
+#[derive(Clone, Copy)]
+pub(super) struct Field {
+    pub(super) name: RString,
+    pub(super) value: RString,
+    /// Both as a frozen Array, or nil where there is none.
+    pub(super) pair: VALUE,
+    /// RFC 7541 §4.1, in bytes.
+    pub(super) size: usize,
+    pub(super) role: Role,
+}
 
 /// Where a field is looked up. The hash of a name that is in the static table is 0, and no chain has it.
 #[derive(Clone, Copy, Default)]
@@ -176,43 +191,48 @@ impl Table {
 
     /// The entry at an index from 1, as on the wire: its name and its value.
     pub(crate) fn get(&self, index: u32) -> Option<(RString, RString)> {
-        self.field(index).map(|(name, value, _)| (name, value))
+        self.field(index).map(|field| (field.name, field.value))
     }
 
-    /// The same, and both as an Array, or nil where there is none.
+    /// The same, with what is known of it.
     #[inline(always)]
-    pub(super) fn field(&self, index: u32) -> Option<(RString, RString, VALUE)> {
+    pub(super) fn field(&self, index: u32) -> Option<Field> {
         let index = index as usize;
         if index <= STATIC_LEN {
             return statics().get(index);
         }
-        let entry = self.entries.get(index - STATIC_LEN - 1)?;
-        Some((string(entry.name), string(entry.value), entry.pair.raw()))
+        let Entry { name, value, pair, size, role, .. } = *self.entries.get(index - STATIC_LEN - 1)?;
+        Some(Field { name: string(name), value: string(value), pair: pair.raw(), size: size as usize, role })
     }
 
     /// RFC 7541 §4.4: adds an entry, evicting until it fits; one that cannot fit empties the table. The Strings are frozen, the
     /// pair is `nil` or a frozen Array of both, and the table is `owner`'s.
     pub(crate) fn insert(&mut self, owner: Owner, name: RString, value: RString, pair: VALUE) {
-        let mut hashes = Hashes::default();
+        // SAFETY: both are frozen, and live until this returns.
+        let (name_bytes, value_bytes) =
+            unsafe { (strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) };
+        let size = name_bytes.len() + value_bytes.len() + OVERHEAD;
+        let field = Field { name, value, pair, size, role: Role::of(name_bytes) };
+        let hashes = match self.buckets.is_empty() {
+            true => Hashes::default(),
+            false => Hashes::of(Token::of(name_bytes), name_bytes, value_bytes),
+        };
+        self.insert_hashed(owner, field, hashes);
+    }
+
+    /// The same for a field that a decoder read.
+    #[inline]
+    pub(super) fn insert_field(&mut self, owner: Owner, field: Field) {
         if !self.buckets.is_empty() {
-            // SAFETY: no Ruby code runs while the slices are in use.
-            let (name, value) = unsafe { (strings::bytes(name.as_raw()), strings::bytes(value.as_raw())) };
-            hashes = Hashes::of(Token::of(name), name, value);
+            return self.insert(owner, field.name, field.value, field.pair);
         }
-        self.insert_hashed(owner, name, value, pair, hashes);
+        self.insert_hashed(owner, field, Hashes::default());
     }
 
     /// The same for a field whose hashes are those of the [look-up](Self::find).
     #[inline]
-    pub(super) fn insert_hashed(
-        &mut self,
-        owner: Owner,
-        name: RString,
-        value: RString,
-        pair: VALUE,
-        hashes: Hashes,
-    ) {
-        let size = name.len() + value.len() + OVERHEAD;
+    pub(super) fn insert_hashed(&mut self, owner: Owner, field: Field, hashes: Hashes) {
+        let Field { name, value, pair, size, role } = field;
         if size > self.limit {
             self.evict_to(0);
             return;
@@ -224,7 +244,7 @@ impl Table {
         if !self.buckets.is_empty() {
             link(&mut self.buckets, &mut links, self.inserted);
         }
-        self.entries.push_front(Entry { name, value, pair, size, links });
+        self.entries.push_front(Entry { name, value, pair, size: size as u32, role, links });
         self.inserted = self.inserted.wrapping_add(1);
         self.size += size;
         if !self.buckets.is_empty() && self.buckets.len() < 2 * self.entries.len() {
@@ -301,7 +321,7 @@ impl Table {
     fn evict_to(&mut self, size: usize) {
         while self.size > size {
             let Some(entry) = self.entries.pop_back() else { break };
-            self.size -= entry.size;
+            self.size -= entry.size as usize;
         }
     }
 }
