@@ -55,8 +55,8 @@ step_ruby() {
     [ -x ruby/test/run ] || { skip "no ruby/test/run"; return; }
     local target=$target/ruby
     CARGO_TARGET_DIR=$target ruby/test/run || return
-    # The same RUBY as the Makefile's, or everything is built anew.
-    RUBY=$(ruby -e 'print RbConfig.ruby') cargo clippy --locked --release --manifest-path ruby/ext/wireloom/Cargo.toml --target-dir "$target" -- -D warnings
+    # With the RUBY of the Makefile and the profile of test/run, or everything is built anew.
+    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 RUBY=$(ruby -e 'print RbConfig.ruby') cargo clippy --locked --release --manifest-path ruby/ext/wireloom/Cargo.toml --target-dir "$target" -- -D warnings
 }
 
 step_newest() {

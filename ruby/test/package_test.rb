@@ -149,7 +149,23 @@ class PackageTest < Wireloom::TestCase
     File.write(File.join(@home, ".cargo/config.toml"), PROFILE)
     target = File.expand_path(ENV["CARGO_TARGET_DIR"] || "tmp/target", GEM)
     make = "make --old-file=clean RB_SYS_CARGO_TARGET_DIR=#{target} RUBYGEMS_CLEAN_DIRS="
-    install_and_use(pack("gem"), { "MAKE" => make }.merge(env))
+    release = File.join(target, "release")
+    keeping(Dir[File.join(release, "deps/{lib,}wireloom.*"), File.join(release, ".fingerprint/wireloom-ruby-*/*")]) do
+      install_and_use(pack("gem"), { "MAKE" => make }.merge(env))
+    end
     File.read(Dir[File.join(@home, "extensions/**/gem_make.out")].fetch(0))
+  end
+
+  # Puts the files back as they were. Cargo has the same ones for this build and for that of the checkout, and would compile the
+  # extension anew for the tests that follow.
+  def keeping(files)
+    kept = files.each_with_index.to_h { |path, at| [path, File.join(@home, "kept-#{at}")] }
+    kept.each { |path, copy| FileUtils.cp(path, copy, preserve: true) }
+    yield
+  ensure
+    kept&.each do |path, copy|
+      FileUtils.rm_f(path)
+      FileUtils.cp(copy, path, preserve: true)
+    end
   end
 end
