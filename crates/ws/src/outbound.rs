@@ -129,6 +129,13 @@ impl Outbound {
         self.phase == Phase::Open
     }
 
+    /// Whether the peer's side of the transport has ended ([`handle_eof`](Self::handle_eof)). There is nothing to read, while frames
+    /// may still have to be written.
+    #[inline]
+    pub fn has_read_end(&self) -> bool {
+        matches!(self.phase, Phase::Draining { .. } | Phase::Closed { .. })
+    }
+
     /// Why the connection ended, or is ending, and who began it; `None` while it is open.
     pub fn end(&self) -> Option<&End> {
         self.end.as_deref()

@@ -23,7 +23,7 @@ use crate::memory::{Category, FREE_LEN, Reservation};
 use crate::transport::buffer;
 
 /// While at least this much of a frame is missing, a read goes directly to the end of the message. Less is copied there from
-/// the read buffer, which takes the bytes of following frames too: a system call costs more than the copy.
+/// the read buffer, which takes the bytes of following frames too, so that one system call reads them all.
 const DIRECT_LEN_MIN: u64 = 64 << 10;
 
 /// After a message of this length another one is expected: then the read that brings its head brings little of it, and the rest
@@ -502,6 +502,10 @@ impl Reading {
 
     /// Ready when a read is done, with `true` when that completed a message.
     fn poll_read(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
+        if state.core.has_read_end() {
+            // The queue is written first. Reading would find the end again, without a pause.
+            return Poll::Pending;
+        }
         if self.memory.is_some() && state.account().poll_read_allowed(cx).is_pending() {
             // The memory of the last message may be all that it holds; a smaller reservation is not refused.
             self.release_memory();

@@ -2,16 +2,17 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::{CloseCode, Error, Request, Server, WebSocket, WebSocketConfig, wireloom_ws::Role};
+use wireloom_testing::frame::masked;
 
 fn open(transport: impl wireloom::Transport, role: Role, arrived: &[u8]) -> WebSocket {
     let config = WebSocketConfig::default();
@@ -34,6 +35,62 @@ async fn a_transport_is_taken_out_with_the_bytes_read_ahead() {
     peer.read_to_end(&mut bytes).await.unwrap();
     // No Close frame: nothing is sent for this.
     assert_eq!(bytes, b"plain");
+}
+
+/// A transport that counts reads.
+struct Counted(DuplexStream, Arc<AtomicUsize>);
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.0).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+// The peer closes and ends its side, but does not read: the receiver waits until the rest of the queue can be written.
+#[tokio::test]
+async fn the_end_of_a_transport_is_read_once_while_the_queue_is_stuck() {
+    let (mut peer, transport) = tokio::io::duplex(1 << 10);
+    let reads = Arc::new(AtomicUsize::new(0));
+    let (mut sender, mut receiver) = open(Counted(transport, reads.clone()), Role::Server, b"").split();
+    let sending = tokio::time::timeout(Duration::from_millis(10), async {
+        sender.send(vec![7; 100_000]).await.unwrap();
+        sender.flush().await
+    });
+    assert!(sending.await.is_err(), "the peer reads nothing");
+    peer.write_all(&masked(0x88, b"\x03\xe8")).await.unwrap();
+    peer.shutdown().await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_millis(100), receiver.recv()).await.is_err());
+    let count = reads.load(Ordering::Relaxed);
+    assert!(count < 10, "{count} reads");
+    let receive = tokio::spawn(async move { receiver.recv().await.map(|message| message.is_none()) });
+    let mut received = Vec::new();
+    peer.read_to_end(&mut received).await.unwrap();
+    assert_eq!(received.len(), 10 + 100_000 + 4);
+    assert!(received.ends_with(b"\x88\x02\x03\xe8"));
+    assert_eq!(receive.await.unwrap(), Ok(true));
 }
 
 // The peer has sent what the server does not read: closing the socket at once would reset it.
