@@ -15,24 +15,21 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::{Inner, Memory, lock};
+use super::account::Inner;
+use super::turn::{AtomicTurn, Turn};
+use super::{Memory, lock};
 
 /// How long a group may stay near its limit without a change, with WebSockets that wait to read, before the largest holders
 /// are evicted. It happens when the peer spent the window of the connection on streams that may not be read.
-pub(super) const STALL_TIME_MAX: Duration = Duration::from_secs(2);
-
-/// The value of [`Group::reader`] while no turn is taken.
-const NONE: usize = usize::MAX;
+const STALL_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Accounts that have a limit together.
 #[derive(Debug)]
 pub(crate) struct Group {
     held: AtomicUsize,
     max: usize,
-    /// The key of the account that reads near the limit.
-    reader: AtomicUsize,
-    /// That account has read its message, which must be freed before another account reads.
-    is_draining: AtomicBool,
+    /// Which account reads near the limit.
+    turn: AtomicTurn,
     /// How often `held` changed.
     changes: AtomicU64,
     waiting: Mutex<Waiting>,
@@ -50,8 +47,7 @@ impl Group {
         Arc::new(Self {
             held: AtomicUsize::new(0),
             max,
-            reader: AtomicUsize::new(NONE),
-            is_draining: AtomicBool::new(false),
+            turn: AtomicTurn::new(),
             changes: AtomicU64::new(0),
             waiting: Mutex::default(),
             has_waiting: AtomicBool::new(false),
@@ -60,7 +56,7 @@ impl Group {
 
     /// Bytes of all its accounts, in granules.
     pub(crate) fn held(&self) -> usize {
-        self.held.load(Ordering::Acquire)
+        self.held.load(Ordering::SeqCst)
     }
 
     fn is_near(&self) -> bool {
@@ -72,16 +68,19 @@ impl Group {
     }
 
     pub(super) fn add(&self, len: usize) {
-        self.held.fetch_add(len, Ordering::AcqRel);
+        self.held.fetch_add(len, Ordering::SeqCst);
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn subtract(&self, len: usize) {
-        let before = self.held.fetch_sub(len, Ordering::AcqRel);
+        let before = self.held.fetch_sub(len, Ordering::SeqCst);
         self.changes.fetch_add(1, Ordering::Relaxed);
         let (near, crowded) = (self.max / 2, self.crowded());
-        if before >= crowded && before - len < crowded && self.is_draining.load(Ordering::SeqCst) {
-            self.pass_on();
+        if before >= crowded
+            && before - len < crowded
+            && let turn @ Turn::Draining(_) = self.turn.get()
+        {
+            self.end_turn(turn);
         } else if before >= near && before - len < near {
             self.wake();
         }
@@ -102,7 +101,7 @@ impl Group {
         }
         self.has_waiting.store(true, Ordering::SeqCst);
         if !std::mem::replace(&mut waiting.is_watched, true) {
-            tokio::spawn(watch(Arc::downgrade(self), account.memory.clone()));
+            tokio::spawn(watch(Arc::downgrade(self), account.memory().clone()));
         }
         drop(waiting);
         // The turn may have ended before the waker was there.
@@ -113,35 +112,47 @@ impl Group {
         if !self.is_near() || account.held() == 0 {
             return true;
         }
-        match self.reader.compare_exchange(NONE, account.key, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(_) => true,
-            Err(reader) => reader == account.key && !self.is_draining.load(Ordering::SeqCst),
+        let reading = Turn::Reading(account.key());
+        match self.turn.change(Turn::Free, reading) {
+            Ok(()) => true,
+            Err(turn) => turn == reading,
         }
     }
 
     /// The account has read a message.
     #[inline]
     pub(super) fn message_read(&self, key: usize) {
-        if self.reader.load(Ordering::Relaxed) != key {
-            return;
+        if self.turn.get() == Turn::Reading(key) {
+            self.drain(key);
         }
-        self.is_draining.store(true, Ordering::SeqCst);
-        if self.held() < self.crowded() {
-            self.pass_on();
+    }
+
+    #[cold]
+    fn drain(&self, key: usize) {
+        let draining = Turn::Draining(key);
+        // After this, a thread that frees memory ends the turn, unless that happened before the next line.
+        if self.turn.change(Turn::Reading(key), draining).is_ok() && self.held() < self.crowded() {
+            self.end_turn(draining);
         }
     }
 
     /// The account holds nothing any more.
     pub(super) fn freed(&self, key: usize) {
-        if self.reader.load(Ordering::Relaxed) == key {
-            self.pass_on();
+        let mut turn = self.turn.get();
+        // Another thread may begin to drain it meanwhile.
+        while turn.key() == Some(key) {
+            match self.turn.change(turn, Turn::Free) {
+                Ok(()) => return self.wake(),
+                Err(changed) => turn = changed,
+            }
         }
     }
 
-    fn pass_on(&self) {
-        self.is_draining.store(false, Ordering::SeqCst);
-        self.reader.store(NONE, Ordering::SeqCst);
-        self.wake();
+    /// Lets another account read, unless another thread did so.
+    fn end_turn(&self, turn: Turn) {
+        if self.turn.change(turn, Turn::Free).is_ok() {
+            self.wake();
+        }
     }
 
     pub(super) fn wake(&self) {
@@ -175,7 +186,8 @@ async fn watch(group: std::sync::Weak<Group>, memory: Arc<Memory>) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::{Account, Category, Evict, GRANULE, Reservation};
+    use super::super::reservation::GRANULE;
+    use super::super::{Account, Category, Evict, Reservation};
     use super::*;
 
     const MAX: usize = 16 * GRANULE;

@@ -1,0 +1,261 @@
+//! The account of one connection.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll};
+
+use super::eviction::Evict;
+use super::group::Group;
+use super::reservation::{GRANULE, Reservation};
+use super::{Category, Exhausted, Memory, Pressure, lock};
+
+/// A connection that holds at most this much is read from near the limit too: a deflate window, a few messages.
+const SMALL_LEN: usize = 4 * GRANULE;
+
+/// The memory of one connection. The default is that of a client: it has no limit and counts nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Account(Option<Arc<Inner>>);
+
+pub(super) struct Inner {
+    memory: Arc<Memory>,
+    /// The index of this account in [`Memory`].
+    key: usize,
+    /// Bytes of all its reservations, in granules.
+    held: AtomicUsize,
+    group: Option<Arc<Group>>,
+    is_evicted: AtomicBool,
+    target: Mutex<Option<Weak<dyn Evict>>>,
+}
+
+impl Account {
+    pub(super) fn new(inner: Arc<Inner>) -> Self {
+        Self(Some(inner))
+    }
+
+    /// Whether this is a connection of a server.
+    pub(crate) fn is_of_server(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Memory of this connection for one use.
+    pub(crate) fn reservation(&self, category: Category) -> Reservation {
+        Reservation::new(self.clone(), category)
+    }
+
+    /// The connection that is to be closed when the server is out of memory and this is the largest holder.
+    pub(crate) fn on_evict(&self, target: Weak<dyn Evict>) {
+        if let Some(inner) = &self.0 {
+            *lock(&inner.target) = Some(target);
+        }
+    }
+
+    /// Whether a connection may be accepted, a request begun or a stream opened.
+    pub(crate) fn takes_new_work(&self) -> bool {
+        match &self.0 {
+            None => true,
+            Some(inner) => {
+                let takes = inner.memory.pressure() < Pressure::Full;
+                if !takes {
+                    inner.memory.refused.fetch_add(1, Ordering::Relaxed);
+                }
+                takes
+            }
+        }
+    }
+
+    /// How close the server is to its limit: one load, so that it may be asked before every read.
+    pub(crate) fn pressure(&self) -> Pressure {
+        self.0.as_ref().map_or(Pressure::Normal, |inner| inner.memory.pressure())
+    }
+
+    /// Bytes that can be reserved before the limit is reached.
+    pub(crate) fn available(&self) -> usize {
+        let available = |inner: &Arc<Inner>| {
+            inner.memory.max().saturating_sub(inner.memory.total.load(Ordering::Relaxed))
+        };
+        self.0.as_ref().map_or(usize::MAX, available)
+    }
+
+    /// Ready when the connection may read: memory is not near the limit, or the connection holds little of it, so that clients
+    /// with small messages are served at all times; or it was evicted and is to see that.
+    pub(crate) fn poll_read_allowed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(inner) = &self.0 else { return Poll::Ready(()) };
+        if let Some(group) = &inner.group
+            && group.poll_turn(inner, cx).is_pending()
+            && !inner.is_evicted()
+        {
+            return Poll::Pending;
+        }
+        if inner.memory.pressure() == Pressure::Normal || inner.held() <= SMALL_LEN || inner.is_evicted() {
+            return Poll::Ready(());
+        }
+        let normal = inner.memory.poll_normal(cx);
+        // It may have been evicted before the waker was there.
+        if inner.is_evicted() { Poll::Ready(()) } else { normal }
+    }
+
+    /// A message is complete: others of the group may read.
+    #[inline]
+    pub(crate) fn message_read(&self) {
+        if let Some(Inner { group: Some(group), key, .. }) = self.0.as_deref() {
+            group.message_read(*key);
+        }
+    }
+
+    /// Ready when memory is not near the limit: before a window is granted.
+    pub(crate) fn poll_normal(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_ref().map_or(Poll::Ready(()), |inner| inner.memory.poll_normal(cx))
+    }
+
+    /// Counts `len` bytes that are held already.
+    pub(super) fn add(&self, category: Category, len: usize) {
+        let Some(inner) = &self.0 else { return };
+        inner.add_held(len);
+        inner.memory.add(category, len);
+    }
+
+    /// As [`add`](Self::add), within the limits of the group and the server.
+    pub(super) fn try_add(&self, category: Category, len: usize) -> Result<(), Exhausted> {
+        let Some(inner) = &self.0 else { return Ok(()) };
+        if inner.group.as_ref().is_some_and(|group| !group.has_room_for(len)) {
+            inner.memory.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Exhausted);
+        }
+        inner.memory.try_add(category, len)?;
+        inner.add_held(len);
+        Ok(())
+    }
+
+    pub(super) fn subtract(&self, category: Category, len: usize) {
+        let Some(inner) = &self.0 else { return };
+        inner.subtract_held(len);
+        inner.memory.subtract(category, len);
+    }
+}
+
+impl Inner {
+    pub(super) fn new(memory: Arc<Memory>, key: usize, group: Option<Arc<Group>>) -> Self {
+        Self {
+            memory,
+            key,
+            held: AtomicUsize::new(0),
+            group,
+            is_evicted: AtomicBool::new(false),
+            target: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    pub(super) fn key(&self) -> usize {
+        self.key
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_in(&self, group: &Arc<Group>) -> bool {
+        self.group.as_ref().is_some_and(|of| Arc::ptr_eq(of, group))
+    }
+
+    pub(super) fn is_evicted(&self) -> bool {
+        self.is_evicted.load(Ordering::Acquire)
+    }
+
+    fn add_held(&self, len: usize) {
+        self.held.fetch_add(len, Ordering::Relaxed);
+        if let Some(group) = &self.group {
+            group.add(len);
+        }
+    }
+
+    fn subtract_held(&self, len: usize) {
+        let held = self.held.fetch_sub(len, Ordering::Relaxed) - len;
+        if let Some(group) = &self.group {
+            group.subtract(len);
+            if held == 0 {
+                group.freed(self.key);
+            }
+        }
+    }
+
+    /// False when nothing can be closed.
+    pub(super) fn evict(&self) -> bool {
+        let target = lock(&self.target).as_ref().and_then(Weak::upgrade);
+        let Some(target) = target else { return false };
+        self.is_evicted.store(true, Ordering::Release);
+        self.memory.evicted.fetch_add(1, Ordering::Relaxed);
+        target.evict();
+        self.memory.wake_waiting();
+        if let Some(group) = &self.group {
+            group.wake();
+        }
+        true
+    }
+
+    pub(super) fn abort(&self) {
+        let target = lock(&self.target).as_ref().and_then(Weak::upgrade);
+        if let Some(target) = target {
+            target.abort();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(group) = &self.group {
+            group.freed(self.key);
+        }
+        lock(&self.memory.accounts).try_remove(self.key);
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Account").field("held", &self.held()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::task::Waker;
+    use std::time::Duration;
+
+    use super::*;
+
+    const MAX: usize = 64 * GRANULE;
+
+    #[test]
+    fn near_the_limit_only_those_read_that_hold_nothing() {
+        let memory = Memory::new(MAX);
+        let (holder, other) = (memory.account(), memory.account());
+        let mut held = holder.reservation(Category::Assembly);
+        let cx = &mut Context::from_waker(Waker::noop());
+        held.set(MAX / 4 * 3 - 1);
+        held.set(MAX / 4 * 3 - GRANULE);
+        assert!(holder.poll_read_allowed(cx).is_ready());
+        held.set(MAX / 4 * 3);
+        assert!(holder.poll_read_allowed(cx).is_pending());
+        assert!(other.poll_read_allowed(cx).is_ready() && other.poll_normal(cx).is_pending());
+        held.set(0);
+        assert!(holder.poll_read_allowed(cx).is_ready() && other.poll_normal(cx).is_ready());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_waits_is_woken_when_memory_is_freed() {
+        let memory = Memory::new(MAX);
+        let (a, b) = (memory.account(), memory.account());
+        let (mut of_a, mut of_b) = (a.reservation(Category::Body), b.reservation(Category::Body));
+        of_a.set(MAX / 2);
+        of_b.set(MAX / 2);
+        let waiting = tokio::spawn(async move { std::future::poll_fn(|cx| a.poll_read_allowed(cx)).await });
+        tokio::task::yield_now().await;
+        drop(of_b);
+        tokio::time::timeout(Duration::from_secs(1), waiting).await.unwrap().unwrap();
+        assert_eq!(memory.stats().total, MAX / 2);
+    }
+}

@@ -1,0 +1,171 @@
+//! Eviction: the connections that hold the most are closed when memory runs out.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::account::Inner;
+use super::group::Group;
+use super::{Memory, Pressure, lock};
+
+/// How long memory may stay near the limit before the largest holder is evicted. Connections that stopped reading need someone
+/// else to free memory; nobody may.
+const NEAR_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// How long an evicted connection may take to free its memory before it is aborted.
+const EVICTION_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// A connection, or a WebSocket over a stream of one, that can be closed to free memory.
+pub(crate) trait Evict: Send + Sync {
+    /// Frees its buffers and closes: a WebSocket with 1013, HTTP/1.1 with 503, HTTP/2 with ENHANCE_YOUR_CALM. Must not block,
+    /// and must not call [`Account::on_evict`](super::Account::on_evict).
+    fn evict(&self);
+
+    /// The connection did not free its memory in time: ends it at once.
+    fn abort(&self) {}
+}
+
+impl Memory {
+    /// Evicts connections while memory is exhausted, or has been near the limit for too long. Runs as long as its server.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        loop {
+            self.pressed.notified().await;
+            while self.pressure() > Pressure::Normal {
+                if self.pressure() == Pressure::Near {
+                    // Handlers that take what they were sent free memory without anyone's help.
+                    let _ = tokio::time::timeout(NEAR_TIME_MAX, self.pressed.notified()).await;
+                    if self.pressure() == Pressure::Normal {
+                        break;
+                    }
+                }
+                let excess = self.total.load(Ordering::Relaxed).saturating_sub(self.near()).max(1);
+                let evicted = self.evict_largest(excess, |_| true);
+                self.free(&evicted).await;
+                if evicted.is_empty() {
+                    tokio::time::sleep(NEAR_TIME_MAX).await;
+                }
+            }
+        }
+    }
+
+    /// Evicts the largest holders of a group that together hold at least `excess` bytes.
+    pub(super) async fn evict_from(&self, group: &Arc<Group>, excess: usize) {
+        let evicted = self.evict_largest(excess, |account| account.is_in(group));
+        self.free(&evicted).await;
+    }
+
+    /// Aborts those of the evicted connections that do not free their memory in time.
+    async fn free(&self, evicted: &[Arc<Inner>]) {
+        if !self.wait_until_freed(evicted).await {
+            evicted.iter().filter(|account| account.held() > 0).for_each(|account| account.abort());
+            self.wait_until_freed(evicted).await;
+        }
+    }
+
+    /// Evicts the largest holders, of those that `is_candidate` names, that together hold at least `excess` bytes.
+    fn evict_largest(&self, excess: usize, is_candidate: impl Fn(&Inner) -> bool) -> Vec<Arc<Inner>> {
+        let mut holders: Vec<(usize, Arc<Inner>)> = lock(&self.accounts)
+            .iter()
+            .filter_map(|(_, account)| account.upgrade())
+            .filter(|account| !account.is_evicted() && is_candidate(account))
+            .map(|account| (account.held(), account))
+            .filter(|(held, _)| *held > 0)
+            .collect();
+        holders.sort_unstable_by_key(|(held, _)| std::cmp::Reverse(*held));
+        let mut freed = 0;
+        let mut evicted = Vec::new();
+        for (held, account) in holders {
+            if freed >= excess {
+                break;
+            }
+            if account.evict() {
+                freed += held;
+                evicted.push(account);
+            }
+        }
+        evicted
+    }
+
+    /// Waits for evicted connections; false when they took too long.
+    async fn wait_until_freed(&self, evicted: &[Arc<Inner>]) -> bool {
+        const STEP: Duration = Duration::from_millis(10);
+        let steps = EVICTION_TIME_MAX.as_millis() / STEP.as_millis();
+        for _ in 0..steps {
+            if evicted.iter().all(|account| account.held() == 0) {
+                return true;
+            }
+            tokio::time::sleep(STEP).await;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::super::reservation::GRANULE;
+    use super::super::{Account, Category, Reservation};
+    use super::*;
+
+    const MAX: usize = 64 * GRANULE;
+
+    /// Frees its reservation when it is evicted, or aborted.
+    struct Holder {
+        reservation: Mutex<Option<Reservation>>,
+        obeys: bool,
+    }
+
+    impl Holder {
+        fn new(account: &Account, len: usize, obeys: bool) -> Arc<Self> {
+            let mut reservation = account.reservation(Category::Assembly);
+            reservation.try_set(len).unwrap();
+            let holder = Arc::new(Self { reservation: Mutex::new(Some(reservation)), obeys });
+            let weak = Arc::downgrade(&holder);
+            account.on_evict(weak);
+            holder
+        }
+
+        fn holds(&self) -> bool {
+            lock(&self.reservation).is_some()
+        }
+    }
+
+    impl Evict for Holder {
+        fn evict(&self) {
+            if self.obeys {
+                lock(&self.reservation).take();
+            }
+        }
+
+        fn abort(&self) {
+            lock(&self.reservation).take();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn evicts_the_largest_holders() {
+        let memory = Memory::new(MAX);
+        let watching = tokio::spawn(memory.clone().watch());
+        let accounts: Vec<Account> = (0..4).map(|_| memory.account()).collect();
+        let small = Holder::new(&accounts[0], GRANULE, true);
+        let large = Holder::new(&accounts[1], MAX / 2, true);
+        let medium = Holder::new(&accounts[2], MAX / 4 - 2 * GRANULE, false);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(small.holds() && large.holds() && medium.holds(), "there is no pressure");
+        // Near the limit: the largest goes, after a second.
+        let last = Holder::new(&accounts[3], GRANULE, true);
+        tokio::time::sleep(NEAR_TIME_MAX / 2).await;
+        assert!(large.holds());
+        tokio::time::sleep(NEAR_TIME_MAX).await;
+        assert!(!large.holds() && small.holds() && medium.holds() && last.holds());
+        // At the limit: at once. A connection that does not free its memory is aborted.
+        lock(&medium.reservation).as_mut().unwrap().set(MAX - 2 * GRANULE);
+        tokio::time::sleep(EVICTION_TIME_MAX / 2).await;
+        assert_eq!((memory.stats().evicted, medium.holds()), (2, true));
+        tokio::time::sleep(EVICTION_TIME_MAX).await;
+        assert!(small.holds() && !medium.holds() && last.holds());
+        watching.abort();
+    }
+}
