@@ -54,9 +54,9 @@ step_fuzz() {
     have c++ || { skip "libFuzzer needs a C++ compiler: apt-get install build-essential"; return; }
     # These builds share no flags with the workspace's. cargo-fuzz sets this one as well.
     local build=(env RUSTFLAGS="--cfg fuzzing" cargo)
-    "${build[@]}" check --locked --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz-check" || return
+    "${build[@]}" check --locked --all-features --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz-check" || return
     # The comparisons with other implementations, from seeds.
-    "${build[@]}" test --locked --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz-check" --tests || return
+    "${build[@]}" test --locked --features peers --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz-check" --tests || return
     has_toolchain "$nightly" || { skip "no $nightly: rustup toolchain install $nightly --profile minimal"; return; }
     have cargo-fuzz || { skip "no cargo-fuzz: cargo install cargo-fuzz"; return; }
     local seconds=${fuzz_seconds-60}

@@ -1,4 +1,4 @@
-//! Messages of any bytes into the decompressor: whole, and cut at random, with the same verdict and the same output; what
+//! Messages of any bytes into the decompressor: whole, and cut at random, with the same result and the same output; what
 //! it accepts, miniz_oxide reads the same.
 
 #![no_main]
@@ -12,7 +12,7 @@ use wireloom_testing::split::Split;
 use wireloom_ws::deflate::{Decompressor, DeflateParams, InflateError, InflateLimit};
 use wireloom_ws::role::Role;
 
-// The ratio is judged after each call, so that its verdict may depend on how the input is cut; here it is out of play.
+// The ratio is checked after each call, so that its result may depend on how the input is cut; here it has no limit.
 const LIMIT: InflateLimit = InflateLimit::new(1 << 16);
 
 fn inflate(

@@ -39,8 +39,8 @@ fuzz_target!(|input: (u64, &str)| {
             }
         }
         for answer in &list {
-            // Any verdict is right here; a panic is not.
-            let _verdict = server.accept_response(answer);
+            // It may refuse, but must not panic.
+            let _ = server.accept_response(answer);
         }
     }
 

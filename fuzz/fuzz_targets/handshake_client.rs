@@ -1,4 +1,4 @@
-//! Any bytes as a server's response, whole and cut at random: one verdict; and any values as what a client asks for: the
+//! Any bytes as a server's response, whole and cut at random: one result; and any values as what a client asks for: the
 //! request is refused by the client itself, or a server reads exactly those values from it.
 
 #![no_main]

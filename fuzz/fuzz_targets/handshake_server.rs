@@ -1,4 +1,4 @@
-//! Any bytes as a client's request, whole and cut at random: one verdict, one refusal; what is accepted opens a client
+//! Any bytes as a client's request, whole and cut at random: one result, one refusal; what is accepted opens a client
 //! that is given the answer, and what the application adds cannot break the head.
 
 #![no_main]

@@ -1,8 +1,8 @@
-//! The same frames into Wireloom and into tungstenite: the same messages, the same verdict. Where they may differ:
+//! The same frames into Wireloom and into tungstenite: the same messages and errors. Where they may differ:
 //!
-//! - Wireloom judges a frame as soon as what has arrived is wrong, tungstenite when the frame is whole: Wireloom may fail
+//! - Wireloom fails as soon as a byte that has arrived is wrong, tungstenite when the frame is whole: Wireloom may fail
 //!   where tungstenite still waits for the rest of the last frame.
-//! - tungstenite takes lengths that are not in their shortest form (RFC 6455 §5.2 forbids them), those of control frames
+//! - tungstenite accepts lengths that are not in their shortest form (RFC 6455 §5.2 forbids them), those of control frames
 //!   included, which Wireloom calls too long by their second byte.
 //! - tungstenite reads a close code that may not be sent as 1002 and goes on; Wireloom fails the connection (§7.4).
 //! - tungstenite has no bound on fragments; here Wireloom has none either.
@@ -72,7 +72,7 @@ fn write(input: &Input<'_>) -> Vec<u8> {
     bytes
 }
 
-/// What arrives, cut; what is written goes nowhere.
+/// The input in parts; output is dropped.
 struct Wire<'a> {
     bytes: &'a [u8],
     split: Split,
@@ -101,7 +101,7 @@ impl Write for Wire<'_> {
     }
 }
 
-/// What tungstenite hears, and whether it fails.
+/// The messages that tungstenite receives, and whether it fails.
 fn theirs(client: bool, wire: Wire<'_>, max: usize) -> (Vec<Received>, bool) {
     let role = if client { TheirRole::Client } else { TheirRole::Server };
     let config = WebSocketConfig::default().max_message_size(Some(max)).max_frame_size(Some(max));
@@ -150,7 +150,7 @@ fuzz_target!(|input: Input<'_>| {
     };
     match error {
         None => {
-            assert!(!failed, "tungstenite refuses what Wireloom takes");
+            assert!(!failed, "tungstenite refuses a frame that Wireloom accepts");
             assert_eq!(ours, received);
         }
         Some(error) => {
@@ -167,7 +167,7 @@ fuzz_target!(|input: Input<'_>| {
                 assert!(received.starts_with(&ours), "{error}");
             } else {
                 assert_eq!(ours, received, "{error}");
-                assert!(failed || !whole_frames(&bytes), "tungstenite takes: {error}");
+                assert!(failed || !whole_frames(&bytes), "tungstenite accepts: {error}");
             }
         }
     }

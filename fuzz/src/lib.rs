@@ -1,6 +1,9 @@
 //! Other implementations that fuzz targets compare Wireloom with.
 
+#[cfg(feature = "peers")]
 #[path = "../../crates/http2/tests/differential/comparison/mod.rs"]
 pub mod differential;
+#[cfg(feature = "peers")]
 pub mod hpack;
+#[cfg(feature = "peers")]
 pub mod nghttp2;
