@@ -1,5 +1,5 @@
 //! Helpers for the tests of several crates: random numbers that a seed repeats, a clock that the test sets, input cut at
-//! random, and builders of frames, valid or not.
+//! random, builders of frames, valid or not, and the list of a crate's public declarations.
 //!
 //! Protocol rules are in the cores; nothing here replaces a part of them.
 
@@ -8,6 +8,7 @@ pub mod end;
 pub mod frame;
 pub mod http2;
 pub mod pair;
+pub mod public_api;
 pub mod rng;
 pub mod split;
 

@@ -10,6 +10,8 @@ mod hpack_hostile;
 mod hpack_stories;
 mod limits;
 mod messages;
+#[cfg(not(miri))]
+mod public_api;
 mod sending;
 mod streams;
 mod updates;

@@ -50,20 +50,9 @@ fn a_connection_does_not_dereference_to_a_half() {
     <Connection as NotDeref<_>>::check();
 }
 
+// `#[doc(hidden)]` is part of the list: methods for the tokio driver are not documented.
+#[cfg(not(miri))]
 #[test]
-fn methods_for_the_tokio_driver_are_not_documented() {
-    let inbound = include_str!("../../src/inbound.rs");
-    let outbound = include_str!("../../src/outbound.rs");
-    let reader = include_str!("../../src/reader.rs");
-    for (source, method) in [
-        (inbound, "idle"),
-        (reader, "idle"),
-        (outbound, "append_message"),
-        (outbound, "give_buffer"),
-        (outbound, "take_buffer"),
-    ] {
-        let at = source.find(&format!("pub fn {method}(")).unwrap();
-        let attributes = source[..at].rsplit("\n\n").next().unwrap();
-        assert!(attributes.contains("#[doc(hidden)]"), "{method}");
-    }
+fn the_public_api_is_the_list_that_is_committed() {
+    wireloom_testing::public_api::check(env!("CARGO_MANIFEST_DIR"), "tests/protocol/public_api.txt");
 }

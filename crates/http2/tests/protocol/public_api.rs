@@ -1,0 +1,6 @@
+//! The public declarations are those that are committed.
+
+#[test]
+fn the_public_api_is_the_list_that_is_committed() {
+    wireloom_testing::public_api::check(env!("CARGO_MANIFEST_DIR"), "tests/protocol/public_api.txt");
+}
