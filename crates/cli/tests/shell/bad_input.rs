@@ -2,32 +2,13 @@
 //! `connect` ends with an exit code and one line.
 
 use std::process::Stdio;
-use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::WIRELOOM;
-
-/// Limit for each step; the expected time is far below.
-const DEADLINE: Duration = Duration::from_secs(30);
-
-async fn serve(args: &[&str]) -> (Child, String) {
-    let mut child = Command::new(WIRELOOM)
-        .args(["serve", "--listen", "127.0.0.1:0"])
-        .args(args)
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let line = lines.next_line().await.unwrap().unwrap();
-    let address = line.split_once("://").unwrap().1.trim_end_matches('/').to_owned();
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    (child, address)
-}
+use crate::process::{DEADLINE, Server, WIRELOOM, connect_command, finish};
 
 /// Sends bytes and the end of the stream; returns everything that the server sends until it closes.
 async fn exchange(address: &str, bytes: &[u8]) -> String {
@@ -42,7 +23,8 @@ async fn exchange(address: &str, bytes: &[u8]) -> String {
 
 #[tokio::test]
 async fn malformed_requests_are_answered_with_a_status_and_a_reason() {
-    let (_serving, address) = serve(&["--max-head", "2K", "--max-body", "1K"]).await;
+    let server = Server::start(&["--max-head", "2K", "--max-body", "1K"]).await;
+    let address = &server.addresses[0];
     let websocket = "Upgrade: websocket\r\nConnection: Upgrade\r\n";
     let key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
     let long = "x".repeat(3_000);
@@ -88,13 +70,13 @@ async fn malformed_requests_are_answered_with_a_status_and_a_reason() {
             "403",
         ),
     ] {
-        let answer = exchange(&address, request.as_bytes()).await;
+        let answer = exchange(address, request.as_bytes()).await;
         let shown = &request[..request.len().min(200)];
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {answer}");
         let (_, reason) = answer.split_once("\r\n\r\n").unwrap();
         assert!(!reason.trim().is_empty() && reason.len() < 200, "{shown:?}: {reason}");
     }
-    assert!(exchange(&address, b"GET /healthz HTTP/1.0\r\nHost: a\r\n\r\n").await.ends_with("ok\n"));
+    assert!(exchange(address, b"GET /healthz HTTP/1.0\r\nHost: a\r\n\r\n").await.ends_with("ok\n"));
 }
 
 /// The URL of a server that answers every request head with these bytes and closes.
@@ -119,20 +101,12 @@ async fn raw_server(answer: Vec<u8>) -> String {
     url
 }
 
+/// Exit code and errors. The input stays open, so that the peer acts first.
 async fn connect(url: &str, args: &[&str]) -> (i32, String) {
-    let mut running = Command::new(WIRELOOM)
-        .args(["connect", url])
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    // The input stays open, so that the peer acts first.
-    let _input = running.stdin.take();
-    let output = timeout(DEADLINE, running.wait_with_output()).await.expect("it ends").unwrap();
-    (output.status.code().expect("no signal"), String::from_utf8(output.stderr).unwrap())
+    let mut child = connect_command(&[&[url], args].concat()).stdin(Stdio::piped()).spawn().unwrap();
+    let _input = child.stdin.take();
+    let (code, _, errors) = finish(child).await;
+    (code, errors)
 }
 
 #[tokio::test]
@@ -170,9 +144,9 @@ async fn invalid_responses_end_with_1_and_a_reason() {
 
 #[tokio::test]
 async fn a_plain_port_is_reported_as_not_tls() {
-    let (_serving, address) = serve(&["--handshake-timeout", "500ms"]).await;
-    let (code, errors) =
-        connect(&format!("wss://{address}/echo"), &["--timeout", "10", "--count", "1"]).await;
+    let server = Server::start(&["--handshake-timeout", "500ms"]).await;
+    let url = format!("wss://{}/echo", server.addresses[0]);
+    let (code, errors) = connect(&url, &["--timeout", "10", "--count", "1"]).await;
     assert!(code == 1 && errors.lines().count() == 1, "{code} {errors}");
 }
 
@@ -234,26 +208,21 @@ async fn frames_that_break_the_rules_end_with_5_and_a_reason() {
 
 #[tokio::test]
 async fn an_endless_line_is_refused() {
-    let (_serving, address) = serve(&[]).await;
-    let running = Command::new(WIRELOOM)
-        .args(["connect", &format!("ws://{address}/sink")])
-        .stdin(std::fs::File::open("/dev/zero").unwrap())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let output = timeout(DEADLINE, running.wait_with_output()).await.expect("it ends").unwrap();
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && errors.contains("longer than"), "{errors}");
+    let server = Server::start(&[]).await;
+    let zeros = std::fs::File::open("/dev/zero").unwrap();
+    let child = connect_command(&[&server.url("/sink")]).stdin(zeros).spawn().unwrap();
+    let (code, _, errors) = finish(child).await;
+    assert!(code == 2 && errors.contains("longer than"), "{code} {errors}");
 }
 
 // The reader of a pipe may close it at any time.
 #[tokio::test]
 async fn closed_output_pipes_do_not_cause_panics() {
-    let (mut serving, address) = serve(&["--log", "text", "--log-level", "trace"]).await;
+    let mut server = Server::start(&["--log", "text", "--log-level", "trace"]).await;
+    let source = server.url("/source?size=10&count=100000");
     for redirection in ["| head -n 1", "2>&1 | head -n 1", ">&- 2>&-"] {
         let script = format!(
-            "'{WIRELOOM}' connect -vv 'ws://{address}/source?size=10&count=100000' </dev/null {redirection}; \
+            "'{WIRELOOM}' connect -vv '{source}' </dev/null {redirection}; \
              '{WIRELOOM}' connect ws://127.0.0.1:1/ {redirection}"
         );
         let ran = Command::new("bash").args(["-c", &script]).kill_on_drop(true).output();
@@ -261,5 +230,9 @@ async fn closed_output_pipes_do_not_cause_panics() {
         let errors = String::from_utf8_lossy(&ran.stderr);
         assert!(!errors.contains("panicked"), "{redirection}: {errors}");
     }
-    assert!(serving.try_wait().unwrap().is_none());
+    assert!(server.is_running());
+    server.signal("-TERM");
+    let log = server.log_to_end().await;
+    assert!(log.iter().any(|line| line.contains("frame written")), "the log has every frame");
+    assert!(!log.iter().any(|line| line.contains("panicked")), "the server has panicked");
 }

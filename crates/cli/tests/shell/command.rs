@@ -5,88 +5,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
-use tokio::process::{Child, Command};
+use tokio::time::timeout;
 
-use crate::WIRELOOM;
-
-struct Serving {
-    child: Child,
-    /// For example `127.0.0.1:1234`, one per listener.
-    addresses: Vec<String>,
-}
-
-async fn serve(args: &[&str]) -> Serving {
-    let is_tls = args.contains(&"--tls");
-    let mut child = Command::new(WIRELOOM)
-        .args(["serve", "--listen", "127.0.0.1:0"])
-        .args(is_tls.then_some("--tls-listen=127.0.0.1:0"))
-        .args(args)
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let listeners = 1 + usize::from(is_tls);
-    let mut addresses = Vec::new();
-    while addresses.len() < listeners {
-        let line = lines.next_line().await.unwrap().unwrap();
-        if let Some((_, url)) = line.strip_prefix("wireloom ").and_then(|rest| rest.split_once("://")) {
-            addresses.push(url.trim_end_matches('/').to_owned());
-        }
-    }
-    // Keeps the pipe open.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    Serving { child, addresses }
-}
-
-impl Serving {
-    fn url(&self, path: &str) -> String {
-        format!("ws://{}{path}", self.addresses[0])
-    }
-
-    /// The whole response to a GET request.
-    async fn get(&self, path: &str) -> String {
-        let mut stream = tokio::net::TcpStream::connect(&self.addresses[0]).await.unwrap();
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.addresses[0]);
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().unwrap().to_string();
-        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
-    }
-}
-
-/// Exit code, output, errors.
-async fn connect(args: &[&str], input: &str) -> (i32, String, String) {
-    let mut child = Command::new(WIRELOOM)
-        .arg("connect")
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_owned();
-    tokio::spawn(async move {
-        // A command that reads no input may have ended already.
-        let _ = stdin.write_all(input.as_bytes()).await;
-    });
-    let output =
-        tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await.unwrap().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-}
+use crate::process::{DEADLINE, Server, WIRELOOM, connect, connect_command, finish, folder, signal};
 
 #[tokio::test]
 async fn lines_go_out_and_messages_come_in() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let (code, out, _) = connect(&[&serving.url("/echo")], "one\ntwo\n\nhäßlich\n").await;
     assert_eq!((code, &*out), (0, "one\ntwo\n\nhäßlich\n"));
     let long = "x".repeat(300_000) + "\n";
@@ -97,7 +22,7 @@ async fn lines_go_out_and_messages_come_in() {
 // The input exceeds all buffers between the two: a client that sends everything before it reads would deadlock.
 #[tokio::test]
 async fn sends_and_receives_at_once() {
-    let serving = serve(&["--slow-timeout", "5s"]).await;
+    let serving = Server::start(&["--slow-timeout", "5s"]).await;
     let line = "x".repeat(1000) + "\n";
     let input = line.repeat(60_000);
     let (code, out, errors) = connect(&[&serving.url("/echo"), "--max-message", "1M"], &input).await;
@@ -106,36 +31,23 @@ async fn sends_and_receives_at_once() {
 
 #[tokio::test]
 async fn input_that_is_not_utf8_is_refused_or_sent_as_binary() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let url = serving.url("/echo");
     let run = async |args: &[&str]| {
-        let mut child = Command::new(WIRELOOM)
-            .arg("connect")
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        stdin.write_all(b"good\n\xff\r\nnever\n").await.unwrap();
-        drop(stdin);
-        child.wait_with_output().await.unwrap()
+        let mut child = connect_command(args).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"good\n\xff\r\nnever\n").await.unwrap();
+        finish(child).await
     };
-    let output = run(&[&url]).await;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.code() == Some(2) && errors.contains("message 2 of the input is not UTF-8"),
-        "{errors}"
-    );
-    assert_eq!(output.stdout, b"good\n");
-    let output = run(&[&url, "--binary"]).await;
-    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"good\n\xff\r\nnever\n"[..]));
+    let (code, out, errors) = run(&[&url]).await;
+    assert!(code == 2 && errors.contains("message 2 of the input is not UTF-8"), "{code} {errors}");
+    assert_eq!(out, b"good\n");
+    let (code, out, errors) = run(&[&url, "--binary"]).await;
+    assert_eq!((code, &*out), (0, &b"good\n\xff\r\nnever\n"[..]), "{errors}");
 }
 
 #[tokio::test]
 async fn scripts_learn_the_outcome_from_the_exit_code() {
-    let serving = serve(&["--max-message", "1000"]).await;
+    let serving = Server::start(&["--max-message", "1000"]).await;
     let echo = serving.url("/echo");
     let run = async |args: &[&str]| {
         let (code, _, errors) = connect(args, "").await;
@@ -161,7 +73,7 @@ async fn scripts_learn_the_outcome_from_the_exit_code() {
 
 #[tokio::test]
 async fn scripts_send_the_lines_of_a_pipe() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let echo = serving.url("/echo");
     let (code, out, errors) = connect(&[&echo, "--count", "2", "--timeout", "30"], "one\ntwo\n").await;
     assert_eq!((code, &*out), (0, "one\ntwo\n"), "{errors}");
@@ -181,24 +93,19 @@ async fn scripts_send_the_lines_of_a_pipe() {
 
 #[tokio::test]
 async fn scripts_end_although_their_input_does_not() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let source = serving.url("/source?size=1&count=2");
-    let mut child = Command::new(WIRELOOM)
-        .args(["connect", &source, "--count", "2", "--timeout", "30"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
+    let args = [&*source, "--count", "2", "--timeout", "30"];
+    let mut child = connect_command(&args).stdin(Stdio::piped()).spawn().unwrap();
     // `wait` closes the input otherwise.
     let _open = child.stdin.take();
-    let ended = tokio::time::timeout(Duration::from_secs(60), child.wait()).await.unwrap();
-    assert!(ended.unwrap().success());
+    let (code, _, errors) = finish(child).await;
+    assert_eq!(code, 0, "{errors}");
 }
 
 #[tokio::test]
 async fn the_source_sends_what_was_asked_for() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let url = serving.url("/source?size=5000&count=2000");
     let (code, out, errors) = connect(&[&url, "--count", "2000", "--quiet", "-v"], "").await;
     assert_eq!((code, &*out), (0, ""));
@@ -215,7 +122,7 @@ async fn the_source_sends_what_was_asked_for() {
 
 #[tokio::test]
 async fn a_room_delivers_to_all_its_members() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let url = serving.url("/rooms/lobby");
     let member = {
         let url = url.clone();
@@ -235,7 +142,7 @@ async fn a_room_delivers_to_all_its_members() {
 
 #[tokio::test]
 async fn serves_the_page_and_the_metrics() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let page = serving.get("/").await;
     assert!(page.contains("/rooms/NAME"), "an explanation without JavaScript");
     assert!(
@@ -263,13 +170,13 @@ async fn negotiates_compression_by_its_options() {
             "permessage-deflate; server_no_context_takeover; client_no_context_takeover\n",
         ),
     ] {
-        let serving = serve(options).await;
+        let serving = Server::start(options).await;
         let args = [&*serving.url("/echo"), "--compress", "-v", "--send", "a", "--send", "a", "--count", "2"];
         let (code, out, errors) = connect(&args, "").await;
         assert_eq!((code, &*out), (0, "a\na\n"), "{errors}");
         assert!(errors.contains(&format!("< Sec-WebSocket-Extensions: {agreed}")), "{errors}");
     }
-    let serving = serve(&["--no-compress"]).await;
+    let serving = Server::start(&["--no-compress"]).await;
     let args = [&*serving.url("/echo"), "--compress", "-v", "--send", "a", "--count", "1"];
     let (code, _, errors) = connect(&args, "").await;
     assert!(code == 0 && !errors.contains("< Sec-WebSocket-Extensions"), "{errors}");
@@ -278,7 +185,7 @@ async fn negotiates_compression_by_its_options() {
 // RFC 6455 §10.2.
 #[tokio::test]
 async fn foreign_origins_are_refused() {
-    let serving = serve(&["--allow-origin", "https://friend.example"]).await;
+    let serving = Server::start(&["--allow-origin", "https://friend.example"]).await;
     let url = serving.url("/echo");
     let own = format!("http://{}", serving.addresses[0]);
     for (origin, expected) in
@@ -292,34 +199,24 @@ async fn foreign_origins_are_refused() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_output_that_cannot_be_written_is_a_failure() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let web = format!("http://{}/source?size=10&count=5", serving.addresses[0]);
     for args in [&[&*serving.url("/source?size=10&count=5"), "--count", "5"][..], &[&web]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = Command::new(WIRELOOM)
-            .arg("connect")
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(full)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
-            .wait_with_output();
-        let output = tokio::time::timeout(Duration::from_secs(60), output).await.unwrap().unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(5) && errors.contains("cannot be written"), "{errors}");
+        let child = connect_command(args).stdout(full).spawn().unwrap();
+        let (code, _, errors) = finish(child).await;
+        assert!(code == 5 && errors.contains("cannot be written"), "{code} {errors}");
         let (read, write) = std::io::pipe().unwrap();
         drop(read);
-        let child =
-            Command::new(WIRELOOM).arg("connect").args(args).stdin(Stdio::null()).stdout(write).spawn();
-        let ended = tokio::time::timeout(Duration::from_secs(60), child.unwrap().wait_with_output()).await;
-        assert_eq!(ended.unwrap().unwrap().status.code(), Some(0));
+        let child = connect_command(args).stdout(write).spawn().unwrap();
+        let (code, _, errors) = finish(child).await;
+        assert_eq!(code, 0, "{errors}");
     }
 }
 
 #[tokio::test]
 async fn speaks_tls_with_a_self_signed_certificate() {
-    let serving = serve(&["--tls"]).await;
+    let serving = Server::start(&["--tls"]).await;
     let url = format!("wss://{}/echo", serving.addresses[1]);
     assert_eq!(connect(&[&url, "--insecure", "--send", "a", "--expect", "a"], "").await.0, 0);
     let (code, _, errors) = connect(&[&url, "--send", "a"], "").await;
@@ -328,43 +225,32 @@ async fn speaks_tls_with_a_self_signed_certificate() {
 
 #[tokio::test]
 async fn sigterm_closes_with_1001_and_ends() {
-    let mut serving = serve(&[]).await;
+    let mut serving = Server::start(&[]).await;
     let url = serving.url("/echo");
     let open = tokio::spawn(async move { connect(&[&url, "--count", "1", "-v"], "").await });
     while !serving.get("/metrics").await.contains("wireloom_websockets_open 1\n") {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     serving.signal("-TERM");
-    let status = tokio::time::timeout(Duration::from_secs(20), serving.child.wait()).await.unwrap().unwrap();
-    assert!(status.success());
+    assert_eq!(serving.exit_code().await, Some(0));
     let (code, _, errors) = open.await.unwrap();
     assert!(code == 4 && errors.contains("closed by the peer with 1001"), "{code} {errors}");
 }
 
 #[tokio::test]
 async fn the_log_is_json_without_secrets() {
-    let mut child = Command::new(WIRELOOM)
-        .args(["serve", "--listen", "127.0.0.1:0", "--log", "json", "--log-level", "trace"])
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let begun = lines.next_line().await.unwrap().unwrap();
-    let (_, rest) = begun.split_once(r#""address":""#).unwrap();
-    let address = rest.split('"').next().unwrap();
-    let url = format!("ws://{address}/echo?token=secret1");
+    let mut serving = Server::start(&["--log", "json", "--log-level", "trace"]).await;
+    let url = serving.url("/echo?token=secret1");
     let secret = "Authorization: Bearer secret2";
     let (code, ..) = connect(&[&url, "-H", secret, "--send", "secret3", "--count", "1"], "").await;
     assert_eq!(code, 0);
-    let pid = child.id().unwrap().to_string();
-    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    let mut log = String::new();
-    while let Some(line) = lines.next_line().await.unwrap() {
+    serving.signal("-TERM");
+    let lines = serving.log_to_end().await;
+    for line in &lines {
         assert!(line.starts_with(r#"{"timestamp":""#) && line.ends_with('}'), "{line}");
-        log += &line;
     }
-    assert!(child.wait().await.unwrap().success());
+    assert_eq!(serving.exit_code().await, Some(0));
+    let log = lines.concat();
     for expected in [r#""path":"/echo""#, r#""status":101"#, r#""code":1000"#, "frame read", "shutting down"]
     {
         assert!(log.contains(expected), "{expected}: {log}");
@@ -386,7 +272,7 @@ fn completions_and_manual_pages_are_generated() {
     }
     let (code, page, _) = run(&["man", "serve"]);
     assert!(code == 0 && page.contains(".TH") && page.contains(".SH \"EXIT STATUS\""), "{page}");
-    let dir = std::env::temp_dir().join(format!("wireloom-man-{}", std::process::id()));
+    let dir = folder("man").join("pages");
     assert_eq!(run(&["man", "--dir", dir.to_str().unwrap()]).0, 0);
     for page in ["wireloom.1", "wireloom-serve.1", "wireloom-connect.1"] {
         assert!(dir.join(page).is_file(), "{page}");
@@ -422,7 +308,7 @@ fn wrong_arguments_are_explained() {
 
 #[tokio::test]
 async fn a_server_that_cannot_start_reports_why() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let (code, _, errors) = run(&["serve", "--listen", &serving.addresses[0]]);
     assert!(code == 1 && errors.contains(&serving.addresses[0]), "{code} {errors}");
     let files = ["--cert", "/nowhere/cert.pem", "--key", "/nowhere/key.pem"];
@@ -433,7 +319,7 @@ async fn a_server_that_cannot_start_reports_why() {
 
 #[tokio::test]
 async fn shows_the_handshake_without_secrets() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let url = serving.url("/echo?token=secret").replace("ws://", "ws://user:secret@");
     let (code, _, errors) = connect(&[&url, "-v", "--compress", "--send", "a", "--expect", "a"], "").await;
     assert_eq!(code, 0, "{errors}");
@@ -461,25 +347,18 @@ async fn shows_the_handshake_without_secrets() {
 
 #[tokio::test]
 async fn reconnects_and_reports_the_loss() {
-    let mut first = serve(&[]).await;
+    let mut first = Server::start(&[]).await;
     let url = first.url("/echo");
-    let mut child = Command::new(WIRELOOM)
-        .args(["connect", "--reconnect", &url])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
+    let mut child = connect_command(&["--reconnect", &url]).stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let mut messages = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut notes = BufReader::new(child.stderr.take().unwrap()).lines();
     stdin.write_all(b"one\n").await.unwrap();
     assert_eq!(messages.next_line().await.unwrap().as_deref(), Some("one"));
-    first.child.kill().await.unwrap();
+    first.kill().await;
     let note = notes.next_line().await.unwrap().unwrap();
     assert!(note.contains("trying again in"), "{note}");
-    let second = serve(&["--listen", &first.addresses[0]]).await;
+    let second = Server::start(&["--listen", &first.addresses[0]]).await;
     stdin.write_all(b"two\n").await.unwrap();
     assert_eq!(messages.next_line().await.unwrap().as_deref(), Some("two"));
     // The end of the input does not close.
@@ -489,14 +368,13 @@ async fn reconnects_and_reports_the_loss() {
     while !note.contains("closed by the peer with 1001") {
         note = notes.next_line().await.unwrap().unwrap();
     }
-    let pid = child.id().unwrap().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    signal(&child, "-INT");
     assert_eq!(child.wait().await.unwrap().code(), Some(0));
 }
 
 #[tokio::test]
 async fn a_proxy_that_refuses_is_an_error() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let url = serving.url("/echo");
     // The server itself, which is not a proxy.
     let proxy = format!("http://user:secret@{}", serving.addresses[0]);
@@ -507,7 +385,7 @@ async fn a_proxy_that_refuses_is_an_error() {
 
 #[tokio::test]
 async fn bodies_flow_both_ways_and_are_counted() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let post = |path: &str, body: &str| {
         format!(
             "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
@@ -535,7 +413,7 @@ async fn bodies_flow_both_ways_and_are_counted() {
 
 #[tokio::test]
 async fn opens_websockets_over_http2() {
-    let serving = serve(&["--tls"]).await;
+    let serving = Server::start(&["--tls"]).await;
     let (plain, secure) = (serving.url("/echo"), format!("wss://{}/echo", serving.addresses[1]));
     for args in [&[&*plain, "--http2"][..], &[&secure, "--http2", "--insecure"]] {
         let script = ["-v", "--compress", "--send", "a", "--expect", "a"];
@@ -553,7 +431,7 @@ async fn opens_websockets_over_http2() {
 
 #[tokio::test]
 async fn makes_requests_over_http2() {
-    let serving = serve(&["--tls"]).await;
+    let serving = Server::start(&["--tls"]).await;
     let plain = format!("http://{}", serving.addresses[0]);
     let secure = format!("https://{}", serving.addresses[1]);
     let (code, out, _) = connect(&[&format!("{plain}/healthz")], "").await;
@@ -615,7 +493,7 @@ async fn makes_requests_to_servers_without_http2() {
 
 #[tokio::test]
 async fn shows_each_frame() {
-    let serving = serve(&["--log-level", "trace"]).await;
+    let serving = Server::start(&["--log-level", "trace"]).await;
     let long = "x".repeat(1_000);
     let args = [&*serving.url("/echo"), "-vvv", "--compress", "--send", &long, "--send", "a", "--count", "2"];
     let (code, _, errors) = connect(&args, "").await;
@@ -635,17 +513,17 @@ async fn shows_each_frame() {
 #[tokio::test]
 async fn a_client_that_does_not_read_is_slow_after_a_while() {
     let limits = ["--slow-policy", "disconnect", "--slow-after", "300ms", "--slow-queue", "64M"];
-    let serving = serve(&limits).await;
+    let serving = Server::start(&limits).await;
     let _slow = wireloom::connect(&serving.url("/source?size=60000")).await.unwrap();
     let cut =
         async { while !serving.get("/metrics").await.contains("\nwireloom_slow_clients_cut_total 1\n") {} };
-    tokio::time::timeout(Duration::from_secs(60), cut).await.unwrap();
+    timeout(DEADLINE, cut).await.unwrap();
 }
 
 // One member publishes more than a send queue holds and receives it as well; another member does not read.
 #[tokio::test]
 async fn a_room_disconnects_a_member_that_does_not_read() {
-    let serving = serve(&[]).await;
+    let serving = Server::start(&[]).await;
     let url = serving.url("/rooms/loud");
     let slow = wireloom::connect(&url).await.unwrap();
     let (mut sender, mut receiver) = wireloom::connect(&url).await.unwrap().split();
@@ -666,6 +544,6 @@ async fn a_room_disconnects_a_member_that_does_not_read() {
     };
     // The slow member is disconnected; publishing continues.
     let both = async { tokio::join!(publish, receive) };
-    tokio::time::timeout(Duration::from_secs(60), both).await.unwrap();
+    timeout(DEADLINE, both).await.unwrap();
     drop(slow);
 }

@@ -1,99 +1,14 @@
 //! `wireloom connect` at the shell: messages, output and exit codes, in scripts and after failures.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
-use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::timeout;
 
-use crate::WIRELOOM;
-
-/// Limit for each step; the expected time is far below.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-struct Server {
-    _child: Child,
-    /// For example `127.0.0.1:1234`, one per listener.
-    addresses: Vec<String>,
-    log: Lines<BufReader<ChildStderr>>,
-}
-
-impl Server {
-    async fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(WIRELOOM)
-            .arg("serve")
-            .args(args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut addresses = Vec::new();
-        let listeners = 1 + ["--tls", "--admin"].iter().filter(|option| args.contains(option)).count();
-        while addresses.len() < listeners {
-            let line = timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().expect("it starts");
-            if let Some((_, rest)) = line.split_once(" on http") {
-                let (_, rest) = rest.split_once("://").unwrap();
-                addresses.push(rest.split('/').next().unwrap().to_owned());
-            }
-        }
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Self { _child: child, addresses, log }
-    }
-
-    async fn plain() -> Self {
-        Self::start(&["--listen", "127.0.0.1:0"]).await
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("ws://{}{path}", self.addresses[0])
-    }
-
-    async fn metrics(&self) -> String {
-        let url = format!("http://{}/metrics", self.addresses.last().unwrap());
-        run(&[&url], "").await.1
-    }
-}
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(WIRELOOM);
-    command.arg("connect").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.kill_on_drop(true);
-    command
-}
-
-async fn finish(child: Child) -> (i32, Vec<u8>, String) {
-    let output = timeout(DEADLINE, child.wait_with_output()).await.expect("it ends").unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code().expect("no signal"), output.stdout, errors)
-}
-
-/// Exit code, output, errors.
-async fn run(args: &[&str], input: &str) -> (i32, String, String) {
-    let mut child = command(args).stdin(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_owned();
-    // A command that does not read its input may have ended.
-    tokio::spawn(async move { drop(stdin.write_all(input.as_bytes()).await) });
-    let (code, out, errors) = finish(child).await;
-    (code, String::from_utf8_lossy(&out).into_owned(), errors)
-}
-
-fn signal(child: &Child, signal: &str) {
-    let pid = child.id().unwrap().to_string();
-    assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
-}
-
-fn folder(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("wireloom-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
+use crate::process::{DEADLINE, Server, WIRELOOM, connect, connect_command, finish, folder, signal};
 
 /// A server that answers each connection with these bytes once a request head has arrived, then with `rest`, byte by byte. The heads
 /// that it received can be read from the channel.
@@ -129,17 +44,18 @@ async fn raw_server(
 
 #[tokio::test]
 async fn a_room_delivers_everything_that_was_published_before_close() {
-    let server = Server::plain().await;
+    let server = Server::start(&[]).await;
     for _ in 0..20 {
-        let (code, out, errors) = run(&[&server.url("/rooms/x"), "--linger", "0"], "a\nb\nc\n").await;
+        let (code, out, errors) = connect(&[&server.url("/rooms/x"), "--linger", "0"], "a\nb\nc\n").await;
         assert_eq!((code, &*out), (0, "a\nb\nc\n"), "{errors}");
     }
 }
 
 #[tokio::test]
 async fn an_empty_input_does_not_end_receiving() {
-    let server = Server::plain().await;
-    let child = command(&[&server.url("/source?size=1&rate=20&count=10"), "--out", "hex"]).spawn().unwrap();
+    let server = Server::start(&[]).await;
+    let child =
+        connect_command(&[&server.url("/source?size=1&rate=20&count=10"), "--out", "hex"]).spawn().unwrap();
     let (code, out, errors) = finish(child).await;
     assert_eq!((code, &*out), (0, "00\n".repeat(10).as_bytes()), "{errors}");
     assert!(errors.contains("* closed by the peer with 1000"), "{errors}");
@@ -147,17 +63,18 @@ async fn an_empty_input_does_not_end_receiving() {
 
 #[tokio::test]
 async fn the_end_of_the_input_waits_for_answers() {
-    let (server, begin) = (Server::plain().await, Instant::now());
+    let (server, begin) = (Server::start(&[]).await, Instant::now());
     // One answer per line: it does not wait longer.
-    let (code, out, errors) = run(&[&server.url("/echo")], "one\ntwo\n").await;
+    let (code, out, errors) = connect(&[&server.url("/echo")], "one\ntwo\n").await;
     assert_eq!((code, &*out, &*errors), (0, "one\ntwo\n", ""));
     assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
     // No answer: it waits, and reports that.
-    let (code, _, errors) = run(&[&server.url("/sink"), "--linger", "300ms"], "one\n").await;
+    let (code, _, errors) = connect(&[&server.url("/sink"), "--linger", "300ms"], "one\n").await;
     assert!(code == 0 && errors.contains("1 message sent, 0 messages received"), "{errors}");
     // Without a limit on the time.
     for option in ["--no-close", "--recv-only"] {
-        let mut child = command(&[&server.url("/echo"), option]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            connect_command(&[&server.url("/echo"), option]).stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(b"one\n").await.unwrap();
         tokio::time::sleep(Duration::from_millis(600)).await;
         assert!(child.try_wait().unwrap().is_none(), "{option}");
@@ -169,7 +86,7 @@ async fn the_end_of_the_input_waits_for_answers() {
 
 #[tokio::test]
 async fn evictions_are_counted_logged_and_printed() {
-    let mut server = Server::start(&["--listen", "127.0.0.1:0"]).await;
+    let mut server = Server::start(&[]).await;
     let address = server.addresses[0].clone();
     // A member that reads nothing until others have published more than its transport and the room hold for it.
     let url = format!("ws://{address}/rooms/x");
@@ -181,24 +98,16 @@ async fn evictions_are_counted_logged_and_printed() {
     }
     while let Ok(Some(_)) = timeout(DEADLINE, slow.recv()).await.unwrap() {}
     assert_eq!(slow.end().unwrap().code(), wireloom::CloseCode::TRY_AGAIN_LATER);
-    let metrics = server.metrics().await;
+    let metrics = server.get("/metrics").await;
     assert!(metrics.contains("wireloom_hub_evictions_total{reason=\"slow\"} 1\n"), "{metrics}");
-    let line = timeout(DEADLINE, async {
-        loop {
-            let line = server.log.next_line().await.unwrap().unwrap();
-            if line.contains("client evicted") {
-                return line;
-            }
-        }
-    });
-    let line = line.await.unwrap();
+    let line = server.logged("client evicted").await;
     assert!(line.contains("reason=\"slow\"") && line.contains("WARN"), "{line}");
 }
 
 #[tokio::test]
 async fn the_close_code_and_reason_are_always_printed() {
-    let server = Server::start(&["--listen", "127.0.0.1:0", "--max-message", "10"]).await;
-    let (code, _, errors) = run(&[&server.url("/echo"), "-q", "--send", "12345678901"], "").await;
+    let server = Server::start(&["--max-message", "10"]).await;
+    let (code, _, errors) = connect(&[&server.url("/echo"), "-q", "--send", "12345678901"], "").await;
     assert!(code == 3 && errors.contains("* closed by the peer with 1009"), "{code} {errors}");
 }
 
@@ -207,22 +116,22 @@ async fn a_refusal_can_be_debugged() {
     let response = "HTTP/1.1 403 Forbidden\r\nContent-Length: 20\r\n\r\nno \x1b[2Jentry, sorry\n";
     let (address, _) = raw_server(response, "").await;
     let url = format!("ws://u:secret@{address}/x?secret");
-    let (code, _, errors) = run(&[&url], "").await;
+    let (code, _, errors) = connect(&[&url], "").await;
     assert!(code == 1 && errors.contains("403 Forbidden"), "{errors}");
-    let (code, _, errors) = run(&[&url, "-v"], "").await;
+    let (code, _, errors) = connect(&[&url, "-v"], "").await;
     assert_eq!(code, 1, "{errors}");
     for expected in [&*format!("* connected to {address}\n"), "> GET /x?… HTTP/1.1\n", "> Authorization: …\n"]
     {
         assert!(errors.contains(expected), "{errors}");
     }
     assert!(!errors.contains("secret"), "{errors}");
-    let (_, _, errors) = run(&[&url, "-v", "--show-secrets"], "").await;
+    let (_, _, errors) = connect(&[&url, "-v", "--show-secrets"], "").await;
     assert!(errors.contains("> GET /x?secret HTTP/1.1\n> Host: "), "{errors}");
     assert!(errors.contains("> Authorization: Basic dTpzZWNyZXQ=\n"), "{errors}");
     let (address, _) =
         raw_server("HTTP/1.1 403 No\r\nX-Why: you\r\nContent-Length: 18\r\n\r\nno \x1b[2Jentry\nsorry", "")
             .await;
-    let (code, _, errors) = run(&[&format!("ws://{address}/"), "-v"], "").await;
+    let (code, _, errors) = connect(&[&format!("ws://{address}/"), "-v"], "").await;
     assert!(code == 1 && errors.contains("< HTTP/1.1 403 No\n< X-Why: you\n"), "{errors}");
     // The body, with escape sequences escaped.
     assert!(errors.contains("\n  no \\u{1b}[2Jentry\n  sorry\n"), "{errors:?}");
@@ -230,14 +139,14 @@ async fn a_refusal_can_be_debugged() {
 
 #[tokio::test]
 async fn a_url_without_a_websocket_and_a_tls_port_are_named() {
-    let server = Server::start(&["--listen", "127.0.0.1:0", "--tls", "--tls-listen", "127.0.0.1:0"]).await;
-    let (code, _, errors) = run(&[&server.url("/healthz")], "").await;
+    let server = Server::start(&["--tls"]).await;
+    let (code, _, errors) = connect(&[&server.url("/healthz")], "").await;
     assert!(code == 1 && errors.contains("200 OK: there is no WebSocket at this URL"), "{errors}");
-    let (code, _, errors) = run(&[&format!("ws://{}/echo", server.addresses[1])], "").await;
+    let (code, _, errors) = connect(&[&format!("ws://{}/echo", server.addresses[1])], "").await;
     assert!(code == 1 && errors.contains("TLS is spoken here"), "{errors}");
     let (address, _) = raw_server("\x15\x03\x01\0\x02\x02\x0A", "").await;
     for scheme in ["ws", "http"] {
-        let (code, _, errors) = run(&[&format!("{scheme}://{address}/")], "").await;
+        let (code, _, errors) = connect(&[&format!("{scheme}://{address}/")], "").await;
         assert!(code == 1 && errors.contains("speaks TLS on this port: use wss:// or https://"), "{errors}");
     }
 }
@@ -253,53 +162,44 @@ async fn a_certificate_in_cacert_is_trusted_as_the_servers_own() {
     let key = rcgen::KeyPair::generate().unwrap();
     std::fs::write(&files[0], params.self_signed(&key).unwrap().pem()).unwrap();
     std::fs::write(&files[1], key.serialize_pem()).unwrap();
-    let tls = [
-        "--listen",
-        "127.0.0.1:0",
-        "--tls",
-        "--tls-listen",
-        "127.0.0.1:0",
-        "--cert",
-        &files[0],
-        "--key",
-        &files[1],
-    ];
+    let tls = ["--tls", "--cert", &files[0], "--key", &files[1]];
     let server = Server::start(&tls).await;
     let port = server.addresses[1].rsplit_once(':').unwrap().1;
     let resolve = format!("localhost:{port}:127.0.0.1");
     let args = ["--cacert", &files[0], "--send", "a", "--expect", "a", "--timeout", "30"];
     let url = format!("wss://localhost:{port}/echo");
-    let (code, _, errors) = run(&[&[&*url, "--resolve", &resolve][..], &args].concat(), "").await;
+    let (code, _, errors) = connect(&[&[&*url, "--resolve", &resolve][..], &args].concat(), "").await;
     assert_eq!(code, 0, "{errors}");
     // By address, with the name that the certificate is for.
     let url = format!("wss://127.0.0.1:{port}/echo");
-    assert_eq!(run(&[&[&*url][..], &args].concat(), "").await.0, 1);
-    let (code, _, errors) = run(&[&[&*url, "--sni", "localhost"][..], &args].concat(), "").await;
+    assert_eq!(connect(&[&[&*url][..], &args].concat(), "").await.0, 1);
+    let (code, _, errors) = connect(&[&[&*url, "--sni", "localhost"][..], &args].concat(), "").await;
     assert_eq!(code, 0, "{errors}");
-    assert_eq!(run(&[&*url, "-k", "--send", "a", "--expect", "a"], "").await.0, 0);
+    assert_eq!(connect(&[&*url, "-k", "--send", "a", "--expect", "a"], "").await.0, 0);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]
 async fn binary_messages_survive_in_every_format() {
-    let (server, folder) = (Server::plain().await, folder("formats"));
+    let (server, folder) = (Server::start(&[]).await, folder("formats"));
     let echo = server.url("/echo");
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let bytes: Vec<u8> = (0..3000u32).map(|index| (index * 7 % 256) as u8).collect();
     std::fs::write(path("in"), &bytes).unwrap();
     let (code, _, errors) =
-        run(&[&echo, "--send-file", &path("in"), "--count", "1", "--out", "raw", "-o", &path("out")], "")
+        connect(&[&echo, "--send-file", &path("in"), "--count", "1", "--out", "raw", "-o", &path("out")], "")
             .await;
     assert_eq!(code, 0, "{errors}");
     assert_eq!(std::fs::read(path("out")).unwrap(), bytes);
     for format in ["raw", "base64", "hex", "prefixed"] {
         let at = format!("@{}", path("in"));
-        let encoded =
-            command(&[&echo, "--send", &at, "--binary", "--count", "1", "--out", format]).spawn().unwrap();
+        let encoded = connect_command(&[&echo, "--send", &at, "--binary", "--count", "1", "--out", format])
+            .spawn()
+            .unwrap();
         let (code, encoded, errors) = finish(encoded).await;
         assert_eq!(code, 0, "{format}: {errors}");
         let args = [&*echo, "--in", format, "--out", "raw", "--count", "1", "--timeout", "30"];
-        let mut child = command(&args).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = connect_command(&args).stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(&encoded).await.unwrap();
         let (code, decoded, errors) = finish(child).await;
         assert_eq!((code, decoded == bytes), (0, true), "{format}: {errors}");
@@ -308,16 +208,16 @@ async fn binary_messages_survive_in_every_format() {
     let at = format!("@{}", path("text"));
     let args =
         [&*echo, "--send", &at, "--send", "@@literal", "--send", "-1", "--send", "--foo", "--count", "4"];
-    let (code, out, errors) = run(&args, "").await;
+    let (code, out, errors) = connect(&args, "").await;
     assert_eq!((code, &*out), (0, "from a file\n@literal\n-1\n--foo\n"), "{errors}");
-    let (code, _, errors) = run(&[&echo, "--send", &format!("@{}", path("in"))], "").await;
+    let (code, _, errors) = connect(&[&echo, "--send", &format!("@{}", path("in"))], "").await;
     assert!(code == 2 && errors.contains("not UTF-8; --binary or --send-file"), "{errors}");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]
 async fn messages_name_the_option_and_the_file() {
-    let server = Server::plain().await;
+    let server = Server::start(&[]).await;
     let echo = server.url("/echo");
     for (args, expected) in [
         (&["--cacert", "/nowhere/ca.pem"][..], "--cacert /nowhere/ca.pem: No such file"),
@@ -327,34 +227,27 @@ async fn messages_name_the_option_and_the_file() {
         (&["--data", "x"], "--data does not apply to a WebSocket URL"),
         (&["--proxy", "gopher://x"], "--proxy: "),
     ] {
-        let (code, _, errors) = run(&[&[&*echo][..], args].concat(), "").await;
+        let (code, _, errors) = connect(&[&[&*echo][..], args].concat(), "").await;
         assert!(code == 2 && errors.contains(expected), "{args:?}: {code} {errors}");
     }
-    let (code, _, errors) = run(&[&echo, "--proxy", "http://user:secret@127.0.0.1:1"], "").await;
+    let (code, _, errors) = connect(&[&echo, "--proxy", "http://user:secret@127.0.0.1:1"], "").await;
     assert!(code == 1 && errors.contains("through the proxy http://127.0.0.1:1: "), "{errors}");
     assert!(!errors.contains("secret"), "{errors}");
-    let (_, _, errors) = run(&[&echo, "-v", "--send", "a", "--count", "1"], "").await;
+    let (_, _, errors) = connect(&[&echo, "-v", "--send", "a", "--count", "1"], "").await;
     assert!(errors.contains("* 1 message, 1 byte received in "), "{errors}");
 }
 
 #[tokio::test]
 async fn sigterm_and_sigint_close_with_1001() {
-    let mut server = Server::start(&["--listen", "127.0.0.1:0", "--log-level", "debug"]).await;
+    let mut server = Server::start(&["--log-level", "debug"]).await;
     for name in ["-TERM", "-INT"] {
-        let mut child = command(&[&server.url("/echo"), "-v"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = connect_command(&[&server.url("/echo"), "-v"]).stdin(Stdio::piped()).spawn().unwrap();
         let _open = child.stdin.take();
         let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
         while !errors.next_line().await.unwrap().unwrap().contains("* open") {}
         signal(&child, name);
-        let line = timeout(DEADLINE, async {
-            loop {
-                let line = server.log.next_line().await.unwrap().unwrap();
-                if line.contains("websocket closed") {
-                    return line;
-                }
-            }
-        });
-        assert!(line.await.unwrap().contains("code=1001"), "{name}");
+        let line = server.logged("websocket closed").await;
+        assert!(line.contains("code=1001"), "{name}: {line}");
         let status = timeout(DEADLINE, child.wait()).await.unwrap().unwrap();
         assert_eq!(status.code(), Some(0), "{name}");
     }
@@ -362,11 +255,11 @@ async fn sigterm_and_sigint_close_with_1001() {
 
 #[tokio::test]
 async fn a_message_over_the_limit_has_one_exit_code() {
-    let server = Server::plain().await;
+    let server = Server::start(&[]).await;
     let (url, long) = (server.url("/echo"), "x".repeat(1001));
     for script in [&[][..], &["--expect", &long], &["--count", "1"]] {
         let args = [&[&*url, "--max-message", "1000", "--send", &long], script].concat();
-        let (code, _, errors) = run(&args, "").await;
+        let (code, _, errors) = connect(&args, "").await;
         assert_eq!(code, 5, "{script:?}: {errors}");
     }
 }
@@ -377,17 +270,17 @@ async fn requests_time_out() {
         let (address, _) = raw_server(head, rest).await;
         let url = format!("http://{address}/");
         for option in ["--response-timeout", "--timeout"] {
-            let (code, _, errors) = run(&[&url, option, "1"], "").await;
+            let (code, _, errors) = connect(&[&url, option, "1"], "").await;
             assert!(code == 6 && errors.contains(option), "{head:?} {rest:?} {option}: {code} {errors}");
         }
     }
     // A body that arrives a byte at a time.
     let (address, _) = raw_server("HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", "x").await;
-    let (code, out, errors) = run(&[&format!("http://{address}/"), "--stall-timeout", "1"], "").await;
+    let (code, out, errors) = connect(&[&format!("http://{address}/"), "--stall-timeout", "1"], "").await;
     assert!(code == 6 && out.starts_with('x') && errors.contains("--stall-timeout"), "{code} {errors}");
     // The handshake of a WebSocket.
     let (address, _) = raw_server("", "").await;
-    let (code, _, errors) = run(&[&format!("ws://{address}/"), "--timeout", "500ms"], "").await;
+    let (code, _, errors) = connect(&[&format!("ws://{address}/"), "--timeout", "500ms"], "").await;
     assert!(code == 1 && errors.contains("too long"), "{code} {errors}");
 }
 
@@ -395,12 +288,12 @@ async fn requests_time_out() {
 async fn plain_requests_use_http1_by_default() {
     let (address, mut heads) = raw_server("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "").await;
     let args = [&*format!("http://{address}/"), "-H", "Host: other.example", "-u", "anna:pass"];
-    let (code, out, errors) = run(&args, "").await;
+    let (code, out, errors) = connect(&args, "").await;
     assert_eq!((code, &*out), (0, "ok"), "{errors}");
     let head = heads.recv().await.unwrap();
     assert!(head.starts_with("GET / HTTP/1.1\r\nHost: other.example\r\n"), "{head}");
     assert!(head.contains("\r\nAuthorization: Basic YW5uYTpwYXNz\r\n"), "{head}");
-    let server = Server::start(&["--listen", "127.0.0.1:0", "--tls", "--tls-listen", "127.0.0.1:0"]).await;
+    let server = Server::start(&["--tls"]).await;
     let (plain, tls) = (
         format!("http://{}/healthz", server.addresses[0]),
         format!("https://{}/healthz", server.addresses[1]),
@@ -411,7 +304,7 @@ async fn plain_requests_use_http1_by_default() {
         (&[&tls, "-k"], "HTTP/2 200"),
         (&[&tls, "-k", "--http1.1"], "HTTP/1.1 200"),
     ] {
-        let (code, out, errors) = run(&[args, &["-i"]].concat(), "").await;
+        let (code, out, errors) = connect(&[args, &["-i"]].concat(), "").await;
         assert!(
             code == 0 && out.starts_with(version) && out.ends_with("\r\n\r\nok\n"),
             "{args:?}: {out} {errors}"
@@ -434,22 +327,22 @@ async fn redirects_are_followed_without_secrets() {
         }
     });
     let url = format!("http://{address}/");
-    let (code, out, errors) = run(&[&url, "-L", "-u", "a:b", "-H", "X-Key: 1", "--data", "x"], "").await;
+    let (code, out, errors) = connect(&[&url, "-L", "-u", "a:b", "-H", "X-Key: 1", "--data", "x"], "").await;
     assert_eq!((code, &*out), (0, "ok"), "{errors}");
     let head = heads.recv().await.unwrap();
     assert!(head.starts_with("GET /there HTTP/1.1\r\n"), "{head}");
     assert!(!head.contains("Authorization") && !head.contains("X-Key"), "{head}");
-    let (code, _, errors) = run(&[&url], "").await;
+    let (code, _, errors) = connect(&[&url], "").await;
     assert_eq!(code, 0, "{errors}");
-    let (code, _, errors) = run(&[&url.replace("http", "ws")], "").await;
+    let (code, _, errors) = connect(&[&url.replace("http", "ws")], "").await;
     assert!(code == 1 && errors.contains("-L follows"), "{errors}");
 }
 
 #[tokio::test]
 async fn json_has_an_object_per_event() {
-    let server = Server::plain().await;
+    let server = Server::start(&[]).await;
     let args = [&*server.url("/echo"), "--json", "--send", "{\"a\":\"\u{9b}\"}", "--count", "1"];
-    let (code, out, errors) = run(&args, "").await;
+    let (code, out, errors) = connect(&args, "").await;
     assert_eq!(code, 0, "{errors}");
     assert!(out.contains("\\u009b") && !out.contains('\u{9b}'), "{out}");
     let events: Vec<serde_json::Value> =
@@ -463,7 +356,7 @@ async fn json_has_an_object_per_event() {
     );
     assert_eq!(events[2]["payload"], "{\"a\":\"\u{9b}\"}");
     assert!(events.iter().all(|event| event["time"].as_str().unwrap().ends_with('Z')), "{out}");
-    let (_, out, _) = run(
+    let (_, out, _) = connect(
         &[&server.url("/echo"), "--json", "--in", "hex", "--ping", "50ms", "--linger", "300ms"],
         "00ff\n",
     )
@@ -474,9 +367,9 @@ async fn json_has_an_object_per_event() {
 
 #[tokio::test]
 async fn shows_messages_pings_and_times() {
-    let server = Server::plain().await;
+    let server = Server::start(&[]).await;
     let args = [&*server.url("/echo"), "-vv", "-t", "--ping", "50ms", "--linger", "300ms"];
-    let (code, out, errors) = run(&args, "hello\n").await;
+    let (code, out, errors) = connect(&args, "hello\n").await;
     assert_eq!(code, 0, "{errors}");
     let time = |line: &str| line.as_bytes().get(23) == Some(&b'Z') && line.as_bytes()[10] == b'T';
     assert!(out.ends_with("Z hello\n") && out.lines().chain(errors.lines()).all(time), "{out}{errors}");
@@ -492,14 +385,14 @@ async fn shows_messages_pings_and_times() {
 
 #[tokio::test]
 async fn nothing_from_the_peer_controls_the_terminal() {
-    let server = Server::plain().await;
+    let server = Server::start(&[]).await;
     // Messages go to the pipe unchanged. Notes are escaped wherever they go.
     let (code, out, errors) =
-        run(&[&server.url("/echo"), "-vv", "--send", "\x1b[2J", "--count", "1"], "").await;
+        connect(&[&server.url("/echo"), "-vv", "--send", "\x1b[2J", "--count", "1"], "").await;
     assert_eq!((code, &*out), (0, "\x1b[2J\n"), "{errors}");
     assert!(errors.contains("< text, 4 bytes: \\u{1b}[2J\n") && !errors.contains('\x1b'), "{errors:?}");
     let (address, _) = raw_server("HTTP/1.1 500 \x1b[2J\r\nX\x1b: y\r\n\r\n", "").await;
-    let (_, _, errors) = run(&[&format!("ws://{address}/"), "-v"], "").await;
+    let (_, _, errors) = connect(&[&format!("ws://{address}/"), "-v"], "").await;
     assert!(!errors.contains('\x1b'), "{errors:?}");
 }
 
@@ -509,19 +402,20 @@ async fn listens_on_a_port_and_on_all_interfaces() {
     assert!(server.addresses[0].starts_with("127.0.0.1:"), "{:?}", server.addresses);
     let server = Server::start(&["--listen", ":0"]).await;
     let port = server.addresses[0].rsplit_once(':').unwrap().1.to_owned();
-    assert_eq!(run(&[&format!("http://127.0.0.1:{port}/healthz")], "").await.1, "ok\n");
+    assert_eq!(connect(&[&format!("http://127.0.0.1:{port}/healthz")], "").await.1, "ok\n");
 }
 
 #[tokio::test]
 async fn metrics_have_an_address_of_their_own() {
-    let server = Server::start(&["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).await;
-    assert_eq!(run(&[&format!("http://{}/metrics", server.addresses[0])], "").await.0, 3);
+    let server = Server::start(&["--admin", "127.0.0.1:0"]).await;
+    assert_eq!(connect(&[&format!("http://{}/metrics", server.addresses[0])], "").await.0, 3);
     for args in [&[][..], &["--http2"]] {
         let url = server.url("/echo");
         let script = [&*url, "--send", "12345", "--send", "1", "--count", "2"];
-        assert_eq!(run(&[&script, args].concat(), "").await.0, 0);
+        assert_eq!(connect(&[&script, args].concat(), "").await.0, 0);
     }
-    let metrics = server.metrics().await;
+    let url = format!("http://{}/metrics", server.addresses[1]);
+    let (_, metrics, _) = connect(&[&url], "").await;
     for expected in [
         "wireloom_messages_total{direction=\"in\",protocol=\"http1\"} 2\n",
         "wireloom_messages_total{direction=\"out\",protocol=\"http2\"} 2\n",

@@ -2,11 +2,11 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::WIRELOOM;
+use crate::process::{Server, WIRELOOM, connect};
 
 const SCHEMA: &str = include_str!("../../../../docs/src/guides/inspect.schema.json");
 
@@ -253,52 +253,19 @@ fn errors_have_a_line_and_a_code() {
     assert_eq!(code, Some(5));
 }
 
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A server with these arguments, and its address.
-fn serve(args: &[&str]) -> (Server, String) {
-    let mut child = Command::new(WIRELOOM)
-        .args(["serve", "--port", "0"])
-        .args(args)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim_end().split_once("://").unwrap().1.trim_end_matches('/').to_owned();
-    (Server(child), address)
-}
-
-#[test]
-fn serve_and_connect_record() {
+#[tokio::test]
+async fn serve_and_connect_record() {
     for http2 in [false, true] {
         let (by_server, by_client) =
             (temporary(&format!("server-{http2}")), temporary(&format!("client-{http2}")));
-        let (server, address) = serve(&["--record", by_server.to_str().unwrap()]);
-        let mut connect = Command::new(WIRELOOM)
-            .args([
-                "connect",
-                "-q",
-                &format!("ws://{address}/echo?token=abcdefgh"),
-                "-H",
-                "Authorization: Bearer ijklmnop",
-            ])
-            .args(["--record", by_client.to_str().unwrap(), "--count", "1"])
-            .args(http2.then_some("--http2"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        connect.stdin.take().unwrap().write_all(b"recorded\n").unwrap();
-        assert!(connect.wait().unwrap().success());
-        drop(server);
+        let mut server = Server::start(&["--record", by_server.to_str().unwrap()]).await;
+        let url = server.url("/echo?token=abcdefgh");
+        let mut args = vec!["-q", &*url, "-H", "Authorization: Bearer ijklmnop", "--count", "1"];
+        args.extend(["--record", by_client.to_str().unwrap()]);
+        args.extend(http2.then_some("--http2"));
+        let (code, _, errors) = connect(&args, "recorded\n").await;
+        assert_eq!(code, 0, "{errors}");
+        server.kill().await;
         for path in [by_server, by_client] {
             let name = path.to_str().unwrap();
             let text = printed(&[name, "--show-secrets", "--full", "--verbose"]);

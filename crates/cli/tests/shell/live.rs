@@ -1,54 +1,24 @@
 //! The live state of `wireloom serve` at `/live`: metrics, slowest clients and log, and the clients that may see it.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use wireloom::client::Request;
 use wireloom::{Connector, Error, WebSocket};
 
-use crate::WIRELOOM;
+use crate::process::{DEADLINE, Server};
 
-/// Limit for each step; the expected time is far below.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-struct Serving {
-    child: Child,
-    address: String,
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn serve(args: &[&str]) -> Serving {
-    let mut child = Command::new(WIRELOOM)
-        .args(["serve", "--port", "0"])
-        .args(args)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim_end().split_once("://").unwrap().1.trim_end_matches('/').to_owned();
-    Serving { child, address }
-}
-
-impl Serving {
+impl Server {
+    /// Whether a client with these header fields may see the live state.
     async fn is_allowed(&self, connector: Connector, fields: &[(&str, &str)]) -> bool {
-        let request = Request::get(format!("http://{}/live", self.address));
+        let request = Request::get(format!("http://{}/live", self.addresses[0]));
         let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, value));
         let answer = connector.request(request).await.unwrap().body.bytes().await.unwrap();
         serde_json::from_slice::<Value>(&answer).unwrap()["allowed"].as_bool().unwrap()
     }
 
     async fn watch(&self, connector: Connector) -> Result<WebSocket, Error> {
-        connector.connect(&format!("ws://{}/live", self.address)).await
+        connector.connect(&self.url("/live")).await
     }
 }
 
@@ -70,7 +40,7 @@ async fn state_with(socket: &mut WebSocket, predicate: impl Fn(&Value) -> bool) 
 
 #[tokio::test]
 async fn shows_metrics_slowest_clients_and_log() {
-    let serving = serve(&["--slow-timeout", "2s", "--max-memory", "48M"]);
+    let serving = Server::start(&["--slow-timeout", "2s", "--max-memory", "48M"]).await;
     let mut live = serving.watch(Connector::new()).await.unwrap();
     let first = state(&mut live).await;
     let metrics = first["metrics"].as_str().unwrap();
@@ -79,8 +49,7 @@ async fn shows_metrics_slowest_clients_and_log() {
     assert_eq!(first["slowest"], Value::Array(Vec::new()));
 
     // This client does not read.
-    let source = format!("ws://{}/source?size=1000000", serving.address);
-    let _slow = wireloom::connect(&source).await.unwrap();
+    let _slow = wireloom::connect(&serving.url("/source?size=1000000")).await.unwrap();
     let state = state_with(&mut live, |state| !state["slowest"].as_array().unwrap().is_empty()).await;
     let slowest = &state["slowest"][0];
     assert_eq!((&slowest["route"], &slowest["protocol"]), (&"/source".into(), &"HTTP/1.1".into()));
@@ -102,9 +71,9 @@ async fn lists_the_slow_clients_of_the_hub() {
     let channels = "client = { anonymous = true, queue_len_max = 1000000000 }\n\
                     [[namespace]]\nname = \"rooms\"\nsubscribe = \"anyone\"\npublish = \"anyone\"\n";
     std::fs::write(&config, channels).unwrap();
-    let serving = serve(&["--hub", config.to_str().unwrap()]);
+    let serving = Server::start(&["--hub", config.to_str().unwrap()]).await;
     let mut live = serving.watch(Connector::new()).await.unwrap();
-    let room = format!("ws://{}/rooms/slow", serving.address);
+    let room = serving.url("/rooms/slow");
     let (_slow, mut sender) =
         (wireloom::connect(&room).await.unwrap(), wireloom::connect(&room).await.unwrap());
     let message = "x".repeat(100_000);
@@ -130,7 +99,7 @@ async fn lists_the_slow_clients_of_the_hub() {
 
 #[tokio::test]
 async fn is_for_local_clients_unless_enabled() {
-    let serving = serve(&["--allow-origin", "*"]);
+    let serving = Server::start(&["--allow-origin", "*"]).await;
     assert!(serving.is_allowed(Connector::new(), &[]).await);
     for field in [
         ("X-Forwarded-For", "192.0.2.1"),
@@ -144,14 +113,14 @@ async fn is_for_local_clients_unless_enabled() {
     let refused = serving.watch(Connector::new().origin("https://example.com")).await;
     assert!(matches!(&refused, Err(Error::Refused(response)) if response.status() == 403), "{refused:?}");
 
-    let serving = serve(&["--live-stats", "none"]);
+    let serving = Server::start(&["--live-stats", "none"]).await;
     assert!(!serving.is_allowed(Connector::new(), &[]).await);
     assert!(matches!(serving.watch(Connector::new()).await, Err(Error::Refused(_))));
 
     // With `--admin`, the state is served at that address only.
-    assert!(!serve(&["--admin", "127.0.0.1:0"]).is_allowed(Connector::new(), &[]).await);
+    assert!(!Server::start(&["--admin", "127.0.0.1:0"]).await.is_allowed(Connector::new(), &[]).await);
 
-    let serving = serve(&["--live-stats", "all"]);
+    let serving = Server::start(&["--live-stats", "all"]).await;
     assert!(
         serving.is_allowed(Connector::new().host("example.com"), &[("X-Forwarded-For", "192.0.2.1")]).await
     );

@@ -8,8 +8,7 @@ mod command;
 mod connect;
 mod inspect;
 mod live;
+mod process;
 mod running;
 #[cfg(target_os = "linux")]
 mod terminal;
-
-const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");

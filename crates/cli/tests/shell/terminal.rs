@@ -1,42 +1,17 @@
 //! `wireloom connect` on a terminal: editing, history, and messages above the line that is being edited.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::LocalModes;
 
-use crate::WIRELOOM;
-
-/// Limit for each step; the expected time is far below.
-const DEADLINE: Duration = Duration::from_secs(30);
-
-/// A server that is killed at the end of the test.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn serve() -> (Server, String) {
-    let mut child = Command::new(WIRELOOM)
-        .args(["serve", "--listen", "127.0.0.1:0"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let (_, address) = line.trim_end().split_once("://").unwrap();
-    (Server(child), format!("ws://{address}echo"))
-}
+use crate::process::{DEADLINE, Server, WIRELOOM, folder};
 
 /// `wireloom connect` on a pseudoterminal, with its keyboard and screen.
 struct Terminal {
@@ -116,16 +91,11 @@ impl Terminal {
     }
 }
 
-fn home(name: &str) -> PathBuf {
-    let home = std::env::temp_dir().join(format!("wireloom-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&home).unwrap();
-    home
-}
-
-#[test]
-fn lines_are_edited_and_kept() {
-    let (_server, url) = serve();
-    let home = home("edited");
+#[tokio::test]
+async fn lines_are_edited_and_kept() {
+    let server = Server::start(&[]).await;
+    let url = server.url("/echo");
+    let home = folder("edited");
     let mut terminal = Terminal::start(&url, &home);
     // Backspace, then the rest.
     terminal.send_keys("hellx\x7fo\r");
@@ -153,15 +123,15 @@ fn lines_are_edited_and_kept() {
     std::fs::remove_dir_all(home).unwrap();
 }
 
-#[test]
-fn the_terminal_is_restored_when_the_peer_closes() {
-    let (server, url) = serve();
-    let home = home("closed");
+#[tokio::test]
+async fn the_terminal_is_restored_when_the_peer_closes() {
+    let server = Server::start(&[]).await;
+    let url = server.url("/echo");
+    let home = folder("closed");
     let mut terminal = Terminal::start(&url, &home);
     terminal.send_keys("unfinished");
     terminal.wait_for(&["unfinished"]);
-    let pid = rustix::process::Pid::from_child(&server.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    server.signal("-TERM");
     let status = terminal.child.wait().unwrap();
     assert_eq!(status.code(), Some(0));
     let modes = rustix::termios::tcgetattr(&terminal.keys).unwrap().local_modes;
@@ -184,10 +154,11 @@ fn last_line(output: &str) -> String {
     shown
 }
 
-#[test]
-fn ctrl_c_leaves_a_clean_terminal() {
-    let (_server, url) = serve();
-    let home = home("interrupted");
+#[tokio::test]
+async fn ctrl_c_leaves_a_clean_terminal() {
+    let server = Server::start(&[]).await;
+    let url = server.url("/echo");
+    let home = folder("interrupted");
     let mut terminal = Terminal::start(&url, &home);
     terminal.send_keys("unfinished\x03");
     let status = terminal.child.wait().unwrap();
@@ -204,10 +175,11 @@ fn ctrl_c_leaves_a_clean_terminal() {
     std::fs::remove_dir_all(home).unwrap();
 }
 
-#[test]
-fn commands_ping_send_binary_and_close() {
-    let (_server, url) = serve();
-    let home = home("commands");
+#[tokio::test]
+async fn commands_ping_send_binary_and_close() {
+    let server = Server::start(&[]).await;
+    let url = server.url("/echo");
+    let home = folder("commands");
     let mut terminal = Terminal::start(&url, &home);
     terminal.send_keys("/ping\r");
     terminal.wait_for(&["< pong, 0 bytes, round trip "]);

@@ -1,0 +1,183 @@
+//! The command as a process: servers that end with the test, and clients with their output.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::timeout;
+
+pub(crate) const WIRELOOM: &str = env!("CARGO_BIN_EXE_wireloom");
+
+/// Limit for each step; the expected time is far below.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Lines of a server's log that are printed when a test fails.
+const SHOWN_LINES: usize = 100;
+
+/// `wireloom serve`. It is killed when this is dropped. Its output is read while the test awaits.
+pub(crate) struct Server {
+    /// For example `127.0.0.1:1234`, one per listener: plain, TLS, metrics.
+    pub(crate) addresses: Vec<String>,
+    child: Child,
+    log: UnboundedReceiver<String>,
+}
+
+impl Server {
+    /// Starts a server on any port, unless the arguments name one.
+    pub(crate) async fn start(args: &[&str]) -> Self {
+        let has = |option: &str| args.contains(&option);
+        let listen = !has("--listen") && !has("--port");
+        let listen_tls = has("--tls") && !has("--tls-listen");
+        let mut child = Command::new(WIRELOOM)
+            .arg("serve")
+            .args(listen.then_some("--listen=127.0.0.1:0"))
+            .args(listen_tls.then_some("--tls-listen=127.0.0.1:0"))
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut log = lines_of(child.stderr.take().unwrap());
+        let mut printed = lines_of(child.stdout.take().unwrap());
+        // With `--log json` the log alone has the addresses.
+        let announced = if has("json") { &mut log } else { &mut printed };
+        let listeners = 1 + ["--tls", "--admin"].iter().filter(|option| has(option)).count();
+        let mut addresses = Vec::new();
+        while addresses.len() < listeners {
+            let line = timeout(DEADLINE, announced.recv()).await.unwrap().expect("the server starts");
+            addresses.extend(announced_address(&line));
+        }
+        Self { addresses, child, log }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("ws://{}{path}", self.addresses[0])
+    }
+
+    /// The whole response to a GET request.
+    pub(crate) async fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.addresses[0]).await.unwrap();
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.addresses[0]);
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    /// The next log line that contains `text`.
+    pub(crate) async fn logged(&mut self, text: &str) -> String {
+        let line = async {
+            loop {
+                let line = self.log.recv().await.expect("the log has ended");
+                if line.contains(text) {
+                    return line;
+                }
+            }
+        };
+        timeout(DEADLINE, line).await.unwrap_or_else(|_| panic!("{text} is not logged"))
+    }
+
+    /// The lines of the log that have not been read, until the server ends.
+    pub(crate) async fn log_to_end(&mut self) -> Vec<String> {
+        let lines = async {
+            let mut lines = Vec::new();
+            while let Some(line) = self.log.recv().await {
+                lines.push(line);
+            }
+            lines
+        };
+        timeout(DEADLINE, lines).await.expect("the server ends")
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        signal(&self.child, name);
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits until the server has ended by itself.
+    pub(crate) async fn exit_code(&mut self) -> Option<i32> {
+        timeout(DEADLINE, self.child.wait()).await.expect("the server ends").unwrap().code()
+    }
+
+    /// Ends the server without a chance to close anything.
+    pub(crate) async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut lines: Vec<String> = std::iter::from_fn(|| self.log.try_recv().ok()).collect();
+            lines.drain(..lines.len().saturating_sub(SHOWN_LINES));
+            lines.iter().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+/// The address in `wireloom 1.0.0 on http://127.0.0.1:1234/`, `admin on http://127.0.0.1:1235/metrics` or a line of a JSON log.
+fn announced_address(line: &str) -> Option<String> {
+    let from_log = line.split_once(r#""address":""#);
+    let (_, rest) = from_log.or_else(|| line.split_once(" on http")?.1.split_once("://"))?;
+    rest.split(['/', '"']).next().map(str::to_owned)
+}
+
+/// The lines of an output of a process, which is read whether or not they are wanted.
+fn lines_of(output: impl AsyncRead + Send + Unpin + 'static) -> UnboundedReceiver<String> {
+    let (sender, lines) = unbounded_channel();
+    tokio::spawn(async move {
+        let mut from = BufReader::new(output).lines();
+        while let Ok(Some(line)) = from.next_line().await {
+            // Nobody may want it any more.
+            let _ = sender.send(line);
+        }
+    });
+    lines
+}
+
+/// `wireloom connect`, with its output in pipes.
+pub(crate) fn connect_command(args: &[&str]) -> Command {
+    let mut command = Command::new(WIRELOOM);
+    command.arg("connect").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.kill_on_drop(true);
+    command
+}
+
+/// Exit code, output, errors.
+pub(crate) async fn finish(child: Child) -> (i32, Vec<u8>, String) {
+    let output = timeout(DEADLINE, child.wait_with_output()).await.expect("it ends").unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code().expect("no signal"), output.stdout, errors)
+}
+
+/// Runs `wireloom connect` with this input: exit code, output, errors.
+pub(crate) async fn connect(args: &[&str], input: &str) -> (i32, String, String) {
+    let mut child = connect_command(args).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_owned();
+    // A command that does not read its input may have ended.
+    tokio::spawn(async move { drop(stdin.write_all(input.as_bytes()).await) });
+    let (code, out, errors) = finish(child).await;
+    (code, String::from_utf8_lossy(&out).into_owned(), errors)
+}
+
+/// Sends a signal to a process: `-TERM`, for example.
+pub(crate) fn signal(child: &Child, name: &str) {
+    let pid = child.id().unwrap().to_string();
+    assert!(std::process::Command::new("kill").args([name, &pid]).status().unwrap().success());
+}
+
+/// A new folder for the files of a test.
+pub(crate) fn folder(name: &str) -> std::path::PathBuf {
+    let folder = std::env::temp_dir().join(format!("wireloom-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
