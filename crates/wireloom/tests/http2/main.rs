@@ -7,11 +7,14 @@ mod latency;
 mod memory;
 mod peer;
 mod requests;
+#[path = "../running/mod.rs"]
+mod running;
 mod runtime;
 mod stress;
 mod tunnels;
 
-use wireloom::{Body, Error, Request, Response, Server, ServerConfig, ServerHandle};
+use running::{Running, answer_with_trailers};
+use wireloom::{Body, Error, Request, Response, ServerConfig};
 
 async fn handle(mut request: Request) -> Result<Response, Error> {
     let kind = "application/octet-stream";
@@ -26,21 +29,7 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
         }
         "/whole" => Response::new(200).with_body(kind, request.bytes().await?),
         "/echo" if !request.is_websocket() => Response::new(200).with_body(kind, request.into_body()),
-        "/trailers" => {
-            let mut len = 0;
-            while let Some(chunk) = request.body_mut().chunk().await? {
-                len += chunk.len();
-            }
-            let mut trailers = request.body_mut().trailers().unwrap_or_default();
-            trailers.push("X-Length", len.to_string())?;
-            let (mut sender, body) = Body::channel();
-            tokio::spawn(async move {
-                if sender.send("done").await.is_ok() {
-                    let _ = sender.finish(trailers).await;
-                }
-            });
-            Response::new(200).with_body(kind, body)
-        }
+        "/trailers" => answer_with_trailers(request).await?,
         "/endless" => {
             let (mut sender, body) = Body::channel();
             tokio::spawn(async move { while sender.send(vec![7; 10_000]).await.is_ok() {} });
@@ -91,16 +80,8 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
     })
 }
 
-struct Running {
-    handle: ServerHandle,
-    address: std::net::SocketAddr,
-    task: tokio::task::JoinHandle<std::io::Result<()>>,
-}
-
 async fn serve(config: ServerConfig) -> Running {
-    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
-    let (handle_, address) = (server.handle(), server.local_addr().unwrap());
-    Running { handle: handle_, address, task: tokio::spawn(server.serve(handle)) }
+    Running::start(config, handle).await
 }
 
 fn value<'a>(headers: &'a [(String, Vec<u8>)], name: &str) -> Option<&'a [u8]> {

@@ -1,4 +1,4 @@
-//! Bodies over HTTP/1.1, streamed both ways, with trailers, against clients that follow the rules and such that do not.
+//! Bodies over HTTP/1.1, streamed both ways, with trailers, with clients that follow the rules and clients that do not.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,26 +7,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use wireloom::{Body, Error, Headers, Request, Response, Server, ServerConfig};
 
+use crate::ask;
+use crate::running::{Running, answer_with_trailers};
+
 async fn handle(mut request: Request) -> Result<Response, Error> {
     let kind = "application/octet-stream";
     Ok(match request.path() {
         "/echo" => Response::new(200).with_body(kind, request.into_body()),
         "/whole" => Response::new(200).with_body(kind, request.bytes().await?),
-        "/trailers" => {
-            let mut len = 0;
-            while let Some(chunk) = request.body_mut().chunk().await? {
-                len += chunk.len();
-            }
-            let mut trailers = request.body_mut().trailers().unwrap_or_default();
-            trailers.push("X-Length", len.to_string())?;
-            let (mut sender, body) = Body::channel();
-            tokio::spawn(async move {
-                if sender.send("done").await.is_ok() {
-                    let _ = sender.finish(trailers).await;
-                }
-            });
-            Response::new(200).with_body(kind, body)
-        }
+        "/trailers" => answer_with_trailers(request).await?,
         "/stream" => {
             let pieces = ["one ", "two ", "three"].map(|piece| Ok::<_, Error>(piece.into()));
             Response::new(200).with_body(kind, Body::from_stream(futures_util::stream::iter(pieces)))
@@ -46,20 +35,7 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
 }
 
 async fn serve(config: ServerConfig) -> SocketAddr {
-    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
-    let address = server.local_addr().unwrap();
-    tokio::spawn(server.serve(handle));
-    address
-}
-
-/// What the server answers to these bytes, until it closes.
-async fn ask(address: SocketAddr, bytes: &[u8]) -> String {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(bytes).await.unwrap();
-    let mut answer = Vec::new();
-    let reading = stream.read_to_end(&mut answer);
-    let _ = tokio::time::timeout(Duration::from_secs(20), reading).await.unwrap();
-    String::from_utf8_lossy(&answer).into_owned()
+    Running::start(config, handle).await.address
 }
 
 async fn read_until(stream: &mut TcpStream, end: &[u8]) -> Vec<u8> {
@@ -86,13 +62,13 @@ async fn sends_chunks_and_trailers() {
     assert!(answers.iter().all(|answer| answer.contains("Transfer-Encoding: chunked\r\n")), "{answer}");
     assert!(answers[0].ends_with("\r\n\r\n4\r\ndone\r\n0\r\nX-Sum: 42\r\nX-Length: 5\r\n\r\n"), "{answer}");
     assert!(answers[1].ends_with("\r\n\r\n4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n"), "{answer}");
-    // RFC 9110 §6.5.1: who did not ask for trailers gets none.
+    // RFC 9110 §6.5.1: a client that did not ask for trailers gets none.
     assert!(answers[2].ends_with("\r\n\r\n4\r\ndone\r\n0\r\n\r\n"), "{answer}");
 }
 
 // RFC 9112 §6.1: HTTP/1.0 has no chunks, RFC 9110 §9.3.2: HEAD no content, §15.3.5: nor has 204.
 #[tokio::test]
-async fn says_where_a_body_ends() {
+async fn delimits_bodies() {
     let address = serve(ServerConfig::default()).await;
     let old = ask(address, b"GET /stream HTTP/1.0\r\n\r\n").await;
     assert!(old.contains("Connection: close\r\n") && !old.contains("chunked"), "{old}");
@@ -101,7 +77,7 @@ async fn says_where_a_body_ends() {
     assert!(head.contains("Transfer-Encoding: chunked\r\n") && head.ends_with("\r\n\r\n"), "{head}");
     let empty = ask(address, b"GET /empty HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
     assert!(empty.starts_with("HTTP/1.1 204 No Content\r\n") && !empty.contains("Content-Length"), "{empty}");
-    // What breaks off is not ended as if it were whole.
+    // A body that breaks off has no end.
     let broken = ask(address, b"GET /broken HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert!(broken.ends_with("4\r\nhalf\r\n"), "{broken}");
 }
@@ -139,7 +115,7 @@ async fn asks_for_a_body_only_when_it_is_wanted() {
 }
 
 #[tokio::test]
-async fn bounds_what_is_collected_and_waited_for() {
+async fn bounds_the_length_and_the_time_of_a_body() {
     let mut config = ServerConfig::default();
     config.body_len_max = 10;
     config.body_timeout = Duration::from_millis(100);

@@ -9,6 +9,30 @@ mod hostile;
 mod leaving;
 mod panic;
 mod requests;
+#[path = "../running/mod.rs"]
+mod running;
 mod shutdown;
 mod tls;
 mod tower;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// The bytes that the server sends after these, and whether it ended the connection without a reset.
+async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> (String, bool) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(bytes.as_ref()).await.unwrap();
+    let mut answer = Vec::new();
+    let reading = stream.read_to_end(&mut answer);
+    let ended =
+        tokio::time::timeout(Duration::from_secs(60), reading).await.expect("the server closes").is_ok();
+    (String::from_utf8_lossy(&answer).into_owned(), ended)
+}
+
+/// The answer to these bytes, until the server closes.
+async fn ask(address: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
+    exchange(address, bytes).await.0
+}

@@ -1,8 +1,9 @@
-//! Handlers that panic, over HTTP/1.1: their clients are told, and nobody else notices.
+//! Handlers that panic, over HTTP/1.1: their clients get an error, and other clients notice nothing.
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use wireloom::{Body, CloseCode, Error, Request, Response, Server, ServerHandle};
+use wireloom::{Body, CloseCode, Error, Request, Response, ServerConfig, ServerHandle};
+
+use crate::exchange;
+use crate::running::Running;
 
 /// It panics before there is a future.
 fn handle(request: Request) -> impl Future<Output = Response> + Send {
@@ -32,19 +33,8 @@ fn handle(request: Request) -> impl Future<Output = Response> + Send {
 }
 
 async fn serve() -> (std::net::SocketAddr, ServerHandle) {
-    let server = Server::bind("127.0.0.1:0").await.unwrap();
-    let (address, handle_) = (server.local_addr().unwrap(), server.handle());
-    tokio::spawn(server.serve(handle));
-    (address, handle_)
-}
-
-/// What comes until the server closes, and whether it ended the connection in order.
-async fn ask(address: std::net::SocketAddr, request: &str) -> (String, bool) {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    let ended = stream.read_to_end(&mut answer).await.is_ok();
-    (String::from_utf8(answer).unwrap(), ended)
+    let server = Running::start(ServerConfig::default(), handle).await;
+    (server.address, server.handle)
 }
 
 #[tokio::test]
@@ -54,23 +44,23 @@ async fn a_request_is_answered_500_and_is_the_last() {
         let two = format!(
             "POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhiGET / HTTP/1.1\r\nHost: a\r\n\r\n"
         );
-        let (answer, ended) = ask(address, &two).await;
+        let (answer, ended) = exchange(address, &two).await;
         assert!(answer.starts_with("HTTP/1.1 500 Internal Server Error\r\n"), "{answer}");
         assert!(answer.contains("\r\nConnection: close\r\n") && ended, "{answer}");
         assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
         assert_eq!(server.stats().handlers_panicked, count as u64 + 1);
     }
-    assert!(ask(address, "GET / HTTP/1.0\r\n\r\n").await.0.ends_with("\r\n\r\nfine\n"));
+    assert!(exchange(address, "GET / HTTP/1.0\r\n\r\n").await.0.ends_with("\r\n\r\nfine\n"));
 }
 
 // RFC 9112 §8: a client sees that it is not whole.
 #[tokio::test]
 async fn a_body_breaks_off() {
     let (address, server) = serve().await;
-    let (answer, _) = ask(address, "GET /body HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let (answer, _) = exchange(address, "GET /body HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert!(answer.ends_with("\r\n4\r\nhalf\r\n"), "{answer}");
     // Without chunks, a reset tells it.
-    let (_, ended) = ask(address, "GET /body HTTP/1.0\r\n\r\n").await;
+    let (_, ended) = exchange(address, "GET /body HTTP/1.0\r\n\r\n").await;
     assert!(!ended);
     assert_eq!(server.stats().handlers_panicked, 2);
 }

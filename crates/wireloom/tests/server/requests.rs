@@ -1,13 +1,14 @@
-//! The server over real sockets: HTTP/1.1, the way to a WebSocket, limits, the end. And the client against it.
+//! The server over real sockets: HTTP/1.1, the way to a WebSocket, limits, shutdown. And the client against it.
 
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use wireloom::{
-    CloseCode, Connector, DeflateConfig, Error, Request, Response, Server, ServerConfig, ServerHandle,
-};
+use wireloom::{CloseCode, Connector, DeflateConfig, Error, Request, Response, ServerConfig};
 use wireloom_testing::frame::upgrade_request;
+
+use crate::ask;
+use crate::running::Running;
 
 async fn handle(mut request: Request) -> Response {
     match request.path() {
@@ -37,16 +38,8 @@ async fn handle(mut request: Request) -> Response {
     }
 }
 
-struct Running {
-    handle: ServerHandle,
-    address: std::net::SocketAddr,
-    task: tokio::task::JoinHandle<std::io::Result<()>>,
-}
-
 async fn serve(config: ServerConfig) -> Running {
-    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
-    let (handle_, address) = (server.handle(), server.local_addr().unwrap());
-    Running { handle: handle_, address, task: tokio::spawn(server.serve(handle)) }
+    Running::start(config, handle).await
 }
 
 impl Running {
@@ -54,14 +47,9 @@ impl Running {
         format!("ws://{}{path}", self.address)
     }
 
-    /// What the server answers to these bytes, until it closes.
+    /// The answer to these bytes, until the server closes.
     async fn ask(&self, bytes: &[u8]) -> String {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        stream.write_all(bytes).await.unwrap();
-        let mut answer = Vec::new();
-        // A reset after the answer does not take it back.
-        let _ = stream.read_to_end(&mut answer).await;
-        String::from_utf8_lossy(&answer).into_owned()
+        ask(self.address, bytes).await
     }
 }
 
@@ -106,7 +94,7 @@ async fn asks_for_a_body_that_waits() {
 }
 
 #[tokio::test]
-async fn refuses_what_is_malformed() {
+async fn refuses_malformed_requests() {
     let config = {
         let mut config = ServerConfig::default();
         config.body_len_max = 10;
@@ -248,7 +236,10 @@ async fn shuts_down_gracefully() {
     server.handle.shut_down();
     assert!(socket.recv().await.unwrap().is_none());
     assert_eq!(socket.end().unwrap().code(), CloseCode::GOING_AWAY);
-    assert!(TcpStream::connect(server.address).await.is_err(), "nobody is let in who would not be served");
+    assert!(
+        TcpStream::connect(server.address).await.is_err(),
+        "a server that shuts down accepts no connection"
+    );
     let mut answer = String::new();
     busy.read_to_string(&mut answer).await.unwrap();
     assert!(answer.contains("Connection: close\r\n") && answer.ends_with("at last\n"), "{answer}");
@@ -258,14 +249,14 @@ async fn shuts_down_gracefully() {
 }
 
 #[tokio::test]
-async fn cuts_what_does_not_end() {
+async fn cuts_connections_that_do_not_close() {
     let mut config = ServerConfig::default();
     config.shutdown_grace = Duration::from_millis(100);
     let server = serve(config).await;
     // It answers no Close frame.
-    let mut deaf = TcpStream::connect(server.address).await.unwrap();
-    deaf.write_all(upgrade_request("/echo").as_bytes()).await.unwrap();
-    assert!(deaf.read(&mut [0; 500]).await.unwrap() > 0);
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    silent.write_all(upgrade_request("/echo").as_bytes()).await.unwrap();
+    assert!(silent.read(&mut [0; 500]).await.unwrap() > 0);
     server.handle.shut_down();
     tokio::time::timeout(Duration::from_secs(5), server.task).await.unwrap().unwrap().unwrap();
 }
@@ -284,7 +275,7 @@ async fn bounds_the_connections_of_one_address() {
     assert!(wireloom::connect(&server.url("/echo")).await.is_ok());
 }
 
-// Heads that do not come to their end hold up others no longer than a handshake may take; silent connections hold up nobody.
+// Unfinished heads delay other clients at most for the handshake timeout; silent connections delay none.
 #[tokio::test]
 async fn bounds_handshakes_in_flight() {
     let mut config = ServerConfig::default();
@@ -305,7 +296,7 @@ async fn bounds_handshakes_in_flight() {
     while status(&server.ask(request).await) != "403" {
         assert!(began.elapsed() < Duration::from_secs(20));
     }
-    // An open connection holds nobody up.
+    // Open connections do not count.
     let _open = wireloom::connect(&server.url("/echo")).await.unwrap();
     let _other = wireloom::connect(&server.url("/echo")).await.unwrap();
     assert!(wireloom::connect(&server.url("/echo")).await.is_ok());

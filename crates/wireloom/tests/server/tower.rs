@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 
 use axum::Router;
 use axum::routing::{any, get, post};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use wireloom::{Body, CloseCode, Connector, DeflateConfig, Error, Request, Response, Server, ServerConfig};
+
+use crate::ask;
 
 fn application() -> Router {
     Router::new()
@@ -53,14 +54,6 @@ async fn servers() -> [(&'static str, SocketAddr); 2] {
     tokio::spawn(async move { axum::serve(hyper, application()).await });
     tokio::spawn(Server::new(own).serve(wireloom::tower::handler(application())));
     addresses
-}
-
-async fn ask(address: SocketAddr, request: &str) -> String {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
 }
 
 #[tokio::test]

@@ -13,7 +13,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio::net::TcpStream;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Delivery, Role};
-use wireloom::{Connector, DeflateConfig, Message, Server, ServerConfig, WebSocket, WebSocketConfig};
+use wireloom::{
+    Connector, DeflateConfig, Message, Receiver, Sender, Server, ServerConfig, WebSocket, WebSocketConfig,
+};
 use wireloom_testing::Frame;
 use wireloom_testing::frame::{masked, upgrade_request};
 
@@ -214,59 +216,55 @@ async fn a_pong_precedes_the_answers_to_later_messages() {
     assert_eq!(client.receive(expected.len()).await, expected);
 }
 
-#[tokio::test]
-async fn a_handler_that_awaits_something_else_leaves_no_answer_behind() {
-    let address = serve(ServerConfig::default(), |socket| async move {
-        let (mut sender, mut receiver) = socket.split();
-        let message = receiver.recv().await.unwrap().unwrap();
-        sender.send(message).await.unwrap();
-        pending::<()>().await;
-        drop((sender, receiver));
-    })
-    .await;
-    let mut client = Client::open(address).await;
+/// A client sends a message ten times at once, and receives one answer, whatever the handler does after it.
+async fn assert_one_answer<Fut>(run: fn(WebSocket) -> Fut)
+where
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let mut client = Client::open(serve(ServerConfig::default(), run).await).await;
     client.send(&masked(0x82, b"at once").repeat(10)).await;
     assert_eq!(client.receive(9).await, b"\x82\x07at once");
 }
 
+async fn answer_first(socket: WebSocket) -> (Sender, Receiver) {
+    let (mut sender, mut receiver) = socket.split();
+    let message = receiver.recv().await.unwrap().unwrap();
+    sender.send(message).await.unwrap();
+    (sender, receiver)
+}
+
 #[tokio::test]
-async fn an_answer_leaves_although_later_messages_get_none() {
-    let address = serve(ServerConfig::default(), |socket| async move {
-        let (mut sender, mut receiver) = socket.split();
-        let mut first = true;
-        while let Ok(Some(message)) = receiver.recv().await {
-            if std::mem::take(&mut first) {
-                sender.send(message).await.unwrap();
-            }
-        }
+async fn a_handler_that_awaits_something_else_leaves_no_answer_behind() {
+    assert_one_answer(|socket| async move {
+        let _halves = answer_first(socket).await;
+        pending::<()>().await;
     })
     .await;
-    let mut client = Client::open(address).await;
-    client.send(&masked(0x82, b"only this").repeat(10)).await;
-    assert_eq!(client.receive(11).await, b"\x82\x09only this");
+}
+
+#[tokio::test]
+async fn an_answer_leaves_although_later_messages_get_none() {
+    assert_one_answer(|socket| async move {
+        let (_sender, mut receiver) = answer_first(socket).await;
+        while let Ok(Some(_)) = receiver.recv().await {}
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn an_answer_leaves_although_the_sender_is_dropped() {
-    let address = serve(ServerConfig::default(), |socket| async move {
-        let (mut sender, mut receiver) = socket.split();
-        let message = receiver.recv().await.unwrap().unwrap();
-        sender.send(message).await.unwrap();
+    assert_one_answer(|socket| async move {
+        let (sender, mut receiver) = answer_first(socket).await;
         drop(sender);
         while let Ok(Some(_)) = receiver.recv().await {}
     })
     .await;
-    let mut client = Client::open(address).await;
-    client.send(&masked(0x82, b"dropped!").repeat(10)).await;
-    assert_eq!(client.receive(10).await, b"\x82\x08dropped!");
 }
 
 #[tokio::test]
 async fn a_sender_that_moves_to_another_thread_keeps_its_order() {
     let address = serve(ServerConfig::default(), |socket| async move {
-        let (mut sender, mut receiver) = socket.split();
-        let message = receiver.recv().await.unwrap().unwrap();
-        sender.send(message).await.unwrap();
+        let (mut sender, mut receiver) = answer_first(socket).await;
         // The answer is in the batch while this task continues without an await.
         let (start, started) = std::sync::mpsc::channel();
         let runtime = tokio::runtime::Handle::current();

@@ -54,6 +54,29 @@ impl AsyncWrite for Wire {
     }
 }
 
+/// An end of the `h2` crate.
+trait End {
+    fn parts(&mut self) -> (&Wire, &mut Outcome);
+
+    /// Does what is possible with the bytes that have arrived.
+    fn poll_all(&mut self, cx: &mut Context<'_>);
+
+    /// Handles bytes of the peer, until nothing more is written.
+    fn exchange(&mut self, bytes: &[u8]) {
+        self.parts().0.0.borrow_mut().input.extend(bytes);
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
+            self.poll_all(&mut cx);
+            let (wire, outcome) = self.parts();
+            let output = std::mem::take(&mut wire.0.borrow_mut().output);
+            if output.is_empty() {
+                return;
+            }
+            outcome.note_written(&output);
+        }
+    }
+}
+
 enum State {
     Handshake(Handshake<Wire, Bytes>),
     Open(Connection<Wire, Bytes>),
@@ -170,22 +193,23 @@ fn to_fields(headers: &http::HeaderMap) -> Fields {
     fields
 }
 
+impl End for Server {
+    fn parts(&mut self) -> (&Wire, &mut Outcome) {
+        (&self.wire, &mut self.outcome)
+    }
+
+    fn poll_all(&mut self, cx: &mut Context<'_>) {
+        while self.poll(cx) {}
+        self.poll_content(cx);
+    }
+}
+
 impl Peer for Server {
     const NAME: &'static str = "h2 server";
     const ROLE: Role = Role::Server;
 
     fn receive(&mut self, bytes: &[u8]) {
-        self.wire.0.borrow_mut().input.extend(bytes);
-        let mut cx = Context::from_waker(Waker::noop());
-        loop {
-            while self.poll(&mut cx) {}
-            self.poll_content(&mut cx);
-            let output = std::mem::take(&mut self.wire.0.borrow_mut().output);
-            if output.is_empty() {
-                break;
-            }
-            self.outcome.note_written(&output);
-        }
+        self.exchange(bytes);
     }
 
     fn outcome(&mut self) -> Outcome {
@@ -305,26 +329,27 @@ impl Client {
     }
 }
 
+impl End for Client {
+    fn parts(&mut self) -> (&Wire, &mut Outcome) {
+        (&self.wire, &mut self.outcome)
+    }
+
+    fn poll_all(&mut self, cx: &mut Context<'_>) {
+        if let Some(connection) = &mut self.connection
+            && Pin::new(connection).poll(cx).is_ready()
+        {
+            self.connection = None;
+        }
+        self.poll_exchanges(cx);
+    }
+}
+
 impl Peer for Client {
     const NAME: &'static str = "h2 client";
     const ROLE: Role = Role::Client;
 
     fn receive(&mut self, bytes: &[u8]) {
-        self.wire.0.borrow_mut().input.extend(bytes);
-        let mut cx = Context::from_waker(Waker::noop());
-        loop {
-            if let Some(connection) = &mut self.connection
-                && Pin::new(connection).poll(&mut cx).is_ready()
-            {
-                self.connection = None;
-            }
-            self.poll_exchanges(&mut cx);
-            let output = std::mem::take(&mut self.wire.0.borrow_mut().output);
-            if output.is_empty() {
-                break;
-            }
-            self.outcome.note_written(&output);
-        }
+        self.exchange(bytes);
     }
 
     fn outcome(&mut self) -> Outcome {
