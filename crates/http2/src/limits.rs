@@ -91,7 +91,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// DATA with less content is tiny, in bytes: then the frame costs more than what it carries.
+    /// DATA with less content is tiny, in bytes: its number per second is bounded.
     pub const TINY_DATA_LEN: usize = 64;
 
     /// The default for every bound.

@@ -1,4 +1,4 @@
-//! Writing what was published to many connections. Waking the task of each of them would cost as much again as the write.
+//! Writing what was published to many connections. One task writes to many of them; their own tasks are not woken for it.
 
 use std::mem;
 use std::sync::{Arc, Mutex};

@@ -27,8 +27,8 @@ const LEAN_MAX: u8 = 8;
 /// ```
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
-    /// Frames, and headers of shared payloads, up to `end`. The rest is memory that frames are written into: cheaper than to
-    /// make a vector longer.
+    /// Frames, and headers of shared payloads, up to `end`. The rest is initialized memory that the next frames are
+    /// written into.
     inline: Vec<u8>,
     /// Bytes of `inline` that have left; `sent <= end <= inline.len()`, and no shared payload lies before it.
     sent: usize,
@@ -321,7 +321,7 @@ impl Outgoing {
     }
 }
 
-/// Copies between slices of one length: short ones in two moves that overlap, where a call would cost more than they do.
+/// Copies between slices of one length: short ones in two moves that overlap, without a call.
 #[inline(always)]
 fn copy(to: &mut [u8], from: &[u8]) {
     #[inline(always)]

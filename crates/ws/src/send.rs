@@ -14,8 +14,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
-/// A payload from this length on is passed by reference when the caller gives a `Bytes`: below, copying is cheaper
-/// than counting references and one more slice to write.
+/// A payload from this length on is passed by reference when the caller gives a `Bytes`. A shorter one is copied: it needs no
+/// count of references and no slice of its own.
 const SHARED_LEN_MIN: usize = 4 << 10;
 
 /// A longer payload is appended to the queue instead of being copied into memory that was initialized for it.
@@ -93,7 +93,7 @@ impl Sender {
             && self.outgoing.append(FIN | kind.opcode() as u8, payload, batch_len_max)
     }
 
-    /// Sends a message in one frame, its payload by reference where that is cheaper.
+    /// Sends a message in one frame, a long payload by reference.
     pub(crate) fn message_shared(&mut self, kind: Kind, payload: Bytes) -> Result<(), Misuse> {
         let compress = self.is_worthwhile(payload.len());
         if self.keys.is_some() || compress || payload.len() < SHARED_LEN_MIN {
@@ -313,7 +313,7 @@ impl Sender {
         self.outgoing.append_with(|out| {
             out.reserve(HEADER_LEN_MAX + payload.len());
             let begin = out.len();
-            // All 14 bytes, whose number is known here, and back: cheaper than as many as there are.
+            // All 14 bytes, a constant number, and back to the length of the header.
             out.extend_from_slice(&head);
             out.truncate(begin + len);
             match mask {

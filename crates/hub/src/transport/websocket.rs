@@ -61,7 +61,7 @@ async fn run(
     loop {
         let is_idle = match &work {
             Work::Idle(session) => {
-                // Registering a timer costs more than a delivery.
+                // Most deliveries leave the deadline as it is: the timer is registered again only when it changes.
                 let deadline = node.clock.instant(session.poll_timeout());
                 if timer.deadline() != deadline {
                     timer.as_mut().reset(deadline);

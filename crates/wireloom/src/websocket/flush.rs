@@ -106,7 +106,7 @@ pub(super) const BUFFER_LEN: usize = BATCH_LEN_MAX + COPIED_LEN_MAX + wireloom_w
 /// From this length on, in bytes, a batch is written although more may come.
 pub(super) const BATCH_LEN_MAX: usize = 64 << 10;
 
-/// A longer message is written from where it is: a copy would cost more than a system call.
+/// A longer message is written from where it is, in a system call of its own, instead of being copied into the batch.
 pub(super) const COPIED_LEN_MAX: usize = 16 << 10;
 
 /// Buffers that a thread keeps.

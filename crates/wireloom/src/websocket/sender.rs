@@ -480,7 +480,7 @@ fn put(state: &mut State, message: &Payload<'_>) -> Result<(), wireloom_ws::Erro
     state.take_codec();
     let (kind, payload) = message.parts();
     match message {
-        // A short payload would be copied anyway, and counting references costs more.
+        // The core copies a shorter payload into the batch, without a count of references.
         Payload::Shared(data) if data.len() >= SHARED_LEN_MIN => state.core.send_bytes(data.clone()),
         Payload::Prepared(message) => {
             if payload.len() < SHARED_LEN_MIN {

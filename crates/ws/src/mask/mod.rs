@@ -15,8 +15,8 @@
 //! last                                          |=======|      loaded at its end, key turned by len mod 4
 //! ```
 //!
-//! Below `SHORT` bytes the code is small, inlined into the caller and independent of the processor: at 13 to 200 bytes
-//! run-time detection would cost as much as the work. From there on the widest registers are used (see `cpu`).
+//! Below `SHORT` bytes the code is small, inlined into the caller and independent of the processor: it
+//! detects nothing at run time. From there on the widest registers are used (see `cpu`).
 
 use alloc::vec::Vec;
 
