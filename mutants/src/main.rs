@@ -251,7 +251,11 @@ fn measure(tree: &Tree, binaries: Vec<(String, PathBuf)>) -> Result<Vec<Tests>, 
 fn passes(tree: &Tree, tests: &Tests, mutant: u32) -> bool {
     let limit_s = tests.time.as_secs() * 3 + 4;
     let status = Command::new("bash")
-        .args(["-c", r#"ulimit -c 0 -t "$0" -v 4000000 && exec "$1" -q --skip public_api"#, &limit_s.to_string()])
+        .args([
+            "-c",
+            r#"ulimit -c 0 -t "$0" -v 4000000 && exec "$1" -q --skip public_api"#,
+            &limit_s.to_string(),
+        ])
         .arg(&tests.binary)
         .current_dir(&tree.package)
         .env("WIRELOOM_MUTANT", mutant.to_string())
