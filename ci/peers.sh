@@ -25,11 +25,21 @@ step_page() {
     page/build --check || return
     [ -x page/browser ] || return 0
     test_workspace --no-run || return
-    page/browser "$target/debug/wireloom" | tee "$logs/page.out"
-    local rc=${PIPESTATUS[0]}
-    grep '^skipped' "$logs/page.out" | while read -r line; do say "$line"; done
-    # The types, unit tests and the comparison have passed.
-    [ "$rc" = 77 ] || return "$rc"
+    # Side by side: most of the time their tests wait.
+    local browser pids=() rc=0
+    for browser in chromium firefox; do
+        page/browser "$target/debug/wireloom" "$browser" >"$logs/page-$browser.out" 2>&1 &
+        pids+=($!)
+    done
+    for browser in chromium firefox; do
+        wait "${pids[0]}"
+        # Without a browser the types, unit tests and the comparison have passed.
+        case $? in 0 | 77) ;; *) rc=1 ;; esac
+        pids=("${pids[@]:1}")
+        cat "$logs/page-$browser.out"
+        grep '^skipped' "$logs/page-$browser.out" | while read -r line; do say "$line"; done
+    done
+    return $rc
 }
 
 step_proxies() {
