@@ -15,7 +15,7 @@ step_tools() {
     [ ${#tools[@]} -gt 0 ] || return 0
     [ "$consent" = yes ] || { skip "not installed: ${tools[*]} (./test --yes, or cargo install --locked ${tools[*]})"; return; }
     local tool rc=0
-    # Unoptimized: they run for seconds, and building them takes minutes.
+    # They run for seconds: unoptimized, they take less time to build and run.
     for tool in "${tools[@]}"; do cargo install --locked --debug "$tool" || rc=77; done
     [ $rc = 0 ] || skip "cargo could not install: ${tools[*]}"
 }

@@ -72,7 +72,8 @@ fn check(input: &Input<'_>) {
     // The deadline ends whatever the peer leaves open. If pongs before the Close frame have left since that was queued, the peer
     // had no time to answer it, and has as long again, unless it broke the protocol.
     if over && whole.connection.poll_timeout().is_some() {
-        for _ in 0..if failed == 0 { sent.len().min(2) } else { 1 } {
+        let deadlines = if failed == 0 { sent.len().min(2) } else { 1 };
+        for _ in 0..deadlines {
             let deadline = whole.connection.poll_timeout().expect("a deadline for the peer's Close frame");
             whole.clock.advance_to(deadline);
             whole.connection.handle_timeout(whole.clock.now());

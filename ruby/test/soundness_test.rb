@@ -287,8 +287,8 @@ class SoundnessTest < Wireloom::TestCase
     RUBY
   end
 
-  # A peer's RST_STREAM takes the stream out of its connection before the listeners are called. They are one Proc that knows no
-  # stream, so that only the call itself holds it; the finalizers show that nothing else does.
+  # A peer's RST_STREAM takes the stream out of its connection before the listeners are called. They are one Proc without a
+  # reference to the stream; the finalizers show that the stream is collected after the call, and not before its end.
   def test_a_stream_lives_until_its_last_listener_has_returned
     assert_equal "60 closed, 0 early, collected later\n", run_script(<<~'RUBY')
       require "wireloom/drop_in/http_2"

@@ -130,13 +130,13 @@ fn announced_address(line: &str) -> Option<String> {
     rest.split(['/', '"']).next().map(str::to_owned)
 }
 
-/// The lines of an output of a process, which is read whether or not they are wanted.
+/// The lines of an output of a process. It is read at all times, so that the process never waits for its reader.
 fn lines_of(output: impl AsyncRead + Send + Unpin + 'static) -> UnboundedReceiver<String> {
     let (sender, lines) = unbounded_channel();
     tokio::spawn(async move {
         let mut from = BufReader::new(output).lines();
         while let Ok(Some(line)) = from.next_line().await {
-            // Nobody may want it any more.
+            // The test may have ended.
             let _ = sender.send(line);
         }
     });

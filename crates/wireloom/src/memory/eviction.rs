@@ -8,8 +8,8 @@ use super::account::Inner;
 use super::group::Group;
 use super::{Memory, Pressure, lock};
 
-/// How long memory may stay near the limit before the largest holder is evicted. Connections that stopped reading need someone
-/// else to free memory; nobody may.
+/// How long memory may stay near the limit before the largest holder is evicted. Connections that stopped reading wait until
+/// others free memory, which may never happen.
 const NEAR_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// How long an evicted connection may take to free its memory before it is aborted.
@@ -32,7 +32,7 @@ impl Memory {
             self.pressed.notified().await;
             while self.pressure() > Pressure::Normal {
                 if self.pressure() == Pressure::Near {
-                    // Handlers that take what they were sent free memory without anyone's help.
+                    // Handlers that read their messages free memory.
                     let _ = tokio::time::timeout(NEAR_TIME_MAX, self.pressed.notified()).await;
                     if self.pressure() == Pressure::Normal {
                         break;

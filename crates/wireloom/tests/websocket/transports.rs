@@ -11,7 +11,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
 use wireloom::wireloom_ws::handshake::Negotiated;
-use wireloom::{CloseCode, Error, Request, Server, WebSocket, WebSocketConfig, wireloom_ws::Role};
+use wireloom::{
+    CloseCode, Error, Receiver, Request, Sender, Server, WebSocket, WebSocketConfig, wireloom_ws::Role,
+};
 use wireloom_testing::frame::masked;
 
 fn open(transport: impl wireloom::Transport, role: Role, arrived: &[u8]) -> WebSocket {
@@ -69,12 +71,9 @@ impl AsyncWrite for Counted {
     }
 }
 
-// The peer closes and ends its side, but does not read: the receiver waits until the rest of the queue can be written.
-#[tokio::test]
-async fn the_end_of_a_transport_is_read_once_while_the_queue_is_stuck() {
-    let (mut peer, transport) = tokio::io::duplex(1 << 10);
-    let reads = Arc::new(AtomicUsize::new(0));
-    let (mut sender, mut receiver) = open(Counted(transport, reads.clone()), Role::Server, b"").split();
+/// A server that has sent 100,000 bytes to a peer that reads nothing, closes and ends its side.
+async fn closed_unread(peer: &mut DuplexStream, transport: impl wireloom::Transport) -> (Sender, Receiver) {
+    let (mut sender, receiver) = open(transport, Role::Server, b"").split();
     let sending = tokio::time::timeout(Duration::from_millis(10), async {
         sender.send(vec![7; 100_000]).await.unwrap();
         sender.flush().await
@@ -82,6 +81,15 @@ async fn the_end_of_a_transport_is_read_once_while_the_queue_is_stuck() {
     assert!(sending.await.is_err(), "the peer reads nothing");
     peer.write_all(&masked(0x88, b"\x03\xe8")).await.unwrap();
     peer.shutdown().await.unwrap();
+    (sender, receiver)
+}
+
+// The receiver waits until the rest of the queue can be written.
+#[tokio::test]
+async fn the_end_of_a_transport_is_read_once_while_the_queue_is_stuck() {
+    let (mut peer, transport) = tokio::io::duplex(1 << 10);
+    let reads = Arc::new(AtomicUsize::new(0));
+    let (_sender, mut receiver) = closed_unread(&mut peer, Counted(transport, reads.clone())).await;
     assert!(tokio::time::timeout(Duration::from_millis(100), receiver.recv()).await.is_err());
     let count = reads.load(Ordering::Relaxed);
     assert!(count < 10, "{count} reads");
@@ -91,6 +99,16 @@ async fn the_end_of_a_transport_is_read_once_while_the_queue_is_stuck() {
     assert_eq!(received.len(), 10 + 100_000 + 4);
     assert!(received.ends_with(b"\x88\x02\x03\xe8"));
     assert_eq!(receive.await.unwrap(), Ok(true));
+}
+
+// The peer closes, ends its side and never reads.
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_ends_and_never_reads_is_given_up_after_the_close_timeout() {
+    let (mut peer, transport) = tokio::io::duplex(1 << 10);
+    let (_sender, mut receiver) = closed_unread(&mut peer, transport).await;
+    let close_timeout = WebSocketConfig::default().core.close_timeout;
+    let ended = tokio::time::timeout(2 * close_timeout, receiver.recv()).await;
+    assert!(ended.is_ok(), "the receiver waits beyond the close timeout");
 }
 
 // The peer has sent what the server does not read: closing the socket at once would reset it.
