@@ -57,6 +57,8 @@ export default {
 
   async 'shows refusals in words'(driver) {
     const page = await driver.open('connect');
+    // The browser itself reports what it was asked for and refused.
+    page.expected = /WebSocket connection to|Failed to load resource|can’t establish a connection/;
     for (const [url, words] of [
       [`${driver.server.ws}/nothing`, 'The server answered 404'],
       ['ws://127.0.0.1:1/', 'the attempt failed'],
@@ -64,8 +66,6 @@ export default {
       await openUrl(page, url);
       await shows(page, words);
     }
-    // The browser itself reports what it was asked for and refused.
-    page.problems = page.problems.filter((text) => !/WebSocket connection to|Failed to load resource|can’t establish a connection/.test(text));
   },
 
   async 'measures the round trip'(driver) {

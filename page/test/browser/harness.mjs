@@ -109,11 +109,11 @@ export class Driver {
     return this;
   }
 
-  /** Closes all pages. Their problems. */
+  /** Closes all pages. Their problems that were not expected. */
   async reset() {
     const pages = this.pages.splice(0);
     for (const context of new Set(pages.map((page) => page.context()))) await context.close().catch(() => {});
-    return pages.flatMap(({ problems }) => problems);
+    return pages.flatMap(({ problems, expected }) => problems.filter((text) => !expected?.test(text)));
   }
 
   /** Replaces the server by one that has these options as well. */
@@ -131,7 +131,10 @@ export class Driver {
     await rm(this.work, { recursive: true, force: true });
   }
 
-  /** A page of its own. Everything on its console that is an error goes into `problems`. */
+  /**
+   * A page of its own. Everything on its console that is an error goes into `problems`. A test that makes the browser
+   * report something sets `expected`, a pattern: the report may arrive after the page has shown what it means.
+   */
   async newPage(options = {}) {
     const context = await this.browser.newContext({ ignoreHTTPSErrors: true, ...options });
     context.setDefaultTimeout(STEP_MS);
