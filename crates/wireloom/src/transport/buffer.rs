@@ -178,40 +178,59 @@ const MEMORY_LEN_MAX: usize = 16 << 20;
 /// The most allocations that this memory consists of.
 const MEMORIES_MAX: usize = 64;
 
+/// Memory of up to this many bytes is for every connection; more only for those that need it, because it counts against them.
+const SMALL_LEN_MAX: usize = 64 << 10;
+
 thread_local! {
-    static MEMORIES: RefCell<Memories> = const { RefCell::new(Memories { kept: Vec::new(), len: 0 }) };
+    static MEMORIES: RefCell<Memories> =
+        const { RefCell::new(Memories { small: Vec::new(), large: Vec::new(), len: 0 }) };
 }
 
+#[derive(Default)]
 struct Memories {
-    kept: Vec<Vec<u8>>,
-    /// Capacities in `kept`, in bytes.
+    small: Vec<Vec<u8>>,
+    /// Those above [`SMALL_LEN_MAX`].
+    large: Vec<Vec<u8>>,
+    /// All capacities, in bytes.
     len: usize,
+}
+
+impl Memories {
+    fn give(&mut self, memory: Vec<u8>) {
+        let len = memory.capacity();
+        if len == 0 || self.small.len() + self.large.len() >= MEMORIES_MAX || self.len + len > MEMORY_LEN_MAX
+        {
+            return;
+        }
+        self.len += len;
+        if len <= SMALL_LEN_MAX { self.small.push(memory) } else { self.large.push(memory) }
+    }
+
+    fn take(&mut self, len_max: usize) -> Option<Vec<u8>> {
+        let memory = self.take_large(len_max).or_else(|| self.small.pop())?;
+        self.len -= memory.capacity();
+        Some(memory)
+    }
+
+    /// The longest that is not longer than `len_max`.
+    fn take_large(&mut self, len_max: usize) -> Option<Vec<u8>> {
+        if len_max <= SMALL_LEN_MAX {
+            return None;
+        }
+        let fits = self.large.iter().map(Vec::capacity).enumerate().filter(|&(_, len)| len <= len_max);
+        let (index, _) = fits.max_by_key(|&(_, len)| len)?;
+        Some(self.large.swap_remove(index))
+    }
 }
 
 /// Keeps memory that a connection does not need now.
 pub(crate) fn give_memory(memory: Vec<u8>) {
-    let len = memory.capacity();
-    if len == 0 {
-        return;
-    }
-    let _ = MEMORIES.try_with(|memories| {
-        let mut memories = memories.borrow_mut();
-        if memories.kept.len() < MEMORIES_MAX && memories.len + len <= MEMORY_LEN_MAX {
-            memories.len += len;
-            memories.kept.push(memory);
-        }
-    });
+    let _ = MEMORIES.try_with(|memories| memories.borrow_mut().give(memory));
 }
 
-/// Memory that has been kept, if there is any.
-pub(crate) fn take_memory() -> Option<Vec<u8>> {
-    let kept = MEMORIES.try_with(|memories| {
-        let mut memories = memories.borrow_mut();
-        let memory = memories.kept.pop()?;
-        memories.len -= memory.capacity();
-        Some(memory)
-    });
-    kept.ok().flatten()
+/// Memory that has been kept, if there is any: at most `len_max` bytes, or [`SMALL_LEN_MAX`] if that is more.
+pub(crate) fn take_memory(len_max: usize) -> Option<Vec<u8>> {
+    MEMORIES.try_with(|memories| memories.borrow_mut().take(len_max)).ok().flatten()
 }
 
 #[cfg(test)]
@@ -249,11 +268,37 @@ mod tests {
 
     #[test]
     fn keeps_memory_within_a_bound() {
+        let mut memories = Memories::default();
         for _ in 0..40 {
-            give_memory(Vec::with_capacity(1 << 20));
+            memories.give(Vec::with_capacity(1 << 20));
         }
-        give_memory(Vec::new());
-        let kept: usize = std::iter::from_fn(take_memory).map(|memory| memory.capacity()).sum();
-        assert!((1 << 20..=MEMORY_LEN_MAX).contains(&kept), "{kept}");
+        memories.give(Vec::new());
+        for _ in 0..100 {
+            memories.give(Vec::with_capacity(1 << 10));
+        }
+        assert_eq!((memories.large.len(), memories.small.len(), memories.len), (16, 0, MEMORY_LEN_MAX));
+        assert!(memories.take(1 << 20).is_some());
+        for _ in 0..100 {
+            memories.give(Vec::with_capacity(1 << 10));
+        }
+        assert_eq!((memories.large.len(), memories.small.len()), (15, MEMORIES_MAX - 15));
+        let kept = std::iter::from_fn(|| memories.take(usize::MAX)).count();
+        assert_eq!((kept, memories.len), (MEMORIES_MAX, 0));
+    }
+
+    #[test]
+    fn gives_large_memory_to_those_that_need_it() {
+        let mut memories = Memories::default();
+        for len in [SMALL_LEN_MAX, 1 << 20, 4 << 20, 2 << 20, SMALL_LEN_MAX + 1] {
+            memories.give(Vec::with_capacity(len));
+        }
+        let mut take = |len_max| memories.take(len_max).map(|memory| memory.capacity());
+        assert_eq!(take(3 << 20), Some(2 << 20));
+        assert_eq!(take(100), Some(SMALL_LEN_MAX));
+        assert_eq!(take(100), None);
+        assert_eq!(take(usize::MAX), Some(4 << 20));
+        assert_eq!(take(SMALL_LEN_MAX), None);
+        assert_eq!(take(SMALL_LEN_MAX + 1), Some(SMALL_LEN_MAX + 1));
+        assert_eq!(take((1 << 20) - 1), None);
     }
 }

@@ -28,7 +28,7 @@ const DIRECT_LEN_MIN: u64 = 64 << 10;
 
 /// After a message of this length another one is expected: then the read that brings its head brings little of it, and the rest
 /// goes directly to the message.
-const LARGE_LEN_MIN: usize = 256 << 10;
+const LARGE_LEN_MIN: u32 = 256 << 10;
 
 /// The most that the read for the head of a large message brings.
 const HEAD_READ_LEN: usize = 16 << 10;
@@ -41,8 +41,8 @@ pub struct Receiver {
     /// Boxed, so that futures that hold a receiver are small and cheap to move. `None` while the connection is idle and
     /// `Shared::idle` is enough to make it again.
     reading: Option<Box<Reading>>,
-    /// The message before was so large that the next is read in another way.
-    expects_large: bool,
+    /// See [`Reading::last_len`].
+    last_len: u32,
     /// The reading is parked in the state.
     is_parked: bool,
 }
@@ -62,8 +62,9 @@ pub(super) struct Reading {
     reader: Reader,
     /// The value of [`Shared::has_more_buffered`] that was stored last.
     more_buffered: bool,
-    /// The message before was so large that the next is read in another way.
-    expects_large: bool,
+    /// The length of the message before, in bytes, of at most `u32::MAX`. The next one is likely to be like it: how it is read
+    /// depends on that, and how much of the memory that the thread keeps it may have.
+    last_len: u32,
     ended: bool,
     /// The error that ended the connection, until it is returned.
     failed: Option<Box<Error>>,
@@ -85,11 +86,11 @@ impl Receiver {
     pub(super) fn new(shared: Arc<Shared>, inbound: Inbound, arrived: &[u8]) -> Self {
         if arrived.is_empty() && shared.idle.is_some() && shared.idle == inbound.idle() {
             // The reading is made when something arrives.
-            return Self { shared, reading: None, expects_large: false, is_parked: false };
+            return Self { shared, reading: None, last_len: 0, is_parked: false };
         }
         let mut reading = Reading::new(inbound);
         reading.set_input(arrived);
-        Self { shared, reading: Some(Box::new(reading)), expects_large: false, is_parked: false }
+        Self { shared, reading: Some(Box::new(reading)), last_len: 0, is_parked: false }
     }
 
     /// The next message, borrowed until the next call; `None` when the connection has been closed.
@@ -166,14 +167,14 @@ impl Receiver {
     /// [failure](Self::take_failure).
     #[inline(never)]
     fn poll_found(&mut self, cx: &mut Context<'_>, want: Want) -> Poll<bool> {
-        let Self { shared, reading, expects_large, is_parked } = self;
+        let Self { shared, reading, last_len, is_parked } = self;
         if std::mem::take(is_parked) {
             *reading = Some(shared.lock().unpark().unwrap_or_else(Reading::overloaded));
         }
         if reading.is_none()
             && let Some(idle) = shared.idle
         {
-            *reading = Some(Reading::again(idle, *expects_large));
+            *reading = Some(Reading::again(idle, *last_len));
         }
         // A reading that cannot be made again is kept.
         let Some(reading) = reading else { return Poll::Ready(false) };
@@ -182,7 +183,7 @@ impl Receiver {
         }
         let found = reading.poll_next(shared, cx, want);
         if found.is_pending() && reading.is_idle(shared.idle) {
-            *expects_large = reading.expects_large;
+            *last_len = reading.last_len;
             self.put_away();
         } else if found.is_pending() && reading.memory.is_some() {
             self.park();
@@ -235,7 +236,7 @@ impl Reading {
         Self {
             reader: Reader::new(inbound),
             more_buffered: false,
-            expects_large: false,
+            last_len: 0,
             ended: false,
             failed: None,
             sleep: None,
@@ -254,14 +255,14 @@ impl Reading {
     }
 
     /// Makes the reading of an idle connection again.
-    fn again(idle: IdleInbound, expects_large: bool) -> Box<Self> {
+    fn again(idle: IdleInbound, last_len: u32) -> Box<Self> {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
         let mut reading = spare.unwrap_or_else(|| Box::new(Self::new(idle.into())));
         // It was put away idle, so that nothing but the limits can differ.
         if reading.reader.idle() != Some(idle) {
             reading.reader = Reader::new(idle.into());
         }
-        reading.expects_large = expects_large;
+        reading.last_len = last_len;
         reading
     }
 
@@ -419,7 +420,9 @@ impl Reading {
         if shared.is_observed() {
             self.report_read(state, found);
         }
-        self.expects_large &= !found;
+        if found {
+            self.note_len();
+        }
         let has_more = found && self.has_more(want);
         self.more_buffered = has_more;
         shared.set_more_buffered(has_more);
@@ -454,6 +457,11 @@ impl Reading {
         if self.memory.is_some() {
             state.account().message_read();
         }
+    }
+
+    /// Notes the length of the message that was found.
+    fn note_len(&mut self) {
+        self.last_len = self.reader.message().payload().len().try_into().unwrap_or(u32::MAX);
     }
 
     /// The server is out of memory: closes with 1013, and frees messages.
@@ -539,7 +547,9 @@ impl Reading {
                         false
                     }
                 };
-                self.expects_large = completed && self.reader.message().payload().len() >= LARGE_LEN_MIN;
+                if completed {
+                    self.note_len();
+                }
                 Poll::Ready(completed)
             }
             end => Self::ended(state, end.map(drop)),
@@ -547,7 +557,7 @@ impl Reading {
     }
 
     fn poll_read_buffer(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
-        let len_max = if self.expects_large { HEAD_READ_LEN } else { usize::MAX };
+        let len_max = if self.last_len >= LARGE_LEN_MIN { HEAD_READ_LEN } else { usize::MAX };
         let mut space = self.reader.buffer_space();
         let bytes = space.bytes();
         let len_max = bytes.len().min(len_max);
@@ -556,7 +566,8 @@ impl Reading {
                 // Bytes in the buffer are decoded later.
                 let _ = space.filled(len);
                 if !self.reader.has_memory() {
-                    buffer::take_memory().into_iter().for_each(|memory| self.reader.set_memory(memory));
+                    let memory = buffer::take_memory((self.last_len as usize).saturating_mul(2));
+                    memory.into_iter().for_each(|memory| self.reader.set_memory(memory));
                 }
                 if self.reader.inbound().is_compressed() {
                     codecs::with(|pool| self.reader.take_codec(pool));
