@@ -57,9 +57,11 @@ class LeakTest < Wireloom::TestCase
       require "wireloom/drop_in/protocol_websocket"
       include Protocol::WebSocket
       input = ("\\x81\\x851234abcde".b * 400 + "\\x01\\x01a\\x80\\x01b".b * 299 + ("\\x82\\x7e\\x0b\\xb8".b + "x" * 3000) * 300 +
-               "\\x81\\x01\\xFF".b).freeze
+               "\\x89\\x01p".b * 100 + "\\x81\\x01\\xFF".b).freeze
+      # The frame goes through a method of the subclass, and no Pong is written.
+      quiet = Class.new(Connection) { def receive_ping(frame) = frame.unpack }
       work = lambda do
-        connection = Connection.new(Framer.new(StringIO.new(input)), mask: true)
+        connection = quiet.new(Framer.new(StringIO.new(input)), mask: true)
         999.times { connection.read }
         begin
           connection.read
