@@ -179,7 +179,8 @@ const MEMORY_LEN_MAX: usize = 16 << 20;
 const MEMORIES_MAX: usize = 64;
 
 /// Memory of up to this many bytes is for every connection; more only for those that need it, because it counts against them.
-const SMALL_LEN_MAX: usize = 64 << 10;
+/// Inflating a short message takes less than that.
+const SMALL_LEN_MAX: usize = 128 << 10;
 
 thread_local! {
     static MEMORIES: RefCell<Memories> =
@@ -196,10 +197,11 @@ struct Memories {
 }
 
 impl Memories {
-    fn give(&mut self, memory: Vec<u8>) {
+    fn give(&mut self, memory: Vec<u8>, len_max: usize) {
         let len = memory.capacity();
-        if len == 0 || self.small.len() + self.large.len() >= MEMORIES_MAX || self.len + len > MEMORY_LEN_MAX
-        {
+        let is_full = self.small.len() + self.large.len() == MEMORIES_MAX || self.len + len > MEMORY_LEN_MAX;
+        // What the connections that have it do not need would only take the place of what they do.
+        if len == 0 || len > len_max.max(SMALL_LEN_MAX) || is_full {
             return;
         }
         self.len += len;
@@ -223,9 +225,9 @@ impl Memories {
     }
 }
 
-/// Keeps memory that a connection does not need now.
-pub(crate) fn give_memory(memory: Vec<u8>) {
-    let _ = MEMORIES.try_with(|memories| memories.borrow_mut().give(memory));
+/// Keeps memory that a connection does not need now, if the connection could take it again with this `len_max`.
+pub(crate) fn give_memory(memory: Vec<u8>, len_max: usize) {
+    let _ = MEMORIES.try_with(|memories| memories.borrow_mut().give(memory, len_max));
 }
 
 /// Memory that has been kept, if there is any: at most `len_max` bytes, or [`SMALL_LEN_MAX`] if that is more.
@@ -270,16 +272,16 @@ mod tests {
     fn keeps_memory_within_a_bound() {
         let mut memories = Memories::default();
         for _ in 0..40 {
-            memories.give(Vec::with_capacity(1 << 20));
+            memories.give(Vec::with_capacity(1 << 20), 1 << 20);
         }
-        memories.give(Vec::new());
+        memories.give(Vec::new(), 0);
         for _ in 0..100 {
-            memories.give(Vec::with_capacity(1 << 10));
+            memories.give(Vec::with_capacity(1 << 10), 0);
         }
         assert_eq!((memories.large.len(), memories.small.len(), memories.len), (16, 0, MEMORY_LEN_MAX));
         assert!(memories.take(1 << 20).is_some());
         for _ in 0..100 {
-            memories.give(Vec::with_capacity(1 << 10));
+            memories.give(Vec::with_capacity(1 << 10), 0);
         }
         assert_eq!((memories.large.len(), memories.small.len()), (15, MEMORIES_MAX - 15));
         let kept = std::iter::from_fn(|| memories.take(usize::MAX)).count();
@@ -290,8 +292,9 @@ mod tests {
     fn gives_large_memory_to_those_that_need_it() {
         let mut memories = Memories::default();
         for len in [SMALL_LEN_MAX, 1 << 20, 4 << 20, 2 << 20, SMALL_LEN_MAX + 1] {
-            memories.give(Vec::with_capacity(len));
+            memories.give(Vec::with_capacity(len), len);
         }
+        memories.give(Vec::with_capacity(3 << 20), (3 << 20) - 1);
         let mut take = |len_max| memories.take(len_max).map(|memory| memory.capacity());
         assert_eq!(take(3 << 20), Some(2 << 20));
         assert_eq!(take(100), Some(SMALL_LEN_MAX));

@@ -351,10 +351,17 @@ impl Reading {
 
     fn release_memory(&mut self) {
         self.reader.take_buffer().into_iter().for_each(buffer::give_bytes);
-        self.reader.take_memory().into_iter().for_each(buffer::give_memory);
+        if let Some(memory) = self.reader.take_memory() {
+            buffer::give_memory(memory, self.memory_len_max());
+        }
         if self.reader.inbound().is_compressed() {
             codecs::with(|pool| self.reader.return_codec(pool));
         }
+    }
+
+    /// How much of the memory that the thread keeps this connection may have, in bytes: about what its last message took.
+    fn memory_len_max(&self) -> usize {
+        (self.last_len as usize).saturating_mul(2)
     }
 
     /// Finds the next message in bytes that have been read before.
@@ -566,7 +573,7 @@ impl Reading {
                 // Bytes in the buffer are decoded later.
                 let _ = space.filled(len);
                 if !self.reader.has_memory() {
-                    let memory = buffer::take_memory((self.last_len as usize).saturating_mul(2));
+                    let memory = buffer::take_memory(self.memory_len_max());
                     memory.into_iter().for_each(|memory| self.reader.set_memory(memory));
                 }
                 if self.reader.inbound().is_compressed() {

@@ -144,6 +144,10 @@ impl Decompressor {
         loop {
             let start = out.len();
             room = room.min(limit.max_len.saturating_sub(self.message_len()).saturating_add(1));
+            if start < ROOM_MAX && out.capacity() < start + room {
+                // A vector that grows doubles: short messages would hold twice as much.
+                out.reserve_exact(start + room - out.len());
+            }
             out.resize(start + room, 0);
             let before = self.message_len();
             let step = self.step(input, fin, &mut out[start..], limit);
