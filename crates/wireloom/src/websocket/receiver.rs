@@ -564,7 +564,9 @@ impl Reading {
     }
 
     fn poll_read_buffer(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
-        let len_max = if self.last_len >= LARGE_LEN_MIN { HEAD_READ_LEN } else { usize::MAX };
+        // What is inflated is never read to its place.
+        let expects_large = self.last_len >= LARGE_LEN_MIN && !self.reader.inbound().is_compressed();
+        let len_max = if expects_large { HEAD_READ_LEN } else { usize::MAX };
         let mut space = self.reader.buffer_space();
         let bytes = space.bytes();
         let len_max = bytes.len().min(len_max);
