@@ -465,8 +465,8 @@ async fn a_handler_that_is_never_polled_frees_its_memory() {
     drop(sending);
 }
 
-// What one connection needed for a long message is kept by its thread for the next ones. It counts against the connection that
-// holds it: one that collects a few bytes must not get it.
+// The thread keeps the allocation of a long message for later messages. All of it counts against the connection that takes it, so
+// that a connection with a short message must not get it.
 #[tokio::test]
 async fn a_short_message_does_not_hold_the_memory_of_a_long_one() {
     const LONG: usize = 8 << 20;

@@ -178,8 +178,8 @@ const MEMORY_LEN_MAX: usize = 16 << 20;
 /// The most allocations that this memory consists of.
 const MEMORIES_MAX: usize = 64;
 
-/// Memory of up to this many bytes is for every connection; more only for those that need it, because it counts against them.
-/// Inflating a short message takes less than that.
+/// Every connection may take an allocation of up to this many bytes, which suffices to inflate a short message. The whole
+/// allocation counts against the connection, so that only connections with long messages may take a longer one.
 const SMALL_LEN_MAX: usize = 128 << 10;
 
 thread_local! {
@@ -200,7 +200,7 @@ impl Memories {
     fn give(&mut self, memory: Vec<u8>, len_max: usize) {
         let len = memory.capacity();
         let is_full = self.small.len() + self.large.len() == MEMORIES_MAX || self.len + len > MEMORY_LEN_MAX;
-        // What the connections that have it do not need would only take the place of what they do.
+        // The connection could not take it again, and it would leave less room for memory that is used.
         if len == 0 || len > len_max.max(SMALL_LEN_MAX) || is_full {
             return;
         }

@@ -62,8 +62,8 @@ pub(super) struct Reading {
     reader: Reader,
     /// The value of [`Shared::has_more_buffered`] that was stored last.
     more_buffered: bool,
-    /// The length of the message before, in bytes, of at most `u32::MAX`. The next one is likely to be like it: how it is read
-    /// depends on that, and how much of the memory that the thread keeps it may have.
+    /// The length of the last message in bytes, at most `u32::MAX`. The next message is expected to be as long: this decides how
+    /// it is read, and how long an allocation it may take from the thread.
     last_len: u32,
     ended: bool,
     /// The error that ended the connection, until it is returned.
@@ -359,7 +359,7 @@ impl Reading {
         }
     }
 
-    /// How much of the memory that the thread keeps this connection may have, in bytes: about what its last message took.
+    /// The longest allocation that this connection may take from the thread, in bytes.
     fn memory_len_max(&self) -> usize {
         (self.last_len as usize).saturating_mul(2)
     }
@@ -564,7 +564,7 @@ impl Reading {
     }
 
     fn poll_read_buffer(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<bool> {
-        // What is inflated is never read to its place.
+        // Compressed bytes are always read to the buffer.
         let expects_large = self.last_len >= LARGE_LEN_MIN && !self.reader.inbound().is_compressed();
         let len_max = if expects_large { HEAD_READ_LEN } else { usize::MAX };
         let mut space = self.reader.buffer_space();
