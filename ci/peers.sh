@@ -4,7 +4,7 @@
 step_h2spec() {
     [ -x conformance/h2spec/run ] || { skip "no conformance/h2spec/run"; return; }
     have h2spec || { skip "h2spec is not installed: go install github.com/summerwind/h2spec/cmd/h2spec@$h2spec"; return; }
-    # The step `unit` builds the command, but the example only as a test.
+    # The step `build` builds the command, but the example only as a test.
     test_workspace --no-run && cargo build --locked --quiet --workspace --example h2spec_server || return
     WIRELOOM_BUILT=$target/debug conformance/h2spec/run
 }

@@ -25,6 +25,8 @@ step_clippy() {
 # features of its dependencies, and all of them once more.
 test_workspace() { cargo test --locked --workspace --lib --bins --tests "$@"; }
 
+step_build() { test_workspace --no-run; }
+
 step_layers() { cargo test --locked --workspace --test layers; }
 
 step_unit() {
