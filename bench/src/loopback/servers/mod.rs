@@ -1,6 +1,7 @@
 //! The servers: their names, and how they are started. Those written in Rust are this very program, told to serve; each has a
 //! module that holds the echo as its documentation shows it. The others are in `bench/foreign`.
 
+mod broadcast;
 mod fastwebsockets;
 pub(crate) mod foreign;
 mod hub;
@@ -236,6 +237,12 @@ pub(crate) fn fanouts() -> Vec<Server> {
     ]
 }
 
+/// The calls of the kernel that no fan-out can do without.
+pub(crate) fn raw_broadcast() -> Server {
+    Server::own("raw-broadcast", "one `write` for each subscriber, on epoll", Role::Baseline)
+        .with_note("no queues, no limits")
+}
+
 /// Those that compress what they deliver.
 pub(crate) fn compressing() -> Vec<Server> {
     vec![
@@ -375,6 +382,7 @@ pub(crate) fn serve(word: &str) -> ExitCode {
     end_with_input();
     let outcome = match word {
         "raw-epoll" => raw::on_epoll(&listener),
+        "raw-broadcast" => broadcast::on_epoll(&listener),
         "wireloom-threads" => wireloom::serve_by_threads(listener, Cores::count()),
         _ => on_tokio(word, listener),
     };

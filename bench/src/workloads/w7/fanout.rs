@@ -12,7 +12,9 @@ use std::time::Duration;
 
 /// Every subscriber in one channel: bare messages and the protocols, side by side.
 pub(super) fn of_one_channel(runner: &mut Runner, cores: &Cores, subscribers: usize) -> Result<(), String> {
-    let running = servers::start(runner, cores, servers::fanouts())?;
+    let mut fanouts = servers::fanouts();
+    fanouts.push(servers::raw_broadcast());
+    let running = servers::start(runner, cores, fanouts)?;
     for (payload_len, title) in [(128, "128 B"), (4 << 10, "4 KiB")] {
         for (burst, sent) in [(1, "one message at a time"), (16, "bursts of 16")] {
             let title = format!("fan-out, {title} to {subscribers} subscribers, {sent}");
