@@ -1,44 +1,20 @@
 //! An echo: sends in a closed or an open loop and checks the answers.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tokio::time::Sleep;
-use wireloom::{Error, Message, Receiver, Sender, WebSocket};
+use wireloom::{Error, Message, Sender, WebSocket};
 
-use super::super::payload::{Answer, Payloads};
-use super::super::recorder::Recorder;
+use super::super::payload::Answer;
+use super::exchange::{self, Arrival, BATCH, Exchange};
 use super::{Connection, Next, Pace, queue};
 
-/// Messages that are handled between two looks at the clock.
-const BATCH: usize = 64;
-
-pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
-    let (sender, receiver) = socket.halves();
+pub(super) async fn run(connection: Connection, socket: WebSocket) {
     let pace = connection.pace();
-    let mut echo =
+    let echo =
         Echo { connection, pace, pending: VecDeque::new(), first: 0, is_blocked: false, is_sending: true };
-    let ended = {
-        let mut wake = pin!(tokio::time::sleep_until(echo.next_wake(Instant::now()).into()));
-        poll_fn(|cx| echo.poll(cx, sender, receiver, wake.as_mut())).await
-    };
-    let Echo { connection, .. } = &echo;
-    match ended {
-        Ok(true) => {
-            let connection = connection.clone();
-            // Repeated answers may arrive before the server's Close frame.
-            let handle = |answer: &Message<'_>| {
-                let run = echo.connection.run.clone();
-                echo.handle(&run.work.payloads(), &mut run.recorder(), Instant::now(), answer);
-            };
-            connection.close(sender, receiver, handle).await;
-        }
-        Ok(false) => connection.ended(None, receiver, echo.pending.len() as u64),
-        Err(error) => connection.ended(Some(&error), receiver, echo.pending.len() as u64),
-    }
+    exchange::run(echo, socket).await;
 }
 
 struct Echo {
@@ -54,61 +30,23 @@ struct Echo {
     is_sending: bool,
 }
 
-impl Echo {
-    /// Ready with `true` when all has been answered, and with `false` when the server has closed the connection.
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        sender: &mut Sender,
-        receiver: &mut Receiver,
-        mut wake: Pin<&mut Sleep>,
-    ) -> Poll<Result<bool, Error>> {
-        loop {
-            let has_more = match self.poll_answers(cx, receiver)? {
-                Poll::Ready(true) => true,
-                Poll::Ready(false) => return Poll::Ready(Ok(false)),
-                Poll::Pending => false,
-            };
-            self.send_due(cx, sender)?;
-            if !self.is_sending && self.pending.is_empty() {
-                return Poll::Ready(Ok(true));
-            }
-            if has_more || (self.is_sending && self.pace.poll_due(cx).is_ready()) {
-                continue;
-            }
-            if wake.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            let now = Instant::now();
-            self.expire(now);
-            if self.is_blocked && self.pending.is_empty() {
-                return Poll::Ready(Err(Error::SlowPeer));
-            }
-            wake.as_mut().reset(self.next_wake(now).into());
-        }
+impl Exchange for Echo {
+    fn connection(&self) -> &Connection {
+        &self.connection
     }
 
-    /// Takes the answers that have arrived. Ready with `true` when there may be more, and with `false` at the end.
-    fn poll_answers(&mut self, cx: &mut Context<'_>, receiver: &mut Receiver) -> Result<Poll<bool>, Error> {
-        let run = self.connection.run.clone();
-        let mut locked = None;
-        for _ in 0..BATCH {
-            match pin!(receiver.recv()).poll(cx) {
-                Poll::Ready(Ok(Some(answer))) => {
-                    // All messages of one read arrived at once.
-                    let (payloads, recorder, now) =
-                        locked.get_or_insert_with(|| (run.work.payloads(), run.recorder(), Instant::now()));
-                    self.handle(payloads, recorder, *now, &answer);
-                }
-                Poll::Ready(Ok(None)) => return Ok(Poll::Ready(false)),
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Pending => return Ok(Poll::Pending),
-            }
-        }
-        Ok(Poll::Ready(true))
+    fn is_sending(&self) -> bool {
+        self.is_sending
     }
 
-    /// Sends what is due and fits into the send queue.
+    fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.pace.poll_due(cx)
+    }
+
     fn send_due(&mut self, cx: &mut Context<'_>, sender: &mut Sender) -> Result<(), Error> {
         if !self.is_sending {
             return Ok(());
@@ -143,7 +81,9 @@ impl Echo {
         Ok(())
     }
 
-    fn handle(&mut self, payloads: &Payloads, recorder: &mut Recorder, now: Instant, answer: &Message<'_>) {
+    fn handle(&mut self, arrival: &mut Arrival<'_>, answer: &Message<'_>) {
+        let Arrival { payloads, recorder, now } = arrival;
+        let now = *now;
         let run = &self.connection.run;
         let waiting = self.first..self.first + self.pending.len() as u64;
         match payloads.check(answer, waiting) {
@@ -183,8 +123,7 @@ impl Echo {
         }
     }
 
-    /// Gives up messages that have waited for too long.
-    fn expire(&mut self, now: Instant) {
+    fn expire(&mut self, now: Instant) -> Result<(), Error> {
         let run = &self.connection.run;
         let timeout = run.plan.timeout;
         while self.pending.front().is_some_and(|&intended| now >= run.plan.instant(intended) + timeout) {
@@ -196,9 +135,9 @@ impl Echo {
                 || format!("a message was not answered within {timeout:?}"),
             );
         }
+        if self.is_blocked && self.pending.is_empty() { Err(Error::SlowPeer) } else { Ok(()) }
     }
 
-    /// When to look for lost messages and for the end of the run.
     fn next_wake(&self, now: Instant) -> Instant {
         /// The least time between two looks, so that a connection that sends much does not look for each message.
         const PAUSE: Duration = Duration::from_millis(1);

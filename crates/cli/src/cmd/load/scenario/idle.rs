@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::time::{Sleep, sleep_until};
 use wireloom::{Error, WebSocket};
 
-use super::Connection;
+use super::{Connection, Ended};
 
 /// The end of the run, for connections that wait for nothing else: one timer for all of them takes less memory than one for each.
 #[derive(Default)]
@@ -69,8 +69,6 @@ pub(super) fn run(connection: Connection, mut socket: WebSocket) -> impl Future<
         let ended = hold(&connection, &mut socket).await;
         let (sender, receiver) = socket.halves();
         match ended {
-            Ok(true) => Box::pin(connection.close(sender, receiver, |_| {})).await,
-            Ok(false) => connection.ended(None, receiver, 0),
             Err(Error::SlowPeer) => {
                 connection.run.recorder().error(
                     |errors| &mut errors.lost,
@@ -78,13 +76,13 @@ pub(super) fn run(connection: Connection, mut socket: WebSocket) -> impl Future<
                     || "a connection did not answer the ping at the end".to_owned(),
                 );
             }
-            Err(error) => connection.ended(Some(&error), receiver, 0),
+            ended => Box::pin(connection.finish(ended, 0, sender, receiver, |_| {})).await,
         }
     }
 }
 
-/// Waits for the end of the run, and for the answer to a ping then: `true`. `false` when the server has closed the connection.
-async fn hold(connection: &Connection, socket: &mut WebSocket) -> Result<bool, Error> {
+/// Waits for the end of the run, and for the answer to a ping then.
+async fn hold(connection: &Connection, socket: &mut WebSocket) -> Result<Ended, Error> {
     let run = &connection.run;
     let (sender, receiver) = socket.halves();
     let mut ping = None;
@@ -92,7 +90,7 @@ async fn hold(connection: &Connection, socket: &mut WebSocket) -> Result<bool, E
         // A server may send something of its own accord.
         while let Poll::Ready(received) = pin!(receiver.recv()).poll(cx)? {
             if received.is_none() {
-                return Poll::Ready(Ok(false));
+                return Poll::Ready(Ok(Ended::Closed));
             }
         }
         let ping = match &mut ping {
@@ -111,7 +109,7 @@ async fn hold(connection: &Connection, socket: &mut WebSocket) -> Result<bool, E
         if sender.pings_answered() > 0 {
             let now = Instant::now();
             run.recorder().answered(now, now - ping.sent_at, 0, true);
-            return Poll::Ready(Ok(true));
+            return Poll::Ready(Ok(Ended::Done));
         }
         ping.timeout.as_mut().poll(cx).map(|()| Err(Error::SlowPeer))
     })

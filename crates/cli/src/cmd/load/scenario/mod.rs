@@ -2,6 +2,7 @@
 
 mod churn;
 mod echo;
+mod exchange;
 pub(super) mod idle;
 pub(super) mod replay;
 mod requests;
@@ -86,7 +87,23 @@ impl Connection {
         }
     }
 
-    /// Closes a connection on which all has been done. `handle` takes what still arrives.
+    /// The work on this connection has ended, with `lost` messages on their way. A connection on which all was done is closed; `handle`
+    /// takes what still arrives.
+    async fn finish(
+        &self,
+        ended: Result<Ended, Error>,
+        lost: u64,
+        sender: &mut Sender,
+        receiver: &mut Receiver,
+        handle: impl FnMut(&wireloom::Message<'_>),
+    ) {
+        match ended {
+            Ok(Ended::Done) => self.close(sender, receiver, handle).await,
+            Ok(Ended::Closed) => self.ended(None, receiver, lost),
+            Err(error) => self.ended(Some(&error), receiver, lost),
+        }
+    }
+
     async fn close(
         &self,
         sender: &mut Sender,
@@ -127,6 +144,15 @@ impl Connection {
             || "a connection ended before its messages were answered".to_owned(),
         );
     }
+}
+
+/// How the work on a connection ended, where nothing failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// All was done.
+    Done,
+    /// The server has closed the connection.
+    Closed,
 }
 
 /// When to send.

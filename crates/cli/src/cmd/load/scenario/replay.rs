@@ -2,23 +2,18 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::future::poll_fn;
 use std::path::Path;
-use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tokio::time::Sleep;
-use wireloom::{Error, Message, Payload, Receiver, Sender, WebSocket};
+use wireloom::{Error, Message, Payload, Sender, WebSocket};
 use wireloom_inspect::replay;
 
 use super::super::pacer::Alarm;
 use super::super::run::FAR;
+use super::exchange::{self, Arrival, BATCH, Exchange};
 use super::{Connection, queue};
 use crate::args::Speed;
-
-/// Messages that are handled between two looks at the clock.
-const BATCH: usize = 64;
 
 /// Messages of a connection that wait for their answers at once.
 const PENDING_MAX: usize = 65_536;
@@ -118,31 +113,19 @@ impl Recording {
     }
 }
 
-pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
-    let (sender, receiver) = socket.halves();
+pub(super) async fn run(connection: Connection, socket: WebSocket) {
     let run = connection.run.clone();
-    let mut player = Player {
+    let player = Player {
         begin: connection.opens_at.max(run.plan.begin),
         next: 0,
+        due: None,
         pending: VecDeque::new(),
         blocked_since: None,
         is_sending: true,
         alarm: run.alarm(),
         connection,
     };
-    let ended = {
-        let mut wake = pin!(tokio::time::sleep_until(player.next_wake(Instant::now()).into()));
-        poll_fn(|cx| player.poll(cx, sender, receiver, wake.as_mut())).await
-    };
-    let lost = player.pending.len() as u64;
-    match ended {
-        Ok(true) => {
-            let connection = player.connection.clone();
-            connection.close(sender, receiver, |answer| player.handle(Instant::now(), answer)).await;
-        }
-        Ok(false) => player.connection.ended(None, receiver, lost),
-        Err(error) => player.connection.ended(Some(&error), receiver, lost),
-    }
+    exchange::run(player, socket).await;
 }
 
 struct Player {
@@ -151,6 +134,8 @@ struct Player {
     begin: Instant,
     /// The message to be sent next.
     next: usize,
+    /// When that is, where it is to wait.
+    due: Option<Instant>,
     /// With `--check`: the messages that wait for their answers, and when they were to be sent.
     pending: VecDeque<(usize, Instant)>,
     /// The send queue is full.
@@ -160,72 +145,36 @@ struct Player {
     alarm: Option<Alarm>,
 }
 
-impl Player {
-    /// Ready with `true` when everything was sent and answered, and with `false` when the server has closed the connection.
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        sender: &mut Sender,
-        receiver: &mut Receiver,
-        mut wake: Pin<&mut Sleep>,
-    ) -> Poll<Result<bool, Error>> {
-        loop {
-            let has_more = match self.poll_answers(cx, receiver)? {
-                Poll::Ready(true) => true,
-                Poll::Ready(false) => return Poll::Ready(Ok(false)),
-                Poll::Pending => false,
-            };
-            let due = self.send_due(cx, sender)?;
-            if !self.is_sending && self.pending.is_empty() {
-                return Poll::Ready(Ok(true));
-            }
-            let is_due = match (&mut self.alarm, due) {
-                (Some(alarm), Some(due)) => alarm.poll_at(cx, due).is_ready(),
-                _ => false,
-            };
-            if has_more || is_due {
-                continue;
-            }
-            let now = Instant::now();
-            let next = self.next_wake(now).into();
-            if next < wake.deadline() {
-                wake.as_mut().reset(next);
-            }
-            if wake.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            let timeout = self.connection.run.plan.timeout;
-            if self.blocked_since.is_some_and(|since| now >= since + timeout) {
-                return Poll::Ready(Err(Error::SlowPeer));
-            }
-            self.expire(now);
-            wake.as_mut().reset(self.next_wake(now).into());
+impl Exchange for Player {
+    fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    fn is_sending(&self) -> bool {
+        self.is_sending
+    }
+
+    fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match (&mut self.alarm, self.due) {
+            (Some(alarm), Some(due)) => alarm.poll_at(cx, due),
+            _ => Poll::Pending,
         }
     }
 
-    /// Takes what has arrived. Ready with `true` when there may be more, and with `false` at the end.
-    fn poll_answers(&mut self, cx: &mut Context<'_>, receiver: &mut Receiver) -> Result<Poll<bool>, Error> {
-        for _ in 0..BATCH {
-            match pin!(receiver.recv()).poll(cx) {
-                Poll::Ready(Ok(Some(answer))) => self.handle(Instant::now(), &answer),
-                Poll::Ready(Ok(None)) => return Ok(Poll::Ready(false)),
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Pending => return Ok(Poll::Pending),
-            }
-        }
-        Ok(Poll::Ready(true))
-    }
-
-    /// Sends what is due and fits into the send queue. The time of the next message, if that is known.
-    fn send_due(&mut self, cx: &mut Context<'_>, sender: &mut Sender) -> Result<Option<Instant>, Error> {
+    fn send_due(&mut self, cx: &mut Context<'_>, sender: &mut Sender) -> Result<(), Error> {
         let run = self.connection.run.clone();
         let recording = &run.work.recording;
         let messages = recording.of(self.connection.index);
         let now = Instant::now();
+        self.due = None;
         self.blocked_since = self.blocked_since.filter(|_| self.is_sending);
         for _ in 0..BATCH {
             if !self.is_sending {
-                return Ok(None);
+                return Ok(());
             }
             let Some(message) = messages.get(self.next) else {
                 self.begin_round(now);
@@ -237,17 +186,18 @@ impl Player {
             };
             if run.plan.is_over(intended) {
                 self.is_sending = false;
-                return Ok(None);
+                return Ok(());
             }
             if intended > now {
-                return Ok(Some(intended));
+                self.due = Some(intended);
+                return Ok(());
             }
             if self.pending.len() >= PENDING_MAX {
-                return Ok(None);
+                return Ok(());
             }
             if !queue(cx, sender, message.payload())? {
                 self.blocked_since.get_or_insert(now);
-                return Ok(None);
+                return Ok(());
             }
             self.blocked_since = None;
             let len = match &message.data {
@@ -262,31 +212,13 @@ impl Player {
         }
         // There is more to send than fits between two looks at what has arrived.
         cx.waker().wake_by_ref();
-        Ok(None)
+        Ok(())
     }
 
-    /// Begins again where `--duration` asks for it. Connections stay in step: a round of each takes the time of the capture.
-    fn begin_round(&mut self, now: Instant) {
-        /// The least time of a round, so that a capture of one message is no flood.
-        const PAUSE: Duration = Duration::from_millis(1);
+    fn handle(&mut self, arrival: &mut Arrival<'_>, answer: &Message<'_>) {
         let run = &self.connection.run;
-        let recording = &run.work.recording;
-        let is_empty = recording.of(self.connection.index).is_empty();
-        if is_empty || run.plan.end.is_none() {
-            self.is_sending = false;
-            return;
-        }
-        self.next = 0;
-        if self.alarm.is_some() {
-            self.begin += recording.time.max(PAUSE);
-        } else if run.plan.is_over(now) {
-            self.is_sending = false;
-        }
-    }
-
-    fn handle(&mut self, now: Instant, answer: &Message<'_>) {
-        let run = self.connection.run.clone();
-        let mut recorder = run.recorder();
+        let Arrival { recorder, now, .. } = arrival;
+        let now = *now;
         let len = answer.as_bytes().len();
         if !run.work.checks {
             recorder.received(now, 1, len as u64, true);
@@ -309,10 +241,12 @@ impl Player {
         }
     }
 
-    /// Gives up messages that have waited for too long.
-    fn expire(&mut self, now: Instant) {
+    fn expire(&mut self, now: Instant) -> Result<(), Error> {
         let run = &self.connection.run;
         let timeout = run.plan.timeout;
+        if self.blocked_since.is_some_and(|since| now >= since + timeout) {
+            return Err(Error::SlowPeer);
+        }
         while self.pending.front().is_some_and(|(_, intended)| now >= *intended + timeout) {
             self.pending.pop_front();
             run.recorder().error(
@@ -321,15 +255,36 @@ impl Player {
                 || format!("a message was not answered within {timeout:?}"),
             );
         }
+        Ok(())
     }
 
-    /// When to look for lost messages, for a server that does not read, and for the end of the run.
     fn next_wake(&self, now: Instant) -> Instant {
         let plan = &self.connection.run.plan;
         let oldest = self.pending.front().map(|(_, intended)| *intended);
         let expiry = oldest.into_iter().chain(self.blocked_since).min().map(|since| since + plan.timeout);
         let end = plan.end.filter(|_| self.is_sending);
         expiry.into_iter().chain(end).min().unwrap_or(now + FAR).max(now + Duration::from_millis(1))
+    }
+}
+
+impl Player {
+    /// Begins again where `--duration` asks for it. Connections stay in step: a round of each takes the time of the capture.
+    fn begin_round(&mut self, now: Instant) {
+        /// The least time of a round, so that a capture of one message is no flood.
+        const PAUSE: Duration = Duration::from_millis(1);
+        let run = &self.connection.run;
+        let recording = &run.work.recording;
+        let is_empty = recording.of(self.connection.index).is_empty();
+        if is_empty || run.plan.end.is_none() {
+            self.is_sending = false;
+            return;
+        }
+        self.next = 0;
+        if self.alarm.is_some() {
+            self.begin += recording.time.max(PAUSE);
+        } else if run.plan.is_over(now) {
+            self.is_sending = false;
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use wireloom::{Error, Message, WebSocket};
 
 use super::super::recorder::Recorder;
 use super::super::run::{Run, Work};
-use super::{Connection, Link, Next, queue};
+use super::{Connection, Ended, Link, Next, queue};
 
 /// Bits of a message's number within its publisher.
 const NUMBER_BITS: u32 = 40;
@@ -106,12 +106,12 @@ pub(super) async fn publish(connection: Connection, mut socket: WebSocket) {
     let mut pace = connection.pace();
     let own = (connection.index as u64) << NUMBER_BITS;
     let published = &run.room.published[connection.index];
-    let ended: Result<bool, Error> = poll_fn(|cx| {
+    let ended: Result<Ended, Error> = poll_fn(|cx| {
         loop {
             // A server may send messages back to their publisher.
             while let Poll::Ready(received) = pin!(receiver.recv()).poll(cx)? {
                 if received.is_none() {
-                    return Poll::Ready(Ok(false));
+                    return Poll::Ready(Ok(Ended::Closed));
                 }
             }
             let now = Instant::now();
@@ -120,7 +120,7 @@ pub(super) async fn publish(connection: Connection, mut socket: WebSocket) {
                 let intended = match pace.next(&run, now, 0) {
                     Next::Due(intended) => intended,
                     Next::Wait => break,
-                    Next::Over => return Poll::Ready(Ok(true)),
+                    Next::Over => return Poll::Ready(Ok(Ended::Done)),
                 };
                 let is_measured = run.plan.is_measured(intended);
                 let number = published.load(Ordering::Relaxed);
@@ -142,20 +142,16 @@ pub(super) async fn publish(connection: Connection, mut socket: WebSocket) {
     })
     .await;
     run.room.publishing.fetch_sub(1, Ordering::Relaxed);
-    match ended {
-        Ok(true) => {
-            // The others are still receiving, so the room stays as it is.
-            let receive_rest = async {
-                while run.recorder().connections > run.work.publishers {
-                    let _ = timeout(LOOK_INTERVAL, receiver.recv()).await;
-                }
-            };
-            let _ = timeout(run.plan.timeout, receive_rest).await;
-            connection.close(sender, receiver, |_| {}).await;
-        }
-        Ok(false) => connection.ended(None, receiver, 0),
-        Err(error) => connection.ended(Some(&error), receiver, 0),
+    if let Ok(Ended::Done) = ended {
+        // The others are still receiving, so the room stays as it is.
+        let receive_rest = async {
+            while run.recorder().connections > run.work.publishers {
+                let _ = timeout(LOOK_INTERVAL, receiver.recv()).await;
+            }
+        };
+        let _ = timeout(run.plan.timeout, receive_rest).await;
     }
+    connection.finish(ended, 0, sender, receiver, |_| {}).await;
 }
 
 pub(super) async fn subscribe(connection: Connection, mut socket: WebSocket) {
@@ -164,11 +160,11 @@ pub(super) async fn subscribe(connection: Connection, mut socket: WebSocket) {
     let mut order: Vec<Order> = run.room.published.iter().map(|_| Order::default()).collect();
     let mut look = tokio::time::interval(LOOK_INTERVAL);
     let mut last_received = Instant::now();
-    let ended: Result<bool, Error> = poll_fn(|cx| {
+    let ended: Result<Ended, Error> = poll_fn(|cx| {
         loop {
             let mut recorder = None;
             while let Poll::Ready(received) = pin!(receiver.recv()).poll(cx)? {
-                let Some(message) = received else { return Poll::Ready(Ok(false)) };
+                let Some(message) = received else { return Poll::Ready(Ok(Ended::Closed)) };
                 let recorder = recorder.get_or_insert_with(|| {
                     last_received = Instant::now();
                     run.recorder()
@@ -181,24 +177,20 @@ pub(super) async fn subscribe(connection: Connection, mut socket: WebSocket) {
             }
             let is_published = run.room.publishing.load(Ordering::Relaxed) == 0;
             if is_published && (last_received.elapsed() >= run.plan.timeout || missing(&run, &order) == 0) {
-                return Poll::Ready(Ok(true));
+                return Poll::Ready(Ok(Ended::Done));
             }
         }
     })
     .await;
     let lost = missing(&run, &order);
-    match ended {
-        Ok(true) => {
-            run.recorder().error(
-                |errors| &mut errors.lost,
-                lost,
-                || "a message did not arrive at a subscriber".to_owned(),
-            );
-            connection.close(sender, receiver, |_| {}).await;
-        }
-        Ok(false) => connection.ended(None, receiver, lost),
-        Err(error) => connection.ended(Some(&error), receiver, lost),
+    if let Ok(Ended::Done) = ended {
+        run.recorder().error(
+            |errors| &mut errors.lost,
+            lost,
+            || "a message did not arrive at a subscriber".to_owned(),
+        );
     }
+    connection.finish(ended, lost, sender, receiver, |_| {}).await;
 }
 
 fn receive(run: &Run, recorder: &mut Recorder, order: &mut [Order], now: Instant, message: &Message<'_>) {

@@ -1,11 +1,12 @@
 //! `--script`: steps that each connection repeats.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use wireloom::{Error, Message, Receiver, Sender, WebSocket};
 
-use super::Connection;
+use super::{Connection, Ended};
 use crate::args::time;
 
 /// The steps of a file.
@@ -67,48 +68,31 @@ fn hex(text: &str) -> Option<Vec<u8>> {
     bytes.collect()
 }
 
-/// Why a round ended before its last step.
-enum Ended {
-    /// The run is over.
-    Over,
-    /// The server has closed the connection.
-    Closed,
-    Failed(Error),
-}
-
-impl From<Error> for Ended {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
 pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
     let run = connection.run.clone();
     let (sender, receiver) = socket.halves();
     let mut round = 0;
     let ended = loop {
         if run.plan.is_over(Instant::now()) || !run.take_ticket(true) {
-            break Ended::Over;
+            break Ok(Ended::Done);
         }
-        if let Err(ended) = play(&connection, round, sender, receiver).await {
-            break ended;
+        match play(&connection, round, sender, receiver).await {
+            Ok(ControlFlow::Continue(())) => round += 1,
+            Ok(ControlFlow::Break(ended)) => break Ok(ended),
+            Err(error) => break Err(error),
         }
-        round += 1;
     };
-    match ended {
-        Ended::Over => connection.close(sender, receiver, |_| {}).await,
-        Ended::Closed => connection.ended(None, receiver, 0),
-        Ended::Failed(error) => connection.ended(Some(&error), receiver, 0),
-    }
+    connection.finish(ended, 0, sender, receiver, |_| {}).await;
 }
 
-/// The latency of an expected message counts from the last one that was sent.
+/// Plays the steps once, unless the run or the connection ends before. The latency of an expected message counts from the last one that
+/// was sent.
 async fn play(
     connection: &Connection,
     round: u64,
     sender: &mut Sender,
     receiver: &mut Receiver,
-) -> Result<(), Ended> {
+) -> Result<ControlFlow<Ended>, Error> {
     let run = &connection.run;
     let timeout = run.plan.timeout;
     let numbered = |text: &str| {
@@ -118,7 +102,9 @@ async fn play(
     for step in &run.work.script.0 {
         let expected = match step {
             Step::Wait(time) => {
-                pause(run.plan.end, *time).await?;
+                if pause(run.plan.end, *time).await.is_break() {
+                    return Ok(ControlFlow::Break(Ended::Done));
+                }
                 continue;
             }
             Step::Send(text) => {
@@ -152,8 +138,8 @@ async fn play(
                     );
                 }
             }
-            Ok(Ok(None)) => return Err(Ended::Closed),
-            Ok(Err(error)) => return Err(error.into()),
+            Ok(Ok(None)) => return Ok(ControlFlow::Break(Ended::Closed)),
+            Ok(Err(error)) => return Err(error),
             Err(_) => run.recorder().error(
                 |errors| &mut errors.lost,
                 1,
@@ -161,7 +147,7 @@ async fn play(
             ),
         }
     }
-    Ok(())
+    Ok(ControlFlow::Continue(()))
 }
 
 /// The message that a step expects.
@@ -182,10 +168,14 @@ impl Expected {
 }
 
 /// Waits, but not longer than the run. Messages that arrive are left for the steps that expect them.
-async fn pause(end: Option<Instant>, time: Duration) -> Result<(), Ended> {
+async fn pause(end: Option<Instant>, time: Duration) -> ControlFlow<()> {
     let until = Instant::now() + time;
     tokio::time::sleep_until(end.map_or(until, |end| until.min(end)).into()).await;
-    if end.is_some_and(|end| Instant::now() >= end) { Err(Ended::Over) } else { Ok(()) }
+    if end.is_some_and(|end| Instant::now() >= end) {
+        ControlFlow::Break(())
+    } else {
+        ControlFlow::Continue(())
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 use wireloom::{Error, Receiver, Sender, WebSocket};
 
-use super::{Connection, Next, Pace, queue};
+use super::{Connection, Ended, Next, Pace, queue};
 
 /// Between the answer to a ping and the next ping.
 const PING_INTERVAL: Duration = Duration::from_millis(50);
@@ -40,11 +40,7 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
         poll_fn(|cx| sink.poll(cx, sender, receiver, wake.as_mut())).await
     };
     let lost = sink.sent.messages - sink.confirmed.messages;
-    match ended {
-        Ok(true) => sink.connection.close(sender, receiver, |_| {}).await,
-        Ok(false) => sink.connection.ended(None, receiver, lost),
-        Err(error) => sink.connection.ended(Some(&error), receiver, lost),
-    }
+    sink.connection.finish(ended, lost, sender, receiver, |_| {}).await;
 }
 
 /// Messages that are measured, and their payload.
@@ -75,24 +71,23 @@ struct Sink {
 }
 
 impl Sink {
-    /// Ready with `true` when all has arrived, and with `false` when the server has closed the connection.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
         sender: &mut Sender,
         receiver: &mut Receiver,
         mut wake: Pin<&mut Sleep>,
-    ) -> Poll<Result<bool, Error>> {
+    ) -> Poll<Result<Ended, Error>> {
         loop {
             // A sink that answers is no error.
             while let Poll::Ready(received) = pin!(receiver.recv()).poll(cx)? {
                 if received.is_none() {
-                    return Poll::Ready(Ok(false));
+                    return Poll::Ready(Ok(Ended::Closed));
                 }
             }
             let now = Instant::now();
             if self.take_pong(now, sender) {
-                return Poll::Ready(Ok(true));
+                return Poll::Ready(Ok(Ended::Done));
             }
             let has_more = self.send_due(cx, now, sender)?;
             self.send_ping(cx, now, sender)?;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use wireloom::{CloseCode, Error, WebSocket};
 
-use super::{Connection, Next, Pace};
+use super::{Connection, Ended, Next, Pace};
 
 /// Messages that are received between two looks at the clock.
 const BATCH: usize = 256;
@@ -19,8 +19,7 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
     let mut end = pin!(tokio::time::sleep_until(
         run.plan.end.unwrap_or(run.plan.begin + super::super::run::FAR).into()
     ));
-    // Ready with `true` at the end of the run, and with `false` when the server has closed the connection.
-    let ended: Result<bool, Error> = poll_fn(|cx| {
+    let ended: Result<Ended, Error> = poll_fn(|cx| {
         loop {
             let now = Instant::now();
             let (mut messages, mut bytes, mut is_pending) = (0, 0, false);
@@ -31,12 +30,12 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
                         Next::Due(_) => {}
                         Next::Wait => break,
                         Next::Over => {
-                            ended = Some(Ok(true));
+                            ended = Some(Ok(Ended::Done));
                             break;
                         }
                     },
                     Pace::Closed(_) if !run.take_ticket(run.plan.is_measured(now)) => {
-                        ended = Some(Ok(true));
+                        ended = Some(Ok(Ended::Done));
                         break;
                     }
                     Pace::Closed(_) => {}
@@ -48,7 +47,7 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
                         pace.sent();
                         continue;
                     }
-                    Poll::Ready(Ok(None)) => ended = Some(Ok(false)),
+                    Poll::Ready(Ok(None)) => ended = Some(Ok(Ended::Closed)),
                     Poll::Ready(Err(error)) => ended = Some(Err(error)),
                     Poll::Pending => is_pending = true,
                 }
@@ -62,7 +61,7 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
                 return Poll::Ready(ended);
             }
             if end.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Ok(true));
+                return Poll::Ready(Ok(Ended::Done));
             }
             if is_pending || (messages == 0 && pace.poll_due(cx).is_pending()) {
                 return Poll::Pending;
@@ -71,12 +70,10 @@ pub(super) async fn run(connection: Connection, mut socket: WebSocket) {
     })
     .await;
     match ended {
-        Ok(true) => connection.close(sender, receiver, |_| {}).await,
         // A source that has sent everything closes.
-        Ok(false) if receiver.end().is_some_and(|end| end.code() == CloseCode::NORMAL) => {
+        Ok(Ended::Closed) if receiver.end().is_some_and(|end| end.code() == CloseCode::NORMAL) => {
             run.recorder().disconnected();
         }
-        Ok(false) => connection.ended(None, receiver, 0),
-        Err(error) => connection.ended(Some(&error), receiver, 0),
+        ended => connection.finish(ended, 0, sender, receiver, |_| {}).await,
     }
 }

@@ -1,0 +1,138 @@
+//! Messages that wait for their answers: the loop that echoes and replays have in common.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::MutexGuard;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tokio::time::Sleep;
+use wireloom::{Error, Message, Receiver, Sender, WebSocket};
+
+use super::super::payload::Payloads;
+use super::super::recorder::Recorder;
+use super::{Connection, Ended};
+
+/// Messages that are handled between two looks at the clock.
+pub(super) const BATCH: usize = 64;
+
+/// What is sent on one connection, and how its answers are checked.
+pub(super) trait Exchange {
+    fn connection(&self) -> &Connection;
+
+    /// Sends what is due and fits into the send queue. Wakes the task when there is more to send at once.
+    ///
+    /// # Errors
+    /// The connection failed.
+    fn send_due(&mut self, cx: &mut Context<'_>, sender: &mut Sender) -> Result<(), Error>;
+
+    /// Registers to be woken when the next message is due. Ready when that may be the case already.
+    fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Takes a message of the server.
+    fn handle(&mut self, arrival: &mut Arrival<'_>, message: &Message<'_>);
+
+    /// Gives up messages that have waited for too long.
+    ///
+    /// # Errors
+    /// [`Error::SlowPeer`]: the server does not read.
+    fn expire(&mut self, now: Instant) -> Result<(), Error>;
+
+    /// When to [`expire`](Self::expire) next, and to look for the end of the run.
+    fn next_wake(&self, now: Instant) -> Instant;
+
+    /// Whether more will be sent.
+    fn is_sending(&self) -> bool;
+
+    /// Messages that wait for their answers.
+    fn pending(&self) -> usize;
+}
+
+/// Messages that arrived with one read: what each needs is locked once.
+pub(super) struct Arrival<'a> {
+    pub(super) payloads: MutexGuard<'a, Payloads>,
+    pub(super) recorder: MutexGuard<'a, Recorder>,
+    pub(super) now: Instant,
+}
+
+impl<'a> Arrival<'a> {
+    fn new(connection: &'a Connection) -> Self {
+        let run = &connection.run;
+        Self { payloads: run.work.payloads(), recorder: run.recorder(), now: Instant::now() }
+    }
+}
+
+/// Runs until everything was sent and answered, or the connection has ended.
+pub(super) async fn run(mut exchange: impl Exchange, mut socket: WebSocket) {
+    let (sender, receiver) = socket.halves();
+    let ended = {
+        let mut wake = pin!(tokio::time::sleep_until(exchange.next_wake(Instant::now()).into()));
+        poll_fn(|cx| poll(&mut exchange, cx, sender, receiver, wake.as_mut())).await
+    };
+    let connection = exchange.connection().clone();
+    let lost = exchange.pending() as u64;
+    // Repeated answers may arrive before the server's Close frame.
+    let handle = |answer: &Message<'_>| exchange.handle(&mut Arrival::new(&connection), answer);
+    connection.finish(ended, lost, sender, receiver, handle).await;
+}
+
+fn poll(
+    exchange: &mut impl Exchange,
+    cx: &mut Context<'_>,
+    sender: &mut Sender,
+    receiver: &mut Receiver,
+    mut wake: Pin<&mut Sleep>,
+) -> Poll<Result<Ended, Error>> {
+    loop {
+        let has_more = match poll_answers(exchange, cx, receiver)? {
+            Poll::Ready(Answers::More) => true,
+            Poll::Ready(Answers::End) => return Poll::Ready(Ok(Ended::Closed)),
+            Poll::Pending => false,
+        };
+        exchange.send_due(cx, sender)?;
+        if !exchange.is_sending() && exchange.pending() == 0 {
+            return Poll::Ready(Ok(Ended::Done));
+        }
+        if has_more || (exchange.is_sending() && exchange.poll_due(cx).is_ready()) {
+            continue;
+        }
+        let now = Instant::now();
+        let next = exchange.next_wake(now).into();
+        if next < wake.deadline() {
+            wake.as_mut().reset(next);
+        }
+        if wake.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        exchange.expire(now)?;
+        wake.as_mut().reset(exchange.next_wake(now).into());
+    }
+}
+
+/// What follows the messages of a batch.
+enum Answers {
+    More,
+    /// The server has closed the connection.
+    End,
+}
+
+/// Takes the messages that have arrived, a batch at most.
+fn poll_answers(
+    exchange: &mut impl Exchange,
+    cx: &mut Context<'_>,
+    receiver: &mut Receiver,
+) -> Result<Poll<Answers>, Error> {
+    let connection = exchange.connection().clone();
+    let mut arrival = None;
+    for _ in 0..BATCH {
+        match pin!(receiver.recv()).poll(cx)? {
+            Poll::Ready(Some(message)) => {
+                let arrival = arrival.get_or_insert_with(|| Arrival::new(&connection));
+                exchange.handle(arrival, &message);
+            }
+            Poll::Ready(None) => return Ok(Poll::Ready(Answers::End)),
+            Poll::Pending => return Ok(Poll::Pending),
+        }
+    }
+    Ok(Poll::Ready(Answers::More))
+}
