@@ -25,12 +25,15 @@ function plots(page) {
       .filter((image) => image.checkVisibility())
       .map((image) => {
         const { left, right, height } = image.getBoundingClientRect();
-        const texts = [...image.querySelectorAll('text')].map((text) => text.getBoundingClientRect().height);
+        const texts = [...image.querySelectorAll('text')].map((text) => ({ label: text.textContent.trim(), box: text.getBoundingClientRect() }));
+        const overlap = ({ box: a }, { box: b }) => Math.min(a.right - b.left, b.right - a.left) > 3 && Math.min(a.bottom - b.top, b.bottom - a.top) > 3;
+        const unclear = texts.filter((text, index) => texts.slice(0, index).some((other) => overlap(text, other) || text.label === other.label && text.box.bottom === other.box.bottom));
         return {
           name: image.getAttribute('aria-label'),
           fits: left >= 0 && right <= innerWidth && height > 150,
           lines: image.querySelectorAll('polyline[stroke="#0969DA"]').length,
-          textHeight: Math.min(...texts),
+          textHeight: Math.min(...texts.map(({ box }) => box.height)),
+          unclear: unclear.map(({ label }) => label),
         };
       }),
   );
@@ -47,14 +50,17 @@ export default {
         await page.goto(url);
         await page.getByRole('heading', { level: 1, name: `Load on ${driver.server.ws}/echo` }).waitFor();
         await shows(page, 'Scenario echo, 5 connections, open loop at 200 messages per second');
+        await page.getByRole('heading', { level: 2, name: 'Warnings' }).waitFor();
+        await shows(page, 'latencies are too few for p99');
         const found = await plots(page);
         assert.deepEqual(
           found.map(({ name }) => name),
           ['Latency by percentile', 'Messages per second', 'Latency over time', 'Connections'],
           where,
         );
-        for (const { name, fits, lines, textHeight } of found) {
+        for (const { name, fits, lines, textHeight, unclear } of found) {
           assert.ok(fits && lines >= 1 && textHeight >= 9, `${where} ${name}: ${JSON.stringify({ fits, lines, textHeight })}`);
+          assert.deepEqual(unclear, [], `${where} ${name}: labels that overlap, or that there are twice`);
         }
         assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${where} fits`);
         await accessible(page, where);

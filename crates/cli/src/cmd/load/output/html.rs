@@ -26,11 +26,11 @@ pub(in crate::cmd::load) fn page(report: &Report) -> Result<String, String> {
     let _ = writeln!(out, "<p class=\"soft\">{}</p>", escape(&summary(report)));
     cards(&mut out, report);
     if !report.warnings.is_empty() {
-        out.push_str("<ul class=\"warnings\" aria-label=\"Warnings\">\n");
+        out.push_str("<section class=\"warnings\">\n<h2>Warnings</h2>\n<ul>\n");
         for warning in &report.warnings {
-            let _ = writeln!(out, "<li>{}</li>", escape(warning));
+            let _ = writeln!(out, "<li>{}</li>", escape(&capitalized(warning)));
         }
-        out.push_str("</ul>\n");
+        out.push_str("</ul>\n</section>\n");
     }
     comparison(&mut out, report);
     plots(&mut out, report)?;
@@ -126,7 +126,6 @@ fn comparison(out: &mut String, report: &Report) {
 
 fn plots(out: &mut String, report: &Report) -> Result<(), String> {
     let end = report.series.last().map_or(1.0, |second| second.at.as_secs_f64()).max(1.0);
-    let seconds = |x: f64| format!("{x:.0} s");
     let plain = |y: f64| thousands(y);
     let nanos = |y: f64| short_time(y);
     if report.latency.samples > 0 {
@@ -211,10 +210,9 @@ fn percentiles(out: &mut String, report: &Report) -> Result<(), String> {
         y_label: &nanos,
         lines: vec![points.collect()],
         may_be_logarithmic: true,
-        x_ticks: [0.0, position(50.0)].into_iter().chain((1..=last.floor() as u32).map(f64::from)).collect(),
+        x_ticks: [position(50.0)].into_iter().chain((1..=last.floor() as u32).map(f64::from)).collect(),
     };
-    let text = "Read it from left to right: at p99 is the time within which 99% of the answers came. Each mark to the right looks at a tenth \
-                of what was left.";
+    let text = "The value at p99 is the time within which 99% of the answers came. From mark to mark, the share of slower answers falls to a tenth.";
     figure(out, "Latency by percentile", text, &["latency"], &plot)
 }
 
@@ -240,9 +238,15 @@ fn figure(out: &mut String, title: &str, text: &str, names: &[&str], plot: &Plot
     Ok(())
 }
 
-/// A time for a label.
+/// A time since the run began, for a label.
+fn seconds(seconds: f64) -> String {
+    format!("{} s", (seconds * 100.0).round() / 100.0)
+}
+
+/// A latency for a label.
 fn short_time(nanos: f64) -> String {
     let (value, unit) = match nanos {
+        0.0 => return "0".to_owned(),
         ..1e3 => (nanos, "ns"),
         1e3..1e6 => (nanos / 1e3, "µs"),
         1e6..1e9 => (nanos / 1e6, "ms"),
@@ -265,6 +269,12 @@ fn thousands(number: f64) -> String {
         out.push(digit);
     }
     out
+}
+
+/// A sentence, of a message that begins with a small letter.
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
 fn escape(text: &str) -> String {
@@ -291,6 +301,12 @@ mod tests {
         assert_eq!(thousands(999.0), "999");
         assert_eq!(thousands(0.5), "0.5");
         assert_eq!(thousands(0.0), "0");
+    }
+
+    #[test]
+    fn labels_of_axes_differ() {
+        assert_eq!([0.0, 0.25, 1.5, 2.0].map(seconds), ["0 s", "0.25 s", "1.5 s", "2 s"]);
+        assert_eq!([0.0, 900.0, 1.5e6, 2e9].map(short_time), ["0", "900 ns", "1.5 ms", "2 s"]);
     }
 
     #[test]
