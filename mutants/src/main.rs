@@ -1,5 +1,5 @@
 //! Mutation testing with one build: all mutants of a crate are compiled into its tests at once, and an environment variable
-//! selects the one that is active. A mutant costs a run of the tests until the first that fails, and no build.
+//! selects the one that is active. A mutant costs no build: the tests that reach its code run until one fails.
 //!
 //! `mutants/run CRATE [FILE...]`: CRATE is `http2` or `ws`, FILE a path below its `src`. The outcome of each mutant is in
 //! `target/mutants/CRATE.tsv`; a later run leaves out what that file has already.
@@ -15,12 +15,20 @@ use std::time::{Duration, Instant};
 
 use instrument::{Instrument, Mutant};
 
-/// In the source of the crate, beside its mutants.
+/// In the source of the crate, beside its mutants. With `WIRELOOM_MUTANTS_REACHED`, the ids of those that are reached are appended to
+/// the file of that name, once each.
 const MODULE: &str = r#"//! Which mutant is active.
 extern crate std;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::io::Write as _;
 static ACTIVE: std::sync::LazyLock<u32> = std::sync::LazyLock::new(|| {
     std::env::var("WIRELOOM_MUTANT").ok().and_then(|id| id.parse().ok()).unwrap_or(0)
 });
+static REACHED: std::sync::LazyLock<Option<std::fs::File>> = std::sync::LazyLock::new(|| {
+    let path = std::env::var_os("WIRELOOM_MUTANTS_REACHED")?;
+    std::fs::OpenOptions::new().append(true).create(true).open(path).ok()
+});
+static IS_REACHED: [AtomicBool; 8192] = [const { AtomicBool::new(false) }; 8192];
 /// In constants none is.
 pub(crate) const fn is(id: u32) -> bool {
     core::intrinsics::const_eval_select((id,), never, is_active)
@@ -29,6 +37,11 @@ const fn never(_: u32) -> bool {
     false
 }
 fn is_active(id: u32) -> bool {
+    if let Some(mut file) = REACHED.as_ref()
+        && IS_REACHED.get(id as usize).is_some_and(|reached| !reached.swap(true, Ordering::Relaxed))
+    {
+        let _ = file.write_all(std::format!("{id}\n").as_bytes());
+    }
     *ACTIVE == id
 }
 "#;
@@ -45,11 +58,12 @@ struct Tree {
     name: String,
 }
 
-/// A test binary, and the CPU time that it takes without a mutant.
-struct Tests {
-    name: String,
+/// A test, the time that it takes without a mutant, and the mutants that it reaches then.
+struct Test {
     binary: PathBuf,
+    name: String,
     time: Duration,
+    reached: BTreeSet<u32>,
 }
 
 fn main() -> Result<(), Failure> {
@@ -61,7 +75,7 @@ fn main() -> Result<(), Failure> {
     let tree = Tree { package: root.join("crates").join(&name), root, name };
     tree.copy(repository)?;
     let (mutants, binaries) = tree.build(repository)?;
-    let tests = measure(&tree, binaries)?;
+    let tests = measure(&tree, &binaries)?;
 
     let results = repository.join(format!("target/mutants/{}.tsv", tree.name));
     let known = fs::read_to_string(&results).unwrap_or_default();
@@ -76,26 +90,49 @@ fn main() -> Result<(), Failure> {
     };
     println!("{} mutants, {} of them to run", mutants.len(), selected.len());
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-    for mutant in selected {
+    let begin = Instant::now();
+    for (index, mutant) in selected.iter().enumerate() {
         let Mutant { file: path, line, column, function, change, .. } = mutant;
         let described = format!("{path}:{line}:{column}\t{function}\t{change}");
         if known.contains(&described) {
             continue;
         }
-        let killer = tests.iter().find(|tests| !passes(&tree, tests, mutant.id));
-        let outcome = killer.map_or("SURVIVED", |tests| &tests.name);
+        let reaching: Vec<&Test> = tests.iter().filter(|test| test.reached.contains(&mutant.id)).collect();
+        let outcome = match reaching.len() {
+            0 => "NOT REACHED".to_owned(),
+            _ => killer(&tree, &reaching, mutant.id).unwrap_or_else(|| "SURVIVED".to_owned()),
+        };
         writeln!(file, "{described}\t{outcome}")?;
         let (run, survived) = counts.entry(&mutant.file).or_default();
         *run += 1;
-        if killer.is_none() {
+        if outcome.chars().all(|char| char.is_uppercase() || char == ' ') {
             *survived += 1;
-            println!("survived: {described}");
+            println!("{}: {described}", outcome.to_lowercase());
+        }
+        if index % 50 == 49 {
+            println!("{} of {} after {} s", index + 1, selected.len(), begin.elapsed().as_secs());
         }
     }
     for (file, (run, survived)) in counts {
         println!("{file}: {run} run, {survived} survive");
     }
     Ok(())
+}
+
+/// The test that fails while this mutant is active. More and more of them run in one process, the fastest first.
+fn killer(tree: &Tree, tests: &[&Test], mutant: u32) -> Option<String> {
+    let (mut rest, mut len) = (tests, 1);
+    while !rest.is_empty() {
+        // One process runs the tests of one binary.
+        let binary = &rest[0].binary;
+        let same = rest.iter().take(len).take_while(|test| &test.binary == binary).count();
+        let (some, others) = rest.split_at(same);
+        if !passes(tree, some, mutant, None) {
+            return Some(some.iter().map(|test| test.name.as_str()).collect::<Vec<_>>().join(" "));
+        }
+        (rest, len) = (others, len * 2);
+    }
+    None
 }
 
 impl Tree {
@@ -228,41 +265,57 @@ fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// Runs the tests without a mutant. The fastest come first.
-fn measure(tree: &Tree, binaries: Vec<(String, PathBuf)>) -> Result<Vec<Tests>, Failure> {
-    let mut measured = Vec::new();
-    for (name, binary) in binaries {
-        let mut tests = Tests { name, binary, time: Duration::from_secs(300) };
-        let started = Instant::now();
-        if !passes(tree, &tests, 0) {
-            println!("left out, because it fails with instrumented code: {}", tests.name);
-            continue;
+/// Runs each test without a mutant. The fastest come first.
+fn measure(tree: &Tree, binaries: &[(String, PathBuf)]) -> Result<Vec<Test>, Failure> {
+    let mut tests = Vec::new();
+    let trace = tree.root.join("reached");
+    for (binary_name, binary) in binaries {
+        let listed = Command::new(binary).args(["--list", "--format", "terse"]).output()?;
+        let listed = String::from_utf8(listed.stdout)?;
+        let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+        let begin = tests.len();
+        // The list of public declarations is read from the source, which is instrumented here.
+        for name in names.filter(|name| !name.contains("public_api")) {
+            let (binary, time) = (binary.clone(), Duration::from_secs(300));
+            let mut test = Test { binary, name: name.to_owned(), time, reached: BTreeSet::new() };
+            let started = Instant::now();
+            if !passes(tree, &[&test], 0, None) {
+                println!("left out, because it fails without a mutant: {binary_name} {name}");
+                continue;
+            }
+            test.time = started.elapsed();
+            _ = fs::remove_file(&trace);
+            passes(tree, &[&test], 0, Some(&trace));
+            let reached = fs::read_to_string(&trace).unwrap_or_default();
+            test.reached = reached.lines().filter_map(|id| id.parse().ok()).collect();
+            tests.push(test);
         }
-        tests.time = started.elapsed();
-        println!("{} takes {:?}", tests.name, tests.time);
-        measured.push(tests);
+        let time: Duration = tests[begin..].iter().map(|test| test.time).sum();
+        println!("{binary_name}: {} tests take {time:?}", tests.len() - begin);
     }
-    measured.sort_by_key(|tests| tests.time);
-    Ok(measured)
+    tests.sort_by_key(|test| test.time);
+    Ok(tests)
 }
 
-/// Whether the tests pass while a mutant is active. One that makes them take long fails them: the limit is CPU time, so that
-/// other load does not matter. The list of public declarations is read from the source, which is instrumented here.
-fn passes(tree: &Tree, tests: &Tests, mutant: u32) -> bool {
-    let limit_s = tests.time.as_secs() * 3 + 4;
-    let status = Command::new("bash")
-        .args([
-            "-c",
-            r#"ulimit -c 0 -t "$0" -v 4000000 && exec "$1" -q --skip public_api"#,
-            &limit_s.to_string(),
-        ])
-        .arg(&tests.binary)
+/// Whether these tests of one binary pass while a mutant is active. One that makes them take long fails them: the limit is CPU time, so
+/// that other load does not matter.
+fn passes(tree: &Tree, tests: &[&Test], mutant: u32, reached: Option<&Path>) -> bool {
+    let Some(first) = tests.first() else { return true };
+    let limit_s = tests.iter().map(|test| test.time).sum::<Duration>().as_secs() * 3 + 4;
+    let mut command = Command::new("bash");
+    command
+        .args(["-c", r#"ulimit -c 0 -t "$0" -v 4000000 && exec "$@""#, &limit_s.to_string()])
+        .arg(&first.binary)
+        .args(["-q", "--exact"])
+        .args(tests.iter().map(|test| &test.name))
         .current_dir(&tree.package)
         .env("WIRELOOM_MUTANT", mutant.to_string())
         .env("RUST_TEST_THREADS", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    status.is_ok_and(|status| status.success())
+        .stderr(Stdio::null());
+    if let Some(path) = reached {
+        command.env("WIRELOOM_MUTANTS_REACHED", path);
+    }
+    command.status().is_ok_and(|status| status.success())
 }
