@@ -16,7 +16,7 @@ use super::{Connection, Ended};
 /// Messages that are handled between two looks at the clock.
 pub(super) const BATCH: usize = 64;
 
-/// What is sent on one connection, and how its answers are checked.
+/// The messages of one connection, and the check of their answers.
 pub(super) trait Exchange {
     fn connection(&self) -> &Connection;
 
@@ -48,7 +48,7 @@ pub(super) trait Exchange {
     fn pending(&self) -> usize;
 }
 
-/// Messages that arrived with one read: what each needs is locked once.
+/// Messages that arrived with one read share the locks and the time.
 pub(super) struct Arrival<'a> {
     pub(super) payloads: MutexGuard<'a, Payloads>,
     pub(super) recorder: MutexGuard<'a, Recorder>,
@@ -109,7 +109,7 @@ fn poll(
     }
 }
 
-/// What follows the messages of a batch.
+/// The state after a batch of messages.
 enum Answers {
     More,
     /// The server has closed the connection.
