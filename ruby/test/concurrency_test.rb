@@ -2,24 +2,12 @@
 
 require_relative "test_helper"
 require "support/connections"
+require "support/turns"
 
 # The rules of guides/concurrency.md for threads, fiber schedulers and Ractors.
 class ConcurrencyTest < Wireloom::TestCase
   include Wireloom::Connections
-
-  # How often another thread ran while the block did.
-  def turns
-    count = 0
-    stop = false
-    thread = Thread.new { (count += 1) && sleep(0.0005) until stop }
-    Thread.pass until count > 3
-    before = count
-    yield
-    count - before
-  ensure
-    stop = true
-    thread.join
-  end
+  include Wireloom::Turns
 
   def test_other_threads_run_while_a_message_is_inflated
     client, server = connected(deflate: true)
@@ -34,6 +22,23 @@ class ConcurrencyTest < Wireloom::TestCase
     client, = connected(deflate: true)
     message = Random.new(1).bytes(8 << 20).unpack1("H*")
     assert_operator turns { client.text(message) }, :>=, 5
+  end
+
+  def test_other_threads_run_while_a_message_is_unmasked
+    client, server = connected
+    client.text("é" * (4 << 20))
+    bytes = client.take_output
+    assert(others_run? { assert_equal 8 << 20, server.receive(bytes).first.bytesize })
+  end
+
+  # The guide states the lengths from which on the lock is released.
+  def test_the_guide_states_the_thresholds
+    source = File.read(File.expand_path("../ext/wireloom/src/exclusive.rs", __dir__))
+    guide = File.read(File.expand_path("../guides/concurrency.md", __dir__))
+    { "UNMASK" => "input of %d KiB or more to one call", "DEFLATE" => "messages of %d KiB or more that are compressed" }.each do |name, words|
+      kib = Integer(source[/DETACHED_#{name}_LEN: usize = (\d+) << 10;/, 1])
+      assert_includes guide, format(words, kib)
+    end
   end
 
   def test_a_small_message_keeps_the_lock

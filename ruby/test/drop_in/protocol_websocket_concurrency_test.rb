@@ -5,10 +5,14 @@ original_or_drop_in "protocol_websocket", "protocol/websocket"
 require "protocol/websocket/connection"
 require "protocol/websocket/message"
 require_relative "../support/scheduler"
+require_relative "../support/turns"
 require "socket"
+require "stringio"
 
 # Framers and connections under threads, a fiber scheduler and Ractors, as guides/concurrency.md describes them.
 class ProtocolWebSocketConcurrencyTest < Wireloom::TestCase
+  include Wireloom::Turns
+
   WS = Protocol::WebSocket
 
   def connections
@@ -51,6 +55,23 @@ class ProtocolWebSocketConcurrencyTest < Wireloom::TestCase
     client.send_text("still here")
     client.flush
     assert_equal "still here", server.read.buffer
+  end
+
+  def test_other_threads_run_while_a_message_is_unmasked
+    gap_of_the_original
+    bytes = StringIO.new("".b)
+    client = WS::Connection.new(WS::Framer.new(bytes), mask: true)
+    client.send_text("é" * (4 << 20))
+    # Not a StringIO, whose String another thread could change.
+    stream = Object.new
+    stream.define_singleton_method(:read) { |length| bytes.read(length) }
+    stream.define_singleton_method(:flush) {}
+    server = WS::Connection.new(WS::Framer.new(stream), maximum_message_size: nil)
+    read = lambda do
+      bytes.rewind
+      assert_equal 8 << 20, server.read.buffer.bytesize
+    end
+    assert others_run?(&read)
   end
 
   def test_fibers_of_a_scheduler

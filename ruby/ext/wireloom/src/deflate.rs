@@ -10,14 +10,11 @@ use wireloom_ws::deflate::{
 };
 use wireloom_ws::role::Role;
 
-use crate::exclusive::{Exclusive, check_interrupts};
+use crate::exclusive::{DETACHED_DEFLATE_LEN, Exclusive, check_interrupts};
 use crate::guard::{function, method};
 use crate::held::{Immortal, managed, plain};
 use crate::memory::Accounted;
 use crate::{scratch, strings};
-
-/// A message of this length is deflated or inflated without the GVL, in bytes: about 50 µs of work.
-pub(crate) const DETACHED_LEN: usize = 4 << 10;
 
 static ERROR: Immortal<ExceptionClass> = Immortal::new();
 
@@ -62,7 +59,7 @@ pub(crate) fn deflate(
     message: RString,
     out: &mut Vec<u8>,
 ) -> Result<bool, Error> {
-    let detached = message.len() >= DETACHED_LEN;
+    let detached = message.len() >= DETACHED_DEFLATE_LEN;
     let message = stable(ruby, message, detached)?;
     // SAFETY: no Ruby code runs while the slice is in use; without the GVL the String is frozen.
     let bytes = unsafe { strings::bytes(message.as_raw()) };
@@ -92,7 +89,7 @@ pub(crate) fn inflate(
     len_max: usize,
     out: &mut Vec<u8>,
 ) -> Result<Result<(), InflateError>, Error> {
-    let detached = message.len() >= DETACHED_LEN;
+    let detached = message.len() >= DETACHED_DEFLATE_LEN;
     let message = stable(ruby, message, detached)?;
     // SAFETY: no Ruby code runs while the slice is in use; without the GVL the String is frozen.
     let bytes = unsafe { strings::bytes(message.as_raw()) };
@@ -111,7 +108,7 @@ pub(crate) fn inflate(
 /// # Errors
 /// The exception that another thread raised in this one.
 pub(crate) fn prepare(ruby: &Ruby, message: RString) -> Result<(), Error> {
-    if message.len() >= DETACHED_LEN { check_interrupts(ruby) } else { Ok(()) }
+    if message.len() >= DETACHED_DEFLATE_LEN { check_interrupts(ruby) } else { Ok(()) }
 }
 
 /// A String that no other thread can change while the GVL is released.

@@ -12,6 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use magnus::rb_sys::protect;
 use magnus::{Error, Ruby};
 
+/// From this length on input is unmasked and validated without the GVL, in bytes: about 50 µs of work (`bench/gvl.rb`).
+pub(crate) const DETACHED_UNMASK_LEN: usize = 256 << 10;
+
+/// The same for messages that are deflated, and for input that may have to be inflated.
+pub(crate) const DETACHED_DEFLATE_LEN: usize = 4 << 10;
+
 /// State of an object that one call at a time works on.
 #[derive(Default)]
 pub(crate) struct Exclusive<T> {

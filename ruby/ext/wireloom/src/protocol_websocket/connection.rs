@@ -55,18 +55,19 @@ unsafe fn read_in_memory(ruby: &Ruby, connection: Value) -> Option<Value> {
     if !stream.is_memory() {
         return None;
     }
+    // With the GVL, because another thread could change the `StringIO`.
     // SAFETY: the caller vouches for it.
-    unsafe { framer::take_in_memory(ruby, stream, limit, |frame| message_of(ruby, names, frame)) }
+    unsafe { framer::take_in_memory(ruby, stream, limit, |frame| message_of(ruby, names, frame, false)) }
 }
 
 /// The message in a frame that holds all of it; `None` for other frames, and text that is not UTF-8.
 #[inline]
-fn message_of(ruby: &Ruby, names: &Names, frame: Frame) -> Option<Value> {
+fn message_of(ruby: &Ruby, names: &Names, frame: Frame, may_detach: bool) -> Option<Value> {
     if !frame.is_message() {
         return None;
     }
     let is_text = frame.opcode == 1;
-    let buffer = payload::message(ruby, frame.payload, frame.fresh, frame.mask, is_text)?;
+    let buffer = payload::message(ruby, frame.payload, frame.fresh, frame.mask, is_text, may_detach)?;
     let class = if is_text { names.text_message } else { names.binary_message };
     Some(names.object(class.get(), [(names.buffer, buffer.as_raw())]))
 }
@@ -105,7 +106,7 @@ fn read_any(ruby: &Ruby, rb_self: Value, args: &[Value]) -> Result<Value, Error>
         let frame = frame.into_object(ruby, names, ivar(framer, names.frames_by_opcode).as_raw())?;
         return read_on(rb_self, frame, args);
     }
-    message_of(ruby, names, frame).map(Ok).unwrap_or_else(|| {
+    message_of(ruby, names, frame, true).map(Ok).unwrap_or_else(|| {
         let message = "invalid UTF-8 in text frame!".to_owned();
         read_failed(rb_self, names.protocol_error(message, INVALID_PAYLOAD), true)
     })

@@ -6,6 +6,7 @@ use magnus::{Error, RString, Ruby};
 use wireloom_ws::mask::{self as kernel, MaskKey};
 use wireloom_ws::utf8;
 
+use crate::exclusive::{DETACHED_UNMASK_LEN, without_gvl};
 use crate::strings;
 
 /// `mask(data, mask)`: `data` in a new String of its encoding, each byte XORed with that of `mask`, whose bytes
@@ -50,7 +51,7 @@ pub(super) fn text(ruby: &Ruby, buffer: RString) -> Result<Option<RString>, Erro
 }
 
 /// The message of a frame that holds all of it; `None` for text that is not UTF-8. `payload` is reused when it is `fresh`:
-/// made here, so that no code of Ruby has seen it.
+/// made here, so that no code of Ruby has seen it. A long one is unmasked without the GVL if it `may_detach`.
 #[inline]
 pub(super) fn message(
     ruby: &Ruby,
@@ -58,6 +59,7 @@ pub(super) fn message(
     fresh: bool,
     key: Option<[u8; 4]>,
     is_text: bool,
+    may_detach: bool,
 ) -> Option<RString> {
     let buffer = if fresh {
         payload
@@ -70,19 +72,39 @@ pub(super) fn message(
     // SAFETY: made here or declared fresh.
     let bytes = unsafe { strings::contents(buffer) };
     let key = key.map(MaskKey::new);
+    let content = if may_detach && bytes.len() >= DETACHED_UNMASK_LEN {
+        without_gvl(|| unmask(bytes, key, is_text))
+    } else {
+        unmask(bytes, key, is_text)
+    };
+    match content {
+        Content::Binary => {}
+        Content::Text { is_ascii } => strings::declare_utf8(buffer, is_ascii),
+        Content::NotUtf8 => return None,
+    }
+    Some(buffer)
+}
+
+enum Content {
+    Binary,
+    Text { is_ascii: bool },
+    NotUtf8,
+}
+
+/// Unmasks a payload in its place, and validates it if it is text. Nothing here touches Ruby.
+#[inline]
+fn unmask(bytes: &mut [u8], key: Option<MaskKey>, is_text: bool) -> Content {
     if !is_text {
         if let Some(key) = key {
             kernel::apply(bytes, key);
         }
-        return Some(buffer);
+        return Content::Binary;
     }
     let text = match key {
         Some(key) => utf8::unmask_text(bytes, key).map(|text| text.is_ascii()),
         None => utf8::text(bytes).map(str::is_ascii),
     };
-    let ascii = text.ok()?;
-    strings::declare_utf8(buffer, ascii);
-    Some(buffer)
+    text.map_or(Content::NotUtf8, |is_ascii| Content::Text { is_ascii })
 }
 
 /// The key in `mask`.

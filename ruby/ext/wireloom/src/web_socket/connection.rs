@@ -9,7 +9,7 @@
 use super::event::Event;
 use super::options;
 use crate::clock::now;
-use crate::exclusive::{Exclusive, check_interrupts};
+use crate::exclusive::{DETACHED_DEFLATE_LEN, DETACHED_UNMASK_LEN, Exclusive, check_interrupts};
 use crate::guard::method;
 use crate::held::{Immortal, managed, plain};
 use crate::memory::Accounted;
@@ -28,13 +28,6 @@ use wireloom_ws::{CloseCode, Config, Transport};
 
 /// Bytes that a client may send behind its request before it is answered. It has no reason to.
 const EARLY_LEN_MAX: usize = 64 << 10;
-
-/// From this length on input is handled without the GVL, in bytes: about 50 µs of unmasking and validating.
-const DETACHED_LEN: usize = 512 << 10;
-/// The same where permessage-deflate was negotiated: input of this length takes about 50 µs or more to inflate.
-const DETACHED_COMPRESSED_LEN: usize = 4 << 10;
-/// A message of this length takes about 50 µs to compress.
-const DETACHED_DEFLATE_LEN: usize = 4 << 10;
 
 static ERROR: Immortal<ExceptionClass> = Immortal::new();
 
@@ -175,8 +168,8 @@ impl Connection {
     /// `receive(chunk)`: the events that it brings.
     fn receive(ruby: &Ruby, this: Obj<Self>, chunk: RString) -> Result<RArray, Error> {
         let len = chunk.len();
-        let detached = len >= DETACHED_COMPRESSED_LEN
-            && this.inner.with(|inner| len >= DETACHED_LEN || inner.is_inflating());
+        let detached = len >= DETACHED_DEFLATE_LEN
+            && this.inner.with(|inner| len >= DETACHED_UNMASK_LEN || inner.is_inflating());
         if detached {
             check_interrupts(ruby)?;
         }

@@ -5,7 +5,7 @@ use super::frames::{Found, Frames, Part, Rules, TEXT};
 use super::outgoing;
 use super::payload::{self, Text};
 use crate::deflate::{self, Direction};
-use crate::exclusive::{Exclusive, check_interrupts};
+use crate::exclusive::{DETACHED_DEFLATE_LEN, DETACHED_UNMASK_LEN, Exclusive, check_interrupts};
 use crate::guard::{function, method};
 use crate::held::{Held, Owner, managed, plain};
 use crate::keys::Keys;
@@ -24,9 +24,6 @@ use wireloom_ws::utf8;
 const MESSAGE: u8 = 1;
 const RAW: u8 = 2;
 const BROKEN: u8 = 3;
-
-/// From this length on a part of a message is unmasked and validated without the GVL, in bytes: about 50 µs of work.
-const DETACHED_LEN: usize = 512 << 10;
 
 /// The first reserved bit: the message is compressed (RFC 7692 §6).
 const RSV1: u8 = 0x40;
@@ -161,7 +158,8 @@ impl Codec {
     /// its `emit` was replaced. Returns nil when the input is used up, else what was found; its payload is `codec.payload`.
     fn parse(ruby: &Ruby, this: Obj<Self>, chunk: Value, driver: Value) -> Result<Option<u8>, Error> {
         if let Some(chunk) = RString::from_value(chunk)
-            && (chunk.len() >= DETACHED_LEN || this.is_inflating() && chunk.len() >= deflate::DETACHED_LEN)
+            && (chunk.len() >= DETACHED_UNMASK_LEN
+                || this.is_inflating() && chunk.len() >= DETACHED_DEFLATE_LEN)
         {
             check_interrupts(ruby)?;
         }
@@ -229,7 +227,7 @@ impl Codec {
             return Ok(Step::Done);
         }
         // Changes that listeners make to the chunk must not be seen here: the rest is a frozen String that shares its bytes.
-        let shared = if used < input.len() || used >= DETACHED_LEN {
+        let shared = if used < input.len() || used >= DETACHED_UNMASK_LEN {
             strings::protected(ruby, |ruby| strings::frozen(ruby, chunk))?
         } else {
             chunk
@@ -281,7 +279,8 @@ impl Codec {
             payload::copy(room, bytes, part.key);
             !is_text || if whole { text.validate(room) } else { text.push(room, part.last) }
         };
-        let valid = if bytes.len() >= DETACHED_LEN { this.frames.detached(|_| fill()) } else { fill() };
+        let valid =
+            if bytes.len() >= DETACHED_UNMASK_LEN { this.frames.detached(|_| fill()) } else { fill() };
         if !whole {
             // SAFETY: `fill` has written them.
             unsafe { strings::extend(data, bytes.len()) };
