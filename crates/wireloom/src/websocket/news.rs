@@ -43,6 +43,8 @@ impl News {
 /// Events in order. One thread at a time delivers them.
 #[derive(Debug, Default)]
 pub(super) struct NewsQueue {
+    /// Dropped with the last event: an observer may hold a sender of the WebSocket, which would keep both alive.
+    watch: Watch,
     news: VecDeque<News>,
     delivery: NewsDelivery,
     /// [`News::CloseBegun`] has been noted.
@@ -58,6 +60,10 @@ enum NewsDelivery {
 }
 
 impl NewsQueue {
+    pub(super) fn new(watch: Watch) -> Self {
+        Self { watch, ..Self::default() }
+    }
+
     pub(super) fn push(&mut self, news: News) {
         self.news.push_back(news);
     }
@@ -78,28 +84,31 @@ impl NewsQueue {
 }
 
 /// Delivers all events, unless another thread does, or this one in an outer call. `with_queue` locks the state for a moment.
-pub(super) fn deliver_all(watch: &Watch, with_queue: impl Fn(&mut dyn FnMut(&mut NewsQueue))) {
-    let mut delivers = false;
+pub(super) fn deliver_all(with_queue: impl Fn(&mut dyn FnMut(&mut NewsQueue))) {
+    let mut watch = None;
     with_queue(&mut |queue| {
-        delivers = queue.is_waiting();
-        if delivers {
+        if queue.is_waiting() {
             queue.delivery = NewsDelivery::Busy;
+            watch = Some(queue.watch.clone());
         }
     });
-    if !delivers {
-        return;
-    }
+    let Some(watch) = watch else { return };
     loop {
         let mut next = None;
+        // Dropped while the state is not locked, which an observer that holds a sender locks.
+        let mut last = Watch::none();
         with_queue(&mut |queue| {
             next = queue.news.pop_front();
-            if next.is_none() {
-                queue.delivery = NewsDelivery::None;
+            match next {
+                Some(News::CloseDone(_)) => last = std::mem::take(&mut queue.watch),
+                Some(_) => {}
+                None => queue.delivery = NewsDelivery::None,
             }
         });
         match next {
-            Some(news) => news.deliver(watch),
+            Some(news) => news.deliver(&watch),
             None => return,
         }
+        drop(last);
     }
 }

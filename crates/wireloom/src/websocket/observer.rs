@@ -51,7 +51,8 @@ pub enum Observed<'a> {
 /// Receives the events of WebSockets: any `Fn(&Observed<'_>)`. Set it as
 /// [`WebSocketConfig::observer`](super::WebSocketConfig::observer).
 ///
-/// It is called in the task that causes the event, so it should be quick. It holds no lock, and may use the WebSocket.
+/// It is called in the task that causes the event, so it should be quick. It holds no lock, and may use the WebSocket: one that holds a
+/// [`Sender`](super::Sender) keeps the connection open until it has ended. A WebSocket drops its observer after [`Observed::CloseDone`].
 ///
 /// ```
 /// use wireloom::{Observed, Watch, WebSocketConfig};

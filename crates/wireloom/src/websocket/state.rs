@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     /// The receiver frees what memory it can.
     pub(super) release: AtomicBool,
     senders: AtomicU32,
-    observer: Watch,
+    is_observed: bool,
     /// The state from which an idle receiving half is made again, where that is possible.
     pub(super) idle: Option<IdleInbound>,
     pub(super) subprotocol: Option<Box<str>>,
@@ -69,7 +69,8 @@ impl Shared {
         subprotocol: Option<String>,
         compressed: bool,
     ) -> Arc<Self> {
-        let news = observer.0.is_some().then(Box::default);
+        let is_observed = observer.0.is_some();
+        let news = is_observed.then(|| Box::new(NewsQueue::new(observer)));
         Arc::new_cyclic(|shared| Self {
             state: Mutex::new(State {
                 core,
@@ -95,7 +96,7 @@ impl Shared {
             has_news: AtomicBool::new(false),
             release: AtomicBool::new(false),
             senders: AtomicU32::new(0),
-            observer,
+            is_observed,
             idle,
             subprotocol: subprotocol.map(String::into_boxed_str),
             compressed,
@@ -144,7 +145,7 @@ impl Shared {
     /// Whether frames and messages are observed.
     #[inline]
     pub(super) fn is_observed(&self) -> bool {
-        self.observer.0.is_some()
+        self.is_observed
     }
 
     /// Requests the closing handshake from outside of both halves. The Close frame is sent when the receiver is polled for the next
@@ -265,7 +266,7 @@ impl Shared {
                 self.has_news.store(queue.is_waiting(), Ordering::Relaxed);
             }
         };
-        news::deliver_all(&self.observer, with_queue);
+        news::deliver_all(with_queue);
     }
 }
 

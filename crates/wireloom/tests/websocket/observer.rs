@@ -157,4 +157,9 @@ async fn may_use_the_websocket_that_it_observes() {
     let mut answer = [0; 19];
     tokio::io::AsyncReadExt::read_exact(&mut client, &mut answer).await.unwrap();
     assert_eq!(&answer[2..], b"5 bytes, 0 queued");
+    // The observer ends with the connection, and so does the sender that it holds.
+    client.write_all(b"\x88\x80\0\0\0\0").await.unwrap();
+    client.shutdown().await.unwrap();
+    assert!(socket.recv().await.unwrap().is_none());
+    assert_eq!(Arc::strong_count(&sender), 1);
 }
