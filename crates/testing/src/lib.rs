@@ -16,4 +16,4 @@ pub use clock::Clock;
 pub use end::{End, Received};
 pub use frame::Frame;
 pub use pair::Pair;
-pub use rng::{Rng, generator, generators, rounds};
+pub use rng::{Rng, generator, generators, rounds, runs_all};

@@ -108,6 +108,11 @@ pub fn generators(count: u64) -> impl Iterator<Item = Rng> {
     (0..count).map(move |round| Rng::with_seed(base.wrapping_add(round.wrapping_mul(0x9E37_79B9_7F4A_7C15))))
 }
 
+/// Whether [`rounds`] runs `count` rounds or more when it is asked for `count`: a test of how often something happens says nothing otherwise.
+pub fn runs_all(count: u64) -> bool {
+    generators(count).size_hint().0 as u64 >= count
+}
+
 /// The generator of an async test that has one round.
 ///
 /// # Panics

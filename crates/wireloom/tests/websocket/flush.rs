@@ -273,7 +273,8 @@ async fn perform(
         let payload = |len: usize| vec![len as u8; len];
         match operation {
             Operation::Send(len) => {
-                let mut sending = pin!(sender.send(Vec::leak(payload(len)) as &[u8]));
+                let data = payload(len);
+                let mut sending = pin!(sender.send(&data));
                 let mut noted = false;
                 poll_fn(|cx| {
                     let sent = sending.as_mut().poll(cx);

@@ -5,7 +5,7 @@ mod naive;
 
 use naive::Naive;
 use wireloom_testing::split::Split;
-use wireloom_testing::{Rng, rounds};
+use wireloom_testing::{Rng, rounds, runs_all};
 use wireloom_ws::deflate::{
     Compressor, Decompressor, DeflateConfig, DeflateParams, InflateError, InflateLimit,
 };
@@ -151,8 +151,10 @@ fn no_reference_reaches_beyond_what_was_agreed() {
         assert!(naive.distance_max <= 1 << bits, "{} for {params:?} {config:?}", naive.distance_max);
         longest[bits] = longest[bits].max(naive.distance_max);
     });
-    assert!(longest[8] > 200, "windows of 8 bits are put to use");
-    assert!(longest[15] > 30_000, "the messages reach for the largest window");
+    if runs_all(100) {
+        assert!(longest[8] > 200, "windows of 8 bits are put to use");
+        assert!(longest[15] > 30_000, "the messages reach for the largest window");
+    }
 }
 
 // RFC 7692 §7.1.2: 8 bits in our direction, at every level: zlib compresses with 9, and must not reach beyond 256.
@@ -208,7 +210,7 @@ fn has_the_same_results_as_a_naive_decoder() {
         results[usize::from(expected.is_ok())] += 1;
         assert_eq!(result, expected, "{payload:02x?}");
     });
-    assert!(results.iter().all(|&count| count > 300), "both results occur: {results:?}");
+    assert!(!runs_all(3000) || results.iter().all(|&count| count > 300), "both results occur: {results:?}");
 }
 
 #[test]
