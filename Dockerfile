@@ -2,6 +2,8 @@
 #   docker build -t wireloom .
 #   docker run --rm -p 8080:8080 wireloom
 FROM rust:1.95-alpine AS build
+# Versions of packages are not pinned: Alpine keeps only the newest.
+# hadolint ignore=DL3018
 RUN apk add --no-cache build-base ca-certificates
 WORKDIR /source
 COPY . .
