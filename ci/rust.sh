@@ -67,24 +67,30 @@ step_fuzz() {
     NIGHTLY=$nightly fuzz/run "$seconds"
 }
 
+# The packages are checked, so that a file that one lacks fails in every run.
 step_msrv() {
     has_toolchain "$msrv" || { skip "Rust $msrv is not installed: rustup toolchain install $msrv --profile minimal"; return; }
-    rustup run "$msrv" cargo check --locked "${libraries[@]}" --all-features --target-dir "$target/msrv"
+    check_packages msrv "$msrv" "${libraries[@]}"
 }
 
-# Packs every crate that is published and checks the packages alone, in a workspace of their own: a file that a package lacks
-# fails here. The gem's package is a test of the step ruby; ci/release builds the packages as crates.io would.
-step_package() {
-    local folder=$target/package crate
+# The gem's package is a test of the step ruby; ci/release builds the packages as crates.io would.
+step_package() { check_packages package "" "${published[@]}"; }
+
+# check_packages FOLDER TOOLCHAIN -p CRATE…: packs crates and checks the packages alone, in a workspace of their own, with a toolchain
+# or with the one in use.
+check_packages() {
+    local folder=$target/$1 cargo=(cargo) crate
+    [ -z "$2" ] || cargo=(rustup run "$2" cargo)
+    shift 2
     rm -rf "$folder/package" "$folder/alone"
-    cargo package --locked --allow-dirty --no-verify "${published[@]}" --target-dir "$folder" || return
+    cargo package --locked --allow-dirty --no-verify "$@" --target-dir "$folder" || return
     mkdir -p "$folder/alone"
-    for crate in "$folder"/package/*.crate; do tar -C "$folder/alone" -xf "$crate" || return; done
+    find "$folder/package" -maxdepth 2 -name '*.crate' -exec tar -C "$folder/alone" -xf {} \; || return
     (
         cd "$folder/alone" || exit
         printf '[workspace]\nresolver = "3"\nmembers = ["*"]\n[patch.crates-io]\n' >Cargo.toml
         for crate in */; do printf '%s = { path = "%s" }\n' "${crate%-*}" "${crate%/}"; done >>Cargo.toml
         cp "$OLDPWD/Cargo.lock" .
-        cargo check --workspace --all-features --target-dir "$folder/check"
+        "${cargo[@]}" check --workspace --all-features --target-dir "$folder/check"
     )
 }
