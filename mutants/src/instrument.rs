@@ -26,6 +26,13 @@ pub struct Mutant {
     pub change: String,
 }
 
+impl std::fmt::Display for Mutant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { file, line, column, function, change, .. } = self;
+        write!(f, "{file}:{line}:{column}\t{function}\t{change}")
+    }
+}
+
 /// Collects the mutants of several files. Identifiers depend on the source alone, not on what is left out.
 pub struct Instrument {
     pub mutants: Vec<Mutant>,

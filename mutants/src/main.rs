@@ -1,14 +1,17 @@
 //! Mutation testing with one build: all mutants of a crate are compiled into its tests at once, and an environment variable
-//! selects the one that is active. A mutant costs no build: the tests that reach its code run until one fails.
+//! selects the one that is active. A mutant costs no build: the tests that reach its code run until one fails, those first that
+//! are fast and have killed mutants of the same file.
 //!
-//! `mutants/run CRATE [FILE...]`: CRATE is `http2` or `ws`, FILE a path below its `src`. The outcome of each mutant is in
-//! `target/mutants/CRATE.tsv`; a later run leaves out what that file has already.
+//! `mutants/run CRATE [--quick] [--survivors] [FILE...]`: CRATE is `http2` or `ws`, FILE a path below its `src`. The outcome of each
+//! mutant is appended to `target/mutants/CRATE.tsv`; a later run leaves out what that file has already, except for survivors with
+//! `--survivors`. `--quick` leaves out slow tests: run its survivors again. Remove the lines of a file that has changed.
 
 mod instrument;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write as _;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -38,7 +41,7 @@ const fn never(_: u32) -> bool {
 }
 fn is_active(id: u32) -> bool {
     if let Some(mut file) = REACHED.as_ref()
-        && IS_REACHED.get(id as usize).is_some_and(|reached| !reached.swap(true, Ordering::Relaxed))
+        && IS_REACHED.get(id as usize).is_some_and(|reached| !reached.load(Ordering::Relaxed) && !reached.swap(true, Ordering::Relaxed))
     {
         let _ = file.write_all(std::format!("{id}\n").as_bytes());
     }
@@ -50,6 +53,9 @@ fn is_active(id: u32) -> bool {
 const TESTS: [&str; 2] = ["tests.rs", "model.rs"];
 
 type Failure = Box<dyn std::error::Error>;
+
+/// Names and paths of the test binaries.
+type Binaries = Vec<(String, PathBuf)>;
 
 struct Tree {
     root: PathBuf,
@@ -66,51 +72,78 @@ struct Test {
     reached: BTreeSet<u32>,
 }
 
+/// The longest test of a quick run.
+const QUICK: Duration = Duration::from_millis(400);
+
+/// How many mutants of a file a test has killed.
+type Kills = BTreeMap<(String, String), u32>;
+
 fn main() -> Result<(), Failure> {
-    let mut arguments = std::env::args().skip(1);
-    let name = arguments.next().ok_or("usage: mutants/run http2|ws [FILE...]")?;
-    let files: Vec<String> = arguments.collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut option = |name: &str| {
+        let index = arguments.iter().position(|argument| argument == name);
+        index.map(|index| arguments.remove(index)).is_some()
+    };
+    let (quick, again) = (option("--quick"), option("--survivors"));
+    if arguments.is_empty() {
+        return Err("usage: mutants/run http2|ws [--quick] [--survivors] [FILE...]".into());
+    }
+    let name = arguments.remove(0);
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("no repository")?;
-    let root = repository.join("target/mutants/tree");
+    // Each crate has a copy, so that both can run at once.
+    let root = repository.join("target/mutants/tree").join(&name);
     let tree = Tree { package: root.join("crates").join(&name), root, name };
     tree.copy(repository)?;
     let (mutants, binaries) = tree.build(repository)?;
-    let tests = measure(&tree, &binaries)?;
+    let mut tests = measure(&tree, &binaries)?;
+    tests.retain(|test| !quick || test.time < QUICK);
 
     let results = repository.join(format!("target/mutants/{}.tsv", tree.name));
-    let known = fs::read_to_string(&results).unwrap_or_default();
-    let known: BTreeSet<String> =
-        known.lines().filter_map(|line| Some(line.rsplit_once('\t')?.0.to_owned())).collect();
+    let text = fs::read_to_string(&results).unwrap_or_default();
+    let known: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.rsplit_once('\t')).collect();
     let mut file = fs::OpenOptions::new().create(true).append(true).open(&results)?;
     // In the order of the files that were named.
-    let selected: Vec<&Mutant> = if files.is_empty() {
+    let selected: Vec<&Mutant> = if arguments.is_empty() {
         mutants.iter().collect()
     } else {
-        files.iter().flat_map(|name| mutants.iter().filter(move |mutant| &mutant.file == name)).collect()
+        arguments.iter().flat_map(|name| mutants.iter().filter(move |mutant| &mutant.file == name)).collect()
     };
+    let selected: Vec<&Mutant> = selected
+        .into_iter()
+        .filter(|mutant| known.get(&*mutant.to_string()).is_none_or(|outcome| again && survives(outcome)))
+        .collect();
     println!("{} mutants, {} of them to run", mutants.len(), selected.len());
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-    let begin = Instant::now();
+    let mut kills = Kills::new();
+    let (begin, mut reported) = (Instant::now(), Instant::now());
     for (index, mutant) in selected.iter().enumerate() {
-        let Mutant { file: path, line, column, function, change, .. } = mutant;
-        let described = format!("{path}:{line}:{column}\t{function}\t{change}");
-        if known.contains(&described) {
-            continue;
-        }
-        let reaching: Vec<&Test> = tests.iter().filter(|test| test.reached.contains(&mutant.id)).collect();
+        let mut reaching: Vec<&Test> =
+            tests.iter().filter(|test| test.reached.contains(&mutant.id)).collect();
+        reaching.sort_by_cached_key(|test| {
+            let kills = kills.get(&(mutant.file.clone(), test.name.clone())).copied().unwrap_or_default();
+            test.time / (1 + 8 * kills)
+        });
         let outcome = match reaching.len() {
-            0 => "NOT REACHED".to_owned(),
-            _ => killer(&tree, &reaching, mutant.id).unwrap_or_else(|| "SURVIVED".to_owned()),
+            0 => NOT_REACHED.to_owned(),
+            _ => killer(&tree, &reaching, mutant.id)?.unwrap_or_else(|| SURVIVED.to_owned()),
         };
-        writeln!(file, "{described}\t{outcome}")?;
+        writeln!(file, "{mutant}\t{outcome}")?;
         let (run, survived) = counts.entry(&mutant.file).or_default();
         *run += 1;
-        if outcome.chars().all(|char| char.is_uppercase() || char == ' ') {
+        if survives(&outcome) {
             *survived += 1;
-            println!("{}: {described}", outcome.to_lowercase());
+            println!("{}: {mutant}", outcome.to_lowercase());
+        } else {
+            *kills.entry((mutant.file.clone(), outcome)).or_default() += 1;
         }
-        if index % 50 == 49 {
-            println!("{} of {} after {} s", index + 1, selected.len(), begin.elapsed().as_secs());
+        if reported.elapsed() > Duration::from_secs(60) {
+            reported = Instant::now();
+            let (done, rest) = (index + 1, selected.len() - index - 1);
+            let time = begin.elapsed().as_secs();
+            println!(
+                "{done} done after {time} s, {rest} remain for about {} s",
+                time * rest as u64 / done as u64
+            );
         }
     }
     for (file, (run, survived)) in counts {
@@ -119,20 +152,29 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The test that fails while this mutant is active. More and more of them run in one process, the fastest first.
-fn killer(tree: &Tree, tests: &[&Test], mutant: u32) -> Option<String> {
-    let (mut rest, mut len) = (tests, 1);
+const SURVIVED: &str = "SURVIVED";
+const NOT_REACHED: &str = "NOT REACHED";
+
+fn survives(outcome: &str) -> bool {
+    outcome == SURVIVED || outcome == NOT_REACHED
+}
+
+/// The test that fails while this mutant is active. More and more of them run in one process.
+fn killer(tree: &Tree, tests: &[&Test], mutant: u32) -> Result<Option<String>, Failure> {
+    let (mut rest, mut len) = (tests, 2);
     while !rest.is_empty() {
+        let (some, others) = rest.split_at(len.min(rest.len()));
         // One process runs the tests of one binary.
-        let binary = &rest[0].binary;
-        let same = rest.iter().take(len).take_while(|test| &test.binary == binary).count();
-        let (some, others) = rest.split_at(same);
-        if !passes(tree, some, mutant, None) {
-            return Some(some.iter().map(|test| test.name.as_str()).collect::<Vec<_>>().join(" "));
+        let binaries: BTreeSet<&Path> = some.iter().map(|test| test.binary.as_path()).collect();
+        for binary in binaries {
+            let some: Vec<&Test> = some.iter().copied().filter(|test| test.binary == binary).collect();
+            if let Some(killer) = failed(tree, &some, mutant, None)? {
+                return Ok(Some(killer));
+            }
         }
         (rest, len) = (others, len * 2);
     }
-    None
+    Ok(None)
 }
 
 impl Tree {
@@ -160,17 +202,25 @@ impl Tree {
     }
 
     /// Builds the tests with all mutants that compile.
-    fn build(&self, repository: &Path) -> Result<(Vec<Mutant>, Vec<(String, PathBuf)>), Failure> {
+    fn build(&self, repository: &Path) -> Result<(Vec<Mutant>, Binaries), Failure> {
         let source = repository.join("crates").join(&self.name).join("src");
-        let mut excluded = BTreeSet::new();
+        let paths = rust_files(&source)?;
+        let mut hasher = DefaultHasher::new();
+        for path in &paths {
+            fs::read(path)?.hash(&mut hasher);
+        }
+        // The mutants of this source that do not compile are known after the first run.
+        let known = self.root.join(format!("excluded.{:x}", hasher.finish()));
+        let text = fs::read_to_string(&known).unwrap_or_default();
+        let mut excluded: BTreeSet<u32> = text.lines().filter_map(|id| id.parse().ok()).collect();
         loop {
             let mut instrument = Instrument::new(excluded.clone());
-            for path in rust_files(&source)? {
+            for path in &paths {
                 let file = path.strip_prefix(&source)?.to_string_lossy().into_owned();
                 if TESTS.iter().any(|tests| path.ends_with(tests)) {
                     continue;
                 }
-                let mut text = instrument.rewrite(&file, &fs::read_to_string(&path)?)?;
+                let mut text = instrument.rewrite(&file, &fs::read_to_string(path)?)?;
                 if file == "lib.rs" {
                     text = format!(
                         "#![feature(core_intrinsics, const_eval_select)]\n#![allow(internal_features)]\n{text}\nmod mutant;\n"
@@ -182,6 +232,8 @@ impl Tree {
             println!("building {} mutants", instrument.mutants.len());
             let (binaries, failed) = self.compile()?;
             if failed.is_empty() {
+                let ids: Vec<String> = excluded.iter().map(u32::to_string).collect();
+                fs::write(&known, ids.join("\n"))?;
                 return Ok((instrument.mutants, binaries));
             }
             let before = excluded.len();
@@ -193,7 +245,7 @@ impl Tree {
     }
 
     /// Returns the test binaries, or the mutants that do not compile.
-    fn compile(&self) -> Result<(Vec<(String, PathBuf)>, BTreeSet<u32>), Failure> {
+    fn compile(&self) -> Result<(Binaries, BTreeSet<u32>), Failure> {
         let output = Command::new("cargo")
             .current_dir(&self.root)
             .args(["test", "--no-run", "--lib", "--tests", "--all-features", "--message-format=json", "-p"])
@@ -265,57 +317,100 @@ fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// Runs each test without a mutant. The fastest come first.
+/// Runs each test without a mutant, unless this has been done for these binaries.
 fn measure(tree: &Tree, binaries: &[(String, PathBuf)]) -> Result<Vec<Test>, Failure> {
+    let rounds = std::env::var("WIRELOOM_ROUNDS_MAX").unwrap_or_default();
     let mut tests = Vec::new();
-    let trace = tree.root.join("reached");
     for (binary_name, binary) in binaries {
-        let listed = Command::new(binary).args(["--list", "--format", "terse"]).output()?;
-        let listed = String::from_utf8(listed.stdout)?;
-        let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+        let measured = tree.root.join(format!("{binary_name}.{rounds}.measured"));
+        let built = fs::metadata(binary)?.modified()?;
+        if !fs::metadata(&measured).is_ok_and(|file| file.modified().is_ok_and(|time| time > built)) {
+            let lines = measure_binary(tree, binary_name, binary)?;
+            fs::write(&measured, lines)?;
+        }
         let begin = tests.len();
-        // The list of public declarations is read from the source, which is instrumented here.
-        for name in names.filter(|name| !name.contains("public_api")) {
-            let (binary, time) = (binary.clone(), Duration::from_secs(300));
-            let mut test = Test { binary, name: name.to_owned(), time, reached: BTreeSet::new() };
-            let started = Instant::now();
-            if !passes(tree, &[&test], 0, None) {
-                println!("left out, because it fails without a mutant: {binary_name} {name}");
-                continue;
-            }
-            test.time = started.elapsed();
-            _ = fs::remove_file(&trace);
-            passes(tree, &[&test], 0, Some(&trace));
-            let reached = fs::read_to_string(&trace).unwrap_or_default();
-            test.reached = reached.lines().filter_map(|id| id.parse().ok()).collect();
-            tests.push(test);
+        for line in fs::read_to_string(&measured)?.lines() {
+            let mut columns = line.split('\t');
+            let (Some(name), Some(time)) = (columns.next(), columns.next()) else { continue };
+            let reached =
+                columns.next().unwrap_or_default().split(' ').filter_map(|id| id.parse().ok()).collect();
+            let time = Duration::from_millis(time.parse()?);
+            tests.push(Test { binary: binary.clone(), name: name.to_owned(), time, reached });
         }
         let time: Duration = tests[begin..].iter().map(|test| test.time).sum();
         println!("{binary_name}: {} tests take {time:?}", tests.len() - begin);
     }
-    tests.sort_by_key(|test| test.time);
     Ok(tests)
 }
 
-/// Whether these tests of one binary pass while a mutant is active. One that makes them take long fails them: the limit is CPU time, so
-/// that other load does not matter.
-fn passes(tree: &Tree, tests: &[&Test], mutant: u32, reached: Option<&Path>) -> bool {
-    let Some(first) = tests.first() else { return true };
-    let limit_s = tests.iter().map(|test| test.time).sum::<Duration>().as_secs() * 3 + 4;
+/// A line for each test: its name, its time in milliseconds and the mutants that it reaches.
+fn measure_binary(tree: &Tree, binary_name: &str, binary: &Path) -> Result<String, Failure> {
+    let trace = tree.root.join("reached");
+    let listed = Command::new(binary).args(["--list", "--format", "terse"]).output()?;
+    let listed = String::from_utf8(listed.stdout)?;
+    let mut lines = String::new();
+    // The list of public declarations is read from the source, which is instrumented here.
+    for name in listed.lines().filter_map(|line| line.strip_suffix(": test")) {
+        if name.contains("public_api") {
+            continue;
+        }
+        let time = Duration::from_secs(300);
+        let test = Test { binary: binary.to_owned(), name: name.to_owned(), time, reached: BTreeSet::new() };
+        _ = fs::remove_file(&trace);
+        let started = Instant::now();
+        if failed(tree, &[&test], 0, Some(&trace))?.is_some() {
+            println!("left out, because it fails without a mutant: {binary_name} {name}");
+            continue;
+        }
+        let time = started.elapsed().as_millis();
+        let reached = fs::read_to_string(&trace).unwrap_or_default();
+        lines.push_str(&format!("{name}\t{time}\t{}\n", reached.lines().collect::<Vec<_>>().join(" ")));
+    }
+    Ok(lines)
+}
+
+/// The first of these tests of one binary that fails while a mutant is active. One that makes them take long fails them: the limit
+/// is CPU time, so that other load does not matter.
+fn failed(
+    tree: &Tree,
+    tests: &[&Test],
+    mutant: u32,
+    reached: Option<&Path>,
+) -> Result<Option<String>, Failure> {
+    let Some(first) = tests.first() else { return Ok(None) };
+    let limit_s = tests.iter().map(|test| test.time).sum::<Duration>().as_secs() * 2 + 2;
     let mut command = Command::new("bash");
     command
-        .args(["-c", r#"ulimit -c 0 -t "$0" -v 4000000 && exec "$@""#, &limit_s.to_string()])
+        .args(["-c", r#"ulimit -c 0 -t "$0" -v 2000000 && exec "$@""#, &limit_s.to_string()])
         .arg(&first.binary)
-        .args(["-q", "--exact"])
+        .arg("--exact")
         .args(tests.iter().map(|test| &test.name))
         .current_dir(&tree.package)
         .env("WIRELOOM_MUTANT", mutant.to_string())
+        // The name of a test is written before it begins.
         .env("RUST_TEST_THREADS", "1")
+        .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::null());
     if let Some(path) = reached {
         command.env("WIRELOOM_MUTANTS_REACHED", path);
     }
-    command.status().is_ok_and(|status| status.success())
+    let mut child = command.spawn()?;
+    let (mut started, mut failed) = (first.name.clone(), false);
+    for line in BufReader::new(child.stdout.take().ok_or("no output")?).lines() {
+        let Ok(line) = line else { break };
+        let Some((name, result)) = line.strip_prefix("test ").and_then(|line| line.split_once(" ... "))
+        else {
+            continue;
+        };
+        name.trim_end_matches(" - should panic").clone_into(&mut started);
+        failed = result.ends_with("FAILED");
+        if failed {
+            child.kill()?;
+            break;
+        }
+    }
+    let status = child.wait()?;
+    Ok((failed || !status.success()).then_some(started))
 }

@@ -138,6 +138,7 @@ mod tests {
                 _ => false,
             };
             assert_eq!(CloseCode::new(value).is_sendable(), sendable, "{value}");
+            assert_eq!(u16::from(CloseCode::new(value)), value);
             let body = value.to_be_bytes();
             assert_eq!(CloseFrame::decode(&body).is_ok(), sendable, "{value}");
         }
