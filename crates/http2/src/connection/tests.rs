@@ -6,6 +6,7 @@ use crate::field::{Field, Token};
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use wireloom_testing::http2::{Frame, join, kind};
 
 pub(super) const GET: [Field<'static>; 4] = [
     Field::known(Token::Method, b"GET"),
@@ -770,4 +771,155 @@ fn nothing_but_headers_and_reset_comes_on_a_promised_stream() {
     let error = client.handle_input(Duration::ZERO, &[0, 0, 4, 8, 0, 0, 0, 0, 2, 0, 0, 0, 9]).unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::PROTOCOL_ERROR));
     assert_eq!(client.ended(), Some(Ended::Failed(error)));
+}
+
+fn events_of(connection: &mut Connection, frame: &Frame) -> Vec<String> {
+    let mut events = feed(connection, &frame.to_bytes());
+    while let Some(event) = connection.poll_event() {
+        events.push(describe(&event));
+    }
+    events
+}
+
+#[test]
+fn goaway_refuses_the_streams_above_it_and_the_requests_that_wait() {
+    let mut config = Config::new(Role::Server);
+    config.settings.max_concurrent_streams = 2;
+    let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+    settle(&mut client, &mut server);
+    for _ in 0..3 {
+        client.send_request(GET, true).unwrap();
+    }
+    assert_eq!((client.streams(), client.open_capacity()), (3, 0));
+    drain(&mut client);
+    let events = events_of(&mut client, &Frame::goaway(1, 0, ""));
+    assert_eq!(events, ["goaway 1 NO_ERROR", "refused 5", "refused 3"]);
+    assert_eq!((client.streams(), client.open_capacity()), (1, 1));
+    // RFC 9113 §6.8: a repeated one may name the same stream.
+    assert_eq!(events_of(&mut client, &Frame::goaway(1, 0, "")), ["goaway 1 NO_ERROR"]);
+    assert_eq!(client.send_request(GET, true), Err(Misuse::GoingAway.into()));
+}
+
+#[test]
+fn a_shutdown_is_announced_once() {
+    let (mut client, mut server) = settled();
+    ask(&mut client, &mut server);
+    server.shutdown();
+    assert!(!drain(&mut server).is_empty());
+    server.shutdown();
+    assert!(drain(&mut server).is_empty());
+    // The second GOAWAY follows the first answer to the PING, and no other one.
+    let pong = Frame::ping(exchange::DRAIN).flag(1);
+    feed(&mut server, &pong.to_bytes());
+    let goaway = Frame::goaway(1, 0, "").to_bytes();
+    assert_eq!(drain(&mut server), goaway);
+    feed(&mut server, &pong.to_bytes());
+    assert!(drain(&mut server).is_empty());
+    server.abort(ErrorCode::NO_ERROR, b"");
+    drain(&mut server);
+    server.shutdown();
+    assert!(drain(&mut server).is_empty());
+    assert_eq!(server.send_ping(Duration::ZERO, [0; 8]), Err(Misuse::ConnectionClosed.into()));
+}
+
+#[test]
+fn only_a_client_learns_of_other_services_and_origins() {
+    let (mut client, mut server) = settled();
+    server.send_altsvc(None, b"https://example.org", b"h2=\":443\"").unwrap();
+    server.send_origin([&b"https://example.org"[..], b"https://example.com"]).unwrap();
+    assert_eq!(settle(&mut client, &mut server).0, ["altsvc", "origin 2"]);
+    // RFC 7838 §4: on stream 0 it names an origin. RFC 8336 §2.1: it comes on stream 0.
+    server.send_altsvc(None, b"", b"h2=\":443\"").unwrap();
+    assert!(settle(&mut client, &mut server).0.is_empty());
+    assert!(events_of(&mut client, &Frame::new(kind::ORIGIN, 1, "\0\x01a")).is_empty());
+    for frame in [Frame::new(kind::ALTSVC, 0, "\0\x01ah2"), Frame::new(kind::ORIGIN, 0, "\0\x01a")] {
+        assert!(events_of(&mut server, &frame).is_empty());
+    }
+    let not_server = Err(Error::Misuse(Misuse::NotServer));
+    assert_eq!(client.send_altsvc(None, b"https://example.org", b"h2"), not_server);
+    assert_eq!(client.send_origin([&b"https://example.org"[..]]), not_server);
+}
+
+#[test]
+fn settings_that_were_announced_for_good_cannot_change() {
+    let mut config = Config::new(Role::Server);
+    config.settings.enable_connect_protocol = true;
+    let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+    settle(&mut client, &mut server);
+    let settings = config.settings;
+    let changed = [
+        Settings { enable_connect_protocol: false, ..settings },
+        Settings { no_rfc7540_priorities: !settings.no_rfc7540_priorities, ..settings },
+        Settings { enable_push: !settings.enable_push, ..settings },
+    ];
+    for settings in changed {
+        assert_eq!(server.update_settings(settings), Err(Misuse::SettingInvalid.into()));
+    }
+    server.update_settings(Settings { max_concurrent_streams: 7, ..settings }).unwrap();
+    let (at_client, at_server) = settle(&mut client, &mut server);
+    assert_eq!((at_client, at_server), (vec!["settings".into()], vec!["acknowledged".into()]));
+    // A client may enable push and disable it.
+    let settings = Config::new(Role::Client).settings;
+    client.update_settings(Settings { enable_push: true, ..settings }).unwrap();
+    client.update_settings(settings).unwrap();
+}
+
+#[test]
+fn unread_answers_of_every_kind_stop_the_reading() {
+    // CVE-2019-9512, 9514, 9515: SETTINGS, PING, errors of streams that are open and that are not, requests that are too large.
+    let malformed = |stream| Frame::headers(stream, &[(":method", "GET")]);
+    let open = [Frame::get(1), Frame::get(3), Frame::get(5)];
+    let floods = [
+        vec![Frame::settings(&[]); 3],
+        vec![Frame::ping([0; 8]); 3],
+        [&open[..], &[1, 3, 5].map(|stream| Frame::window_update(stream, 0))].concat(),
+        [1, 3, 5].map(malformed).to_vec(),
+        [1, 3, 5].map(|stream| Frame::headers(stream, &[("x-long", &"x".repeat(2_000))])).to_vec(),
+    ];
+    for flood in floods {
+        let mut config = Config::new(Role::Server);
+        config.limits.answers_len_max = 16;
+        config.settings.max_header_list_size = 1_000;
+        let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+        settle(&mut client, &mut server);
+        let mut bytes = &join(&flood)[..];
+        while let (taken @ 1.., _) = server.handle_input(Duration::ZERO, bytes).unwrap() {
+            bytes = &bytes[taken..];
+        }
+        assert!(!server.wants_read(), "{flood:?}");
+        assert!(!drain(&mut server).is_empty());
+        assert!(server.wants_read());
+    }
+}
+
+#[test]
+fn promises_that_were_reset_make_room_for_others() {
+    let mut config = Config::new(Role::Client);
+    config.settings.enable_push = true;
+    config.limits.promises_max = 1;
+    let (mut client, mut server) = ends_with(config, Config::new(Role::Server));
+    settle(&mut client, &mut server);
+    let (_, there) = ask(&mut client, &mut server);
+    for promised in [2, 4] {
+        server.push_promise(there, GET).unwrap();
+        assert_eq!(settle(&mut client, &mut server).0, [alloc::format!("promise {promised}")]);
+        let key = client.find(StreamId::new(promised).unwrap()).unwrap();
+        client.reset(key, ErrorCode::CANCEL).unwrap();
+        settle(&mut client, &mut server);
+    }
+}
+
+#[test]
+fn a_field_block_that_trickles_meets_the_deadline_of_its_first_frame() {
+    let (_, mut server) = settled();
+    let begin = Frame::get(1).no_flag(4).to_bytes();
+    server.handle_input(Duration::ZERO, &begin).unwrap();
+    let deadline = server.poll_timeout().unwrap();
+    let mut now = Duration::from_secs(1);
+    while now < deadline {
+        server.handle_input(now, &Frame::continuation(1, "x").no_flag(4).to_bytes()).unwrap();
+        now += deadline / 4;
+    }
+    server.handle_timeout(now).unwrap_err();
+    assert!(server.ended().is_some());
 }
