@@ -4,6 +4,8 @@ require_relative "../test_helper"
 original_or_drop_in "protocol_websocket", "protocol/websocket"
 require "protocol/websocket/connection"
 require "protocol/websocket/message"
+# The original's frames need it, and only its headers require it.
+require "securerandom"
 require_relative "../support/scheduler"
 require_relative "../support/turns"
 require "socket"
@@ -38,6 +40,8 @@ class ProtocolWebSocketConcurrencyTest < Wireloom::TestCase
       client.send_binary("b" * 300_000)
       client.flush
     end
+    # Else the test would wait for a thread that has failed.
+    [echo, writer].each { |thread| thread.abort_on_exception = true }
     assert_equal texts, Array.new(300) { client.read.buffer }
     assert_equal 300_000, client.read.size
     writer.join
