@@ -344,6 +344,23 @@ fn a_peer_that_reads_a_congested_queue_is_not_silent() {
 }
 
 #[test]
+fn a_keepalive_ping_neither_follows_a_close_frame_nor_joins_a_congested_queue() {
+    let (ping_after, dead_after) = (Duration::from_secs(1), Duration::from_secs(25));
+    let config = Config { keepalive: Some(Keepalive { ping_after, dead_after }), ..Config::default() };
+    let due = NOW + Duration::from_secs(2);
+    let mut server = Connection::server(config.clone(), None, NOW);
+    server.close(NOW, CloseCode::NORMAL, "").unwrap();
+    assert_eq!(server.take_transmit(), b"\x88\x02\x03\xe8");
+    server.handle_timeout(due);
+    assert!(server.take_transmit().is_empty());
+    let mut server = Connection::server(config, None, NOW);
+    server.send_binary(&vec![0; 2 << 20]).unwrap();
+    let queued = server.queued_len();
+    server.handle_timeout(due);
+    assert_eq!(server.queued_len(), queued);
+}
+
+#[test]
 fn what_is_idle_can_be_made_again() {
     let mut config = Config::default();
     config.limits.message_len_max = 7;

@@ -373,4 +373,39 @@ mod tests {
         // RFC 9110 §15.5.6.
         assert!(text(RequestError::Method).starts_with("HTTP/1.1 405 Method Not Allowed\r\nAllow: GET\r\n"));
     }
+
+    // RFC 9110 §15, RFC 6585.
+    #[test]
+    fn status_lines_have_the_registered_reasons() {
+        for line in [
+            "200 OK",
+            "204 No Content",
+            "301 Moved Permanently",
+            "302 Found",
+            "303 See Other",
+            "307 Temporary Redirect",
+            "308 Permanent Redirect",
+            "400 Bad Request",
+            "401 Unauthorized",
+            "403 Forbidden",
+            "404 Not Found",
+            "405 Method Not Allowed",
+            "408 Request Timeout",
+            "410 Gone",
+            "421 Misdirected Request",
+            "426 Upgrade Required",
+            "429 Too Many Requests",
+            "431 Request Header Fields Too Large",
+            "500 Internal Server Error",
+            "501 Not Implemented",
+            "502 Bad Gateway",
+            "503 Service Unavailable",
+            "505 HTTP Version Not Supported",
+            "599 ",
+        ] {
+            let mut out = Vec::new();
+            Response::refusal(line[..3].parse().unwrap()).unwrap().write_to(&mut out);
+            assert!(out.starts_with(alloc::format!("HTTP/1.1 {line}\r\n").as_bytes()), "{line}");
+        }
+    }
 }
