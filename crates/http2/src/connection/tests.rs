@@ -917,7 +917,11 @@ fn a_field_block_that_trickles_meets_the_deadline_of_its_first_frame() {
     let deadline = server.poll_timeout().unwrap();
     let mut now = Duration::from_secs(1);
     while now < deadline {
-        server.handle_input(now, &Frame::continuation(1, "x").no_flag(4).to_bytes()).unwrap();
+        // Each frame comes in two pieces.
+        let frame = Frame::continuation(1, "x").no_flag(4).to_bytes();
+        for piece in frame.chunks(5) {
+            server.handle_input(now, piece).unwrap();
+        }
         now += deadline / 4;
     }
     server.handle_timeout(now).unwrap_err();
