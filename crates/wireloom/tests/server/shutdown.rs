@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use wireloom::Server;
 use wireloom_testing::frame::{masked, upgrade_request};
 
@@ -54,21 +54,31 @@ async fn busy_client(address: std::net::SocketAddr) -> Vec<u8> {
 async fn busy_clients_get_every_answer_then_a_close_frame_and_no_reset() {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let (address, handle) = (server.local_addr().unwrap(), server.handle());
-    let serving = tokio::spawn(server.serve(|request: wireloom::Request| async move {
-        match request.websocket() {
-            Ok(upgrade) => upgrade.on_open(|socket| async move {
-                let (mut sender, mut receiver) = socket.split();
-                while let Ok(Some(message)) = receiver.recv().await {
-                    if sender.send(message).await.is_err() {
-                        return;
+    let busy = Arc::new(Semaphore::new(0));
+    let is_busy = busy.clone();
+    let serving = tokio::spawn(server.serve(move |request: wireloom::Request| {
+        let busy = is_busy.clone();
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(|socket| async move {
+                    let (mut sender, mut receiver) = socket.split();
+                    let mut count = 0;
+                    while let Ok(Some(message)) = receiver.recv().await {
+                        if sender.send(message).await.is_err() {
+                            return;
+                        }
+                        count += 1;
+                        if count == 100 {
+                            busy.add_permits(1);
+                        }
                     }
-                }
-            }),
-            Err(refusal) => refusal,
+                }),
+                Err(refusal) => refusal,
+            }
         }
     }));
     let clients: Vec<_> = (0..8).map(|_| tokio::spawn(busy_client(address))).collect();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let _all = busy.acquire_many(8).await.unwrap();
     handle.shut_down();
     for client in clients {
         let read = client.await.unwrap();
@@ -77,7 +87,7 @@ async fn busy_clients_get_every_answer_then_a_close_frame_and_no_reset() {
         for (number, answer) in answers.chunks(6).enumerate() {
             assert_eq!(answer, [&[0x82, 4][..], &(number as u32).to_be_bytes()].concat());
         }
-        assert!(answers.len() > 60, "{}", answers.len());
+        assert!(answers.len() >= 100 * 6, "{}", answers.len());
         assert_eq!(close[0], 0x88);
         assert_eq!(close[2..4], 1001_u16.to_be_bytes());
         assert_eq!(close.len(), 2 + usize::from(close[1]));
