@@ -914,6 +914,12 @@ fn a_field_block_that_trickles_meets_the_deadline_of_its_first_frame() {
     let (_, mut server) = settled();
     let begin = Frame::get(1).no_flag(4).to_bytes();
     server.handle_input(Duration::ZERO, &begin).unwrap();
+    let block_len = server.memory().input;
+    assert_eq!(block_len, begin.len() as u64 - 9);
+    // A part of a frame counts as well.
+    server.handle_input(Duration::ZERO, &[0, 0, 1, 9]).unwrap();
+    assert_eq!(server.memory().input, block_len + 4);
+    server.handle_input(Duration::ZERO, &[0, 0, 0, 0, 1, b'x']).unwrap();
     let deadline = server.poll_timeout().unwrap();
     let mut now = Duration::from_secs(1);
     while now < deadline {
