@@ -13,8 +13,8 @@ use wireloom::{
 /// Much longer than any step of these tests.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The time limit of slow peers in these tests.
-const SHORT: Duration = Duration::from_millis(200);
+/// The time limit of slow peers in these tests: much longer than [`fill`] takes.
+const SHORT: Duration = Duration::from_millis(500);
 
 /// The length of a message.
 const LEN: usize = 64 << 10;
@@ -67,7 +67,7 @@ async fn fill(socket: &mut WebSocket) -> usize {
     let mut count = 0;
     while socket.halves().0.queued_len() < 16 * LEN {
         // The message stays queued although the future is dropped.
-        if let Ok(Err(error)) = timeout(SHORT / 100, socket.send(vec![1; LEN])).await {
+        if let Ok(Err(error)) = timeout(Duration::from_millis(2), socket.send(vec![1; LEN])).await {
             panic!("the connection ended before it was full: {error}");
         }
         count += 1;
