@@ -2,6 +2,8 @@
 # Steps that need the nightly toolchain.
 
 miri_seconds=180 miri_core_seconds=240
+# Of tests that are about ten times slower than usual.
+sanitizer_seconds=1800
 
 need_nightly() {
     has_toolchain "$nightly" "$@" && return
@@ -48,7 +50,7 @@ sanitizer() {
     # Tests that measure the memory of the process see what is held back to find uses after free: by default 256 MiB.
     export ASAN_OPTIONS=quarantine_size_mb=32
     echo "== $name"
-    "${test[@]}" --no-fail-fast
+    "${test[@]}" --no-run && bounded "$sanitizer_seconds" "$logs/sanitizer-$name.tests" "${test[@]}" --no-fail-fast
     local rc=$?
     unset RUSTFLAGS WIRELOOM_ROUNDS_MAX TSAN_OPTIONS ASAN_OPTIONS
     return $rc

@@ -82,7 +82,7 @@ module Cross
       "CARGO_TARGET_#{platform.target.upcase.tr("-", "_")}_LINKER" => linker,
       "CC_#{platform.target.tr("-", "_")}" => linker,
       "BINDGEN_EXTRA_CLANG_ARGS" => "--sysroot=#{File.expand_path(root)}",
-      # The compiler's own library for unwinding is the root's: that of Debian's musl-gcc is for glibc.
+      # libgcc_s is taken from ROOT, because that of Debian is for glibc.
       "RUSTFLAGS" => ("-Ctarget-feature=-crt-static -Lnative=#{File.expand_path("usr/lib", root)}" if name.end_with?("musl"))
     )
     command = %W[cargo build --locked --release --target #{platform.target} --target-dir #{File.join(folder, "target")}

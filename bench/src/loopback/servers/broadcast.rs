@@ -1,6 +1,6 @@
-//! The baseline of fan-out: the frames of one read are written to every other connection, each with one call of
-//! `write`. No server that writes to each connection by a call of its own can need less of the kernel.
+//! The baseline of fan-out: the frames of one read are written to every other connection, each with one call of `write`.
 
+use super::raw::wait;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,11 +18,7 @@ pub(super) fn on_epoll(listener: &TcpListener) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_LEN];
     let mut events = Vec::with_capacity(256);
     loop {
-        events.clear();
-        match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None) {
-            Err(rustix::io::Errno::INTR) => continue,
-            outcome => outcome?,
-        };
+        wait(&epoll, &mut events)?;
         for event in &events {
             let index = event.data.u64();
             if index == LISTENER {
@@ -36,15 +32,14 @@ pub(super) fn on_epoll(listener: &TcpListener) -> io::Result<()> {
             }
             let index = index as usize;
             let Some(connection) = &mut connections[index] else { continue };
-            let Ok(frames) =
-                connection.read(&mut buffer).and_then(|frames| connection.write(&[]).map(|()| frames))
-            else {
-                connections[index] = None;
-                continue;
+            let frames = match connection.flush().and_then(|()| connection.read(&mut buffer)) {
+                Ok(frames) if frames.is_empty() => continue,
+                Ok(frames) => frames,
+                Err(_) => {
+                    connections[index] = None;
+                    continue;
+                }
             };
-            if frames.is_empty() {
-                continue;
-            }
             for (other, connection) in connections.iter_mut().enumerate() {
                 if other != index && connection.as_mut().is_some_and(|other| other.write(&frames).is_err()) {
                     *connection = None;
@@ -71,7 +66,7 @@ impl Connection {
         Ok(Self { stream, partial: Vec::new(), unwritten: Vec::new() })
     }
 
-    /// What has arrived, as frames of a server.
+    /// Reads the frames that have arrived, and returns them without their masks.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<Vec<u8>> {
         loop {
             match self.stream.read(buffer) {
@@ -89,23 +84,30 @@ impl Connection {
         Ok(frames)
     }
 
-    /// Writes what an earlier call could not, and these.
     fn write(&mut self, frames: &[u8]) -> io::Result<()> {
-        let mut queued = std::mem::take(&mut self.unwritten);
-        let bytes = if queued.is_empty() {
-            frames
-        } else {
-            queued.extend_from_slice(frames);
-            &queued
-        };
-        if bytes.is_empty() {
-            return Ok(());
+        if !self.unwritten.is_empty() {
+            self.unwritten.extend_from_slice(frames);
+            return self.flush();
         }
-        let len = match self.stream.write(bytes) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
-            written => written?,
-        };
-        self.unwritten = bytes[len..].to_vec();
+        let len = self.write_some(frames)?;
+        self.unwritten.extend_from_slice(&frames[len..]);
         Ok(())
+    }
+
+    /// Writes the bytes that the socket did not accept before.
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.unwritten.is_empty() {
+            let bytes = std::mem::take(&mut self.unwritten);
+            let len = self.write_some(&bytes)?;
+            self.unwritten = bytes[len..].to_vec();
+        }
+        Ok(())
+    }
+
+    fn write_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.stream.write(bytes) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+            written => written,
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -74,11 +75,7 @@ pub(super) fn on_epoll(listener: &TcpListener) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_LEN];
     let mut events = Vec::with_capacity(256);
     loop {
-        events.clear();
-        match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None) {
-            Err(rustix::io::Errno::INTR) => continue,
-            outcome => outcome?,
-        };
+        wait(&epoll, &mut events)?;
         for event in &events {
             // The event is packed: its parts are copied out.
             let (index, was) = (event.data.u64(), event.flags);
@@ -110,6 +107,17 @@ pub(super) fn on_epoll(listener: &TcpListener) -> io::Result<()> {
                     free.push(index);
                 }
             }
+        }
+    }
+}
+
+/// Waits for events, which replace those before.
+pub(super) fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>) -> io::Result<()> {
+    events.clear();
+    loop {
+        match epoll::wait(epoll, rustix::buffer::spare_capacity(events), None) {
+            Err(rustix::io::Errno::INTR) => {}
+            outcome => return outcome.map(drop).map_err(io::Error::from),
         }
     }
 }

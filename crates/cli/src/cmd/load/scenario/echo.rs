@@ -12,9 +12,15 @@ use super::{Connection, Next, Pace, queue};
 
 pub(super) async fn run(connection: Connection, socket: WebSocket) {
     let pace = connection.pace();
-    let echo =
-        Echo { connection, pace, pending: VecDeque::new(), first: 0, is_blocked: false, is_sending: true };
-    exchange::run(echo, socket).await;
+    let echo = Echo {
+        connection: connection.clone(),
+        pace,
+        pending: VecDeque::new(),
+        first: 0,
+        is_blocked: false,
+        is_sending: true,
+    };
+    exchange::run(connection, echo, socket).await;
 }
 
 struct Echo {
@@ -31,10 +37,6 @@ struct Echo {
 }
 
 impl Exchange for Echo {
-    fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
     fn is_sending(&self) -> bool {
         self.is_sending
     }

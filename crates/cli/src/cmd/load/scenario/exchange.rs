@@ -18,8 +18,6 @@ pub(super) const BATCH: usize = 64;
 
 /// The messages of one connection, and the check of their answers.
 pub(super) trait Exchange {
-    fn connection(&self) -> &Connection;
-
     /// Sends what is due and fits into the send queue. Wakes the task when there is more to send at once.
     ///
     /// # Errors
@@ -63,13 +61,12 @@ impl<'a> Arrival<'a> {
 }
 
 /// Runs until everything was sent and answered, or the connection has ended.
-pub(super) async fn run(mut exchange: impl Exchange, mut socket: WebSocket) {
+pub(super) async fn run(connection: Connection, mut exchange: impl Exchange, mut socket: WebSocket) {
     let (sender, receiver) = socket.halves();
     let ended = {
         let mut wake = pin!(tokio::time::sleep_until(exchange.next_wake(Instant::now()).into()));
-        poll_fn(|cx| poll(&mut exchange, cx, sender, receiver, wake.as_mut())).await
+        poll_fn(|cx| poll(&connection, &mut exchange, cx, sender, receiver, wake.as_mut())).await
     };
-    let connection = exchange.connection().clone();
     let lost = exchange.pending() as u64;
     // Repeated answers may arrive before the server's Close frame.
     let handle = |answer: &Message<'_>| exchange.handle(&mut Arrival::new(&connection), answer);
@@ -77,6 +74,7 @@ pub(super) async fn run(mut exchange: impl Exchange, mut socket: WebSocket) {
 }
 
 fn poll(
+    connection: &Connection,
     exchange: &mut impl Exchange,
     cx: &mut Context<'_>,
     sender: &mut Sender,
@@ -84,7 +82,7 @@ fn poll(
     mut wake: Pin<&mut Sleep>,
 ) -> Poll<Result<Ended, Error>> {
     loop {
-        let has_more = match poll_answers(exchange, cx, receiver)? {
+        let has_more = match poll_answers(connection, exchange, cx, receiver)? {
             Poll::Ready(Answers::More) => true,
             Poll::Ready(Answers::End) => return Poll::Ready(Ok(Ended::Closed)),
             Poll::Pending => false,
@@ -118,16 +116,16 @@ enum Answers {
 
 /// Takes the messages that have arrived, a batch at most.
 fn poll_answers(
+    connection: &Connection,
     exchange: &mut impl Exchange,
     cx: &mut Context<'_>,
     receiver: &mut Receiver,
 ) -> Result<Poll<Answers>, Error> {
-    let connection = exchange.connection().clone();
     let mut arrival = None;
     for _ in 0..BATCH {
         match pin!(receiver.recv()).poll(cx)? {
             Poll::Ready(Some(message)) => {
-                let arrival = arrival.get_or_insert_with(|| Arrival::new(&connection));
+                let arrival = arrival.get_or_insert_with(|| Arrival::new(connection));
                 exchange.handle(arrival, &message);
             }
             Poll::Ready(None) => return Ok(Poll::Ready(Answers::End)),

@@ -123,9 +123,9 @@ pub(super) async fn run(connection: Connection, socket: WebSocket) {
         blocked_since: None,
         is_sending: true,
         alarm: run.alarm(),
-        connection,
+        connection: connection.clone(),
     };
-    exchange::run(player, socket).await;
+    exchange::run(connection, player, socket).await;
 }
 
 struct Player {
@@ -146,10 +146,6 @@ struct Player {
 }
 
 impl Exchange for Player {
-    fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
     fn is_sending(&self) -> bool {
         self.is_sending
     }
