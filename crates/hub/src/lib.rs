@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! Layers: `protocol` → `random`, `clock`, `shards`, `config` → `history` → `auth`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `proxy` → `metrics`,
-//! `batch` → `channels` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`, `fuzzing`
+//! `batch`, `encoded` → `channels` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -12,6 +12,7 @@ mod channels;
 mod client;
 mod clock;
 mod config;
+mod encoded;
 pub mod engine;
 #[cfg(fuzzing)]
 #[doc(hidden)]

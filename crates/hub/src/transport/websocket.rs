@@ -14,9 +14,9 @@ use tracing::{debug, info, warn};
 use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket};
 
 use super::leaving::Leaving;
-use crate::channels::publication_of;
 use crate::client::{Client, Format};
 use crate::config::Access;
+use crate::encoded::publication_of;
 use crate::node::{Node, Origin};
 use crate::outbox::{CAPACITY_KEPT, Taken};
 use crate::protocol::Disconnect;
