@@ -128,6 +128,34 @@ for (const format of [json, protobuf]) {
   });
 }
 
+for (const format of [json, protobuf]) {
+  test(`${format.name}: puts deltas together`, async () => {
+    const channel = fresh('state');
+    const client = await connected(format);
+    const subscription = client.newSubscription(channel, { delta: 'fossil' });
+    const whole = [];
+    let deltas = 0;
+    const apply = client._codec.applyDeltaIfNeeded.bind(client._codec);
+    client._codec.applyDeltaIfNeeded = (publication, before) => {
+      deltas += Number(publication.delta ?? false);
+      return apply(publication, before);
+    };
+    subscription.on('publication', (context) => whole.push(format.decode(context.data)));
+    subscription.subscribe();
+    await event(subscription, 'subscribed');
+    const state = (n) => ({ text: 'größer als ein Absatz, 中文 und 😀, '.repeat(20), n, list: Array(n % 7).fill('ß😀') });
+    for (let n = 0; n < 20; n++) await api('publish', { channel, data: state(n) });
+    const back = event(subscription, 'subscribed');
+    cut(client);
+    for (let n = 20; n < 40; n++) await api('publish', { channel, data: state(n) });
+    assert.ok((await back).recovered);
+    for (let n = 40; n < 60; n++) await api('publish', { channel, data: state(n) });
+    while (whole.length < 60) await event(subscription, 'publication');
+    assert.deepEqual(whole, Array.from({ length: 60 }, (_, n) => state(n)));
+    assert.ok(deltas >= 50, `${deltas} of 60 were deltas`);
+  });
+}
+
 test('tells a client that it cannot recover', async () => {
   const channel = fresh('short');
   const client = await connected();

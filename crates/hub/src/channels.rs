@@ -6,7 +6,7 @@ use slab::Slab;
 
 use crate::batch;
 use crate::client::{Active, Client, Subscription};
-use crate::encoded::{Encoded, Shared};
+use crate::encoded::{Encoded, Payload, Shared};
 use crate::engine::Membership;
 use crate::history::Position;
 use crate::outbox::Pushed;
@@ -19,7 +19,20 @@ const WAITING_MAX: usize = 10_000;
 /// The subscribers of this node, by channel.
 #[derive(Debug)]
 pub(crate) struct Channels {
-    channels: Shards<Slab<Subscriber>>,
+    channels: Shards<Channel>,
+}
+
+#[derive(Debug, Default)]
+struct Channel {
+    subscribers: Slab<Subscriber>,
+    /// The last publication with a place in the history, while a subscriber has deltas.
+    latest: Option<Latest>,
+}
+
+#[derive(Debug)]
+struct Latest {
+    epoch: String,
+    publication: Arc<Publication>,
 }
 
 #[derive(Debug)]
@@ -27,6 +40,26 @@ struct Subscriber {
     client: Arc<Client>,
     phase: Phase,
     join_leave: bool,
+    deltas: Deltas,
+}
+
+/// Whether a subscriber receives deltas.
+///
+/// ```text
+///          a publication with an offset
+///  NoBase ------------------------------> Following      No
+///         <------------------------------
+///               one without an offset
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Deltas {
+    /// It did not ask for them, or may not have them.
+    #[default]
+    No,
+    /// It has no publication to which one could lead: the next is whole.
+    NoBase,
+    /// It has the publication of its position.
+    Following,
 }
 
 /// Receives the clients for which a publication did not fit.
@@ -63,6 +96,7 @@ pub(crate) struct Start {
     pub(crate) position: Option<Position>,
     /// Joins and leaves are passed on.
     pub(crate) join_leave: bool,
+    pub(crate) deltas: Deltas,
 }
 
 impl Channels {
@@ -77,10 +111,10 @@ impl Channels {
 
     /// The channels and how many subscribers each has.
     pub(crate) fn list(&self) -> Vec<(Arc<str>, usize)> {
-        let each =
-            |shard: std::sync::MutexGuard<'_, std::collections::HashMap<Arc<str>, Slab<Subscriber>>>| {
-                shard.iter().map(|(name, subscribers)| (name.clone(), subscribers.len())).collect::<Vec<_>>()
-            };
+        let each = |shard: std::sync::MutexGuard<'_, std::collections::HashMap<Arc<str>, Channel>>| {
+            let each = shard.iter().map(|(name, channel)| (name.clone(), channel.subscribers.len()));
+            each.collect::<Vec<_>>()
+        };
         self.channels.each().flat_map(each).collect()
     }
 
@@ -88,11 +122,12 @@ impl Channels {
     pub(crate) fn add(&self, channel: &str, client: Arc<Client>) -> (Arc<str>, usize) {
         let mut shard = self.channels.lock(channel);
         let name = shard.get_key_value(channel).map_or_else(|| channel.into(), |(name, _)| name.clone());
-        let subscribers = shard.entry(name.clone()).or_default();
+        let Channel { subscribers, .. } = shard.entry(name.clone()).or_default();
         let key = subscribers.insert(Subscriber {
             client,
             phase: Phase::Recovering(Vec::new()),
             join_leave: false,
+            deltas: Deltas::No,
         });
         (name, key)
     }
@@ -108,10 +143,12 @@ impl Channels {
         on_slow: OnSlow<'_>,
     ) -> bool {
         let mut shard = self.channels.lock(channel);
-        let Some(subscriber) = shard.get_mut(channel).and_then(|subscribers| subscribers.get_mut(key)) else {
+        let Some(subscriber) = shard.get_mut(channel).and_then(|channel| channel.subscribers.get_mut(key))
+        else {
             return false;
         };
         subscriber.join_leave = start.join_leave;
+        subscriber.deltas = start.deltas;
         first.iter().for_each(|reply| subscriber.client.send(reply));
         let needs_history = start.position.is_some();
         let phase = start.position.map_or(Phase::Live, Phase::Positioned);
@@ -123,7 +160,7 @@ impl Channels {
         // A publication that arrived while the history was read may be in it already.
         let (mut unwritten, mut has_gap) = (Vec::new(), false);
         for (previous, publication) in &waiting {
-            match subscriber.pass(&mut Encoded::new(channel, publication), *previous, on_slow) {
+            match subscriber.pass(&mut Encoded::new(channel, None, publication), *previous, on_slow) {
                 Passed::Gap => {
                     has_gap = true;
                     break;
@@ -139,7 +176,7 @@ impl Channels {
     /// Removes a subscriber.
     pub(crate) fn remove(&self, channel: &str, key: usize) {
         let mut shard = self.channels.lock(channel);
-        let Some(subscribers) = shard.get_mut(channel) else { return };
+        let Some(Channel { subscribers, .. }) = shard.get_mut(channel) else { return };
         subscribers.try_remove(key);
         if subscribers.is_empty() {
             shard.remove(channel);
@@ -156,9 +193,10 @@ impl Channels {
         on_slow: OnSlow<'_>,
     ) -> Vec<(Arc<Client>, usize)> {
         let mut shard = self.channels.lock(channel);
-        let Some(subscribers) = shard.get_mut(channel) else { return Vec::new() };
-        let mut encoded = Encoded::new(channel, publication);
-        let (mut unwritten, mut lost) = (Vec::new(), Vec::new());
+        let Some(Channel { subscribers, latest }) = shard.get_mut(channel) else { return Vec::new() };
+        let base = latest.as_ref().filter(|latest| latest.precedes(epoch, previous));
+        let mut encoded = Encoded::new(channel, base.map(|latest| &*latest.publication), publication);
+        let (mut unwritten, mut lost, mut has_deltas) = (Vec::new(), Vec::new(), false);
         for (key, subscriber) in subscribers.iter_mut() {
             match &mut subscriber.phase {
                 Phase::Recovering(waiting) if waiting.len() < WAITING_MAX => {
@@ -168,11 +206,17 @@ impl Channels {
                 Phase::Recovering(_) => subscriber.phase = Phase::Lost,
                 Phase::Lost | Phase::Live | Phase::Positioned(_) => {}
             }
+            has_deltas |= subscriber.deltas != Deltas::No;
             match subscriber.follow(&mut encoded, epoch, previous, on_slow) {
                 Passed::Gap => lost.push((subscriber.client.clone(), key)),
                 Passed::Unwritten => unwritten.push(subscriber.client.clone()),
                 Passed::Done => {}
             }
+        }
+        if !has_deltas {
+            *latest = None;
+        } else if publication.offset > 0 {
+            *latest = Some(Latest { epoch: epoch.into(), publication: publication.clone() });
         }
         batch::write_later(unwritten);
         lost
@@ -181,7 +225,8 @@ impl Channels {
     /// The history of a channel is gone: every subscriber that follows it. Those that are reading it cannot start.
     pub(crate) fn lose_history(&self, channel: &str) -> Vec<(Arc<Client>, usize)> {
         let mut shard = self.channels.lock(channel);
-        let Some(subscribers) = shard.get_mut(channel) else { return Vec::new() };
+        let Some(Channel { subscribers, latest }) = shard.get_mut(channel) else { return Vec::new() };
+        *latest = None;
         let mut positioned = Vec::new();
         for (key, subscriber) in subscribers.iter_mut() {
             match subscriber.phase {
@@ -196,7 +241,7 @@ impl Channels {
     /// Announces a client that joined or left to the subscribers that asked for it.
     pub(crate) fn announce(&self, channel: &str, membership: &Membership) {
         let shard = self.channels.lock(channel);
-        let Some(subscribers) = shard.get(channel) else { return };
+        let Some(Channel { subscribers, .. }) = shard.get(channel) else { return };
         let mut push = Push { channel: channel.into(), ..Push::default() };
         let whose = match membership {
             Membership::Join(info) => {
@@ -213,13 +258,20 @@ impl Channels {
         for (_, subscriber) in subscribers {
             if subscriber.join_leave
                 && subscriber.client.id != *whose
-                && let Some(message) = shared.get(subscriber.client.format, &reply)
+                && let Some(message) = shared.get(subscriber.client.format, || reply.clone())
                 && subscriber.client.outbox.publish(message, true) == Pushed::Unwritten
             {
                 unwritten.push(subscriber.client.clone());
             }
         }
         batch::write_later(unwritten);
+    }
+}
+
+impl Latest {
+    /// Whether the publication behind `previous` is the one after this.
+    fn precedes(&self, epoch: &str, previous: u64) -> bool {
+        self.publication.offset == previous && self.epoch == epoch
     }
 }
 
@@ -245,6 +297,7 @@ impl Subscriber {
     /// Passes a publication on, unless the subscriber has it.
     fn pass(&mut self, encoded: &mut Encoded<'_>, previous: u64, on_slow: OnSlow<'_>) -> Passed {
         let offset = encoded.publication.offset;
+        let mut follows = false;
         let may_drop = match &mut self.phase {
             Phase::Positioned(position) if offset > 0 => {
                 if offset <= position.offset {
@@ -253,12 +306,14 @@ impl Subscriber {
                 if previous > position.offset {
                     return Passed::Gap;
                 }
+                follows = position.offset == previous;
                 position.offset = offset;
                 false
             }
             _ => true,
         };
-        match self.client.outbox.publish(encoded.get(self.client.format), may_drop) {
+        let payload = self.deltas.next(offset > 0, follows);
+        match self.client.outbox.publish(encoded.get(self.client.format, payload), may_drop) {
             Pushed::Unwritten => Passed::Unwritten,
             Pushed::Queued | Pushed::Ended => Passed::Done,
             pushed @ (Pushed::Dropped | Pushed::Overflowed) => {
@@ -266,6 +321,20 @@ impl Subscriber {
                 Passed::Done
             }
         }
+    }
+}
+
+impl Deltas {
+    /// The form of the next publication. `follows`: the subscriber has the one before.
+    fn next(&mut self, has_offset: bool, follows: bool) -> Payload {
+        let payload = match self {
+            Self::No => return Payload::Plain,
+            Self::Following if has_offset && follows => Payload::Delta,
+            Self::NoBase | Self::Following => Payload::Whole,
+        };
+        // Clients take deltas to lead from the publication that they received last, whatever it was.
+        *self = if has_offset { Self::Following } else { Self::NoBase };
+        payload
     }
 }
 

@@ -212,6 +212,8 @@ pub struct ChannelOptions {
     pub force_recovery: bool,
     /// How they are brought up to date.
     pub recovery_mode: RecoveryMode,
+    /// The kinds of deltas that clients may ask for. Needs a history: a delta leads from one publication to the next.
+    pub allowed_delta_types: Vec<DeltaType>,
     /// The clients of a channel are listed.
     pub presence: bool,
     /// Clients that subscribe and unsubscribe are announced, to clients that ask for it.
@@ -228,6 +230,24 @@ pub struct ChannelOptions {
     pub history_access: Access,
     /// Origins whose pages may subscribe; all that may connect when this is empty.
     pub allowed_origins: Vec<String>,
+}
+
+/// A kind of deltas, in which publications are sent as changes to the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeltaType {
+    /// The [format](https://fossil-scm.org/home/doc/trunk/www/delta_format.wiki) of Fossil.
+    Fossil,
+}
+
+impl DeltaType {
+    /// By its name in the client protocol.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "fossil" => Some(Self::Fossil),
+            _ => None,
+        }
+    }
 }
 
 impl ChannelOptions {
@@ -273,6 +293,9 @@ impl HubConfig {
             }
             if options.force_recovery && !options.has_history() {
                 return Err(ConfigError(format!("namespace {name}: force_recovery needs a history")));
+            }
+            if !options.allowed_delta_types.is_empty() && !options.has_history() {
+                return Err(ConfigError(format!("namespace {name}: allowed_delta_types needs a history")));
             }
         }
         Ok(config)
@@ -350,6 +373,8 @@ mod tests {
             ("[client]\nping_interval = \"5s\"", "shorter"),
             ("[channel]\nhistory_size = 1", "both history_size and history_ttl"),
             ("[channel]\nforce_recovery = true", "needs a history"),
+            ("[channel]\nallowed_delta_types = [\"fossil\"]", "needs a history"),
+            ("[channel]\nallowed_delta_types = [\"xdelta\"]", "unknown variant `xdelta`"),
             ("[[namespace]]\npresence = true", "needs a name"),
             ("[[namespace]]\nname = \"a:b\"", "cannot be the name"),
             ("[[namespace]]\nname = \"a\"\n[[namespace]]\nname = \"a\"", "twice"),

@@ -6,37 +6,100 @@ use bytes::Bytes;
 use wireloom::{OwnedMessage, PreparedMessage};
 
 use crate::client::{Format, encode, event};
-use crate::protocol::{Encoding, Publication, Push, Reply};
+use crate::fossil;
+use crate::protocol::{Encoding, Publication, Push, Reply, json_text};
 
 /// The tag of publications by bare connections: `text` when the payload is a JSON string that represents a text that is not
 /// JSON, `binary` when the message was binary.
 const BARE_TAG: &str = "bare";
 
-/// A publication in every format that a subscriber of the channel wants.
+/// How a subscriber receives the payload of a publication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// As it was published.
+    Plain,
+    /// For a subscriber with deltas, which needs no publication before it.
+    Whole,
+    /// For a subscriber with deltas, which has the publication before it.
+    Delta,
+}
+
+/// A publication in every form that a subscriber of the channel wants, each made once.
 pub(crate) struct Encoded<'a> {
     channel: &'a str,
     pub(crate) publication: &'a Arc<Publication>,
-    shared: Shared,
+    /// The publication before, where it is known: deltas lead from it.
+    base: Option<&'a Publication>,
+    plain: Shared,
+    whole: Shared,
+    delta: Shared,
     bare: Option<PreparedMessage>,
-    reply: Option<Reply>,
 }
 
 impl<'a> Encoded<'a> {
-    pub(crate) fn new(channel: &'a str, publication: &'a Arc<Publication>) -> Self {
-        Self { channel, publication, shared: Shared::default(), bare: None, reply: None }
+    pub(crate) fn new(
+        channel: &'a str,
+        base: Option<&'a Publication>,
+        publication: &'a Arc<Publication>,
+    ) -> Self {
+        let (plain, whole, delta) = Default::default();
+        Self { channel, publication, base, plain, whole, delta, bare: None }
     }
 
-    pub(crate) fn get(&mut self, format: Format) -> PreparedMessage {
+    pub(crate) fn get(&mut self, format: Format, payload: Payload) -> PreparedMessage {
+        let Format::Protocol(encoding) = format else { return self.plain(format) };
+        let (shared, base) = match payload {
+            Payload::Plain => return self.plain(format),
+            Payload::Whole => (&mut self.whole, None),
+            Payload::Delta => (&mut self.delta, self.base),
+        };
+        let reply = || push(self.channel, with_delta(encoding, base, self.publication));
+        shared.get(format, reply).unwrap_or_else(|| PreparedMessage::text(""))
+    }
+
+    fn plain(&mut self, format: Format) -> PreparedMessage {
         if format == Format::Bare {
             return self.bare.get_or_insert_with(|| bare(self.publication)).clone();
         }
-        let reply = self.reply.get_or_insert_with(|| {
-            let publication = Some(Publication::clone(self.publication));
-            let push = Push { channel: self.channel.into(), publication, ..Push::default() };
-            Reply { push: Some(push), ..Reply::default() }
-        });
-        self.shared.get(format, reply).unwrap_or_else(|| PreparedMessage::text(""))
+        let reply = || push(self.channel, Publication::clone(self.publication));
+        self.plain.get(format, reply).unwrap_or_else(|| PreparedMessage::text(""))
     }
+}
+
+fn push(channel: &str, publication: Publication) -> Reply {
+    let push = Push { channel: channel.into(), publication: Some(publication), ..Push::default() };
+    Reply { push: Some(push), ..Reply::default() }
+}
+
+/// Publications one after the other for a subscriber with deltas, the first of them whole.
+pub(crate) fn with_deltas(encoding: Encoding, publications: &[Arc<Publication>]) -> Vec<Publication> {
+    let bases = std::iter::once(None).chain(publications.iter().map(|base| Some(&**base)));
+    bases.zip(publications).map(|(base, publication)| with_delta(encoding, base, publication)).collect()
+}
+
+/// A publication for a subscriber with deltas: the delta from `base`, unless there is none or it would be longer. Deltas for JSON clients
+/// are between the texts that clients without deltas receive, and every payload is a string with such a text or a delta.
+fn with_delta(encoding: Encoding, base: Option<&Publication>, publication: &Publication) -> Publication {
+    let mut publication = publication.clone();
+    match encoding {
+        Encoding::Json => {
+            let text = json_text(&publication.data);
+            let delta =
+                base.and_then(|base| fossil::delta(json_text(&base.data).as_bytes(), text.as_bytes()));
+            // The delta between two texts is one.
+            let delta = delta.and_then(|delta| String::from_utf8(delta).ok());
+            publication.delta = delta.is_some();
+            let string = serde_json::Value::from(delta.unwrap_or_else(|| text.into_owned()));
+            publication.data = string.to_string().into();
+        }
+        Encoding::Protobuf => {
+            if let Some(delta) = base.and_then(|base| fossil::delta(&base.data, &publication.data)) {
+                publication.delta = true;
+                publication.data = delta.into();
+            }
+        }
+    }
+    publication
 }
 
 /// A push in every format but the bare one, each made once.
@@ -49,19 +112,19 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// `None` for formats that do not have this push.
-    pub(crate) fn get(&mut self, format: Format, reply: &Reply) -> Option<PreparedMessage> {
+    pub(crate) fn get(&mut self, format: Format, reply: impl FnOnce() -> Reply) -> Option<PreparedMessage> {
         let (message, encoding) = match format {
             Format::Protocol(encoding @ Encoding::Json) => (&mut self.json, encoding),
             Format::Protocol(encoding @ Encoding::Protobuf) => (&mut self.protobuf, encoding),
             Format::EventStream => {
                 if self.event.is_none() {
-                    self.event = event(reply);
+                    self.event = event(&reply());
                 }
                 return self.event.clone();
             }
             Format::Bare => return None,
         };
-        Some(message.get_or_insert_with(|| encode(encoding, reply)).clone())
+        Some(message.get_or_insert_with(|| encode(encoding, &reply())).clone())
     }
 }
 

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Layers: `protocol` → `random`, `clock`, `shards`, `config` → `history` → `auth`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `proxy` → `metrics`,
+//! Layers: `protocol` → `random`, `clock`, `shards`, `fossil`, `config` → `history` → `auth`, `outbox`, `hooks`, `idempotency` → `client`, `engine`, `proxy` → `metrics`,
 //! `batch`, `encoded` → `channels` → `node` + `subscribe` + `session` → `hub`, `transport` → `api` → `serve` → `simulation`, `fuzzing`
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -14,6 +14,7 @@ mod clock;
 mod config;
 mod encoded;
 pub mod engine;
+mod fossil;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -36,8 +37,8 @@ mod subscribe;
 mod transport;
 
 pub use config::{
-    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, HubConfig, RecoveryMode, RpcConfig,
-    SlowPolicy, TokenConfig,
+    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, DeltaType, HubConfig, RecoveryMode,
+    RpcConfig, SlowPolicy, TokenConfig,
 };
 pub use history::{History, HistoryQuery, Position, Recovery, Retention};
 pub use hooks::{

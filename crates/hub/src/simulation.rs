@@ -23,7 +23,7 @@ use crate::{Hub, HubConfig};
 
 const CONFIG: &str = r#"
 client.anonymous = true
-client.queue_len_max = 2000
+client.queue_len_max = 4000
 
 [[namespace]]
 name = "stream"
@@ -31,6 +31,7 @@ subscribe = "anyone"
 history_size = 10
 history_ttl = "60s"
 force_recovery = true
+allowed_delta_types = ["fossil"]
 presence = true
 
 [[namespace]]
@@ -39,10 +40,16 @@ subscribe = "anyone"
 history_size = 3
 history_ttl = "60s"
 force_recovery = true
+allowed_delta_types = ["fossil"]
 recovery_mode = "cache"
 "#;
 
 const CHANNELS: [&str; 4] = ["stream:a", "stream:b", "stream:c", "cache:d"];
+
+/// Long enough for a delta.
+fn payload(number: usize) -> String {
+    format!("\"the payload of publication number {number} of this simulation\"")
+}
 
 /// Runs publishers, removals and clients for a while, then checks what the clients have.
 async fn simulate(rng: &mut Rng, engine: impl Engine) -> Summary {
@@ -52,12 +59,15 @@ async fn simulate(rng: &mut Rng, engine: impl Engine) -> Summary {
     let hub = Hub::builder().config(HubConfig::from_toml(CONFIG).unwrap()).engine(engine).build().unwrap();
     let (over, is_over) = watch::channel(false);
     let clients: Vec<_> = (0..4)
-        .map(|_| tokio::spawn(Roaming::new(hub.clone(), rng.fork()).run(model.clone(), is_over.clone())))
+        .map(|number| {
+            let client = Roaming::new(hub.clone(), number % 2 == 0, rng.fork());
+            tokio::spawn(client.run(model.clone(), is_over.clone()))
+        })
         .collect();
     for number in 0..300 {
         let channel = CHANNELS[rng.usize(..CHANNELS.len())];
         // A failure leaves open whether it was published; the model knows.
-        let _ = hub.publish(channel, number.to_string()).await;
+        let _ = hub.publish(channel, payload(number)).await;
         match rng.u32(..100) {
             0 => drop(hub.remove_history(channel).await),
             // Histories expire.
@@ -69,7 +79,7 @@ async fn simulate(rng: &mut Rng, engine: impl Engine) -> Summary {
     *lock(&faults) = faulty::Faults::NONE;
     sleep(Duration::from_secs(5)).await;
     for (number, channel) in CHANNELS.iter().enumerate() {
-        hub.publish(channel, (1_000 + number).to_string()).await.unwrap();
+        hub.publish(channel, payload(1_000 + number)).await.unwrap();
     }
     over.send_replace(true);
     let mut summary = Summary::default();
@@ -90,6 +100,6 @@ async fn every_publication_arrives_once_or_the_client_is_informed() {
     println!("{all:?}");
     // One round alone may have few of each.
     if rounds >= ROUNDS {
-        assert!(all.received > 500 && all.recoveries > 50 && all.gaps > 50, "{all:?}");
+        assert!(all.received > 500 && all.recoveries > 50 && all.gaps > 50 && all.deltas > 100, "{all:?}");
     }
 }

@@ -10,9 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::auth::TokenError;
-use crate::channels::Start;
-use crate::client::{Active, Client, Subscription};
-use crate::config::{Access, ChannelOptions};
+use crate::channels::{Deltas, Start};
+use crate::client::{Active, Client, Format, Subscription};
+use crate::config::{Access, ChannelOptions, DeltaType};
+use crate::encoded;
 use crate::engine::{EngineError, Membership};
 use crate::history::Position;
 use crate::hooks::{Refusal, SubscribeEvent};
@@ -206,7 +207,7 @@ async fn add(
     reserved.step = Step::Added { key };
     node.engine().subscribe(&reserved.channel).await.map_err(refusal)?;
     reserved.step = Step::Followed { key };
-    let (start, mut result) = position(&node, command, &options, &reserved.channel).await.map_err(refusal)?;
+    let (start, mut result) = position(&reserved, command, &options).await.map_err(refusal)?;
     let ttl = grant.expires_at.map(|at| at.saturating_sub(node.clock.now()).as_secs());
     result.expires = ttl.is_some();
     result.ttl = ttl.map_or(0, |ttl| ttl.try_into().unwrap_or(u32::MAX));
@@ -234,13 +235,13 @@ fn refusal(error: EngineError) -> Refusal {
 
 /// Where the subscription begins, and what the client missed.
 async fn position(
-    node: &Node,
+    reserved: &Reserved,
     command: &SubscribeRequest,
     options: &ChannelOptions,
-    channel: &str,
 ) -> Result<(Start, SubscribeResult), EngineError> {
+    let Reserved { node, client, channel, .. } = reserved;
     let join_leave = options.join_leave && (options.force_push_join_leave || command.join_leave);
-    let mut start = Start { position: None, join_leave };
+    let mut start = Start { join_leave, ..Start::default() };
     let mut result = SubscribeResult::default();
     let wanted = options.force_recovery || command.recoverable || command.positioned || command.recover;
     let Some(retention) = retention(options).filter(|_| wanted) else { return Ok((start, result)) };
@@ -257,7 +258,19 @@ async fn position(
     result.recovered = recovery.recovered;
     result.epoch = recovery.position.epoch.clone();
     result.offset = recovery.position.offset;
-    result.publications = recovery.publications.iter().map(|one| (**one).clone()).collect();
+    let delta_type = DeltaType::from_name(&command.delta);
+    let is_allowed = |delta_type| options.allowed_delta_types.contains(&delta_type);
+    if let Format::Protocol(encoding) = client.format
+        && delta_type.is_some_and(is_allowed)
+    {
+        result.delta = true;
+        result.publications = encoded::with_deltas(encoding, &recovery.publications);
+        let last = recovery.publications.last().map(|last| last.offset);
+        start.deltas =
+            if last == Some(recovery.position.offset) { Deltas::Following } else { Deltas::NoBase };
+    } else {
+        result.publications = recovery.publications.iter().map(|one| (**one).clone()).collect();
+    }
     start.position = Some(recovery.position);
     Ok((start, result))
 }

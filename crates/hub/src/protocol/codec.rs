@@ -1,13 +1,17 @@
 //! The two encodings of the client protocol. JSON: one value a line. Protobuf: each message behind its length as a varint.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use prost::Message as _;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
 use super::command::Command;
 use super::reply::Reply;
@@ -119,11 +123,21 @@ pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) ->
     from.deserialize_any(Object(PhantomData))
 }
 
-/// Payloads are bytes in Protobuf and any JSON value in JSON. Bytes that are not JSON, which only a Protobuf client can publish,
-/// are a string in base64 for JSON clients.
+/// A payload as JSON clients see it. Payloads are bytes in Protobuf and any JSON value in JSON. Bytes that are not JSON, which only a
+/// Protobuf client can publish, are a string in base64.
+pub(crate) fn json_text(bytes: &Bytes) -> Cow<'_, str> {
+    match serde_json::from_slice::<&RawValue>(bytes) {
+        Ok(value) => value.get().into(),
+        Err(_) => format!("\"{}\"", base64(bytes)).into(),
+    }
+}
+
+fn base64(bytes: &Bytes) -> String {
+    STANDARD.encode(bytes)
+}
+
+/// See [`json_text`].
 pub(super) mod raw {
-    use base64::Engine as _;
-    use base64::engine::general_purpose::STANDARD;
     use bytes::Bytes;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use serde_json::value::RawValue;
@@ -131,7 +145,7 @@ pub(super) mod raw {
     pub(in crate::protocol) fn serialize<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
         match serde_json::from_slice::<&RawValue>(bytes) {
             Ok(value) => value.serialize(to),
-            Err(_) => STANDARD.encode(bytes).serialize(to),
+            Err(_) => super::base64(bytes).serialize(to),
         }
     }
 

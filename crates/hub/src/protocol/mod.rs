@@ -12,6 +12,7 @@ mod push;
 mod reply;
 mod schema;
 
+pub(crate) use codec::json_text;
 pub use codec::{Commands, DecodeError, Encoding, encode_reply};
 pub use codes::{Disconnect, ErrorCode, Unsubscribe as UnsubscribeCode};
 pub use command::*;

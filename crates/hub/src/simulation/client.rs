@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::CHANNELS;
 use super::model::Model;
 use crate::client::{Client, Format};
+use crate::fossil;
 use crate::history::Position;
 use crate::hub::Hub;
 use crate::node::Origin;
@@ -27,6 +28,9 @@ use crate::session::Session;
 struct Channel {
     position: Option<Position>,
     record: Vec<Step>,
+    /// Payloads are whole, or deltas from the one before, which is in `payload`.
+    has_deltas: bool,
+    payload: Vec<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +46,7 @@ pub(super) struct Summary {
     pub(super) received: usize,
     pub(super) recoveries: usize,
     pub(super) gaps: usize,
+    pub(super) deltas: usize,
 }
 
 impl std::ops::AddAssign for Summary {
@@ -49,6 +54,7 @@ impl std::ops::AddAssign for Summary {
         self.received += other.received;
         self.recoveries += other.recoveries;
         self.gaps += other.gaps;
+        self.deltas += other.deltas;
     }
 }
 
@@ -57,7 +63,10 @@ pub(super) struct Roaming {
     hub: Hub,
     rng: Rng,
     channels: HashMap<&'static str, Channel>,
+    /// It asks for deltas.
+    wants_deltas: bool,
     recoveries: usize,
+    deltas: usize,
 }
 
 /// The commands of one connection and the channels that await a reply.
@@ -65,6 +74,7 @@ struct Connection {
     commands: mpsc::UnboundedSender<Bytes>,
     pending: HashMap<u32, &'static str>,
     next_id: u32,
+    wants_deltas: bool,
 }
 
 impl Connection {
@@ -82,6 +92,7 @@ impl Connection {
             recover: position.is_some(),
             epoch: position.as_ref().map(|position| position.epoch.clone()).unwrap_or_default(),
             offset: position.map_or(0, |position| position.offset),
+            delta: if self.wants_deltas { "fossil".into() } else { String::new() },
             ..SubscribeRequest::default()
         };
         self.send(&Command { id: self.next_id, subscribe: Some(request), ..Command::default() });
@@ -89,9 +100,9 @@ impl Connection {
 }
 
 impl Roaming {
-    pub(super) fn new(hub: Hub, rng: Rng) -> Self {
+    pub(super) fn new(hub: Hub, wants_deltas: bool, rng: Rng) -> Self {
         let channels = CHANNELS.map(|name| (name, Channel::default())).into();
-        Self { hub, rng, channels, recoveries: 0 }
+        Self { hub, rng, channels, wants_deltas, recoveries: 0, deltas: 0 }
     }
 
     pub(super) async fn run(mut self, model: Arc<Model>, is_over: watch::Receiver<bool>) -> Self {
@@ -115,7 +126,8 @@ impl Roaming {
             let origin = Origin { peer: None, origin: None, encoding: Encoding::Json };
             let session = Session::new(self.hub.0.clone(), client.clone(), origin);
             let serving = tokio::spawn(serve(session, received));
-            let connection = Connection { commands, pending: HashMap::new(), next_id: 1 };
+            let connection =
+                Connection { commands, pending: HashMap::new(), next_id: 1, wants_deltas: self.wants_deltas };
             let _ = timeout(until, self.connection(&client, connection)).await;
             // The connection is lost in the middle of anything.
             serving.abort();
@@ -178,6 +190,9 @@ impl Roaming {
 
     fn subscribed(&mut self, name: &'static str, result: SubscribeResult) {
         let channel = self.channels.get_mut(name).unwrap();
+        assert_eq!(result.delta, self.wants_deltas);
+        channel.has_deltas = result.delta;
+        channel.payload.clear();
         let position = Position { offset: result.offset, epoch: result.epoch };
         let is_cache = name.starts_with("cache:");
         if result.recovered && !is_cache {
@@ -198,12 +213,22 @@ impl Roaming {
         if let Some(position) = &mut channel.position {
             position.offset = publication.offset;
         }
-        channel.record.push(Step::Received(publication.offset, publication.data));
+        let mut payload = publication.data;
+        if channel.has_deltas {
+            let text: String = serde_json::from_slice(&payload).unwrap();
+            channel.payload = match publication.delta {
+                true => fossil::tests::apply(&channel.payload, text.as_bytes()),
+                false => text.into_bytes(),
+            };
+            payload = channel.payload.clone().into();
+            self.deltas += usize::from(publication.delta);
+        }
+        channel.record.push(Step::Received(publication.offset, payload));
     }
 
     /// Panics unless the offsets between two reports of a gap are consecutive, and each payload is the one of its offset.
     pub(super) fn check(self, model: &Model) -> Summary {
-        let mut summary = Summary { recoveries: self.recoveries, ..Summary::default() };
+        let mut summary = Summary { recoveries: self.recoveries, deltas: self.deltas, ..Summary::default() };
         for (name, channel) in self.channels {
             let mut at: Option<Position> = None;
             for step in channel.record {

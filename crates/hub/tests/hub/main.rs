@@ -6,6 +6,7 @@ mod api;
 mod application;
 mod calls;
 mod compatibility;
+mod deltas;
 mod hostile;
 mod rights;
 mod slow;
