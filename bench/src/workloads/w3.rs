@@ -161,7 +161,8 @@ fn sums(events: &[Vec<u8>], consumption: Consumption) -> Result<Sums, String> {
 fn command(url: &str, may_build: bool) -> Result<Command, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("wireloom");
     if may_build {
-        let mut build = Command::new(env!("CARGO"));
+        // Beside `cargo run` the one on the PATH, which chooses its toolchain for all crates.
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         build.args(["build", "--quiet", "--release", "--locked", "-p", "wireloom-cli"]);
         let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
         if !built.is_ok_and(|status| status.success()) {
