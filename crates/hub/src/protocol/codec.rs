@@ -124,11 +124,20 @@ pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) ->
 }
 
 /// A payload as JSON clients see it. Payloads are bytes in Protobuf and any JSON value in JSON. Bytes that are not JSON, which only a
-/// Protobuf client can publish, are a string in base64.
+/// Protobuf client can publish, are a string in base64. A newline separates messages, so that the line breaks of a payload become spaces.
 pub(crate) fn json_text(bytes: &Bytes) -> Cow<'_, str> {
     match serde_json::from_slice::<&RawValue>(bytes) {
-        Ok(value) => value.get().into(),
+        Ok(value) => one_line(value.get()),
         Err(_) => format!("\"{}\"", base64(bytes)).into(),
+    }
+}
+
+/// RFC 8259 §7: strings contain no unescaped control characters, so that line breaks are only between tokens.
+fn one_line(json: &str) -> Cow<'_, str> {
+    if json.as_bytes().contains(&b'\n') || json.as_bytes().contains(&b'\r') {
+        json.replace(['\n', '\r'], " ").into()
+    } else {
+        json.into()
     }
 }
 
@@ -138,13 +147,19 @@ fn base64(bytes: &Bytes) -> String {
 
 /// See [`json_text`].
 pub(super) mod raw {
+    use std::borrow::Cow;
+
     use bytes::Bytes;
+    use serde::ser::Error as _;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use serde_json::value::RawValue;
 
     pub(in crate::protocol) fn serialize<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
         match serde_json::from_slice::<&RawValue>(bytes) {
-            Ok(value) => value.serialize(to),
+            Ok(value) => match super::one_line(value.get()) {
+                Cow::Borrowed(_) => value.serialize(to),
+                Cow::Owned(text) => RawValue::from_string(text).map_err(S::Error::custom)?.serialize(to),
+            },
             Err(_) => super::base64(bytes).serialize(to),
         }
     }
@@ -224,13 +239,19 @@ mod tests {
 
     #[test]
     fn embeds_json_payloads_and_encodes_others_as_base64() {
-        for (data, json) in [(&b"{\"x\": 1}"[..], r#"{"x": 1}"#), (&[0xff, 0], r#""/wA=""#)] {
+        for (data, json) in [
+            (&b"{\"x\": 1}"[..], r#"{"x": 1}"#),
+            (&[0xff, 0], r#""/wA=""#),
+            // Messages and server-sent events end at line breaks.
+            (b"\n{\r\n\t\"x\": \"\\n\"\r}\n", "{  \t\"x\": \"\\n\" }"),
+        ] {
             let publication =
                 Publication { data: Bytes::copy_from_slice(data), offset: 5, ..Publication::default() };
             let push = Push { channel: "c".into(), publication: Some(publication), ..Push::default() };
             let reply = Reply { push: Some(push), ..Reply::default() };
             let expected = format!(r#"{{"push":{{"channel":"c","pub":{{"data":{json},"offset":5}}}}}}"#);
             assert_eq!(String::from_utf8(encode_reply(Encoding::Json, &reply)).unwrap(), expected);
+            assert_eq!(json_text(&Bytes::copy_from_slice(data)), json);
         }
     }
 }

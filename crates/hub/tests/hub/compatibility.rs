@@ -450,3 +450,24 @@ async fn an_event_stream_ends_with_the_reason() {
         assert_eq!(event["disconnect"]["code"], code, "{connect}: {event}");
     }
 }
+
+#[tokio::test]
+async fn payloads_of_several_lines_do_not_break_messages() {
+    let served = serve().await;
+    let mut client = served.connect().await;
+    client.call("subscribe", json!({ "channel": "log:x" })).await;
+    let request = Request::post(http(&served, "/connection/uni_sse"), r#"{"subs":{"log:x":{}}}"#);
+    let mut events = Connector::new().request(request).await.unwrap().body;
+    let mut event = async || events.chunk().await.unwrap().unwrap();
+    while !event().await.windows(11).any(|part| part == b"\"subscribe\"") {}
+    served.hub.publish("log:x", "{\n  \"text\": \"a\\nb\",\r\n\t\"list\": [1,\r2]\n}\n").await.unwrap();
+    let expected = json!({ "text": "a\nb", "list": [1, 2] });
+    // The SDKs split messages, and browsers events, at line breaks.
+    let message = client.socket.recv_owned().await.unwrap().unwrap();
+    let reply: Value = serde_json::from_str(message.as_text().unwrap().lines().next().unwrap()).unwrap();
+    assert_eq!(reply["push"]["pub"]["data"], expected);
+    let event = event().await;
+    let line = std::str::from_utf8(&event).unwrap().lines().next().unwrap();
+    let push: Value = serde_json::from_str(line.strip_prefix("data: ").unwrap()).unwrap();
+    assert_eq!(push["pub"]["data"], expected);
+}
