@@ -19,8 +19,11 @@ const README: &[(&str, &str)] = &[
     ("hpack", "decode"),
     ("w6", "echo, 32 B, 64 connections, depth 64"),
     ("w6", "echo, 1 MiB, 4 connections, depth 1"),
+    ("w6", "handshakes, each on a new connection"),
     ("w3", "firehose over HTTP/1.1, delivered"),
+    ("w7", "fan-out, 128 B to 1000 subscribers, one message at a time"),
     ("h2load", "HTTP/2, one connection, requests, 100 at a time"),
+    ("h2load", "HTTP/2, one connection, download of 16 MiB, 4 at a time"),
 ];
 const BEGIN: &str = "<!-- written by wireloom-bench: begin -->\n";
 const END: &str = "<!-- written by wireloom-bench: end -->";
