@@ -146,6 +146,12 @@ impl Client {
         matches!(lock(&self.subscriptions).get(channel), Some(Subscription::Active(_)))
     }
 
+    /// Whether the server made the subscription to a channel.
+    pub(crate) fn is_subscribed_by_server(&self, channel: &str) -> bool {
+        let subscriptions = lock(&self.subscriptions);
+        matches!(subscriptions.get(channel), Some(Subscription::Active(active)) if active.server_side)
+    }
+
     /// Sends a reply or a push; bare connections have none.
     pub(crate) fn send(&self, reply: &Reply) {
         match self.format {

@@ -288,6 +288,15 @@ impl Node {
         self.spawn(async move { node.leave(&channel, &client, active).await });
     }
 
+    /// A client can no longer follow a channel. Where it subscribed by a command it does so again; otherwise it has to reconnect.
+    pub(crate) fn lose_position(&self, channel: &str, client: &Arc<Client>) {
+        if matches!(client.format, Format::Protocol(_)) && !client.is_subscribed_by_server(channel) {
+            self.unsubscribe(channel, client, UnsubscribeCode::InsufficientState);
+        } else {
+            client.outbox.end(Disconnect::InsufficientState);
+        }
+    }
+
     fn clients_of(&self, user: &str, client: &str) -> Vec<Arc<Client>> {
         let clients = lock(&self.clients);
         let own = clients.by_user.get(user).map_or(&[][..], Vec::as_slice);
@@ -386,7 +395,7 @@ impl Delivery for Node {
             self.note_slow(channel, client, pushed);
         });
         for (client, _) in lost {
-            self.unsubscribe(channel, &client, UnsubscribeCode::InsufficientState);
+            self.lose_position(channel, &client);
         }
     }
 
@@ -396,7 +405,7 @@ impl Delivery for Node {
 
     fn deliver_history_lost(&self, channel: &str) {
         for (client, _) in self.channels.lose_history(channel) {
-            self.unsubscribe(channel, &client, UnsubscribeCode::InsufficientState);
+            self.lose_position(channel, &client);
         }
     }
 

@@ -297,7 +297,7 @@ impl Established {
         }
         let on_slow = |client: &Client, pushed| node.note_slow(&channel, client, pushed);
         if !node.channels.start(&channel, key, start, &replies, &on_slow) {
-            node.unsubscribe(&channel, &client, crate::protocol::UnsubscribeCode::InsufficientState);
+            node.lose_position(&channel, &client);
             return;
         }
         if options.join_leave

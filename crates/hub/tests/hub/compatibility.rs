@@ -280,6 +280,35 @@ async fn a_client_whose_history_is_removed_starts_again() {
     assert_eq!(push["unsubscribe"], json!({ "code": 2500, "reason": "insufficient state" }));
 }
 
+/// SDKs subscribe again after 2500 only to what they have asked for, and other clients have no command for it.
+#[tokio::test]
+async fn connections_that_cannot_subscribe_again_end_when_the_history_is_removed() {
+    let forced = "name = \"kept\"\nsubscribe = \"anyone\"\nhistory_size = 9\nhistory_ttl = \"1h\"\nforce_recovery = true";
+    let rooms = forced.replace("kept", "rooms");
+    let config = format!("{CONFIG}[api]\nkey = \"key\"\n[[namespace]]\n{forced}\n[[namespace]]\n{rooms}\n");
+    let served = Served::start(&config, |hub| hub).await;
+    let (server_side, connected) = as_user(&served, &json!({ "sub": "7", "channels": ["kept:x"] })).await;
+    assert_eq!(connected["subs"]["kept:x"]["recoverable"], true, "{connected}");
+    let request = Request::post(http(&served, "/connection/uni_sse"), r#"{"subs":{"kept:x":{}}}"#);
+    let mut events = Connector::new().request(request).await.unwrap().body;
+    let room = wireloom::connect(&served.url.replace("/connection/websocket", "/rooms/x")).await.unwrap();
+    while served.hub.stats().channels < 2
+        || api(&served, "info", json!({})).await["result"]["nodes"][0]["num_subs"] != 3
+    {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    for channel in ["kept:x", "rooms:x"] {
+        api(&served, "history_remove", json!({ "channel": channel })).await;
+    }
+    assert_eq!(server_side.ended().await, 3010);
+    assert_eq!(Client::new(room).ended().await, 1013);
+    let all = tokio::time::timeout(std::time::Duration::from_secs(20), events.bytes()).await;
+    let all = all.expect("the end of the events within 20 s").unwrap();
+    let all = std::str::from_utf8(&all).unwrap();
+    assert!(all.contains(r#"{"code":3010,"reason":"insufficient state","reconnect":true}"#), "{all}");
+    served.has_ended(3010, 3).await;
+}
+
 #[tokio::test]
 async fn rights_of_a_namespace_apply_to_each_kind_of_client() {
     for (access, anonymous, user, subscriber) in [
