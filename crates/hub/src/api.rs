@@ -80,10 +80,10 @@ fn unauthorized() -> Response {
 }
 
 impl Hub {
-    /// Answers a request of the server API. `path` is what follows `/api`.
+    /// Answers a request of the server API, whose path begins with `/api`.
     pub(crate) async fn answer_api(&self, request: &mut Request) -> Response {
         let Some(key) = self.0.settings().config.api.key.clone() else { return Response::not_found() };
-        let method = request.path().trim_start_matches("/api").trim_matches('/').to_owned();
+        let method = request.path().strip_prefix("/api/").unwrap_or_default().to_owned();
         let given = match (request.header("x-api-key"), request.header("authorization")) {
             (Some(given), _) => Some(given),
             (None, Some(given)) => given.strip_prefix(b"apikey "),

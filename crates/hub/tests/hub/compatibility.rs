@@ -398,6 +398,8 @@ async fn the_server_api_takes_both_forms_of_its_key_and_no_other_path() {
         ("/api/info", "authorization", "Bearer key", 401),
         ("/api/info", "x-api-key", "key", 200),
         ("/api", "x-api-key", "key", 404),
+        ("/api/api/info", "x-api-key", "key", 404),
+        ("/api//info", "x-api-key", "key", 404),
         ("/api/nothing", "x-api-key", "key", 404),
     ] {
         let request = Request::post(http(&served, path), "{}").header(name, value);
