@@ -139,11 +139,13 @@ impl Session {
     /// Carries out the commands of one message, in order. Gives up at the first that breaks the protocol.
     pub(crate) async fn handle_message(&mut self, message: Bytes) {
         let Format::Protocol(encoding) = self.client.format else { return };
-        if message.is_empty() {
+        let mut commands = Commands::new(encoding, message).peekable();
+        // Nothing else would count a message without a command.
+        if commands.peek().is_none() {
             return self.end(Disconnect::BadRequest);
         }
         let per_s = self.node.settings().config.client.commands_per_s_max;
-        for command in Commands::new(encoding, message) {
+        for command in commands {
             if !self.budget.take(per_s, self.node.clock.now()) {
                 return self.end(Disconnect::TooManyRequests);
             }

@@ -25,6 +25,7 @@ async fn malformed_messages_end_the_connection() {
     let deep = format!("{{\"id\":1,\"connect\":{{\"data\":{}", "[".repeat(5_000));
     let json: &[&[u8]] = &[
         b"",
+        b" \n",
         b"{",
         b"[]",
         b"null",
