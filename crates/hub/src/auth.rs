@@ -8,8 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::config::{ConfigError, TokenConfig};
@@ -37,8 +37,8 @@ pub(crate) enum TokenError {
 pub(crate) struct ConnectClaims {
     /// The user.
     pub(crate) sub: String,
-    exp: Option<u64>,
-    expire_at: Option<u64>,
+    exp: Option<NumericDate>,
+    expire_at: Option<NumericDate>,
     info: Option<Box<RawValue>>,
     b64info: Option<String>,
     /// Channels to subscribe the connection to.
@@ -67,10 +67,26 @@ pub(crate) struct SubscribeClaims {
     pub(crate) channel: String,
     /// The connection; any of the user's when empty.
     pub(crate) client: String,
-    exp: Option<u64>,
-    expire_at: Option<u64>,
+    exp: Option<NumericDate>,
+    expire_at: Option<NumericDate>,
     info: Option<Box<RawValue>>,
     b64info: Option<String>,
+}
+
+/// Since 1970. RFC 7519 §2: seconds, which may have a fraction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct NumericDate(Duration);
+
+impl<'de> Deserialize<'de> for NumericDate {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let number = serde_json::Number::deserialize(from)?;
+        let seconds = number.as_f64().unwrap_or_default();
+        Ok(Self(match number.as_u64() {
+            Some(seconds) => Duration::from_secs(seconds),
+            None if seconds < 0.0 => Duration::ZERO,
+            None => Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
+        }))
+    }
 }
 
 impl ConnectClaims {
@@ -106,11 +122,11 @@ impl SubscribeClaims {
 }
 
 /// `expire_at` overrides when the connection ends; 0 there means never.
-fn expiry(exp: Option<u64>, expire_at: Option<u64>) -> Option<Duration> {
+fn expiry(exp: Option<NumericDate>, expire_at: Option<NumericDate>) -> Option<Duration> {
     match expire_at {
-        Some(0) => None,
-        Some(at) => Some(Duration::from_secs(at)),
-        None => exp.map(Duration::from_secs),
+        Some(NumericDate(Duration::ZERO)) => None,
+        Some(NumericDate(at)) => Some(at),
+        None => exp.map(|exp| exp.0),
     }
 }
 
@@ -207,8 +223,8 @@ impl Verifier {
     }
 }
 
-fn in_time(exp: Option<u64>, now: Duration) -> Result<(), TokenError> {
-    if exp.is_some_and(|exp| exp <= now.as_secs()) { Err(TokenError::Expired) } else { Ok(()) }
+fn in_time(exp: Option<NumericDate>, now: Duration) -> Result<(), TokenError> {
+    if exp.is_some_and(|exp| exp.0 <= now) { Err(TokenError::Expired) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -238,6 +254,28 @@ mod tests {
         assert_eq!(claims.expires_at(), Some(NOW + Duration::from_secs(1)));
         assert!(claims.subs.contains_key("a"));
         assert_eq!(claims.channels, ["b"]);
+    }
+
+    /// RFC 7519 §2: a NumericDate may have a fraction. Backends also write the largest integer for "never".
+    #[test]
+    fn reads_every_numeric_date() {
+        let second = Duration::from_secs(1);
+        for (exp, expires_at) in [
+            (json!(1_000_000.5), NOW + second / 2),
+            (json!(1_000_001.0), NOW + second),
+            (json!(u64::MAX), Duration::from_secs(u64::MAX)),
+            (json!(1e300), Duration::MAX),
+        ] {
+            let claims = verifier().connect(&sign(&json!({ "exp": exp }), "secret"), NOW).unwrap();
+            assert_eq!(claims.expires_at(), Some(expires_at), "{exp}");
+            let token = sign(&json!({ "exp": 1, "expire_at": exp }), "secret");
+            let claims = verifier().connect(&token, Duration::ZERO).unwrap();
+            assert_eq!(claims.expires_at(), Some(expires_at), "{exp}");
+        }
+        for exp in [json!(999_999.9), json!(1_000_000), json!(0.5), json!(-1), json!(-1e300)] {
+            let token = sign(&json!({ "exp": exp }), "secret");
+            assert_eq!(verifier().connect(&token, NOW).unwrap_err(), TokenError::Expired, "{exp}");
+        }
     }
 
     #[test]

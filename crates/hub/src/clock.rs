@@ -35,3 +35,8 @@ impl Clock {
 
 /// Far enough for a timer that need not fire.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Whole seconds, rounded up, so that a client does not refresh too early.
+pub(crate) fn seconds(time: Duration) -> u32 {
+    time.as_millis().div_ceil(1000).try_into().unwrap_or(u32::MAX)
+}

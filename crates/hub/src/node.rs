@@ -12,7 +12,7 @@ use tracing::warn;
 use crate::auth::Verifier;
 use crate::channels::{Channels, end_subscription};
 use crate::client::{Active, Client, Format, Subscription};
-use crate::clock::Clock;
+use crate::clock::{Clock, seconds};
 use crate::config::{ChannelOptions, ConfigError, HubConfig};
 use crate::engine::{Action, Control, Delivery, Engine, EngineError, Membership, PRESENCE_REFRESH};
 use crate::history::{History, HistoryQuery, Position, Retention};
@@ -426,11 +426,8 @@ impl Delivery for Node {
                 Action::Refresh { expire_at } => {
                     let expires_at = expire_at.map(Duration::from_secs);
                     client.set_expires_at(expires_at);
-                    let ttl = expires_at.map_or(0, |at| at.saturating_sub(self.clock.now()).as_secs());
-                    let refresh = RefreshPush {
-                        expires: expires_at.is_some(),
-                        ttl: ttl.try_into().unwrap_or(u32::MAX),
-                    };
+                    let ttl = expires_at.map_or(0, |at| seconds(at.saturating_sub(self.clock.now())));
+                    let refresh = RefreshPush { expires: expires_at.is_some(), ttl };
                     client.push(Push { refresh: Some(refresh), ..Push::default() });
                 }
             }

@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 use crate::auth::TokenError;
 use crate::client::{Client, Format, Identity};
+use crate::clock::seconds;
 use crate::hooks::{ConnectEvent, ConnectGrant};
 use crate::node::{Node, Origin};
 use crate::protocol::{
@@ -99,7 +100,7 @@ impl Session {
     /// When the connection's token, or that of one of its subscriptions, has been expired for long enough.
     fn expires_at(&self) -> Option<Duration> {
         let expiries = self.client.subscriptions_expire_at().into_iter().chain(self.client.expires_at());
-        expiries.min().map(|at| at + self.node.settings().config.client.expired_grace)
+        expiries.min().map(|at| at.saturating_add(self.node.settings().config.client.expired_grace))
     }
 
     pub(crate) fn handle_timeout(&mut self) {
@@ -125,7 +126,7 @@ impl Session {
             State::Connected { ping: Ping::MissingAt(at) } if at <= now => self.end(Disconnect::NoPong),
             State::Connected { .. } => {}
         }
-        if self.client.expires_at().is_some_and(|at| at + config.expired_grace <= now) {
+        if self.client.expires_at().is_some_and(|at| at.saturating_add(config.expired_grace) <= now) {
             self.end(Disconnect::Expired);
         } else if self.expires_at().is_some_and(|at| at <= now) {
             self.end(Disconnect::SubscriptionExpired);
@@ -362,9 +363,4 @@ enum Denied {
     Refused(ErrorCode),
     /// The connection ends.
     Ended(Disconnect),
-}
-
-/// Whole seconds, rounded up, so that a client does not refresh too early.
-fn seconds(time: Duration) -> u32 {
-    time.as_millis().div_ceil(1000).try_into().unwrap_or(u32::MAX)
 }

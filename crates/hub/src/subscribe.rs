@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::auth::TokenError;
 use crate::channels::{Deltas, Start};
 use crate::client::{Active, Client, Format, Subscription};
+use crate::clock::seconds;
 use crate::config::{Access, ChannelOptions, DeltaType};
 use crate::encoded;
 use crate::engine::{EngineError, Membership};
@@ -208,9 +209,8 @@ async fn add(
     node.engine().subscribe(&reserved.channel).await.map_err(refusal)?;
     reserved.step = Step::Followed { key };
     let (start, mut result) = position(&reserved, command, &options).await.map_err(refusal)?;
-    let ttl = grant.expires_at.map(|at| at.saturating_sub(node.clock.now()).as_secs());
-    result.expires = ttl.is_some();
-    result.ttl = ttl.map_or(0, |ttl| ttl.try_into().unwrap_or(u32::MAX));
+    result.expires = grant.expires_at.is_some();
+    result.ttl = grant.expires_at.map_or(0, |at| seconds(at.saturating_sub(node.clock.now())));
     result.data = grant.data;
     let active = Active {
         key,

@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 
-use super::{Session, seconds};
+use super::Session;
 use crate::auth::TokenError;
 use crate::client::Subscription;
+use crate::clock::seconds;
 use crate::config::Access;
 use crate::engine::EngineError;
 use crate::history::{HistoryQuery, Position};

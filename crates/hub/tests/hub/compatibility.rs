@@ -224,6 +224,19 @@ async fn a_token_subscribes_its_connection() {
 }
 
 #[tokio::test]
+async fn expiries_may_be_as_late_as_numbers_are() {
+    let served = serve().await;
+    let (mut client, connected) = as_user(&served, &json!({ "sub": "7", "exp": u64::MAX })).await;
+    assert_eq!((&connected["expires"], &connected["ttl"]), (&json!(true), &json!(u32::MAX)));
+    let token = token(&json!({ "sub": "7", "channel": "private:x", "exp": u64::MAX }));
+    let subscribed = client.call("subscribe", json!({ "channel": "private:x", "token": token })).await;
+    assert_eq!((&subscribed["expires"], &subscribed["ttl"]), (&json!(true), &json!(u32::MAX)));
+    api(&served, "refresh", json!({ "user": "7", "expire_at": u64::MAX })).await;
+    assert_eq!(push(&mut client, "refresh").await["refresh"], json!({ "expires": true, "ttl": u32::MAX }));
+    client.call("ping", json!({})).await;
+}
+
+#[tokio::test]
 async fn channels_that_name_users_are_for_them() {
     let served = serve().await;
     for (user, channel, code) in [
