@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tracing::warn;
@@ -14,18 +15,24 @@ use crate::outbox::Taken;
 use crate::protocol::{ConnectRequest, Disconnect, DisconnectPush, Push, Reply};
 use crate::session::Session;
 
+/// How long a client may take to receive the reason of the end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The answer to a client that wants events, which go on until it leaves.
 pub(crate) fn event_stream(node: Arc<Node>, request: ConnectRequest, origin: Origin) -> Response {
     let client = match node.accept(Format::EventStream, origin.peer) {
         Ok(client) => client,
         Err(reason) => return Response::text(503, format!("{}\n", reason.reason())),
     };
-    let (body, stream) = Body::channel();
+    let (mut body, stream) = Body::channel();
     tokio::spawn(async move {
         let mut leaving = Leaving::new(&node, &client);
         let session = Session::new(node.clone(), client.clone(), origin);
-        let reason = run(&node, &client, session, request, body).await;
-        leaving.leave(reason).await;
+        let reason = run(&node, &client, session, request, &mut body).await;
+        // The client may not read. Others need not wait for that to see it leave.
+        let sending = tokio::time::timeout(CLOSE_TIMEOUT, send_reason(&mut body, &reason));
+        let _ = tokio::join!(sending, leaving.leave(reason.clone()));
+        drop(body);
         leaving.forget().await;
     });
     let response = Response::new(200).with_body("text/event-stream", stream);
@@ -37,7 +44,7 @@ async fn run(
     client: &Client,
     mut session: Session,
     request: ConnectRequest,
-    mut body: BodySender,
+    body: &mut BodySender,
 ) -> Disconnect {
     if let Err(reason) = session.connect_one_way(request).await {
         client.outbox.end(reason);
@@ -49,31 +56,53 @@ async fn run(
             biased;
             taken = poll_fn(|cx| client.outbox.poll_take(cx, &mut messages)) => match taken {
                 Taken::Messages => {
-                    let queue_time_max = node.settings().config.client.queue_time_max;
-                    match tokio::time::timeout(queue_time_max, body.send(joined(&mut messages))).await {
-                        Ok(Ok(())) => {}
-                        Ok(Err(_)) => return Disconnect::ConnectionClosed,
-                        Err(_) => {
-                            node.metrics.evicted_slow.increment();
-                            warn!(reason = "slow", client = client.id, user = client.user(), "client evicted: it does not read");
-                            return Disconnect::Slow;
-                        }
+                    if let Err(reason) = send(node, client, body, joined(&mut messages)).await {
+                        return reason;
                     }
                 }
-                Taken::End(reason) => {
-                    // Events have no close code: the last one has the reason.
-                    let disconnect =
-                        DisconnectPush { code: reason.code().into(), reason: reason.reason().into(), reconnect: reason.allows_reconnect() };
-                    let push = Push { disconnect: Some(disconnect), ..Push::default() };
-                    if let Some(event) = crate::client::event(&Reply { push: Some(push), ..Reply::default() }) {
-                        let _ = body.send(event.as_bytes().to_vec()).await;
-                    }
-                    return reason;
-                }
+                Taken::End(reason) => return reason,
             },
             () = body.closed() => return Disconnect::ConnectionClosed,
             () = tokio::time::sleep_until(deadline) => session.handle_timeout(),
         }
+    }
+}
+
+/// Sends events, unless the client is too slow for them. The end of a connection does not wait for a client that does not read.
+async fn send(node: &Node, client: &Client, body: &mut BodySender, events: Bytes) -> Result<(), Disconnect> {
+    let queue_time_max = node.settings().config.client.queue_time_max;
+    let sent = tokio::select! {
+        biased;
+        sent = tokio::time::timeout(queue_time_max, body.send(events)) => sent,
+        () = poll_fn(|cx| client.outbox.poll_ended(cx)) => return Ok(()),
+    };
+    match sent {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Disconnect::ConnectionClosed),
+        Err(_) => {
+            node.metrics.evicted_slow.increment();
+            warn!(
+                reason = "slow",
+                client = client.id,
+                user = client.user(),
+                "client evicted: it does not read"
+            );
+            Err(Disconnect::Slow)
+        }
+    }
+}
+
+/// Events have no close code: the last one has the reason.
+async fn send_reason(body: &mut BodySender, reason: &Disconnect) {
+    let disconnect = DisconnectPush {
+        code: reason.code().into(),
+        reason: reason.reason().into(),
+        reconnect: reason.allows_reconnect(),
+    };
+    let push = Push { disconnect: Some(disconnect), ..Push::default() };
+    if let Some(event) = crate::client::event(&Reply { push: Some(push), ..Reply::default() }) {
+        // The client may have left.
+        let _ = body.send(event.as_bytes().to_vec()).await;
     }
 }
 

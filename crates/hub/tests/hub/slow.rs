@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
 
 use super::{CONFIG, Client, Served};
 
@@ -80,6 +81,50 @@ async fn a_full_queue_or_a_long_wait_disconnects() {
         served.has_ended(3008, 1).await;
         let stats = served.hub.stats();
         assert_eq!((stats.dropped, stats.evicted_slow), (0, 1), "{limits}");
+        drop(stalled);
+    }
+}
+
+/// Waits until the hub has no subscribers, and publishes meanwhile.
+async fn until_left(served: &Served) {
+    let left = async {
+        while served.hub.stats().channels > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), left).await.expect("the client has left");
+}
+
+#[tokio::test]
+async fn the_end_of_an_event_stream_does_not_wait_for_its_reader() {
+    for (queue_time_max, reason) in [("10m", 3001), ("300ms", 3008)] {
+        let served =
+            serve(&format!("queue_len_max = 1073741824\nqueue_time_max = \"{queue_time_max}\"")).await;
+        let address = served.url.strip_prefix("ws://").unwrap().split('/').next().unwrap();
+        let mut stalled = tokio::net::TcpStream::connect(address).await.unwrap();
+        let connect = r#"{"subs":{"chat:x":{}}}"#;
+        let request = format!(
+            "POST /connection/uni_sse HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n{connect}",
+            connect.len()
+        );
+        stalled.write_all(request.as_bytes()).await.unwrap();
+        let padding = format!("\"{}\"", "x".repeat(1 << 20));
+        // The reader takes nothing: what the buffers do not hold is queued.
+        let mut published = 0;
+        while served.hub.slowest(1).first().is_none_or(|slow| slow.queued_len < 8 << 20)
+            && !served.hub.stats().ended.contains_key(&3008)
+        {
+            assert!(published < MESSAGES_MAX, "{:?}", served.hub.stats());
+            published += 1;
+            served.hub.publish("chat:x", padding.clone()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if reason == 3001 {
+            let hub = served.hub.clone();
+            tokio::spawn(async move { hub.shut_down(Duration::from_secs(30)).await });
+        }
+        until_left(&served).await;
+        served.has_ended(reason, 1).await;
         drop(stalled);
     }
 }
