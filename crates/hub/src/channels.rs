@@ -99,6 +99,17 @@ pub(crate) struct Start {
     pub(crate) deltas: Deltas,
 }
 
+/// Whether a subscriber could start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Started {
+    /// It receives what is published.
+    Following,
+    /// It has missed publications, and must start again.
+    Gap,
+    /// It has been removed.
+    Removed,
+}
+
 impl Channels {
     pub(crate) fn new() -> Self {
         Self { channels: Shards::new() }
@@ -133,7 +144,7 @@ impl Channels {
     }
 
     /// Lets a subscriber receive what is published from now on, behind `first`: the reply to its command, with what was
-    /// recovered. False when a gap shows that the client must start again.
+    /// recovered.
     pub(crate) fn start(
         &self,
         channel: &str,
@@ -141,11 +152,11 @@ impl Channels {
         start: Start,
         first: &[Reply],
         on_slow: OnSlow<'_>,
-    ) -> bool {
+    ) -> Started {
         let mut shard = self.channels.lock(channel);
         let Some(subscriber) = shard.get_mut(channel).and_then(|channel| channel.subscribers.get_mut(key))
         else {
-            return false;
+            return Started::Removed;
         };
         subscriber.join_leave = start.join_leave;
         subscriber.deltas = start.deltas;
@@ -154,8 +165,8 @@ impl Channels {
         let phase = start.position.map_or(Phase::Live, Phase::Positioned);
         let waiting = match std::mem::replace(&mut subscriber.phase, phase) {
             Phase::Recovering(waiting) => waiting,
-            Phase::Lost => return !needs_history,
-            Phase::Live | Phase::Positioned(_) => return true,
+            Phase::Lost if needs_history => return Started::Gap,
+            Phase::Lost | Phase::Live | Phase::Positioned(_) => return Started::Following,
         };
         // A publication that arrived while the history was read may be in it already.
         let (mut unwritten, mut has_gap) = (Vec::new(), false);
@@ -170,7 +181,7 @@ impl Channels {
             }
         }
         batch::write_later(unwritten);
-        !has_gap
+        if has_gap { Started::Gap } else { Started::Following }
     }
 
     /// Removes a subscriber.

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use crate::auth::TokenError;
 use crate::client::{Client, Format, Identity};
 use crate::clock::seconds;
-use crate::hooks::{ConnectEvent, ConnectGrant};
+use crate::hooks::{ConnectEvent, ConnectGrant, Refusal};
 use crate::node::{Node, Origin};
 use crate::protocol::{
     Command, Commands, ConnectRequest, ConnectResult, Disconnect, ErrorCode, Push, Reply, SubscribePush,
@@ -242,8 +242,7 @@ impl Session {
         let (mut grant, subs) = match self.authenticate(&request).await {
             Ok(granted) => granted,
             Err(Denied::Refused(code)) => {
-                self.node.metrics.refused.increment(code.code());
-                self.client.send(&Reply { id, error: Some(code.into()), ..Reply::default() });
+                self.refuse(id, code.into());
                 return Ok(());
             }
             Err(Denied::Ended(reason)) => return Err(reason),
@@ -335,13 +334,18 @@ impl Session {
         match subscribe::subscribe(&self.node, &self.client, request).await {
             Ok(mut established) => {
                 let result = std::mem::take(&mut established.result);
-                established.start(vec![Reply { id, subscribe: Some(result), ..Reply::default() }]).await;
+                let reply = Reply { id, subscribe: Some(result), ..Reply::default() };
+                if !established.start(vec![reply]).await {
+                    self.refuse(id, ErrorCode::PermissionDenied.into());
+                }
             }
-            Err(refusal) => {
-                self.node.metrics.refused.increment(refusal.code);
-                self.client.send(&Reply { id, error: Some(refusal.into()), ..Reply::default() });
-            }
+            Err(refusal) => self.refuse(id, refusal),
         }
+    }
+
+    fn refuse(&self, id: u32, refusal: Refusal) {
+        self.node.metrics.refused.increment(refusal.code);
+        self.client.send(&Reply { id, error: Some(refusal.into()), ..Reply::default() });
     }
 }
 

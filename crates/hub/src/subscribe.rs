@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::auth::TokenError;
-use crate::channels::{Deltas, Start};
+use crate::channels::{Deltas, Start, Started};
 use crate::client::{Active, Client, Format, Subscription};
 use crate::clock::seconds;
 use crate::config::{Access, ChannelOptions, DeltaType};
@@ -277,7 +277,8 @@ async fn position(
 
 impl Established {
     /// Sends the replies, then lets publications arrive, then announces the join. The replies of several subscriptions may be one.
-    pub(crate) async fn start(self, replies: Vec<Reply>) {
+    /// False when the server has ended the subscription before any of that.
+    pub(crate) async fn start(self, replies: Vec<Reply>) -> bool {
         let Self { mut reserved, active, start, options, .. } = self;
         let (node, client, channel) =
             (reserved.node.clone(), reserved.client.clone(), reserved.channel.clone());
@@ -286,7 +287,7 @@ impl Established {
         match lock(&client.subscriptions).get_mut(&*channel) {
             Some(subscription) => *subscription = Subscription::Active(Box::new(active)),
             // The connection, or the server API, ended it meanwhile.
-            None => return,
+            None => return false,
         }
         reserved.step = Step::Done;
         // Before the reply: a client that is subscribed is listed.
@@ -296,14 +297,19 @@ impl Established {
             tracing::warn!(%channel, %error, "presence was not added");
         }
         let on_slow = |client: &Client, pushed| node.note_slow(&channel, client, pushed);
-        if !node.channels.start(&channel, key, start, &replies, &on_slow) {
-            node.lose_position(&channel, &client);
-            return;
+        match node.channels.start(&channel, key, start, &replies, &on_slow) {
+            Started::Following => {}
+            Started::Gap => {
+                node.lose_position(&channel, &client);
+                return true;
+            }
+            Started::Removed => return false,
         }
         if options.join_leave
             && let Err(error) = node.engine().publish_membership(&channel, Membership::Join(info)).await
         {
             tracing::warn!(%channel, %error, "a join was not announced");
         }
+        true
     }
 }

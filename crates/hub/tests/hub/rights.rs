@@ -84,6 +84,36 @@ async fn callbacks_decide_what_a_client_may_do() {
 }
 
 #[tokio::test]
+async fn a_subscription_that_the_server_ends_while_it_is_made_is_refused() {
+    let asked = Arc::new(tokio::sync::Notify::new());
+    let answered = Arc::new(tokio::sync::Notify::new());
+    let of_hook = (asked.clone(), answered.clone());
+    let served = Served::start(&format!("{CONFIG}[api]\nkey = \"key\"\n"), |hub| {
+        hub.on_connect(|_| async { Ok(ConnectGrant { user: "7".into(), ..ConnectGrant::default() }) })
+            .on_subscribe(move |_| {
+                let (asked, answered) = of_hook.clone();
+                async move {
+                    asked.notify_one();
+                    answered.notified().await;
+                    Ok(SubscribeGrant::default())
+                }
+            })
+    })
+    .await;
+    let mut client = served.connect().await;
+    client.socket.send(r#"{"id":9,"subscribe":{"channel":"chat:x"}}"#).await.unwrap();
+    asked.notified().await;
+    let url = served.url.replace("ws://", "http://").replace("/connection/websocket", "/api/unsubscribe");
+    let unsubscribe = wireloom::client::Request::post(url, r#"{"user":"7","channel":"chat:x"}"#);
+    Connector::new().request(unsubscribe.header("x-api-key", "key")).await.unwrap();
+    assert_eq!(client.receive().await["push"]["unsubscribe"]["code"], 2000);
+    answered.notify_one();
+    let reply = client.receive().await;
+    assert_eq!((&reply["id"], &reply["error"]["code"]), (&json!(9), &json!(103)), "{reply}");
+    assert_eq!(served.hub.stats().channels, 0);
+}
+
+#[tokio::test]
 async fn pages_of_other_origins_are_refused() {
     let config = CONFIG.replace(
         "[client]",
