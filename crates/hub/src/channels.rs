@@ -148,14 +148,16 @@ impl Channels {
     pub(crate) fn start(
         &self,
         channel: &str,
+        client: &Arc<Client>,
         key: usize,
         start: Start,
         first: &[Reply],
         on_slow: OnSlow<'_>,
     ) -> Started {
         let mut shard = self.channels.lock(channel);
-        let Some(subscriber) = shard.get_mut(channel).and_then(|channel| channel.subscribers.get_mut(key))
-        else {
+        let subscriber = shard.get_mut(channel).and_then(|channel| channel.subscribers.get_mut(key));
+        // Another client may have the key of one that was removed.
+        let Some(subscriber) = subscriber.filter(|subscriber| Arc::ptr_eq(&subscriber.client, client)) else {
             return Started::Removed;
         };
         subscriber.join_leave = start.join_leave;
@@ -363,4 +365,33 @@ pub(crate) fn end_subscription(
     let Subscription::Active(active) = subscription else { return None };
     channels.remove(channel, active.key);
     Some(*active)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Format;
+    use crate::config::SlowPolicy;
+    use crate::outbox::Outbox;
+    use crate::protocol::{Encoding, SubscribeResult};
+
+    fn client(id: &str) -> Arc<Client> {
+        let outbox = Outbox::new(1 << 20, SlowPolicy::Disconnect);
+        Arc::new(Client::new(id.into(), Format::Protocol(Encoding::Json), None, outbox))
+    }
+
+    #[test]
+    fn a_removed_subscriber_does_not_start_in_the_place_of_another() {
+        let channels = Channels::new();
+        let (removed, other) = (client("removed"), client("other"));
+        let (_, key) = channels.add("x", removed.clone());
+        channels.remove("x", key);
+        assert_eq!(channels.add("x", other.clone()).1, key);
+        let reply = [Reply { id: 1, subscribe: Some(SubscribeResult::default()), ..Reply::default() }];
+        let start = |client| channels.start("x", client, key, Start::default(), &reply, &|_, _| {});
+        assert_eq!(start(&removed), Started::Removed);
+        assert_eq!(other.outbox.backlog().queued, 0);
+        assert_eq!(start(&other), Started::Following);
+        assert!(other.outbox.backlog().queued > 0);
+    }
 }

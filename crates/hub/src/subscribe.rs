@@ -297,7 +297,7 @@ impl Established {
             tracing::warn!(%channel, %error, "presence was not added");
         }
         let on_slow = |client: &Client, pushed| node.note_slow(&channel, client, pushed);
-        match node.channels.start(&channel, key, start, &replies, &on_slow) {
+        match node.channels.start(&channel, &client, key, start, &replies, &on_slow) {
             Started::Following => {}
             Started::Gap => {
                 node.lose_position(&channel, &client);
