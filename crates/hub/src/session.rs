@@ -126,7 +126,13 @@ impl Session {
             State::Connected { ping: Ping::MissingAt(at) } if at <= now => self.end(Disconnect::NoPong),
             State::Connected { .. } => {}
         }
-        if self.client.expires_at().is_some_and(|at| at.saturating_add(config.expired_grace) <= now) {
+        self.check_expiry(now);
+    }
+
+    /// Ends a connection whose token, or that of one of its subscriptions, has been expired for long enough.
+    fn check_expiry(&self, now: Duration) {
+        let expired_grace = self.node.settings().config.client.expired_grace;
+        if self.client.expires_at().is_some_and(|at| at.saturating_add(expired_grace) <= now) {
             self.end(Disconnect::Expired);
         } else if self.expires_at().is_some_and(|at| at <= now) {
             self.end(Disconnect::SubscriptionExpired);
@@ -147,6 +153,11 @@ impl Session {
         }
         let per_s = self.node.settings().config.client.commands_per_s_max;
         for command in commands {
+            // A batch may take long, and nothing else looks at the time meanwhile.
+            self.check_expiry(self.node.clock.now());
+            if self.client.outbox.has_ended() {
+                return;
+            }
             if !self.budget.take(per_s, self.node.clock.now()) {
                 return self.end(Disconnect::TooManyRequests);
             }
