@@ -154,6 +154,7 @@ impl Hub {
             "subscribe" => {
                 let request: User = parse(body)?;
                 let channel = named(&request.channel)?.to_owned();
+                self.known(&channel)?;
                 self.control(&request, Action::Subscribe { channel }).await
             }
             "unsubscribe" => {
@@ -169,8 +170,7 @@ impl Hub {
                 if !(3000..5000).contains(&code) || reason.len() > 123 {
                     return Err(Failure::Refused(ErrorCode::BadRequest));
                 }
-                let except = request.whitelist.first().cloned().unwrap_or_default();
-                let reason = reason.to_owned();
+                let (reason, except) = (reason.to_owned(), request.whitelist.clone());
                 self.control(&request, Action::Disconnect { code, reason, except }).await
             }
             "refresh" => {

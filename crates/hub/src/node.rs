@@ -412,7 +412,7 @@ impl Delivery for Node {
     fn deliver_control(&self, control: &Control) {
         for client in self.clients_of(&control.user, &control.client) {
             match &control.action {
-                Action::Disconnect { except, .. } if *except == client.id => {}
+                Action::Disconnect { except, .. } if except.contains(&client.id) => {}
                 Action::Disconnect { code, reason, .. } => {
                     client.outbox.end(Disconnect::Custom { code: *code, reason: reason.clone() });
                 }

@@ -68,14 +68,14 @@ pub struct Control {
 /// The action of a [`Control`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Action {
-    /// Ends the connections, but not the one named by `except`.
+    /// Ends the connections, but not those named by `except`.
     Disconnect {
         /// See [`Disconnect`](crate::protocol::Disconnect).
         code: u16,
         /// In words.
         reason: String,
-        /// A connection to keep; empty for none.
-        except: String,
+        /// The connections to keep.
+        except: Vec<String>,
     },
     /// Subscribes the connections to a channel.
     Subscribe {

@@ -397,10 +397,40 @@ async fn the_server_api_reaches_one_connection_of_a_user() {
     api(&served, "disconnect", json!({ "user": "7", "whitelist": [first["client"]] })).await;
     assert_eq!(two.ended().await, 3503);
     one.call("ping", json!({})).await;
+    let (mut three, third) = as_user(&served, &json!({ "sub": "7" })).await;
+    two = as_user(&served, &json!({ "sub": "7" })).await.0;
+    let whitelist = json!([first["client"], third["client"]]);
+    api(&served, "disconnect", json!({ "user": "7", "whitelist": whitelist })).await;
+    assert_eq!(two.ended().await, 3503);
+    one.call("ping", json!({})).await;
+    three.call("ping", json!({})).await;
     two = as_user(&served, &json!({ "sub": "7" })).await.0;
     api(&served, "disconnect", json!({ "user": "7", "client": first["client"] })).await;
     assert_eq!(one.ended().await, 3503);
     two.call("ping", json!({})).await;
+}
+
+#[tokio::test]
+async fn the_server_api_refuses_what_it_does_not_know() {
+    let served = serve().await;
+    for (method, request, code) in [
+        ("publish", json!({ "channel": "nowhere:x", "data": 1 }), 102),
+        ("publish", json!({ "channel": "log:x" }), 107),
+        ("publish", json!({ "channel": "log:x", "b64data": "?" }), 107),
+        ("broadcast", json!({ "data": 1 }), 107),
+        ("subscribe", json!({ "user": "7", "channel": "nowhere:x" }), 102),
+        ("subscribe", json!({ "channel": "log:x" }), 107),
+        ("unsubscribe", json!({ "user": "7" }), 107),
+        ("disconnect", json!({ "user": "7", "disconnect": { "code": 1000 } }), 107),
+        ("refresh", json!({}), 107),
+        ("presence", json!({ "channel": "nowhere:x" }), 102),
+        ("presence", json!({ "channel": "log:x" }), 108),
+        ("history", json!({ "channel": "chat:x" }), 108),
+        ("history_remove", json!({ "channel": "nowhere:x" }), 102),
+    ] {
+        let answer = api(&served, method, request.clone()).await;
+        assert_eq!(answer["error"]["code"], code, "{method} {request}: {answer}");
+    }
 }
 
 #[tokio::test]
