@@ -115,11 +115,11 @@ impl Hub {
         if batch.commands.len() > BATCH_MAX {
             return Err(Failure::Refused(ErrorCode::LimitExceeded));
         }
+        if batch.commands.iter().any(|command| command.len() != 1) {
+            return Err(Failure::Malformed("each command of a batch has one method".into()));
+        }
         let mut replies = Vec::with_capacity(batch.commands.len());
-        for command in batch.commands {
-            let Some((method, body)) = command.into_iter().next() else {
-                return Err(Failure::Malformed("a command of the batch is empty".into()));
-            };
+        for (method, body) in batch.commands.into_iter().flatten() {
             replies.push(match self.call_one(&method, body.get().as_bytes()).await {
                 Ok(result) => json!({ method: result }),
                 Err(Failure::Refused(code)) => json!({ "error": error(code) }),

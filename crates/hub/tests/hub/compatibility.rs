@@ -434,6 +434,18 @@ async fn the_server_api_refuses_what_it_does_not_know() {
 }
 
 #[tokio::test]
+async fn a_command_of_a_batch_has_one_method() {
+    let served = serve().await;
+    let publish = json!({ "channel": "log:x", "data": 1 });
+    for command in [json!({}), json!({ "publish": publish, "history": { "channel": "log:x" } })] {
+        let body = json!({ "commands": [{ "publish": publish }, command] }).to_string();
+        let request = Request::post(http(&served, "/api/batch"), body).header("x-api-key", "key");
+        assert_eq!(Connector::new().request(request).await.unwrap().status, 400, "{command}");
+    }
+    assert_eq!(served.hub.stats().publications, 0, "nothing of a malformed batch is carried out");
+}
+
+#[tokio::test]
 async fn the_server_api_takes_both_forms_of_its_key_and_no_other_path() {
     let served = serve().await;
     for (path, name, value, status) in [
