@@ -21,18 +21,18 @@ use crate::error::Error;
 #[derive(Clone, Default)]
 pub struct Headers {
     arena: Vec<u8>,
-    spans: Vec<Span>,
+    spans: Vec<FieldSpan>,
 }
 
 /// A part of the arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Span {
     start: u32,
     len: u32,
 }
 
 /// Name and value.
-type Span = (Place, Place);
+type FieldSpan = (Span, Span);
 
 impl Headers {
     /// No fields; no memory.
@@ -47,11 +47,11 @@ impl Headers {
 
     /// Memory that the fields take, in bytes.
     pub(crate) fn memory_len(&self) -> usize {
-        self.arena.capacity() + self.spans.capacity() * size_of::<Span>()
+        self.arena.capacity() + self.spans.capacity() * size_of::<FieldSpan>()
     }
 
     /// Fields that lie in bytes that were read.
-    pub(crate) fn from_arena(arena: Vec<u8>, fields: Vec<(Place, Place)>) -> Self {
+    pub(crate) fn from_arena(arena: Vec<u8>, fields: Vec<(Span, Span)>) -> Self {
         Self { arena, spans: fields }
     }
 
@@ -78,30 +78,30 @@ impl Headers {
     }
 
     /// Keeps bytes that are no field.
-    pub(crate) fn put(&mut self, bytes: &[u8]) -> Place {
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Span {
         let start = self.arena.len() as u32;
         self.arena.extend_from_slice(bytes);
-        Place { start, len: bytes.len() as u32 }
+        Span { start, len: bytes.len() as u32 }
     }
 
-    /// The bytes of a place; none when it is of another arena.
-    pub(crate) fn at(&self, place: Place) -> &[u8] {
-        let start = place.start as usize;
-        self.arena.get(start..start + place.len as usize).unwrap_or_default()
+    /// The bytes of a span; none when it is of another arena.
+    pub(crate) fn at(&self, span: Span) -> &[u8] {
+        let start = span.start as usize;
+        self.arena.get(start..start + span.len as usize).unwrap_or_default()
     }
 
-    /// The text of a name, a method, a target or another place that a parser accepts in ASCII alone (RFC 9110 §5.6.2, RFC 3986):
+    /// The text of a name, a method, a target or another span that a parser accepts in ASCII alone (RFC 9110 §5.6.2, RFC 3986):
     /// httparse and `http1::head` for HTTP/1.1, the core for HTTP/2, `http::Uri` for requests of other servers.
-    pub(crate) fn text(&self, place: Place) -> &str {
-        let text = std::str::from_utf8(self.at(place));
-        debug_assert!(text.is_ok(), "a parser accepted {:?}", self.at(place));
+    pub(crate) fn text(&self, span: Span) -> &str {
+        let text = std::str::from_utf8(self.at(span));
+        debug_assert!(text.is_ok(), "a parser accepted {:?}", self.at(span));
         text.unwrap_or_default()
     }
 
     /// Where a part of `whole`, which became the arena, lies.
-    pub(crate) fn place_of(whole: &[u8], part: &[u8]) -> Place {
+    pub(crate) fn place_of(whole: &[u8], part: &[u8]) -> Span {
         let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
-        Place { start: start as u32, len: part.len() as u32 }
+        Span { start: start as u32, len: part.len() as u32 }
     }
 
     /// All fields in their order.
@@ -132,8 +132,8 @@ impl Headers {
     #[inline(never)]
     fn find(&self, name: &str, from: usize) -> Option<(usize, &[u8])> {
         // Most names differ in their length, so that no byte is compared.
-        let named = |(place, _): &Span| {
-            place.len as usize == name.len() && self.at(*place).eq_ignore_ascii_case(name.as_bytes())
+        let named = |(span, _): &FieldSpan| {
+            span.len as usize == name.len() && self.at(*span).eq_ignore_ascii_case(name.as_bytes())
         };
         let found = from + self.spans.get(from..)?.iter().position(named)?;
         Some((found, self.at(self.spans[found].1)))
@@ -163,18 +163,18 @@ impl Headers {
     /// Takes out all fields with this name.
     pub fn remove(&mut self, name: &str) {
         let Self { arena, spans } = self;
-        spans.retain(|(place, _)| {
-            let start = place.start as usize;
-            let found = arena.get(start..start + place.len as usize).unwrap_or_default();
+        spans.retain(|(span, _)| {
+            let start = span.start as usize;
+            let found = arena.get(start..start + span.len as usize).unwrap_or_default();
             !found.eq_ignore_ascii_case(name.as_bytes())
         });
     }
 
     /// RFC 9113 §8.2: names are in lower case.
     pub(crate) fn make_names_lowercase(&mut self) {
-        for (place, _) in &self.spans {
-            let start = place.start as usize;
-            if let Some(name) = self.arena.get_mut(start..start + place.len as usize) {
+        for (span, _) in &self.spans {
+            let start = span.start as usize;
+            if let Some(name) = self.arena.get_mut(start..start + span.len as usize) {
                 name.make_ascii_lowercase();
             }
         }

@@ -12,10 +12,10 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
 
 use crate::memory::{Account, Group, Memory, default_max};
-use crate::websocket::{Shared, SlowTally};
+use crate::websocket::{Shared, SlowCounters};
 
 /// A connection on which nothing is transferred for this time releases memory.
-pub(crate) const QUIET: Duration = Duration::from_secs(5);
+pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long handlers may take to answer the messages that have been read, until the server that shuts down sends its Close frames.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ pub(crate) struct Counters {
     pub(crate) http2: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) opened: AtomicU64,
-    pub(crate) slow: Arc<SlowTally>,
+    pub(crate) slow: Arc<SlowCounters>,
     pub(crate) panicked: AtomicU64,
 }
 
@@ -152,8 +152,8 @@ impl Registry {
         tracing::error!("a handler panicked");
     }
 
-    /// A seat for a connection from an address; `None` when there are `max` already.
-    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr, max: Option<usize>) -> Option<Seat> {
+    /// Registers a connection from an address; `None` when there are `max` already.
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr, max: Option<usize>) -> Option<Registration> {
         let address = client_of(address);
         let mut members = lock(&self.members);
         if let Some(max) = max {
@@ -167,7 +167,7 @@ impl Registry {
         let address = max.map(|_| Box::new(address));
         let key = members.all.insert(Member { is_connection: true, task: None, socket: None, address });
         self.counters.open.fetch_add(1, Ordering::Relaxed);
-        Some(Seat { registry: self.clone(), key, account: self.memory.account() })
+        Some(Registration { registry: self.clone(), key, account: self.memory.account() })
     }
 
     /// Waits until there are fewer connections than this.
@@ -179,7 +179,7 @@ impl Registry {
         self.vacated.notify_one();
     }
 
-    /// Sets the task that serves the connection of this seat, unless it has ended already.
+    /// Sets the task that serves the connection of this registration, unless it has ended already.
     pub(crate) fn serves(&self, key: usize, task: AbortHandle) {
         if let Some(member) = lock(&self.members).all.get_mut(key) {
             member.task = Some(task);
@@ -193,11 +193,11 @@ impl Registry {
         tasks.iter().for_each(AbortHandle::abort);
     }
 
-    /// A seat for a WebSocket over a stream of a connection, whose WebSockets have a memory limit together.
-    pub(crate) fn seat(self: &Arc<Self>, group: Arc<Group>) -> Seat {
+    /// Registers a WebSocket over a stream of a connection, whose WebSockets share the memory limit of `group`.
+    pub(crate) fn admit_tunnel(self: &Arc<Self>, group: Arc<Group>) -> Registration {
         let member = Member { is_connection: false, task: None, socket: None, address: None };
         let key = lock(&self.members).all.insert(member);
-        Seat { registry: self.clone(), key, account: self.memory.account_in(Some(group)) }
+        Registration { registry: self.clone(), key, account: self.memory.account_in(Some(group)) }
     }
 
     pub(crate) fn sockets_len(&self) -> usize {
@@ -211,18 +211,18 @@ impl Registry {
 
     /// Lets idle connections release memory.
     pub(crate) fn sweep(&self) {
-        self.sockets().iter().for_each(|socket| socket.release_if_quiet());
+        self.sockets().iter().for_each(|socket| socket.release_if_idle());
     }
 }
 
-/// The place of a connection, or of a WebSocket over a stream of one, among all of a server. Held as long as it lives.
-pub(crate) struct Seat {
+/// The registration of a connection, or of a WebSocket over a stream of one, with its server. Dropping it removes the connection.
+pub(crate) struct Registration {
     registry: Arc<Registry>,
     key: usize,
     account: Account,
 }
 
-impl Seat {
+impl Registration {
     pub(crate) fn key(&self) -> usize {
         self.key
     }
@@ -251,7 +251,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Registration {
     fn drop(&mut self) {
         let mut members = lock(&self.registry.members);
         let Some(member) = members.all.try_remove(self.key) else { return };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::http1::{Answer, Asked, Http1};
+use super::http1::{Answer, Http1, PendingResponse};
 #[cfg(feature = "http2")]
 use super::http2::{Http2, Stream, Unsent};
 use super::request::Request;
@@ -24,8 +24,8 @@ pub(super) const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 /// choose how much memory a client needs.
 pub(super) const BODY_LEN_MAX: usize = 64 << 20;
 
-/// A connection for one request.
-pub(super) enum Begun {
+/// A connection over which a request can be sent.
+pub(super) enum RequestConnection {
     Http1(Io, Option<SocketAddr>, Option<TlsInfo>),
     #[cfg(feature = "http2")]
     Http2(Http2),
@@ -44,9 +44,9 @@ impl Connector {
         let target = Target::http(request.url())?;
         let headers = self.headers_for(&target)?;
         let (io, peer, tls) = match self.negotiate(&target, &headers).await? {
-            Begun::Http1(io, peer, tls) => (io, peer, tls),
+            RequestConnection::Http1(io, peer, tls) => (io, peer, tls),
             #[cfg(feature = "http2")]
-            Begun::Http2(http2) => return http2.send(request),
+            RequestConnection::Http2(http2) => return http2.send(request),
         };
         let http1 = Http1 { io, peer, tls, head_len_max: self.handshake_limits.head_len_max };
         Ok(Exchange::http1(http1.send(&target, self, &headers, request)?))
@@ -61,7 +61,11 @@ impl Connector {
     }
 
     #[cfg(feature = "http2")]
-    async fn negotiate(&self, target: &Target, headers: &[(String, String)]) -> Result<Begun, Error> {
+    async fn negotiate(
+        &self,
+        target: &Target,
+        headers: &[(String, String)],
+    ) -> Result<RequestConnection, Error> {
         if self.is_http1_only {
             self.connect_http1(target).await
         } else {
@@ -70,17 +74,17 @@ impl Connector {
     }
 
     #[cfg(not(feature = "http2"))]
-    async fn negotiate(&self, target: &Target, _: &[(String, String)]) -> Result<Begun, Error> {
+    async fn negotiate(&self, target: &Target, _: &[(String, String)]) -> Result<RequestConnection, Error> {
         self.connect_http1(target).await
     }
 
-    async fn connect_http1(&self, target: &Target) -> Result<Begun, Error> {
+    async fn connect_http1(&self, target: &Target) -> Result<RequestConnection, Error> {
         let (io, peer) = self.reach(target).await?;
         let (io, tls) =
             tokio::time::timeout(self.handshake_timeout, self.secure(target, io, Protocols::Http1))
                 .await
                 .map_err(|_| Error::Timeout(Stage::Handshake))??;
-        Ok(Begun::Http1(io, peer, tls))
+        Ok(RequestConnection::Http1(io, peer, tls))
     }
 
     /// Connects to the server, or to the proxy before it, within the timeout.
@@ -94,16 +98,16 @@ impl Connector {
 /// A request that was sent. Dropping it before the response cancels the request.
 #[must_use]
 pub struct Exchange {
-    way: Way,
+    protocol: ProtocolState,
     /// The final response, when [`Exchange::informational`] has received it.
     response: Option<Response>,
 }
 
-/// The protocol of a request.
-enum Way {
+/// A request under way, by its protocol.
+enum ProtocolState {
     #[cfg(feature = "http2")]
     Http2(Stream),
-    Http1(Asked),
+    Http1(PendingResponse),
 }
 
 /// An interim response (RFC 9110 §15.2), such as 103 with links to fetch early.
@@ -153,11 +157,11 @@ impl Exchange {
         expects: bool,
         http2: Http2,
     ) -> Self {
-        Self { way: Way::Http2(Stream::new(recv, content, expects, http2)), response: None }
+        Self { protocol: ProtocolState::Http2(Stream::new(recv, content, expects, http2)), response: None }
     }
 
-    pub(super) fn http1(asked: Asked) -> Self {
-        Self { way: Way::Http1(asked), response: None }
+    pub(super) fn http1(pending: PendingResponse) -> Self {
+        Self { protocol: ProtocolState::Http1(pending), response: None }
     }
 
     /// The next interim response; `None` when the final one has arrived.
@@ -172,9 +176,9 @@ impl Exchange {
         if self.response.is_some() {
             return Ok(None);
         }
-        let Head { status, headers } = match &mut self.way {
+        let Head { status, headers } = match &mut self.protocol {
             #[cfg(feature = "http2")]
-            Way::Http2(stream) => {
+            ProtocolState::Http2(stream) => {
                 let head = stream.head().await?;
                 if head.status >= 200 {
                     self.response = Some(stream.response(head)?);
@@ -185,7 +189,7 @@ impl Exchange {
                 }
                 head
             }
-            Way::Http1(asked) => match asked.answer().await? {
+            ProtocolState::Http1(pending) => match pending.answer().await? {
                 Answer::Interim(head) => head,
                 Answer::Final(version, Head { status, headers }, body) => {
                     let body = body.with_len_max(BODY_LEN_MAX);
@@ -221,19 +225,19 @@ impl Exchange {
 
     /// The address of the server, or of the proxy before it.
     pub fn peer(&self) -> Option<SocketAddr> {
-        match &self.way {
+        match &self.protocol {
             #[cfg(feature = "http2")]
-            Way::Http2(stream) => stream.http2.peer(),
-            Way::Http1(asked) => asked.peer,
+            ProtocolState::Http2(stream) => stream.http2.peer(),
+            ProtocolState::Http1(pending) => pending.peer,
         }
     }
 
     /// The outcome of the TLS handshake; `None` without TLS.
     pub fn tls(&self) -> Option<&TlsInfo> {
-        match &self.way {
+        match &self.protocol {
             #[cfg(feature = "http2")]
-            Way::Http2(stream) => stream.http2.tls(),
-            Way::Http1(asked) => asked.tls.as_ref(),
+            ProtocolState::Http2(stream) => stream.http2.tls(),
+            ProtocolState::Http1(pending) => pending.tls.as_ref(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A request over HTTP/1.1 (RFC 9112), for servers that speak nothing newer: one to a connection, which ends with it.
 //!
 //! ```text
-//! Exchange <- heads, then the content's pipe -- task: Conversation -- Io
+//! Exchange <- heads, then the content's pipe -- task: RequestTask -- Io
 //!     '------- dropped before the response: the task is stopped
 //! ```
 
@@ -56,7 +56,7 @@ pub(super) enum Answer {
 }
 
 /// A request under way.
-pub(super) struct Asked {
+pub(super) struct PendingResponse {
     answers: mpsc::UnboundedReceiver<Result<Answer, Error>>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) tls: Option<TlsInfo>,
@@ -76,7 +76,7 @@ impl Http1 {
         connector: &Connector,
         headers: &[(String, String)],
         request: Request,
-    ) -> Result<Asked, Error> {
+    ) -> Result<PendingResponse, Error> {
         let mut sent = Headers::new();
         // RFC 9112 §3.2: first.
         sent.push("Host", connector.host_of(target))?;
@@ -101,7 +101,7 @@ impl Http1 {
             connector.events.emit(&ConnectEvent::Request { version: Version::Http11, fields: &fields });
         }
         let (sender, answers) = mpsc::unbounded_channel();
-        let conversation = Conversation {
+        let request_task = RequestTask {
             io: self.io,
             out: VecDeque::from([head.into()]),
             unflushed: false,
@@ -116,8 +116,8 @@ impl Http1 {
             body_reader: None,
             answers: sender,
         };
-        let task = tokio::spawn(conversation.run()).abort_handle();
-        Ok(Asked { answers, peer: self.peer, tls: self.tls, task, answered: false })
+        let task = tokio::spawn(request_task.run()).abort_handle();
+        Ok(PendingResponse { answers, peer: self.peer, tls: self.tls, task, answered: false })
     }
 }
 
@@ -127,7 +127,7 @@ fn parse_len(value: &[u8]) -> Result<u64, Error> {
     std::str::from_utf8(value).ok().filter(|_| digits).and_then(|len| len.parse().ok()).ok_or(Error::Header)
 }
 
-impl Asked {
+impl PendingResponse {
     /// The next part of the answer.
     pub(super) async fn answer(&mut self) -> Result<Answer, Error> {
         let answer = self.answers.recv().await.unwrap_or(Err(Error::Cut))?;
@@ -136,7 +136,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingResponse {
     fn drop(&mut self) {
         if !self.answered {
             self.task.abort();
@@ -144,8 +144,8 @@ impl Drop for Asked {
     }
 }
 
-/// A request and its response.
-struct Conversation {
+/// Sends a request and receives its response, as a task.
+struct RequestTask {
     io: Io,
     /// Bytes to write before more content.
     out: VecDeque<Bytes>,
@@ -168,7 +168,7 @@ struct Conversation {
     answers: mpsc::UnboundedSender<Result<Answer, Error>>,
 }
 
-impl Conversation {
+impl RequestTask {
     async fn run(mut self) {
         let ended = poll_fn(|cx| {
             if let Err(error) = self.poll_send(cx) {

@@ -74,7 +74,7 @@ pub use http2::Http2;
 pub use opened::Opened;
 pub use proxy::{Proxy, ProxyError};
 pub use reconnect::{
-    Attempt, Connected, Loss, ReconnectPolicy, Reconnecting, ReconnectingSender, Retry, Step, Trouble,
+    Attempt, Connected, Loss, LossReason, ReconnectPolicy, Reconnecting, ReconnectingSender, Retry, Step,
 };
 pub use request::Request;
 

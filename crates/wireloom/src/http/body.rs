@@ -21,7 +21,7 @@ use crate::http1::{BodyReceiver, Content};
 use crate::http2::RecvStream;
 use crate::memory::{Account, Category};
 
-/// Pieces that a [`BodySender`] may be ahead of the peer.
+/// Chunks that a [`BodySender`] may be ahead of the peer.
 const CHANNEL_LEN: usize = 4;
 
 /// A body that is collected gets another second for each of this number of bytes.
@@ -51,18 +51,18 @@ const BYTES_PER_SECOND_MIN: usize = 16 << 10;
 #[derive(Default)]
 pub struct Body {
     source: Source,
-    /// `None` while everything is as by default.
-    terms: Option<Box<Terms>>,
+    /// `None` for the defaults.
+    options: Option<Box<StreamOptions>>,
 }
 
-/// How content comes that comes bit by bit.
+/// Options for content that is received or sent in chunks.
 #[derive(Default)]
-struct Terms {
+struct StreamOptions {
     /// Most that is collected, in bytes.
     len_max: Option<usize>,
     /// The announced length.
     len: Option<u64>,
-    /// How long a piece may take.
+    /// How long to wait for the next chunk.
     timeout: Option<Duration>,
     sleep: Option<Pin<Box<Sleep>>>,
     trailers: Option<Headers>,
@@ -80,12 +80,12 @@ enum Source {
     Http1(BodyReceiver),
     #[cfg(feature = "http2")]
     Http2(RecvStream),
-    Channel(mpsc::Receiver<Piece>, Arc<AtomicBool>),
-    Stream(Pin<Box<dyn Stream<Item = Result<Piece, Error>> + Send>>),
+    Channel(mpsc::Receiver<BodyFrame>, Arc<AtomicBool>),
+    Stream(Pin<Box<dyn Stream<Item = Result<BodyFrame, Error>> + Send>>),
 }
 
-/// A part of the content.
-pub(crate) enum Piece {
+/// Content or trailers, as in `http_body`.
+pub(crate) enum BodyFrame {
     Data(Bytes),
     Trailers(Headers),
 }
@@ -114,16 +114,16 @@ impl Body {
         S: Stream<Item = Result<Bytes, E>> + Send + 'static,
         E: Into<Error> + 'static,
     {
-        Self::from_pieces(Pieces(Box::pin(stream)), None)
+        Self::from_frames(DataStream(Box::pin(stream)), None)
     }
 
     /// Content and trailers that a stream makes, `len` bytes of content if that is known.
-    pub(crate) fn from_pieces<S>(stream: S, len: Option<u64>) -> Self
+    pub(crate) fn from_frames<S>(stream: S, len: Option<u64>) -> Self
     where
-        S: Stream<Item = Result<Piece, Error>> + Send + 'static,
+        S: Stream<Item = Result<BodyFrame, Error>> + Send + 'static,
     {
         let body = Self::from(Source::Stream(Box::pin(stream)));
-        if len.is_some() { body.terms(|terms| terms.len = len) } else { body }
+        if len.is_some() { body.options(|options| options.len = len) } else { body }
     }
 
     /// The content of an HTTP/1.1 message.
@@ -131,7 +131,7 @@ impl Body {
         match content {
             Content::Whole(bytes) => bytes.into(),
             Content::Streamed(receiver, len) => {
-                Self::from(Source::Http1(receiver)).terms(|terms| terms.len = len)
+                Self::from(Source::Http1(receiver)).options(|options| options.len = len)
             }
         }
     }
@@ -139,24 +139,24 @@ impl Body {
     /// The content of an HTTP/2 message, with its announced length.
     #[cfg(feature = "http2")]
     pub(crate) fn http2(stream: RecvStream, len: Option<u64>) -> Self {
-        Self::from(Source::Http2(stream)).terms(|terms| terms.len = len)
+        Self::from(Source::Http2(stream)).options(|options| options.len = len)
     }
 
-    fn terms(mut self, set: impl FnOnce(&mut Terms)) -> Self {
-        set(self.terms.get_or_insert_default());
+    fn options(mut self, set: impl FnOnce(&mut StreamOptions)) -> Self {
+        set(self.options.get_or_insert_default());
         self
     }
 
     /// How long a piece may take to come, after which [`chunk`](Self::chunk) fails; `None` for as long as it takes.
     #[must_use]
     pub fn with_timeout(self, timeout: Option<Duration>) -> Self {
-        self.terms(|terms| terms.timeout = timeout)
+        self.options(|options| options.timeout = timeout)
     }
 
     /// How many bytes [`bytes`](Self::bytes) collects at most.
     #[must_use]
     pub fn with_len_max(self, len_max: usize) -> Self {
-        self.terms(|terms| terms.len_max = Some(len_max))
+        self.options(|options| options.len_max = Some(len_max))
     }
 
     /// Counts collected content among the memory of its connection.
@@ -164,14 +164,14 @@ impl Body {
         if let Source::Http1(receiver) = &self.source {
             receiver.end_on_evict(account);
         }
-        self.terms(|terms| terms.account = account.clone())
+        self.options(|options| options.account = account.clone())
     }
 
     /// Whether there is nothing left of it.
     #[cfg(feature = "tower")]
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self.source, Source::Empty | Source::Omitted(_))
-            && self.terms.as_ref().is_none_or(|terms| terms.trailers.is_none())
+            && self.options.as_ref().is_none_or(|options| options.trailers.is_none())
     }
 
     /// Whether all of the content is in memory.
@@ -194,7 +194,7 @@ impl Body {
             Source::Empty => Some(0),
             Source::Omitted(len) => Some(*len),
             Source::Whole(bytes) => Some(bytes.len() as u64),
-            _ => self.terms.as_ref()?.len,
+            _ => self.options.as_ref()?.len,
         }
     }
 
@@ -218,15 +218,15 @@ impl Body {
     pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
         match self.poll_source(cx) {
             Poll::Ready(chunk) => {
-                if let Some(terms) = &mut self.terms {
-                    terms.sleep = None;
+                if let Some(options) = &mut self.options {
+                    options.sleep = None;
                 }
                 Poll::Ready(chunk)
             }
             Poll::Pending => {
-                let Some(terms) = &mut self.terms else { return Poll::Pending };
-                let Some(timeout) = terms.timeout else { return Poll::Pending };
-                let sleep = terms.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+                let Some(options) = &mut self.options else { return Poll::Pending };
+                let Some(timeout) = options.timeout else { return Poll::Pending };
+                let sleep = options.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
                 ready!(sleep.as_mut().poll(cx));
                 Poll::Ready(Some(Err(Error::Timeout(Stage::Body))))
             }
@@ -267,7 +267,7 @@ impl Body {
             self.source = Source::Empty;
         }
         if trailers.is_some() {
-            self.terms.get_or_insert_default().trailers = trailers;
+            self.options.get_or_insert_default().trailers = trailers;
         }
         Poll::Ready(chunk)
     }
@@ -279,8 +279,8 @@ impl Body {
     /// [`Error::TooLarge`], before anything is read when the peer says so itself; and as for [`chunk`](Self::chunk).
     /// [`Response`](crate::Response) can be made from the error.
     pub async fn bytes(&mut self) -> Result<Bytes, Error> {
-        let terms = self.terms.as_deref();
-        let (len_max, timeout) = terms.map_or((None, None), |terms| (terms.len_max, terms.timeout));
+        let options = self.options.as_deref();
+        let (len_max, timeout) = options.map_or((None, None), |options| (options.len_max, options.timeout));
         let len_max = len_max.unwrap_or(usize::MAX);
         if !matches!(self.source, Source::Omitted(_))
             && self.len_hint().is_some_and(|len| len > len_max as u64)
@@ -292,7 +292,7 @@ impl Body {
         }
         let began = Instant::now();
         let mut collected = BytesMut::new();
-        let mut reservation = self.terms.get_or_insert_default().account.reservation(Category::Body);
+        let mut reservation = self.options.get_or_insert_default().account.reservation(Category::Body);
         loop {
             let next = match timeout {
                 None => self.next_collected().await?,
@@ -314,8 +314,8 @@ impl Body {
     /// As [`chunk`](Self::chunk); waits while the server is near its memory limit and this connection holds some of it.
     async fn next_collected(&mut self) -> Result<Option<Bytes>, Error> {
         poll_fn(|cx| {
-            if let Some(terms) = &self.terms {
-                ready!(terms.account.poll_read_allowed(cx));
+            if let Some(options) = &self.options {
+                ready!(options.account.poll_read_allowed(cx));
             }
             self.poll_chunk(cx)
         })
@@ -325,13 +325,13 @@ impl Body {
 
     /// The trailers behind the content, once [`chunk`](Self::chunk) or [`bytes`](Self::bytes) has come to its end.
     pub fn trailers(&mut self) -> Option<Headers> {
-        self.terms.as_mut()?.trailers.take()
+        self.options.as_mut()?.trailers.take()
     }
 }
 
 impl From<Source> for Body {
     fn from(source: Source) -> Self {
-        Self { source, terms: None }
+        Self { source, options: None }
     }
 }
 
@@ -379,7 +379,7 @@ impl fmt::Debug for Body {
     }
 }
 
-impl Piece {
+impl BodyFrame {
     /// The data; trailers, which end the content, are put aside.
     fn data(self, trailers: &mut Option<Headers>) -> Option<Bytes> {
         match self {
@@ -392,26 +392,26 @@ impl Piece {
     }
 }
 
-/// A stream of bytes, and this crate's errors.
-struct Pieces<S>(Pin<Box<S>>);
+/// Frames of a stream of chunks, with this crate's errors.
+struct DataStream<S>(Pin<Box<S>>);
 
-impl<S, E> Stream for Pieces<S>
+impl<S, E> Stream for DataStream<S>
 where
     S: Stream<Item = Result<Bytes, E>>,
     E: Into<Error>,
 {
-    type Item = Result<Piece, Error>;
+    type Item = Result<BodyFrame, Error>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = ready!(self.get_mut().0.as_mut().poll_next(cx));
-        Poll::Ready(next.map(|item| item.map(Piece::Data).map_err(Into::into)))
+        Poll::Ready(next.map(|item| item.map(BodyFrame::Data).map_err(Into::into)))
     }
 }
 
 /// Sends the content of a [`Body::channel`].
 #[derive(Debug)]
 pub struct BodySender {
-    sender: mpsc::Sender<Piece>,
+    sender: mpsc::Sender<BodyFrame>,
     aborted: Arc<AtomicBool>,
 }
 
@@ -428,7 +428,7 @@ impl BodySender {
         if data.is_empty() {
             return Ok(());
         }
-        self.sender.send(Piece::Data(data)).await.map_err(|_| Error::Closed)
+        self.sender.send(BodyFrame::Data(data)).await.map_err(|_| Error::Closed)
     }
 
     /// Ends the content with trailers. HTTP/1.1 sends them to clients with `TE: trailers`.
@@ -436,7 +436,7 @@ impl BodySender {
     /// # Errors
     /// As [`send`](Self::send).
     pub async fn finish(self, trailers: Headers) -> Result<(), Error> {
-        self.sender.send(Piece::Trailers(trailers)).await.map_err(|_| Error::Closed)
+        self.sender.send(BodyFrame::Trailers(trailers)).await.map_err(|_| Error::Closed)
     }
 
     /// Waits until the receiver is gone: the peer has left, or does not want more.
@@ -462,7 +462,7 @@ impl Drop for BodySender {
     }
 }
 
-impl fmt::Debug for Piece {
+impl fmt::Debug for BodyFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Data(data) => f.debug_tuple("Data").field(&data.len()).finish(),

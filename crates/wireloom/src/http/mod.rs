@@ -11,7 +11,7 @@ mod response;
 mod upgrade;
 
 #[cfg(feature = "tower")]
-pub(crate) use body::Piece;
+pub(crate) use body::BodyFrame;
 pub use body::{Body, BodySender};
 #[cfg(feature = "server")]
 pub use origin_policy::OriginPolicy;

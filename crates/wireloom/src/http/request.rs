@@ -14,7 +14,7 @@ use wireloom_ws::handshake::{self, HandshakeError};
 
 use super::{Body, Carrier, OriginPolicy, Response, TlsInfo, Upgrade, Version};
 use crate::error::Error;
-use crate::headers::{Headers, Place};
+use crate::headers::{Headers, Span};
 #[cfg(feature = "http2")]
 use crate::http2::Incoming;
 use crate::memory::Account;
@@ -23,10 +23,10 @@ use crate::websocket::WebSocketConfig;
 /// A request that has arrived. Its [`body`](Self::bytes) may still be arriving.
 pub struct Request {
     head: Headers,
-    method: Place,
-    target: Place,
-    scheme: Option<Place>,
-    protocol: Option<Place>,
+    method: Span,
+    target: Span,
+    scheme: Option<Span>,
+    protocol: Option<Span>,
     version: Version,
     body: Body,
     origin: Arc<Origin>,
@@ -76,8 +76,8 @@ impl Origin {
 impl Request {
     pub(crate) fn http1(
         head: Headers,
-        method: Place,
-        target: Place,
+        method: Span,
+        target: Span,
         version: Version,
         origin: &Arc<Origin>,
     ) -> Self {
@@ -105,9 +105,9 @@ impl Request {
     #[cfg(feature = "tower")]
     pub(crate) fn foreign(
         head: Headers,
-        method: Place,
-        target: Place,
-        extended: Option<(Place, Place)>,
+        method: Span,
+        target: Span,
+        extended: Option<(Span, Span)>,
         version: Version,
         origin: &Arc<Origin>,
         carrier: Carrier,

@@ -13,9 +13,9 @@ use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::{self, Acceptance, Negotiated};
 
 use super::Response;
+use crate::registry::Registration;
 #[cfg(feature = "hyper")]
 use crate::registry::Registry;
-use crate::registry::Seat;
 use crate::transport::Io;
 use crate::websocket::{Driven, WebSocket, WebSocketConfig};
 
@@ -120,8 +120,8 @@ pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Opens the WebSocket once the handshake has been answered.
 pub(crate) trait Open: Send {
     /// The WebSocket over a transport on which the answer has been sent, and what serves it. `arrived` came behind the
-    /// request; the seat is held as long as it is served.
-    fn open(self: Box<Self>, io: Io, arrived: &[u8], seat: Option<Seat>) -> Running;
+    /// request; the registration is held as long as it is served.
+    fn open(self: Box<Self>, io: Io, arrived: &[u8], registration: Option<Registration>) -> Running;
 
     /// On hyper's server: a task of its own that waits for the connection. Given back when it is another's.
     #[cfg(feature = "hyper")]
@@ -142,25 +142,25 @@ where
     F: FnOnce(WebSocket) -> Fut + Send + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
-    fn open(self: Box<Self>, io: Io, arrived: &[u8], seat: Option<Seat>) -> Running {
+    fn open(self: Box<Self>, io: Io, arrived: &[u8], registration: Option<Registration>) -> Running {
         let Self { negotiated, deflate, config, run, .. } = *self;
         let socket = WebSocket::open(io, Role::Server, negotiated, deflate.as_ref(), config, arrived);
         let shared = socket.shared().clone();
-        if let Some(seat) = &seat {
-            seat.open(&shared);
+        if let Some(registration) = &registration {
+            registration.open(&shared);
         }
-        Box::pin(Seated { driven: Driven::new(&shared, run(socket)), is_done: false, seat })
+        Box::pin(Registered { driven: Driven::new(&shared, run(socket)), is_done: false, registration })
     }
 
     #[cfg(feature = "hyper")]
     fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<dyn Open>> {
         let Carrier::Hyper(pending, registry) = self.carrier.clone() else { return Some(self) };
         // From now on, so that a shutdown waits for upgrades under way.
-        let seat = registry.and_then(|registry| registry.admit(Ipv4Addr::UNSPECIFIED.into(), None));
+        let registration = registry.and_then(|registry| registry.admit(Ipv4Addr::UNSPECIFIED.into(), None));
         tokio::spawn(async move {
             // The client may have gone before it was answered.
             if let Ok(io) = pending.wait().await {
-                self.open(io, &[], seat).await;
+                self.open(io, &[], registration).await;
             }
         });
         None
@@ -168,16 +168,16 @@ where
 }
 
 pin_project! {
-    /// Serves a WebSocket and closes its transport, with its place among all of the server.
-    struct Seated<F> {
+    /// Serves a WebSocket, then closes its transport. The WebSocket is registered with the server until then.
+    struct Registered<F> {
         #[pin]
         driven: Driven<F>,
         is_done: bool,
-        seat: Option<Seat>,
+        registration: Option<Registration>,
     }
 }
 
-impl<F: Future<Output = ()>> Future for Seated<F> {
+impl<F: Future<Output = ()>> Future for Registered<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {

@@ -3,7 +3,7 @@
 use std::io::BufRead as _;
 use std::mem::MaybeUninit;
 
-use crate::headers::{Headers, Place};
+use crate::headers::{Headers, Span};
 use crate::version::Version;
 
 /// Header lines in a head, as in [`wireloom_ws::handshake::HandshakeLimits`].
@@ -12,8 +12,8 @@ const HEADERS_MAX: usize = 100;
 /// The head of a request.
 #[derive(Debug)]
 pub(crate) struct Head {
-    pub(crate) method: Place,
-    pub(crate) target: Place,
+    pub(crate) method: Span,
+    pub(crate) target: Span,
     pub(crate) version: Version,
     pub(crate) headers: Headers,
 }

@@ -7,7 +7,7 @@ use wireloom_http2::message::RequestKind;
 use super::recv_stream::RecvStream;
 use super::shared::Shared;
 use super::slots::StreamRef;
-use crate::headers::{Headers, Place};
+use crate::headers::{Headers, Span};
 use crate::sync::Arc;
 
 /// Collects requests for the caller of the driver.
@@ -42,10 +42,10 @@ impl<'a> IncomingRequests<'a> {
 pub(crate) struct Incoming {
     pub(crate) key: StreamKey,
     pub(crate) kind: RequestKind,
-    pub(crate) method: Place,
-    pub(crate) path: Place,
-    pub(crate) scheme: Place,
-    pub(crate) protocol: Option<Place>,
+    pub(crate) method: Span,
+    pub(crate) path: Span,
+    pub(crate) scheme: Span,
+    pub(crate) protocol: Option<Span>,
     /// The fields, with `host` in place of `:authority`. The places above point into them.
     pub(crate) headers: Headers,
     /// Its content, if there is any. Dropped with the request, it is discarded.

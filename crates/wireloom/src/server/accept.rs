@@ -61,7 +61,7 @@ impl Connection {
             self.refuse(400, "TLS is spoken here: the URL begins with https or wss").await;
             return None;
         }
-        let Self { io, origin, config, registry, seat, mut timeouts, bytes } = self;
+        let Self { io, origin, config, registry, registration, mut timeouts, bytes } = self;
         let Io::Tcp(stream) = io else { return None };
         let mut accepting = tls.accept(stream);
         let mut deadline = Deadline::after(config.handshake_timeout);
@@ -78,7 +78,7 @@ impl Connection {
             account: origin.account.clone(),
         });
         let io = Io::Tls(Box::new(tokio_rustls::TlsStream::Server(stream)));
-        Some(Self { io, origin, config, registry, seat, timeouts, bytes })
+        Some(Self { io, origin, config, registry, registration, timeouts, bytes })
     }
 }
 

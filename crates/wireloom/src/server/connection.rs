@@ -34,7 +34,7 @@ use crate::http2::Driver;
 use crate::memory::Category;
 #[cfg(feature = "http2")]
 use crate::memory::Group;
-use crate::registry::{Handshaking, Phase, Registry, Seat};
+use crate::registry::{Handshaking, Phase, Registration, Registry};
 use crate::transport::{Io, poll_read, poll_write_all};
 
 /// How long a refused peer may continue to send before it is disconnected: it should read the response (RFC 9112 §9.6).
@@ -53,14 +53,14 @@ pub(super) struct Connection {
     pub(super) origin: Arc<Origin>,
     pub(super) config: Arc<ServerConfig>,
     pub(super) registry: Arc<Registry>,
-    pub(super) seat: Seat,
+    pub(super) registration: Registration,
     pub(super) timeouts: Timeouts,
     /// Bytes that were read and not consumed.
     pub(super) bytes: BytesMut,
 }
 
 /// How the wait for a head ended.
-enum Arrived {
+enum HeadOutcome {
     Head(usize),
     #[cfg(feature = "http2")]
     Http2,
@@ -82,9 +82,9 @@ pub(super) enum Next {
 #[cfg(feature = "http2")]
 type Upgraded = (Arc<http2::Shared>, StreamKey, Request);
 
-/// A request that has begun.
-enum Begun<F> {
-    Handling(Asked, BodyReader, F),
+/// A request that has started.
+enum StartedRequest<F> {
+    Handling(RequestTraits, BodyReader, F),
     #[cfg(feature = "http2")]
     Upgraded(Box<Upgraded>),
 }
@@ -95,10 +95,10 @@ impl Connection {
         origin: Arc<Origin>,
         config: Arc<ServerConfig>,
         registry: Arc<Registry>,
-        seat: Seat,
+        registration: Registration,
     ) -> Self {
         let timeouts = Timeouts::new(registry.clone());
-        Self { io: Io::Tcp(stream), origin, config, registry, seat, timeouts, bytes: BytesMut::new() }
+        Self { io: Io::Tcp(stream), origin, config, registry, registration, timeouts, bytes: BytesMut::new() }
     }
 
     /// Observes what is spoken from here on, with the bytes that have arrived, when the configuration asks for it.
@@ -126,23 +126,25 @@ impl Connection {
             let arrived = self.read_head(handshaking.is_some(), preface_allowed).await;
             drop(handshaking.take());
             preface_allowed = false;
-            let begun = match arrived {
+            let started = match arrived {
                 // RFC 9110 §15.6.4.
-                Arrived::Head(_) if !self.origin.account.takes_new_work() => {
+                HeadOutcome::Head(_) if !self.origin.account.takes_new_work() => {
                     Err((503, "the server is overloaded"))
                 }
-                Arrived::Head(len) => {
+                HeadOutcome::Head(len) => {
                     self.begin_request(len, |request| panic::answer(registry, handler, request))
                 }
                 #[cfg(feature = "http2")]
-                Arrived::Http2 => return Next::Http2(None),
-                Arrived::End => return Next::End,
-                Arrived::Refused(refusal) => Err(refusal),
+                HeadOutcome::Http2 => return Next::Http2(None),
+                HeadOutcome::End => return Next::End,
+                HeadOutcome::Refused(refusal) => Err(refusal),
             };
-            let (mut asked, mut body_reader, handling) = match begun {
-                Ok(Begun::Handling(asked, body_reader, handling)) => (asked, body_reader, handling),
+            let (mut traits, mut body_reader, handling) = match started {
+                Ok(StartedRequest::Handling(traits, body_reader, handling)) => {
+                    (traits, body_reader, handling)
+                }
                 #[cfg(feature = "http2")]
-                Ok(Begun::Upgraded(upgraded)) => return Next::Http2(Some(upgraded)),
+                Ok(StartedRequest::Upgraded(upgraded)) => return Next::Http2(Some(upgraded)),
                 Err((status, why)) => {
                     self.refuse(status, why).await;
                     return Next::End;
@@ -155,11 +157,11 @@ impl Connection {
                     // The handler reads the body from the body reader.
                     let taken = body_reader.poll(cx, io, bytes);
                     match handling.as_mut().poll(cx) {
-                        Poll::Pending if taken.is_ready() => poll_gone(cx, io, bytes).map(|()| None),
+                        Poll::Pending if taken.is_ready() => poll_disconnected(cx, io, bytes).map(|()| None),
                         handled => handled.map(|(response, panicked)| {
                             // After a panic no other request follows.
-                            asked.keep_alive &= !panicked && registry.phase() == Phase::Serving;
-                            Some(compose(response, &asked, &mut body_reader))
+                            traits.keep_alive &= !panicked && registry.phase() == Phase::Serving;
+                            Some(encode_response(response, &traits, &mut body_reader))
                         }),
                     }
                 })
@@ -171,7 +173,7 @@ impl Connection {
                 None => self.write(&[&head, &whole]).await,
                 // Boxed: most bodies are complete.
                 Some((body, ending)) => {
-                    Box::pin(self.stream(head, body, ending, asked.trailers, &mut body_reader)).await
+                    Box::pin(self.stream(head, body, ending, traits.trailers, &mut body_reader)).await
                 }
             };
             if sent.is_err() {
@@ -193,14 +195,14 @@ impl Connection {
 
     /// Opens the WebSocket.
     pub(super) fn open(self, opening: Box<dyn Open>) -> Running {
-        let Self { io, seat, bytes, .. } = self;
-        opening.open(io, &bytes, Some(seat))
+        let Self { io, registration, bytes, .. } = self;
+        opening.open(io, &bytes, Some(registration))
     }
 
     /// Serves HTTP/2 until the end.
     #[cfg(feature = "http2")]
-    pub(super) async fn speak_http2(self, upgraded: Option<Box<Upgraded>>, handler: &Arc<impl Handler>) {
-        let Self { io, origin, config, registry, seat, bytes, .. } = self;
+    pub(super) async fn serve_http2(self, upgraded: Option<Box<Upgraded>>, handler: &Arc<impl Handler>) {
+        let Self { io, origin, config, registry, registration, bytes, .. } = self;
         let (driver, first) = match upgraded.map(|upgraded| *upgraded) {
             Some((shared, key, request)) => {
                 let driver = Driver::with_shared(io, shared, config.http2.output_ahead);
@@ -213,14 +215,15 @@ impl Connection {
             },
         };
         let driver = driver.with_read_ahead(&bytes).with_idle_timeout(config.keep_alive_timeout);
-        let driver = driver.with_account(seat.account());
+        let driver = driver.with_account(registration.account());
         drop(bytes);
         // At least one message of the maximum length.
         let message_len_max = config.websocket.core.limits.message_len_max;
         let tunnels_memory_max = config.http2.memory_max.max(message_len_max);
         let tunnels = Group::new(usize::try_from(tunnels_memory_max).unwrap_or(usize::MAX));
-        http2::serve(driver, first, origin, registry, (seat.account().clone(), tunnels), handler).await;
-        drop(seat);
+        http2::serve(driver, first, origin, registry, (registration.account().clone(), tunnels), handler)
+            .await;
+        drop(registration);
     }
 
     /// The HTTP/2 connection that a request asks for, and its stream there. RFC 7540 §3.2.1: a request with invalid settings is
@@ -232,30 +235,30 @@ impl Connection {
     }
 
     /// `first`: nothing came before it on this connection. `preface_allowed`: it may be the preface of HTTP/2.
-    async fn read_head(&mut self, first: bool, preface_allowed: bool) -> Arrived {
+    async fn read_head(&mut self, first: bool, preface_allowed: bool) -> HeadOutcome {
         let Self { io, config, timeouts, bytes, origin, .. } = self;
         let mut reservation = origin.account.reservation(Category::Head);
         let mut scanned = 0;
         let mut deadline =
             Deadline::after(if first { config.handshake_timeout } else { config.keep_alive_timeout });
-        let mut begun = first;
+        let mut has_begun = first;
         loop {
-            if let Some(arrived) = look(bytes, &mut scanned, preface_allowed, config.head_len_max) {
+            if let Some(arrived) = scan_head(bytes, &mut scanned, preface_allowed, config.head_len_max) {
                 return arrived;
             }
             reservation.set(bytes.len());
             let quiet = bytes.is_empty();
-            if !quiet && !std::mem::replace(&mut begun, true) {
+            if !quiet && !std::mem::replace(&mut has_begun, true) {
                 deadline = Deadline::after(config.handshake_timeout);
             }
-            // A request that has begun is answered, also while the server shuts down.
+            // A request that has started is answered, also while the server shuts down.
             let end = if quiet { Phase::Draining } else { Phase::Cut };
             match timeouts.within(&mut deadline, end, |cx| poll_read(cx, io, bytes)).await {
                 Ok(Ok(1..)) => {}
                 Err(Stopped::TimedOut) if !quiet => {
-                    return Arrived::Refused((408, "the request took too long"));
+                    return HeadOutcome::Refused((408, "the request took too long"));
                 }
-                _ => return Arrived::End,
+                _ => return HeadOutcome::End,
             }
         }
     }
@@ -265,7 +268,7 @@ impl Connection {
         &mut self,
         len: usize,
         handle: impl FnOnce(Request) -> F,
-    ) -> Result<Begun<F>, Refusal> {
+    ) -> Result<StartedRequest<F>, Refusal> {
         let head = match self.bytes.len() == len {
             true => std::mem::take(&mut self.bytes).into(),
             false => self.bytes.split_to(len).to_vec(),
@@ -287,10 +290,10 @@ impl Connection {
         if body.end() == Some(BodyEnd::Complete)
             && let Some((shared, key)) = self.upgrade(&request)
         {
-            return Ok(Begun::Upgraded(Box::new((shared, key, request))));
+            return Ok(StartedRequest::Upgraded(Box::new((shared, key, request))));
         }
         self.registry.counters.requests.fetch_add(1, Ordering::Relaxed);
-        Ok(Begun::Handling(Asked::of(&request), body, handle(request)))
+        Ok(StartedRequest::Handling(RequestTraits::of(&request), body, handle(request)))
     }
 
     /// Reads the rest of a request's body; true when it is complete.
@@ -324,7 +327,7 @@ impl Connection {
                     // The head does not wait for the body.
                     Poll::Pending if std::mem::take(&mut flushing) => Poll::Ready(None),
                     Poll::Pending if taken.is_ready() => {
-                        poll_gone(cx, io, bytes).map(|()| Some(Some(Err(Error::Cut))))
+                        poll_disconnected(cx, io, bytes).map(|()| Some(Some(Err(Error::Cut))))
                     }
                     next => next.map(Some),
                 }
@@ -427,7 +430,12 @@ fn http2_config(config: &ServerConfig) -> wireloom_http2::Config {
 }
 
 /// The head, or the preface of HTTP/2 where that is allowed, if `bytes` begin with one; `None` while more bytes are needed.
-fn look(bytes: &mut BytesMut, scanned: &mut usize, preface_allowed: bool, len_max: usize) -> Option<Arrived> {
+fn scan_head(
+    bytes: &mut BytesMut,
+    scanned: &mut usize,
+    preface_allowed: bool,
+    len_max: usize,
+) -> Option<HeadOutcome> {
     // RFC 9112 §2.2: empty lines before a request are ignored.
     if *scanned == 0 {
         let empty = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
@@ -435,13 +443,13 @@ fn look(bytes: &mut BytesMut, scanned: &mut usize, preface_allowed: bool, len_ma
     }
     #[cfg(feature = "http2")]
     if preface_allowed && bytes.starts_with(PREFACE) {
-        return Some(Arrived::Http2);
+        return Some(HeadOutcome::Http2);
     }
     match bytes.first() {
         // RFC 8446 §5.1: a record of a TLS handshake.
-        Some(&TLS_HANDSHAKE) => return Some(Arrived::Refused((400, "TLS is not spoken here"))),
+        Some(&TLS_HANDSHAKE) => return Some(HeadOutcome::Refused((400, "TLS is not spoken here"))),
         Some(&byte) if !is_token_byte(byte) => {
-            return Some(Arrived::Refused((400, "this is not HTTP")));
+            return Some(HeadOutcome::Refused((400, "this is not HTTP")));
         }
         _ => {}
     }
@@ -450,13 +458,13 @@ fn look(bytes: &mut BytesMut, scanned: &mut usize, preface_allowed: bool, len_ma
     #[cfg(not(feature = "http2"))]
     let preface = preface_allowed;
     match if preface { None } else { head::end(bytes, scanned) } {
-        Some(len) if len <= len_max => Some(Arrived::Head(len)),
+        Some(len) if len <= len_max => Some(HeadOutcome::Head(len)),
         None if bytes.len() < len_max => None,
         // RFC 9110 §15.5.15, RFC 6585 §5.
         _ if bytes.iter().take(len_max).any(|&byte| byte == b'\n') => {
-            Some(Arrived::Refused((431, "the head of the request is too long")))
+            Some(HeadOutcome::Refused((431, "the head of the request is too long")))
         }
-        _ => Some(Arrived::Refused((414, "the target of the request is too long"))),
+        _ => Some(HeadOutcome::Refused((414, "the target of the request is too long"))),
     }
 }
 
@@ -473,7 +481,7 @@ struct Answer {
 }
 
 /// Encodes a response.
-fn compose(mut response: Response, asked: &Asked, body_reader: &mut BodyReader) -> Answer {
+fn encode_response(mut response: Response, traits: &RequestTraits, body_reader: &mut BodyReader) -> Answer {
     let mut opening = response.opening.take();
     if opening.is_some() && body_reader.end() != Some(BodyEnd::Complete) {
         response = Response::text(400, "a WebSocket does not begin with a body\n");
@@ -489,14 +497,14 @@ fn compose(mut response: Response, asked: &Asked, body_reader: &mut BodyReader) 
     let len = body.len_hint();
     let whole = body.whole();
     let may_follow = body_reader.respond();
-    let mut keep_alive = may_follow && asked.keep_alive;
+    let mut keep_alive = may_follow && traits.keep_alive;
     let ending = match (&whole, len) {
         _ if !allows_body => Ending::None,
         // RFC 9110 §9.3.2: the length that a response to GET would have.
-        (_, Some(len)) if asked.is_head => Ending::Length(len),
+        (_, Some(len)) if traits.is_head => Ending::Length(len),
         (Some(whole), _) => Ending::Length(whole.len() as u64),
         (None, Some(len)) => Ending::Length(len),
-        (None, None) if asked.version == Version::Http11 => Ending::Chunked,
+        (None, None) if traits.version == Version::Http11 => Ending::Chunked,
         // RFC 9112 §6.1: HTTP/1.0 has no chunks.
         (None, None) => {
             keep_alive = false;
@@ -506,7 +514,7 @@ fn compose(mut response: Response, asked: &Asked, body_reader: &mut BodyReader) 
     write::head(&mut head, status, &headers, ending, Some(keep_alive));
     let (whole, rest) = match whole {
         // RFC 9110 §9.3.2: the answer to HEAD has no body.
-        _ if asked.is_head || !allows_body => (Bytes::new(), None),
+        _ if traits.is_head || !allows_body => (Bytes::new(), None),
         Some(whole) => (whole, None),
         None => (Bytes::new(), Some((body, ending))),
     };
@@ -514,7 +522,7 @@ fn compose(mut response: Response, asked: &Asked, body_reader: &mut BodyReader) 
 }
 
 /// The properties of a request that determine its response.
-struct Asked {
+struct RequestTraits {
     version: Version,
     is_head: bool,
     keep_alive: bool,
@@ -522,7 +530,7 @@ struct Asked {
     trailers: bool,
 }
 
-impl Asked {
+impl RequestTraits {
     fn of(request: &Request) -> Self {
         Self {
             version: request.version(),
@@ -537,20 +545,20 @@ impl Asked {
 #[cfg(feature = "http2")]
 fn http2_settings(request: &Request) -> Option<Vec<u8>> {
     let head = request.head();
-    let asked = request.tls().is_none()
+    let is_upgrade = request.tls().is_none()
         && request.version() == Version::Http11
         && head.names("upgrade", "h2c")
         && head.names("connection", "upgrade")
         && head.names("connection", "http2-settings");
     // RFC 7540 §3.2.1: exactly one.
     let mut settings = head.get_all("http2-settings");
-    let first = settings.next().filter(|_| asked)?;
+    let first = settings.next().filter(|_| is_upgrade)?;
     settings.next().is_none().then(|| first.to_vec())
 }
 
 /// Ready when the client has gone, or has ended its sending side, which looks the same. Bytes of another request are kept; then
 /// nothing more is read.
-fn poll_gone(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<()> {
+fn poll_disconnected(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<()> {
     if !bytes.is_empty() {
         return Poll::Pending;
     }

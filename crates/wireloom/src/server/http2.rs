@@ -43,20 +43,20 @@ pub(super) async fn serve(
 ) {
     registry.counters.http2.fetch_add(1, Ordering::Relaxed);
     let shared = driver.shared().clone();
-    let serving = Serving { shared, registry, account, tunnels, origin, handler: handler.clone() };
+    let connection = ConnectionState { shared, registry, account, tunnels, origin, handler: handler.clone() };
     let mut tasks = JoinSet::new();
     let mut incoming = Vec::new();
-    let shared = serving.shared.clone();
+    let shared = connection.shared.clone();
     let work = async {
         let mut first = first;
         loop {
             let progress = poll_fn(|cx| {
                 if let Some((key, request)) = first.take() {
-                    serving.start(cx, Exchange { key, request, tunnel: None, head: None }, &mut tasks);
+                    connection.start(cx, Exchange { key, request, tunnel: None, head: None }, &mut tasks);
                 }
                 let progress = ready!(driver.poll(cx, &mut incoming));
                 for request in incoming.drain(..) {
-                    serving.handle_incoming(cx, request, &mut tasks);
+                    connection.handle_incoming(cx, request, &mut tasks);
                 }
                 Poll::Ready(progress)
             });
@@ -71,9 +71,9 @@ pub(super) async fn serve(
         while tasks.join_next().await.is_some() {}
     };
     let drain = async {
-        serving.registry.reached(Phase::Draining).await;
+        connection.registry.reached(Phase::Draining).await;
         shared.shut_down();
-        serving.registry.reached(Phase::Cut).await;
+        connection.registry.reached(Phase::Cut).await;
     };
     let (mut work, mut drain) = (pin!(work), pin!(drain));
     poll_fn(|cx| {
@@ -86,7 +86,7 @@ pub(super) async fn serve(
 }
 
 /// State shared by all requests of a connection.
-struct Serving<H> {
+struct ConnectionState<H> {
     shared: Arc<Shared>,
     registry: Arc<Registry>,
     account: Account,
@@ -105,7 +105,7 @@ struct Exchange {
     head: Option<HeadMemory>,
 }
 
-impl<H: Handler> Serving<H> {
+impl<H: Handler> ConnectionState<H> {
     fn handle_incoming(&self, cx: &mut Context<'_>, mut incoming: Incoming, tasks: &mut JoinSet<()>) {
         let (key, kind, content) = (incoming.key, incoming.kind, incoming.content.take());
         if !self.account.takes_new_work() {
@@ -194,7 +194,7 @@ async fn answer(
     exchange: Exchange,
 ) -> Option<Running> {
     let Exchange { key, request, tunnel, head: _head } = exchange;
-    let mut unanswered = Unanswered { shared: &shared, key, answered: false };
+    let mut unanswered = ResetUnlessAnswered { shared: &shared, key, answered: false };
     let is_head = request.method() == "HEAD";
     let (mut response, _) = panic::answer(&registry, &*handler, request).await;
     unanswered.answered = true;
@@ -205,7 +205,7 @@ async fn answer(
         let mut send = shared.send_stream(key);
         send.send_response(head(&digits(status), &headers, &date::now()), false).ok()?;
         let io = Io::Tunnel(Box::new(Tunnel::new(send, recv)));
-        return Some(opening.open(io, &[], Some(registry.seat(tunnels))));
+        return Some(opening.open(io, &[], Some(registry.admit_tunnel(tunnels))));
     }
     let answered = match response.body_mut().is_whole() {
         true => send_whole(&shared, key, response, is_head),
@@ -219,13 +219,13 @@ async fn answer(
 }
 
 /// Resets a stream whose handler was dropped before it returned.
-struct Unanswered<'a> {
+struct ResetUnlessAnswered<'a> {
     shared: &'a Arc<Shared>,
     key: StreamKey,
     answered: bool,
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for ResetUnlessAnswered<'_> {
     fn drop(&mut self) {
         if !self.answered {
             self.shared.reset(self.key, ErrorCode::INTERNAL_ERROR);

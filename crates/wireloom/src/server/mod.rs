@@ -173,8 +173,11 @@ impl Server {
             tls.clone(),
         );
         let background = [tokio::spawn(sweeping), tokio::spawn(registry.memory.clone().watch())];
-        let _all = All { registry: registry.clone(), background: background.map(|task| task.abort_handle()) };
-        let serving = Arc::new(Serving {
+        let _connections = AbortOnDrop {
+            registry: registry.clone(),
+            background: background.map(|task| task.abort_handle()),
+        };
+        let state = Arc::new(ServerState {
             handler: Arc::new(handler),
             handshakes: Arc::new(Semaphore::new(config.handshakes_max)),
             #[cfg(feature = "tls")]
@@ -198,20 +201,22 @@ impl Server {
                 None => break,
             };
             registry.counters.accepted.fetch_add(1, Ordering::Relaxed);
-            let Some(seat) = registry.admit(peer.ip(), config.connections_per_address_max) else { continue };
+            let Some(registration) = registry.admit(peer.ip(), config.connections_per_address_max) else {
+                continue;
+            };
             if !inherited {
                 // A connection that has gone already fails at the first read.
                 let _ = tune(SockRef::from(&stream), &config);
             }
-            let key = seat.key();
+            let key = registration.key();
             let origin = Arc::new(Origin {
                 peer,
                 tls: None,
                 config: for_requests.clone(),
-                account: seat.account().clone(),
+                account: registration.account().clone(),
             });
-            let connection = Connection::new(stream, origin, config.clone(), registry.clone(), seat);
-            let task = Task::Http(Box::pin(serving.clone().serve(connection)));
+            let connection = Connection::new(stream, origin, config.clone(), registry.clone(), registration);
+            let task = Task::Http(Box::pin(state.clone().serve(connection)));
             #[cfg(feature = "tracing")]
             let task = task.instrument(tracing::debug_span!("connection", %peer));
             registry.serves(key, tokio::spawn(task).abort_handle());
@@ -227,14 +232,14 @@ impl Server {
 }
 
 /// State shared by all connections of a server.
-struct Serving<H> {
+struct ServerState<H> {
     handler: Arc<H>,
     handshakes: Arc<Semaphore>,
     #[cfg(feature = "tls")]
     tls: Option<ServerTls>,
 }
 
-impl<H: Handler> Serving<H> {
+impl<H: Handler> ServerState<H> {
     /// Serves a connection until it ends or is a WebSocket.
     #[expect(
         clippy::manual_async_fn,
@@ -258,7 +263,7 @@ impl<H: Handler> Serving<H> {
                 #[cfg(feature = "http2")]
                 Next::Http2(upgraded) => {
                     // Boxed: the future for HTTP/1.1 is smaller without it.
-                    Box::pin(connection.speak_http2(upgraded, &self.handler)).await;
+                    Box::pin(connection.serve_http2(upgraded, &self.handler)).await;
                     None
                 }
             }
@@ -276,8 +281,8 @@ impl<F: Future<Output = Option<Running>>> Future for Task<F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if let Self::Http(serving) = &mut *self {
-            match ready!(serving.as_mut().poll(cx)) {
+        if let Self::Http(state) = &mut *self {
+            match ready!(state.as_mut().poll(cx)) {
                 Some(running) => *self = Self::WebSocket(running),
                 None => return Poll::Ready(()),
             }
@@ -289,13 +294,13 @@ impl<F: Future<Output = Option<Running>>> Future for Task<F> {
     }
 }
 
-/// All connections of a server: they end with its future, also when that is dropped.
-struct All {
+/// Aborts all connections of a server when its future ends or is dropped.
+struct AbortOnDrop {
     registry: Arc<Registry>,
     background: [AbortHandle; 2],
 }
 
-impl Drop for All {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.background.iter().for_each(AbortHandle::abort);
         self.registry.abort();
@@ -305,12 +310,12 @@ impl Drop for All {
 /// Releases memory of idle connections, and reloads certificates.
 async fn sweep(registry: Weak<Registry>, #[cfg(feature = "tls")] tls: Option<ServerTls>) {
     loop {
-        tokio::time::sleep(registry::QUIET).await;
+        tokio::time::sleep(registry::SWEEP_INTERVAL).await;
         let Some(registry) = registry.upgrade() else { return };
         registry.sweep();
         #[cfg(feature = "tls")]
         if let Some(tls) = &tls {
-            tls.reload_and_tell();
+            tls.reload_and_log();
         }
     }
 }
@@ -417,16 +422,20 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let peer = stream.local_addr().unwrap();
         let registry = Registry::new();
-        let seat = registry.admit(peer.ip(), None).unwrap();
-        let origin =
-            Arc::new(Origin { peer, tls: None, config: Arc::default(), account: seat.account().clone() });
-        let serving = Arc::new(Serving {
+        let registration = registry.admit(peer.ip(), None).unwrap();
+        let origin = Arc::new(Origin {
+            peer,
+            tls: None,
+            config: Arc::default(),
+            account: registration.account().clone(),
+        });
+        let state = Arc::new(ServerState {
             handler: Arc::new(|_: Request| async { Response::new(204) }),
             handshakes: Arc::new(Semaphore::new(1)),
             #[cfg(feature = "tls")]
             tls: None,
         });
-        let http = serving.serve(Connection::new(stream, origin, Arc::default(), registry, seat));
+        let http = state.serve(Connection::new(stream, origin, Arc::default(), registry, registration));
         println!("a connection of HTTP/1.1 {}, its task {}", size_of_val(&http), size_of::<Task<()>>());
         assert!(size_of_val(&http) <= 1032, "{}", size_of_val(&http));
         assert!(size_of::<Task<()>>() <= 24);

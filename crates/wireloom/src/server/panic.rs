@@ -12,11 +12,11 @@ use crate::registry::Registry;
 
 pin_project! {
     /// The response of a handler, and whether it is 500 because the handler panicked.
-    pub(super) struct Answering<'r, F> {
+    pub(super) struct HandlerFuture<'r, F> {
         registry: &'r Registry,
         // None when the handler panicked before it returned a future.
         #[pin]
-        handling: Option<F>,
+        future: Option<F>,
     }
 }
 
@@ -25,17 +25,16 @@ pub(super) fn answer<'h>(
     registry: &'h Registry,
     handler: &'h impl Handler,
     request: Request,
-) -> Answering<'h, impl Future<Output = Response>> {
-    Answering { registry, handling: catch(registry, || handler.handle(request)) }
+) -> HandlerFuture<'h, impl Future<Output = Response>> {
+    HandlerFuture { registry, future: catch(registry, || handler.handle(request)) }
 }
 
-impl<F: Future<Output = Response>> Future for Answering<'_, F> {
+impl<F: Future<Output = Response>> Future for HandlerFuture<'_, F> {
     type Output = (Response, bool);
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let polled =
-            this.handling.as_pin_mut().and_then(|handling| catch(this.registry, || handling.poll(cx)));
+        let polled = this.future.as_pin_mut().and_then(|future| catch(this.registry, || future.poll(cx)));
         match polled {
             Some(polled) => polled.map(|response| (response, false)),
             None => Poll::Ready((Response::text(500, "something went wrong here\n"), true)),

@@ -12,15 +12,15 @@ use http_body::{Frame, SizeHint};
 use super::Peer;
 use crate::error::Error;
 use crate::headers::Headers;
-use crate::http::{Body, Carrier, Open, Origin, Piece, Request, Response, Upgrade, Version};
+use crate::http::{Body, BodyFrame, Carrier, Open, Origin, Request, Response, Upgrade, Version};
 
-/// Among the extensions of a request of Wireloom's own server: a response to it may carry an [`Openable`].
+/// Among the extensions of a request of Wireloom's own server: a response to it may carry an [`AcceptedUpgrade`].
 #[derive(Clone)]
 struct Own(Arc<Origin>);
 
 /// Among the extensions of a response: what becomes of the connection behind it.
 #[derive(Clone)]
-struct Openable(Arc<Mutex<Option<Box<dyn Open>>>>);
+struct AcceptedUpgrade(Arc<Mutex<Option<Box<dyn Open>>>>);
 
 /// A request of this crate's server, for a service.
 pub(super) fn request_out(request: Request) -> Result<http::Request<Body>, Response> {
@@ -56,9 +56,9 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
 {
     let (mut parts, body) = response.into_parts();
-    let openable = parts.extensions.remove::<Openable>();
-    let opening =
-        openable.and_then(|Openable(opening)| opening.lock().unwrap_or_else(PoisonError::into_inner).take());
+    let accepted = parts.extensions.remove::<AcceptedUpgrade>();
+    let opening = accepted
+        .and_then(|AcceptedUpgrade(opening)| opening.lock().unwrap_or_else(PoisonError::into_inner).take());
     let body = if opening.is_some() { Body::empty() } else { body_in(body) };
     Response::from_parts(parts.status.as_u16(), copy_in(&parts.headers), body, opening)
 }
@@ -155,7 +155,7 @@ impl From<Response> for http::Response<Body> {
         let Some(opening) = opening else { return out };
         #[cfg(feature = "hyper")]
         let Some(opening) = opening.spawn_when_upgraded() else { return out };
-        out.extensions_mut().insert(Openable(Arc::new(Mutex::new(Some(opening)))));
+        out.extensions_mut().insert(AcceptedUpgrade(Arc::new(Mutex::new(Some(opening)))));
         out
     }
 }
@@ -168,14 +168,14 @@ where
         return Body::empty();
     }
     let len = body.size_hint().exact();
-    Body::from_pieces(Frames(Box::pin(body)), len)
+    Body::from_frames(Frames(Box::pin(body)), len)
 }
 
 /// The frames of a body.
 struct Frames<B>(Pin<Box<B>>);
 
 impl<B: http_body::Body<Data = Bytes>> Stream for Frames<B> {
-    type Item = Result<Piece, Error>;
+    type Item = Result<BodyFrame, Error>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let body = &mut self.get_mut().0;
@@ -185,8 +185,8 @@ impl<B: http_body::Body<Data = Bytes>> Stream for Frames<B> {
             let Ok(frame) = frame else { return Poll::Ready(Some(Err(Error::Cut))) };
             match frame.into_data().map_err(Frame::into_trailers) {
                 Ok(data) if data.is_empty() => {}
-                Ok(data) => return Poll::Ready(Some(Ok(Piece::Data(data)))),
-                Err(Ok(trailers)) => return Poll::Ready(Some(Ok(Piece::Trailers(copy_in(&trailers))))),
+                Ok(data) => return Poll::Ready(Some(Ok(BodyFrame::Data(data)))),
+                Err(Ok(trailers)) => return Poll::Ready(Some(Ok(BodyFrame::Trailers(copy_in(&trailers))))),
                 // Frames of a kind that is not known are passed over.
                 Err(Err(_)) => {}
             }

@@ -183,12 +183,12 @@ const MEMORIES_MAX: usize = 64;
 const SMALL_LEN_MAX: usize = 128 << 10;
 
 thread_local! {
-    static MEMORIES: RefCell<Memories> =
-        const { RefCell::new(Memories { small: Vec::new(), large: Vec::new(), len: 0 }) };
+    static FREE_BUFFERS: RefCell<FreeBuffers> =
+        const { RefCell::new(FreeBuffers { small: Vec::new(), large: Vec::new(), len: 0 }) };
 }
 
 #[derive(Default)]
-struct Memories {
+struct FreeBuffers {
     small: Vec<Vec<u8>>,
     /// Those above [`SMALL_LEN_MAX`].
     large: Vec<Vec<u8>>,
@@ -196,7 +196,7 @@ struct Memories {
     len: usize,
 }
 
-impl Memories {
+impl FreeBuffers {
     fn give(&mut self, memory: Vec<u8>, len_max: usize) {
         let len = memory.capacity();
         let is_full = self.small.len() + self.large.len() == MEMORIES_MAX || self.len + len > MEMORY_LEN_MAX;
@@ -227,12 +227,12 @@ impl Memories {
 
 /// Keeps memory that a connection does not need now, if the connection could take it again with this `len_max`.
 pub(crate) fn give_memory(memory: Vec<u8>, len_max: usize) {
-    let _ = MEMORIES.try_with(|memories| memories.borrow_mut().give(memory, len_max));
+    let _ = FREE_BUFFERS.try_with(|buffers| buffers.borrow_mut().give(memory, len_max));
 }
 
 /// Memory that has been kept, if there is any: at most `len_max` bytes, or [`SMALL_LEN_MAX`] if that is more.
 pub(crate) fn take_memory(len_max: usize) -> Option<Vec<u8>> {
-    MEMORIES.try_with(|memories| memories.borrow_mut().take(len_max)).ok().flatten()
+    FREE_BUFFERS.try_with(|buffers| buffers.borrow_mut().take(len_max)).ok().flatten()
 }
 
 #[cfg(test)]
@@ -270,32 +270,32 @@ mod tests {
 
     #[test]
     fn keeps_memory_within_a_bound() {
-        let mut memories = Memories::default();
+        let mut buffers = FreeBuffers::default();
         for _ in 0..40 {
-            memories.give(Vec::with_capacity(1 << 20), 1 << 20);
+            buffers.give(Vec::with_capacity(1 << 20), 1 << 20);
         }
-        memories.give(Vec::new(), 0);
+        buffers.give(Vec::new(), 0);
         for _ in 0..100 {
-            memories.give(Vec::with_capacity(1 << 10), 0);
+            buffers.give(Vec::with_capacity(1 << 10), 0);
         }
-        assert_eq!((memories.large.len(), memories.small.len(), memories.len), (16, 0, MEMORY_LEN_MAX));
-        assert!(memories.take(1 << 20).is_some());
+        assert_eq!((buffers.large.len(), buffers.small.len(), buffers.len), (16, 0, MEMORY_LEN_MAX));
+        assert!(buffers.take(1 << 20).is_some());
         for _ in 0..100 {
-            memories.give(Vec::with_capacity(1 << 10), 0);
+            buffers.give(Vec::with_capacity(1 << 10), 0);
         }
-        assert_eq!((memories.large.len(), memories.small.len()), (15, MEMORIES_MAX - 15));
-        let kept = std::iter::from_fn(|| memories.take(usize::MAX)).count();
-        assert_eq!((kept, memories.len), (MEMORIES_MAX, 0));
+        assert_eq!((buffers.large.len(), buffers.small.len()), (15, MEMORIES_MAX - 15));
+        let kept = std::iter::from_fn(|| buffers.take(usize::MAX)).count();
+        assert_eq!((kept, buffers.len), (MEMORIES_MAX, 0));
     }
 
     #[test]
     fn gives_large_memory_to_those_that_need_it() {
-        let mut memories = Memories::default();
+        let mut buffers = FreeBuffers::default();
         for len in [SMALL_LEN_MAX, 1 << 20, 4 << 20, 2 << 20, SMALL_LEN_MAX + 1] {
-            memories.give(Vec::with_capacity(len), len);
+            buffers.give(Vec::with_capacity(len), len);
         }
-        memories.give(Vec::with_capacity(3 << 20), (3 << 20) - 1);
-        let mut take = |len_max| memories.take(len_max).map(|memory| memory.capacity());
+        buffers.give(Vec::with_capacity(3 << 20), (3 << 20) - 1);
+        let mut take = |len_max| buffers.take(len_max).map(|memory| memory.capacity());
         assert_eq!(take(3 << 20), Some(2 << 20));
         assert_eq!(take(100), Some(SMALL_LEN_MAX));
         assert_eq!(take(100), None);

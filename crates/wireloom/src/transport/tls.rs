@@ -138,7 +138,7 @@ impl ServerTls {
 
     /// [`ServerTls::reload_if_changed`] for a server: what is in use stays when there is nothing better, and the log is told
     /// once of each turn.
-    pub(crate) fn reload_and_tell(&self) {
+    pub(crate) fn reload_and_log(&self) {
         let reloaded = self.reload_if_changed();
         let Some(files) = &self.files else { return };
         let complaint = std::mem::replace(&mut *lock(&files.complaint), reloaded.as_ref().err().cloned());

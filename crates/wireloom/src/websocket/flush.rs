@@ -27,7 +27,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::linger::Linger;
 use super::state::Shared;
-use super::wakers::Party;
+use super::wakers::Waiter;
 use crate::memory::Account;
 use crate::sync::{self, AbortHandle};
 
@@ -152,7 +152,7 @@ async fn flush_in_task(shared: Weak<Shared>, is_beside: bool) {
         wait_while_filling(&shared).await;
     }
     poll_fn(|cx| match shared.upgrade() {
-        Some(shared) => shared.lock().poll_flush(Some((Party::FlushTask, cx))).map(drop),
+        Some(shared) => shared.lock().poll_flush(Some((Waiter::FlushTask, cx))).map(drop),
         None => Poll::Ready(()),
     })
     .await;
@@ -232,7 +232,7 @@ impl<F: Future> Future for Driven<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let polled = {
-            let _driving = Driving::new(this.shared.as_ptr().addr());
+            let _driving = DrivenScope::new(this.shared.as_ptr().addr());
             let polled = this.future.poll(cx);
             if let Some(left) = LEFT.take() {
                 *this.linger = Some(left);
@@ -247,18 +247,18 @@ impl<F: Future> Future for Driven<F> {
 }
 
 /// While this lives, this thread polls the future of a connection.
-struct Driving {
+struct DrivenScope {
     /// The connection whose future polls this one, if any.
     outer: usize,
 }
 
-impl Driving {
+impl DrivenScope {
     fn new(id: usize) -> Self {
         Self { outer: replace_driven(id) }
     }
 }
 
-impl Drop for Driving {
+impl Drop for DrivenScope {
     fn drop(&mut self) {
         replace_driven(self.outer);
         // A panic leaves it set.

@@ -19,7 +19,7 @@ mod linger;
 mod message;
 #[cfg(test)]
 mod model;
-mod news;
+mod notifications;
 mod observer;
 mod prepared;
 mod pump;
@@ -49,7 +49,7 @@ pub use state::Traffic;
 use crate::error::Error;
 use crate::transport::{Io, Transport};
 pub(crate) use flush::Driven;
-pub(crate) use slow::SlowTally;
+pub(crate) use slow::SlowCounters;
 
 pub(crate) use state::Shared;
 

@@ -15,9 +15,9 @@ use wireloom_ws::{
 
 use super::codecs;
 use super::message::{Message, OwnedMessage};
-use super::news::News;
+use super::notifications::Notification;
 use super::state::{Shared, State, Traffic};
-use super::wakers::Party;
+use super::wakers::Waiter;
 use crate::error::{Error, Stage};
 use crate::memory::{Category, FREE_LEN, Reservation};
 use crate::transport::buffer;
@@ -77,7 +77,7 @@ pub(super) struct Reading {
 
 /// Whether a caller takes messages as configured, or complete ones only.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Want {
+enum DeliveryMode {
     Configured,
     Whole,
 }
@@ -132,7 +132,7 @@ impl Receiver {
     /// # Errors
     /// As for [`recv`](Self::recv).
     pub fn poll_recv_owned(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnedMessage>, Error>> {
-        if !self.next_buffered() && !ready!(self.poll_found(cx, Want::Whole)) {
+        if !self.next_buffered() && !ready!(self.poll_found(cx, DeliveryMode::Whole)) {
             return Poll::Ready(self.take_failure().map_or(Ok(None), |error| Err(*error)));
         }
         Poll::Ready(Ok(self.reading.as_mut().map(|reading| reading.reader.take_message())))
@@ -166,7 +166,7 @@ impl Receiver {
     /// Ready when a message has been found, or, with `false`, at the end: then there may be a
     /// [failure](Self::take_failure).
     #[inline(never)]
-    fn poll_found(&mut self, cx: &mut Context<'_>, want: Want) -> Poll<bool> {
+    fn poll_found(&mut self, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<bool> {
         let Self { shared, reading, last_len, is_parked } = self;
         if std::mem::take(is_parked) {
             *reading = Some(shared.lock().unpark().unwrap_or_else(Reading::overloaded));
@@ -181,7 +181,7 @@ impl Receiver {
         if reading.ended {
             return Poll::Ready(false);
         }
-        let found = reading.poll_next(shared, cx, want);
+        let found = reading.poll_next(shared, cx, mode);
         if found.is_pending() && reading.is_idle(shared.idle) {
             *last_len = reading.last_len;
             self.put_away();
@@ -289,8 +289,8 @@ impl Reading {
     }
 
     /// Ready with `true` when a message has been found, and with `false` at the end.
-    fn poll_next(&mut self, shared: &Arc<Shared>, cx: &mut Context<'_>, want: Want) -> Poll<bool> {
-        if self.decode_buffered(shared, want) {
+    fn poll_next(&mut self, shared: &Arc<Shared>, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<bool> {
+        if self.decode_buffered(shared, mode) {
             return Poll::Ready(true);
         }
         let mut state = shared.lock();
@@ -299,7 +299,7 @@ impl Reading {
             // All that was read before has been answered.
             state.go_away();
             // An error is kept, and is returned after the messages that have arrived.
-            let _ = state.poll_flush(Some((Party::Receiver, &*cx)));
+            let _ = state.poll_flush(Some((Waiter::Receiver, &*cx)));
             if state.poll_end(cx) {
                 self.finish(shared, state);
                 return Poll::Ready(false);
@@ -314,7 +314,7 @@ impl Reading {
                         return Poll::Ready(true);
                     }
                 }
-                Poll::Ready(false) if self.should_read_on(want) => continue,
+                Poll::Ready(false) if self.should_read_on(mode) => continue,
                 Poll::Ready(false) => {}
                 // The rest of a message did not come at once: its beginning is decoded, and leaves the buffer.
                 Poll::Pending if self.reader.has_input() => {}
@@ -333,7 +333,7 @@ impl Reading {
                     return Poll::Pending;
                 }
             }
-            while self.decode(shared, state, want) {
+            while self.decode(shared, state, mode) {
                 if !state.is_discarding() {
                     return Poll::Ready(true);
                 }
@@ -365,32 +365,32 @@ impl Reading {
     }
 
     /// Finds the next message in bytes that have been read before.
-    fn decode_buffered(&mut self, shared: &Arc<Shared>, want: Want) -> bool {
-        self.has_more(want) && !self.should_read_on(want) && self.decode(shared, &mut shared.lock(), want)
+    fn decode_buffered(&mut self, shared: &Arc<Shared>, mode: DeliveryMode) -> bool {
+        self.has_more(mode) && !self.should_read_on(mode) && self.decode(shared, &mut shared.lock(), mode)
     }
 
     /// Whether a read may complete a message in the buffer, where it needs no copy.
-    fn should_read_on(&self, want: Want) -> bool {
-        (want == Want::Whole || self.reader.inbound().delivery() == Delivery::Messages)
+    fn should_read_on(&self, mode: DeliveryMode) -> bool {
+        (mode == DeliveryMode::Whole || self.reader.inbound().delivery() == Delivery::Messages)
             && self.reader.should_read_on(DIRECT_LEN_MIN as usize)
     }
 
     /// Whether there is something to decode. A compressed message may continue without further bytes, and so does one that
     /// was collected for a `recv_owned` that was cancelled.
-    fn has_more(&self, want: Want) -> bool {
-        match want {
-            Want::Configured => self.reader.has_more(),
-            Want::Whole => self.reader.has_more_whole(),
+    fn has_more(&self, mode: DeliveryMode) -> bool {
+        match mode {
+            DeliveryMode::Configured => self.reader.has_more(),
+            DeliveryMode::Whole => self.reader.has_more_whole(),
         }
     }
 
     /// Finds the next message, and passes control frames and errors to the core on the way.
-    fn decode(&mut self, shared: &Shared, state: &mut State, want: Want) -> bool {
+    fn decode(&mut self, shared: &Shared, state: &mut State, mode: DeliveryMode) -> bool {
         let bound = if shared.compressed { self.bound_inflation(state) } else { None };
         let found = loop {
-            let step = match want {
-                Want::Configured => self.reader.decode(),
-                Want::Whole => self.reader.decode_whole(),
+            let step = match mode {
+                DeliveryMode::Configured => self.reader.decode(),
+                DeliveryMode::Whole => self.reader.decode_whole(),
             };
             match step {
                 Ok(Step::Message) => break true,
@@ -398,9 +398,11 @@ impl Reading {
                     let now = state.now();
                     state.core.handle_event(now, &mut event);
                     if shared.is_observed() {
-                        let news = control_news(&event);
+                        let notification = control_notification(&event);
                         self.report_frames(state);
-                        news.into_iter().for_each(|news| state.note(|| news));
+                        notification
+                            .into_iter()
+                            .for_each(|notification| state.queue_notification(|| notification));
                     }
                 }
                 Ok(Step::NeedsInput) => break false,
@@ -430,7 +432,7 @@ impl Reading {
         if found {
             self.note_len();
         }
-        let has_more = found && self.has_more(want);
+        let has_more = found && self.has_more(mode);
         self.more_buffered = has_more;
         shared.set_more_buffered(has_more);
         found
@@ -505,13 +507,13 @@ impl Reading {
         if message.is_last() {
             let len = std::mem::take(&mut self.unreported_len);
             let kind = message.kind();
-            state.note(|| News::MessageRead { kind, len });
+            state.queue_notification(|| Notification::MessageRead { kind, len });
         }
     }
 
     fn report_frames(&mut self, state: &mut State) {
         for frame in self.reader.take_headers() {
-            state.note(|| News::FrameRead(frame));
+            state.queue_notification(|| Notification::FrameRead(frame));
         }
     }
 
@@ -528,7 +530,7 @@ impl Reading {
             ready!(state.account().poll_read_allowed(cx));
         }
         if state.io.directions_mix() {
-            let combined = state.register(Some((Party::Receiver, &*cx)));
+            let combined = state.register(Some((Waiter::Receiver, &*cx)));
             return self.poll_read_with(&mut Context::from_waker(&combined), state);
         }
         self.poll_read_with(cx, state)
@@ -634,11 +636,11 @@ impl Reading {
             .map(Box::new);
         }
         if let Some(error) = &self.failed {
-            state.note_traced(News::Error((**error).clone()));
+            state.queue_traced(Notification::Error((**error).clone()));
         }
-        state.note_news(shared);
+        state.queue_notifications(shared);
         if let Some(end) = state.core.end().cloned() {
-            state.note_traced(News::CloseDone(end));
+            state.queue_traced(Notification::CloseDone(end));
         }
         state.close_link(Error::Closed);
         state.wake();
@@ -647,11 +649,11 @@ impl Reading {
 
 /// The observation of a ping or pong.
 #[cold]
-fn control_news(event: &Event<'_>) -> Option<News> {
+fn control_notification(event: &Event<'_>) -> Option<Notification> {
     match event {
-        Event::Ping(payload) => Some(News::PingRead(payload.to_vec())),
+        Event::Ping(payload) => Some(Notification::PingRead(payload.to_vec())),
         Event::Pong(pong) => {
-            Some(News::PongRead { payload: pong.payload.to_vec(), round_trip: pong.round_trip })
+            Some(Notification::PongRead { payload: pong.payload.to_vec(), round_trip: pong.round_trip })
         }
         _ => None,
     }
@@ -672,7 +674,7 @@ impl<'a> Future for Receiving<'a> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(receiver) = self.receiver.take() else { return Poll::Ready(Ok(None)) };
         if !receiver.next_buffered() {
-            match receiver.poll_found(cx, Want::Configured) {
+            match receiver.poll_found(cx, DeliveryMode::Configured) {
                 Poll::Ready(true) => {}
                 // Errors are large: a boxed one keeps messages from being moved through memory.
                 Poll::Ready(false) => {

@@ -11,9 +11,9 @@ use wireloom_ws::{CloseCode, Misuse};
 use super::config::SlowPeer;
 use super::flush::{self, BATCH_LEN_MAX, COPIED_LEN_MAX};
 use super::message::Payload;
-use super::news::News;
+use super::notifications::Notification;
 use super::state::{Shared, State, Traffic};
-use super::wakers::Party;
+use super::wakers::Waiter;
 use crate::error::Error;
 
 /// From this length on, in bytes, the core sends `Bytes` by reference, where it can.
@@ -26,13 +26,13 @@ type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 /// A clone sends over the same connection: one for each task that sends. Messages of one sender stay in order.
 pub struct Sender {
     pub(super) shared: Arc<Shared>,
-    party: Party,
+    waiter: Waiter,
 }
 
 impl Sender {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let party = Party::Sender(shared.next_sender());
-        Self { shared, party }
+        let waiter = Waiter::Sender(shared.next_sender());
+        Self { shared, waiter }
     }
 
     /// Sends a message, and waits until it has been written, with all that was queued before it.
@@ -83,7 +83,7 @@ impl Sender {
             }
             let Poll::Ready(queued) = queued else { break };
             if queued? {
-                note_written(state, &message);
+                notify_written(state, &message);
             }
             count += 1;
         }
@@ -117,7 +117,7 @@ impl Sender {
             return Ok(Sent::Full);
         };
         if queued? {
-            note_written(state, message);
+            notify_written(state, message);
         }
         if self.shared.has_more_buffered() && state.core.queued_len() < BATCH_LEN_MAX && state.is_flush_due()
         {
@@ -136,7 +136,7 @@ impl Sender {
     /// As for [`send`](Self::send).
     pub async fn feed(&mut self, message: impl Into<Payload<'_>>) -> Result<(), Error> {
         let message = message.into();
-        let put = |state: &mut State| put(state, &message).map(|()| note_written(state, &message));
+        let put = |state: &mut State| put(state, &message).map(|()| notify_written(state, &message));
         poll_fn(|cx| self.poll_queue(cx, true, put)).await.map(drop)
     }
 
@@ -157,7 +157,7 @@ impl Sender {
                 ready!(self.poll_queue(cx, false, |state| put_fragment(state, &piece, last)))?;
                 queued = true;
                 if last {
-                    note_written(&mut self.shared.lock(), &piece);
+                    notify_written(&mut self.shared.lock(), &piece);
                 }
             }
             self.poll_flush(cx)
@@ -176,7 +176,7 @@ impl Sender {
         if let Poll::Ready(queued) = queue(&mut state, is_whole, &put) {
             return Poll::Ready(queued);
         }
-        match state.poll_flush(Some((self.party, cx))) {
+        match state.poll_flush(Some((self.waiter, cx))) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             // All of it may have left, or a part, and made room.
             _ => queue(&mut state, is_whole, &put),
@@ -206,7 +206,7 @@ impl Sender {
                 let now = state.now();
                 state.core.send_ping(now, payload)?;
             }
-            state.poll_flush(Some((self.party, cx)))
+            state.poll_flush(Some((self.waiter, cx)))
         })
         .await
     }
@@ -287,7 +287,7 @@ impl Sender {
         if !matches!(state.slow.policy(), SlowPeer::Wait { .. }) || !state.core.is_congested() {
             return Poll::Ready(Ok(()));
         }
-        match state.poll_flush(Some((self.party, cx))) {
+        match state.poll_flush(Some((self.waiter, cx))) {
             Poll::Pending if !state.core.is_congested() => Poll::Ready(Ok(())),
             flushed => flushed,
         }
@@ -301,19 +301,19 @@ impl Sender {
             Poll::Pending => put(&mut state, message).map(|()| true)?,
         };
         if queued {
-            note_written(&mut state, message);
+            notify_written(&mut state, message);
         }
         Ok(())
     }
 
     pub(super) fn poll_flush(&mut self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
-        self.shared.lock().poll_flush(Some((self.party, cx)))
+        self.shared.lock().poll_flush(Some((self.waiter, cx)))
     }
 
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let mut state = self.shared.lock();
         begin_closing(&mut state, CloseCode::NORMAL, "")?;
-        match state.poll_flush(Some((self.party, cx))) {
+        match state.poll_flush(Some((self.waiter, cx))) {
             Poll::Ready(Err(Error::Closed)) => Poll::Ready(Ok(())),
             flushed => flushed,
         }
@@ -329,7 +329,7 @@ impl Clone for Sender {
 
 impl std::fmt::Debug for Sender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sender").field("party", &self.party).finish_non_exhaustive()
+        f.debug_struct("Sender").field("waiter", &self.waiter).finish_non_exhaustive()
     }
 }
 
@@ -417,10 +417,10 @@ enum Sent {
     Full,
 }
 
-fn note_written(state: &mut State, message: &Payload<'_>) {
-    state.note(|| {
+fn notify_written(state: &mut State, message: &Payload<'_>) {
+    state.queue_notification(|| {
         let (kind, payload) = message.parts();
-        News::MessageWritten { kind, len: payload.len() as u64 }
+        Notification::MessageWritten { kind, len: payload.len() as u64 }
     });
 }
 

@@ -30,7 +30,7 @@ const BUFFERED_LEN_MAX: usize = 64 << 10;
 
 /// Counters of slow peers, for many WebSockets together.
 #[derive(Debug, Default)]
-pub(crate) struct SlowTally {
+pub(crate) struct SlowCounters {
     pub(crate) dropped: AtomicU64,
     pub(crate) cut: AtomicU64,
 }
@@ -38,14 +38,14 @@ pub(crate) struct SlowTally {
 /// The state of one WebSocket.
 pub(super) struct Slow {
     /// `None` for the default policy.
-    chosen: Option<Box<Chosen>>,
+    custom: Option<Box<CustomPolicy>>,
     /// Bytes wait for the transport.
     waits: Option<Box<Waits>>,
-    tally: Option<Arc<SlowTally>>,
+    counters: Option<Arc<SlowCounters>>,
 }
 
 /// A policy, and the messages that it has dropped.
-struct Chosen {
+struct CustomPolicy {
     policy: SlowPeer,
     dropped: u64,
 }
@@ -67,37 +67,37 @@ struct Mark {
 
 impl Slow {
     pub(super) fn new(policy: SlowPeer) -> Self {
-        let chosen = (policy != SlowPeer::default()).then(|| Box::new(Chosen { policy, dropped: 0 }));
-        Self { chosen, waits: None, tally: None }
+        let custom = (policy != SlowPeer::default()).then(|| Box::new(CustomPolicy { policy, dropped: 0 }));
+        Self { custom, waits: None, counters: None }
     }
 
     #[inline]
     pub(super) fn policy(&self) -> SlowPeer {
-        self.chosen.as_ref().map_or_else(SlowPeer::default, |chosen| chosen.policy)
+        self.custom.as_ref().map_or_else(SlowPeer::default, |custom| custom.policy)
     }
 
-    /// Counts in `tally` too from now on.
-    pub(super) fn count_in(&mut self, tally: Arc<SlowTally>) {
-        self.tally = Some(tally);
+    /// Counts in `counters` too from now on.
+    pub(super) fn count_in(&mut self, counters: Arc<SlowCounters>) {
+        self.counters = Some(counters);
     }
 
     /// Messages that the policy has dropped. The default policy drops none.
     pub(super) fn dropped(&self) -> u64 {
-        self.chosen.as_ref().map_or(0, |chosen| chosen.dropped)
+        self.custom.as_ref().map_or(0, |custom| custom.dropped)
     }
 
     pub(super) fn count_dropped(&mut self) {
-        if let Some(chosen) = &mut self.chosen {
-            chosen.dropped += 1;
+        if let Some(custom) = &mut self.custom {
+            custom.dropped += 1;
         }
-        if let Some(tally) = &self.tally {
-            tally.dropped.fetch_add(1, Ordering::Relaxed);
+        if let Some(counters) = &self.counters {
+            counters.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     pub(super) fn count_cut(&self) {
-        if let Some(tally) = &self.tally {
-            tally.cut.fetch_add(1, Ordering::Relaxed);
+        if let Some(counters) = &self.counters {
+            counters.cut.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -16,11 +16,11 @@ use super::codecs;
 use super::config::SlowPeer;
 use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::linger::Linger;
-use super::news::{self, News, NewsQueue};
+use super::notifications::{self, Notification, NotificationQueue};
 use super::observer::Watch;
 use super::receiver::Reading;
-use super::slow::{Slow, SlowTally};
-use super::wakers::{Party, Wakers};
+use super::slow::{Slow, SlowCounters};
+use super::wakers::{Waiter, Wakers};
 use crate::error::Error;
 use crate::memory::{Account, Category, Evict, Reservation};
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, PoisonError};
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     /// a batch is written, never whether.
     more_buffered: AtomicBool,
     /// Events wait to be delivered to the observer.
-    has_news: AtomicBool,
+    has_notifications: AtomicBool,
     /// The receiver frees what memory it can.
     pub(super) release: AtomicBool,
     senders: AtomicU32,
@@ -70,7 +70,7 @@ impl Shared {
         compressed: bool,
     ) -> Arc<Self> {
         let is_observed = observer.0.is_some();
-        let news = is_observed.then(|| Box::new(NewsQueue::new(observer)));
+        let notifications = is_observed.then(|| Box::new(NotificationQueue::new(observer)));
         Arc::new_cyclic(|shared| Self {
             state: Mutex::new(State {
                 core,
@@ -80,20 +80,20 @@ impl Shared {
                 going_away: GoingAway::No,
                 shared: shared.clone(),
                 epoch: Instant::now(),
-                moves: 0,
-                quiet: Quiet::No { moves_seen: 0 },
+                transfers: 0,
+                idle_state: IdleState::No { transfers_seen: 0 },
                 traffic: Traffic::default(),
                 slow: Slow::new(slow_peer),
                 send_queue: Account::default().reservation(Category::SendQueue),
                 wakers: None,
                 receiver: None,
                 parked: None,
-                news,
+                notifications,
                 on_drop: CloseCode::GOING_AWAY,
                 close_at: None,
             }),
             more_buffered: AtomicBool::new(false),
-            has_news: AtomicBool::new(false),
+            has_notifications: AtomicBool::new(false),
             release: AtomicBool::new(false),
             senders: AtomicU32::new(0),
             is_observed,
@@ -107,7 +107,7 @@ impl Shared {
     #[inline]
     pub(super) fn lock(&self) -> Locked<'_> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { state: Settle(state, self), _notify: NotifyObserver(self) }
+        Locked { state: BeforeUnlock(state, self), _notify: NotifyObserver(self) }
     }
 
     /// Appends a message to a batch that is sure to be written, while the receiver has buffered more messages.
@@ -163,9 +163,9 @@ impl Shared {
         self.lock().go_away();
     }
 
-    /// Counts slow peers in `tally` too.
-    pub(crate) fn count_slow_in(&self, tally: Arc<SlowTally>) {
-        self.lock().slow.count_in(tally);
+    /// Counts slow peers in `counters` too.
+    pub(crate) fn count_slow_in(&self, counters: Arc<SlowCounters>) {
+        self.lock().slow.count_in(counters);
     }
 
     /// Counts the memory of this WebSocket in the account of its connection, which may close it to free memory.
@@ -176,15 +176,15 @@ impl Shared {
     }
 
     /// Frees memory of a connection on which nothing has been transferred since the last call.
-    pub(crate) fn release_if_quiet(&self) {
+    pub(crate) fn release_if_idle(&self) {
         let mut state = self.lock();
-        match state.quiet {
-            Quiet::Released => {}
-            Quiet::No { moves_seen } if moves_seen != state.moves => {
-                state.quiet = Quiet::No { moves_seen: state.moves };
+        match state.idle_state {
+            IdleState::Released => {}
+            IdleState::No { transfers_seen } if transfers_seen != state.transfers => {
+                state.idle_state = IdleState::No { transfers_seen: state.transfers };
             }
-            Quiet::No { .. } => {
-                state.quiet = Quiet::Released;
+            IdleState::No { .. } => {
+                state.idle_state = IdleState::Released;
                 state.core.release_buffers();
                 if self.compressed {
                     self.release.store(true, Ordering::Relaxed);
@@ -207,7 +207,7 @@ impl Evict for Shared {
 /// notified after that.
 pub(super) struct Locked<'a> {
     // In this order: the mutex is unlocked before the observer is notified.
-    state: Settle<'a>,
+    state: BeforeUnlock<'a>,
     _notify: NotifyObserver<'a>,
 }
 
@@ -227,9 +227,10 @@ impl DerefMut for Locked<'_> {
     }
 }
 
-struct Settle<'a>(MutexGuard<'a, State>, &'a Shared);
+/// Schedules the flush and queues notifications before the mutex is unlocked.
+struct BeforeUnlock<'a>(MutexGuard<'a, State>, &'a Shared);
 
-impl Drop for Settle<'_> {
+impl Drop for BeforeUnlock<'_> {
     #[inline]
     fn drop(&mut self) {
         let state = &mut *self.0;
@@ -239,8 +240,8 @@ impl Drop for Settle<'_> {
         if state.core.wants_write() && !state.flush.is_due() {
             state.schedule();
         }
-        if state.news.is_some() || !state.core.is_open() {
-            state.note_news(self.1);
+        if state.notifications.is_some() || !state.core.is_open() {
+            state.queue_notifications(self.1);
         }
     }
 }
@@ -250,7 +251,7 @@ struct NotifyObserver<'a>(&'a Shared);
 impl Drop for NotifyObserver<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.0.has_news.load(Ordering::Relaxed) {
+        if self.0.has_notifications.load(Ordering::Relaxed) {
             self.0.notify_observer();
         }
     }
@@ -259,14 +260,14 @@ impl Drop for NotifyObserver<'_> {
 impl Shared {
     #[cold]
     fn notify_observer(&self) {
-        let with_queue = |act: &mut dyn FnMut(&mut NewsQueue)| {
+        let with_queue = |act: &mut dyn FnMut(&mut NotificationQueue)| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(queue) = &mut state.news {
+            if let Some(queue) = &mut state.notifications {
                 act(queue);
-                self.has_news.store(queue.is_waiting(), Ordering::Relaxed);
+                self.has_notifications.store(queue.is_waiting(), Ordering::Relaxed);
             }
         };
-        news::deliver_all(with_queue);
+        notifications::deliver_all(with_queue);
     }
 }
 
@@ -278,9 +279,9 @@ pub(super) struct State {
     going_away: GoingAway,
     shared: Weak<Shared>,
     epoch: Instant,
-    /// Reads that brought something and writes that took something.
-    moves: u32,
-    quiet: Quiet,
+    /// Reads and writes that transferred bytes.
+    transfers: u32,
+    idle_state: IdleState,
     pub(super) traffic: Traffic,
     pub(super) slow: Slow,
     /// The memory of the core's queue.
@@ -292,7 +293,7 @@ pub(super) struct State {
     /// The reading of a receiver that waits for the rest of a message.
     parked: Option<Box<Reading>>,
     /// Made where the connection is observed.
-    news: Option<Box<NewsQueue>>,
+    notifications: Option<Box<NotificationQueue>>,
     pub(super) on_drop: CloseCode,
     /// The time at which the closing handshake begins by itself, and its code.
     pub(super) close_at: Option<Box<(Duration, CloseCode)>>,
@@ -330,9 +331,9 @@ enum GoingAway {
 
 /// Whether the connection has transferred anything lately.
 #[derive(Debug)]
-enum Quiet {
+enum IdleState {
     /// The number of transfers when this was last checked.
-    No { moves_seen: u32 },
+    No { transfers_seen: u32 },
     /// Nothing has been transferred since its memory was released.
     Released,
 }
@@ -360,9 +361,9 @@ impl State {
 
     /// Bytes have come or gone.
     fn count_move(&mut self) {
-        self.moves = self.moves.wrapping_add(1);
-        if let Quiet::Released = self.quiet {
-            self.quiet = Quiet::No { moves_seen: self.moves };
+        self.transfers = self.transfers.wrapping_add(1);
+        if let IdleState::Released = self.idle_state {
+            self.idle_state = IdleState::No { transfers_seen: self.transfers };
         }
     }
 
@@ -425,12 +426,12 @@ impl State {
     /// The end of a poll of the future that flushes.
     pub(super) fn flush_driven(&mut self, cx: &Context<'_>) {
         if !self.flush.is_idle() || self.core.wants_write() {
-            let _ = self.poll_flush(Some((Party::Driver, cx)));
+            let _ = self.poll_flush(Some((Waiter::Driver, cx)));
         }
     }
 
     /// Writes the queue. While the transport is full, a flusher is registered with it, and `waits` too.
-    pub(super) fn poll_flush(&mut self, waits: Option<(Party, &Context<'_>)>) -> Poll<Result<(), Error>> {
+    pub(super) fn poll_flush(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), Error>> {
         if let Some(error) = self.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
@@ -456,7 +457,7 @@ impl State {
     }
 
     /// The queue waits for the peer: ready when that has been slow for too long.
-    fn poll_slow(&mut self, waits: Option<(Party, &Context<'_>)>) -> Poll<Result<(), Error>> {
+    fn poll_slow(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), Error>> {
         let now = self.now();
         if self.send_queue.try_set(self.core.queued_len()).is_err() {
             self.cut(Error::Overloaded);
@@ -481,7 +482,7 @@ impl State {
         self.core.is_congested() || self.slow.is_late(|| self.now())
     }
 
-    fn poll_write_all(&mut self, waits: Option<(Party, &Context<'_>)>) -> Poll<io::Result<()>> {
+    fn poll_write_all(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
         let mut total = 0;
         let written = loop {
             let mut slices: [&[u8]; SLICES_MAX] = [&[]; SLICES_MAX];
@@ -508,7 +509,7 @@ impl State {
         written
     }
 
-    fn poll_flush_io(&mut self, waits: Option<(Party, &Context<'_>)>) -> Poll<io::Result<()>> {
+    fn poll_flush_io(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
         if !self.io.holds_back() {
             return Poll::Ready(Ok(()));
         }
@@ -583,7 +584,7 @@ impl State {
     }
 
     /// A waker for the transport that wakes all waiting tasks, and this one too.
-    pub(super) fn register(&mut self, waits: Option<(Party, &Context<'_>)>) -> Waker {
+    pub(super) fn register(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Waker {
         register(&mut self.wakers, waits)
     }
 
@@ -735,40 +736,40 @@ impl State {
 
     /// Queues an event for the observer.
     #[inline]
-    pub(super) fn note(&mut self, news: impl FnOnce() -> News) {
-        if let Some(queue) = &mut self.news {
-            queue.push(news());
+    pub(super) fn queue_notification(&mut self, notification: impl FnOnce() -> Notification) {
+        if let Some(queue) = &mut self.notifications {
+            queue.push(notification());
         }
     }
 
     /// Queues an event that is traced too, also without an observer.
-    pub(super) fn note_traced(&mut self, news: News) {
-        if cfg!(feature = "tracing") || self.news.is_some() {
-            self.news.get_or_insert_default().push(news);
+    pub(super) fn queue_traced(&mut self, notification: Notification) {
+        if cfg!(feature = "tracing") || self.notifications.is_some() {
+            self.notifications.get_or_insert_default().push(notification);
         }
     }
 
     /// Queues events for the frames that were queued, and for the end of the connection.
     #[cold]
-    pub(super) fn note_news(&mut self, shared: &Shared) {
+    pub(super) fn queue_notifications(&mut self, shared: &Shared) {
         let end = self.core.end().cloned().filter(|_| {
             (cfg!(feature = "tracing") || shared.is_observed())
-                && self.news.get_or_insert_default().begin_close()
+                && self.notifications.get_or_insert_default().begin_close()
         });
-        let Some(queue) = &mut self.news else { return };
-        let frames = self.core.take_headers().into_iter().map(News::FrameWritten);
+        let Some(queue) = &mut self.notifications else { return };
+        let frames = self.core.take_headers().into_iter().map(Notification::FrameWritten);
         match end {
             // The peer's Close frame was the first.
             Some(end) if end.by == Initiator::Peer => {
-                queue.push(News::CloseBegun(end));
+                queue.push(Notification::CloseBegun(end));
                 queue.extend(frames);
             }
             end => {
                 queue.extend(frames);
-                queue.extend(end.map(News::CloseBegun));
+                queue.extend(end.map(Notification::CloseBegun));
             }
         }
-        shared.has_news.store(queue.is_waiting(), Ordering::Relaxed);
+        shared.has_notifications.store(queue.is_waiting(), Ordering::Relaxed);
     }
 }
 
@@ -787,7 +788,7 @@ impl Drop for State {
 fn write(
     io: &mut Io,
     wakers: &mut Option<Arc<Wakers>>,
-    waits: Option<(Party, &Context<'_>)>,
+    waits: Option<(Waiter, &Context<'_>)>,
     slices: &[&[u8]],
 ) -> Poll<io::Result<usize>> {
     match try_write(io, slices) {
@@ -819,10 +820,10 @@ fn with_io_slices<T>(slices: &[&[u8]], write: impl FnOnce(&[IoSlice<'_>]) -> T) 
     write(&io_slices[..slices.len().min(SLICES_MAX)])
 }
 
-fn register(wakers: &mut Option<Arc<Wakers>>, waits: Option<(Party, &Context<'_>)>) -> Waker {
+fn register(wakers: &mut Option<Arc<Wakers>>, waits: Option<(Waiter, &Context<'_>)>) -> Waker {
     let wakers = wakers.get_or_insert_default();
-    if let Some((party, cx)) = waits {
-        wakers.register(party, cx);
+    if let Some((waiter, cx)) = waits {
+        wakers.register(waiter, cx);
     }
     wakers.waker()
 }

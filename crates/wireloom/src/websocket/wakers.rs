@@ -4,9 +4,9 @@ use std::task::{Context, Wake, Waker};
 
 use crate::sync::{Arc, Mutex, PoisonError};
 
-/// A future that waits. Each has one waker at most.
+/// A future that waits for the transport. Each has at most one waker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Party {
+pub(super) enum Waiter {
     /// [`Receiver`](super::Receiver).
     Receiver,
     /// [`Sender`](super::Sender), or a clone of one, by number.
@@ -40,14 +40,14 @@ struct Senders {
 
 impl Wakers {
     /// Wakes this task too, once.
-    pub(super) fn register(&self, party: Party, cx: &Context<'_>) {
+    pub(super) fn register(&self, waiter: Waiter, cx: &Context<'_>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = &mut *waiting;
-        let slot = match party {
-            Party::Receiver => &mut waiting.receiver,
-            Party::Driver => &mut waiting.driver,
-            Party::FlushTask => &mut waiting.flush_task,
-            Party::Sender(number) => {
+        let slot = match waiter {
+            Waiter::Receiver => &mut waiting.receiver,
+            Waiter::Driver => &mut waiting.driver,
+            Waiter::FlushTask => &mut waiting.flush_task,
+            Waiter::Sender(number) => {
                 let senders = &mut waiting.senders.get_or_insert_default().waiting;
                 match senders.iter_mut().find(|(registered, _)| *registered == number) {
                     Some((_, waker)) => waker.clone_from(cx.waker()),

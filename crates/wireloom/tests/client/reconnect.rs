@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use wireloom::client::{Loss, ReconnectPolicy, Reconnecting, Retry, Step, Trouble};
+use wireloom::client::{Loss, LossReason, ReconnectPolicy, Reconnecting, Retry, Step};
 use wireloom::{CloseCode, Connector, Error, OwnedMessage, Request, Response, Server, Stage};
 
 use super::serve;
@@ -108,8 +108,8 @@ async fn reports_messages_that_may_be_lost() {
     mode.send(Mode::Cut).unwrap();
     let loss = lost(&mut socket).await;
     assert_eq!(
-        (loss.trouble, loss.sent, loss.unconfirmed, loss.received),
-        (Trouble::Failed(Error::Cut), 3, 2, 2)
+        (loss.reason, loss.sent, loss.unconfirmed, loss.received),
+        (LossReason::Failed(Error::Cut), 3, 2, 2)
     );
     assert_eq!(loss.kept, ["b".into(), "c".into()]);
     assert!(loss.retry_in.unwrap() <= Duration::from_millis(20));
@@ -136,7 +136,7 @@ async fn a_connection_without_confirmation_is_lost() {
     mode.send(Mode::Swallow).unwrap();
     socket.send("a").await.unwrap();
     let loss = lost(&mut socket).await;
-    assert_eq!((loss.trouble, loss.unconfirmed), (Trouble::Failed(Error::Timeout(Stage::Silence)), 1));
+    assert_eq!((loss.reason, loss.unconfirmed), (LossReason::Failed(Error::Timeout(Stage::Silence)), 1));
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn a_reconnecting_client_notices_a_silent_server_by_default() {
     tokio::time::pause();
     let start = tokio::time::Instant::now();
     let Some(Step::Lost(loss)) = socket.next().await.unwrap() else { panic!("not lost") };
-    assert_eq!(loss.trouble, Trouble::Failed(Error::Timeout(Stage::Silence)));
+    assert_eq!(loss.reason, LossReason::Failed(Error::Timeout(Stage::Silence)));
     let elapsed = start.elapsed();
     assert!((Duration::from_secs(50)..=Duration::from_secs(61)).contains(&elapsed), "{elapsed:?}");
 }
@@ -191,7 +191,7 @@ async fn does_not_reconnect_after_a_final_close_code() {
         let mut socket = Connector::new().reconnecting(format!("ws://{at}/{code}"), quick());
         connected(&mut socket).await;
         let loss = lost(&mut socket).await;
-        let Trouble::Closed(end) = loss.trouble else { panic!("{:?}", loss.trouble) };
+        let LossReason::Closed(end) = loss.reason else { panic!("{:?}", loss.reason) };
         assert_eq!((end.code().value(), loss.retry_in.is_some()), (code, again));
         if again {
             assert!(connected(&mut socket).await.is_some());
@@ -204,7 +204,7 @@ async fn does_not_reconnect_after_a_final_close_code() {
     let mut policy = quick();
     let code = 4001;
     policy.retry =
-        Retry::when(move |trouble| matches!(trouble, Trouble::Closed(end) if end.code().value() == code));
+        Retry::when(move |reason| matches!(reason, LossReason::Closed(end) if end.code().value() == code));
     let mut socket = Connector::new().reconnecting(format!("ws://{at}/4001"), policy);
     connected(&mut socket).await;
     assert!(lost(&mut socket).await.retry_in.is_some());

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 
-use wireloom::client::{Loss, ReconnectPolicy, Reconnecting, Step, Trouble};
+use wireloom::client::{Loss, LossReason, ReconnectPolicy, Reconnecting, Step};
 use wireloom::{CloseCode, Connector, Error};
 
 use super::input::{Command, Input, Messages};
@@ -69,7 +69,7 @@ async fn talk(
                 Some(Step::Lost(loss)) => {
                     notes.print(&format!("* {}", describe_loss(&loss)));
                     if loss.retry_in.is_none() {
-                        return Ok(exit(&loss.trouble));
+                        return Ok(exit(&loss.reason));
                     }
                 }
                 Some(Step::NotOpened { error, retry_in }) => {
@@ -156,9 +156,9 @@ async fn next_message(messages: &mut Option<Messages>) -> Option<Input> {
 }
 
 fn describe_loss(loss: &Loss) -> String {
-    let why = match &loss.trouble {
-        Trouble::NotOpened(error) | Trouble::Failed(error) => error.to_string(),
-        Trouble::Closed(end) => format!("closed by the peer with {}", describe(end)),
+    let why = match &loss.reason {
+        LossReason::NotOpened(error) | LossReason::Failed(error) => error.to_string(),
+        LossReason::Closed(end) => format!("closed by the peer with {}", describe(end)),
         _ => "the connection is lost".into(),
     };
     let unconfirmed = match loss.unconfirmed {
@@ -172,10 +172,10 @@ fn describe_loss(loss: &Loss) -> String {
     format!("{why}{unconfirmed}{retry}")
 }
 
-fn exit(trouble: &Trouble) -> Exit {
-    match trouble {
-        Trouble::Closed(end) if is_normal(end.code()) => Exit::Success,
-        Trouble::Closed(_) => Exit::Refused,
+fn exit(reason: &LossReason) -> Exit {
+    match reason {
+        LossReason::Closed(end) if is_normal(end.code()) => Exit::Success,
+        LossReason::Closed(_) => Exit::Refused,
         _ => Exit::Broken,
     }
 }

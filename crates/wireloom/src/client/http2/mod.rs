@@ -20,7 +20,7 @@ use wireloom_ws::handshake::uri::UriError;
 
 pub(super) use stream::{Stream, Unsent};
 
-use super::exchange::{Begun, Exchange, Response};
+use super::exchange::{Exchange, RequestConnection, Response};
 use super::opened::Sent;
 use super::request::Request;
 use super::target::Target;
@@ -96,7 +96,7 @@ impl Connector {
         &self,
         target: &Target,
         headers: &[(String, String)],
-    ) -> Result<Begun, Error> {
+    ) -> Result<RequestConnection, Error> {
         let (io, peer) = self.reach(target).await?;
         let beginning = async {
             let (io, tls) = self.secure(target, io, Protocols::Any).await?;
@@ -112,13 +112,13 @@ impl Connector {
             Ok(Ok((requests, tls))) => {
                 let (connector, target, headers) = (self.clone(), target.clone(), headers.to_vec());
                 let about = Arc::new(About { connector, target, headers, peer, tls });
-                Ok(Begun::Http2(Http2 { requests, about }))
+                Ok(RequestConnection::Http2(Http2 { requests, about }))
             }
-            Ok(Err((io, tls))) => Ok(Begun::Http1(io, peer, Some(tls))),
+            Ok(Err((io, tls))) => Ok(RequestConnection::Http1(io, peer, Some(tls))),
             // RFC 9113 §3.4: no HTTP/1.1 server acts on the preface, it responds with an error or closes.
             Err(Error::NoHttp2(_)) if !target.secure => {
                 let (io, peer) = self.reach(target).await?;
-                Ok(Begun::Http1(io, peer, None))
+                Ok(RequestConnection::Http1(io, peer, None))
             }
             Err(error) => Err(error),
         }

@@ -7,9 +7,9 @@
 //!    '------------+-----------+--> Ended
 //! ```
 
-mod ledger;
 mod policy;
 mod sender;
+mod sent_messages;
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,15 +20,15 @@ use futures_core::Stream;
 use tokio::time::{Instant, Sleep, sleep_until};
 use wireloom_ws::{Cause, CloseCode, Initiator};
 
-pub use policy::{ReconnectPolicy, Retry, Trouble};
+pub use policy::{LossReason, ReconnectPolicy, Retry};
 pub use sender::ReconnectingSender;
 
 use super::{Connector, Opened};
 use crate::error::{Error, Stage};
 use crate::headers::Headers;
 use crate::websocket::{OwnedMessage, Payload, WebSocket};
-use ledger::Ledger;
 use sender::{Link, Links};
+use sent_messages::SentMessages;
 
 /// A WebSocket that is opened again when it is lost.
 ///
@@ -153,7 +153,7 @@ pub struct Connected {
 #[non_exhaustive]
 pub struct Loss {
     /// Why.
-    pub trouble: Trouble,
+    pub reason: LossReason,
     /// Messages that were sent over it.
     pub sent: u64,
     /// The number of messages, the last of these, that may or may not have arrived. A pong proves that those before have arrived
@@ -289,17 +289,17 @@ impl Reconnecting {
                     gap: self.lost_at.map(|lost_at| now - lost_at),
                 };
                 let mut socket = opened.socket;
-                let ledger = Ledger::new(self.policy.keep_len_max, now);
-                let link = Link::new(socket.halves().0.clone(), ledger, self.policy.confirm_after);
+                let sent_messages = SentMessages::new(self.policy.keep_len_max, now);
+                let link = Link::new(socket.halves().0.clone(), sent_messages, self.policy.confirm_after);
                 self.links.set(Some(link.clone()));
                 let open = Open { socket, link, received: 0, received_at: now, opened_at: now };
                 self.state = State::Open(Box::new(open));
                 Ok(Step::Connected(connected))
             }
             Err(error) => {
-                let trouble = Trouble::NotOpened(error);
-                let retry_in = self.wait(&trouble);
-                let Trouble::NotOpened(error) = trouble else { return Err(Error::Closed) };
+                let reason = LossReason::NotOpened(error);
+                let retry_in = self.wait(&reason);
+                let LossReason::NotOpened(error) = reason else { return Err(Error::Closed) };
                 retry_in.map(|retry_in| Step::NotOpened { error: error.clone(), retry_in }).ok_or(error)
             }
         }
@@ -311,23 +311,24 @@ impl Reconnecting {
         let State::Open(mut open) = std::mem::replace(&mut self.state, State::Ended) else { return None };
         open.link.confirm(open.socket.halves().0);
         let end = open.socket.end();
-        let trouble = match (error, end) {
+        let reason = match (error, end) {
             (None, Some(end)) if end.by == Initiator::Local && matches!(end.cause, Cause::Close { .. }) => {
                 return None;
             }
-            (None, Some(end)) => Trouble::Closed(end),
-            (error, _) => Trouble::Failed(error.unwrap_or(Error::Cut)),
+            (None, Some(end)) => LossReason::Closed(end),
+            (error, _) => LossReason::Failed(error.unwrap_or(Error::Cut)),
         };
         let open_for = open.opened_at.elapsed();
         if open_for >= self.policy.stable_after {
             self.attempt.failed = 0;
         }
         self.lost_at = Some(Instant::now());
-        let retry_in = self.wait(&trouble);
-        let mut ledger = open.link.ledger();
-        let (sent, unconfirmed, kept) = (ledger.sent(), ledger.unconfirmed(), ledger.take_kept());
+        let retry_in = self.wait(&reason);
+        let mut sent_messages = open.link.sent_messages();
+        let (sent, unconfirmed, kept) =
+            (sent_messages.sent(), sent_messages.unconfirmed(), sent_messages.take_kept());
         Some(Step::Lost(Loss {
-            trouble,
+            reason,
             sent,
             unconfirmed,
             kept,
@@ -338,11 +339,11 @@ impl Reconnecting {
     }
 
     /// Waits for the next attempt, if the policy allows one.
-    fn wait(&mut self, trouble: &Trouble) -> Option<Duration> {
+    fn wait(&mut self, reason: &LossReason) -> Option<Duration> {
         let mut chance = [0; 8];
         // Without randomness the delay is the longest.
         let chance = getrandom::getrandom(&mut chance).map_or(u64::MAX, |()| u64::from_ne_bytes(chance));
-        let delay = self.policy.delay(trouble, self.attempt.failed, chance);
+        let delay = self.policy.delay(reason, self.attempt.failed, chance);
         self.attempt.failed = self.attempt.failed.saturating_add(1);
         #[cfg(feature = "tracing")]
         tracing::debug!(?delay, failed = self.attempt.failed, "the WebSocket is not open");
@@ -362,7 +363,7 @@ impl Reconnecting {
     pub fn unconfirmed(&mut self) -> u64 {
         let State::Open(open) = &mut self.state else { return 0 };
         open.link.confirm(open.socket.halves().0);
-        open.link.ledger().unconfirmed()
+        open.link.sent_messages().unconfirmed()
     }
 
     /// Sends a message over the current connection; see [`Sender::send`](crate::Sender::send). It counts as lost with that
@@ -422,11 +423,11 @@ enum Check {
 impl Open {
     /// The next deadline. `waker` is woken when a [`ReconnectingSender`] changes it.
     fn next_check(&self, policy: &ReconnectPolicy, waker: &Waker) -> Option<Check> {
-        let ledger = self.link.ledger_with_waker(waker);
-        if ledger.is_in_doubt() {
-            Some(Check::Ping(ledger.asked_at + policy.confirm_after))
-        } else if ledger.is_asking() {
-            Some(Check::Lost(ledger.asked_at.max(self.received_at) + policy.confirm_timeout))
+        let sent_messages = self.link.sent_messages_with_waker(waker);
+        if sent_messages.is_in_doubt() {
+            Some(Check::Ping(sent_messages.asked_at + policy.confirm_after))
+        } else if sent_messages.is_asking() {
+            Some(Check::Lost(sent_messages.asked_at.max(self.received_at) + policy.confirm_timeout))
         } else {
             None
         }

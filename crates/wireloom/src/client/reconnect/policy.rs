@@ -21,7 +21,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 ///
 /// let policy = ReconnectPolicy {
 ///     delay_max: Duration::from_secs(5),
-///     retry: Retry::when(|trouble| trouble.is_passing()),
+///     retry: Retry::when(|reason| reason.is_temporary()),
 ///     ..ReconnectPolicy::default()
 /// };
 /// ```
@@ -46,7 +46,7 @@ pub struct ReconnectPolicy {
     pub confirm_timeout: Duration,
     /// Bytes of messages that may have been lost to keep and return: the newest. 0 by default.
     pub keep_len_max: usize,
-    /// Whether to try again. [`Trouble::is_passing`] by default.
+    /// Whether to try again. [`LossReason::is_temporary`] by default.
     pub retry: Retry,
 }
 
@@ -67,33 +67,33 @@ impl Default for ReconnectPolicy {
 
 impl ReconnectPolicy {
     /// The delay before the attempt after `failed` failed ones; `None` when there is none. `chance` is drawn evenly.
-    pub(super) fn delay(&self, trouble: &Trouble, failed: u32, chance: u64) -> Option<Duration> {
-        if self.attempts_max.is_some_and(|max| failed >= max) || !(self.retry.0)(trouble) {
+    pub(super) fn delay(&self, reason: &LossReason, failed: u32, chance: u64) -> Option<Duration> {
+        if self.attempts_max.is_some_and(|max| failed >= max) || !(self.retry.0)(reason) {
             return None;
         }
         let bound = self.delay_first.saturating_mul(1 << failed.min(31)).min(self.delay_max);
         let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
         let drawn = ((u128::from(nanos) * u128::from(chance)) >> 64) as u64;
         // On top of what the server asks for, or all of its clients would come back at once.
-        Some(trouble.retry_after().saturating_add(Duration::from_nanos(drawn)))
+        Some(reason.retry_after().saturating_add(Duration::from_nanos(drawn)))
     }
 }
 
-/// Decides whether to try again: any `Fn(&Trouble) -> bool`.
+/// Decides whether to try again: any `Fn(&LossReason) -> bool`.
 #[derive(Clone)]
-pub struct Retry(Arc<dyn Fn(&Trouble) -> bool + Send + Sync>);
+pub struct Retry(Arc<dyn Fn(&LossReason) -> bool + Send + Sync>);
 
 impl Retry {
     /// Tries again when `retry` returns true.
-    pub fn when(retry: impl Fn(&Trouble) -> bool + Send + Sync + 'static) -> Self {
+    pub fn when(retry: impl Fn(&LossReason) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(retry))
     }
 }
 
 impl Default for Retry {
-    /// [`Trouble::is_passing`].
+    /// [`LossReason::is_temporary`].
     fn default() -> Self {
-        Self::when(Trouble::is_passing)
+        Self::when(LossReason::is_temporary)
     }
 }
 
@@ -106,7 +106,7 @@ impl fmt::Debug for Retry {
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum LossReason {
     /// It could not be opened.
     NotOpened(Error),
     /// It was closed with a closing handshake, or by this end because the peer broke a rule; the end has the code.
@@ -115,7 +115,7 @@ pub enum Trouble {
     Failed(Error),
 }
 
-impl Trouble {
+impl LossReason {
     /// Whether trying again may help.
     ///
     /// It may without an answer: hosts that cannot be found or reached, timeouts, cuts. It may after answers for temporary
@@ -123,7 +123,7 @@ impl Trouble {
     /// 1005 (none), 1011 (internal error), 1012 (restart), 1013 (try again later) and 1014 (bad gateway). It does not help after
     /// 1000, after protocol errors of either end (1002, 1003, 1007 to 1010), after codes of the application (3000 to 4999), nor
     /// when TLS, credentials or the URL are not accepted.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_temporary(&self) -> bool {
         match self {
             Self::NotOpened(error) => match error {
                 Error::Host(_) | Error::Timeout(_) | Error::Io(_) | Error::Cut | Error::Closed => true,
@@ -131,8 +131,8 @@ impl Trouble {
                 Error::NotProcessed => true,
                 #[cfg(feature = "http2")]
                 Error::StreamReset(_) => true,
-                Error::Refused(response) => is_passing_status(response.status()),
-                Error::Proxy(ProxyError::Refused(status)) => is_passing_status(*status),
+                Error::Refused(response) => is_temporary_status(response.status()),
+                Error::Proxy(ProxyError::Refused(status)) => is_temporary_status(*status),
                 // RFC 1928 §6: failures of the network.
                 Error::Proxy(ProxyError::Socks(code)) => matches!(code, 1 | 3..=6),
                 Error::Proxy(error) => *error == ProxyError::Cut,
@@ -166,7 +166,7 @@ impl Trouble {
 }
 
 /// RFC 9110 §15.5.9, §15.6, RFC 8470 §5.2, RFC 6585 §4.
-fn is_passing_status(status: u16) -> bool {
+fn is_temporary_status(status: u16) -> bool {
     matches!(status, 408 | 425 | 429 | 500 | 502..=504)
 }
 
@@ -178,48 +178,48 @@ mod tests {
     use super::*;
     use crate::error::Stage;
 
-    fn closed(code: u16) -> Trouble {
+    fn closed(code: u16) -> LossReason {
         let cause = Cause::Close { code: Some(CloseCode::new(code)), reason: String::new() };
-        Trouble::Closed(End { by: Initiator::Peer, cause })
+        LossReason::Closed(End { by: Initiator::Peer, cause })
     }
 
-    fn refused(response: Response) -> Trouble {
-        Trouble::NotOpened(Error::Refused(Box::new(response)))
+    fn refused(response: Response) -> LossReason {
+        LossReason::NotOpened(Error::Refused(Box::new(response)))
     }
 
     // RFC 6455 §7.2.3.
     #[test]
     fn delays_double_up_to_a_bound_and_are_drawn_from_all_of_it() {
         let policy = ReconnectPolicy::default();
-        let trouble = Trouble::Failed(Error::Cut);
-        let seconds = |failed, chance| policy.delay(&trouble, failed, chance).unwrap().as_secs_f64().round();
+        let reason = LossReason::Failed(Error::Cut);
+        let seconds = |failed, chance| policy.delay(&reason, failed, chance).unwrap().as_secs_f64().round();
         let most: Vec<f64> =
             [0, 1, 2, 3, 4, 5, 6, 32, u32::MAX].map(|failed| seconds(failed, u64::MAX)).to_vec();
         assert_eq!(most, [1., 2., 4., 8., 16., 30., 30., 30., 30.]);
         assert_eq!((seconds(4, 0), seconds(4, u64::MAX / 2)), (0., 8.));
         let huge = ReconnectPolicy { delay_max: Duration::MAX, delay_first: Duration::MAX, ..policy.clone() };
-        assert!(huge.delay(&trouble, 9, u64::MAX).unwrap() > Duration::from_secs(1 << 30));
+        assert!(huge.delay(&reason, 9, u64::MAX).unwrap() > Duration::from_secs(1 << 30));
     }
 
     #[test]
     fn stops_after_the_last_attempt() {
         let policy = ReconnectPolicy { attempts_max: Some(3), ..ReconnectPolicy::default() };
-        let tries = |failed| policy.delay(&Trouble::Failed(Error::Cut), failed, 0).is_some();
+        let tries = |failed| policy.delay(&LossReason::Failed(Error::Cut), failed, 0).is_some();
         assert_eq!([0, 2, 3, 4].map(tries), [true, true, false, false]);
     }
 
     #[test]
     fn passing_troubles_are_retried() {
         for code in [1001, 1011, 1012, 1013, 1014] {
-            assert!(closed(code).is_passing(), "{code}");
+            assert!(closed(code).is_temporary(), "{code}");
         }
         for code in [1000, 1002, 1003, 1007, 1008, 1009, 1010, 3000, 4000, 4999] {
-            assert!(!closed(code).is_passing(), "{code}");
+            assert!(!closed(code).is_temporary(), "{code}");
         }
         for (status, passes) in
             [(408, true), (429, true), (503, true), (401, false), (404, false), (501, false)]
         {
-            assert_eq!(refused(Response::refusal(status).unwrap()).is_passing(), passes, "{status}");
+            assert_eq!(refused(Response::refusal(status).unwrap()).is_temporary(), passes, "{status}");
         }
         for (error, passes) in [
             (Error::Host(None), true),
@@ -233,9 +233,9 @@ mod tests {
             (Error::NoExtendedConnect, false),
             (Error::Redirect, false),
         ] {
-            assert_eq!(Trouble::NotOpened(error.clone()).is_passing(), passes, "{error:?}");
+            assert_eq!(LossReason::NotOpened(error.clone()).is_temporary(), passes, "{error:?}");
         }
-        assert!(Trouble::Failed(Error::Timeout(Stage::Silence)).is_passing());
+        assert!(LossReason::Failed(Error::Timeout(Stage::Silence)).is_temporary());
     }
 
     // RFC 9110 §10.2.3.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::ledger::Ledger;
 use super::lock;
+use super::sent_messages::SentMessages;
 use crate::error::Error;
 use crate::websocket::{Payload, Sender};
 
@@ -84,53 +84,53 @@ pub(super) struct Link {
 
 #[derive(Debug)]
 struct Sent {
-    ledger: Ledger,
+    sent_messages: SentMessages,
     /// The task that waits for the next confirmation.
     waker: Option<Waker>,
 }
 
 impl Link {
-    pub(super) fn new(sender: Sender, ledger: Ledger, confirm_after: Duration) -> Arc<Self> {
+    pub(super) fn new(sender: Sender, sent_messages: SentMessages, confirm_after: Duration) -> Arc<Self> {
         Arc::new(Self {
             sender: tokio::sync::Mutex::new(sender),
             confirm_after,
-            sent: Mutex::new(Sent { ledger, waker: None }),
+            sent: Mutex::new(Sent { sent_messages, waker: None }),
         })
     }
 
     /// The messages that were sent.
-    pub(super) fn ledger(&self) -> impl DerefMut<Target = Ledger> {
-        LedgerGuard(lock(&self.sent))
+    pub(super) fn sent_messages(&self) -> impl DerefMut<Target = SentMessages> {
+        SentGuard(lock(&self.sent))
     }
 
-    /// As [`ledger`](Self::ledger); `waker` is woken when another message is sent.
-    pub(super) fn ledger_with_waker(&self, waker: &Waker) -> impl Deref<Target = Ledger> {
+    /// As [`sent_messages`](Self::sent_messages); `waker` is woken when another message is sent.
+    pub(super) fn sent_messages_with_waker(&self, waker: &Waker) -> impl Deref<Target = SentMessages> {
         let mut sent = lock(&self.sent);
         match &mut sent.waker {
             Some(own) => own.clone_from(waker),
             none => *none = Some(waker.clone()),
         }
-        LedgerGuard(sent)
+        SentGuard(sent)
     }
 
     /// Sends a message, after those that are being sent.
     pub(super) async fn send(&self, message: Payload<'_>) -> Result<(), Error> {
         let mut sender = self.sender.lock().await;
-        self.ledger().record(&message);
+        self.sent_messages().record(&message);
         let sent = sender.send(message).await;
         match &sent {
             Ok(()) => {
                 self.confirm(&sender);
                 let asks = {
-                    let ledger = self.ledger();
-                    ledger.is_in_doubt() && ledger.asked_at.elapsed() >= self.confirm_after
+                    let sent_messages = self.sent_messages();
+                    sent_messages.is_in_doubt() && sent_messages.asked_at.elapsed() >= self.confirm_after
                 };
                 if asks {
                     self.ask(&mut sender);
                 }
             }
             // It was not queued.
-            Err(Error::Closed | Error::WebSocket(_)) => self.ledger().take_back(),
+            Err(Error::Closed | Error::WebSocket(_)) => self.sent_messages().take_back(),
             Err(_) => {}
         }
         drop(sender);
@@ -141,7 +141,7 @@ impl Link {
     }
 
     /// Asks the peer by a ping which messages have arrived. False while a message is being sent: then its sender asks, or wakes the
-    /// task of [`ledger_with_waker`](Self::ledger_with_waker).
+    /// task of [`sent_messages_with_waker`](Self::sent_messages_with_waker).
     pub(super) fn try_ask(&self) -> bool {
         self.sender.try_lock().map(|mut sender| self.ask(&mut sender)).is_ok()
     }
@@ -155,27 +155,27 @@ impl Link {
             let mut asking = pin!(sender.ping(&payload));
             let _ = asking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         }
-        self.ledger().ask(number, Instant::now());
+        self.sent_messages().ask(number, Instant::now());
     }
 
     /// Notes the pongs of the peer.
     pub(super) fn confirm(&self, sender: &Sender) {
-        self.ledger().answer(sender.pings_answered());
+        self.sent_messages().answer(sender.pings_answered());
     }
 }
 
-struct LedgerGuard<'a>(MutexGuard<'a, Sent>);
+struct SentGuard<'a>(MutexGuard<'a, Sent>);
 
-impl Deref for LedgerGuard<'_> {
-    type Target = Ledger;
+impl Deref for SentGuard<'_> {
+    type Target = SentMessages;
 
-    fn deref(&self) -> &Ledger {
-        &self.0.ledger
+    fn deref(&self) -> &SentMessages {
+        &self.0.sent_messages
     }
 }
 
-impl DerefMut for LedgerGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Ledger {
-        &mut self.0.ledger
+impl DerefMut for SentGuard<'_> {
+    fn deref_mut(&mut self) -> &mut SentMessages {
+        &mut self.0.sent_messages
     }
 }

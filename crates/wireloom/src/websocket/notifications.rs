@@ -12,7 +12,7 @@ use crate::error::Error;
 
 /// An owned [`Observed`].
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum Notification {
     FrameRead(Header),
     FrameWritten(Header),
     PingRead(Vec<u8>),
@@ -24,7 +24,7 @@ pub(super) enum News {
     CloseDone(End),
 }
 
-impl News {
+impl Notification {
     fn deliver(&self, watch: &Watch) {
         watch.notify(&match self {
             Self::FrameRead(header) => Observed::FrameRead(*header),
@@ -42,34 +42,34 @@ impl News {
 
 /// Events in order. One thread at a time delivers them.
 #[derive(Debug, Default)]
-pub(super) struct NewsQueue {
+pub(super) struct NotificationQueue {
     /// Dropped with the last event: an observer may hold a sender of the WebSocket, which would keep both alive.
     watch: Watch,
-    news: VecDeque<News>,
-    delivery: NewsDelivery,
-    /// [`News::CloseBegun`] has been noted.
+    notifications: VecDeque<Notification>,
+    delivery: QueueState,
+    /// [`Notification::CloseBegun`] has been noted.
     close_begun: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum NewsDelivery {
+enum QueueState {
     #[default]
     None,
     /// A thread delivers the queue until it is empty.
     Busy,
 }
 
-impl NewsQueue {
+impl NotificationQueue {
     pub(super) fn new(watch: Watch) -> Self {
         Self { watch, ..Self::default() }
     }
 
-    pub(super) fn push(&mut self, news: News) {
-        self.news.push_back(news);
+    pub(super) fn push(&mut self, notifications: Notification) {
+        self.notifications.push_back(notifications);
     }
 
-    pub(super) fn extend(&mut self, news: impl IntoIterator<Item = News>) {
-        self.news.extend(news);
+    pub(super) fn extend(&mut self, notifications: impl IntoIterator<Item = Notification>) {
+        self.notifications.extend(notifications);
     }
 
     /// Whether the end of the connection has not been queued yet.
@@ -79,16 +79,16 @@ impl NewsQueue {
 
     /// Whether events wait and no thread delivers them.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.news.is_empty() && self.delivery == NewsDelivery::None
+        !self.notifications.is_empty() && self.delivery == QueueState::None
     }
 }
 
 /// Delivers all events, unless another thread does, or this one in an outer call. `with_queue` locks the state for a moment.
-pub(super) fn deliver_all(with_queue: impl Fn(&mut dyn FnMut(&mut NewsQueue))) {
+pub(super) fn deliver_all(with_queue: impl Fn(&mut dyn FnMut(&mut NotificationQueue))) {
     let mut watch = None;
     with_queue(&mut |queue| {
         if queue.is_waiting() {
-            queue.delivery = NewsDelivery::Busy;
+            queue.delivery = QueueState::Busy;
             watch = Some(queue.watch.clone());
         }
     });
@@ -98,15 +98,15 @@ pub(super) fn deliver_all(with_queue: impl Fn(&mut dyn FnMut(&mut NewsQueue))) {
         // Dropped while the state is not locked, which an observer that holds a sender locks.
         let mut last = Watch::none();
         with_queue(&mut |queue| {
-            next = queue.news.pop_front();
+            next = queue.notifications.pop_front();
             match next {
-                Some(News::CloseDone(_)) => last = std::mem::take(&mut queue.watch),
+                Some(Notification::CloseDone(_)) => last = std::mem::take(&mut queue.watch),
                 Some(_) => {}
-                None => queue.delivery = NewsDelivery::None,
+                None => queue.delivery = QueueState::None,
             }
         });
         match next {
-            Some(news) => news.deliver(&watch),
+            Some(notifications) => notifications.deliver(&watch),
             None => return,
         }
         drop(last);

@@ -13,7 +13,7 @@ use crate::websocket::{OwnedMessage, Payload, Utf8Bytes};
 
 /// `confirmed <= sent`; `kept` holds the last of those that are not confirmed, `kept_len <= keep_len_max` bytes.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct SentMessages {
     sent: u64,
     confirmed: u64,
     /// The ping that is under way, and how many messages were sent before it.
@@ -25,7 +25,7 @@ pub(super) struct Ledger {
     keep_len_max: usize,
 }
 
-impl Ledger {
+impl SentMessages {
     pub(super) fn new(keep_len_max: usize, now: Instant) -> Self {
         Self {
             sent: 0,
@@ -126,45 +126,48 @@ fn owned(message: &Payload<'_>) -> OwnedMessage {
 mod tests {
     use super::*;
 
-    fn kept(ledger: &Ledger) -> Vec<&str> {
-        ledger.kept.iter().map(|message| message.as_text().unwrap()).collect()
+    fn kept(sent_messages: &SentMessages) -> Vec<&str> {
+        sent_messages.kept.iter().map(|message| message.as_text().unwrap()).collect()
     }
 
     #[tokio::test]
     async fn a_pong_confirms_what_was_sent_before_its_ping() {
         let now = Instant::now();
-        let mut ledger = Ledger::new(100, now);
-        assert!(!ledger.is_in_doubt());
+        let mut sent_messages = SentMessages::new(100, now);
+        assert!(!sent_messages.is_in_doubt());
         for text in ["a", "b"] {
-            ledger.record(&text.into());
+            sent_messages.record(&text.into());
         }
-        assert!(ledger.is_in_doubt());
-        ledger.ask(u32::MAX, now);
-        assert!(!ledger.is_in_doubt());
-        ledger.record(&"c".into());
+        assert!(sent_messages.is_in_doubt());
+        sent_messages.ask(u32::MAX, now);
+        assert!(!sent_messages.is_in_doubt());
+        sent_messages.record(&"c".into());
         // An older one, such as keepalive's.
-        ledger.answer(u32::MAX - 1);
-        assert_eq!((ledger.unconfirmed(), kept(&ledger)), (3, vec!["a", "b", "c"]));
+        sent_messages.answer(u32::MAX - 1);
+        assert_eq!((sent_messages.unconfirmed(), kept(&sent_messages)), (3, vec!["a", "b", "c"]));
         // A later one; numbers wrap.
-        ledger.answer(0);
-        assert_eq!((ledger.unconfirmed(), kept(&ledger)), (1, vec!["c"]));
-        assert!(ledger.is_in_doubt());
-        ledger.take_back();
-        assert_eq!((ledger.sent(), ledger.unconfirmed(), ledger.kept_len), (2, 0, 0));
+        sent_messages.answer(0);
+        assert_eq!((sent_messages.unconfirmed(), kept(&sent_messages)), (1, vec!["c"]));
+        assert!(sent_messages.is_in_doubt());
+        sent_messages.take_back();
+        assert_eq!((sent_messages.sent(), sent_messages.unconfirmed(), sent_messages.kept_len), (2, 0, 0));
     }
 
     #[tokio::test]
     async fn keeps_the_newest_within_a_bound() {
-        let mut ledger = Ledger::new(4, Instant::now());
+        let mut sent_messages = SentMessages::new(4, Instant::now());
         for text in ["a", "bb", "c"] {
-            ledger.record(&text.into());
+            sent_messages.record(&text.into());
         }
-        assert_eq!(kept(&ledger), ["a", "bb", "c"]);
-        ledger.record(&"d".into());
-        assert_eq!(kept(&ledger), ["bb", "c", "d"]);
-        ledger.record(&"eeee".into());
-        assert_eq!(kept(&ledger), ["eeee"]);
-        ledger.record(&"fffff".into());
-        assert_eq!((kept(&ledger).len(), ledger.kept_len, ledger.unconfirmed()), (0, 0, 6));
+        assert_eq!(kept(&sent_messages), ["a", "bb", "c"]);
+        sent_messages.record(&"d".into());
+        assert_eq!(kept(&sent_messages), ["bb", "c", "d"]);
+        sent_messages.record(&"eeee".into());
+        assert_eq!(kept(&sent_messages), ["eeee"]);
+        sent_messages.record(&"fffff".into());
+        assert_eq!(
+            (kept(&sent_messages).len(), sent_messages.kept_len, sent_messages.unconfirmed()),
+            (0, 0, 6)
+        );
     }
 }
