@@ -59,7 +59,10 @@ impl Files {
 pub(crate) fn pem_error(error: rustls::pki_types::pem::Error) -> Error {
     match error {
         rustls::pki_types::pem::Error::Io(error) => Error::Io(error.into()),
-        _ => Error::Tls(rustls::Error::General("not a PEM file with what is wanted".into())),
+        rustls::pki_types::pem::Error::NoItemsFound => {
+            Error::Tls(rustls::Error::General("the file holds no certificate or private key in PEM".into()))
+        }
+        error => Error::Tls(rustls::Error::General(format!("malformed PEM: {error}"))),
     }
 }
 
