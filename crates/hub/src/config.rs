@@ -8,6 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
+use wireloom::OriginPolicy;
 
 /// Everything that can be configured.
 ///
@@ -284,6 +285,7 @@ impl HubConfig {
         if config.api.key.as_deref() == Some("") {
             return Err(ConfigError("api.key must not be empty".into()));
         }
+        check_origins(&client.allowed_origins)?;
         let options = config.namespaces.iter().map(|(name, options)| (name.as_str(), options));
         for (name, options) in options.chain([("(default)", &config.channel)]) {
             if (options.history_size > 0) == options.history_ttl.is_zero() {
@@ -294,6 +296,7 @@ impl HubConfig {
             if options.force_recovery && !options.has_history() {
                 return Err(ConfigError(format!("namespace {name}: force_recovery needs a history")));
             }
+            check_origins(&options.allowed_origins)?;
             if !options.allowed_delta_types.is_empty() && !options.has_history() {
                 return Err(ConfigError(format!("namespace {name}: allowed_delta_types needs a history")));
             }
@@ -323,6 +326,15 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
+
+fn check_origins(origins: &[String]) -> Result<(), ConfigError> {
+    match origins.iter().find(|origin| *origin != "*" && !OriginPolicy::is_origin(origin)) {
+        Some(other) => {
+            Err(ConfigError(format!("{other:?} is not an origin, such as \"https://example.com\", or \"*\"")))
+        }
+        None => Ok(()),
+    }
+}
 
 fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(from)?;
@@ -380,6 +392,11 @@ mod tests {
             ("[[namespace]]\nname = \"a\"\n[[namespace]]\nname = \"a\"", "twice"),
             ("[[namespace]]\nname = \"a\"\npublish = \"nobody\"", "namespace a"),
             ("[api]\nkey = \"\"", "must not be empty"),
+            ("[client]\nallowed_origins = [\"example.com\"]", "\"example.com\" is not an origin"),
+            (
+                "[channel]\nallowed_origins = [\"https://*.a.example\"]",
+                "\"https://*.a.example\" is not an origin",
+            ),
         ] {
             let error = HubConfig::from_toml(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

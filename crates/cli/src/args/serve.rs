@@ -83,7 +83,7 @@ pub(crate) struct Serve {
     pub(crate) key: Option<PathBuf>,
     /// Accept WebSockets from pages of this origin, such as https://example.com; * for all. Pages of this server that were
     /// loaded from an IP address or localhost, and clients that send no Origin, are always accepted. May be repeated
-    #[arg(long, value_name = "ORIGIN")]
+    #[arg(long, value_name = "ORIGIN", value_parser = value::origin)]
     pub(crate) allow_origin: Vec<String>,
     /// Worker threads; by default one per processor
     #[arg(long, value_name = "N", value_parser = value::count)]

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
+use wireloom::OriginPolicy;
+
 use super::connect::Resolve;
 
 /// Bytes: `65536`, `64KiB`, `64K`, `16M`, `1G`.
@@ -74,6 +76,15 @@ pub(super) fn address(text: &str) -> Result<String, String> {
         text.to_socket_addrs().map_err(|_| SHAPE.to_owned())?;
     }
     Ok(text.into())
+}
+
+/// `*`, or an origin as browsers send it.
+pub(super) fn origin(text: &str) -> Result<String, String> {
+    if text == "*" || OriginPolicy::is_origin(text) {
+        Ok(text.into())
+    } else {
+        Err("an origin is SCHEME://HOST or SCHEME://HOST:PORT, such as https://example.com".into())
+    }
 }
 
 /// `Name: value`.

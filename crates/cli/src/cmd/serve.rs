@@ -25,6 +25,13 @@ mod hub;
 const HUB_GRACE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(args: &Serve) -> Exit {
+    if let (Some(ping), Some(dead_after)) = (args.websocket.ping, args.websocket.dead_after)
+        && dead_after <= ping
+    {
+        // No client could answer a ping in time.
+        terminal::print_error("--dead-after must be longer than --ping");
+        return Exit::Usage;
+    }
     log::init(args.log, args.log_level);
     descriptors::raise_limit();
     let mut builder = tokio::runtime::Builder::new_multi_thread();

@@ -288,6 +288,9 @@ fn wrong_arguments_are_explained() {
         (&["serve", "--max-message", "much"], "a size is"),
         (&["serve", "--ping", "0"], "from 1ms"),
         (&["serve", "--workers", "0"], "at least 1"),
+        (&["serve", "--ping", "10", "--dead-after", "10"], "--dead-after must be longer than --ping"),
+        (&["serve", "--allow-origin", "example.com"], "an origin is"),
+        (&["serve", "--allow-origin", "https://*.example.com"], "an origin is"),
         (&["serve", "--cert", "a.pem"], "--key"),
         (&["serve", "--tls-listen", "127.0.0.1:0"], "--tls"),
         (&["serve", "--slow-policy", "hope"], "wait, drop, disconnect"),
@@ -315,6 +318,9 @@ async fn a_server_that_cannot_start_reports_why() {
     let args = ["serve", "--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0", "--tls"];
     let (code, _, errors) = run(&[&args[..], &files].concat());
     assert!(code == 1 && errors.contains("--cert /nowhere/cert.pem: No such file"), "{code} {errors}");
+    let files = ["--cert", "Cargo.toml", "--key", "Cargo.toml"];
+    let (code, _, errors) = run(&[&args[..], &files].concat());
+    assert!(code == 1 && errors.contains("with --key Cargo.toml: TLS: the file holds no"), "{code} {errors}");
 }
 
 #[tokio::test]

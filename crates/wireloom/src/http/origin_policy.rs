@@ -47,6 +47,19 @@ impl OriginPolicy {
         Self { rule: Rule::Listed { origins, hosts: None } }
     }
 
+    /// Whether a text has the form in which browsers send an origin (RFC 6454 §6.2): a scheme, a host and perhaps a port, or `null`.
+    /// Nothing else can match one.
+    pub fn is_origin(text: &str) -> bool {
+        let is_in_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+        let is_in_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~[]:".contains(&byte);
+        text.split_once("://").map_or(text == "null", |(scheme, host)| {
+            !scheme.is_empty()
+                && scheme.bytes().all(is_in_scheme)
+                && !host.is_empty()
+                && host.bytes().all(is_in_host)
+        })
+    }
+
     /// Allows pages whose origin names the same host and port as the `Host` of the handshake, where that host is one of `hosts`
     /// (without port), `localhost`, or an IP address.
     ///
@@ -115,6 +128,26 @@ mod tests {
         let fields = fields.iter().filter_map(|(name, value)| Some((name.as_bytes(), (*value)?.as_bytes())));
         let version = handshake::Version::Http11;
         policy.allows(&handshake::Request::from_parts("GET", "/", version, fields).unwrap())
+    }
+
+    #[test]
+    fn knows_the_form_of_an_origin() {
+        for origin in ["https://example.com", "http://[::1]:8080", "null", "chrome-extension://abc"] {
+            assert!(OriginPolicy::is_origin(origin), "{origin}");
+        }
+        for other in [
+            "",
+            "*",
+            "example.com",
+            "https://",
+            "://a",
+            "https://a/",
+            "https://*.a",
+            "https://u@a",
+            "https://a b",
+        ] {
+            assert!(!OriginPolicy::is_origin(other), "{other}");
+        }
     }
 
     #[test]
