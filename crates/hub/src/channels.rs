@@ -80,7 +80,7 @@ enum Phase {
 
 /// The outcome of passing a publication on to a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Passed {
+enum Forwarded {
     /// Nothing is left to do: it is queued, or the subscriber has it, or cannot get it.
     Done,
     /// It is queued, and a batch has to write it.
@@ -173,13 +173,13 @@ impl Channels {
         // A publication that arrived while the history was read may be in it already.
         let (mut unwritten, mut has_gap) = (Vec::new(), false);
         for (previous, publication) in &waiting {
-            match subscriber.pass(&mut Encoded::new(channel, None, publication), *previous, on_slow) {
-                Passed::Gap => {
+            match subscriber.forward(&mut Encoded::new(channel, None, publication), *previous, on_slow) {
+                Forwarded::Gap => {
                     has_gap = true;
                     break;
                 }
-                Passed::Unwritten => unwritten.push(subscriber.client.clone()),
-                Passed::Done => {}
+                Forwarded::Unwritten => unwritten.push(subscriber.client.clone()),
+                Forwarded::Done => {}
             }
         }
         batch::write_later(unwritten);
@@ -221,9 +221,9 @@ impl Channels {
             }
             has_deltas |= subscriber.deltas != Deltas::No;
             match subscriber.follow(&mut encoded, epoch, previous, on_slow) {
-                Passed::Gap => lost.push((subscriber.client.clone(), key)),
-                Passed::Unwritten => unwritten.push(subscriber.client.clone()),
-                Passed::Done => {}
+                Forwarded::Gap => lost.push((subscriber.client.clone(), key)),
+                Forwarded::Unwritten => unwritten.push(subscriber.client.clone()),
+                Forwarded::Done => {}
             }
         }
         if !has_deltas {
@@ -296,28 +296,28 @@ impl Subscriber {
         epoch: &str,
         previous: u64,
         on_slow: OnSlow<'_>,
-    ) -> Passed {
+    ) -> Forwarded {
         match &self.phase {
             // The client is informed once its command is answered.
-            Phase::Recovering(_) | Phase::Lost => Passed::Done,
+            Phase::Recovering(_) | Phase::Lost => Forwarded::Done,
             Phase::Positioned(position) if encoded.publication.offset > 0 && position.epoch != epoch => {
-                Passed::Gap
+                Forwarded::Gap
             }
-            _ => self.pass(encoded, previous, on_slow),
+            _ => self.forward(encoded, previous, on_slow),
         }
     }
 
     /// Passes a publication on, unless the subscriber has it.
-    fn pass(&mut self, encoded: &mut Encoded<'_>, previous: u64, on_slow: OnSlow<'_>) -> Passed {
+    fn forward(&mut self, encoded: &mut Encoded<'_>, previous: u64, on_slow: OnSlow<'_>) -> Forwarded {
         let offset = encoded.publication.offset;
         let mut follows = false;
         let may_drop = match &mut self.phase {
             Phase::Positioned(position) if offset > 0 => {
                 if offset <= position.offset {
-                    return Passed::Done;
+                    return Forwarded::Done;
                 }
                 if previous > position.offset {
-                    return Passed::Gap;
+                    return Forwarded::Gap;
                 }
                 follows = position.offset == previous;
                 position.offset = offset;
@@ -327,11 +327,11 @@ impl Subscriber {
         };
         let payload = self.deltas.next(offset > 0, follows);
         match self.client.outbox.publish(encoded.get(self.client.format, payload), may_drop) {
-            Pushed::Unwritten => Passed::Unwritten,
-            Pushed::Queued | Pushed::Ended => Passed::Done,
+            Pushed::Unwritten => Forwarded::Unwritten,
+            Pushed::Queued | Pushed::Ended => Forwarded::Done,
             pushed @ (Pushed::Dropped | Pushed::Overflowed) => {
                 on_slow(&self.client, pushed);
-                Passed::Done
+                Forwarded::Done
             }
         }
     }

@@ -24,18 +24,18 @@ const STATUSES: usize = 500;
 /// Messages over one version of HTTP.
 #[derive(Default)]
 pub(super) struct Traffic {
-    pub(super) received: Moved,
-    pub(super) sent: Moved,
+    pub(super) received: MessageCounters,
+    pub(super) sent: MessageCounters,
 }
 
 /// Messages in one direction, and their bytes.
 #[derive(Default)]
-pub(super) struct Moved {
+pub(super) struct MessageCounters {
     pub(super) messages: AtomicU64,
     pub(super) bytes: AtomicU64,
 }
 
-impl Moved {
+impl MessageCounters {
     fn add(&self, messages: u64, bytes: u64) {
         if messages > 0 {
             self.messages.fetch_add(messages, Ordering::Relaxed);
@@ -130,7 +130,7 @@ impl Figures {
 
 /// The messages of one WebSocket that have not been added to the figures yet. They are added before the WebSocket waits, so that
 /// counting costs no shared memory per message.
-pub(super) struct Tally<'a> {
+pub(super) struct FigureBatch<'a> {
     figures: &'a Figures,
     traffic: &'a Traffic,
     received: (u64, u64),
@@ -139,7 +139,7 @@ pub(super) struct Tally<'a> {
     begin: Option<Instant>,
 }
 
-impl<'a> Tally<'a> {
+impl<'a> FigureBatch<'a> {
     pub(super) fn new(figures: &'a Figures, version: Version) -> Self {
         let traffic = &figures.traffic[usize::from(version == Version::Http2)];
         Self { figures, traffic, received: (0, 0), sent: (0, 0), begin: None }
@@ -170,7 +170,7 @@ impl<'a> Tally<'a> {
     }
 }
 
-impl Drop for Tally<'_> {
+impl Drop for FigureBatch<'_> {
     fn drop(&mut self) {
         self.flush();
     }

@@ -59,8 +59,12 @@ pub(super) fn page(routes: &Routes) -> String {
     memory(&mut page, routes);
     websockets(&mut page, routes);
     hub(&mut page, &routes.hub.stats());
-    page.counter("sink_messages_total", "Messages and bodies received by /sink.", routes.sunk.messages());
-    page.counter("sink_bytes_total", "Bytes received by /sink.", routes.sunk.bytes());
+    page.counter(
+        "sink_messages_total",
+        "Messages and bodies received by /sink.",
+        routes.sink_counters.messages(),
+    );
+    page.counter("sink_bytes_total", "Bytes received by /sink.", routes.sink_counters.bytes());
     process(&mut page, routes.start_time);
     page.0
 }

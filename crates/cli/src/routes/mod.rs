@@ -33,7 +33,7 @@ pub(crate) struct Routes {
     clients: Arc<Clients>,
     figures: Arc<Figures>,
     hub: Hub,
-    sunk: Arc<Sunk>,
+    sink_counters: Arc<SinkCounters>,
     servers: OnceLock<Vec<ServerHandle>>,
     /// In seconds since 1970.
     start_time: u64,
@@ -41,12 +41,12 @@ pub(crate) struct Routes {
 
 /// What `/sink` has received.
 #[derive(Default)]
-struct Sunk {
+struct SinkCounters {
     messages: AtomicU64,
     bytes: AtomicU64,
 }
 
-impl Sunk {
+impl SinkCounters {
     fn add(&self, len: usize) {
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(len as u64, Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Routes {
             clients: Arc::default(),
             figures: Arc::new(Figures::new()),
             hub,
-            sunk: Arc::default(),
+            sink_counters: Arc::default(),
             servers: OnceLock::new(),
             start_time: start_time.map_or(0, |since| since.as_secs()),
         }
@@ -126,7 +126,7 @@ impl Routes {
                     .into_response()
             }
             "/echo" => self.open(request, Service::Echo),
-            "/sink" => self.open(request, Service::Sink(self.sunk.clone())),
+            "/sink" => self.open(request, Service::Sink(self.sink_counters.clone())),
             "/live" => self.live(request),
             "/source" => match Source::from_query(request) {
                 Some(source) if request.is_websocket() => self.open(request, Service::Source(source)),
@@ -164,7 +164,7 @@ impl Routes {
                 Err(error) => return error.into(),
             }
         }
-        self.sunk.add(bytes);
+        self.sink_counters.add(bytes);
         Response::text(200, format!("{bytes} bytes\n"))
     }
 

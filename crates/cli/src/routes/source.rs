@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use wireloom::{Body, BodySender, CloseCode, Error, Request, Response, Sender};
 
-use super::figures::Tally;
+use super::figures::FigureBatch;
 use super::websocket::Client;
 
 /// The longest message, in bytes.
@@ -53,14 +53,14 @@ impl Source {
     /// The error that ended the WebSocket.
     pub(super) async fn run(self, client: Client<'_>) -> Result<(), Error> {
         let (sender, receiver) = client.socket.halves();
-        let mut tally = Tally::new(client.figures, client.version);
+        let mut batch = FigureBatch::new(client.figures, client.version);
         // Messages are dropped; receiving answers pings and handles the Close frame.
         let receive = async {
             while receiver.recv().await?.is_some() {}
             Ok(())
         };
         let send = async {
-            self.send(sender, &mut tally).await?;
+            self.send(sender, &mut batch).await?;
             sender.close(CloseCode::NORMAL, "").await
         };
         let (received, sent) = tokio::join!(receive, send);
@@ -70,7 +70,7 @@ impl Source {
         }
     }
 
-    async fn send(self, sender: &mut Sender, tally: &mut Tally<'_>) -> Result<(), Error> {
+    async fn send(self, sender: &mut Sender, batch: &mut FigureBatch<'_>) -> Result<(), Error> {
         let message = self.message();
         let mut pace = Pace::new(self);
         while let Some(due) = pace.due().await {
@@ -78,8 +78,8 @@ impl Source {
                 sender.feed(message.clone()).await?;
             }
             sender.flush().await?;
-            tally.sent(due, self.size * due as usize);
-            tally.flush();
+            batch.sent(due, self.size * due as usize);
+            batch.flush();
         }
         Ok(())
     }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use wireloom::{Error, Message, Receiver, Version, WebSocket};
 
-use super::Sunk;
-use super::figures::{Figures, Tally};
+use super::SinkCounters;
+use super::figures::{FigureBatch, Figures};
 use super::source::Source;
 
 /// Which route opened it.
 pub(super) enum Service {
     Echo,
-    Sink(Arc<Sunk>),
+    Sink(Arc<SinkCounters>),
     Source(Source),
 }
 
@@ -40,7 +40,7 @@ impl Service {
     pub(super) async fn run(self, client: Client<'_>) -> Result<(), Error> {
         match self {
             Self::Echo => echo(client).await,
-            Self::Sink(sunk) => sink(client, &sunk).await,
+            Self::Sink(sink_counters) => sink(client, &sink_counters).await,
             // Boxed, so that the future of an idle echo stays small.
             Self::Source(source) => Box::pin(source.run(client)).await,
         }
@@ -48,36 +48,36 @@ impl Service {
 }
 
 async fn echo(client: Client<'_>) -> Result<(), Error> {
-    let mut tally = Tally::new(client.figures, client.version);
+    let mut batch = FigureBatch::new(client.figures, client.version);
     let (sender, receiver) = client.socket.halves();
-    while let Some(message) = recv(receiver, &mut tally).await? {
+    while let Some(message) = recv(receiver, &mut batch).await? {
         let len = message.as_bytes().len();
         sender.send(message).await?;
-        tally.sent(1, len);
+        batch.sent(1, len);
     }
     Ok(())
 }
 
-async fn sink(client: Client<'_>, sunk: &Sunk) -> Result<(), Error> {
-    let mut tally = Tally::new(client.figures, client.version);
+async fn sink(client: Client<'_>, sink_counters: &SinkCounters) -> Result<(), Error> {
+    let mut batch = FigureBatch::new(client.figures, client.version);
     let (_, receiver) = client.socket.halves();
-    while let Some(message) = recv(receiver, &mut tally).await? {
-        sunk.add(message.as_bytes().len());
+    while let Some(message) = recv(receiver, &mut batch).await? {
+        sink_counters.add(message.as_bytes().len());
     }
     Ok(())
 }
 
-/// The next message. It is counted, and the tally is flushed before this waits.
+/// The next message. It is counted, and the batch is flushed before this waits.
 pub(super) async fn recv<'a>(
     receiver: &'a mut Receiver,
-    tally: &mut Tally<'_>,
+    batch: &mut FigureBatch<'_>,
 ) -> Result<Option<Message<'a>>, Error> {
     let mut receiving = pin!(receiver.recv());
     poll_fn(|cx| {
         let received = receiving.as_mut().poll(cx);
         match &received {
-            std::task::Poll::Ready(Ok(Some(message))) => tally.received(message.as_bytes().len()),
-            std::task::Poll::Pending => tally.flush(),
+            std::task::Poll::Ready(Ok(Some(message))) => batch.received(message.as_bytes().len()),
+            std::task::Poll::Pending => batch.flush(),
             _ => {}
         }
         received

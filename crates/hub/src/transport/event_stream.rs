@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tracing::warn;
 use wireloom::{Body, BodySender, PreparedMessage, Response};
 
-use super::leaving::Leaving;
+use super::clean_up::CleanUp;
 use crate::client::{Client, Format};
 use crate::node::{Node, Origin};
 use crate::outbox::Taken;
@@ -26,14 +26,14 @@ pub(crate) fn event_stream(node: Arc<Node>, request: ConnectRequest, origin: Ori
     };
     let (mut body, stream) = Body::channel();
     tokio::spawn(async move {
-        let mut leaving = Leaving::new(&node, &client);
+        let mut clean_up = CleanUp::new(&node, &client);
         let session = Session::new(node.clone(), client.clone(), origin);
         let reason = run(&node, &client, session, request, &mut body).await;
         // The client may not read. Others need not wait for that to see it leave.
         let sending = tokio::time::timeout(CLOSE_TIMEOUT, send_reason(&mut body, &reason));
-        let _ = tokio::join!(sending, leaving.leave(reason.clone()));
+        let _ = tokio::join!(sending, clean_up.leave(reason.clone()));
         drop(body);
-        leaving.forget().await;
+        clean_up.forget().await;
     });
     let response = Response::new(200).with_body("text/event-stream", stream);
     response.with_header("Cache-Control", "no-cache").unwrap_or_else(Response::from)

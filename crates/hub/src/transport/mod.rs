@@ -1,7 +1,7 @@
 //! How clients reach a hub.
 
+mod clean_up;
 mod event_stream;
-mod leaving;
 mod websocket;
 
 pub(crate) use event_stream::event_stream;

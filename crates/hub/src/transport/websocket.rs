@@ -13,7 +13,7 @@ use std::time::Duration;
 use tracing::{debug, info, warn};
 use wireloom::{CloseCode, PreparedMessage, Receiver, Sender, WebSocket};
 
-use super::leaving::Leaving;
+use super::clean_up::CleanUp;
 use crate::client::{Client, Format};
 use crate::config::Access;
 use crate::encoded::publication_of;
@@ -32,11 +32,11 @@ pub(crate) async fn protocol(node: Arc<Node>, socket: WebSocket, origin: Origin)
             return Box::pin(close(&mut sender, Format::Protocol(origin.encoding), &reason)).await;
         }
     };
-    let leaving = Leaving::new(&node, &client);
+    let clean_up = CleanUp::new(&node, &client);
     let session = Box::new(Session::new(node.clone(), client.clone(), origin));
     let reason = run(&node, &client, &mut sender, &mut receiver, Work::Idle(session)).await;
     // In a box, as everything is that happens once: an open connection needs no room for it.
-    Box::pin(finish(leaving, &mut sender, &mut receiver, client.format, reason)).await;
+    Box::pin(finish(clean_up, &mut sender, &mut receiver, client.format, reason)).await;
 }
 
 /// The state of a session's task.
@@ -223,7 +223,7 @@ async fn close(sender: &mut Sender, format: Format, reason: &Disconnect) {
 
 /// Ends the subscriptions beside the closing handshake. The core bounds how long that may take.
 async fn finish(
-    mut leaving: Leaving,
+    mut clean_up: CleanUp,
     sender: &mut Sender,
     receiver: &mut Receiver,
     format: Format,
@@ -233,8 +233,8 @@ async fn finish(
         close(sender, format, &reason).await;
         while let Ok(Some(_)) = receiver.recv().await {}
     };
-    tokio::join!(closing, leaving.leave(reason.clone()));
-    leaving.forget().await;
+    tokio::join!(closing, clean_up.leave(reason.clone()));
+    clean_up.forget().await;
 }
 
 /// Serves a connection whose messages are the publications of one channel, both ways.
@@ -244,9 +244,9 @@ pub(crate) async fn bare(node: Arc<Node>, socket: WebSocket, peer: Option<Socket
         Ok(client) => client,
         Err(reason) => return Box::pin(close(&mut sender, Format::Bare, &reason)).await,
     };
-    let leaving = Leaving::new(&node, &client);
+    let clean_up = CleanUp::new(&node, &client);
     let reason = run_bare(&node, &client, &mut sender, &mut receiver, &channel).await;
-    Box::pin(finish(leaving, &mut sender, &mut receiver, client.format, reason)).await;
+    Box::pin(finish(clean_up, &mut sender, &mut receiver, client.format, reason)).await;
 }
 
 async fn run_bare(

@@ -250,7 +250,7 @@ struct Outbox<'a> {
 }
 
 /// The code and reason to close with, and the exit code if it is known.
-type Goodbye = (CloseCode, String, Option<Exit>);
+type CloseRequest = (CloseCode, String, Option<Exit>);
 
 impl<'a> Outbox<'a> {
     fn new(
@@ -282,7 +282,7 @@ impl<'a> Outbox<'a> {
     }
 
     /// Sends everything, and waits as long as messages may still arrive.
-    async fn send_all(&mut self, sender: &mut Sender) -> Result<Goodbye, Error> {
+    async fn send_all(&mut self, sender: &mut Sender) -> Result<CloseRequest, Error> {
         for send in self.sends {
             self.send(sender, &send.payload, send.is_binary).await?;
         }
@@ -292,8 +292,8 @@ impl<'a> Outbox<'a> {
         }
         let is_interactive = self.messages.as_ref().is_some_and(Messages::is_interactive);
         while self.messages.is_some() {
-            if let Some(goodbye) = self.step(sender).await? {
-                return Ok(goodbye);
+            if let Some(close_request) = self.step(sender).await? {
+                return Ok(close_request);
             }
         }
         // The input has ended, and what is awaited now depends on the arguments.
@@ -306,7 +306,7 @@ impl<'a> Outbox<'a> {
     }
 
     /// Handles the next input.
-    async fn step(&mut self, sender: &mut Sender) -> Result<Option<Goodbye>, Error> {
+    async fn step(&mut self, sender: &mut Sender) -> Result<Option<CloseRequest>, Error> {
         let input = tokio::select! {
             input = next_message(&mut self.messages) => input,
             () = next_ping(&mut self.pings) => {
@@ -401,7 +401,7 @@ async fn next_message(messages: &mut Option<Messages>) -> Option<Input> {
 }
 
 /// Sends pings until sending fails.
-async fn send_pings(sender: &mut Sender, pings: &mut Option<Interval>) -> Result<Goodbye, Error> {
+async fn send_pings(sender: &mut Sender, pings: &mut Option<Interval>) -> Result<CloseRequest, Error> {
     loop {
         next_ping(pings).await;
         sender.ping(b"wireloom").await?;

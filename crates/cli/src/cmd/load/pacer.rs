@@ -80,7 +80,7 @@ impl Schedule {
 /// Wakes connections. The timers of the runtime have steps of a millisecond; a thread that sleeps is more exact. It wakes one task
 /// of the runtime, which wakes the connections whose messages are due: that costs no system call for each.
 pub(super) struct Pacer {
-    paced: Mutex<Paced>,
+    state: Mutex<PacerState>,
     clock: Sender<Instant>,
     /// Wakes the task.
     tick: Arc<Notify>,
@@ -89,8 +89,8 @@ pub(super) struct Pacer {
 }
 
 #[derive(Default)]
-struct Paced {
-    alarms: Vec<Ringing>,
+struct PacerState {
+    alarms: Vec<AlarmState>,
     due: BinaryHeap<Reverse<(Instant, usize)>>,
     /// When the clock ticks next.
     next_tick: Option<Instant>,
@@ -100,7 +100,7 @@ struct Paced {
 
 /// The state of an [`Alarm`].
 #[derive(Default)]
-struct Ringing {
+struct AlarmState {
     /// The task to be woken; `None` when the alarm is gone.
     waker: Option<Waker>,
     is_due: bool,
@@ -122,7 +122,7 @@ impl Pacer {
         let (clock, receiver) = channel();
         let clock_tick = tick.clone();
         std::thread::Builder::new().name("clock".into()).spawn(move || run_clock(&receiver, &clock_tick))?;
-        let pacer = Arc::new(Self { paced: Mutex::default(), clock, tick, pause });
+        let pacer = Arc::new(Self { state: Mutex::default(), clock, tick, pause });
         let weak = Arc::downgrade(&pacer);
         let tick = pacer.tick.clone();
         tokio::spawn(async move {
@@ -139,43 +139,43 @@ impl Pacer {
 
     /// An alarm for a connection.
     pub(super) fn add(self: &Arc<Self>) -> Alarm {
-        let mut paced = self.lock();
-        paced.alarms.push(Ringing::default());
-        Alarm { pacer: self.clone(), index: paced.alarms.len() - 1, at: None }
+        let mut state = self.lock();
+        state.alarms.push(AlarmState::default());
+        Alarm { pacer: self.clone(), index: state.alarms.len() - 1, at: None }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Paced> {
-        self.paced.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PacerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake_at(&self, paced: &mut Paced, index: usize, at: Instant) {
-        paced.due.push(Reverse((at, index)));
-        let at = paced.earliest.map_or(at, |earliest| at.max(earliest));
-        if paced.next_tick.is_none_or(|next| at < next) {
-            paced.next_tick = Some(at);
+    fn wake_at(&self, state: &mut PacerState, index: usize, at: Instant) {
+        state.due.push(Reverse((at, index)));
+        let at = state.earliest.map_or(at, |earliest| at.max(earliest));
+        if state.next_tick.is_none_or(|next| at < next) {
+            state.next_tick = Some(at);
             // The thread runs for as long as the pacer exists.
             let _ = self.clock.send(at);
         }
     }
 
     fn wake_due(&self) {
-        let mut paced = self.lock();
+        let mut state = self.lock();
         let now = Instant::now();
-        while let Some(Reverse((at, index))) = paced.due.peek().copied() {
+        while let Some(Reverse((at, index))) = state.due.peek().copied() {
             if at > now {
                 break;
             }
-            paced.due.pop();
-            let alarm = &mut paced.alarms[index];
+            state.due.pop();
+            let alarm = &mut state.alarms[index];
             alarm.is_due = true;
             if let Some(waker) = &alarm.waker {
                 waker.wake_by_ref();
             }
         }
         // Connections that are woken now have their next messages after the pause.
-        paced.earliest = Some(now + self.pause);
-        paced.next_tick = paced.due.peek().map(|Reverse((at, _))| (*at).max(now + self.pause));
-        if let Some(next) = paced.next_tick {
+        state.earliest = Some(now + self.pause);
+        state.next_tick = state.due.peek().map(|Reverse((at, _))| (*at).max(now + self.pause));
+        if let Some(next) = state.next_tick {
             let _ = self.clock.send(next);
         }
     }
@@ -192,8 +192,8 @@ pub(super) struct Alarm {
 impl Alarm {
     /// Ready at this time, or soon after it, once; registers the task until then. An earlier time may make it ready, too.
     pub(super) fn poll_at(&mut self, cx: &Context<'_>, at: Instant) -> Poll<()> {
-        let mut paced = self.pacer.lock();
-        let alarm = &mut paced.alarms[self.index];
+        let mut state = self.pacer.lock();
+        let alarm = &mut state.alarms[self.index];
         if std::mem::take(&mut alarm.is_due) {
             self.at = None;
             return Poll::Ready(());
@@ -203,7 +203,7 @@ impl Alarm {
         }
         if self.at != Some(at) {
             self.at = Some(at);
-            self.pacer.wake_at(&mut paced, self.index, at);
+            self.pacer.wake_at(&mut state, self.index, at);
         }
         Poll::Pending
     }

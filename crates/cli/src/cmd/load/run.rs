@@ -276,8 +276,8 @@ pub(super) async fn run(
         tasks.abort_all();
     }
     let cpu_before = process::cpu_time();
-    let watched = watch_run(&run, &mut tasks, progress, signals).await;
-    let is_interrupted = watched.is_interrupted || !is_opened;
+    let result = watch_run(&run, &mut tasks, progress, signals).await;
+    let is_interrupted = result.is_interrupted || !is_opened;
     let elapsed = begin.elapsed();
     let cpu = process::cpu_time().saturating_sub(cpu_before);
     let mut recorder = std::mem::replace(&mut *lock(&recorder), Recorder::new());
@@ -285,7 +285,7 @@ pub(super) async fn run(
     let sending_end = if is_interrupted { Some(Instant::now()) } else { run.plan.end.or(recorder.last_sent) };
     let last = sending_end.max(recorder.last_answer).unwrap_or(run.plan.measured_from);
     let measured = last.saturating_duration_since(run.plan.measured_from);
-    let memory = watched.memory_max.zip(memory_before).and_then(|(after, (before, open))| {
+    let memory = result.memory_max.zip(memory_before).and_then(|(after, (before, open))| {
         after.saturating_sub(before).checked_div(volume.connections().saturating_sub(open) as u64)
     });
     Ok(Outcome { recorder, measured, cpu, elapsed, memory, is_interrupted })
@@ -379,7 +379,7 @@ async fn open_later(connection: Connection) {
 }
 
 /// The result of [`watch_run`].
-struct Watched {
+struct WatchResult {
     is_interrupted: bool,
     /// Memory of this process while messages were sent, in bytes; `None` where it is not known.
     memory_max: Option<u64>,
@@ -391,15 +391,15 @@ async fn watch_run(
     tasks: &mut JoinSet<()>,
     progress: &mut Progress,
     signals: &mut Signals,
-) -> Watched {
+) -> WatchResult {
     const SECOND: Duration = Duration::from_secs(1);
     let mut ticks = tokio::time::interval_at((run.plan.begin + SECOND).into(), SECOND);
-    let mut watched = Watched { is_interrupted: false, memory_max: None };
+    let mut result = WatchResult { is_interrupted: false, memory_max: None };
     loop {
         tokio::select! {
             ended = tasks.join_next() => if ended.is_none() {
-                watched.memory_max = watched.memory_max.or_else(process::memory);
-                return watched;
+                result.memory_max = result.memory_max.or_else(process::memory);
+                return result;
             },
             tick = ticks.tick() => {
                 let at = tick.into_std().saturating_duration_since(run.plan.begin);
@@ -407,11 +407,11 @@ async fn watch_run(
                 progress.show(&second);
                 // Idle connections begin to send at the end.
                 if !run.plan.is_over(tick.into_std()) {
-                    watched.memory_max = watched.memory_max.max(process::memory());
+                    result.memory_max = result.memory_max.max(process::memory());
                 }
             }
             () = signals.recv() => {
-                watched.is_interrupted = true;
+                result.is_interrupted = true;
                 tasks.abort_all();
             }
         }

@@ -7,7 +7,7 @@ use crate::node::Node;
 use crate::protocol::Disconnect;
 
 /// Undoes what a connection did, also when its task is dropped.
-pub(super) struct Leaving {
+pub(super) struct CleanUp {
     node: Arc<Node>,
     client: Arc<Client>,
     progress: Progress,
@@ -23,7 +23,7 @@ enum Progress {
     Forgotten,
 }
 
-impl Leaving {
+impl CleanUp {
     pub(super) fn new(node: &Arc<Node>, client: &Arc<Client>) -> Self {
         Self { node: node.clone(), client: client.clone(), progress: Progress::Open }
     }
@@ -58,7 +58,7 @@ impl Leaving {
     }
 }
 
-impl Drop for Leaving {
+impl Drop for CleanUp {
     fn drop(&mut self) {
         let reason = self.counted(Disconnect::ConnectionClosed);
         let (Some(reason), Ok(runtime)) = (reason, tokio::runtime::Handle::try_current()) else { return };
