@@ -46,7 +46,7 @@ sanitizer() {
     test=(cargo "+$nightly" test --locked "$@" -p wireloom-ws -p wireloom --lib --tests --target x86_64-unknown-linux-gnu
         --target-dir "$target/sanitizers/$name")
     export RUSTFLAGS="-Zsanitizer=$name" WIRELOOM_ROUNDS_MAX=3
-    export TSAN_OPTIONS="suppressions=$PWD/ci/tsan.supp"
+    [ "$name" != thread ] || export TSAN_OPTIONS="suppressions=$PWD/ci/tsan.supp"
     # Tests that measure the memory of the process see what is held back to find uses after free: by default 256 MiB.
     export ASAN_OPTIONS=quarantine_size_mb=32
     echo "== $name"

@@ -196,7 +196,9 @@ async fn inflated_messages_stay_under_the_limit() {
         let _ = finish.send(());
         let grown = sampling.await.unwrap();
         println!("the process grew by {} MiB", grown >> 20);
-        assert!(grown <= MAX + MAX / 2, "{grown}");
+        // The thread sanitizer keeps several bytes for each byte of the process.
+        let is_sanitized = std::env::var_os("TSAN_OPTIONS").is_some();
+        assert!(is_sanitized || grown <= MAX + MAX / 2, "{grown}");
     }
     drop(other);
     watch(&server, |memory| memory.total == 0).await;
