@@ -43,6 +43,8 @@ pub struct HubConfig {
     pub api: ApiConfig,
     /// Where calls of methods go that no callback answers.
     pub rpc: RpcConfig,
+    /// The memory of histories.
+    pub history: HistoryConfig,
     /// The default namespace.
     pub channel: ChannelOptions,
     /// The other namespaces.
@@ -171,6 +173,21 @@ pub struct RpcConfig {
 impl Default for RpcConfig {
     fn default() -> Self {
         Self { url: None, timeout: Duration::from_secs(3) }
+    }
+}
+
+/// The memory of histories; applies when the hub is made.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HistoryConfig {
+    /// Bytes of publications in memory, of all channels together. Near the limit those of the channels that nothing was published into
+    /// for the longest time are dropped, at the limit the oldest of the channel that is published into.
+    pub len_max: usize,
+}
+
+impl Default for HistoryConfig {
+    fn default() -> Self {
+        Self { len_max: 256 << 20 }
     }
 }
 

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message as _;
+
 use crate::config::RecoveryMode;
 use crate::protocol::Publication;
 
@@ -58,12 +60,13 @@ pub struct Recovery {
 
 /// The publications of a channel in memory.
 ///
-/// Invariant: the offsets in `kept` are consecutive, and the last one is `top`.
+/// Invariant: the offsets in `kept` are consecutive, and the last one is `top`; `len` is the sum of their costs.
 #[derive(Debug)]
 pub(crate) struct Log {
     epoch: String,
     top: u64,
     kept: VecDeque<Kept>,
+    len: usize,
     /// When the last publication arrived.
     used_at: Duration,
 }
@@ -74,9 +77,16 @@ struct Kept {
     expires_at: Duration,
 }
 
+impl Kept {
+    /// Bytes in memory, about.
+    fn cost(&self) -> usize {
+        self.publication.encoded_len() + size_of::<Self>() + size_of::<Publication>()
+    }
+}
+
 impl Log {
     pub(crate) fn new(epoch: String, now: Duration) -> Self {
-        Self { epoch, top: 0, kept: VecDeque::new(), used_at: now }
+        Self { epoch, top: 0, kept: VecDeque::new(), len: 0, used_at: now }
     }
 
     /// A log that continues at a position, with what is still kept of it.
@@ -85,9 +95,10 @@ impl Log {
         kept: impl IntoIterator<Item = (Arc<Publication>, Duration)>,
         now: Duration,
     ) -> Self {
-        let kept =
+        let kept: VecDeque<_> =
             kept.into_iter().map(|(publication, expires_at)| Kept { publication, expires_at }).collect();
-        Self { epoch: position.epoch, top: position.offset, kept, used_at: now }
+        let len = kept.iter().map(Kept::cost).sum();
+        Self { epoch: position.epoch, top: position.offset, kept, len, used_at: now }
     }
 
     pub(crate) fn position(&self) -> Position {
@@ -97,6 +108,23 @@ impl Log {
     /// The offset of the oldest publication that is kept; the next one's when none is.
     pub(crate) fn first(&self) -> u64 {
         self.top + 1 - self.kept.len() as u64
+    }
+
+    /// The bytes of the publications that are kept, about.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Drops the oldest publications until `excess` bytes are gone or none is left.
+    pub(crate) fn shorten(&mut self, excess: usize) {
+        let len_max = self.len.saturating_sub(excess);
+        while self.len > len_max && self.drop_oldest() {}
+    }
+
+    fn drop_oldest(&mut self) -> bool {
+        let oldest = self.kept.pop_front();
+        self.len -= oldest.as_ref().map_or(0, Kept::cost);
+        oldest.is_some()
     }
 
     pub(crate) fn used_at(&self) -> Duration {
@@ -115,9 +143,11 @@ impl Log {
         publication.offset = self.top;
         let publication = Arc::new(publication);
         let expires_at = now.saturating_add(retention.ttl);
-        self.kept.push_back(Kept { publication: publication.clone(), expires_at });
+        let kept = Kept { publication: publication.clone(), expires_at };
+        self.len += kept.cost();
+        self.kept.push_back(kept);
         while self.kept.len() > retention.size {
-            self.kept.pop_front();
+            self.drop_oldest();
         }
         publication
     }
@@ -125,7 +155,7 @@ impl Log {
     /// Drops what has expired. A publication never outlives an older one, because offsets stay consecutive.
     pub(crate) fn expire(&mut self, now: Duration) {
         if let Some(last) = self.kept.iter().rposition(|kept| kept.expires_at <= now) {
-            self.kept.drain(..=last);
+            self.len -= self.kept.drain(..=last).map(|kept| kept.cost()).sum::<usize>();
         }
     }
 

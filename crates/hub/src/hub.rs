@@ -114,8 +114,10 @@ impl HubBuilder {
     /// # Errors
     /// A key of the configuration cannot be read.
     pub fn build(self) -> Result<Hub, ConfigError> {
+        let len_max = self.config.history.len_max;
         let settings = Settings::new(self.config)?;
-        let engine = self.engine.unwrap_or_else(|| Arc::new(MemoryEngine::new(CHANNELS_MAX)));
+        let engine =
+            self.engine.unwrap_or_else(|| Arc::new(MemoryEngine::new(CHANNELS_MAX).history_len_max(len_max)));
         Ok(Hub(Node::new(self.hooks, engine, settings)))
     }
 }

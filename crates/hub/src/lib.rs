@@ -37,8 +37,8 @@ mod subscribe;
 mod transport;
 
 pub use config::{
-    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, DeltaType, HubConfig, RecoveryMode,
-    RpcConfig, SlowPolicy, TokenConfig,
+    Access, ApiConfig, ChannelOptions, ClientConfig, ConfigError, DeltaType, HistoryConfig, HubConfig,
+    RecoveryMode, RpcConfig, SlowPolicy, TokenConfig,
 };
 pub use history::{History, HistoryQuery, Position, Recovery, Retention};
 pub use hooks::{

@@ -67,15 +67,16 @@ impl fmt::Debug for DiskEngine {
 }
 
 impl DiskEngine {
-    /// Opens, or makes, the histories in a directory. Other processes cannot open them meanwhile.
+    /// Opens, or makes, the histories in a directory. Other processes cannot open them meanwhile. What is kept is in memory, too, which
+    /// bounds it.
     ///
     /// # Errors
     /// The directory cannot be made, the file cannot be opened, or it is damaged.
-    pub fn open(directory: &Path, channels_max: usize) -> Result<Self, DiskError> {
+    pub fn open(directory: &Path, memory: MemoryEngine) -> Result<Self, DiskError> {
         let failed = |error: &dyn fmt::Display| DiskError(format!("{}: {error}", directory.display()));
         std::fs::create_dir_all(directory).map_err(|error| failed(&error))?;
         let database = Database::create(directory.join("history.redb")).map_err(|error| failed(&error))?;
-        let memory = std::sync::Arc::new(MemoryEngine::new(channels_max));
+        let memory = std::sync::Arc::new(memory);
         load(&database, &memory).map_err(|error| failed(&error))?;
         let (jobs, received) = std::sync::mpsc::sync_channel(64 * BATCH_MAX);
         let store = Store { database, memory: memory.clone() };
@@ -354,7 +355,7 @@ mod tests {
     #[tokio::test]
     async fn histories_and_positions_survive_a_restart() {
         let directory = tempfile::tempdir().unwrap();
-        let engine = DiskEngine::open(directory.path(), 10).unwrap();
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
         for data in ["1", "2", "3", "4"] {
             publish(&engine, "a", data).await;
         }
@@ -362,7 +363,7 @@ mod tests {
         let epoch = before.1.epoch.clone();
         assert_eq!(before.0, [(2, "2".into()), (3, "3".into()), (4, "4".into())]);
         drop(engine);
-        let engine = DiskEngine::open(directory.path(), 10).unwrap();
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
         assert_eq!(read(&engine, "a").await, before);
         assert_eq!(publish(&engine, "a", "5").await, Position { offset: 5, epoch });
     }
@@ -370,21 +371,21 @@ mod tests {
     #[tokio::test]
     async fn a_removed_history_starts_a_new_epoch() {
         let directory = tempfile::tempdir().unwrap();
-        let engine = DiskEngine::open(directory.path(), 10).unwrap();
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
         let first = publish(&engine, "a", "1").await;
         engine.remove_history("a").await.unwrap();
         let second = publish(&engine, "a", "1").await;
         assert_eq!((first.offset, second.offset), (1, 1));
         assert_ne!(first.epoch, second.epoch);
         drop(engine);
-        let engine = DiskEngine::open(directory.path(), 10).unwrap();
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
         assert_eq!(read(&engine, "a").await.1, second);
     }
 
     #[tokio::test]
     async fn a_publication_right_after_a_removal_is_in_the_new_history() {
         let directory = tempfile::tempdir().unwrap();
-        let engine = DiskEngine::open(directory.path(), 10).unwrap();
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
         let before = publish(&engine, "a", "1").await;
         // The writer is busy with the first, so that the others are written together.
         let ((), _, (), last) = tokio::join!(
@@ -397,15 +398,15 @@ mod tests {
         let expected = read(&engine, "a").await;
         assert_eq!(expected, (vec![(1, "3".into())], last));
         drop(engine);
-        let engine = DiskEngine::open(directory.path(), 10).unwrap();
+        let engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
         assert_eq!(read(&engine, "a").await, expected);
     }
 
     #[tokio::test]
     async fn refuses_a_directory_that_is_in_use() {
         let directory = tempfile::tempdir().unwrap();
-        let _engine = DiskEngine::open(directory.path(), 10).unwrap();
-        let error = DiskEngine::open(directory.path(), 10).unwrap_err().to_string();
+        let _engine = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap();
+        let error = DiskEngine::open(directory.path(), MemoryEngine::new(10)).unwrap_err().to_string();
         assert!(error.contains(&directory.path().display().to_string()), "{error}");
     }
 }

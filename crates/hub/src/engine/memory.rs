@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Control, Delivery, Engine, EngineError, EngineFuture, Membership};
 use crate::clock::Clock;
-use crate::config::RecoveryMode;
+use crate::config::{HistoryConfig, RecoveryMode};
 use crate::history::{History, HistoryQuery, Log, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Publication};
 use crate::random::token;
@@ -15,6 +15,9 @@ use crate::shards::Shards;
 
 /// The most publications that one recovery returns.
 const RECOVER_MAX: usize = 10_000;
+
+/// One part in this many, of channels and of bytes, is made free every second.
+const SPARE: usize = 8;
 
 /// How long the position of a channel without subscribers outlives its last publication. A client that returns later
 /// cannot recover.
@@ -27,6 +30,9 @@ pub struct MemoryEngine {
     logs: Shards<Entry>,
     count: AtomicUsize,
     channels_max: usize,
+    /// The bytes of all histories. `len <= len_max`.
+    len: AtomicUsize,
+    len_max: usize,
     presence: Shards<BTreeMap<String, ClientInfo>>,
     delivery: OnceLock<Weak<dyn Delivery>>,
 }
@@ -39,7 +45,8 @@ struct Entry {
 }
 
 impl MemoryEngine {
-    /// An engine that keeps at most this many channels with history.
+    /// An engine that keeps at most this many channels with history. Near the limit those without subscribers that were not used for the
+    /// longest time are forgotten: clients that return to them cannot recover.
     #[must_use]
     pub fn new(channels_max: usize) -> Self {
         Self {
@@ -47,9 +54,18 @@ impl MemoryEngine {
             logs: Shards::new(),
             count: AtomicUsize::new(0),
             channels_max,
+            len: AtomicUsize::new(0),
+            len_max: HistoryConfig::default().len_max,
             presence: Shards::new(),
             delivery: OnceLock::new(),
         }
+    }
+
+    /// Keeps at most this many bytes of publications, of all channels together: see [`HistoryConfig::len_max`].
+    #[must_use]
+    pub fn history_len_max(mut self, len_max: usize) -> Self {
+        self.len_max = len_max;
+        self
     }
 
     pub(super) fn clock(&self) -> Clock {
@@ -61,7 +77,8 @@ impl MemoryEngine {
     }
 
     /// The histories that were kept elsewhere, before the first publication.
-    pub(super) fn restore(&self, channel: &str, log: Log) {
+    pub(super) fn restore(&self, channel: &str, mut log: Log) {
+        self.account(0, &mut log);
         let entry = Entry { log: Some(log), subscribers: 0 };
         if self.logs.lock(channel).insert(channel.into(), entry).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
@@ -96,8 +113,9 @@ impl MemoryEngine {
     pub(super) fn forget(&self, channel: &str) {
         let mut shard = self.logs.lock(channel);
         let Some(entry) = shard.get_mut(channel) else { return };
-        if entry.log.take().is_some() {
+        if let Some(log) = entry.log.take() {
             self.count.fetch_sub(1, Ordering::Relaxed);
+            self.len.fetch_sub(log.len(), Ordering::Relaxed);
         }
         if entry.subscribers == 0 {
             shard.remove(channel);
@@ -110,24 +128,71 @@ impl MemoryEngine {
     /// channels that are not kept any more.
     pub(super) fn sweep(&self, mut on_expired: impl FnMut(&str, u64), mut on_forgotten: impl FnMut(&str)) {
         let now = self.clock.now();
+        let room = self.room();
         for mut shard in self.logs.each() {
             shard.retain(|channel, entry| {
                 let Some(log) = &mut entry.log else { return entry.subscribers > 0 };
-                let first = log.first();
+                let (first, len) = (log.first(), log.len());
                 log.expire(now);
+                log.shorten(log.len().saturating_sub(room.len_max));
+                self.len.fetch_sub(len - log.len(), Ordering::Relaxed);
                 if log.first() != first {
                     on_expired(channel, log.first());
                 }
                 // A history that nothing was published into is made again when it is asked for.
                 let ttl = if log.position().offset == 0 { Duration::ZERO } else { POSITION_TTL };
-                if entry.subscribers == 0 && log.used_at() + ttl <= now {
+                let is_forgotten = log.used_at() + ttl <= now
+                    || room.forgotten_until.is_some_and(|until| log.used_at() <= until);
+                if entry.subscribers == 0 && is_forgotten {
                     self.count.fetch_sub(1, Ordering::Relaxed);
+                    self.len.fetch_sub(log.len(), Ordering::Relaxed);
                     on_forgotten(channel);
                     return false;
                 }
                 true
             });
         }
+    }
+
+    /// Counts the change of a history that had `len` bytes. It loses its oldest publications where there is no room.
+    fn account(&self, len: usize, log: &mut Log) {
+        let shrunk =
+            |len: usize, log: &Log| self.len.fetch_sub(len.saturating_sub(log.len()), Ordering::Relaxed);
+        shrunk(len, log);
+        let grown = log.len().saturating_sub(len);
+        let all = self.len.fetch_add(grown, Ordering::Relaxed) + grown;
+        let len = log.len();
+        log.shorten(all.saturating_sub(self.len_max));
+        shrunk(len, log);
+    }
+
+    /// How far histories have to give way, so that a part of the room is free.
+    fn room(&self) -> Room {
+        let excess =
+            |used: &AtomicUsize, max: usize| used.load(Ordering::Relaxed).saturating_sub(max - max / SPARE);
+        let (len, count) = (excess(&self.len, self.len_max), excess(&self.count, self.channels_max));
+        let mut room = Room { len_max: usize::MAX, forgotten_until: None };
+        if len == 0 && count == 0 {
+            return room;
+        }
+        let (mut lens, mut unused) = (Vec::new(), Vec::new());
+        for shard in self.logs.each() {
+            for entry in shard.values() {
+                let Some(log) = &entry.log else { continue };
+                lens.push(log.len());
+                if entry.subscribers == 0 {
+                    unused.push(log.used_at());
+                }
+            }
+        }
+        if len > 0 {
+            room.len_max = level(lens, len);
+        }
+        unused.sort_unstable();
+        room.forgotten_until =
+            count.checked_sub(1).and_then(|last| unused.get(last).or(unused.last())).copied();
+        tracing::warn!(bytes = len, channels = count, "histories are dropped: there are too many");
+        room
     }
 
     /// Runs `act` on the history of a channel, which is made if it is not there.
@@ -153,10 +218,38 @@ impl MemoryEngine {
             entry.log = Some(Log::new(token(), now));
         }
         match &mut entry.log {
-            Some(log) => Ok(act(log, now)),
+            Some(log) => {
+                let len = log.len();
+                let result = act(log, now);
+                self.account(len, log);
+                Ok(result)
+            }
             None => Err(EngineError::ChannelLimit),
         }
     }
+}
+
+/// How far histories have to give way.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    /// The bytes that each may have.
+    len_max: usize,
+    /// Those without subscribers that were last used until then are forgotten.
+    forgotten_until: Option<Duration>,
+}
+
+/// The length to which the longest have to be cut so that together they lose `excess`.
+fn level(mut lens: Vec<usize>, excess: usize) -> usize {
+    lens.sort_unstable_by(|a, b| b.cmp(a));
+    let mut sum = 0;
+    for (count, len) in (1..).zip(&lens) {
+        sum += len;
+        let level = sum.saturating_sub(excess) / count;
+        if level >= lens.get(count).copied().unwrap_or(0) {
+            return level;
+        }
+    }
+    0
 }
 
 /// A result that needs no waiting.
@@ -278,5 +371,89 @@ impl Engine for MemoryEngine {
 
     fn maintain(&self) {
         self.sweep(|_, _| {}, |_| {});
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    const KEEP: Retention = Retention { size: 1_000, ttl: Duration::from_secs(3600) };
+
+    fn publish(engine: &MemoryEngine, channel: &str, len: usize) -> Result<Position, EngineError> {
+        let data = Bytes::from(vec![b'1'; len]);
+        engine.append(channel, Publication { data, ..Publication::default() }, KEEP)
+    }
+
+    /// The publications that a channel keeps, which all are to be counted.
+    fn kept(engine: &MemoryEngine, channel: &str) -> usize {
+        let all: usize = engine
+            .logs
+            .each()
+            .flat_map(|shard| {
+                shard.values().filter_map(|entry| entry.log.as_ref().map(Log::len)).collect::<Vec<_>>()
+            })
+            .sum();
+        assert_eq!(engine.len.load(Ordering::Relaxed), all);
+        let read = |log: &mut Log, now| log.read(&HistoryQuery::default(), now).publications.len();
+        engine.with_log(channel, read).unwrap()
+    }
+
+    #[test]
+    fn histories_stay_within_their_memory() {
+        let engine = MemoryEngine::new(1_000).history_len_max(1 << 20);
+        for _ in 0..10 {
+            publish(&engine, "small", 100).unwrap();
+        }
+        for number in 1..=100 {
+            assert_eq!(publish(&engine, "large", 50_000).unwrap().offset, number);
+            assert!(engine.len.load(Ordering::Relaxed) <= 1 << 20);
+        }
+        // The channel that fills the memory loses its own publications, and the largest makes room for others.
+        assert_eq!((kept(&engine, "small"), kept(&engine, "large")), (10, 20));
+        engine.maintain();
+        assert_eq!((kept(&engine, "small"), kept(&engine, "large")), (10, 18));
+        // One that is larger than all of the memory is delivered, but not kept.
+        assert_eq!(publish(&engine, "huge", 1 << 20).unwrap().offset, 1);
+        assert_eq!((kept(&engine, "huge"), kept(&engine, "small")), (0, 10));
+        engine.forget("large");
+        assert_eq!(kept(&engine, "small"), 10);
+        for shard in 0..100 {
+            let _ = publish(&engine, &shard.to_string(), 50_000);
+        }
+        engine.maintain();
+        assert!(engine.len.load(Ordering::Relaxed) <= (1 << 20) / 8 * 7);
+        assert_eq!(kept(&engine, "small"), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn channels_that_are_not_used_make_room_for_others() {
+        let engine = MemoryEngine::new(16);
+        engine.subscribe("0").await.unwrap();
+        for channel in 0..16 {
+            publish(&engine, &channel.to_string(), 1).unwrap();
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(publish(&engine, "new", 1), Err(EngineError::ChannelLimit));
+        engine.maintain();
+        publish(&engine, "new", 1).unwrap();
+        // The oldest but the one with a subscriber gave way.
+        let count = |channel: &str| engine.logs.lock(channel).contains_key(channel);
+        assert_eq!(["0", "1", "2", "3", "15"].map(count), [true, false, false, true, true]);
+    }
+
+    #[test]
+    fn the_longest_are_cut_to_one_level() {
+        for (lens, excess, expected) in [
+            (vec![10, 4, 2], 1, 9),
+            (vec![10, 4, 2], 6, 4),
+            (vec![10, 4, 2], 8, 3),
+            (vec![10, 4, 2], 16, 0),
+            (vec![5, 5, 5], 3, 4),
+            (vec![], 1, 0),
+        ] {
+            assert_eq!(level(lens.clone(), excess), expected, "{lens:?} {excess}");
+        }
     }
 }

@@ -112,6 +112,21 @@ async fn oversized_names_and_messages_are_refused() {
 }
 
 #[tokio::test]
+async fn histories_are_bounded_in_bytes() {
+    let log = "[[namespace]]\nname = \"log\"\nhistory_size = 100\nhistory_ttl = \"1h\"\nhistory_access = \"anyone\"\n";
+    let served = Served::start(&format!("{CONFIG}{log}[history]\nlen_max = 100000\n"), |hub| hub).await;
+    let large = json!("x".repeat(30_000)).to_string();
+    for offset in 1..=10 {
+        assert_eq!(served.hub.publish("log:x", large.clone()).await.unwrap().offset, offset);
+    }
+    let mut client = served.connect().await;
+    let history = client.call("history", json!({ "channel": "log:x", "limit": -1 })).await;
+    let offsets = history["publications"].as_array().unwrap().iter().map(|one| &one["offset"]);
+    assert_eq!(offsets.collect::<Vec<_>>(), [8, 9, 10]);
+    assert_eq!(history["offset"], 10);
+}
+
+#[tokio::test]
 async fn floods_of_publications_and_subscriptions_end_the_connection() {
     let served = Served::start(CONFIG, |hub| hub).await;
     let floods = [

@@ -3,7 +3,7 @@
 use std::io;
 
 use tracing::{error, info};
-use wireloom_hub::engine::{DiskEngine, NatsEngine};
+use wireloom_hub::engine::{DiskEngine, MemoryEngine, NatsEngine};
 use wireloom_hub::{Hub, HubConfig};
 
 use crate::args::Channels;
@@ -32,17 +32,18 @@ const CHANNELS_MAX: usize = 100_000;
 /// # Errors
 /// In words: the file cannot be read or used, the directory is in use, NATS cannot be reached.
 pub(super) async fn build(args: &Channels) -> Result<Hub, String> {
-    let builder = Hub::builder().config(config(args)?);
+    let config = config(args)?;
+    let memory = MemoryEngine::new(CHANNELS_MAX).history_len_max(config.history.len_max);
+    let builder = Hub::builder().config(config);
     let builder = match (&args.data, &args.nats) {
         (Some(directory), _) => {
-            let engine =
-                DiskEngine::open(directory, CHANNELS_MAX).map_err(|error| format!("--data {error}"))?;
+            let engine = DiskEngine::open(directory, memory).map_err(|error| format!("--data {error}"))?;
             builder.engine(engine)
         }
         (None, Some(url)) => {
             builder.engine(NatsEngine::connect(url).await.map_err(|error| format!("--nats {url}: {error}"))?)
         }
-        (None, None) => builder,
+        (None, None) => builder.engine(memory),
     };
     builder.build().map_err(|error| format!("--hub: {error}"))
 }
