@@ -114,7 +114,7 @@ async fn oversized_names_and_messages_are_refused() {
 #[tokio::test]
 async fn histories_are_bounded_in_bytes() {
     let log = "[[namespace]]\nname = \"log\"\nhistory_size = 100\nhistory_ttl = \"1h\"\nhistory_access = \"anyone\"\n";
-    let served = Served::start(&format!("{CONFIG}{log}[history]\nlen_max = 100000\n"), |hub| hub).await;
+    let served = Served::start(&format!("{CONFIG}{log}[history]\nlen_max = 110000\n"), |hub| hub).await;
     let large = json!("x".repeat(30_000)).to_string();
     for offset in 1..=10 {
         assert_eq!(served.hub.publish("log:x", large.clone()).await.unwrap().offset, offset);
