@@ -12,7 +12,7 @@ use crate::history::{HistoryQuery, Position};
 use crate::hooks::{PublishEvent, Refusal, RpcEvent};
 use crate::node::PublishError;
 use crate::protocol::{
-    ClientInfo, Command, ErrorCode, HistoryRequest, HistoryResult, PingResult, PresenceResult,
+    ClientInfo, Command, Encoding, ErrorCode, HistoryRequest, HistoryResult, PingResult, PresenceResult,
     PresenceStatsResult, Publication, PublishRequest, PublishResult, RefreshResult, Reply, RpcResult,
     SubRefreshRequest, SubRefreshResult, UnsubscribeResult,
 };
@@ -112,6 +112,11 @@ impl Session {
             return Err(ErrorCode::BadRequest.into());
         }
         let options = self.node.options(&channel).ok_or(ErrorCode::UnknownChannel)?;
+        let data = match self.origin.encoding {
+            Encoding::Json => data,
+            // It is a slice of the message, all of which would stay in memory with the history.
+            Encoding::Protobuf => Bytes::copy_from_slice(&data),
+        };
         let data = match &self.node.hooks.publish {
             Some(hook) => {
                 let event = PublishEvent {

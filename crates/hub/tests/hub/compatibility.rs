@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use wireloom::client::Request;
 use wireloom::{Connector, WebSocket};
 use wireloom_hub::PublishOptions;
-use wireloom_hub::protocol::{Command, ConnectRequest, PublishRequest, Reply, SubscribeRequest};
+use wireloom_hub::protocol::{Command, ConnectRequest, PingRequest, PublishRequest, Reply, SubscribeRequest};
 
 use super::{CONFIG, Client, Served};
 
@@ -556,4 +556,28 @@ async fn payloads_of_several_lines_do_not_break_messages() {
     let line = std::str::from_utf8(&event).unwrap().lines().next().unwrap();
     let push: Value = serde_json::from_str(line.strip_prefix("data: ").unwrap()).unwrap();
     assert_eq!(push["pub"]["data"], expected);
+}
+
+#[tokio::test]
+async fn a_publication_does_not_keep_its_message_in_memory() {
+    let is_unique = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let published = is_unique.clone();
+    let served = Served::start(CONFIG, |hub| {
+        hub.on_publish(move |event| {
+            published.lock().unwrap().push(event.data.is_unique());
+            async move { Ok(event.data) }
+        })
+    })
+    .await;
+    let mut socket = protobuf(&served).await;
+    let publish = PublishRequest { channel: "chat:x".into(), data: Bytes::from_static(b"1") };
+    let batch = [
+        Command { id: 1, connect: Some(ConnectRequest::default()), ..Command::default() },
+        Command { id: 2, publish: Some(publish), ..Command::default() },
+        Command { id: 3, ping: Some(PingRequest {}), ..Command::default() },
+    ];
+    let bytes: Vec<u8> = batch.iter().flat_map(Command::encode_length_delimited_to_vec).collect();
+    socket.send(&bytes).await.unwrap();
+    while reply(&mut socket).await.id != 3 {}
+    assert_eq!(*is_unique.lock().unwrap(), [true]);
 }
