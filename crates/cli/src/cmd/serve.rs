@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Serve) -> Exit {
 async fn serve(args: &Serve) -> Result<(), String> {
     let mut config = args.config();
     config.tap = recording::start(&args.record, Side::Server)?;
-    let hub = hub::build(&args.channels).await?;
+    let (hub, has_rooms) = hub::build(&args.channels).await?;
     let routes = Arc::new(Routes::new(args, hub.clone()));
     let mut servers = Vec::new();
     let mut listening = Vec::new();
@@ -100,7 +100,7 @@ async fn serve(args: &Serve) -> Result<(), String> {
     hub::reload_on_hangup(&hub, &args.channels).map_err(|error| error.to_string())?;
     match args.log {
         // The standard output may be closed.
-        LogFormat::Text => drop(announce(&listening, admin_address, args)),
+        LogFormat::Text => drop(announce(&listening, admin_address, has_rooms, args)),
         LogFormat::Json => {
             if let Some(address) = admin_address {
                 info!(%address, "admin listening");
@@ -231,13 +231,23 @@ impl Serve {
     }
 }
 
-fn announce(listening: &[(bool, SocketAddr)], admin: Option<SocketAddr>, args: &Serve) -> io::Result<()> {
+fn announce(
+    listening: &[(bool, SocketAddr)],
+    admin: Option<SocketAddr>,
+    has_rooms: bool,
+    args: &Serve,
+) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for (tls, address) in listening {
         let (http, ws) = if *tls { ("https", "wss") } else { ("http", "ws") };
         writeln!(out, "wireloom {} on {http}://{address}/", env!("CARGO_PKG_VERSION"))?;
         writeln!(out, "  {ws}://{address}/echo          sends each message back")?;
-        writeln!(out, "  {ws}://{address}/rooms/NAME    sends each message to all members")?;
+        if has_rooms {
+            writeln!(out, "  {ws}://{address}/rooms/NAME    sends each message to all members")?;
+        }
+        if args.channels.hub.is_some() {
+            writeln!(out, "  {ws}://{address}/connection/websocket  channels for Centrifugal clients")?;
+        }
         writeln!(out, "  {ws}://{address}/sink          counts and discards messages")?;
         writeln!(out, "  {ws}://{address}/source        sends messages: ?size=&rate=&count=")?;
     }

@@ -310,6 +310,31 @@ fn wrong_arguments_are_explained() {
 }
 
 #[tokio::test]
+async fn the_routes_that_are_printed_are_those_that_exist() {
+    let folder = folder("routes");
+    for (namespace, has_rooms) in [("rooms", true), ("chat", false)] {
+        let config = folder.join("hub.toml");
+        std::fs::write(&config, format!("[[namespace]]\nname = \"{namespace}\"\n")).unwrap();
+        let mut serving = tokio::process::Command::new(WIRELOOM)
+            .args(["serve", "--port", "0", "--hub"])
+            .arg(config)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(serving.stdout.take().unwrap()).lines();
+        let mut printed = String::new();
+        while !printed.contains("/source") {
+            printed += &timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().expect("all routes");
+        }
+        assert_eq!(printed.contains("/rooms/NAME"), has_rooms, "{printed}");
+        assert!(printed.contains("/connection/websocket"), "{printed}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test]
 async fn a_server_that_cannot_start_reports_why() {
     let serving = Server::start(&[]).await;
     let (code, _, errors) = run(&["serve", "--listen", &serving.addresses[0]]);

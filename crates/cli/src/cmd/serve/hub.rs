@@ -27,13 +27,14 @@ history_access = "anyone"
 /// Channels with a history that one node keeps.
 const CHANNELS_MAX: usize = 100_000;
 
-/// The hub that the arguments choose.
+/// The hub that the arguments choose, and whether it has rooms.
 ///
 /// # Errors
 /// In words: the file cannot be read or used, the directory is in use, NATS cannot be reached.
-pub(super) async fn build(args: &Channels) -> Result<Hub, String> {
+pub(super) async fn build(args: &Channels) -> Result<(Hub, bool), String> {
     let config = config(args)?;
     let memory = MemoryEngine::new(CHANNELS_MAX).history_len_max(config.history.len_max);
+    let has_rooms = config.namespaces.contains_key("rooms");
     let builder = Hub::builder().config(config);
     let builder = match (&args.data, &args.nats) {
         (Some(directory), _) => {
@@ -45,7 +46,8 @@ pub(super) async fn build(args: &Channels) -> Result<Hub, String> {
         }
         (None, None) => builder.engine(memory),
     };
-    builder.build().map_err(|error| format!("--hub: {error}"))
+    let hub = builder.build().map_err(|error| format!("--hub: {error}"))?;
+    Ok((hub, has_rooms))
 }
 
 fn config(args: &Channels) -> Result<HubConfig, String> {
