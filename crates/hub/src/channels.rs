@@ -252,7 +252,7 @@ impl Channels {
     }
 
     /// Announces a client that joined or left to the subscribers that asked for it.
-    pub(crate) fn announce(&self, channel: &str, membership: &Membership) {
+    pub(crate) fn announce(&self, channel: &str, membership: &Membership, on_slow: OnSlow<'_>) {
         let shard = self.channels.lock(channel);
         let Some(Channel { subscribers, .. }) = shard.get(channel) else { return };
         let mut push = Push { channel: channel.into(), ..Push::default() };
@@ -272,9 +272,12 @@ impl Channels {
             if subscriber.join_leave
                 && subscriber.client.id != *whose
                 && let Some(message) = shared.get(subscriber.client.format, || reply.clone())
-                && subscriber.client.outbox.publish(message, true) == Pushed::Unwritten
             {
-                unwritten.push(subscriber.client.clone());
+                match subscriber.client.outbox.publish(message, true) {
+                    Pushed::Unwritten => unwritten.push(subscriber.client.clone()),
+                    Pushed::Overflowed => on_slow(&subscriber.client, Pushed::Overflowed),
+                    Pushed::Queued | Pushed::Dropped | Pushed::Ended => {}
+                }
             }
         }
         batch::write_later(unwritten);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use wireloom::PreparedMessage;
 
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Pushed};
 use crate::protocol::{self, ClientInfo, ConnectPush, ConnectResult, Encoding, Push, Reply};
 use crate::shards::lock;
 
@@ -154,14 +154,14 @@ impl Client {
 
     /// Sends a reply or a push; bare connections have none.
     pub(crate) fn send(&self, reply: &Reply) {
-        match self.format {
-            Format::Protocol(encoding) => drop(self.outbox.push(encode(encoding, reply))),
-            Format::EventStream => {
-                if let Some(event) = event(reply) {
-                    self.outbox.push(event);
-                }
-            }
-            Format::Bare => {}
+        let message = match self.format {
+            Format::Protocol(encoding) => Some(encode(encoding, reply)),
+            Format::EventStream => event(reply),
+            Format::Bare => None,
+        };
+        if message.map(|message| self.outbox.push(message)) == Some(Pushed::Overflowed) {
+            let user = self.user();
+            tracing::warn!(reason = "slow", client = self.id, user, "client evicted: its queue is full");
         }
     }
 

@@ -366,7 +366,6 @@ impl Node {
         match pushed {
             Pushed::Dropped => self.metrics.dropped.increment(),
             Pushed::Overflowed => {
-                self.metrics.evicted_slow.increment();
                 warn!(
                     reason = "slow",
                     channel,
@@ -400,7 +399,8 @@ impl Delivery for Node {
     }
 
     fn deliver_membership(&self, channel: &str, membership: &Membership) {
-        self.channels.announce(channel, membership);
+        let on_slow = |client: &Client, pushed| self.note_slow(channel, client, pushed);
+        self.channels.announce(channel, membership, &on_slow);
     }
 
     fn deliver_history_lost(&self, channel: &str) {

@@ -49,6 +49,9 @@ impl CleanUp {
         match &self.progress {
             Progress::Open => {
                 self.node.metrics.ended.increment(reason.code().into());
+                if reason == Disconnect::Slow {
+                    self.node.metrics.evicted_slow.increment();
+                }
                 self.progress = Progress::Counted(reason.clone());
                 Some(reason)
             }

@@ -80,7 +80,6 @@ async fn send(node: &Node, client: &Client, body: &mut BodySender, events: Bytes
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(Disconnect::ConnectionClosed),
         Err(_) => {
-            node.metrics.evicted_slow.increment();
             warn!(
                 reason = "slow",
                 client = client.id,

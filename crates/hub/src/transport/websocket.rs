@@ -188,7 +188,6 @@ async fn written_in_time(
             Err(Disconnect::ConnectionClosed)
         }
         Err(_) => {
-            node.metrics.evicted_slow.increment();
             warn!(
                 reason = "slow",
                 client = client.id,

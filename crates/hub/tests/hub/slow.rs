@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
+use wireloom_hub::ConnectGrant;
+
 use super::{CONFIG, Client, Served};
 
 /// More than the buffers of the system hold.
@@ -83,6 +85,33 @@ async fn a_full_queue_or_a_long_wait_disconnects() {
         assert_eq!((stats.dropped, stats.evicted_slow), (0, 1), "{limits}");
         drop(stalled);
     }
+}
+
+#[tokio::test]
+async fn evictions_by_joins_and_leaves_are_counted() {
+    let limits = "[client]\nqueue_len_max = 65536\nqueue_time_max = \"10m\"\n";
+    let served = Served::start(&CONFIG.replacen("[client]\n", limits, 1), |hub| {
+        let info = json!("x".repeat(32 << 10)).to_string();
+        hub.on_connect(move |_| {
+            let info = info.clone().into();
+            async move { Ok(ConnectGrant { info, ..ConnectGrant::default() }) }
+        })
+    })
+    .await;
+    let mut stalled = served.connect().await;
+    stalled.call("subscribe", json!({ "channel": "chat:x", "join_leave": true })).await;
+    let mut other = served.connect().await;
+    for _ in 0..MESSAGES_MAX {
+        if served.hub.stats().evicted_slow == 1 {
+            break;
+        }
+        other.call("subscribe", json!({ "channel": "chat:x" })).await;
+        other.call("unsubscribe", json!({ "channel": "chat:x" })).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    served.has_ended(3008, 1).await;
+    assert_eq!(served.hub.stats().evicted_slow, 1);
+    drop(stalled);
 }
 
 /// Waits until the hub has no subscribers, and publishes meanwhile.
