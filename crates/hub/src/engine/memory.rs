@@ -128,13 +128,13 @@ impl MemoryEngine {
     /// channels that are not kept any more.
     pub(super) fn sweep(&self, mut on_expired: impl FnMut(&str, u64), mut on_forgotten: impl FnMut(&str)) {
         let now = self.clock.now();
-        let room = self.room();
+        let eviction = self.eviction();
         for mut shard in self.logs.each() {
             shard.retain(|channel, entry| {
                 let Some(log) = &mut entry.log else { return entry.subscribers > 0 };
                 let (first, len) = (log.first(), log.len());
                 log.expire(now);
-                log.shorten(log.len().saturating_sub(room.len_max));
+                log.shorten(log.len().saturating_sub(eviction.len_max));
                 self.len.fetch_sub(len - log.len(), Ordering::Relaxed);
                 if log.first() != first {
                     on_expired(channel, log.first());
@@ -142,7 +142,7 @@ impl MemoryEngine {
                 // A history that nothing was published into is made again when it is asked for.
                 let ttl = if log.position().offset == 0 { Duration::ZERO } else { POSITION_TTL };
                 let is_forgotten = log.used_at() + ttl <= now
-                    || room.forgotten_until.is_some_and(|until| log.used_at() <= until);
+                    || eviction.forgotten_until.is_some_and(|until| log.used_at() <= until);
                 if entry.subscribers == 0 && is_forgotten {
                     self.count.fetch_sub(1, Ordering::Relaxed);
                     self.len.fetch_sub(log.len(), Ordering::Relaxed);
@@ -154,26 +154,28 @@ impl MemoryEngine {
         }
     }
 
-    /// Counts the change of a history that had `len` bytes. It loses its oldest publications where there is no room.
+    /// Counts the change of a history that had `len` bytes. Over the limit it loses its oldest publications.
     fn account(&self, len: usize, log: &mut Log) {
-        let shrunk =
-            |len: usize, log: &Log| self.len.fetch_sub(len.saturating_sub(log.len()), Ordering::Relaxed);
-        shrunk(len, log);
-        let grown = log.len().saturating_sub(len);
-        let all = self.len.fetch_add(grown, Ordering::Relaxed) + grown;
-        let len = log.len();
-        log.shorten(all.saturating_sub(self.len_max));
-        shrunk(len, log);
+        let Some(grown) = log.len().checked_sub(len) else {
+            self.len.fetch_sub(len - log.len(), Ordering::Relaxed);
+            return;
+        };
+        // A history that is only read does not pay for what others add meanwhile.
+        if grown > 0 {
+            let (len, all) = (log.len(), self.len.fetch_add(grown, Ordering::Relaxed) + grown);
+            log.shorten(all.saturating_sub(self.len_max));
+            self.len.fetch_sub(len - log.len(), Ordering::Relaxed);
+        }
     }
 
-    /// How far histories have to give way, so that a part of the room is free.
-    fn room(&self) -> Room {
+    /// The histories to evict so that a part of both limits is free.
+    fn eviction(&self) -> Eviction {
         let excess =
             |used: &AtomicUsize, max: usize| used.load(Ordering::Relaxed).saturating_sub(max - max / SPARE);
         let (len, count) = (excess(&self.len, self.len_max), excess(&self.count, self.channels_max));
-        let mut room = Room { len_max: usize::MAX, forgotten_until: None };
+        let mut eviction = Eviction { len_max: usize::MAX, forgotten_until: None };
         if len == 0 && count == 0 {
-            return room;
+            return eviction;
         }
         let (mut lens, mut unused) = (Vec::new(), Vec::new());
         for shard in self.logs.each() {
@@ -186,13 +188,13 @@ impl MemoryEngine {
             }
         }
         if len > 0 {
-            room.len_max = level(lens, len);
+            eviction.len_max = level(lens, len);
         }
         unused.sort_unstable();
-        room.forgotten_until =
+        eviction.forgotten_until =
             count.checked_sub(1).and_then(|last| unused.get(last).or(unused.last())).copied();
-        tracing::warn!(bytes = len, channels = count, "histories are dropped: there are too many");
-        room
+        tracing::warn!(bytes = len, channels = count, "histories are evicted");
+        eviction
     }
 
     /// Runs `act` on the history of a channel, which is made if it is not there.
@@ -229,12 +231,12 @@ impl MemoryEngine {
     }
 }
 
-/// How far histories have to give way.
+/// The histories to evict.
 #[derive(Clone, Copy, Debug)]
-struct Room {
-    /// The bytes that each may have.
+struct Eviction {
+    /// Longer ones are cut to this many bytes.
     len_max: usize,
-    /// Those without subscribers that were last used until then are forgotten.
+    /// Those without subscribers that were last used at or before this time are forgotten.
     forgotten_until: Option<Duration>,
 }
 
