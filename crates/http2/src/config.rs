@@ -32,7 +32,8 @@ pub struct Config {
     /// of what this side sends. Slow readers of some streams take nothing from the others until the rest is used up.
     pub memory_max: u64,
     /// How much DATA is framed ahead of the transport, in bytes: enough for a large write, little enough for an urgent
-    /// stream to overtake.
+    /// stream to overtake. The default is three frames of 16 KiB, which the kernel sends as one packet of up to 64 KiB; a few
+    /// bytes more than that would be a large packet and a tiny one.
     pub output_ahead: usize,
     /// How much a stream should have queued at most before the caller waits for [`crate::Event::Writable`], in bytes. Where
     /// much is queued on others it is less, so that all queues stay within their share of `memory_max`.
@@ -72,7 +73,7 @@ impl Config {
             stream_window_max: 8 << 20,
             auto_release: true,
             memory_max: 16 << 20,
-            output_ahead: 64 * 1024,
+            output_ahead: 48 * 1024,
             stream_queue: 64 * 1024,
             output_max: 1 << 20,
             hash_key: 0x9e37_79b9_7f4a_7c15,

@@ -301,11 +301,6 @@ impl Connection {
         }
     }
 
-    /// Changes [`Config::output_ahead`]: less while the transport is slow, so that an urgent stream waits for little.
-    pub fn set_output_ahead(&mut self, len: usize) {
-        self.config.output_ahead = len;
-    }
-
     /// Reports memory that the caller keeps for this connection besides the DATA it holds, such as heads of requests and
     /// buffers of tunnels, in bytes. It shares [`Config::memory_max`]: DATA from the peer gets what is left, and
     /// requests are refused (REFUSED_STREAM) while it is above.

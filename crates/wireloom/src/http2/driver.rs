@@ -15,7 +15,6 @@ use super::deadlines::{Deadlines, Timer};
 use super::deferred::Deferred;
 use super::incoming::{Incoming, IncomingRequests};
 use super::memory_report::MemoryReport;
-use super::output_ahead::OutputAhead;
 use super::read_buffer::ReadBuffer;
 use super::requests::Requests;
 use super::shared::{DriverState, Locked, Reported, Shared, State};
@@ -27,6 +26,9 @@ use crate::transport::Io;
 
 /// Slices of one vectored write: a header and a payload for each frame that the core prepares.
 const SLICES_MAX: usize = 64;
+
+/// Bytes that the kernel accepts before it can send them: they leave before a response that becomes urgent, at 2 MB/s within 33 ms.
+const UNSENT_MAX: u32 = 64 << 10;
 
 /// How long the transport is read after the end, so that the peer receives GOAWAY and not a reset, and how much.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -44,7 +46,6 @@ pub(crate) struct Driver {
     prefix: &'static [u8],
     /// The transport did not accept all of the last write.
     blocked: bool,
-    output_ahead: OutputAhead,
     deadlines: Deadlines,
     idle: IdleTimer,
     drain: Drain,
@@ -86,16 +87,13 @@ impl Driver {
     /// # Errors
     /// A setting is out of range.
     pub(crate) fn new(io: Io, role: Role, config: Config) -> Result<Self, Error> {
-        Ok(Self::with_shared(io, Shared::new(role, config)?, config.output_ahead))
+        Ok(Self::with_shared(io, Shared::new(role, config)?))
     }
 
-    /// Drives a connection that exists already. `output_ahead` is as configured.
-    pub(crate) fn with_shared(io: Io, shared: Arc<Shared>, output_ahead: usize) -> Self {
-        io.limit_unsent(OutputAhead::UNSENT_MAX);
-        let output_ahead = OutputAhead::new(output_ahead);
-        shared.lock().core.set_output_ahead(output_ahead.len());
+    /// Drives a connection that exists already.
+    pub(crate) fn with_shared(io: Io, shared: Arc<Shared>) -> Self {
+        io.limit_unsent(UNSENT_MAX);
         Self {
-            output_ahead,
             io,
             shared,
             input: ReadBuffer::default(),
@@ -320,7 +318,6 @@ impl Driver {
             if count == 0 {
                 break;
             }
-            let offered: usize = slices[..count].iter().map(|slice| slice.len()).sum();
             let written = if count == 1 {
                 self.io.poll_write(cx, &[IoSlice::new(slices[0])])
             } else {
@@ -333,7 +330,6 @@ impl Driver {
                     let prefix_len = len.min(self.prefix.len());
                     self.prefix = &self.prefix[prefix_len..];
                     state.core.transmitted(len - prefix_len);
-                    self.adapt_output_ahead(state, len, len < offered);
                 }
                 Poll::Ready(Err(error)) => {
                     state.core.handle_eof();
@@ -342,7 +338,6 @@ impl Driver {
                 }
                 Poll::Pending => {
                     self.blocked = true;
-                    self.adapt_output_ahead(state, 0, true);
                     return Ok(());
                 }
             }
@@ -350,14 +345,6 @@ impl Driver {
         match self.io.poll_flush(cx) {
             Poll::Ready(flushed) => flushed,
             Poll::Pending => Ok(()),
-        }
-    }
-
-    fn adapt_output_ahead(&mut self, state: &mut State, written: usize, blocked: bool) {
-        let before = self.output_ahead.len();
-        self.output_ahead.handle_written(written, blocked);
-        if self.output_ahead.len() != before {
-            state.core.set_output_ahead(self.output_ahead.len());
         }
     }
 

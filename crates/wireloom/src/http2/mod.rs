@@ -22,7 +22,7 @@
 //!   a complete response resets with NO_ERROR (RFC 9113 §8.1).
 //! - [`Tunnel`] makes a transport of the two.
 //!
-//! Layers: `head, recv_buffer, read_buffer, deadlines, timers, unread, memory_report, output_ahead -> slots, deferred,
+//! Layers: `head, recv_buffer, read_buffer, deadlines, timers, unread, memory_report -> slots, deferred,
 //! shared, recv_stream, send_stream, incoming -> requests, tunnel -> driver`.
 
 mod deadlines;
@@ -37,7 +37,6 @@ mod memory_report;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod model;
-mod output_ahead;
 mod read_buffer;
 mod recv_buffer;
 mod recv_stream;

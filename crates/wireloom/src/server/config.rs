@@ -107,7 +107,6 @@ fn http2_config() -> wireloom_http2::Config {
     let mut http2 = wireloom_http2::Config::new(wireloom_http2::Role::Server);
     http2.settings.enable_connect_protocol = true;
     http2.limits.stall_timeout = Duration::from_secs(60);
-    http2.output_ahead = 256 << 10;
     http2
 }
 

@@ -205,7 +205,7 @@ impl Connection {
         let Self { io, origin, config, registry, registration, bytes, .. } = self;
         let (driver, first) = match upgraded.map(|upgraded| *upgraded) {
             Some((shared, key, request)) => {
-                let driver = Driver::with_shared(io, shared, config.http2.output_ahead);
+                let driver = Driver::with_shared(io, shared);
                 (driver.with_prefix(SWITCHING_TO_HTTP2), Some((key, request)))
             }
             // The configuration was validated when the server started.
