@@ -11,7 +11,7 @@
 //!   poll_take() finds none
 //! ```
 //!
-//! In `Task` the connection's task has messages that it has not written: nobody else may write then, or they would be reordered.
+//! In `Task` the connection's task has messages that it has not written: no other task may write then, or messages would be reordered.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -421,7 +421,7 @@ mod tests {
         let open = outbox.open_to_batches(socket.split().0);
         assert_eq!(outbox.publish(text("0"), true), Pushed::Queued, "the task has not looked yet");
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["0".into()]));
-        // Until the task has written that, nobody else may write.
+        // Until the task has written that, no other task may write.
         outbox.publish(text("1"), true);
         outbox.write();
         assert_eq!(take(&outbox), (Poll::Ready(Taken::Messages), vec!["1".into()]));

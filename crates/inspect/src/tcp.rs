@@ -49,7 +49,7 @@ impl HalfStream {
     /// Whether a SYN with this sequence number belongs to another connection.
     pub(crate) fn is_reused_by(&self, sequence: u32) -> bool {
         self.next.is_some_and(|(offset, next)| {
-            // A retransmitted SYN stands before the first byte.
+            // The sequence number of a retransmitted SYN is before the first byte.
             u64::from(next.wrapping_sub(sequence.wrapping_add(1))) != offset
         })
     }

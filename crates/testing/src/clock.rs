@@ -1,4 +1,4 @@
-//! A clock that stands still until a test moves it, in the form that the cores take time: a duration since some epoch.
+//! A clock that only a test advances, in the form that the cores take time: a duration since some epoch.
 
 use std::time::Duration;
 

@@ -50,7 +50,7 @@ impl Pair {
         }
     }
 
-    /// Lets time pass for both ends and tells them; what they do about it is not yet on the wire.
+    /// Advances the clocks of both ends and handles their deadlines. Their output is not transferred yet.
     pub fn advance(&mut self, by: Duration) {
         for end in [&mut self.client, &mut self.server] {
             end.clock.advance(by);

@@ -1,4 +1,4 @@
-//! What the feature `tracing` tells, and in which spans; and that it tells no secret.
+//! The events and spans of the feature `tracing`. They contain no secret.
 
 #![allow(clippy::unwrap_used)]
 

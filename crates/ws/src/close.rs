@@ -54,7 +54,7 @@ impl CloseCode {
         self.0
     }
 
-    /// Whether the code may stand in a Close frame (RFC 6455 §7.4.1, §7.4.2): the defined ones but those that only
+    /// Whether the code is allowed in a Close frame (RFC 6455 §7.4.1, §7.4.2): the defined ones but those that only
     /// describe an ending, 3000–3999 for libraries and frameworks, 4000–4999 for applications.
     #[inline]
     pub const fn is_sendable(self) -> bool {

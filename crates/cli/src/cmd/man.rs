@@ -35,7 +35,7 @@ pub(crate) fn man(args: &args::Man) -> Exit {
     done(page(shown).and_then(|page| io::stdout().lock().write_all(&page)))
 }
 
-/// A manual page. What stands below the help is cut into sections; clap_mangen would fill it into one.
+/// A manual page. The text below the help is split into sections; clap_mangen would fill it into one.
 fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     let version = env!("CARGO_PKG_VERSION");
     let man = Man::new(command.clone()).source(format!("wireloom {version}"));
@@ -68,7 +68,7 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
             roff.control("SH", [title.as_str()]);
             lines = rest;
         }
-        // As it stands.
+        // Verbatim.
         roff.control("nf", []);
         for line in lines.lines() {
             roff.text([roman(line.strip_prefix("  ").unwrap_or(line))]);

@@ -63,7 +63,7 @@ async fn publish_until(served: &Served, is_enough: impl Fn(&Served) -> bool) -> 
         assert!(number < MESSAGES_MAX, "{:?}", served.hub.stats());
         served.hub.publish("chat:x", json!([number, padding]).to_string()).await.unwrap();
         number += 1;
-        // The publisher waits for nobody; the tasks of the clients need the thread.
+        // The publisher never waits; the tasks of the clients need the thread.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     sent.send_replace(Some(number));

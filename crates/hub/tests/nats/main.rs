@@ -173,7 +173,7 @@ async fn clients_lose_nothing_when_nats_is_restarted() {
     assert_eq!(a.payloads(1).await, [0]);
     assert_eq!(b.payloads(1).await, [0]);
     nats.kill();
-    // The node notices within moments; until then a publication may fail, and the publisher is told.
+    // The node notices within moments; until then a publication may fail, with an error for the publisher.
     loop {
         match one.hub.publish("chat:x", "1").await {
             Ok(position) if position.offset == 0 => break,
@@ -221,7 +221,7 @@ async fn a_node_that_shuts_down_sends_its_clients_away() {
     assert_eq!(payloads(result["publications"].as_array().unwrap()), [1]);
 }
 
-/// Receives until the client has `payload`, or was told that it cannot continue.
+/// Receives until the client has `payload`, or an error that it cannot continue.
 async fn received_or_told(client: &mut node::Client, payload: u64) -> bool {
     while !client.ended && payloads(&client.publications).last() != Some(&payload) {
         client.receive().await;

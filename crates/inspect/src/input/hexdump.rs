@@ -101,7 +101,7 @@ fn parse(line: &[u8]) -> Result<Row, &'static str> {
         return Err("repeated lines are left out: dump with hexdump -v");
     }
     let (has_offset, digits) = after_offset(text);
-    // The characters stand after |, or after two spaces.
+    // The characters follow |, or two spaces.
     let digits = digits.split('|').next().unwrap_or_default().trim_start();
     let mut bytes = Vec::new();
     let mut rest = digits;

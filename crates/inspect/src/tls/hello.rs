@@ -134,7 +134,7 @@ impl ServerHello {
         let mut alpn = Vec::new();
         for (kind, body) in extensions(reader) {
             match (kind, body) {
-                // RFC 8446 §4.2.1: the version stands in an extension.
+                // RFC 8446 §4.2.1: the version is in an extension.
                 (43, [high, low]) => version = u16::from_be_bytes([*high, *low]),
                 (16, body) => alpn = protocols(body),
                 _ => {}

@@ -1,4 +1,4 @@
-//! A user and a password: how they stand in a URL (RFC 3986 §3.2.1) and in a header (RFC 7617). They never reach a log.
+//! A user and a password, in a URL (RFC 3986 §3.2.1) and in a header (RFC 7617). They are never logged.
 
 use std::fmt;
 

@@ -49,7 +49,7 @@ impl Known {
     pub(super) async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
         let known = self.0.iter().find(|(known, _)| known.eq_ignore_ascii_case(host));
         let found: Vec<SocketAddr> = match known {
-            // Port 0 stands for the URL's.
+            // Port 0 means the port of the URL.
             Some((_, addresses)) => {
                 let with_port =
                     |at: &SocketAddr| SocketAddr::new(at.ip(), if at.port() == 0 { port } else { at.port() });

@@ -339,7 +339,7 @@ impl Connector {
         self
     }
 
-    /// Connects to these addresses for `host`, instead of resolving it. Port 0 stands for the port of the URL.
+    /// Connects to these addresses for `host`, instead of resolving it. Port 0 means the port of the URL.
     pub fn resolve(mut self, host: impl Into<String>, addresses: impl Into<Vec<SocketAddr>>) -> Self {
         self.known.add(host.into(), addresses.into());
         self

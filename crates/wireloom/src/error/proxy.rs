@@ -14,7 +14,7 @@ pub enum ProxyError {
     Refused(u16),
     /// A SOCKS5 proxy answered with this code (RFC 1928 §6).
     Socks(u8),
-    /// A SOCKS5 proxy wants to be told who asks in another way, or at all.
+    /// A SOCKS5 proxy requires an authentication method that was not offered.
     Method,
     /// A SOCKS5 proxy does not accept the credentials.
     Credentials,

@@ -29,8 +29,8 @@ const BYTES_PER_SECOND_MIN: usize = 16 << 10;
 
 /// Content: of a request as it arrives, of a response as it is to be sent.
 ///
-/// Whole content is made `from` what it is; content that comes into being bit by bit is a [`channel`](Self::channel) or a
-/// [`Stream`](Self::from_stream). The content of a request can become that of a response as it is.
+/// Complete content is converted with `from`. Content that is produced over time is sent through a [`channel`](Self::channel) or a
+/// [`Stream`](Self::from_stream). The body of a request can be used as the body of a response.
 ///
 /// ```
 /// use wireloom::{Body, Request, Response};

@@ -42,7 +42,7 @@ fn cgroup_v1() -> Option<usize> {
     limit_of(&std::fs::read_to_string("/sys/fs/cgroup/memory/memory.limit_in_bytes").ok()?)
 }
 
-/// `max` stands for no limit; so does a number larger than any machine's memory.
+/// `max` means no limit, and so does a number larger than any machine's memory.
 fn limit_of(text: &str) -> Option<usize> {
     text.trim().parse().ok().filter(|&bytes| bytes < 1 << 60)
 }

@@ -104,8 +104,8 @@ fn head_in<B>(request: &http::Request<B>, origin: &Arc<Origin>, carrier: Carrier
     let method = headers.put(request.method().as_str().as_bytes());
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let target = headers.put(path.as_bytes());
-    // hyper hands out no other extended CONNECT by default, and says which it is in a type of its feature `http2` alone:
-    // the fields of the handshake tell.
+    // hyper accepts no other extended CONNECT by default, and has its protocol in a type of its feature `http2`. The fields of the
+    // handshake identify it without that feature.
     let extended = request.version() == http::Version::HTTP_2 && request.method() == Method::CONNECT;
     let extended = extended.then(|| {
         let scheme = headers.put(uri.scheme_str().unwrap_or("http").as_bytes());

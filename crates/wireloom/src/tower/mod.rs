@@ -1,9 +1,9 @@
-//! Wireloom among the applications that stand on `http`, `tower` and `hyper` (feature `tower`; feature `hyper` for WebSockets
-//! on hyper's server).
+//! Adapters for applications that use `http`, `tower` and `hyper` (feature `tower`; feature `hyper` for WebSockets on hyper's
+//! server).
 //!
 //! - [`handler`]: Wireloom's [`Server`](crate::Server) serves any `tower` service of `http` requests, an axum `Router` too.
-//! - [`service`]: a [`Handler`] as a `tower` service, to be mounted in an application that is there already.
-//! - [`upgrade`]: the WebSocket part alone, within a handler of axum or hyper, on either server.
+//! - [`service`]: a [`Handler`] as a `tower` service, to be mounted in an existing application.
+//! - [`upgrade`]: only the WebSocket part, in a handler of axum or hyper, on either server.
 //!
 //! ```
 //! # #[cfg(feature = "hyper")] mod example {

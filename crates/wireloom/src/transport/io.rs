@@ -131,8 +131,8 @@ impl Io {
         let _ = (tcp, len);
     }
 
-    /// What was written and is not with the peer yet need not get there: once this is dropped the peer is told of a reset,
-    /// and nothing is kept for it. A stream of HTTP/2 does so by itself.
+    /// Makes the transport discard unsent bytes and reset the connection when it is dropped, so that the kernel keeps nothing for
+    /// the peer. A stream of HTTP/2 does so in any case.
     pub(crate) fn abandon(&self) {
         let tcp = match self {
             Self::Tcp(io) => io,

@@ -139,8 +139,8 @@ impl ServerTls {
         Ok(true)
     }
 
-    /// [`ServerTls::reload_if_changed`] for a server: what is in use stays when there is nothing better, and the log is told
-    /// once of each turn.
+    /// [`ServerTls::reload_if_changed`] for a server: the certificate in use stays when the new one is invalid, and each change
+    /// of the outcome is logged once.
     pub(crate) fn reload_and_log(&self) {
         let reloaded = self.reload_if_changed();
         let Some(files) = &self.files else { return };

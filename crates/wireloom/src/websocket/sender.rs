@@ -43,7 +43,7 @@ impl Sender {
     /// for a moment; not within [`WebSocket::drive`](super::WebSocket::drive).)
     ///
     /// # Cancel safety
-    /// When the future is dropped the message has been queued as a whole or not at all; [`reserve`](Self::reserve) tells which.
+    /// When the future is dropped the message has been queued as a whole or not at all; [`reserve`](Self::reserve) makes clear which.
     /// What has been queued is written, whatever the task does next.
     ///
     /// # Errors

@@ -141,7 +141,7 @@ fn headers_that_cannot_be_sent_are_refused() {
     assert_eq!(headers.push("x", "a\nb"), Err(Error::Header));
 }
 
-// The limit holds however the body arrives: with the head, in one piece, or bit by bit.
+// The limit holds however the body arrives: with the head, in one read, or byte by byte.
 #[tokio::test]
 async fn bounds_a_body_that_arrives_with_the_head() {
     let mut config = ServerConfig::default();

@@ -59,7 +59,7 @@ async fn a_body_breaks_off() {
     let (address, server) = serve().await;
     let (answer, _) = exchange(address, "GET /body HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert!(answer.ends_with("\r\n4\r\nhalf\r\n"), "{answer}");
-    // Without chunks, a reset tells it.
+    // Without chunks, a reset reports the failure.
     let (_, ended) = exchange(address, "GET /body HTTP/1.0\r\n\r\n").await;
     assert!(!ended);
     assert_eq!(server.stats().handlers_panicked, 2);

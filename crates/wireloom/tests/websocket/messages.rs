@@ -315,7 +315,7 @@ async fn closes_at_a_deadline_with_its_code() {
     assert_eq!(client.end().unwrap().code(), CloseCode::POLICY_VIOLATION);
 }
 
-/// Answers what it is told, until it is told too much.
+/// Echoes messages until one exceeds the limit.
 struct Answers<'a>(&'a mut Vec<String>);
 
 impl Session for Answers<'_> {
@@ -436,7 +436,7 @@ async fn tells_a_cut_from_a_close() {
     assert_eq!(server.end().unwrap().cause, Cause::TransportClosed);
 }
 
-// RFC 6455 §7.1.7: the peer is told why, and the messages before the fault are handed out.
+// RFC 6455 §7.1.7: the peer receives the reason, and the messages before the error are returned.
 #[tokio::test]
 async fn fails_the_connection_when_the_peer_misbehaves() {
     let (mut client, server) = tokio::io::duplex(1024);
@@ -548,7 +548,7 @@ async fn drops_the_newest_or_disconnects_when_told_to() {
     assert_eq!(server.send(&[0; 5000]).await, Err(Error::SlowPeer));
 }
 
-// Sinks know the policies too: who waits in one for a peer that takes nothing is told, and messages are dropped.
+// The policies also apply to sinks: waiting for a peer that accepts nothing fails, and messages are dropped.
 #[tokio::test(start_paused = true)]
 async fn a_sink_heeds_the_policy() {
     let message = || OwnedMessage::from(vec![0; 5000]);

@@ -239,7 +239,7 @@ fn refuses_what_would_pile_up() {
     server.send_binary(&[0; 98]).unwrap();
 }
 
-// What both halves do together they do apart, when what one finds is told to the other.
+// Separate halves behave as a connection does, if each is given the events of the other.
 #[test]
 fn works_in_halves() {
     let (mut inbound, mut outbound) = server().split();

@@ -272,9 +272,9 @@ impl Decompressor {
     /// The message ends here: `spare` has room for a byte at least, and the decoder has no output waiting.
     ///
     /// The last octet of a whole message is the header of an empty stored block, whose lengths are the tail that was
-    /// left out (RFC 7692 §7.2.1). So the decoder, told to stop at the end of a block, takes the four octets and no
+    /// left out (RFC 7692 §7.2.1). So a decoder that stops at the end of a block consumes the four octets and no
     /// more, and produces nothing. A decoder at any other position reads them as symbols or lengths: it fails,
-    /// produces bytes, stops before the last octet, or goes on to the sentinel after it.
+    /// produces bytes, stops before the last octet, or continues to the sentinel after it.
     fn finish(&mut self, spare: &mut [u8]) -> Result<(), InflateError> {
         // A message that ended with a final block is whole by RFC 1951. One without any octet is the same as
         // §7.2.3.6's single octet does; neither leaves the decoder inside a block.

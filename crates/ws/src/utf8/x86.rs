@@ -1,15 +1,15 @@
-//! UTF-8 by SSSE3, AVX2 and AVX-512: which kernel, and what all of them share.
+//! UTF-8 by SSSE3, AVX2 and AVX-512: the choice of the kernel, and their common parts.
 //!
 //! # The lookup algorithm
-//! After Keiser and Lemire, "Validating UTF-8 in less than one instruction per byte" (2021). Whether a byte may stand
-//! where it stands is decided for a whole register at once:
+//! After Keiser and Lemire, "Validating UTF-8 in less than one instruction per byte" (2021). A whole register
+//! of bytes is validated at once:
 //!
-//! 1. *Pairs.* Nearly everything that can be wrong shows in two bytes that follow each other. Each bit of a byte names one
-//!    way to be wrong; three tables say which ways the high half of the first byte, its low half and the high half of
-//!    the second byte are open to. A bit that survives the AND of the three is an error.
-//! 2. *Third and fourth bytes.* That a continuation follows a continuation is right exactly when a lead byte of three or
-//!    four stands two before, or one of four stands three before. The pair tables report it as the highest bit, and XOR
-//!    with "must be so" leaves an error in either disagreement.
+//! 1. *Pairs.* Nearly every error is visible in two adjacent bytes. Each bit of a byte represents one kind of error. Three tables
+//!    list the errors that the high half of the first byte, its low half and the high half of the second byte permit. A bit
+//!    that is set in all three is an error.
+//! 2. *Third and fourth bytes.* A continuation byte after a continuation byte is valid exactly if a lead byte of a
+//!    sequence of three or four is two bytes before it, or one of a sequence of four three bytes before it. The pair tables
+//!    report such a pair in the highest bit; XOR with the expected value leaves an error wherever the two differ.
 //!
 //! A register of ASCII needs none of this: only that the one before it did not end within a code point.
 //!

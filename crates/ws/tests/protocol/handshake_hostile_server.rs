@@ -29,7 +29,7 @@ fn line(request_line: &str) -> Vec<u8> {
     head(request_line, &[HOST, UPGRADE, CONNECTION, KEY, VERSION])
 }
 
-/// A valid handshake in which these lines stand in the place of one.
+/// A valid handshake in which these lines replace one.
 fn instead(of: &str, lines: &[&str]) -> Vec<u8> {
     let kept = [HOST, UPGRADE, CONNECTION, KEY, VERSION];
     let all: Vec<&str> = kept.into_iter().filter(|&line| line != of).chain(lines.iter().copied()).collect();

@@ -14,7 +14,7 @@ const PREVIEW_CHARS: usize = 100;
 /// Bytes of binary content on the line.
 const PREVIEW_BYTES: usize = 24;
 
-/// Before what stands below a line.
+/// The indentation of details below a line.
 const INDENT: &str = "            ";
 
 /// How lines look.

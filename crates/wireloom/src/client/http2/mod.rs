@@ -58,7 +58,7 @@ use crate::websocket::WebSocket;
 ///
 /// # What is safe to retry
 /// [`Error::NotProcessed`] means that the server has not processed the request: it was refused, or came after GOAWAY (RFC 9113
-/// §8.7). [`is_open`](Self::is_open) tells whether another connection is needed. After any other error the request may have had
+/// §8.7). [`is_open`](Self::is_open) is false when another connection is needed. After any other error the request may have had
 /// its effect.
 #[derive(Clone)]
 pub struct Http2 {

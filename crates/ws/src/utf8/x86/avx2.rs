@@ -251,7 +251,7 @@ impl State {
             ),
             _mm256_shuffle_epi8(table(&pair::SECOND_HIGH), second_high),
         );
-        // The highest bit is left where E0 or more stands two before, or F0 or more three before.
+        // The highest bit is left where the byte two before is E0 or more, or the byte three before F0 or more.
         let third = _mm256_subs_epu8(before2, _mm256_set1_epi8(0x60));
         let fourth = _mm256_subs_epu8(before3, _mm256_set1_epi8(0x70));
         let must = _mm256_and_si256(_mm256_or_si256(third, fourth), _mm256_set1_epi8(-0x80));

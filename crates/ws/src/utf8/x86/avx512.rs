@@ -1,11 +1,11 @@
 //! The lookup algorithm in registers of 64 bytes, with the instructions of Ice Lake and Zen 4.
 //!
-//! Wide registers have two ports to run on, so what counts is the number of instructions. Three things save some:
+//! Instructions on wide registers run on two ports, so the number of instructions matters. Three things reduce it:
 //!
-//! - `vpermb` looks up 64 entries and ignores what stands above six bits of the index. By its low six bits a lead byte is
+//! - `vpermb` looks up 64 entries and ignores the index bits above the lowest six. By its low six bits a lead byte is
 //!   known exactly (its high two are ones), so the second table needs no further cases; and tables by a high half, repeated
 //!   four times over, need no masking of the neighbour's bits that a 16-bit shift leaves behind.
-//! - The *class* of a byte as the first of a pair is found where it stands and moved afterwards, so that both lookups by a
+//! - The *class* of a byte as the first of a pair is looked up in its own position and moved afterwards, so that both lookups by a
 //!   high half share one index. "Lead of three or more" and "lead of four" are bits of the class as well.
 //! - `vpshldd` moves bytes up by one, two or three places and, with a few bits more, brings those two bits to the
 //!   highest, off the port that lookups need. It takes the dword before as its second operand: one `valignd` for all three.

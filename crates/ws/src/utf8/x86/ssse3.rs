@@ -94,7 +94,7 @@ impl State {
             ),
             _mm_shuffle_epi8(load(&pair::SECOND_HIGH), second_high),
         );
-        // The highest bit is left where E0 or more stands two before, or F0 or more three before.
+        // The highest bit is left where the byte two before is E0 or more, or the byte three before F0 or more.
         let third = _mm_subs_epu8(before2, _mm_set1_epi8(0x60));
         let fourth = _mm_subs_epu8(before3, _mm_set1_epi8(0x70));
         let must = _mm_and_si128(_mm_or_si128(third, fourth), _mm_set1_epi8(-0x80));
