@@ -1,4 +1,4 @@
-//! Writing what was published to many connections. One task writes to many of them; their own tasks are not woken for it.
+//! Writes publications to many connections from one task, so that the tasks of the connections need not be woken.
 
 use std::mem;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ thread_local! {
 
 type Due = Mutex<Vec<Arc<Client>>>;
 
-/// Writes what waits for these clients once the task that publishes has no more to publish at the moment.
+/// Writes the messages of these clients when the publishing task yields.
 pub(crate) fn write_later(mut clients: Vec<Arc<Client>>) {
     if clients.is_empty() {
         return;

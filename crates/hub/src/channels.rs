@@ -68,7 +68,7 @@ pub(crate) type OnSlow<'a> = &'a dyn Fn(&Client, Pushed);
 /// How far a subscription has come.
 #[derive(Debug)]
 enum Phase {
-    /// The history is being read: what is published meanwhile waits.
+    /// The history is being read; publications wait until then.
     Recovering(Vec<(u64, Arc<Publication>)>),
     /// While the history was read, it was removed, or more was published than is kept meanwhile.
     Lost,
@@ -143,8 +143,7 @@ impl Channels {
         (name, key)
     }
 
-    /// Lets a subscriber receive what is published from now on, behind `first`: the reply to its command, with what was
-    /// recovered.
+    /// Sends `first`, the reply to the subscribe command with the recovered publications, and then all further publications.
     pub(crate) fn start(
         &self,
         channel: &str,
@@ -354,8 +353,8 @@ impl Deltas {
     }
 }
 
-/// Ends a client's subscription from the server's side; what is left to do for it. A subscription that is still being made is
-/// taken back by the task that makes it.
+/// Ends a client's subscription on behalf of the server, and returns the rest of the work. A subscription that is being
+/// established is undone by the task that establishes it.
 pub(crate) fn end_subscription(
     channels: &Channels,
     channel: &str,

@@ -30,11 +30,11 @@ pub struct Retention {
 /// A query for part of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryQuery {
-    /// Only what was published after this position.
+    /// Only publications after this position.
     pub since: Option<Position>,
     /// At most this many publications; `None` for all.
     pub limit: Option<usize>,
-    /// The newest first; `since` then means what was published before.
+    /// The newest first; `since` then means publications before it.
     pub reverse: bool,
 }
 
@@ -152,7 +152,7 @@ impl Log {
         publication
     }
 
-    /// Drops what has expired. A publication never outlives an older one, because offsets stay consecutive.
+    /// Drops expired publications. A publication never outlives an older one, because offsets stay consecutive.
     pub(crate) fn expire(&mut self, now: Duration) {
         if let Some(last) = self.kept.iter().rposition(|kept| kept.expires_at <= now) {
             self.len -= self.kept.drain(..=last).map(|kept| kept.cost()).sum::<usize>();

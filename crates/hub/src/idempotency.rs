@@ -61,7 +61,7 @@ impl Idempotency {
         result
     }
 
-    /// Forgets the keys whose time is over.
+    /// Removes expired keys.
     pub(crate) fn expire(&self, now: Duration) {
         lock(&self.0).expire(now);
     }

@@ -443,7 +443,7 @@ async fn subscribe_from_server(node: &Arc<Node>, client: &Arc<Client>, channel: 
     established.start(vec![crate::protocol::Reply { push: Some(push), ..Default::default() }]).await;
 }
 
-/// Drops what has expired, every second, and refreshes presence.
+/// Drops expired publications, every second, and refreshes presence.
 async fn maintain(node: Weak<Node>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

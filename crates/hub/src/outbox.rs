@@ -39,7 +39,7 @@ pub(crate) struct Outbox {
 #[derive(Debug)]
 struct Queue {
     waiting: VecDeque<Waiting>,
-    /// The cost of what waits. `len <= len_max`, but for replies, which a client asked for one at a time.
+    /// The cost of the messages that wait. `len <= len_max`, except for replies, of which a client gets one per command.
     len: usize,
     len_max: usize,
     /// Bytes that the connection's task has taken, and is writing until it comes for more.
@@ -55,14 +55,14 @@ struct Queue {
     task: Option<Waker>,
 }
 
-/// Who writes what waits.
+/// Who writes the messages that wait.
 #[derive(Debug)]
 enum Writer {
     /// The connection's task.
     Task,
     /// A batch, which has been informed when this is due.
     Batch { is_due: bool },
-    /// The connection's task, once it runs: the transport has not taken what a batch wrote.
+    /// The connection's task, once it runs: the transport has not accepted all bytes of a batch.
     Stalled,
 }
 
@@ -173,7 +173,7 @@ impl Outbox {
         pushed
     }
 
-    /// Writes what waits, as far as that needs no waiting, unless the connection's task writes.
+    /// Writes messages until the transport is full, unless the connection's task writes.
     pub(crate) fn write(&self) {
         let mut queue = lock(&self.queue);
         let Queue { waiting, len, writing, written, sender: Some(sender), writer, task, .. } = &mut *queue
@@ -203,7 +203,7 @@ impl Outbox {
         }
     }
 
-    /// Ends the connection once what waits has been written. The first reason counts.
+    /// Ends the connection after the messages that wait have been written. The first reason counts.
     pub(crate) fn end(&self, reason: Disconnect) {
         let task = {
             let mut queue = lock(&self.queue);
@@ -239,7 +239,7 @@ impl Outbox {
     }
 
     /// Moves everything that waits to `into`, or registers the task when nothing does. There may be nothing to move when a batch has
-    /// stalled: then what it wrote has to be flushed.
+    /// stalled: then its bytes have to be flushed.
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>, into: &mut Vec<PreparedMessage>) -> Poll<Taken> {
         let mut queue = lock(&self.queue);
         let is_stalled = matches!(queue.writer, Writer::Stalled);
@@ -300,7 +300,7 @@ impl Queue {
         true
     }
 
-    /// Ends a connection that is too slow: what waits for it is dropped.
+    /// Ends a connection that is too slow and drops its messages.
     fn end(&mut self, reason: Disconnect) {
         self.end = Some(reason);
         self.waiting = VecDeque::new();

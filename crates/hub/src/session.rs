@@ -153,7 +153,7 @@ impl Session {
         }
         let per_s = self.node.settings().config.client.commands_per_s_max;
         for command in commands {
-            // A batch may take long, and nothing else looks at the time meanwhile.
+            // A batch may take long, and deadlines are not checked elsewhere meanwhile.
             self.check_expiry(self.node.clock.now());
             if self.client.outbox.has_ended() {
                 return;

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use crate::memory::{Account, Group, Memory, default_max};
 use crate::websocket::{Shared, SlowCounters};
 
-/// A connection on which nothing is transferred for this time releases memory.
+/// A connection that transfers no bytes for this time releases memory.
 pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long handlers may take to answer the messages that have been read, until the server that shuts down sends its Close frames.
@@ -111,7 +111,7 @@ impl Registry {
     /// Waits for this phase, or a later one.
     pub(crate) async fn reached(&self, phase: Phase) {
         loop {
-            // In this order nothing is missed.
+            // Registered before the check, so that no change is missed.
             let turned = self.turned.notified();
             if self.phase() >= phase {
                 return;

@@ -124,7 +124,7 @@ impl MemoryEngine {
         }
     }
 
-    /// Drops what has expired; `on_expired` is called with the oldest offset that is still kept, `on_forgotten` with the
+    /// Drops expired publications; `on_expired` is called with the oldest offset that is still kept, `on_forgotten` with the
     /// channels that are not kept any more.
     pub(super) fn sweep(&self, mut on_expired: impl FnMut(&str, u64), mut on_forgotten: impl FnMut(&str)) {
         let now = self.clock.now();

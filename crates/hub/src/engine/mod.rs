@@ -173,7 +173,7 @@ pub trait Engine: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Called every second: drops what has expired.
+    /// Called every second: drops expired publications.
     fn maintain(&self);
 }
 

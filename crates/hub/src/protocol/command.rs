@@ -131,7 +131,7 @@ messages! {
         string channel = 1;
         /// At most this many publications; 0 for the position alone, negative for all.
         int32 limit = 7;
-        /// Only what was published after this position.
+        /// Only publications after this position.
         StreamPosition since = 8;
         /// The newest first.
         bool reverse = 9;

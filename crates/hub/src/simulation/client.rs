@@ -1,4 +1,4 @@
-//! A client without a socket: it hands its commands to a session and takes what is in its outbox.
+//! A client without a socket: it passes commands to a session and reads its outbox.
 
 use std::collections::HashMap;
 use std::future::poll_fn;

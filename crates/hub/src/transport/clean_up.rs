@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::node::Node;
 use crate::protocol::Disconnect;
 
-/// Undoes what a connection did, also when its task is dropped.
+/// Removes a connection from the node, also when its task is dropped.
 pub(super) struct CleanUp {
     node: Arc<Node>,
     client: Arc<Client>,

@@ -1,4 +1,4 @@
-//! The body of a response that refuses a WebSocket. It often says why, so a bounded part of it is read.
+//! The body of a response that refuses a WebSocket. It often contains the reason, so its beginning is read.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -17,8 +17,8 @@ const LEN_MAX: usize = 64 << 10;
 /// How long reading the body may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reads the body of a refusal over HTTP/1.1. `arrived` was read behind the head. A body that cannot be read, or not in time, is
-/// returned as far as it came.
+/// Reads the body of a refusal over HTTP/1.1. `arrived` was read behind the head. If the body cannot be read, or not in
+/// time, the part that arrived is returned.
 pub(super) async fn http1(io: &mut Io, status: u16, headers: &Headers, arrived: &[u8]) -> Vec<u8> {
     let Ok(framing) = Framing::of_response(headers, Version::Http11, status, false) else {
         return Vec::new();

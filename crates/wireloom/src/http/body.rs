@@ -1,5 +1,5 @@
-//! The content of a request or a response: whole, or piece by piece as it comes or is made, with trailers behind it. How it
-//! travels is the protocols'.
+//! The content of a request or a response: complete, or as a stream of chunks, and its trailers. The modules of the protocols
+//! send and receive it.
 
 use std::fmt;
 use std::future::{Future as _, poll_fn};
@@ -167,7 +167,7 @@ impl Body {
         self.options(|options| options.account = account.clone())
     }
 
-    /// Whether there is nothing left of it.
+    /// Whether it has been read to its end.
     #[cfg(feature = "tower")]
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self.source, Source::Empty | Source::Omitted(_))

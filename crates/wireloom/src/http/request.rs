@@ -66,7 +66,7 @@ pub(crate) struct Origin {
 
 #[cfg(feature = "tower")]
 impl Origin {
-    /// For a request of which nothing is known.
+    /// The origin of a request about which nothing is known.
     pub(crate) fn nowhere() -> Arc<Self> {
         let peer = SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, 0));
         Arc::new(Self { peer, tls: None, config: Arc::default(), account: Account::default() })

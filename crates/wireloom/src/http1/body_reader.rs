@@ -89,7 +89,7 @@ impl BodyReader {
         }
     }
 
-    /// Reads while the application asks for content. Ready when there is nothing more to read.
+    /// Reads while the application asks for content. Ready at the end of the body.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<BodyEnd> {
         loop {
             if let Some(end) = self.end {

@@ -117,7 +117,7 @@ impl Driver {
         self
     }
 
-    /// Handles `bytes`, which were read already, before what the transport has.
+    /// Handles `bytes` before reading from the transport.
     pub(crate) fn with_read_ahead(mut self, bytes: &[u8]) -> Self {
         self.input = ReadBuffer::holding(bytes);
         self
@@ -219,7 +219,7 @@ impl Driver {
                 return Poll::Pending;
             }
             self.unlock(state);
-            // The tasks that read this content run first: what they leave has to be copied before the next read.
+            // The tasks that read this content run first: content that they do not read must be copied before the next read.
             if read == Read::Some && self.input.is_empty() && self.input.is_borrowed() {
                 return yield_now(cx);
             }
@@ -266,7 +266,7 @@ impl Driver {
         }
     }
 
-    /// Gives the core what was read.
+    /// Passes the bytes that were read to the core.
     fn handle_read(
         &mut self,
         state: &mut State,

@@ -67,7 +67,7 @@ impl ReadBuffer {
         }
     }
 
-    /// Frees the memory, with what it holds.
+    /// Frees the memory and drops its content.
     pub(super) fn clear(&mut self) {
         self.owned = None;
         self.shared = Bytes::new();

@@ -99,7 +99,7 @@ impl RecvStream {
 }
 
 impl State {
-    /// Takes content out of the stream's buffer and gives back its window; `None` at the end.
+    /// Removes content from the stream's buffer and grants the peer new window for it; `None` at the end.
     fn poll_content<T>(
         &mut self,
         cx: &Context<'_>,

@@ -40,7 +40,7 @@ pub(super) struct State {
     pub(super) failure: Option<Error>,
     pub(super) driver: DriverHandle,
     pub(super) reported: Reported,
-    /// The driver must drop the transport without writing what is queued.
+    /// The driver must drop the transport without writing queued output.
     pub(super) is_aborted: bool,
     pub(super) deferred: Deferred,
     /// Zero of the core's clock.
@@ -50,7 +50,7 @@ pub(super) struct State {
 /// How much of a server's connection preface has arrived (RFC 9113 §3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerPreface {
-    /// Fewer bytes than say what they are.
+    /// Too few bytes to decide.
     Partial(u8),
     /// The header of something other than SETTINGS: the server does not speak HTTP/2.
     NotHttp2,

@@ -1,4 +1,4 @@
-//! Stream state beyond the protocol core: what has arrived and was not read, errors, and the wakers of the handles.
+//! State of streams outside of the protocol core: content that the application has not read, errors, and wakers.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -116,8 +116,8 @@ impl Slots {
         stream
     }
 
-    /// A slot for a stream that the core has forgotten. Only its handles lead to it: the core may have given the stream's
-    /// place to another one.
+    /// A slot for a stream that the core has removed. Only its handles refer to the slot: the core may use the stream's index for
+    /// another stream.
     pub(super) fn refer_to_closed(&mut self, key: StreamKey) -> StreamRef {
         match self.find(key) {
             Some(_) => self.refer(key, Receiving::Ended),

@@ -40,7 +40,7 @@ use crate::transport::{Io, poll_read, poll_write_all};
 /// How long a refused peer may continue to send before it is disconnected: it should read the response (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Bytes of that which are read.
+/// The most that is read from such a peer, in bytes.
 const LINGER_LEN_MAX: usize = 1 << 20;
 
 /// RFC 7540 §3.2.
@@ -101,7 +101,7 @@ impl Connection {
         Self { io: Io::Tcp(stream), origin, config, registry, registration, timeouts, bytes: BytesMut::new() }
     }
 
-    /// Observes what is spoken from here on, with the bytes that have arrived, when the configuration asks for it.
+    /// Wraps the transport in the configured tap, if any, which also receives the bytes that have arrived.
     pub(super) fn observe(&mut self) {
         let Some(tap) = &self.config.tap else { return };
         // An unconnected end takes the place of the transport for a moment.

@@ -51,7 +51,7 @@ use timeouts::until;
 /// When a handler panics its request alone is lost: the client is answered 500, over HTTP/1.1 as the last on its connection; a
 /// body breaks off, and a WebSocket is closed with 1011. [`ServerStats::handlers_panicked`] counts them.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers one request. [`Request::websocket`] makes a WebSocket of it.
+    /// Answers one request. [`Request::websocket`] accepts a WebSocket.
     fn handle(&self, request: Request) -> impl Future<Output = Response> + Send;
 }
 
@@ -114,7 +114,7 @@ impl Server {
         Ok(Self::new(TcpListener::bind(address).await?))
     }
 
-    /// Serves what this listener accepts.
+    /// Serves the connections that this listener accepts.
     pub fn new(listener: TcpListener) -> Self {
         Self {
             listener,
@@ -133,7 +133,7 @@ impl Server {
         self
     }
 
-    /// Speaks TLS on this listener, and nothing else.
+    /// Accepts only TLS on this listener.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: ServerTls) -> Self {

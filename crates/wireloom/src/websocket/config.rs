@@ -39,13 +39,13 @@ impl WebSocketConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SlowPeer {
-    /// Sending waits; a peer that accepts nothing is disconnected.
+    /// Sending waits; a peer that accepts no bytes is disconnected.
     Wait {
         /// The longest time in which the peer may accept less than 1 KiB of the queue. Longer than any pause of an honest peer: 60 s
         /// by default.
         cut_after: Duration,
     },
-    /// The message is not sent; [`Sender::dropped`](super::Sender::dropped) counts it. A peer that accepts nothing is disconnected.
+    /// The message is not sent; [`Sender::dropped`](super::Sender::dropped) counts it. A peer that accepts no bytes is disconnected.
     DropNewest {
         /// Nothing is queued behind bytes that have been queued for this time.
         late_after: Duration,
@@ -60,7 +60,7 @@ pub enum SlowPeer {
 }
 
 impl SlowPeer {
-    /// The time after which queued bytes are late, and the one after which a peer that accepts nothing is disconnected.
+    /// The time after which queued bytes are late, and the one after which a peer that accepts no bytes is disconnected.
     pub(super) fn bounds(self) -> (Duration, Duration) {
         match self {
             Self::Wait { cut_after } => (Duration::MAX, cut_after),

@@ -1,5 +1,5 @@
 //! Closing without a reset: after the end of the writing side, the peer's bytes are read and dropped until it has closed too. A
-//! socket that is closed with unread bytes is reset, and the peer may lose what it has not read yet (RFC 9112 §9.6 for HTTP).
+//! socket that is closed with unread bytes is reset, and the peer may lose the bytes that it has not read yet (RFC 9112 §9.6 for HTTP).
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

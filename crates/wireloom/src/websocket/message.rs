@@ -74,7 +74,7 @@ impl fmt::Debug for Message<'_> {
 }
 
 /// What can be sent: text from `&str`, `&String`; binary from `&[u8]`, `&Vec<u8>`, [`Bytes`]; a [`Message`] or
-/// [`OwnedMessage`] as what it is.
+/// The content of an [`OwnedMessage`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Payload<'a> {

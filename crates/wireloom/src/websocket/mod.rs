@@ -67,7 +67,7 @@ pub(crate) use state::Shared;
 /// # }
 /// ```
 ///
-/// A message is borrowed until the socket is used again, so that nothing is copied. To answer with a borrowed message, use the
+/// A message is borrowed until the socket is used again, which saves a copy. To answer with a borrowed message, use the
 /// halves; this is the fastest loop:
 ///
 /// ```
@@ -192,7 +192,7 @@ impl WebSocket {
         self.sender.feed(message).await
     }
 
-    /// Writes what is queued; see [`Sender::flush`].
+    /// Writes all queued bytes; see [`Sender::flush`].
     ///
     /// # Errors
     /// As there.

@@ -124,7 +124,7 @@ impl PreparedMessage {
     }
 }
 
-/// The compressor that a thread used last, with what it was made for: publishers use one mostly.
+/// The compressor that a thread used last, with its parameters. A publisher mostly uses one.
 type Cached = Option<(u8, DeflateConfig, FrameCompressor)>;
 
 thread_local! {

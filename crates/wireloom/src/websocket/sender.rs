@@ -62,8 +62,8 @@ impl Sender {
         Ok(self.send_now(&message.into())? != Sent::Full)
     }
 
-    /// Sends messages in one write, as far as that needs no waiting: how many there was room for. What the transport has not taken yet is
-    /// [queued](Self::queued_len).
+    /// Sends messages in one write until the send queue is full. Returns the number of messages that were sent. Bytes that the
+    /// transport has not accepted yet are [queued](Self::queued_len).
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -108,7 +108,7 @@ impl Sender {
         Ok(Permit(self))
     }
 
-    /// Sends as far as that needs no waiting.
+    /// Sends the message unless that would have to wait.
     #[inline(never)]
     fn send_now(&self, message: &Payload<'_>) -> Result<Sent, Error> {
         let mut state = self.shared.lock();
@@ -178,7 +178,7 @@ impl Sender {
         }
         match state.poll_flush(Some((self.waiter, cx))) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            // All of it may have left, or a part, and made room.
+            // The flush may have made room.
             _ => queue(&mut state, is_whole, &put),
         }
     }
@@ -221,8 +221,8 @@ impl Sender {
         self.shared.lock().core.pings_answered()
     }
 
-    /// Begins the closing handshake: what is queued goes first, then the Close frame. The receiver returns what still
-    /// arrives, and `None` when the peer has answered.
+    /// Begins the closing handshake: the Close frame is sent after the queued messages. The receiver returns the messages that
+    /// still arrive, then `None` when the peer has answered.
     ///
     /// # Errors
     /// A code that may not be sent, a reason over 123 bytes; the transport failed.
@@ -350,7 +350,7 @@ impl Permit<'_> {
 
 /// The future of [`Sender::send`].
 ///
-/// Most messages need no waiting; the state of those that wait is boxed, so that futures stay small.
+/// Most messages are sent without waiting. The state of a send that waits is boxed, so that futures stay small.
 #[must_use = "nothing is sent before this is awaited"]
 pub struct Sending<'a, M>(Step<'a, M>);
 

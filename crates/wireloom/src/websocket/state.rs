@@ -202,9 +202,8 @@ impl Evict for Shared {
     }
 }
 
-/// The state, locked. When it is unlocked, the deflating codec returns to the thread and a flusher is found for what is queued;
-/// the observer is
-/// notified after that.
+/// The locked state. Before it is unlocked, the compressor returns to the pool of the thread and a flush of queued bytes is
+/// scheduled. The observer is notified afterwards.
 pub(super) struct Locked<'a> {
     // In this order: the mutex is unlocked before the observer is notified.
     state: BeforeUnlock<'a>,
@@ -323,7 +322,7 @@ enum Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GoingAway {
     No,
-    /// The Close frame is sent when what has been read is answered.
+    /// The Close frame is sent when the messages that have been read are answered.
     Requested,
     /// The Close frame has been sent; messages that arrive are dropped.
     Discarding,
@@ -633,7 +632,7 @@ impl State {
         }
     }
 
-    /// Takes the transport away: nothing is read or written any more.
+    /// Removes the transport: no more reads and writes.
     pub(super) fn take_io(&mut self, why: Error) -> Io {
         let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));
         self.cut(why);

@@ -62,7 +62,7 @@ impl Follower {
         });
     }
 
-    /// Delivers what arrives, until the task is aborted or the hub is dropped.
+    /// Delivers messages as they arrive, until the task is aborted or the hub is dropped.
     pub(super) async fn run(
         self: Arc<Self>,
         nats: Arc<Nats>,
@@ -168,7 +168,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Delivers what the stream holds and did not arrive.
+    /// Delivers the messages of the stream that did not arrive.
     async fn catch_up(&self, nats: &Nats, delivery: &dyn Delivery) -> Result<(), EngineError> {
         let mut cursor = self.cursor.lock().await;
         match &mut *cursor {

@@ -59,7 +59,7 @@ impl Nats {
         format!("wlh.{}.{}", key(retention), encoded(channel))
     }
 
-    /// Forgets what is known of the streams: a server that was restarted without its disk has others.
+    /// Forgets the known streams: a server that restarted without its disk has others.
     pub(super) fn forget_streams(&self) {
         lock(&self.streams).clear();
     }

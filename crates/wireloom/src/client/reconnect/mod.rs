@@ -1,5 +1,5 @@
-//! A WebSocket that is opened again when it is lost. It waits between attempts and counts what may have been lost; whether to
-//! resend that, or to ask the server for what was missed, is up to the application.
+//! A WebSocket that is opened again when it is lost. It waits between attempts and counts the messages that may have been lost. The
+//! application decides whether to send them again, or to ask the server for messages that it missed.
 //!
 //! ```text
 //! Waiting -> Preparing -> Connecting -> Open -> lost --> Waiting ...
@@ -414,7 +414,7 @@ impl Stream for Reconnecting {
 
 /// The next deadline of an open connection.
 enum Check {
-    /// A ping asks the peer what has arrived.
+    /// A ping, whose pong proves that the messages before it have arrived.
     Ping(Instant),
     /// The ping has not been answered: the connection is lost.
     Lost(Instant),

@@ -74,7 +74,7 @@ impl ReconnectPolicy {
         let bound = self.delay_first.saturating_mul(1 << failed.min(31)).min(self.delay_max);
         let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
         let drawn = ((u128::from(nanos) * u128::from(chance)) >> 64) as u64;
-        // On top of what the server asks for, or all of its clients would come back at once.
+        // Added to the time that the server asks for. Otherwise all of its clients would return at once.
         Some(reason.retry_after().saturating_add(Duration::from_nanos(drawn)))
     }
 }
