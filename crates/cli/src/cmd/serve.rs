@@ -195,11 +195,11 @@ impl Serve {
         self.http2.apply(&mut config.http2);
         config.shutdown_grace = self.grace;
         let websocket = &self.websocket;
-        let (late_after, cut_after) = (websocket.slow_after, websocket.slow_timeout);
+        let (queue_timeout, stall_timeout) = (websocket.slow_after, websocket.slow_timeout);
         config.websocket.slow_peer = match websocket.slow_policy {
-            SlowPolicy::Wait => SlowPeer::Wait { cut_after },
-            SlowPolicy::Drop => SlowPeer::DropNewest { late_after, cut_after },
-            SlowPolicy::Disconnect => SlowPeer::Disconnect { late_after },
+            SlowPolicy::Wait => SlowPeer::Wait { stall_timeout },
+            SlowPolicy::Drop => SlowPeer::DropNewest { queue_timeout, stall_timeout },
+            SlowPolicy::Disconnect => SlowPeer::Disconnect { queue_timeout },
         };
         if self.log_level == LogLevel::Trace {
             // Frames are reported only while there is an observer. The log receives them all.

@@ -372,7 +372,7 @@ impl ServerHandle {
             websockets_open: self.registry.sockets_len(),
             handlers_panicked: counters.panicked.load(Ordering::Relaxed),
             slow_messages_dropped: counters.slow.dropped.load(Ordering::Relaxed),
-            slow_peers_cut: counters.slow.cut.load(Ordering::Relaxed),
+            slow_peers_cut: counters.slow.disconnected.load(Ordering::Relaxed),
             memory: self.registry.memory.stats(),
         }
     }

@@ -43,35 +43,35 @@ pub enum SlowPeer {
     Wait {
         /// The longest time in which the peer may accept less than 1 KiB of the queue. Longer than any pause of an honest peer: 60 s
         /// by default.
-        cut_after: Duration,
+        stall_timeout: Duration,
     },
     /// The message is not sent; [`Sender::dropped`](super::Sender::dropped) counts it. A peer that accepts no bytes is disconnected.
     DropNewest {
         /// Nothing is queued behind bytes that have been queued for this time.
-        late_after: Duration,
+        queue_timeout: Duration,
         /// As for [`Wait`](Self::Wait).
-        cut_after: Duration,
+        stall_timeout: Duration,
     },
     /// The peer is disconnected, also while nothing is sent.
     Disconnect {
         /// The longest time that bytes may be queued.
-        late_after: Duration,
+        queue_timeout: Duration,
     },
 }
 
 impl SlowPeer {
-    /// The time after which queued bytes are late, and the one after which a peer that accepts no bytes is disconnected.
-    pub(super) fn bounds(self) -> (Duration, Duration) {
+    /// The queue timeout and the stall timeout.
+    pub(super) fn timeouts(self) -> (Duration, Duration) {
         match self {
-            Self::Wait { cut_after } => (Duration::MAX, cut_after),
-            Self::DropNewest { late_after, cut_after } => (late_after, cut_after),
-            Self::Disconnect { late_after } => (late_after, late_after),
+            Self::Wait { stall_timeout } => (Duration::MAX, stall_timeout),
+            Self::DropNewest { queue_timeout, stall_timeout } => (queue_timeout, stall_timeout),
+            Self::Disconnect { queue_timeout } => (queue_timeout, queue_timeout),
         }
     }
 }
 
 impl Default for SlowPeer {
     fn default() -> Self {
-        Self::Wait { cut_after: Duration::from_secs(60) }
+        Self::Wait { stall_timeout: Duration::from_secs(60) }
     }
 }

@@ -471,7 +471,7 @@ fn queue(
         state.slow.count_dropped();
         return Poll::Ready(Ok(false));
     }
-    state.cut_slow();
+    state.disconnect_slow();
     Poll::Ready(Err(Error::SlowPeer))
 }
 

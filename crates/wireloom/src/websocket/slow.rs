@@ -2,14 +2,14 @@
 //! connection.
 //!
 //! ```text
-//! transport full -> mark: all bytes queued now, or 1 KiB of them, must leave before its deadline
-//!                     |-> they have left, more are queued -> a new mark
-//!                     |-> nothing is queued               -> no mark
-//!                     '-> the deadline has passed         -> messages are dropped, or the peer is disconnected
+//! transport full -> deadlines: for all bytes that are queued now (queue), and for 1 KiB of them (stall)
+//!                     |-> accepted in time, more are queued -> a new deadline
+//!                     |-> the queue is empty                -> no deadline
+//!                     '-> the deadline has passed           -> messages are dropped, or the peer is disconnected
 //! ```
 //!
-//! A mark covers all bytes that are queued when it is set. A message that is queued later is covered by the next mark, so it has
-//! waited for one to two times the limit when that is noticed.
+//! A deadline covers the bytes that are queued when it is set. A message that is queued later is covered by the next deadline: it has
+//! waited for one to two times the timeout when that expires.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const BUFFERED_LEN_MAX: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct SlowCounters {
     pub(crate) dropped: AtomicU64,
-    pub(crate) cut: AtomicU64,
+    pub(crate) disconnected: AtomicU64,
 }
 
 /// The state of one WebSocket.
@@ -40,7 +40,7 @@ pub(super) struct Slow {
     /// `None` for the default policy.
     custom: Option<Box<CustomPolicy>>,
     /// Bytes wait for the transport.
-    waits: Option<Box<Waits>>,
+    waits: Option<Box<Deadlines>>,
     counters: Option<Arc<SlowCounters>>,
 }
 
@@ -50,17 +50,17 @@ struct CustomPolicy {
     dropped: u64,
 }
 
-struct Waits {
-    /// All bytes must leave by then, or they are late.
-    late: Mark,
-    /// Some bytes must leave by then, or the peer accepts nothing.
-    stuck: Mark,
+struct Deadlines {
+    /// All bytes must leave by then.
+    queue: DrainDeadline,
+    /// Some bytes must leave by then, or the peer has stalled.
+    stall: DrainDeadline,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-/// `left` bytes must leave before `due`.
+/// The transport must accept `left` more bytes before `due`.
 #[derive(Clone, Copy)]
-struct Mark {
+struct DrainDeadline {
     due: Duration,
     left: usize,
 }
@@ -95,9 +95,9 @@ impl Slow {
         }
     }
 
-    pub(super) fn count_cut(&self) {
+    pub(super) fn count_disconnected(&self) {
         if let Some(counters) = &self.counters {
-            counters.cut.fetch_add(1, Ordering::Relaxed);
+            counters.disconnected.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -111,8 +111,8 @@ impl Slow {
     #[inline]
     pub(super) fn taken(&mut self, len: usize) {
         if let Some(waits) = &mut self.waits {
-            waits.late.left = waits.late.left.saturating_sub(len);
-            waits.stuck.left = waits.stuck.left.saturating_sub(len);
+            waits.queue.left = waits.queue.left.saturating_sub(len);
+            waits.stall.left = waits.stall.left.saturating_sub(len);
         }
     }
 
@@ -126,22 +126,26 @@ impl Slow {
 
     /// The transport is full: `queued` bytes wait for it, or it buffers some itself. True when no bytes waited before.
     pub(super) fn wait(&mut self, now: Duration, queued: usize) -> bool {
-        let (late_after, cut_after) = self.policy().bounds();
+        let (queue_timeout, stall_timeout) = self.policy().timeouts();
         let all = if queued > 0 { queued } else { BUFFERED_LEN_MAX };
         let some = if queued > 0 { queued.min(PROGRESS_LEN_MIN) } else { BUFFERED_LEN_MAX };
-        let mark = |after, left| Mark { due: now.saturating_add(after), left };
+        let deadline = |timeout, left| DrainDeadline { due: now.saturating_add(timeout), left };
         match &mut self.waits {
             Some(waits) => {
-                if waits.late.left == 0 {
-                    waits.late = mark(late_after, all);
+                if waits.queue.left == 0 {
+                    waits.queue = deadline(queue_timeout, all);
                 }
-                if waits.stuck.left == 0 {
-                    waits.stuck = mark(cut_after, some);
+                if waits.stall.left == 0 {
+                    waits.stall = deadline(stall_timeout, some);
                 }
                 false
             }
             none => {
-                let waits = Waits { late: mark(late_after, all), stuck: mark(cut_after, some), sleep: None };
+                let waits = Deadlines {
+                    queue: deadline(queue_timeout, all),
+                    stall: deadline(stall_timeout, some),
+                    sleep: None,
+                };
                 *none = Some(Box::new(waits));
                 true
             }
@@ -149,22 +153,22 @@ impl Slow {
     }
 
     /// Whether bytes have waited for too long.
-    pub(super) fn is_late(&self, now: impl FnOnce() -> Duration) -> bool {
-        self.waits.as_ref().is_some_and(|waits| waits.late.left > 0 && waits.late.due <= now())
+    pub(super) fn is_overdue(&self, now: impl FnOnce() -> Duration) -> bool {
+        self.waits.as_ref().is_some_and(|waits| waits.queue.left > 0 && waits.queue.due <= now())
     }
 
     /// Ready when the peer is to be disconnected; `cx` is woken for that, if there is one.
-    pub(super) fn poll_cut(&mut self, cx: Option<&mut Context<'_>>, epoch: Instant) -> Poll<()> {
+    pub(super) fn poll_disconnect(&mut self, cx: Option<&mut Context<'_>>, epoch: Instant) -> Poll<()> {
         let disconnects = matches!(self.policy(), SlowPeer::Disconnect { .. });
         let Some(waits) = &mut self.waits else { return Poll::Pending };
-        let due = if disconnects { waits.late.due.min(waits.stuck.due) } else { waits.stuck.due };
+        let due = if disconnects { waits.queue.due.min(waits.stall.due) } else { waits.stall.due };
         if due <= epoch.elapsed() {
             return Poll::Ready(());
         }
         // A deadline that never comes needs no timer.
         let (Some(cx), Some(due)) = (cx, epoch.checked_add(due)) else { return Poll::Pending };
         let sleep = waits.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
-        // Most marks are renewed; the timer is moved when it fires.
+        // Most deadlines are renewed; the timer is moved when it fires.
         if sleep.deadline() > due || sleep.is_elapsed() {
             sleep.as_mut().reset(due);
         }
@@ -184,32 +188,32 @@ mod tests {
 
     #[test]
     fn bytes_that_left_in_time_are_not_late() {
-        let mut slow = Slow::new(SlowPeer::Disconnect { late_after: at(10) });
+        let mut slow = Slow::new(SlowPeer::Disconnect { queue_timeout: at(10) });
         assert!(slow.wait(at(0), 5000));
         slow.taken(4999);
         assert!(!slow.wait(at(9), 100_000));
-        assert!(!slow.is_late(|| at(9)));
-        assert!(slow.is_late(|| at(10)));
+        assert!(!slow.is_overdue(|| at(9)));
+        assert!(slow.is_overdue(|| at(10)));
         // Its last byte leaves: later bytes count from now.
         slow.taken(1);
-        assert!(!slow.is_late(|| at(10)));
+        assert!(!slow.is_overdue(|| at(10)));
         assert!(!slow.wait(at(10), 99_999));
-        assert!(!slow.is_late(|| at(19)));
-        assert!(slow.is_late(|| at(20)));
+        assert!(!slow.is_overdue(|| at(19)));
+        assert!(slow.is_overdue(|| at(20)));
         slow.clear();
-        assert!(!slow.is_late(|| at(20)));
+        assert!(!slow.is_overdue(|| at(20)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_trickle_is_no_progress() {
         for (taken, is_cut) in [(PROGRESS_LEN_MIN - 1, true), (PROGRESS_LEN_MIN, false)] {
             let epoch = Instant::now();
-            let mut slow = Slow::new(SlowPeer::Wait { cut_after: at(10) });
+            let mut slow = Slow::new(SlowPeer::Wait { stall_timeout: at(10) });
             slow.wait(at(0), 5000);
             slow.taken(taken);
             tokio::time::advance(at(10)).await;
             slow.wait(at(10), 5000 - taken);
-            assert_eq!(slow.poll_cut(None, epoch).is_ready(), is_cut, "{taken}");
+            assert_eq!(slow.poll_disconnect(None, epoch).is_ready(), is_cut, "{taken}");
         }
     }
 
@@ -217,21 +221,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn bytes_buffered_by_the_transport_wait_too() {
         let epoch = Instant::now();
-        let mut slow = Slow::new(SlowPeer::DropNewest { late_after: at(5), cut_after: at(10) });
+        let mut slow = Slow::new(SlowPeer::DropNewest { queue_timeout: at(5), stall_timeout: at(10) });
         slow.wait(at(0), 0);
         slow.taken(BUFFERED_LEN_MAX - 1);
         slow.wait(at(5), 0);
-        assert!(slow.is_late(|| at(5)));
-        assert!(slow.poll_cut(None, epoch).is_pending());
+        assert!(slow.is_overdue(|| at(5)));
+        assert!(slow.poll_disconnect(None, epoch).is_pending());
         tokio::time::advance(at(10)).await;
-        assert!(slow.poll_cut(None, epoch).is_ready());
+        assert!(slow.poll_disconnect(None, epoch).is_ready());
     }
 
     #[test]
-    fn without_a_bound_nothing_is_late() {
-        let mut slow = Slow::new(SlowPeer::Wait { cut_after: Duration::MAX });
+    fn without_a_timeout_no_deadline_expires() {
+        let mut slow = Slow::new(SlowPeer::Wait { stall_timeout: Duration::MAX });
         slow.wait(at(1), 5000);
-        assert!(!slow.is_late(|| at(u32::MAX)));
-        assert!(slow.poll_cut(None, Instant::now()).is_pending());
+        assert!(!slow.is_overdue(|| at(u32::MAX)));
+        assert!(slow.poll_disconnect(None, Instant::now()).is_pending());
     }
 }

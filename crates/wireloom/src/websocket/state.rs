@@ -459,7 +459,7 @@ impl State {
     fn poll_slow(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), Error>> {
         let now = self.now();
         if self.send_queue.try_set(self.core.queued_len()).is_err() {
-            self.cut(Error::Overloaded);
+            self.fail(Error::Overloaded);
             return Poll::Ready(Err(Error::Overloaded));
         }
         if self.slow.wait(now, self.core.queued_len())
@@ -471,14 +471,14 @@ impl State {
         let waker = waits.map(|waits| self.register(Some(waits)));
         // Without a task there is no timer: the flusher has one.
         let mut cx = waker.as_ref().map(Context::from_waker);
-        ready!(self.slow.poll_cut(cx.as_mut(), self.epoch));
-        self.cut_slow();
+        ready!(self.slow.poll_disconnect(cx.as_mut(), self.epoch));
+        self.disconnect_slow();
         Poll::Ready(Err(Error::SlowPeer))
     }
 
     /// Whether a message that is sent now would wait for too long.
     pub(super) fn is_slow(&self) -> bool {
-        self.core.is_congested() || self.slow.is_late(|| self.now())
+        self.core.is_congested() || self.slow.is_overdue(|| self.now())
     }
 
     fn poll_write_all(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
@@ -602,7 +602,7 @@ impl State {
 
     /// Nothing more will arrive, and nothing leaves.
     pub(super) fn fail_read(&mut self, error: &io::Error) {
-        self.cut(failure(error));
+        self.fail(failure(error));
     }
 
     /// The account of the connection.
@@ -635,7 +635,7 @@ impl State {
     /// Removes the transport: no more reads and writes.
     pub(super) fn take_io(&mut self, why: Error) -> Io {
         let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));
-        self.cut(why);
+        self.fail(why);
         io
     }
 
@@ -654,7 +654,7 @@ impl State {
     }
 
     /// Ends reading and writing.
-    pub(super) fn cut(&mut self, error: Error) {
+    pub(super) fn fail(&mut self, error: Error) {
         self.core.handle_eof();
         self.close_link(error);
         self.wake();
@@ -670,12 +670,12 @@ impl State {
     }
 
     /// Ends a connection whose peer is too slow. It is reset, so that the kernel keeps nothing for it either.
-    pub(super) fn cut_slow(&mut self) {
+    pub(super) fn disconnect_slow(&mut self) {
         #[cfg(feature = "tracing")]
         tracing::debug!(queued = self.core.queued_len(), "the peer is too slow and is disconnected");
-        self.slow.count_cut();
+        self.slow.count_disconnected();
         self.io.abandon();
-        self.cut(Error::SlowPeer);
+        self.fail(Error::SlowPeer);
     }
 
     pub(super) fn wake(&mut self) {

@@ -275,7 +275,7 @@ async fn a_peer_that_does_not_read_is_disconnected_and_costs_little_memory() {
     let link = Link::to(address, Fault::ends(1_000, End::Stall), Fault::NONE).await;
     let mut config = WebSocketConfig::default();
     config.core.limits.queued_len_high = QUEUE;
-    config.slow_peer = SlowPeer::Wait { cut_after: Duration::from_millis(300) };
+    config.slow_peer = SlowPeer::Wait { stall_timeout: Duration::from_millis(300) };
     for is_http2 in [false, true] {
         let connector = Connector::new().config(config.clone()).http2(is_http2);
         let socket = connector.connect(&format!("ws://{}/", link.address)).await.unwrap();

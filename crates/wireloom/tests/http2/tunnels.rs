@@ -127,7 +127,7 @@ async fn ends_like_a_tcp_connection() {
 #[tokio::test]
 async fn bounds_a_slow_peer_inside_a_tunnel() {
     let mut config = ServerConfig::default();
-    config.websocket.slow_peer = SlowPeer::Wait { cut_after: Duration::from_millis(300) };
+    config.websocket.slow_peer = SlowPeer::Wait { stall_timeout: Duration::from_millis(300) };
     let server = serve(config).await;
     let mut slow = Config::new(Role::Client);
     slow.auto_release = false;

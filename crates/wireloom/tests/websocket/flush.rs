@@ -196,7 +196,7 @@ fn messages_leave_after_the_runtime_of_earlier_ones_has_ended() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let transport = Scripted::default();
     let config = WebSocketConfig {
-        slow_peer: SlowPeer::Wait { cut_after: Duration::MAX },
+        slow_peer: SlowPeer::Wait { stall_timeout: Duration::MAX },
         ..WebSocketConfig::default()
     };
     let mut socket = runtime().block_on(async {

@@ -465,7 +465,7 @@ async fn gives_up_a_closing_handshake_that_is_not_answered() {
 
 const LONG: Duration = Duration::from_secs(600);
 
-const DROP: SlowPeer = SlowPeer::DropNewest { late_after: LONG, cut_after: LONG };
+const DROP: SlowPeer = SlowPeer::DropNewest { queue_timeout: LONG, stall_timeout: LONG };
 
 // Whatever wakes a task that receives: when nothing has come it sleeps on, and does not wake itself.
 #[tokio::test]
@@ -524,8 +524,8 @@ fn slow(slow_peer: SlowPeer) -> WebSocketConfig {
 #[tokio::test(start_paused = true)]
 async fn cuts_a_peer_that_takes_nothing_for_too_long() {
     let (_client, server) = tokio::io::duplex(1024);
-    let cut_after = Duration::from_secs(5);
-    let mut server = open(server, Role::Server, slow(SlowPeer::Wait { cut_after }));
+    let stall_timeout = Duration::from_secs(5);
+    let mut server = open(server, Role::Server, slow(SlowPeer::Wait { stall_timeout }));
     assert_eq!(server.send(&[0; 5000]).await, Err(Error::SlowPeer));
     assert_eq!(server.send(&[0; 5000]).await, Err(Error::SlowPeer));
 }
@@ -541,7 +541,7 @@ async fn drops_the_newest_or_disconnects_when_told_to() {
     assert_eq!(sender.dropped(), 7);
 
     let (_client, server) = tokio::io::duplex(1024);
-    let mut server = open(server, Role::Server, slow(SlowPeer::Disconnect { late_after: LONG }));
+    let mut server = open(server, Role::Server, slow(SlowPeer::Disconnect { queue_timeout: LONG }));
     for _ in 0..3 {
         server.send(&[0; 5000]).await.unwrap();
     }
@@ -553,8 +553,8 @@ async fn drops_the_newest_or_disconnects_when_told_to() {
 async fn a_sink_heeds_the_policy() {
     let message = || OwnedMessage::from(vec![0; 5000]);
     let (_client, server) = tokio::io::duplex(1024);
-    let cut_after = Duration::from_secs(5);
-    let mut server = open(server, Role::Server, slow(SlowPeer::Wait { cut_after }));
+    let stall_timeout = Duration::from_secs(5);
+    let mut server = open(server, Role::Server, slow(SlowPeer::Wait { stall_timeout }));
     assert_eq!(SinkExt::send(&mut server, message()).await, Err(Error::SlowPeer));
 
     let (_client, server) = tokio::io::duplex(1024);
@@ -565,7 +565,7 @@ async fn a_sink_heeds_the_policy() {
     assert_eq!(server.halves().0.dropped(), 7);
 
     let (_client, server) = tokio::io::duplex(1024);
-    let mut server = open(server, Role::Server, slow(SlowPeer::Disconnect { late_after: LONG }));
+    let mut server = open(server, Role::Server, slow(SlowPeer::Disconnect { queue_timeout: LONG }));
     for _ in 0..3 {
         SinkExt::feed(&mut server, message()).await.unwrap();
     }

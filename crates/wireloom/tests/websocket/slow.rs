@@ -91,9 +91,9 @@ async fn expect_disconnect(mut client: WebSocket) {
 async fn disconnects_a_peer_that_reads_nothing_while_nothing_is_sent() {
     for transport in TRANSPORTS {
         for policy in [
-            SlowPeer::Wait { cut_after: SHORT },
-            SlowPeer::DropNewest { late_after: TIMEOUT, cut_after: SHORT },
-            SlowPeer::Disconnect { late_after: SHORT },
+            SlowPeer::Wait { stall_timeout: SHORT },
+            SlowPeer::DropNewest { queue_timeout: TIMEOUT, stall_timeout: SHORT },
+            SlowPeer::Disconnect { queue_timeout: SHORT },
         ] {
             let (report, outcome) = oneshot::channel();
             let (client, handle) = open(transport, policy, UNLIMITED, |mut socket| async move {
@@ -116,7 +116,8 @@ async fn disconnects_a_peer_that_reads_nothing_while_nothing_is_sent() {
 #[tokio::test]
 async fn disconnects_a_peer_that_reads_nothing_while_the_server_only_sends() {
     for transport in TRANSPORTS {
-        for policy in [SlowPeer::Wait { cut_after: SHORT }, SlowPeer::Disconnect { late_after: SHORT }] {
+        for policy in [SlowPeer::Wait { stall_timeout: SHORT }, SlowPeer::Disconnect { queue_timeout: SHORT }]
+        {
             let (report, outcome) = oneshot::channel();
             let (client, _) = open(transport, policy, UNLIMITED, |mut socket| async move {
                 let error = loop {
@@ -144,7 +145,7 @@ async fn disconnects_a_peer_when_the_queue_is_full() {
     const QUEUE: usize = 256 << 10;
     for transport in TRANSPORTS {
         let (report, outcome) = oneshot::channel();
-        let policy = SlowPeer::Disconnect { late_after: TIMEOUT };
+        let policy = SlowPeer::Disconnect { queue_timeout: TIMEOUT };
         let (client, _) = open(transport, policy, QUEUE, |mut socket| async move {
             let error = loop {
                 if let Err(error) = socket.send(vec![1; LEN]).await {
@@ -166,7 +167,7 @@ async fn disconnects_a_peer_when_the_queue_is_full() {
 async fn drops_new_messages_while_queued_ones_are_late() {
     for transport in TRANSPORTS {
         let (report, outcome) = oneshot::channel();
-        let policy = SlowPeer::DropNewest { late_after: SHORT, cut_after: TIMEOUT };
+        let policy = SlowPeer::DropNewest { queue_timeout: SHORT, stall_timeout: TIMEOUT };
         let (mut client, handle) = open(transport, policy, UNLIMITED, |mut socket| async move {
             let count = fill(&mut socket).await;
             let full = Instant::now();
@@ -205,7 +206,7 @@ async fn drops_new_messages_while_queued_ones_are_late() {
 #[tokio::test]
 async fn waits_for_a_peer_that_reads_slowly() {
     for http2 in [false, true] {
-        let policy = SlowPeer::Wait { cut_after: SHORT * 2 };
+        let policy = SlowPeer::Wait { stall_timeout: SHORT * 2 };
         let (mut client, handle) = open((false, http2), policy, 4 * LEN, |mut socket| async move {
             for _ in 0..400 {
                 if socket.send(vec![1; LEN]).await.is_err() {
