@@ -47,8 +47,8 @@ impl OriginPolicy {
         Self { rule: Rule::Listed { origins, hosts: None } }
     }
 
-    /// Whether a text has the form in which browsers send an origin (RFC 6454 §6.2): a scheme, a host and perhaps a port, or `null`.
-    /// Nothing else can match one.
+    /// Whether a text has the form in which browsers send an origin (RFC 6454 §6.2): a scheme, a host, and a port unless it is the
+    /// default one of `http` or `https`; or `null`. No other text can match an origin.
     pub fn is_origin(text: &str) -> bool {
         let is_in_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
         let is_in_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~[]:".contains(&byte);
@@ -57,6 +57,7 @@ impl OriginPolicy {
                 && scheme.bytes().all(is_in_scheme)
                 && !host.is_empty()
                 && host.bytes().all(is_in_host)
+                && !has_default_port(&lower(scheme), host)
         })
     }
 
@@ -107,6 +108,15 @@ fn without_port(authority: &str) -> &str {
     }
 }
 
+/// Browsers leave the default port out (RFC 6454 §6.1).
+fn has_default_port(scheme: &str, host: &str) -> bool {
+    match scheme {
+        "http" => host.ends_with(":80"),
+        "https" => host.ends_with(":443"),
+        _ => false,
+    }
+}
+
 fn lower(text: &str) -> String {
     text.to_ascii_lowercase()
 }
@@ -132,7 +142,9 @@ mod tests {
 
     #[test]
     fn knows_the_form_of_an_origin() {
-        for origin in ["https://example.com", "http://[::1]:8080", "null", "chrome-extension://abc"] {
+        for origin in
+            ["https://example.com", "http://[::1]:8080", "https://a:80", "null", "chrome-extension://abc"]
+        {
             assert!(OriginPolicy::is_origin(origin), "{origin}");
         }
         for other in [
@@ -145,6 +157,8 @@ mod tests {
             "https://*.a",
             "https://u@a",
             "https://a b",
+            "https://a:443",
+            "HTTP://a:80",
         ] {
             assert!(!OriginPolicy::is_origin(other), "{other}");
         }
