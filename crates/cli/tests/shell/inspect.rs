@@ -58,6 +58,23 @@ fn prints_a_line_per_frame() {
     assert!(lines[3].ends_with("> 1     ws TEXT           FIN,MASK               5  hello"), "{}", lines[3]);
 }
 
+// RFC 3339 ends with the year 9999.
+#[test]
+fn times_without_a_date_end_nothing() {
+    for started in ["253402300799", "253402300800", "1e15", "1e19"] {
+        let recording = format!(
+            "{{\"wireloom_recording\":1,\"started\":{started}}}\n\
+             {{\"t\":0,\"c\":1,\"from\":\"client\",\"data\":\"R0VUIC8gSFRUUC8xLjENCkhvc3Q6IGENCg0K\"}}\n"
+        );
+        for option in ["--json", "--absolute"] {
+            let (code, text) = printed_for(recording.as_bytes(), &[option]);
+            assert_eq!(code, Some(0), "{started} {option}: {text}");
+            assert!(text.contains("GET / HTTP/1.1"), "{started} {option}: {text}");
+            assert_eq!(text.contains("9999-12-31T23:59:59"), started == "253402300799", "{text}");
+        }
+    }
+}
+
 #[test]
 fn explains_fields_and_rules() {
     let text = printed(&[&capture("violations.pcap"), "--verbose", "--stream", "2"]);

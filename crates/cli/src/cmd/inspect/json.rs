@@ -1,20 +1,20 @@
 //! Entries as JSON, one object per line. The schema is docs/inspect.schema.json.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use wireloom_inspect::{Direction, Entry, Payload};
 
+use super::date;
 use crate::terminal::visible_json;
 
 /// One line.
 pub(super) fn line(entry: &Entry, offset: Option<Duration>, verbose: bool) -> String {
     let mut object = Map::new();
-    if let Some(time) = entry.time {
-        let time = humantime::format_rfc3339_micros(SystemTime::UNIX_EPOCH + time);
-        object.insert("time".into(), time.to_string().into());
+    if let Some(time) = entry.time.and_then(date) {
+        object.insert("time".into(), time.into());
     }
     if let Some(offset) = offset {
         object.insert("offset".into(), offset.as_secs_f64().into());

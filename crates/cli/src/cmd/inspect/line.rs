@@ -1,10 +1,11 @@
 //! Entries as text: a line each, and below it what is wrong, the fields, the whole content.
 
 use std::fmt::Write as _;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use wireloom_inspect::{Direction, Entry, Payload, ProblemKind, Protocol};
 
+use super::date;
 use crate::args::Inspect;
 use crate::terminal::{visible, visible_line};
 
@@ -34,11 +35,10 @@ impl Lines {
     /// The line of an entry and those below it. `offset` is the time since the first entry.
     pub(super) fn entry(&self, entry: &Entry, offset: Option<Duration>) -> String {
         let mut out = String::new();
-        let time = match (entry.time, offset) {
-            (Some(time), _) if self.absolute => {
-                humantime::format_rfc3339_micros(SystemTime::UNIX_EPOCH + time).to_string()
-            }
-            (_, Some(offset)) => format!("{:4}.{:06}", offset.as_secs(), offset.subsec_micros()),
+        let date = entry.time.filter(|_| self.absolute).and_then(date);
+        let time = match (date, offset) {
+            (Some(date), _) => date,
+            (None, Some(offset)) => format!("{:4}.{:06}", offset.as_secs(), offset.subsec_micros()),
             _ => "          -".into(),
         };
         let arrow = match entry.direction {

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use wireloom_inspect::{Assume, Config, Direction, Entry, Format, Inspector, ReadError};
 
@@ -116,6 +116,14 @@ fn add_secrets(inspector: &mut Inspector, path: &Path) -> io::Result<()> {
     File::open(path)?.take(KEY_LOG_LEN_MAX).read_to_end(&mut text)?;
     inspector.add_secrets(&text);
     Ok(())
+}
+
+/// The date of a time since the Unix epoch; `None` after the year 9999, which a capture may claim and RFC 3339 cannot write.
+fn date(time: Duration) -> Option<String> {
+    /// The first second of the year 10000.
+    const END_S: u64 = 253_402_300_800;
+    let date = || humantime::format_rfc3339_micros(SystemTime::UNIX_EPOCH + time).to_string();
+    (time.as_secs() < END_S).then(date)
 }
 
 /// Names the packets that were passed over, which explain why nothing is shown.
