@@ -36,7 +36,8 @@ fn is_secret_parameter(name: &[u8]) -> bool {
     is_secret_field(name) || PARAMETERS.iter().any(|secret| name.eq_ignore_ascii_case(secret.as_bytes()))
 }
 
-/// Masks the secrets in a target of a request, or in a URL: credentials before the host, and parameters of the query.
+/// Masks the secrets in a target of a request, or in a URL: credentials before the host, and parameters of the query and of the
+/// fragment, in which OAuth returns tokens (RFC 6749 §4.2.2).
 pub fn mask_target(target: &mut [u8]) {
     if let Some(scheme) = target.windows(3).position(|part| part == b"://") {
         let authority = &mut target[scheme + 3..];
@@ -46,8 +47,8 @@ pub fn mask_target(target: &mut [u8]) {
             authority[..at].fill(MASK);
         }
     }
-    let Some(query) = target.iter().position(|&byte| byte == b'?') else { return };
-    for parameter in target[query + 1..].split_mut(|byte| matches!(byte, b'&' | b';' | b'#' | b' ')) {
+    let Some(begin) = target.iter().position(|byte| matches!(byte, b'?' | b'#')) else { return };
+    for parameter in target[begin + 1..].split_mut(|byte| matches!(byte, b'&' | b';' | b'#' | b' ')) {
         if let Some(equals) = parameter.iter().position(|&byte| byte == b'=') {
             let (name, value) = parameter.split_at_mut(equals);
             if is_secret_parameter(name) {
@@ -114,6 +115,8 @@ mod tests {
             "GET /chat?access_token=**&keys=1 HTTP/1.1"
         );
         assert_eq!(masked("GET /a?token=abc HTTP/1.1"), "GET /a?token=*** HTTP/1.1");
+        assert_eq!(masked("https://host/a#access_token=abc&x=1"), "https://host/a#access_token=***&x=1");
+        assert_eq!(masked("/a?x=1#access_token=abc"), "/a?x=1#access_token=***");
         assert_eq!(masked("/plain"), "/plain");
     }
 
