@@ -88,14 +88,29 @@ export function jsonError(text: string): string | null {
   }
 }
 
-/** JSON with line breaks, and any other text as it is. */
+/** Levels of JSON that are indented; deeper ones are indented as the last of these, so that no text grows to many times its size. */
+const INDENTED_MAX = 32;
+
+/** JSON with line breaks, and any other text as it is. Only whitespace changes: numbers keep digits that JavaScript cannot hold. */
 export function pretty(text: string): string {
-  if (text.length > SHOWN_MAX || !/^\s*[[{]/.test(text)) return text;
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
+  if (text.length > SHOWN_MAX || !/^\s*[[{]/.test(text) || jsonError(text) !== null) return text;
+  const parts: string[] = [];
+  let depth = 0;
+  let isEmpty = false;
+  const line = () => `\n${'  '.repeat(Math.min(depth, INDENTED_MAX))}`;
+  for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[[\]{},:]|[^\s"[\]{},:]+/g)) {
+    if (token === ']' || token === '}') {
+      depth--;
+      parts.push(isEmpty ? token : line() + token);
+      isEmpty = false;
+      continue;
+    }
+    if (isEmpty) parts.push(line());
+    isEmpty = token === '[' || token === '{';
+    if (isEmpty) depth++;
+    parts.push(token === ':' ? ': ' : token === ',' ? token + line() : token);
   }
+  return parts.join('');
 }
 
 /** One line for a list: control characters are shown as pictures (U+2400 and following). */

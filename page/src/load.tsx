@@ -37,9 +37,13 @@ class LoadTest extends Store {
   private sockets: WebSocket[] = [];
   private timers: number[] = [];
   private before: Metrics | null = null;
+  /** The number of runs that were started. */
+  private run = 0;
 
   async start(plan: Plan): Promise<void> {
     this.stop();
+    const run = ++this.run;
+    const isStale = () => this.state !== 'running' || this.run !== run;
     this.throughput.clear();
     this.latency.clear();
     this.latencies.clear();
@@ -50,11 +54,14 @@ class LoadTest extends Store {
     this.changed();
     this.before = null;
     if (new URL(plan.url).host === location.host) {
-      if (!(await isReachable())) return this.end('The server cannot be reached');
+      const answers = await isReachable();
+      if (isStale()) return;
+      if (!answers) return this.end('The server cannot be reached');
       const access = await fetchAccess().catch(() => null);
-      if (access?.metrics) this.before = await fetchMetrics().catch(() => null);
+      const before = access?.metrics ? await fetchMetrics().catch(() => null) : null;
+      if (isStale()) return;
+      this.before = before;
     }
-    if (this.state !== 'running') return;
     this.sockets = Array.from({ length: plan.connections }, () => this.connect(plan.url));
     this.send(plan);
     this.sample();
@@ -63,7 +70,9 @@ class LoadTest extends Store {
   private connect(url: string): WebSocket {
     const socket = new WebSocket(url);
     socket.binaryType = 'arraybuffer';
+    let wasOpen = false;
     socket.onopen = () => {
+      wasOpen = true;
       this.open++;
     };
     socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
@@ -71,10 +80,6 @@ class LoadTest extends Store {
       // The first eight bytes are the time of sending.
       if (data instanceof ArrayBuffer && data.byteLength >= 8) this.latencies.add(performance.now() - new DataView(data).getFloat64(0));
     };
-    let wasOpen = false;
-    socket.addEventListener('open', () => {
-      wasOpen = true;
-    });
     socket.onclose = ({ code }) => {
       if (wasOpen) this.open--;
       if (this.state === 'running' && this.sockets.every((one) => one.readyState === WebSocket.CLOSED)) this.end(`All connections are closed (${code})`);
@@ -150,7 +155,11 @@ class LoadTest extends Store {
     for (const timer of this.timers.splice(0)) window.clearInterval(timer);
     this.state = 'stopped';
     this.note = note;
-    for (const socket of this.sockets.splice(0)) socket.close();
+    for (const socket of this.sockets.splice(0)) {
+      // The next run does not count their events.
+      socket.onopen = socket.onmessage = socket.onclose = null;
+      socket.close();
+    }
     this.changed();
   }
 }

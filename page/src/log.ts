@@ -115,4 +115,12 @@ export class View {
     const id = this.ids[this.start + index];
     return id === undefined ? undefined : this.log.get(id);
   }
+
+  /** The entries that the log still has: it may have dropped some since the last update. */
+  *entries(): Generator<Entry> {
+    for (let index = 0; index < this.length; index++) {
+      const entry = this.at(index);
+      if (entry) yield entry;
+    }
+  }
 }

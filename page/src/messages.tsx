@@ -212,12 +212,11 @@ function Detail({ entry, onClose }: { entry: Entry; onClose: () => void }) {
 /** Each entry is encoded on its own, so that no string grows to the size of all. */
 function download(view: View): void {
   const parts: string[] = [];
-  for (let index = 0; index < view.length; index++) {
-    const { time, direction, kind, data } = view.at(index)!;
+  for (const { time, direction, kind, data } of view.entries()) {
     const payload = typeof data === 'string' ? { text: data } : { base64: base64(data) };
-    parts.push(index === 0 ? '[\n' : ',\n', JSON.stringify({ time: new Date(time).toISOString(), direction, kind, ...payload }));
+    parts.push(parts.length === 0 ? '[\n' : ',\n', JSON.stringify({ time: new Date(time).toISOString(), direction, kind, ...payload }));
   }
-  parts.push('\n]\n');
+  parts.push(parts.length === 0 ? '[]\n' : '\n]\n');
   save(parts, 'messages.json', 'application/json');
 }
 

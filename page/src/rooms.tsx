@@ -4,13 +4,12 @@ import { Centrifuge, type ClientInfo, type Subscription } from 'centrifuge';
 import { useState } from 'preact/hooks';
 import { count, messageCount } from './format';
 import { MessageLog } from './log';
+import { Members } from './members';
 import { Messages } from './messages';
 import { untilReachable } from './reachable';
 import { Store, useStore } from './store';
 
 const ENDPOINT = `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/connection/websocket`;
-/** How many members are listed. */
-const MEMBERS_MAX = 200;
 const HISTORY_MAX = 100;
 
 type State =
@@ -23,11 +22,10 @@ type State =
 
 class Room extends Store {
   readonly log = new MessageLog();
-  readonly members = new Map<string, ClientInfo>();
+  readonly members = new Members();
   state: State = { kind: 'idle', note: 'Not in a room', isError: false };
   name = '';
   self = '';
-  total = 0;
   private client: Centrifuge | null = null;
   private subscription: Subscription | null = null;
   private received = 0;
@@ -85,9 +83,12 @@ class Room extends Store {
     subscription.on('error', (context) => {
       if (this.state.kind === 'joining') this.become({ kind: 'joining', note: `The hub refused: ${context.error.message} (${context.error.code}). Trying again…` });
     });
-    subscription.on('join', ({ info }) => this.memberJoined(info));
+    subscription.on('join', ({ info }) => {
+      this.members.joined(info);
+      this.changed();
+    });
     subscription.on('leave', ({ info }) => {
-      if (this.members.delete(info.client)) this.total--;
+      this.members.left(info);
       this.changed();
     });
     subscription.on('unsubscribed', (context) => {
@@ -117,19 +118,10 @@ class Room extends Store {
     if ((await untilReachable(signal)) && this.client === client) this.goOnline();
   }
 
-  private memberJoined(info: ClientInfo): void {
-    if (!this.members.has(info.client)) this.total++;
-    if (this.members.size < MEMBERS_MAX) this.members.set(info.client, info);
-    this.changed();
-  }
-
   private async load(subscription: Subscription, withHistory: boolean): Promise<void> {
     try {
       const presence = await subscription.presence();
-      this.members.clear();
-      const infos = Object.values(presence.clients);
-      this.total = infos.length;
-      for (const info of infos.slice(0, MEMBERS_MAX)) this.members.set(info.client, info);
+      this.members.replace(Object.values(presence.clients));
       if (withHistory && this.log.next === this.log.first) {
         const history = await subscription.history({ limit: HISTORY_MAX, reverse: true });
         if (this.log.next === this.log.first) for (const publication of history.publications.reverse()) this.push(publication.data, publication.info);
@@ -172,8 +164,7 @@ class Room extends Store {
     this.retry?.abort();
     this.client = null;
     this.subscription = null;
-    this.members.clear();
-    this.total = 0;
+    this.members.replace([]);
     client?.disconnect();
     this.become({ kind: 'idle', note: 'Not in a room', isError: false });
   }
@@ -202,6 +193,7 @@ export function Rooms() {
   const [text, setText] = useState('');
   const [error, setError] = useState('');
   const { state } = room;
+  const members = room.members.list();
   const isIdle = state.kind === 'idle';
   const join = (event: Event) => {
     event.preventDefault();
@@ -255,12 +247,12 @@ export function Rooms() {
           </button>
         </form>
         <section class="card" aria-label="Members">
-          <h2>Members{room.total > 0 && ` (${count(room.total)})`}</h2>
-          {room.members.size === 0 ? (
+          <h2>Members{room.members.total > 0 && ` (${count(room.members.total)})`}</h2>
+          {members.length === 0 ? (
             <p class="empty">{isIdle ? 'Join a room to see its members.' : 'No members are known.'}</p>
           ) : (
             <ul class="members">
-              {[...room.members.values()].map((info) => (
+              {members.map((info) => (
                 <li key={info.client}>
                   <code>{info.user || info.client.slice(0, 8)}</code>
                   {info.client === room.self && ' (you)'}

@@ -103,8 +103,9 @@ export class Session extends Store {
   }
 
   private async closed(code: number, reason: string, wasOpen: boolean, wasClean: boolean): Promise<void> {
+    const isLost = this.state.kind !== 'closing' && !(wasClean && code === 1000);
     this.drop();
-    const mayRetry = this.reconnects && !(wasClean && code === 1000);
+    const mayRetry = this.reconnects && isLost;
     const delay = Math.min(500 * 2 ** this.attempt++, RETRY_MAX_MS);
     const state: State = { kind: 'closed', code, reason, wasOpen, detail: '', retryAt: mayRetry ? Date.now() + delay : null };
     this.become(state);

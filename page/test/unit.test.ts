@@ -4,6 +4,7 @@ import { closeCode, mayClose } from '../src/close_codes';
 import { base64, bytes, fromHex, hexDump, jsonError, millis, pretty, preview, toHex } from '../src/format';
 import { Latencies } from '../src/latency';
 import { EVERYTHING, MessageLog, View } from '../src/log';
+import { Members } from '../src/members';
 import { Metrics } from '../src/metrics';
 import { Series } from '../src/series';
 
@@ -27,6 +28,13 @@ test('JSON is validated and formatted, and other text is left alone', () => {
   assert.notEqual(jsonError('{'), null);
   assert.equal(pretty('{"a":[1]}'), '{\n  "a": [\n    1\n  ]\n}');
   assert.equal(pretty('{no'), '{no');
+  for (const value of [{}, [], [[]], { a: {}, b: [1, { c: null }, ''], 'd"]\\': '\u20ac{},:\\"' }, [true, -1.5e-7, 'x']]) {
+    assert.equal(pretty(JSON.stringify(value)), JSON.stringify(value, null, 2));
+  }
+  // Only the whitespace changes.
+  assert.equal(pretty('[12345678901234567890, 1.0,\t1e400, "\\u00e9", {"a":1,"a":2}]').replace(/\s/g, ''), '[12345678901234567890,1.0,1e400,"\\u00e9",{"a":1,"a":2}]');
+  const deep = pretty('['.repeat(5000) + '0' + ']'.repeat(5000));
+  assert.ok(deep.length < 1_000_000, String(deep.length));
   assert.equal(preview('a\nb\u0000'), 'a␊b␀');
   assert.equal(preview('x'.repeat(300)).length, 241);
 });
@@ -93,6 +101,29 @@ test('a paused view ends where it was paused', () => {
   assert.equal(view.length, 6);
   view.update();
   assert.equal(view.length, 10);
+});
+
+test('a view passes over entries that were dropped since its last update', () => {
+  const log = new MessageLog(10, 100);
+  const view = new View(log, EVERYTHING);
+  for (let index = 0; index < 4; index++) log.push('sent', 'x'.repeat(25));
+  view.update();
+  log.push('received', 'y'.repeat(50));
+  assert.deepEqual([...view.entries()].map(({ id }) => id), [2, 3]);
+});
+
+test('members beyond those that are listed are counted', () => {
+  const info = (client: string) => ({ client, user: '' });
+  const members = new Members(2);
+  members.replace(['a', 'b', 'c'].map(info));
+  assert.deepEqual([members.total, members.list().length], [3, 2]);
+  members.joined(info('d'));
+  members.left(info('c'));
+  members.left(info('d'));
+  assert.equal(members.total, 2);
+  members.left(info('a'));
+  members.left(info('x'));
+  assert.deepEqual([members.total, members.list()], [1, [info('b')]]);
 });
 
 test('metrics are parsed with their labels', () => {

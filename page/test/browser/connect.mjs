@@ -16,9 +16,9 @@ export default {
     await choose(page, 'JSON');
     await message(page).fill('{"a":');
     assert.ok(await page.getByRole('button', { name: 'Send', exact: true }).isDisabled());
-    await message(page).fill('{"a":1}');
+    await message(page).fill('{"a":12345678901234567890}');
     await page.getByRole('button', { name: 'Format' }).click();
-    assert.equal(await message(page).inputValue(), '{\n  "a": 1\n}');
+    assert.equal(await message(page).inputValue(), '{\n  "a": 12345678901234567890\n}');
     await send(page);
     await shows(page, /^4 messages/);
     await choose(page, 'Hex');
@@ -37,11 +37,15 @@ export default {
   async 'closes with the codes and reasons of both sides'(driver) {
     const page = await driver.open('connect');
     await connect(page);
+    // What the user closes is not opened again.
+    await page.getByLabel('Reconnect when the connection is lost').check();
     await page.getByText('Close with a code').click();
     await page.getByLabel('Code', { exact: true }).fill('4321');
     await page.getByLabel('Reason').fill('enough');
     await page.getByRole('button', { name: 'Close', exact: true }).click();
     await shows(page, 'Closed with 4321: Code of the application');
+    assert.ok(await page.getByRole('button', { name: 'Connect', exact: true }).isVisible());
+    await page.getByLabel('Reconnect when the connection is lost').uncheck();
     await driver.server.logged(/websocket closed.*"code":4321|"code":4321.*websocket closed/);
     // RFC 6455 §7.4.1: 1000 by the server, and 1009 with its reason.
     await openUrl(page, `${driver.server.ws}/source?size=5&count=3`);

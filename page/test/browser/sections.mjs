@@ -94,6 +94,22 @@ export default {
     await status(page, 'Load').filter({ hasText: 'The server cannot be reached' }).waitFor();
   },
 
+  async 'starts again before the first start has reached the server'(driver) {
+    const page = await driver.open('load');
+    const { server } = driver;
+    let answer;
+    const answered = new Promise((resolve) => (answer = resolve));
+    await page.route('**/healthz*', async (route) => {
+      await answered;
+      await route.continue();
+    });
+    for (const name of ['Start', 'Stop', 'Start']) await page.getByRole('button', { name, exact: true }).click();
+    answer();
+    await status(page, 'Load').filter({ hasText: 'Running on 10 of 10 connections' }).waitFor();
+    await page.getByRole('button', { name: 'Stop' }).click();
+    await server.counts('wireloom_websockets_open', 0);
+  },
+
   async 'shows the figures of /metrics'(driver) {
     const { server } = driver;
     const [page, room] = [await driver.open('connect'), await driver.open('rooms')];
