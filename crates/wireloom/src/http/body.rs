@@ -1,5 +1,5 @@
-//! The content of a request or a response: complete, or as a stream of chunks, and its trailers. The modules of the protocols
-//! send and receive it.
+//! The content of a request or a response, complete or as a stream of chunks, and its trailers. The protocol modules send and
+//! receive it.
 
 use std::fmt;
 use std::future::{Future as _, poll_fn};
@@ -21,7 +21,7 @@ use crate::http1::{BodyReceiver, Content};
 use crate::http2::RecvStream;
 use crate::memory::{Account, Category};
 
-/// Chunks that a [`BodySender`] may be ahead of the peer.
+/// Capacity of the channel of a [`BodySender`], in chunks.
 const CHANNEL_LEN: usize = 4;
 
 /// A body that is collected gets another second for each of this number of bytes.
@@ -39,7 +39,7 @@ const BYTES_PER_SECOND_MIN: usize = 16 << 10;
 ///     let (mut sender, body) = Body::channel();
 ///     tokio::spawn(async move {
 ///         for left in (0..3).rev() {
-///             // Waits while the client is slow; fails when it has gone.
+///             // Waits while the client is slow; fails when it has disconnected.
 ///             if sender.send(format!("{left}\n")).await.is_err() {
 ///                 return;
 ///             }
@@ -58,7 +58,7 @@ pub struct Body {
 /// Options for content that is received or sent in chunks.
 #[derive(Default)]
 struct StreamOptions {
-    /// Most that is collected, in bytes.
+    /// The longest content that is collected, in bytes.
     len_max: Option<usize>,
     /// The announced length.
     len: Option<u64>,
@@ -108,7 +108,7 @@ impl Body {
         (BodySender { sender, aborted: aborted.clone() }, Source::Channel(receiver, aborted).into())
     }
 
-    /// Content that a stream makes. An error cuts it off, so that the peer knows that it is not whole.
+    /// Content produced by a stream. An error aborts the body, so that the peer knows that it is incomplete.
     pub fn from_stream<S, E>(stream: S) -> Self
     where
         S: Stream<Item = Result<Bytes, E>> + Send + 'static,
@@ -117,7 +117,7 @@ impl Body {
         Self::from_frames(DataStream(Box::pin(stream)), None)
     }
 
-    /// Content and trailers that a stream makes, `len` bytes of content if that is known.
+    /// Content and trailers produced by a stream; `len` is the length of the content in bytes, if known.
     pub(crate) fn from_frames<S>(stream: S, len: Option<u64>) -> Self
     where
         S: Stream<Item = Result<BodyFrame, Error>> + Send + 'static,
@@ -147,13 +147,13 @@ impl Body {
         self
     }
 
-    /// How long a piece may take to come, after which [`chunk`](Self::chunk) fails; `None` for as long as it takes.
+    /// Sets the timeout for the next chunk, after which [`chunk`](Self::chunk) fails; `None` for no timeout.
     #[must_use]
     pub fn with_timeout(self, timeout: Option<Duration>) -> Self {
         self.options(|options| options.timeout = timeout)
     }
 
-    /// How many bytes [`bytes`](Self::bytes) collects at most.
+    /// Sets the maximum number of bytes that [`bytes`](Self::bytes) collects.
     #[must_use]
     pub fn with_len_max(self, len_max: usize) -> Self {
         self.options(|options| options.len_max = Some(len_max))
@@ -167,7 +167,7 @@ impl Body {
         self.options(|options| options.account = account.clone())
     }
 
-    /// Whether it has been read to its end.
+    /// Whether the body has been read to its end.
     #[cfg(feature = "tower")]
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self.source, Source::Empty | Source::Omitted(_))
@@ -198,7 +198,7 @@ impl Body {
         }
     }
 
-    /// The next piece, in the sizes in which it comes; `None` at the end.
+    /// The next chunk, in the size in which it arrived; `None` at the end.
     ///
     /// The peer is slowed down while this is not called. A client that waits for `100 Continue` gets it at the first call.
     ///
@@ -206,7 +206,7 @@ impl Body {
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// The peer broke off or broke a rule, or took too long.
+    /// The peer disconnected, broke a rule of the protocol, or took too long.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
         poll_fn(|cx| self.poll_chunk(cx)).await.transpose()
     }
@@ -323,7 +323,7 @@ impl Body {
         .transpose()
     }
 
-    /// The trailers behind the content, once [`chunk`](Self::chunk) or [`bytes`](Self::bytes) has come to its end.
+    /// The trailers, once [`chunk`](Self::chunk) or [`bytes`](Self::bytes) has reached the end of the content.
     pub fn trailers(&mut self) -> Option<Headers> {
         self.options.as_mut()?.trailers.take()
     }
@@ -416,13 +416,13 @@ pub struct BodySender {
 }
 
 impl BodySender {
-    /// Sends a piece; waits while the peer takes them more slowly than they are sent.
+    /// Sends a chunk; waits while the peer reads more slowly than chunks are sent.
     ///
     /// # Cancel safety
-    /// The piece has been sent or it has not.
+    /// If the future is dropped, the chunk was either sent completely or not at all.
     ///
     /// # Errors
-    /// [`Error::Closed`] when the receiver is gone.
+    /// [`Error::Closed`] when the receiver was dropped.
     pub async fn send(&mut self, data: impl Into<Bytes>) -> Result<(), Error> {
         let data = data.into();
         if data.is_empty() {
@@ -439,7 +439,7 @@ impl BodySender {
         self.sender.send(BodyFrame::Trailers(trailers)).await.map_err(|_| Error::Closed)
     }
 
-    /// Waits until the receiver is gone: the peer has left, or does not want more.
+    /// Waits until the receiver is dropped: the peer has disconnected, or wants no more content.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -447,14 +447,14 @@ impl BodySender {
         self.sender.closed().await;
     }
 
-    /// Cuts the content off, so that the peer knows that it is not whole.
+    /// Aborts the body, so that the peer knows that it is incomplete.
     pub fn abort(self) {
         self.aborted.store(true, Ordering::Release);
     }
 }
 
 impl Drop for BodySender {
-    /// Content whose producer panicked is not complete.
+    /// A body whose producer panicked is aborted, because it is incomplete.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.aborted.store(true, Ordering::Release);

@@ -1,4 +1,4 @@
-//! A request that has arrived, whatever it came over.
+//! A received request, over HTTP/1.1 or HTTP/2.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -66,7 +66,7 @@ pub(crate) struct Origin {
 
 #[cfg(feature = "tower")]
 impl Origin {
-    /// The origin of a request about which nothing is known.
+    /// The origin of a request whose connection is unknown.
     pub(crate) fn nowhere() -> Arc<Self> {
         let peer = SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, 0));
         Arc::new(Self { peer, tls: None, config: Arc::default(), account: Account::default() })
@@ -165,7 +165,7 @@ impl Request {
         }
     }
 
-    /// The path. Nothing in it is decoded or resolved.
+    /// The path, neither percent-decoded nor with dot segments resolved.
     pub fn path(&self) -> &str {
         let path = self.resource().split(['?', '#']).next().unwrap_or_default();
         if path.is_empty() { "/" } else { path }
@@ -176,7 +176,7 @@ impl Request {
         self.resource().split_once('?').map(|(_, query)| query)
     }
 
-    /// The value of a parameter of the query, as it was sent: nothing is decoded.
+    /// The value of a query parameter as it was sent, not decoded.
     pub fn query_param(&self, name: &str) -> Option<&str> {
         let mut params = self.query()?.split('&').map(|param| param.split_once('=').unwrap_or((param, "")));
         params.find(|(candidate, _)| *candidate == name).map(|(_, value)| value)
@@ -213,23 +213,23 @@ impl Request {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TooLarge`] beyond [`ServerConfig::body_len_max`](crate::ServerConfig::body_len_max); the client broke off, broke a rule or took too long. A
-    /// handler may return the error as it is: it is answered with the status that is meant for it.
+    /// [`Error::TooLarge`] beyond [`ServerConfig::body_len_max`](crate::ServerConfig::body_len_max); the client
+    /// disconnected, broke a rule of the protocol or took too long. A handler may return the error: the response has the matching status.
     pub async fn bytes(&mut self) -> Result<Bytes, Error> {
         self.body.bytes().await
     }
 
-    /// The body, to read it as it arrives.
+    /// The body, for reading it as it arrives.
     pub fn body_mut(&mut self) -> &mut Body {
         &mut self.body
     }
 
-    /// The body, to read it as it arrives or to send it on.
+    /// Takes the body, for reading it as it arrives or forwarding it.
     pub fn into_body(self) -> Body {
         self.body
     }
 
-    /// Where it came from.
+    /// The address of the client.
     pub fn peer(&self) -> SocketAddr {
         self.origin.peer
     }
@@ -291,7 +291,7 @@ impl Request {
 
     fn check_http2(&self) -> Result<Upgrade, Response> {
         let (Some(protocol), Some(scheme)) = (self.protocol, self.scheme) else {
-            // RFC 9113 §8.6: HTTP/2 has no Upgrade, so that 426 has no header to go with it.
+            // RFC 9113 §8.6: HTTP/2 has no Upgrade header, which 426 requires.
             return Err(Response::text(400, "this is a WebSocket: connect to it with :protocol\n"));
         };
         let pseudo = [

@@ -19,7 +19,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// A response without headers and body of its own. A status outside 200 to 599 becomes 500.
+    /// A response without headers or body. A status outside 200 to 599 becomes 500.
     pub fn new(status: u16) -> Self {
         let status = if (200..600).contains(&status) { status } else { 500 };
         Self { status, headers: Headers::new(), body: Body::empty(), opening: None }
@@ -62,8 +62,8 @@ impl Response {
         Ok(self)
     }
 
-    /// Sets the body and its media type: bytes, text, or a [`Body`] that comes into being while it is sent. A media type that cannot
-    /// be sent becomes `application/octet-stream`.
+    /// Sets the body and its media type: bytes, text, or a [`Body`] that is produced while it is sent. A media type that is not a
+    /// valid header value becomes `application/octet-stream`.
     #[must_use]
     pub fn with_body(mut self, content_type: &str, body: impl Into<Body>) -> Self {
         if self.headers.push("Content-Type", content_type).is_err() {
@@ -93,7 +93,7 @@ impl Response {
         !matches!(self.status, 204 | 304)
     }
 
-    /// From parts that a library has checked. Their framing is this crate's, but for what opens a WebSocket.
+    /// A response from parts that a library has validated. This crate writes the framing headers, except those of a WebSocket handshake.
     #[cfg(feature = "tower")]
     pub(crate) fn from_parts(
         status: u16,
@@ -148,7 +148,7 @@ impl From<&handshake::Response> for Response {
         for (name, value) in response.headers() {
             headers.push_unchecked(name.as_bytes(), value);
         }
-        // 101 is none of `new`.
+        // `new` does not accept 101.
         Self {
             status: response.status(),
             headers,

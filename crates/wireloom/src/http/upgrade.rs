@@ -19,7 +19,7 @@ use crate::registry::Registry;
 use crate::transport::Io;
 use crate::websocket::{Driven, WebSocket, WebSocketConfig};
 
-/// The server that passes on the connection of a response.
+/// The server that hands the connection over after the response.
 #[derive(Clone, Debug)]
 pub(crate) enum Carrier {
     /// This crate's server.
@@ -27,12 +27,12 @@ pub(crate) enum Carrier {
     /// hyper's.
     #[cfg(feature = "hyper")]
     Hyper(crate::transport::PendingUpgrade, Option<Arc<Registry>>),
-    /// A server that cannot.
+    /// A server that cannot hand over connections.
     #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "every other server is behind `tower`"))]
     None,
 }
 
-/// A valid opening handshake that waits for an answer: [`on_open`](Self::on_open) accepts it, any other response refuses.
+/// A valid opening handshake that has not been answered: [`on_open`](Self::on_open) accepts it, any other response refuses it.
 #[derive(Debug)]
 pub struct Upgrade {
     request: handshake::Request,
@@ -58,7 +58,7 @@ impl Upgrade {
         &self.request
     }
 
-    /// Speaks the first of these subprotocols that the client offers.
+    /// Selects the first of these subprotocols that the client offers.
     #[must_use]
     pub fn subprotocols(mut self, preferences: &[&str]) -> Self {
         self.subprotocol = self.request.select_subprotocol(preferences).map(String::from);
@@ -72,7 +72,7 @@ impl Upgrade {
         self
     }
 
-    /// Chooses for this WebSocket alone, instead of [`ServerConfig::websocket`](crate::ServerConfig::websocket).
+    /// Configures this WebSocket alone, instead of [`ServerConfig::websocket`](crate::ServerConfig::websocket).
     #[must_use]
     pub fn config(mut self, config: WebSocketConfig) -> Self {
         self.config = config;
@@ -86,7 +86,7 @@ impl Upgrade {
         self
     }
 
-    /// Accepts: the response to return from the handler. Once it has been sent, `run` is given the WebSocket.
+    /// Accepts the handshake: returns the response for the handler to return. Once it has been sent, `run` is called with the WebSocket.
     pub fn on_open<F, Fut>(self, run: F) -> Response
     where
         F: FnOnce(WebSocket) -> Fut + Send + 'static,
@@ -155,10 +155,10 @@ where
     #[cfg(feature = "hyper")]
     fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<dyn Open>> {
         let Carrier::Hyper(pending, registry) = self.carrier.clone() else { return Some(self) };
-        // From now on, so that a shutdown waits for upgrades under way.
+        // Registered now, so that a shutdown waits for upgrades in progress.
         let registration = registry.and_then(|registry| registry.admit(Ipv4Addr::UNSPECIFIED.into(), None));
         tokio::spawn(async move {
-            // The client may have gone before it was answered.
+            // The client may have disconnected before the response was sent.
             if let Ok(io) = pending.wait().await {
                 self.open(io, &[], registration).await;
             }

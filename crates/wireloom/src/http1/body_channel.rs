@@ -1,5 +1,5 @@
-//! The channel between a connection, which reads an HTTP/1.1 body, and the application. Nothing is read before the application
-//! asks for it, so that an application that does not read holds its peer back.
+//! The channel between a connection, which reads an HTTP/1.1 body, and the application. Nothing is read before the
+//! application requests it, so a slow application slows its peer down.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -31,10 +31,10 @@ pub(super) enum Demand {
     Closed,
 }
 
-/// The application's end.
+/// The application's half of the channel.
 pub(crate) struct BodyReceiver(Arc<Shared>);
 
-/// The connection's end. Dropping it before [`finish`](Self::finish) fails the body.
+/// The connection's half of the channel. Dropping it before [`finish`](Self::finish) fails the body.
 pub(super) struct BodySender(Arc<Shared>);
 
 pub(super) fn body_channel() -> (BodySender, BodyReceiver) {
@@ -114,7 +114,7 @@ impl Drop for BodyReceiver {
 }
 
 impl BodySender {
-    /// Ready when content is asked for, or the receiver was dropped.
+    /// Ready when the receiver requests content or was dropped.
     pub(super) fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
         let mut channel = self.0.lock();
         match channel.demand {

@@ -1,5 +1,5 @@
-//! Where the body of an HTTP/1.1 message ends (RFC 9112 §6, §7), and the body itself. Two readers that disagree about it
-//! can be played against each other, so whatever is ambiguous is refused.
+//! The length and the decoding of an HTTP/1.1 body (RFC 9112 §6, §7). Two implementations that disagree on the length allow
+//! request smuggling, so ambiguous framing is rejected.
 
 use bytes::{Buf as _, BytesMut};
 
@@ -7,18 +7,18 @@ use super::head::Refusal;
 use crate::headers::Headers;
 use crate::version::Version;
 
-/// A line that begins a chunk, or of the trailer: longer ones are refused.
+/// The longest chunk header or trailer line, in bytes; longer ones are rejected.
 const LINE_LEN_MAX: usize = 1024;
 
 /// Lines of a trailer.
 const TRAILERS_MAX: usize = 100;
 
-/// How a body says where it ends.
+/// How the length of a body is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     Length(u64),
     Chunked,
-    /// By the end of the connection: responses.
+    /// By the end of the connection; responses only.
     Close,
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum Framing {
 fn length(head: &Headers) -> Result<Option<u64>, Refusal> {
     let mut length = None;
     for value in head.get_all("content-length") {
-        // RFC 9110 §8.6: digits and nothing else; RFC 9112 §6.3: several that differ are an attack.
+        // RFC 9110 §8.6: digits only. RFC 9112 §6.3: different values are an error, and may be an attack.
         let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
         let value = std::str::from_utf8(value).ok().filter(|_| digits);
         let value = value.and_then(|value| value.parse().ok()).ok_or((400, "invalid Content-Length"))?;
@@ -58,14 +58,14 @@ impl Framing {
     pub(crate) fn of(head: &Headers, version: Version) -> Result<Self, Refusal> {
         let mut codings = head.get_all("transfer-encoding");
         match (codings.next(), length(head)?) {
-            // RFC 9112 §6.1: both together, or in HTTP/1.0, are how requests are smuggled.
+            // RFC 9112 §6.1: both headers together, or Transfer-Encoding in HTTP/1.0, may be request smuggling.
             (Some(_), Some(_)) => Err((400, "both Content-Length and Transfer-Encoding")),
             (Some(_), _) if version == Version::Http10 => Err((400, "Transfer-Encoding in HTTP/1.0")),
             (Some(coding), None) => {
                 if codings.next().is_none() && coding.eq_ignore_ascii_case(b"chunked") {
                     Ok(Self::Chunked)
                 } else {
-                    // RFC 9112 §6.1: a coding that is not understood.
+                    // RFC 9112 §6.1: an unknown transfer coding.
                     Err((501, "unknown Transfer-Encoding"))
                 }
             }
@@ -88,7 +88,7 @@ enum State {
         remaining: u64,
         chunked: bool,
     },
-    /// The CRLF behind a chunk.
+    /// The CRLF after a chunk.
     ChunkEnd,
     ChunkSize,
     Trailer {
@@ -123,7 +123,7 @@ impl BodyDecoder {
         }
     }
 
-    /// The connection has ended. Says whether that is an end.
+    /// The connection has ended. Returns whether the body is complete.
     pub(super) fn handle_eof(&mut self) -> bool {
         if matches!(self.state, State::Rest) {
             self.state = State::Complete;
@@ -171,7 +171,7 @@ impl BodyDecoder {
                         return if overlong { Err((400, "overlong line in a body")) } else { Ok(()) };
                     };
                     let line = bytes.split_to(len + 1);
-                    // RFC 9112 §7.1: a bare LF ends no line of a chunked body.
+                    // RFC 9112 §7.1: a bare LF does not end a line of a chunked body.
                     let line = line[..len].strip_suffix(b"\r").ok_or((400, "invalid chunk"))?;
                     self.line(line)?;
                 }

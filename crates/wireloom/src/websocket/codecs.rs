@@ -1,4 +1,4 @@
-//! The DEFLATE codecs of a thread, which its connections take turns with.
+//! The DEFLATE codecs of a thread, shared by its connections.
 
 use std::cell::RefCell;
 

@@ -1,4 +1,4 @@
-//! Flushing the write batch. The batch is the core's queue of outgoing frames; there is no other place for them.
+//! Flushing the write batch. The batch is the core's queue of outgoing frames; frames are queued nowhere else.
 //!
 //! ```text
 //!            a frame is queued                           all is written
@@ -106,7 +106,7 @@ pub(super) const BUFFER_LEN: usize = BATCH_LEN_MAX + COPIED_LEN_MAX + wireloom_w
 /// From this length on, in bytes, a batch is written although more may come.
 pub(super) const BATCH_LEN_MAX: usize = 64 << 10;
 
-/// A longer message is written from where it is, in a system call of its own, instead of being copied into the batch.
+/// A longer message is written directly from the caller's memory, in a separate system call, instead of being copied into the batch.
 pub(super) const COPIED_LEN_MAX: usize = 16 << 10;
 
 /// Buffers that a thread keeps.
@@ -174,8 +174,8 @@ async fn wait_while_filling(shared: &Weak<Shared>) {
     }
 }
 
-/// Leaves the transport of a connection that has ended to the future that is driven, if that is the connection's, and otherwise, on
-/// a server, to a task. Elsewhere the runtime may have no timers, and the transport is closed at once.
+/// Lets the transport of an ended connection linger: in the connection's future if this thread drives it, otherwise, on a server,
+/// in a spawned task. A client's runtime may have no timers, so there the transport is closed at once.
 pub(super) fn linger(shared: &Weak<Shared>, account: &Account, make_linger: impl FnOnce() -> Linger) {
     if is_driven(shared) {
         let _ = LEFT.try_with(|left| left.set(Some(Box::pin(make_linger()))));

@@ -1,4 +1,4 @@
-//! Messages as they come and go: borrowed from the read buffer, owned, or about to be sent.
+//! Message types: received and borrowed from the read buffer, received and owned, or to be sent.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ pub use wireloom_ws::{OwnedMessage, Utf8Bytes};
 
 use super::prepared::PreparedMessage;
 
-/// A message, borrowed from the connection until the next one is asked for.
+/// A received message, borrowed from the connection until the next receive call.
 ///
-/// [`into_owned`](Self::into_owned) makes it one to keep.
+/// [`into_owned`](Self::into_owned) copies it into an owned message.
 #[derive(Clone, Copy)]
 pub struct Message<'a> {
-    /// One word is handed from future to future at less cost than the place of the message.
+    /// A reference of one word is cheaper to pass between futures than the position of the message.
     reader: &'a Reader,
 }
 
 impl<'a> Message<'a> {
-    /// The message that `reader` found last.
+    /// The last message found by `reader`.
     #[inline]
     pub(super) fn new(reader: &'a Reader) -> Self {
         Self { reader }
@@ -35,9 +35,8 @@ impl<'a> Message<'a> {
         !self.is_text()
     }
 
-    /// Whether the message ends here. It always does unless
-    /// [`Delivery::Chunks`](wireloom_ws::Delivery::Chunks) was chosen: then a message that did not arrive at once comes in
-    /// chunks, of which this is the last.
+    /// Whether this is the end of the message. Always true unless [`Delivery::Chunks`](wireloom_ws::Delivery::Chunks) is
+    /// configured: then a message that did not arrive in one piece is returned in chunks, and this is true for the last one.
     pub fn is_last(&self) -> bool {
         self.reader.message().is_last()
     }
@@ -48,20 +47,20 @@ impl<'a> Message<'a> {
         self.reader.message().is_whole()
     }
 
-    /// The text; `None` when the message is binary, and for a chunk of text at whose ends a code point is split. The chunks of
-    /// a text are valid UTF-8 together.
+    /// The text; `None` for a binary message, and for a chunk that begins or ends inside a code point. Together, the chunks of
+    /// a text message are valid UTF-8.
     #[inline(always)]
     pub fn as_text(&self) -> Option<&'a str> {
         self.reader.message().text()
     }
 
-    /// The payload, of text too.
+    /// The payload of a text or binary message.
     #[inline(always)]
     pub fn as_bytes(&self) -> &'a [u8] {
         self.reader.message().payload()
     }
 
-    /// The message to keep; it is copied. A chunk of text at whose ends a code point is split becomes binary.
+    /// Copies the message. A chunk of text that begins or ends inside a code point becomes binary.
     pub fn into_owned(self) -> OwnedMessage {
         self.reader.message().to_owned()
     }
@@ -73,8 +72,8 @@ impl fmt::Debug for Message<'_> {
     }
 }
 
-/// What can be sent: text from `&str`, `&String`; binary from `&[u8]`, `&Vec<u8>`, [`Bytes`]; a [`Message`] or
-/// The content of an [`OwnedMessage`].
+/// The payload of a message to send: text from `&str`, `&String`; binary from `&[u8]`, `&Vec<u8>`, [`Bytes`]; the content of a
+/// [`Message`] or an [`OwnedMessage`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Payload<'a> {
@@ -82,16 +81,16 @@ pub enum Payload<'a> {
     Text(&'a str),
     /// Binary, copied.
     Binary(&'a [u8]),
-    /// Binary, by reference where the connection allows it.
+    /// Binary, queued by reference where the connection allows it.
     Shared(Bytes),
-    /// Text to keep, copied.
+    /// Owned text, copied.
     SharedText(Utf8Bytes),
-    /// Encoded before, for many connections; by reference where the connection allows it.
+    /// A message encoded once for many connections; queued by reference where the connection allows it.
     Prepared(&'a PreparedMessage),
 }
 
 impl Payload<'_> {
-    /// What kind of message it makes, and its bytes.
+    /// The kind and the bytes of the message.
     #[inline(always)]
     pub(crate) fn parts(&self) -> (Kind, &[u8]) {
         match self {
@@ -103,7 +102,7 @@ impl Payload<'_> {
         }
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -114,7 +113,7 @@ impl Payload<'_> {
         }
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the payload is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -167,7 +167,7 @@ impl WebSocket {
         self.receiver.recv()
     }
 
-    /// The next message, to keep; see [`Receiver::recv_owned`].
+    /// The next message, owned; see [`Receiver::recv_owned`].
     ///
     /// # Errors
     /// As there.

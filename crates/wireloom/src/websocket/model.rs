@@ -73,7 +73,7 @@ async fn poll_once<T>(future: impl Future<Output = T>) -> Poll<T> {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
-/// Sends one message in one of the ways there are. The queue has room for it.
+/// Sends one message through one of the send methods. The queue has room for it.
 async fn send_somehow(sender: &mut Sender) {
     match thread_rng().gen_range(0..5) {
         0 => sender.send(PAYLOAD).await.unwrap(),

@@ -111,7 +111,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// The same observer, or none both.
+/// Equal if both are the same observer, or neither has one.
 impl PartialEq for Watch {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {

@@ -72,7 +72,7 @@ impl PreparedMessage {
         self.0.plain.kind()
     }
 
-    /// The message, of text too.
+    /// The payload of a text or binary message.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.plain.payload()
     }
@@ -95,7 +95,7 @@ impl PreparedMessage {
         }
     }
 
-    /// The message as an application keeps it.
+    /// The message as an owned message.
     pub(crate) fn to_owned_message(&self) -> OwnedMessage {
         match self.as_text() {
             Some(text) => text.into(),
@@ -118,7 +118,7 @@ impl PreparedMessage {
         self.0.compressed[at].get_or_init(|| {
             let config = self.0.deflate.clone().unwrap_or_else(|| core.prepared_config());
             let frame = compress(&self.0.plain, window_bits, &config);
-            // One that grew is of no use.
+            // Discarded if compression made it longer.
             if frame.as_bytes().len() < self.0.plain.as_bytes().len() { frame } else { self.0.plain.clone() }
         })
     }
@@ -132,7 +132,7 @@ thread_local! {
 }
 
 fn compress(plain: &PreparedFrame, window_bits: u8, config: &DeflateConfig) -> PreparedFrame {
-    // None while the thread ends: then one is made for this message alone.
+    // The thread-local is gone while the thread ends: then a compressor is created for this message alone.
     let cached = COMPRESSOR.try_with(|cached| cached.borrow_mut().take()).ok().flatten();
     let mut compressor = match cached {
         Some((bits, made_for, compressor)) if bits == window_bits && made_for == *config => compressor,

@@ -75,7 +75,7 @@ pub(super) struct Reading {
     unreported_len: u64,
 }
 
-/// Whether a caller takes messages as configured, or complete ones only.
+/// Whether a caller wants messages as configured, or complete ones only.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DeliveryMode {
     Configured,
@@ -112,7 +112,7 @@ impl Receiver {
         Receiving { receiver: Some(self) }
     }
 
-    /// The next message, to keep; complete also with [`Delivery::Chunks`](wireloom_ws::Delivery::Chunks). A message that was
+    /// The next message, owned; complete also with [`Delivery::Chunks`](wireloom_ws::Delivery::Chunks). A message that was
     /// assembled from several frames or reads is moved out without a copy. It holds at most twice its length and 64 bytes.
     ///
     /// When [`recv`](Self::recv) has returned chunks of a message, this returns its rest: as text where that is UTF-8, and as
@@ -127,7 +127,7 @@ impl Receiver {
         poll_fn(|cx| self.poll_recv_owned(cx)).await
     }
 
-    /// Polls for the next message to keep; see [`recv_owned`](Self::recv_owned).
+    /// Polls for the next owned message; see [`recv_owned`](Self::recv_owned).
     ///
     /// # Errors
     /// As for [`recv`](Self::recv).
@@ -191,7 +191,7 @@ impl Receiver {
         found
     }
 
-    /// Leaves the reading, which holds memory of an unfinished message, where the server can free it.
+    /// Parks the reading, which holds the memory of an unfinished message, where the server can free it.
     #[cold]
     fn park(&mut self) {
         let Some(reading) = self.reading.take() else { return };
@@ -316,7 +316,7 @@ impl Reading {
                 }
                 Poll::Ready(false) if self.should_read_on(mode) => continue,
                 Poll::Ready(false) => {}
-                // The rest of a message did not come at once: its beginning is decoded, and leaves the buffer.
+                // The rest of the message is not available yet: decode its beginning, which empties the buffer.
                 Poll::Pending if self.reader.has_input() => {}
                 Poll::Pending => {
                     self.rest(shared);
@@ -341,7 +341,7 @@ impl Reading {
         }
     }
 
-    /// Nothing has arrived: gives buffers and codecs back to the thread.
+    /// Nothing has arrived: returns buffers and codecs to the pools of the thread.
     fn rest(&mut self, shared: &Shared) {
         self.release_memory();
         if shared.compressed && shared.release.swap(false, Ordering::Relaxed) {
@@ -691,7 +691,7 @@ impl<'a> Future for Receiving<'a> {
 }
 
 impl Drop for Reading {
-    /// Gives memory of the thread's pools back.
+    /// Returns memory to the pools of the thread.
     fn drop(&mut self) {
         self.reader.discard_input();
         self.release_memory();

@@ -211,12 +211,12 @@ impl Sender {
         .await
     }
 
-    /// How many pings this end has sent, keepalive's among them.
+    /// The number of pings that this end has sent, including keepalive pings.
     pub fn pings_sent(&self) -> u32 {
         self.shared.lock().core.pings_sent()
     }
 
-    /// The newest of these that was answered, counted from 1: all that was sent before it has arrived.
+    /// The number of the newest ping that was answered, counted from 1. Everything sent before that ping has arrived.
     pub fn pings_answered(&self) -> u32 {
         self.shared.lock().core.pings_answered()
     }
@@ -321,7 +321,7 @@ impl Sender {
 }
 
 impl Clone for Sender {
-    /// A sender of its own, for another task.
+    /// Another sender for the same connection, for use in another task.
     fn clone(&self) -> Self {
         Self::new(self.shared.clone())
     }
@@ -360,7 +360,7 @@ enum Step<'a, M> {
     Done,
 }
 
-/// Nothing in it is pinned.
+/// No field is structurally pinned.
 impl<M> Unpin for Sending<'_, M> {}
 
 impl<'a, M: Into<Payload<'a>>> Future for Sending<'a, M> {
@@ -395,7 +395,7 @@ impl<'a, M: Into<Payload<'a>>> Future for Sending<'a, M> {
 }
 
 impl<M> Sending<'_, M> {
-    /// Errors are large: one in a box keeps others from being moved through memory where nothing waits.
+    /// Boxes the error: errors are large, and an unboxed one would make the path that does not wait move its result through memory.
     #[cold]
     #[inline(never)]
     fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<Error>>> {
@@ -409,11 +409,11 @@ impl<M> Sending<'_, M> {
 /// The result of an attempt to send without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
-    /// It was written, or will be without the sender, or the policy has dropped it.
+    /// The message was written, will be written without the sender, or was dropped by the policy.
     Done,
-    /// It was queued, and the sender waits until it is written.
+    /// The message was queued, and the sender waits until it is written.
     Queued,
-    /// There was no room for it.
+    /// The send queue had no room for the message.
     Full,
 }
 

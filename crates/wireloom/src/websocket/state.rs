@@ -44,12 +44,12 @@ pub struct Traffic {
 
 pub(crate) struct Shared {
     state: Mutex<State>,
-    /// The receiver has buffered more than it has returned, so that a batch may wait for the answer to that. This decides when
-    /// a batch is written, never whether.
+    /// The receiver has buffered messages that it has not returned, so a batch may be delayed until they are answered. This
+    /// decides when a batch is written, never whether.
     more_buffered: AtomicBool,
     /// Events wait to be delivered to the observer.
     has_notifications: AtomicBool,
-    /// The receiver frees what memory it can.
+    /// Asks the receiver to free as much memory as it can.
     pub(super) release: AtomicBool,
     senders: AtomicU32,
     is_observed: bool,
@@ -163,7 +163,7 @@ impl Shared {
         self.lock().go_away();
     }
 
-    /// Counts slow peers in `counters` too.
+    /// Also counts slow peers in `counters`.
     pub(crate) fn count_slow_in(&self, counters: Arc<SlowCounters>) {
         self.lock().slow.count_in(counters);
     }
@@ -285,13 +285,13 @@ pub(super) struct State {
     pub(super) slow: Slow,
     /// The memory of the core's queue.
     send_queue: Reservation,
-    /// Made when a task first has to wait for the transport.
+    /// Created when a task first has to wait for the transport.
     wakers: Option<Arc<Wakers>>,
     /// The task that waits for a message.
     pub(super) receiver: Option<Waker>,
     /// The reading of a receiver that waits for the rest of a message.
     parked: Option<Box<Reading>>,
-    /// Made where the connection is observed.
+    /// Created only if the connection is observed.
     notifications: Option<Box<NotificationQueue>>,
     pub(super) on_drop: CloseCode,
     /// The time at which the closing handshake begins by itself, and its code.
@@ -358,7 +358,7 @@ impl State {
         }
     }
 
-    /// Bytes have come or gone.
+    /// Bytes were read or written.
     fn count_move(&mut self) {
         self.transfers = self.transfers.wrapping_add(1);
         if let IdleState::Released = self.idle_state {
@@ -639,7 +639,7 @@ impl State {
         io
     }
 
-    /// Keeps the reading of a receiver that waits where [`overload`](Self::overload) can free it.
+    /// Parks the reading of a waiting receiver, so that [`overload`](Self::overload) can free it.
     pub(super) fn park(&mut self, reading: Box<Reading>) -> Option<Box<Reading>> {
         if self.write_error().is_some() {
             return Some(reading);
@@ -648,7 +648,7 @@ impl State {
         None
     }
 
-    /// Takes back the reading that was parked; `None` when it was freed.
+    /// Returns the parked reading; `None` when it was freed.
     pub(super) fn unpark(&mut self) -> Option<Box<Reading>> {
         self.parked.take()
     }
