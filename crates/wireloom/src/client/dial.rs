@@ -1,5 +1,5 @@
 //! From a host to a TCP connection: names are resolved, and addresses are tried as Happy Eyeballs does (RFC 8305), so that
-//! a family that leads nowhere costs a quarter of a second and not half a minute.
+//! an unreachable address family costs a quarter of a second and not half a minute.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,10 +20,10 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// After this time without traffic the kernel sends TCP keepalive probes. Many NATs forget a connection after five minutes.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Of more addresses than these for one host the further ones are not tried: that bounds the sockets of one attempt.
+/// At most this number of addresses of a host is tried, which bounds the sockets of one attempt.
 const ADDRESSES_MAX: usize = 32;
 
-/// Addresses that hosts have, whatever the resolver says.
+/// Addresses of hosts that override the resolver.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known(Vec<(String, Vec<SocketAddr>)>);
 
@@ -39,7 +39,7 @@ impl Known {
         let stream = race(&addresses, TcpStream::connect).await?;
         // Writes are batched already.
         let _ = stream.set_nodelay(true);
-        // A connection without traffic of its own notices a peer that has gone.
+        // TCP keepalive detects a vanished peer on an idle connection.
         let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
         Ok(stream)
@@ -64,7 +64,7 @@ impl Known {
     }
 }
 
-/// RFC 8305 §4: families take turns, beginning with that of the first address.
+/// RFC 8305 §4: the families alternate, beginning with that of the first address.
 fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut first, mut second): (Vec<_>, Vec<_>) =
@@ -82,7 +82,7 @@ fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 }
 
 /// RFC 8305 §5: the first connection wins. The next address is tried when an attempt fails, or after a delay while others
-/// are under way. When all fail, the error is that of the first which did.
+/// are in progress. If all fail, the error is that of the first attempt that failed.
 async fn race<S, F>(addresses: &[SocketAddr], connect: impl Fn(SocketAddr) -> F) -> io::Result<S>
 where
     F: Future<Output = io::Result<S>>,
@@ -164,11 +164,11 @@ mod tests {
     // RFC 8305 §5.
     #[tokio::test(start_paused = true)]
     async fn tries_the_next_address_after_a_quarter_of_a_second() {
-        // The first leads nowhere.
+        // The first is unreachable.
         assert_eq!(run(&[(100_000, Ok(())), (20, Ok(()))]).await, (vec![0, 250], Ok(1), 270));
         // It is slow, and still wins.
         assert_eq!(run(&[(260, Ok(())), (100, Ok(()))]).await, (vec![0, 250], Ok(0), 260));
-        // It is quick: the second is not bothered.
+        // It is quick: the second is not tried.
         assert_eq!(run(&[(249, Ok(())), (1, Ok(()))]).await, (vec![0], Ok(0), 249));
         let slow = (100_000, Ok(()));
         assert_eq!(run(&[slow, slow, slow, (10, Ok(()))]).await, (vec![0, 250, 500, 750], Ok(3), 760));
@@ -177,7 +177,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn tries_the_next_address_at_once_when_one_fails() {
         assert_eq!(run(&[(10, REFUSED), (5, Ok(()))]).await, (vec![0, 10], Ok(1), 15));
-        // The delay begins anew with each attempt.
+        // The delay restarts with each attempt.
         let slow = (100_000, Ok(()));
         assert_eq!(run(&[(200, REFUSED), slow, (5, Ok(()))]).await, (vec![0, 200, 450], Ok(2), 455));
     }

@@ -1,4 +1,4 @@
-//! Sending one request over a connection of its own; a request that was sent, and its response.
+//! Sending one request over a new connection; a request that was sent, and its response.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ pub(super) enum RequestConnection {
 }
 
 impl Connector {
-    /// Sends one request over a connection of its own, with the [`header`](Self::header)s: over HTTP/2 (with the
+    /// Sends one request over a new connection, with the [`header`](Self::header)s: over HTTP/2 (with the
     /// feature `http2`) where the server speaks it (`https`: as ALPN says; `http`: by prior knowledge), and otherwise over HTTP/1.1.
     ///
     /// # Cancel safety
@@ -103,7 +103,7 @@ pub struct Exchange {
     response: Option<Response>,
 }
 
-/// A request under way, by its protocol.
+/// A request in progress, by protocol.
 enum ProtocolState {
     #[cfg(feature = "http2")]
     Http2(Stream),
@@ -248,7 +248,7 @@ impl From<Response> for crate::http::Response {
     fn from(response: Response) -> Self {
         let mut relayed = Self::new(response.status);
         relayed.headers = response.headers;
-        // It is added again where the content is sent.
+        // It is added again when the content is sent.
         relayed.headers.remove("content-length");
         *relayed.body_mut() = response.body;
         relayed

@@ -1,4 +1,4 @@
-//! A request over HTTP/1.1 (RFC 9112), for servers that speak nothing newer: one to a connection, which ends with it.
+//! A request over HTTP/1.1 (RFC 9112), for servers without HTTP/2: one request per connection, which is closed after it.
 //!
 //! ```text
 //! Exchange <- heads, then the content's pipe -- task: RequestTask -- Io
@@ -37,7 +37,7 @@ const INTERIM_MAX: usize = 16;
 /// Slices of one write.
 const SLICES_MAX: usize = 8;
 
-/// How long a transport may take to end.
+/// The timeout for closing a transport.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection for HTTP/1.1 on which nothing has been sent.
@@ -49,13 +49,13 @@ pub(super) struct Http1 {
     pub(super) head_len_max: usize,
 }
 
-/// A part of the answer, in order.
+/// A part of the response, in order.
 pub(super) enum Answer {
     Interim(Head),
     Final(Version, Head, Body),
 }
 
-/// A request under way.
+/// A request in progress.
 pub(super) struct PendingResponse {
     answers: mpsc::UnboundedReceiver<Result<Answer, Error>>,
     pub(super) peer: Option<SocketAddr>,
@@ -69,7 +69,7 @@ impl Http1 {
     /// Sends a request. `headers` are the connector's.
     ///
     /// # Errors
-    /// Its method or a header cannot be sent. Nothing was.
+    /// The method or a header cannot be sent. Nothing was sent.
     pub(super) fn send(
         self,
         target: &Target,
@@ -128,7 +128,7 @@ fn parse_len(value: &[u8]) -> Result<u64, Error> {
 }
 
 impl PendingResponse {
-    /// The next part of the answer.
+    /// The next part of the response.
     pub(super) async fn answer(&mut self) -> Result<Answer, Error> {
         let answer = self.answers.recv().await.unwrap_or(Err(Error::Cut))?;
         self.answered |= matches!(answer, Answer::Final(..));
@@ -152,13 +152,13 @@ struct RequestTask {
     unflushed: bool,
     /// `None` when all of it is in `out`, or the server does not want it.
     content: Option<Body>,
-    /// Bytes of `Content-Length` that are left; `None` for the chunked coding.
+    /// Remaining bytes of `Content-Length`; `None` for the chunked coding.
     left: Option<u64>,
     /// The deadline until which the content waits for `100 Continue`.
     continue_timer: Option<Pin<Box<Sleep>>>,
     /// Bytes that were read and not consumed.
     bytes: BytesMut,
-    /// The number of these that contain no end of a head.
+    /// The length of the prefix that is known not to contain the end of a head.
     scanned: usize,
     head_len_max: usize,
     is_head: bool,
@@ -182,7 +182,7 @@ impl RequestTask {
                 // The exchange is complete: errors do not matter.
                 let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, shutdown).await;
             }
-            // The caller may have gone. The body of a response reports by itself that it is incomplete.
+            // The caller may have dropped the exchange. A response body reports by itself that it is incomplete.
             Err(error) => drop(self.answers.send(Err(error))),
         }
     }
@@ -221,7 +221,7 @@ impl RequestTask {
                     self.content = None;
                     match self.left {
                         Some(1..) => return Err(LENGTH),
-                        // RFC 9112 §6.5: trailers are what chunks alone can have.
+                        // RFC 9112 §6.5: only the chunked coding has trailers.
                         Some(0) => {}
                         None => {
                             let mut last = Vec::new();
@@ -291,7 +291,7 @@ impl RequestTask {
                     let head = self.bytes[..len].to_vec();
                     self.bytes.advance(len);
                     self.take_head(head)?;
-                    // `100 Continue` sets content free.
+                    // `100 Continue` lets the content be sent.
                     if self.body_reader.is_none() {
                         self.poll_send(cx)?;
                     }
@@ -339,7 +339,7 @@ impl RequestTask {
                 Answer::Final(version, Head { status, headers }, Body::http1(content))
             }
         };
-        // The caller may have gone; then this task is stopped.
+        // Fails if the caller has dropped the exchange; then this task is stopped.
         let _ = self.answers.send(Ok(answer));
         Ok(())
     }

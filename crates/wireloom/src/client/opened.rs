@@ -1,4 +1,4 @@
-//! A WebSocket that has been opened, and what became known on the way.
+//! An opened WebSocket with the details of its connection and handshake.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use crate::headers::Headers;
 use crate::http::{TlsInfo, Version};
 use crate::websocket::WebSocket;
 
-/// A WebSocket that has been opened, and what became known on the way.
+/// An opened WebSocket with the details of its connection and handshake.
 #[non_exhaustive]
 pub struct Opened {
     /// The WebSocket.
@@ -18,9 +18,9 @@ pub struct Opened {
     pub status: u16,
     /// The headers of that response.
     pub headers: Headers,
-    /// Where the connection leads: to the server, or to the proxy before it.
+    /// The address of the server, or of the proxy before it.
     pub peer: Option<SocketAddr>,
-    /// What TLS agreed upon, if it is spoken to the server.
+    /// The outcome of the TLS handshake with the server; `None` without TLS.
     pub tls: Option<TlsInfo>,
     pub(super) request: Sent,
 }
@@ -55,7 +55,7 @@ pub(super) fn http1_fields(head: &[u8]) -> Vec<(String, String)> {
     first.into_iter().chain(fields).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Without the request: there are secrets in it.
+/// Omits the request, which contains secrets.
 impl fmt::Debug for Opened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Opened")

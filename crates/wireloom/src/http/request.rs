@@ -229,7 +229,7 @@ impl Request {
         self.body
     }
 
-    /// The address of the client.
+    /// The address of the connection's peer.
     pub fn peer(&self) -> SocketAddr {
         self.origin.peer
     }

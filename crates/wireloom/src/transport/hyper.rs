@@ -1,4 +1,4 @@
-//! Connections that hyper hands over behind a response (RFC 9110 §7.8), as transports.
+//! Connections that hyper hands over after a response (RFC 9110 §7.8), as transports.
 
 use std::io;
 use std::pin::Pin;

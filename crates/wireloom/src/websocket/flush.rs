@@ -175,7 +175,7 @@ async fn wait_while_filling(shared: &Weak<Shared>) {
 }
 
 /// Lets the transport of an ended connection linger: in the connection's future if this thread drives it, otherwise, on a server,
-/// in a spawned task. A client's runtime may have no timers, so there the transport is closed at once.
+/// in a spawned task. Elsewhere the transport is closed at once, because a client's runtime may have no timers.
 pub(super) fn linger(shared: &Weak<Shared>, account: &Account, make_linger: impl FnOnce() -> Linger) {
     if is_driven(shared) {
         let _ = LEFT.try_with(|left| left.set(Some(Box::pin(make_linger()))));

@@ -77,7 +77,7 @@ struct About {
 }
 
 impl Connector {
-    /// Opens a connection of HTTP/2 to the server that a URL names (`https` or `wss`: chosen by ALPN; `http` or `ws`: by prior
+    /// Opens an HTTP/2 connection to the server that a URL names (`https` or `wss`: chosen by ALPN; `http` or `ws`: by prior
     /// knowledge); its path is ignored. [`header`](Self::header)s, and credentials of the URL, go with every request.
     ///
     /// # Cancel safety
@@ -203,15 +203,15 @@ impl Http2 {
         Ok(Exchange::http2(recv, content, expects, self.clone()))
     }
 
-    /// Opens a WebSocket over this connection (RFC 8441), with what the [`Connector`] asks for. `url` is a path, or a URL of this
+    /// Opens a WebSocket over this connection (RFC 8441), with the options of the [`Connector`]. `url` is a path, or a URL of this
     /// server.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the request.
     ///
     /// # Errors
-    /// [`Error::NoExtendedConnect`] when the server does not offer it; [`Error::Refused`] with the server's answer when it is
-    /// another one; and as for [`send`](Self::send).
+    /// [`Error::NoExtendedConnect`] when the server does not offer it; [`Error::Refused`] with the server's response when it
+    /// refuses; and as for [`send`](Self::send).
     pub async fn websocket(&self, url: &str) -> Result<WebSocket, Error> {
         Ok(self.open(url).await?.socket)
     }
@@ -343,7 +343,7 @@ impl Http2 {
     }
 
     /// [`shut_down`](Self::shut_down)s, and waits until the connection has ended: open streams are finished, and the server has
-    /// acknowledged GOAWAY (RFC 9113 §6.8) or did not for a second. A runtime that is dropped earlier cuts the connection.
+    /// acknowledged GOAWAY (RFC 9113 §6.8) or did not for a second. A runtime that is dropped earlier aborts the connection.
     ///
     /// # Cancel safety
     /// Dropping the future stops waiting; the connection ends all the same.

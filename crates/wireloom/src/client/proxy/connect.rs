@@ -36,8 +36,8 @@ pub(super) async fn open(
     }
 }
 
-/// The status of a response. The head is read byte by byte, because bytes behind it belong to the tunnel; it is short, and
-/// there is one for each connection.
+/// Reads the head of a response and returns its status. The head is read byte by byte, because the bytes after it belong to the
+/// tunnel; it is short, and read once per connection.
 async fn read_head(io: &mut Io, room: &mut usize) -> Result<u16, Error> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") && !head.ends_with(b"\n\n") {
@@ -45,7 +45,7 @@ async fn read_head(io: &mut Io, room: &mut usize) -> Result<u16, Error> {
         let mut byte = [0];
         read_exact(io, &mut byte).await?;
         head.extend(byte);
-        // Something else than HTTP need not be read for long.
+        // Stops early when the peer does not speak HTTP.
         let len = head.len().min(5);
         if head[..len] != b"HTTP/"[..len] {
             return Err(ProxyError::Malformed.into());

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::Proxy;
 use crate::error::Error;
 
-/// The variables as they were when they were read.
+/// A snapshot of the variables.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Environment {
     plain: Option<String>,
@@ -23,7 +23,7 @@ impl Environment {
         let find = |names: &[&str]| {
             let set = |name: &str| variable(name).filter(|value| !value.is_empty());
             names.iter().find_map(|name| {
-                // HTTP_PROXY in capitals is how a CGI script sees a request's header Proxy: the requester chooses it.
+                // A CGI script receives the request header `Proxy` as HTTP_PROXY, so the requester controls that variable.
                 let capitals = || if *name == "http_proxy" { None } else { set(&name.to_ascii_uppercase()) };
                 set(name).or_else(capitals)
             })
@@ -35,7 +35,7 @@ impl Environment {
         }
     }
 
-    /// The proxy for this server, if there is one.
+    /// The proxy for this server, if any.
     pub(crate) fn proxy(&self, secure: bool, host: &str, port: u16) -> Result<Option<Proxy>, Error> {
         let proxy = if secure { &self.secure } else { &self.plain };
         match proxy {
@@ -51,15 +51,15 @@ impl Environment {
     }
 }
 
-/// Not the values: there are passwords in them.
+/// Omits the values, which may contain passwords.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Environment").finish_non_exhaustive()
     }
 }
 
-/// Whether an entry of `no_proxy` means this server: `*`, an address, a network (`10.0.0.0/8`), or a domain with all that is
-/// below it, with or without a dot before it; each but the network also with a port.
+/// Whether an entry of `no_proxy` matches this server: `*`, an address, a network (`10.0.0.0/8`), or a domain with its
+/// subdomains, with or without a leading dot; all but the network may have a port.
 fn covers(entry: &str, host: &str, port: u16) -> bool {
     if entry == "*" {
         return true;
@@ -100,7 +100,7 @@ fn covers(entry: &str, host: &str, port: u16) -> bool {
 
 fn contains(network: IpAddr, bits: u32, address: IpAddr) -> bool {
     let differ = |network: u128, address: u128, len: u32| {
-        // The first `bits` of `len` agree.
+        // Compares the first `bits` of `len`.
         bits > len || (bits > 0 && (network ^ address) >> (len - bits) != 0)
     };
     match (network, address) {
@@ -132,7 +132,7 @@ mod tests {
         let specific = environment(&[("ws_proxy", "a:1"), ("http_proxy", "b:2"), ("wss_proxy", "")]);
         assert_eq!(specific.proxy(false, "h", 80), Proxy::new("a:1").map(Some));
         assert_eq!(specific.proxy(true, "h", 80), Ok(None));
-        // A proxy that cannot be used is not silently passed by.
+        // An unusable proxy is an error, never skipped silently.
         let broken = environment(&[("http_proxy", "ftp://a")]);
         assert!(broken.proxy(false, "h", 80).is_err());
     }

@@ -1,4 +1,4 @@
-//! Proxies: their URLs and credentials, and how a tunnel is opened through them.
+//! Proxies: URLs, credentials, and opening a tunnel.
 
 mod connect;
 mod environment;
@@ -51,11 +51,11 @@ enum Kind {
 
 impl Proxy {
     /// A proxy by its URL: `http://`, `https://` (TLS to the proxy), `socks5://` (host names are resolved here, to an IPv4
-    /// address where there is one) or `socks5h://` (the proxy resolves them), with `user:password@` where it wants that.
+    /// address where there is one) or `socks5h://` (the proxy resolves them), optionally with `user:password@`.
     /// Without scheme it is `http://`. The default ports are 80, 443 and 1080.
     ///
     /// # Errors
-    /// [`ProxyError::Url`] when it is nothing of the kind; [`Error::NoTls`] for `https` in a build without TLS.
+    /// [`ProxyError::Url`] when it is not a proxy URL; [`Error::NoTls`] for `https` in a build without TLS.
     pub fn new(url: &str) -> Result<Self, Error> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
         let kind = match &*scheme.to_ascii_lowercase() {
@@ -89,7 +89,7 @@ impl Proxy {
         self
     }
 
-    /// A tunnel through this proxy, and where the proxy is. Nothing is read that came out of the tunnel.
+    /// Opens a tunnel through this proxy; returns the proxy's address too. Reads no bytes that belong to the tunnel.
     pub(super) async fn dial(
         &self,
         known: &Known,
@@ -124,7 +124,7 @@ impl Proxy {
     }
 }
 
-/// Without the credentials.
+/// Omits the credentials.
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proxy")
@@ -161,7 +161,7 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// Fills all of `into`, and takes nothing behind it: that is the tunnel's.
+/// Fills `into` exactly: the bytes after it belong to the tunnel.
 async fn read_exact(io: &mut Io, into: &mut [u8]) -> Result<(), Error> {
     let mut filled = 0;
     while filled < into.len() {
@@ -177,7 +177,7 @@ async fn write_all(io: &mut Io, bytes: &[u8]) -> Result<(), Error> {
     write(io, &[bytes]).await.map_err(cut)
 }
 
-/// A proxy that hangs up is the proxy's failure, not the server's.
+/// Attributes a closed connection to the proxy, not to the server.
 fn cut(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::ConnectionReset

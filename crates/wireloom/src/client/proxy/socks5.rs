@@ -1,4 +1,4 @@
-//! A tunnel by SOCKS5 (RFC 1928), with a user and a password (RFC 1929) where there are some.
+//! A tunnel by SOCKS5 (RFC 1928), with optional user and password (RFC 1929).
 //!
 //! ```text
 //! client  05 n methods                  proxy  05 method
@@ -29,7 +29,7 @@ impl<'a> Destination<'a> {
         Self::Address(address)
     }
 
-    /// A name, unless it is an address after all.
+    /// A host name, or an address if it parses as one.
     pub(super) fn named(host: &'a str) -> Self {
         host.parse().map_or(Self::Name(host), Self::Address)
     }
@@ -90,7 +90,7 @@ pub(super) async fn open(
     }
 
     write_all(io, &request).await?;
-    // RFC 1928 §6; where the proxy is bound is of no interest.
+    // RFC 1928 §6; the address that the proxy has bound is ignored.
     let mut head = [0; 4];
     read_exact(io, &mut head).await?;
     let [version, reply, _, kind] = head;

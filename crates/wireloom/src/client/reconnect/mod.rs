@@ -45,7 +45,7 @@ use sent_messages::SentMessages;
 /// while let Some(step) = socket.next().await? {
 ///     match step {
 ///         Step::Connected(_) => {
-///             // Messages published in the meantime have to be asked for.
+///             // Request the messages published in the meantime.
 ///             socket.send(format!("since {last_event}")).await?;
 ///             for message in resend.drain(..) {
 ///                 socket.send(message).await?;
@@ -88,7 +88,7 @@ pub struct Attempt {
     pub connector: Connector,
     /// The URL.
     pub url: String,
-    /// Attempts in a row that failed before, or led to a connection that was not stable.
+    /// Consecutive attempts before this one that failed or led to an unstable connection.
     pub failed: u32,
 }
 
@@ -116,17 +116,17 @@ struct Open {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Step {
-    /// It is open. Subscriptions have to be made again.
+    /// The WebSocket is open. Subscriptions must be renewed.
     Connected(Connected),
     /// A message.
     Message(OwnedMessage),
     /// The connection is lost.
     Lost(Loss),
-    /// An attempt failed; there will be another.
+    /// An attempt failed; another one follows.
     NotOpened {
         /// Why.
         error: Error,
-        /// When the next one begins.
+        /// The time of the next attempt.
         retry_in: Duration,
     },
 }
@@ -141,7 +141,7 @@ pub struct Connected {
     pub status: u16,
     /// The headers of that response.
     pub headers: Headers,
-    /// For how long there was no connection. `None` for the first.
+    /// The time without a connection. `None` for the first connection.
     pub gap: Option<Duration>,
 }
 
@@ -159,13 +159,13 @@ pub struct Loss {
     /// The number of messages, the last of these, that may or may not have arrived. A pong proves that those before have arrived
     /// at the peer's end, not that its application has seen them.
     pub unconfirmed: u64,
-    /// The last of these, up to [`keep_len_max`](ReconnectPolicy::keep_len_max) bytes.
+    /// The newest unconfirmed messages, up to [`keep_len_max`](ReconnectPolicy::keep_len_max) bytes.
     pub kept: Vec<OwnedMessage>,
     /// Messages that were received over it.
     pub received: u64,
-    /// For how long it was open.
+    /// The time for which the connection was open.
     pub open_for: Duration,
-    /// When the next attempt begins; `None` when there is none.
+    /// The time of the next attempt; `None` if there is none.
     pub retry_in: Option<Duration>,
 }
 
@@ -354,7 +354,7 @@ impl Reconnecting {
         delay
     }
 
-    /// Whether it is open, according to the last [`next`](Self::next).
+    /// Whether the WebSocket is open, according to the last [`next`](Self::next).
     pub fn is_connected(&self) -> bool {
         matches!(self.state, State::Open(_))
     }
@@ -386,12 +386,12 @@ impl Reconnecting {
         ReconnectingSender::new(self.links.clone())
     }
 
-    /// A sender for other tasks, and this, which receives.
+    /// Splits this into a sender for other tasks and the receiving half.
     pub fn split(self) -> (ReconnectingSender, Self) {
         (self.sender(), self)
     }
 
-    /// Closes for good; see [`WebSocket::close`].
+    /// Closes without reconnecting; see [`WebSocket::close`].
     ///
     /// # Errors
     /// As there.
