@@ -128,15 +128,24 @@ async fn the_server_receives_what_was_recorded_at_its_pace_or_faster() {
         (&["--speed", "max"], Duration::ZERO, PAUSE / 2),
         (&["--speed", "100"], Duration::ZERO, PAUSE / 2),
     ] {
-        let (code, report) = measure(&url, &[&["--replay", file.path()], speed].concat()).await;
-        assert_eq!(code, 0, "{report}");
-        assert_eq!((&report["sent"], &report["sent_bytes"]), (&4.into(), &26.into()), "{report}");
-        assert_eq!(report["config"]["connections"], 2, "{report}");
-        assert_eq!(report["config"]["scenario"], "replay", "{report}");
-        let (connections, time) = received(&log);
-        assert_eq!(connections, expected(), "{speed:?}");
-        // The clocks of both ends are read at slightly different times.
-        assert!(time + Duration::from_millis(5) >= least && time <= most, "{speed:?}: {time:?}");
+        // A machine with other load may be slow once, and never fast.
+        let mut attempts = 0;
+        loop {
+            let (code, report) = measure(&url, &[&["--replay", file.path()], speed].concat()).await;
+            assert_eq!(code, 0, "{report}");
+            assert_eq!((&report["sent"], &report["sent_bytes"]), (&4.into(), &26.into()), "{report}");
+            assert_eq!(report["config"]["connections"], 2, "{report}");
+            assert_eq!(report["config"]["scenario"], "replay", "{report}");
+            let (connections, time) = received(&log);
+            assert_eq!(connections, expected(), "{speed:?}");
+            // The clocks of both ends are read at slightly different times.
+            assert!(time + Duration::from_millis(5) >= least, "{speed:?}: {time:?}");
+            attempts += 1;
+            assert!(time <= most || attempts < 5, "{speed:?}: {time:?}");
+            if time <= most {
+                break;
+            }
+        }
     }
 }
 
