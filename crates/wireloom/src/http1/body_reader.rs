@@ -1,5 +1,5 @@
-//! Reads the body of an HTTP/1.1 message from its connection while the application asks for it: of a request while its handler
-//! runs and its response is sent, or of a response.
+//! Reads the body of an HTTP/1.1 message from its connection while the application requests it: of a request while its
+//! handler runs and its response is sent, or of a response.
 
 use std::task::{Context, Poll, ready};
 
@@ -14,7 +14,7 @@ use crate::transport::{Io, poll_read};
 /// RFC 9110 §10.1.1.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// The connection's end of a body.
+/// The connection's half of a body.
 pub(crate) struct BodyReader {
     decoder: BodyDecoder,
     /// `None` once the body has ended.
@@ -33,7 +33,7 @@ pub(crate) enum BodyEnd {
     Broken,
 }
 
-/// The application's end of a body.
+/// The application's half of a body.
 pub(crate) enum Content {
     /// The whole body arrived together with the head.
     Whole(Bytes),
@@ -89,7 +89,7 @@ impl BodyReader {
         }
     }
 
-    /// Reads while the application asks for content. Ready at the end of the body.
+    /// Reads while the application requests content. Ready at the end of the body.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<BodyEnd> {
         loop {
             if let Some(end) = self.end {

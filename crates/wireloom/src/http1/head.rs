@@ -21,7 +21,7 @@ pub(crate) struct Head {
 /// The status of a refused request, and the reason.
 pub(crate) type Refusal = (u16, &'static str);
 
-/// The end of the head, behind its empty line. `scanned` is the number of bytes that earlier calls have searched; this advances it,
+/// The end of the head, after its empty line. `scanned` is the number of bytes that earlier calls have searched; this advances it,
 /// so that each byte is searched once, however slowly they arrive.
 pub(crate) fn end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
     // The bytes before may end with LF or LF CR.
@@ -47,7 +47,7 @@ pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(&bytes, &mut headers) {
         Ok(httparse::Status::Complete(len)) if len == bytes.len() => {}
-        // Another end than `end` found: the rest could be smuggled as another request.
+        // httparse found another end than `end` did: the remaining bytes could be a smuggled request.
         Ok(httparse::Status::Complete(_)) => return Err((400, "ambiguous end of the request")),
         Ok(httparse::Status::Partial) => return Err((400, "incomplete request")),
         // RFC 6585 §5.

@@ -1,12 +1,12 @@
 //! Encoding of HTTP/1.1 messages: the head of a response, the chunks of a body of unknown length, the trailers
-//! behind it (RFC 9112 §4 to §7).
+//! after it (RFC 9112 §4 to §7).
 
 use std::io::Write as _;
 
 use super::date;
 use crate::headers::Headers;
 
-/// How a body says where it ends.
+/// How the length of a body is indicated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// No body and no length: 101, 204, 304.
@@ -31,7 +31,7 @@ pub(crate) fn head(
     out.extend_from_slice(reason(status).as_bytes());
     out.extend_from_slice(b"\r\n");
     fields(out, headers);
-    // RFC 9110 §6.6.1: one Date, and the application's own is as good.
+    // RFC 9110 §6.6.1: one Date; the application's own takes precedence.
     if headers.get("date").is_none() {
         out.extend_from_slice(b"Date: ");
         out.extend_from_slice(&date::now());

@@ -64,7 +64,7 @@ enum HeadOutcome {
     Head(usize),
     #[cfg(feature = "http2")]
     Http2,
-    /// The client has gone, was silent for too long, or the server shuts down: there is no response.
+    /// The client disconnected or was silent for too long, or the server shuts down: no response is sent.
     End,
     Refused(Refusal),
 }
@@ -104,7 +104,7 @@ impl Connection {
     /// Wraps the transport in the configured tap, if any, which also receives the bytes that have arrived.
     pub(super) fn observe(&mut self) {
         let Some(tap) = &self.config.tap else { return };
-        // An unconnected end takes the place of the transport for a moment.
+        // An unconnected end temporarily replaces the transport.
         let none = Io::Other(Box::new(tokio::io::empty()));
         let io = std::mem::replace(&mut self.io, none);
         self.io = tap.wrap(io, &self.bytes);
@@ -167,7 +167,7 @@ impl Connection {
                 })
                 .await
             };
-            // Without an answer the client has gone.
+            // No response: the client has disconnected.
             let Some(Answer { head, whole, rest, opening, keep_alive }) = answer else { return Next::End };
             let sent = match rest {
                 None => self.write(&[&head, &whole]).await,
@@ -187,7 +187,7 @@ impl Connection {
                 return Next::End;
             }
             if self.bytes.is_empty() {
-                // Nothing is held between two requests.
+                // Between two requests no memory is held.
                 self.bytes = BytesMut::new();
             }
         }
@@ -226,15 +226,15 @@ impl Connection {
         drop(registration);
     }
 
-    /// The HTTP/2 connection that a request asks for, and its stream there. RFC 7540 §3.2.1: a request with invalid settings is
-    /// answered as if it had not asked.
+    /// The HTTP/2 connection that a request upgrades to, and its stream there. RFC 7540 §3.2.1: the upgrade of a request with
+    /// invalid settings is ignored.
     #[cfg(feature = "http2")]
     fn upgrade(&self, request: &Request) -> Option<(Arc<http2::Shared>, StreamKey)> {
         let settings = http2_settings(request).filter(|_| self.config.http2_upgrade)?;
         http2::Shared::upgraded(http2_config(&self.config), &settings, request.kind()).ok()
     }
 
-    /// `first`: nothing came before it on this connection. `preface_allowed`: it may be the preface of HTTP/2.
+    /// `first`: this is the first head on the connection. `preface_allowed`: it may be the HTTP/2 preface instead.
     async fn read_head(&mut self, first: bool, preface_allowed: bool) -> HeadOutcome {
         let Self { io, config, timeouts, bytes, origin, .. } = self;
         let mut reservation = origin.account.reservation(Category::Head);
@@ -378,11 +378,11 @@ impl Connection {
         })
     }
 
-    /// Writes all of this, within the time that a head may take.
+    /// Writes all of `parts`, within the timeout for a head and the time for a slow network.
     async fn write(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let Self { io, timeouts, config, .. } = self;
         let total: usize = parts.iter().map(|part| part.len()).sum();
-        // A slow network gets time for the response: 16 KiB a second at least.
+        // Allow for a slow network: a second for every 16 KiB.
         let slowness = Duration::from_secs((total >> 14) as u64);
         let mut deadline = Deadline::after(config.handshake_timeout + slowness);
         let mut written = 0;
@@ -421,7 +421,7 @@ impl Connection {
     }
 }
 
-/// The settings of HTTP/2, with the time that a head may take over either version.
+/// The HTTP/2 settings, with the timeout for a head.
 #[cfg(feature = "http2")]
 fn http2_config(config: &ServerConfig) -> wireloom_http2::Config {
     let mut http2 = config.http2;
@@ -476,7 +476,7 @@ struct Answer {
     /// The body, if it is streamed.
     rest: Option<(Body, Ending)>,
     opening: Option<Box<dyn Open>>,
-    /// Another request may follow.
+    /// Whether another request may follow.
     keep_alive: bool,
 }
 
@@ -526,7 +526,7 @@ struct RequestTraits {
     version: Version,
     is_head: bool,
     keep_alive: bool,
-    /// The client accepts trailers.
+    /// Whether the client accepts trailers.
     trailers: bool,
 }
 
@@ -556,8 +556,8 @@ fn http2_settings(request: &Request) -> Option<Vec<u8>> {
     settings.next().is_none().then(|| first.to_vec())
 }
 
-/// Ready when the client has gone, or has ended its sending side, which looks the same. Bytes of another request are kept; then
-/// nothing more is read.
+/// Ready when the client has disconnected or shut down its sending side, which looks the same. Bytes of another request are
+/// kept; after them nothing more is read.
 fn poll_disconnected(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<()> {
     if !bytes.is_empty() {
         return Poll::Pending;

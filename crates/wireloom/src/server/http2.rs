@@ -2,7 +2,7 @@
 //! tunnel with a WebSocket in it (RFC 9113, RFC 8441).
 //!
 //! A handler is first polled in the task of the connection: responses that are ready at once leave in one write. A handler
-//! that is pending moves to a task of its own, which ends when the client resets the stream.
+//! that is pending moves to a spawned task, which ends when the client resets the stream.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
@@ -67,7 +67,7 @@ pub(super) async fn serve(
             }
         }
         driver.linger().await;
-        // WebSockets in tunnels see the end of the connection, and end.
+        // WebSockets in tunnels notice the end of the connection and finish.
         while tasks.join_next().await.is_some() {}
     };
     let drain = async {
@@ -185,7 +185,7 @@ where
     }
 }
 
-/// Calls the handler and sends its response; returns the WebSocket to run in the stream's place.
+/// Calls the handler and sends its response; returns the WebSocket to run on the stream, if any.
 async fn answer(
     shared: Arc<Shared>,
     registry: Arc<Registry>,

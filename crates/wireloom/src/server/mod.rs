@@ -44,12 +44,12 @@ use timeouts::until;
 
 /// Answers requests: any `Fn(Request) -> impl Future<Output = Response>`, or another [`IntoResponse`].
 ///
-/// A handler whose client goes away is dropped where it waits, and so is a body that it has returned: work that must be finished
-/// belongs into a task of its own. Over HTTP/1.1 a client that ends its side of the connection has gone, as for most
-/// servers, unless there is more of the request's body or another request to be read before that.
+/// When the client disconnects, the handler is dropped at its current `.await`, and so is a body that it has returned: spawn a
+/// task for work that must finish. Over HTTP/1.1 a client that ends its side of the connection counts as disconnected, as for
+/// most servers, unless more of the request's body or another request is to be read before that.
 ///
-/// When a handler panics its request alone is lost: the client is answered 500, over HTTP/1.1 as the last on its connection; a
-/// body breaks off, and a WebSocket is closed with 1011. [`ServerStats::handlers_panicked`] counts them.
+/// When a handler panics, only its request fails: the client receives 500, over HTTP/1.1 as the last response on its connection;
+/// a body is aborted, and a WebSocket is closed with 1011. [`ServerStats::handlers_panicked`] counts them.
 pub trait Handler: Send + Sync + 'static {
     /// Answers one request. [`Request::websocket`] accepts a WebSocket.
     fn handle(&self, request: Request) -> impl Future<Output = Response> + Send;
@@ -66,10 +66,10 @@ where
     }
 }
 
-/// A listener that serves.
+/// A listener that serves HTTP and WebSocket connections.
 ///
-/// One runtime with a thread for each core is how it is meant to run: connections move to whichever thread is free, and one
-/// set of limits and numbers holds for all of them. A runtime and a listener for each core, sharing the port by SO_REUSEPORT,
+/// It is designed for one runtime with a thread for each core: connections move to any free thread, and one set of limits and
+/// statistics covers all of them. A runtime and a listener for each core, sharing the port by SO_REUSEPORT,
 /// cost 1.11 of the CPU time for a message at depth 1, 1.10 at depth 64 and 0.96 for a handshake (`wireloom-bench workers`, two
 /// cores), and leave connections on the core that the kernel's hash chose for them, however busy it is. To do so, give each runtime a [`Server::new`] over a listener of `tokio::net::TcpSocket` with `set_reuseport`.
 ///
@@ -106,10 +106,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens here, with the default configuration.
+    /// Listens on an address, with the default configuration.
     ///
     /// # Errors
-    /// The address is taken or not this machine's.
+    /// The address is in use or does not belong to this machine.
     pub async fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Ok(Self::new(TcpListener::bind(address).await?))
     }
@@ -158,7 +158,7 @@ impl Server {
     /// [`ServerConfig::shutdown_grace`] after that.
     ///
     /// # Errors
-    /// The listener failed for good; a setting of [`ServerConfig::http2`] is out of range.
+    /// The listener failed permanently; a setting of [`ServerConfig::http2`] is out of range.
     pub async fn serve(self, handler: impl Handler) -> io::Result<()> {
         let Self { listener, config, registry, .. } = self;
         #[cfg(feature = "http2")]
@@ -205,7 +205,7 @@ impl Server {
                 continue;
             };
             if !inherited {
-                // A connection that has gone already fails at the first read.
+                // A connection that has already closed fails at the first read.
                 let _ = tune(SockRef::from(&stream), &config);
             }
             let key = registration.key();
@@ -335,7 +335,7 @@ fn tune(socket: SockRef<'_>, config: &ServerConfig) -> io::Result<()> {
     socket.set_tcp_nodelay(true)
 }
 
-/// Whether accepting can continue: the client went away, or no descriptor is free.
+/// Whether accepting can continue: the client disconnected, or no descriptor is free.
 fn is_temporary(error: &io::Error) -> bool {
     !matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::NotConnected)
 }
@@ -347,18 +347,18 @@ pub struct ServerHandle {
 }
 
 impl ServerHandle {
-    /// Stops accepting, closes WebSockets with 1001, finishes requests, and cuts the remaining connections after
+    /// Stops accepting, closes WebSockets with 1001, finishes requests, and aborts the remaining connections after
     /// [`ServerConfig::shutdown_grace`].
     pub fn shut_down(&self) {
         self.registry.enter(Phase::Draining);
     }
 
-    /// Cuts everything now.
+    /// Aborts all connections immediately.
     pub fn cut(&self) {
         self.registry.enter(Phase::Cut);
     }
 
-    /// Its statistics now.
+    /// The current statistics.
     pub fn stats(&self) -> ServerStats {
         let counters = &self.registry.counters;
         ServerStats {
@@ -382,29 +382,29 @@ impl ServerHandle {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerStats {
-    /// Connections accepted since it began.
+    /// Connections accepted since the server started.
     pub connections_accepted: u64,
-    /// Of these, closed at once because their address had too many.
+    /// Connections closed on acceptance because their address had too many.
     pub connections_refused: u64,
     /// Connections that are open.
     pub connections_open: usize,
-    /// TLS handshakes that failed or took too long since it began.
+    /// TLS handshakes that failed or took too long since the server started.
     pub tls_failed: u64,
-    /// Connections that spoke HTTP/2 since it began.
+    /// Connections that spoke HTTP/2 since the server started.
     pub http2_connections: u64,
-    /// Requests handed to the handler since it began.
+    /// Requests passed to the handler since the server started.
     pub requests: u64,
-    /// WebSockets opened since it began.
+    /// WebSockets opened since the server started.
     pub websockets_opened: u64,
     /// WebSockets that are open.
     pub websockets_open: usize,
-    /// Handlers, and what served WebSockets or made bodies, that panicked since it began.
+    /// Panics since the server started: of handlers, WebSocket functions and body producers.
     pub handlers_panicked: u64,
-    /// Messages that were not sent because their peer is slow, since it began ([`SlowPeer::DropNewest`](crate::SlowPeer)).
+    /// Messages that were not sent because their peer is slow, since the server started ([`SlowPeer::DropNewest`](crate::SlowPeer)).
     pub slow_messages_dropped: u64,
-    /// WebSockets cut because their peer is slow, since it began.
+    /// WebSockets disconnected because their peer is slow, since the server started.
     pub slow_peers_cut: u64,
-    /// Memory that connections make the server hold.
+    /// Memory that the server holds for its connections.
     pub memory: MemoryStats,
 }
 

@@ -1,4 +1,4 @@
-//! Panics of handlers: the request or the WebSocket ends, and nothing else does.
+//! Catches panics of handlers, so that only the request or the WebSocket concerned ends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;

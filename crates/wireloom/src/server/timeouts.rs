@@ -24,7 +24,7 @@ impl Deadline {
     }
 
     fn at(&mut self) -> Instant {
-        // A time that the clock cannot represent never comes.
+        // A deadline that the clock cannot represent never expires.
         let now = Instant::now();
         *self.at.get_or_insert_with(|| now.checked_add(self.timeout).unwrap_or(now + FAR))
     }
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!((at_once, deadline.at), (Ok(7), None), "nothing was armed");
         let start = Instant::now();
         for _ in 0..2 {
-            // The second time the deadline has passed already.
+            // In the second round the deadline has already passed.
             let late = timeouts.within(&mut deadline, Phase::Cut, |_| Poll::<()>::Pending).await;
             assert_eq!((late, start.elapsed().as_secs()), (Err(Stopped::TimedOut), 10));
         }

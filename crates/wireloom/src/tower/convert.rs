@@ -1,4 +1,4 @@
-//! From the types of this crate to those of `http` and `http_body`, and back.
+//! Conversions between the types of this crate and those of `http` and `http_body`.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -124,7 +124,7 @@ fn version_in(version: http::Version) -> Version {
 
 fn copy_out(headers: &Headers, out: &mut HeaderMap) {
     for (name, value) in headers.iter() {
-        // What a parser has accepted is accepted here as well, or it is nothing that a service could use.
+        // Fields that the parser accepted but `http` does not are of no use to a service: they are skipped.
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))
         {
@@ -181,13 +181,13 @@ impl<B: http_body::Body<Data = Bytes>> Stream for Frames<B> {
         let body = &mut self.get_mut().0;
         loop {
             let Some(frame) = ready!(body.as_mut().poll_frame(cx)) else { return Poll::Ready(None) };
-            // Why a foreign body broke off is for its own log.
+            // The cause of a foreign body's error is left to its own log.
             let Ok(frame) = frame else { return Poll::Ready(Some(Err(Error::Cut))) };
             match frame.into_data().map_err(Frame::into_trailers) {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => return Poll::Ready(Some(Ok(BodyFrame::Data(data)))),
                 Err(Ok(trailers)) => return Poll::Ready(Some(Ok(BodyFrame::Trailers(copy_in(&trailers))))),
-                // Frames of a kind that is not known are passed over.
+                // Unknown kinds of frames are skipped.
                 Err(Err(_)) => {}
             }
         }

@@ -46,10 +46,10 @@ use crate::http::{Body, Origin, Request, RequestConfig, Response, TlsInfo, Upgra
 use crate::memory::Account;
 use crate::server::{Handler, ServerConfig};
 
-/// Among the extensions of a request that Wireloom's server has received: where it came from.
+/// The peer of a request, in the extensions of requests that Wireloom's server has received.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its address.
+    /// The address of the peer.
     pub address: SocketAddr,
     /// The outcome of the TLS handshake; `None` without TLS.
     pub tls: Option<Arc<TlsInfo>>,

@@ -7,7 +7,7 @@ use crate::registry::{Phase, Registry};
 /// Tracks the WebSockets on a server of another crate, whose own graceful shutdown does not know of them. Wireloom's
 /// [`Server`](crate::Server) tracks its own.
 ///
-/// It takes part when it is among the extensions of a request, put there by `axum::Extension` or another layer:
+/// Add it to the extensions of requests, with `axum::Extension` or another layer:
 ///
 /// ```no_run
 /// # #[cfg(feature = "axum")] mod example {
@@ -43,7 +43,7 @@ impl Default for WebSocketTracker {
 }
 
 impl WebSocketTracker {
-    /// Tracks none yet.
+    /// Creates an empty tracker.
     pub fn new() -> Self {
         Self { registry: Registry::new() }
     }
@@ -61,12 +61,12 @@ impl WebSocketTracker {
         self.registry.below(1).await;
     }
 
-    /// Tracked WebSockets, and upgrades under way.
+    /// The number of tracked WebSockets and upgrades in progress.
     pub fn len(&self) -> usize {
         self.registry.counters.open.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Whether there is none.
+    /// Whether nothing is tracked.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -9,7 +9,7 @@ use wireloom_ws::{Cause, CloseCode, End};
 use crate::client::ProxyError;
 use crate::error::Error;
 
-/// The longest `Retry-After` that is obeyed.
+/// The maximum `Retry-After` that is respected.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
 /// The configuration of [`Reconnecting`](super::Reconnecting). Each field documents the reason for its default. Fields may be added:
@@ -34,10 +34,10 @@ pub struct ReconnectPolicy {
     /// A delay is drawn evenly from zero to its bound, so that many clients of a server that failed do not reconnect at once
     /// (RFC 6455 §7.2.3).
     pub delay_max: Duration,
-    /// Attempts in a row, until a connection has been stable. Not limited by default.
+    /// Consecutive attempts until a connection has been stable. Not limited by default.
     pub attempts_max: Option<u32>,
-    /// A connection that was open for this time resets delays and the number of attempts. 60 s: one that is cut before that is no
-    /// better than one that was refused.
+    /// A connection that was open for this time resets delays and the number of attempts. 60 s: one that is lost before
+    /// that counts like a refused one.
     pub stable_after: Duration,
     /// After this time from sending the peer is pinged, to learn which messages have arrived. 1 s.
     pub confirm_after: Duration,
@@ -74,7 +74,7 @@ impl ReconnectPolicy {
         let bound = self.delay_first.saturating_mul(1 << failed.min(31)).min(self.delay_max);
         let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
         let drawn = ((u128::from(nanos) * u128::from(chance)) >> 64) as u64;
-        // Added to the time that the server asks for. Otherwise all of its clients would return at once.
+        // Added to the server's `Retry-After`. Otherwise all of its clients would reconnect at the same time.
         Some(reason.retry_after().saturating_add(Duration::from_nanos(drawn)))
     }
 }
@@ -107,19 +107,19 @@ impl fmt::Debug for Retry {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// It could not be opened.
+    /// The connection could not be opened.
     NotOpened(Error),
-    /// It was closed with a closing handshake, or by this end because the peer broke a rule; the end has the code.
+    /// The connection was closed with a closing handshake, or by this end because the peer broke a rule; the end has the code.
     Closed(End),
-    /// It was cut, or the peer was silent.
+    /// The connection was lost, or the peer was silent.
     Failed(Error),
 }
 
 impl LossReason {
     /// Whether trying again may help.
     ///
-    /// It may without an answer: hosts that cannot be found or reached, timeouts, cuts. It may after answers for temporary
-    /// failures: the statuses 408, 425, 429, 500, 502, 503 and 504 instead of a WebSocket, and the close codes 1001 (going away),
+    /// It may help without a response: hosts that cannot be found or reached, timeouts, lost connections. It may help after
+    /// temporary failures: the statuses 408, 425, 429, 500, 502, 503 and 504 instead of a WebSocket, and the close codes 1001 (going away),
     /// 1005 (none), 1011 (internal error), 1012 (restart), 1013 (try again later) and 1014 (bad gateway). It does not help after
     /// 1000, after protocol errors of either end (1002, 1003, 1007 to 1010), after codes of the application (3000 to 4999), nor
     /// when TLS, credentials or the URL are not accepted.
@@ -149,7 +149,7 @@ impl LossReason {
         }
     }
 
-    /// What the server asks for (RFC 9110 §10.2.3).
+    /// The server's `Retry-After` (RFC 9110 §10.2.3).
     fn retry_after(&self) -> Duration {
         let Self::NotOpened(Error::Refused(response)) = self else { return Duration::ZERO };
         let value = response.header("retry-after").and_then(|value| std::str::from_utf8(value).ok());

@@ -1,4 +1,4 @@
-//! Sending over whichever connection is open, from any task.
+//! Sending over the current connection, from any task.
 
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
@@ -140,8 +140,8 @@ impl Link {
         sent
     }
 
-    /// Asks the peer by a ping which messages have arrived. False while a message is being sent: then its sender asks, or wakes the
-    /// task of [`sent_messages_with_waker`](Self::sent_messages_with_waker).
+    /// Sends a ping, whose pong confirms the messages sent before it. False while a message is being sent: then its sender sends
+    /// the ping, or wakes the task of [`sent_messages_with_waker`](Self::sent_messages_with_waker).
     pub(super) fn try_ask(&self) -> bool {
         self.sender.try_lock().map(|mut sender| self.ask(&mut sender)).is_ok()
     }
@@ -158,7 +158,7 @@ impl Link {
         self.sent_messages().ask(number, Instant::now());
     }
 
-    /// Notes the pongs of the peer.
+    /// Records the pongs of the peer.
     pub(super) fn confirm(&self, sender: &Sender) {
         self.sent_messages().answer(sender.pings_answered());
     }

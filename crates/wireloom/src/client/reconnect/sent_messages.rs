@@ -16,7 +16,7 @@ use crate::websocket::{OwnedMessage, Payload, Utf8Bytes};
 pub(super) struct SentMessages {
     sent: u64,
     confirmed: u64,
-    /// The ping that is under way, and how many messages were sent before it.
+    /// The unanswered ping, and the number of messages sent before it.
     asked: Option<(u32, u64)>,
     /// When the last ping was sent.
     pub(super) asked_at: Instant,
