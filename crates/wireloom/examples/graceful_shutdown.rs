@@ -1,5 +1,5 @@
-//! A server that ends gracefully on Ctrl-C: it stops accepting, closes WebSockets with 1001, answers requests under way, and
-//! cuts what is left after `shutdown_grace`.
+//! A server that ends gracefully on Ctrl-C: it stops accepting, closes WebSockets with 1001, answers requests in progress, and
+//! aborts the remaining connections after `shutdown_grace`.
 //!
 //! ```sh
 //! cargo run -p wireloom --example graceful_shutdown

@@ -109,7 +109,7 @@ async fn bodies_stay_under_the_limit() {
         let mut rest = [0; 4096];
         let _ = other.read(&mut rest).await.unwrap();
     }
-    // None of the bodies comes to its end: those that fit wait for it until they are given up, or evicted for others.
+    // No body is ever complete: those that fit in memory wait until they time out or are evicted.
     let mut refused = 0;
     for client in clients {
         let refusal = tokio::time::timeout(Duration::from_secs(60), client);
@@ -413,7 +413,7 @@ async fn messages_that_fill_the_memory_of_a_connection_do_not_block_it() {
     assert!(echoed >= 30, "{echoed}");
 }
 
-// No message comes to its end while the memory of the connection is full.
+// No message is completed while the connection's memory is full.
 #[tokio::test]
 async fn messages_that_do_not_end_are_closed_until_others_fit() {
     let echoing = echo_over_tunnels(60, 299_999);

@@ -76,7 +76,7 @@ async fn carry(client: TcpStream, server: SocketAddr, up: Fault, down: Fault) {
         let upward = pump(&mut from_client, &mut to_server, up);
         let downward = pump(&mut from_server, &mut to_client, down);
         tokio::pin!(upward, downward);
-        // The end of one direction is passed on, and the other goes on.
+        // The end of one direction is forwarded; the other direction continues.
         tokio::select! {
             end = &mut upward => match end {
                 None => downward.await,

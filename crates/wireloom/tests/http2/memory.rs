@@ -69,7 +69,7 @@ async fn a_client_that_takes_all_memory_is_evicted() {
     'sending: while began.elapsed() < Duration::from_secs(10) {
         let key = greedy.ask("POST", "/never", &[], false).await;
         greedy.send(key, &[7; 200_000], false).await;
-        // The response to this one shows that the server goes on.
+        // The response to this one shows that the server still works.
         let hello = modest.ask("GET", "/hello", &[], true).await;
         assert_eq!(modest.whole(hello).await.2, b"hello\n");
         while let Ok(seen) = tokio::time::timeout(Duration::from_millis(5), greedy.next(0)).await {

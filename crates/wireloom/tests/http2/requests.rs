@@ -31,9 +31,9 @@ async fn answers_many_requests_at_once() {
     assert_eq!(server.handle.stats().http2_connections, 1);
 }
 
-/// While much output waits nothing is read; once it has left, all at once, reading goes on by itself.
+/// While too much output is buffered nothing is read; reading resumes once the output has been written.
 #[tokio::test]
-async fn reads_on_when_output_has_left() {
+async fn resumes_reading_once_output_is_written() {
     let mut config = ServerConfig::default();
     config.http2.output_max = 1024;
     config.body_len_max = 16 << 20;
@@ -97,7 +97,7 @@ async fn streams_bodies_both_ways_at_once() {
     assert_eq!(peer.next(key.id()).await, Seen::End);
 }
 
-// What comes in the same packet as its request belongs to it.
+// Content in the same packet as the request head belongs to the request.
 #[tokio::test]
 async fn keeps_content_that_came_with_the_request() {
     let server = serve(ServerConfig::default()).await;
@@ -211,7 +211,7 @@ async fn responds_500_when_a_handler_panics() {
     assert_eq!(peer.whole(key).await.0, 200);
 }
 
-// RFC 9113 §8.1: a response may come before the request has ended, and the rest is not wanted.
+// RFC 9113 §8.1: a response may precede the end of the request, whose remaining content is not read.
 #[tokio::test]
 async fn resets_a_request_without_a_reader() {
     let server = serve(ServerConfig::default()).await;

@@ -94,13 +94,13 @@ async fn streams_both_ways_at_once() {
         stream.write_all(chunk.as_bytes()).await.unwrap();
         assert_eq!(read_until(&mut stream, chunk.as_bytes()).await, chunk.as_bytes());
     }
-    // The connection goes on behind it.
+    // The connection stays usable after the body.
     stream.write_all(b"0\r\n\r\nGET /empty HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
     assert_eq!(read_until(&mut stream, b"0\r\n\r\n").await, b"0\r\n\r\n");
     assert!(read_until(&mut stream, b"\r\n\r\n").await.starts_with(b"HTTP/1.1 204 "));
 }
 
-// RFC 9110 §10.1.1: asked for when it is wanted, and not when it is not.
+// RFC 9110 §10.1.1: 100 Continue is sent only if the body is read.
 #[tokio::test]
 async fn asks_for_a_body_only_when_it_is_wanted() {
     let address = serve(ServerConfig::default()).await;

@@ -1,4 +1,4 @@
-//! The examples, each run against another or against a server of its own.
+//! Runs each example against another example or a test server.
 
 use std::time::Duration;
 

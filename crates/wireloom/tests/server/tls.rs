@@ -106,7 +106,7 @@ async fn tells_who_speaks_no_tls() {
         let answer = String::from_utf8(ask(plain.as_bytes()).await).unwrap();
         assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n") && answer.contains("https"), "{answer}");
     }
-    // Records that are none get an alert, if anything; one that does not come to its end, nothing.
+    // An invalid record is answered with an alert or not at all; an incomplete one is not answered.
     for record in
         [&b"\x16\x03\x01\0\x05hello"[..], b"\x16\x09\x09\xff\xff", b"\x16\x03\x01\x02\0\x01", b"\x16"]
     {

@@ -467,9 +467,9 @@ const LONG: Duration = Duration::from_secs(600);
 
 const DROP: SlowPeer = SlowPeer::DropNewest { queue_timeout: LONG, stall_timeout: LONG };
 
-// Whatever wakes a task that receives: when nothing has come it sleeps on, and does not wake itself.
+// A receiving task that is woken although nothing has arrived becomes pending again and does not wake itself.
 #[tokio::test]
-async fn a_receiver_that_is_polled_in_vain_sleeps_on() {
+async fn receiver_polled_without_input_does_not_wake_itself() {
     struct Wakes(std::sync::atomic::AtomicU32);
     impl std::task::Wake for Wakes {
         fn wake(self: std::sync::Arc<Self>) {
