@@ -29,6 +29,24 @@ class HTTP2Test < Wireloom::TestCase
     seen.map { |events| events.reject { |event| event.is_a?(Settings) || event.is_a?(SettingsAcknowledged) } }
   end
 
+  def test_fields_that_would_be_others_are_not_sent
+    post = @client.request(POST)
+    exchange
+    [["x", "a\r\nset-cookie: b"], ["x", "a\0"], ["x\r\ny", "a"], ["x y", "a"], ["", "a"], ["x", " a"]].each do |field|
+      assert_raises(Error) { @client.request([*REQUEST, field]) }
+      assert_raises(Error) { @client.trailers(post, [field]) }
+      assert_raises(Error) { @server.inform(post, [%w[:status 103], field]) }
+      assert_raises(Error) { @server.promise(post, [*REQUEST, field]) }
+      assert_raises(Error) { @server.respond(post, [*RESPONSE, field]) }
+    end
+    error = assert_raises(Error) { @client.request([*REQUEST[0..2], [":path", "/\r\nx: y"]]) }
+    assert_equal "field value has a control character", error.message
+    # None of them has reached the other end.
+    assert_equal [[], []], exchange
+    @server.respond(post, RESPONSE)
+    assert_equal [RESPONSE], exchange[0].map(&:headers)
+  end
+
   def test_a_request_and_its_response
     stream = @client.request(POST)
     @client.data(stream, "ques")

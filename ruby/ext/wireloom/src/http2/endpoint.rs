@@ -10,7 +10,7 @@ use magnus::{
     Error, ExceptionClass, RArray, RHash, RModule, RString, Ruby, Symbol, TryConvert, Value, prelude::*,
 };
 use wireloom_http2::error::{Error as CoreError, ErrorCode, Misuse};
-use wireloom_http2::field::Field;
+use wireloom_http2::field::{Field, Malformed};
 use wireloom_http2::frame::StreamId;
 use wireloom_http2::priority::Priority;
 use wireloom_http2::{Config, Connection, Ended, Role, StreamKey};
@@ -54,6 +54,7 @@ impl Default for Endpoint {
 /// Why a call failed, before an exception is made of it.
 enum Failure {
     NotInitialized,
+    Field(Malformed),
     Core(CoreError),
 }
 
@@ -61,10 +62,11 @@ impl Failure {
     #[cold]
     fn raised(self, ruby: &Ruby) -> Error {
         let message = match self {
-            Self::NotInitialized => "not initialized",
-            Self::Core(error) => error.reason(),
+            Self::NotInitialized => "not initialized".to_owned(),
+            Self::Field(error) => error.to_string(),
+            Self::Core(error) => error.reason().to_owned(),
         };
-        Error::new(ERROR.get(ruby), message.to_owned())
+        Error::new(ERROR.get(ruby), message)
     }
 }
 
@@ -178,7 +180,7 @@ impl Endpoint {
 
     fn request(ruby: &Ruby, this: Obj<Self>, headers: Value, end_stream: bool) -> Result<u32, Error> {
         let fields = Fields::of(ruby, headers)?;
-        fields.with(|fields| {
+        fields.with(ruby, |fields| {
             this.with(ruby, |connection| {
                 Ok(connection.send_request(fields.iter().copied(), end_stream)?.id())
             })
@@ -187,7 +189,7 @@ impl Endpoint {
 
     fn respond(ruby: &Ruby, this: Obj<Self>, id: u32, headers: Value, end_stream: bool) -> Result<(), Error> {
         let fields = Fields::of(ruby, headers)?;
-        fields.with(|fields| {
+        fields.with(ruby, |fields| {
             this.with_stream(ruby, id, |connection, key| {
                 connection.send_response(key, fields.iter().copied(), end_stream)
             })
@@ -196,7 +198,7 @@ impl Endpoint {
 
     fn inform(ruby: &Ruby, this: Obj<Self>, id: u32, headers: Value) -> Result<(), Error> {
         let fields = Fields::of(ruby, headers)?;
-        fields.with(|fields| {
+        fields.with(ruby, |fields| {
             this.with_stream(ruby, id, |connection, key| {
                 connection.send_informational(key, fields.iter().copied())
             })
@@ -205,7 +207,7 @@ impl Endpoint {
 
     fn trailers(ruby: &Ruby, this: Obj<Self>, id: u32, headers: Value) -> Result<(), Error> {
         let fields = Fields::of(ruby, headers)?;
-        fields.with(|fields| {
+        fields.with(ruby, |fields| {
             this.with_stream(ruby, id, |connection, key| {
                 connection.send_trailers(key, fields.iter().copied())
             })
@@ -214,7 +216,7 @@ impl Endpoint {
 
     fn promise(ruby: &Ruby, this: Obj<Self>, id: u32, headers: Value) -> Result<u32, Error> {
         let fields = Fields::of(ruby, headers)?;
-        fields.with(|fields| {
+        fields.with(ruby, |fields| {
             this.with_stream(ruby, id, |connection, key| {
                 Ok(connection.push_promise(key, fields.iter().copied())?.id())
             })
@@ -401,7 +403,10 @@ impl Fields {
     }
 
     /// Runs `work` with the fields, which are `Send` because they are plain bytes.
-    fn with<T>(&self, work: impl FnOnce(&[Field<'_>]) -> T) -> T {
+    ///
+    /// # Errors
+    /// A field has characters that a peer would refuse, or take for a second field (RFC 9113 §8.2.1); or those of `work`.
+    fn with<T>(&self, ruby: &Ruby, work: impl FnOnce(&[Field<'_>]) -> Result<T, Error>) -> Result<T, Error> {
         let mut lowered = self.lowered.iter().peekable();
         // SAFETY: the Array is this object's own, on the stack, and nothing adds to it; its Strings are frozen.
         let strings = unsafe { self.list.as_slice() };
@@ -418,7 +423,10 @@ impl Fields {
                 }
             })
             .collect();
-        let done = work(&fields);
+        let done = match fields.iter().try_for_each(Field::check) {
+            Ok(()) => work(&fields),
+            Err(error) => Err(Failure::Field(error).raised(ruby)),
+        };
         std::hint::black_box(self.list);
         done
     }
