@@ -200,6 +200,32 @@ async fn each_connection_has_its_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn requests_have_the_token_of_their_connection() {
+    use std::sync::{Arc, Mutex};
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let server = wireloom::Server::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", server.local_addr().unwrap());
+    let noted = seen.clone();
+    let handle = move |request: wireloom::Request| {
+        let header = request.header("authorization").unwrap_or_default();
+        let text = format!("{} {}", request.target(), String::from_utf8_lossy(header));
+        noted.lock().unwrap().push(text);
+        async { wireloom::Response::new(200) }
+    };
+    tokio::spawn(async move { server.serve(handle).await });
+    let tokens = file("request-tokens", "a\nb\n");
+    let count = ["--count", "20", "--connections", "2", "--tokens", &tokens];
+    for url in [url.clone(), format!("{url}{{token}}?t={{token}}")] {
+        let (code, report) = measure(&url, &count).await;
+        assert_eq!(code, 0, "{report}");
+    }
+    let mut seen = seen.lock().unwrap().clone();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen, ["/ Bearer a", "/ Bearer b", "/a?t=a ", "/b?t=b "]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn headers_and_subprotocols_reach_the_server() {
     use std::sync::{Arc, Mutex};
     use wireloom::{Request, Server};

@@ -88,9 +88,9 @@ impl Opener {
         &self.url
     }
 
-    /// The path of the URL, with its query.
-    pub(super) fn path(&self) -> &str {
-        &self.path
+    /// The path of the URL, with its query and the token of the connection with this index.
+    pub(super) fn path(&self, index: usize) -> String {
+        with_token(&self.path, self.token(index))
     }
 
     /// Whether the scenario opens its connections itself.
@@ -118,8 +118,12 @@ impl Opener {
         http2.with_connector(&connector)?.websocket(&url).await
     }
 
+    fn token(&self, index: usize) -> Option<&str> {
+        self.tokens.get(index % self.tokens.len().max(1)).map(String::as_str)
+    }
+
     fn with_token(&self, index: usize) -> (Connector, String) {
-        let token = self.tokens.get(index % self.tokens.len().max(1)).map(String::as_str);
+        let token = self.token(index);
         let connector = match token {
             Some(_) => with_headers(self.connector.clone(), &self.headers, token),
             None => self.connector.clone(),

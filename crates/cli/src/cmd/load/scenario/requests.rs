@@ -19,6 +19,7 @@ const REQUESTS_MAX: usize = 10_000;
 pub(super) async fn run(connection: Connection, http2: Http2) {
     let run = connection.run.clone();
     let mut pace = connection.pace();
+    let path: Arc<str> = run.opener.path(connection.index).into();
     let mut number = 0;
     let mut requests = JoinSet::new();
     let mut is_sending = true;
@@ -39,7 +40,7 @@ pub(super) async fn run(connection: Connection, http2: Http2) {
                 let now = Instant::now();
                 match pace.next(&run, now, requests.len()) {
                     Next::Due(intended) => {
-                        requests.spawn(exchange(run.clone(), http2.clone(), number, intended));
+                        requests.spawn(exchange(run.clone(), http2.clone(), path.clone(), number, intended));
                         number += 1;
                         pace.sent();
                     }
@@ -63,13 +64,13 @@ pub(super) async fn run(connection: Connection, http2: Http2) {
     let _ = tokio::time::timeout(super::CLOSE_TIMEOUT, http2.close()).await;
 }
 
-async fn exchange(run: Arc<Run>, http2: Http2, number: u64, intended: Instant) {
+async fn exchange(run: Arc<Run>, http2: Http2, path: Arc<str>, number: u64, intended: Instant) {
     let work = &run.work;
     let content =
         if work.has_content { Bytes::copy_from_slice(work.payloads().bytes(number)) } else { Bytes::new() };
     let (now, is_measured) = (Instant::now(), run.plan.is_measured(intended));
     run.recorder().sent(now, now.saturating_duration_since(intended), content.len(), is_measured);
-    let request = Request::new(work.method.clone(), run.opener.path()).with_body(content.clone());
+    let request = Request::new(work.method.clone(), &*path).with_body(content.clone());
     let answered = tokio::time::timeout(run.plan.timeout, async {
         let mut response = http2.request(request).await?;
         let body = if work.checks {
