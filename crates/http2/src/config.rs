@@ -81,26 +81,68 @@ impl Config {
     }
 
     /// The share of [`Config::memory_max`] for DATA from the peer and for the caller, in bytes.
-    pub(crate) const fn receive_max(&self) -> i64 {
-        let memory_max = if self.memory_max > i64::MAX as u64 { i64::MAX } else { self.memory_max as i64 };
-        let output_max =
-            if self.output_max as u64 > i64::MAX as u64 { i64::MAX } else { self.output_max as i64 };
+    #[inline]
+    pub(crate) fn receive_max(&self) -> i64 {
+        let [memory_max, output_max] =
+            [self.memory_max, self.output_max as u64].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         (memory_max - memory_max / 4).saturating_sub(output_max)
     }
 
     /// How much a stream should queue at most while `queued` bytes are queued on all streams.
     #[inline]
-    pub(crate) const fn queue_max(&self, queued: u64) -> u32 {
+    pub(crate) fn queue_max(&self, queued: u64) -> u32 {
         let room = (self.memory_max / 4).saturating_sub(queued) / 4;
-        if room >= self.stream_queue as u64 {
-            self.stream_queue
-        } else if room <= Self::QUEUE_MIN as u64 {
-            if self.stream_queue < Self::QUEUE_MIN { self.stream_queue } else { Self::QUEUE_MIN }
-        } else {
-            room as u32
-        }
+        room.max(Self::QUEUE_MIN).min(u64::from(self.stream_queue)) as u32
     }
 
     /// A stream may queue this much whatever is queued on others, in bytes.
-    const QUEUE_MIN: u32 = 1024;
+    const QUEUE_MIN: u64 = 1024;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_agree_with_each_other() {
+        let config = Config::new(Role::Server);
+        let frame = u64::from(config.settings.max_frame_size);
+        // Several streams share the window of the connection, and growth has room.
+        assert!(config.connection_window >= 4 * config.settings.initial_window_size);
+        assert!(i64::from(config.connection_window) <= config.receive_max());
+        assert!(config.stream_window_max > config.connection_window);
+        // Three frames with their headers are one packet of the kernel.
+        assert_eq!(config.output_ahead as u64, 3 * frame);
+        assert_eq!(u64::from(config.stream_queue), 4 * frame);
+        assert!(config.output_max > config.output_ahead);
+    }
+
+    #[test]
+    fn the_memory_of_a_connection_is_divided() {
+        let mut config = Config::new(Role::Server);
+        (config.memory_max, config.output_max) = (1_000, 100);
+        assert_eq!(config.receive_max(), 650);
+        config.memory_max = u64::MAX;
+        assert_eq!(config.receive_max(), i64::MAX - i64::MAX / 4 - 100);
+        config.output_max = usize::MAX;
+        assert_eq!(config.receive_max(), -(i64::MAX / 4));
+    }
+
+    #[test]
+    fn a_queue_gets_a_quarter_of_what_is_left() {
+        let mut config = Config::new(Role::Server);
+        (config.memory_max, config.stream_queue) = (4 * 100_000, 20_000);
+        for (queued, expected) in [
+            (0, 20_000),
+            (20_000, 20_000),
+            (20_004, 19_999),
+            (95_904, 1_024),
+            (99_999, 1_024),
+            (u64::MAX, 1_024),
+        ] {
+            assert_eq!(config.queue_max(queued), expected, "{queued}");
+        }
+        config.stream_queue = 500;
+        assert_eq!((config.queue_max(0), config.queue_max(100_000)), (500, 500));
+    }
 }
