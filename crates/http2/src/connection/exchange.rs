@@ -160,8 +160,10 @@ impl Connection {
             self.out.answers_len += 17;
             return Ok(None);
         }
-        if ping.payload == PROBE && self.streams.finish_probe(self.now).is_some_and(|rtt| self.measured(rtt))
+        if ping.payload == PROBE
+            && let Some(round_trip) = self.streams.finish_probe(self.now)
         {
+            self.exchange.round_trip = Some(round_trip);
             return Ok(None);
         }
         if ping.payload == DRAIN && self.finish_drain() {
@@ -173,13 +175,8 @@ impl Connection {
             return Ok(None);
         };
         let round_trip = self.now.saturating_sub(sent_at);
-        self.measured(round_trip);
-        Ok(Some(PendingEvent::Pong { payload, round_trip }))
-    }
-
-    fn measured(&mut self, round_trip: Duration) -> bool {
         self.exchange.round_trip = Some(round_trip);
-        true
+        Ok(Some(PendingEvent::Pong { payload, round_trip }))
     }
 
     /// Asks the peer for an answer, which comes as [`crate::Event::Pong`] with the round-trip time. `now` is the time of

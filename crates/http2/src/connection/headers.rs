@@ -78,11 +78,10 @@ impl Connection {
         if collecting.continuations > self.limits().continuations_max {
             return Err(Error::limit(Exceeded::Continuations, StreamId::CONNECTION));
         }
+        self.collect(collecting, more.fragment)?;
         if !more.end_headers {
-            self.collect(collecting, more.fragment)?;
             return Ok(None);
         }
-        self.collect(collecting, more.fragment)?;
         self.reader.collecting = None;
         self.reader.end_incomplete();
         let mut block = core::mem::take(&mut self.reader.block);
@@ -146,8 +145,9 @@ impl Connection {
             return Ok(Some(PendingEvent::Informational { stream, status }));
         }
         let end_stream = block.end_stream;
-        if end_stream && response.content.get().is_some_and(|left| left > 0) {
-            return Err(peer(Violation::ContentLengthMismatch));
+        if end_stream {
+            // RFC 9113 §8.1.1: no DATA will come.
+            response.content.end().map_err(peer)?;
         }
         if is_reserved {
             self.streams.begin_reserved(slot);

@@ -35,6 +35,7 @@ struct Reset {
 pub(crate) struct Recent {
     /// Streams that both sides ended, the oldest overwritten; [`StreamId::CONNECTION`] is none.
     finished: [StreamId; FINISHED_MAX],
+    /// How many have ended; the ring begins anew after `FINISHED_MAX`.
     finished_at: usize,
     /// `resets.len() <= resets_max`, allocated with the first.
     resets: Vec<Reset>,
@@ -58,7 +59,7 @@ impl Recent {
     #[inline]
     pub(crate) fn finished(&mut self, id: StreamId) {
         self.finished[self.finished_at % FINISHED_MAX] = id;
-        self.finished_at = (self.finished_at + 1) % FINISHED_MAX;
+        self.finished_at = self.finished_at.wrapping_add(1);
     }
 
     /// One side reset the stream.
@@ -162,5 +163,17 @@ mod tests {
         assert!(!recent.was_just_reset(id(5), at_ms, 100) && !recent.was_just_reset(id(7), at_ms, 100));
         assert!(recent.crossed_reset(id(3)));
         assert!(!recent.was_just_reset(id(3), at_ms, 100), "the peer knows");
+    }
+
+    #[test]
+    fn resets_are_forgotten_in_their_order() {
+        let mut recent = Recent::new(3);
+        for n in 0..20 {
+            recent.reset(id(2 * n + 1), false, 7);
+            for back in 0..5.min(n + 1) {
+                let known = recent.find(id(2 * (n - back) + 1)).is_some();
+                assert_eq!(known, back < 3, "{back} before {n}");
+            }
+        }
     }
 }
