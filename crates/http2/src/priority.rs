@@ -287,6 +287,10 @@ mod tests {
             ("u=(1 2), i=(?1)", 3, false),
             ("x=1, y=(a \"b\\\"c\" 1.5;q=?0);z=:aGk=:, u=6, *-_.9=tok:/en", 6, false),
             ("d=@1659578233, s=%\"f%c3%bc\", u=4", 4, false),
+            ("u=10", 3, false),
+            ("u=07", 7, false),
+            // RFC 8941 §3.3.1, §3.3.2: fifteen digits, or twelve before the dot and three behind it.
+            ("x=999999999999999, y=999999999999.999, u=5", 5, false),
             // RFC 8941 §3.2: the last of repeated keys counts.
             ("u=1, u=2", 2, false),
             ("u=1, u=99, i, i=3", 3, false),
@@ -322,6 +326,7 @@ mod tests {
             "u=1.",
             "u=1.0000",
             "u=1000000000000000",
+            "u=1000000000000.0",
             "u=\"1",
             "x=\"\\a\"",
             "x=\"\u{7}\"",
@@ -362,5 +367,12 @@ mod tests {
                 assert!(priority.urgency <= Priority::URGENCY_MAX);
             }
         });
+    }
+
+    #[test]
+    fn an_urgency_beyond_the_last_is_the_last() {
+        for (urgency, index) in [(0, 1), (6, 13), (7, 15), (8, 15), (u8::MAX, 15)] {
+            assert_eq!(Priority { urgency, incremental: true }.index(), index);
+        }
     }
 }

@@ -289,4 +289,18 @@ mod tests {
         let (limits, mut rates) = (Limits::default(), RateLimit::default());
         assert_eq!(rates.charge(Charge::Priority, &limits, Duration::MAX), Ok(()));
     }
+
+    #[test]
+    fn each_256_bytes_of_data_earn_a_window_update_and_each_frame_two() {
+        let limits = Limits { window_updates: Rate::new(100, 1), ..Limits::default() };
+        for (len, earned) in [(0, 2), (255, 2), (256, 3), (16_384, 66)] {
+            let (mut rates, now) = (RateLimit::default(), Clock::new().now());
+            let taken = |rates: &mut RateLimit| {
+                (0..200).take_while(|_| rates.charge(Charge::WindowUpdate, &limits, now).is_ok()).count()
+            };
+            assert_eq!(taken(&mut rates), 100);
+            rates.data_sent(len, &limits);
+            assert_eq!(taken(&mut rates), earned, "{len}");
+        }
+    }
 }

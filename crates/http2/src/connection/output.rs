@@ -138,6 +138,7 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
     use wireloom_testing::{Rng, rounds};
 
     #[test]
@@ -182,5 +183,51 @@ mod tests {
         }
         assert_eq!(sent, expected);
         assert_eq!(out.answers_len, 0);
+    }
+
+    #[test]
+    fn large_chunks_are_not_copied_and_all_of_them_are_offered() {
+        let mut out = Output::new();
+        let chunks = [BY_REFERENCE - 1, BY_REFERENCE, BY_REFERENCE + 1].map(|len| Bytes::from(vec![7; len]));
+        for chunk in &chunks {
+            out.push(chunk.clone());
+        }
+        let mut slices = [&[][..]; 5];
+        assert_eq!(out.slices(&mut slices), 3);
+        let is_copied = |at: usize| slices[at].as_ptr() != chunks[at].as_ptr();
+        assert_eq!([0, 1, 2].map(is_copied), [true, false, false]);
+    }
+
+    #[test]
+    fn output_that_never_runs_dry_does_not_accumulate() {
+        let mut out = Output::new();
+        out.bytes.resize(2 * KEPT, 7);
+        for _ in 0..20 {
+            out.advance(KEPT);
+            out.bytes.resize(out.bytes.len() + KEPT, 7);
+        }
+        assert!(out.bytes.len() <= 3 * KEPT, "{}", out.bytes.len());
+    }
+
+    #[test]
+    fn memory_is_given_back_once_it_was_not_needed_for_a_while() {
+        let fill = |out: &mut Output, len: usize| {
+            out.bytes.resize(len, 7);
+            out.advance(len);
+        };
+        let mut out = Output::new();
+        fill(&mut out, 64 * KEPT);
+        let large = out.bytes.capacity();
+        // Half of it in use from time to time: it stays.
+        for _ in 0..5 {
+            (0..4).for_each(|_| fill(&mut out, 100));
+            fill(&mut out, 32 * KEPT);
+            assert_eq!(out.bytes.capacity(), large);
+        }
+        // At first it is kept for the next burst.
+        fill(&mut out, 100);
+        assert_eq!(out.bytes.capacity(), large);
+        (0..100).for_each(|_| fill(&mut out, 100));
+        assert_eq!(out.bytes.capacity(), KEPT);
     }
 }

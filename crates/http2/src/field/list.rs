@@ -330,7 +330,7 @@ mod tests {
         ];
         let mut list: FieldList = fields.into_iter().collect();
         for _ in 0..2 {
-            assert_eq!(list.len(), 4);
+            assert_eq!((list.len(), list.is_empty(), list.iter().size_hint()), (4, false, (4, Some(4))));
             assert_eq!(list.iter().collect::<Vec<_>>(), fields);
             assert_eq!(list.iter().next_back(), list.get(3));
             assert_eq!(list.get(4), None);

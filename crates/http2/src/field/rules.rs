@@ -188,4 +188,13 @@ mod tests {
             assert_eq!(has_control(&value), has_control_slow(&value), "{}", value.escape_ascii());
         });
     }
+
+    #[test]
+    fn values_of_nothing_but_bytes_of_one_kind_are_checked() {
+        // The check of eight bytes at once must not cancel out.
+        for byte in 0..=255_u8 {
+            let allowed = byte == b'\t' || (byte >= b' ' && byte != 0x7f);
+            assert_eq!(has_control(&[byte; 16]), !allowed, "{byte:#x}");
+        }
+    }
 }

@@ -172,4 +172,15 @@ mod tests {
         writer.abandon(&mut out);
         assert_eq!(out, b"before");
     }
+
+    #[test]
+    fn a_block_that_fits_is_one_frame() {
+        for (len, frames) in [(99, 1), (100, 1), (101, 2)] {
+            let mut out = Vec::new();
+            let writer = BlockWriter::headers(StreamId::FIRST_CLIENT, true, &mut out);
+            out.resize(out.len() + len, b'x');
+            writer.finish(100, &mut out);
+            assert_eq!(join(&out).1, frames, "{len}");
+        }
+    }
 }

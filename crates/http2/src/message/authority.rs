@@ -138,7 +138,7 @@ mod tests {
             assert_eq!(check_connect(good, None), Ok(()), "{}", good.escape_ascii());
             assert_eq!(check_connect(good, Some(good)), Ok(()));
         }
-        for bad in [&b"a"[..], b"a:", b":443", b"[::1]", b"a:x", b"u@a:1", b"a:123456", b""] {
+        for bad in [&b"a"[..], b"a:", b":443", b"[::1]", b"a:x", b"u@a:1", b"a:123456", b"::1:443", b""] {
             assert_eq!(check_connect(bad, None), Err(Violation::AuthorityInvalid), "{}", bad.escape_ascii());
         }
         assert_eq!(check_connect(b"a:1", Some(b"b:1")), Err(Violation::HostMismatch));

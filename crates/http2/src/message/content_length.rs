@@ -112,6 +112,7 @@ mod tests {
     fn data_must_add_up() {
         // RFC 9113 §8.1.1
         let mut left = ContentLeft::bytes(10);
+        assert_eq!((left.get(), ContentLeft::UNKNOWN.get()), (Some(10), None));
         assert_eq!(left.receive(0), Ok(()));
         assert_eq!(left.receive(9), Ok(()));
         assert_eq!(left.end(), Err(Violation::ContentLengthMismatch));

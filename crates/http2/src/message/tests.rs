@@ -30,7 +30,13 @@ fn takes_the_requests_that_there_are() {
         (with(&[(":method", "HEAD")]), RequestKind::Head, ContentLeft::UNKNOWN),
         (with(&[(":method", "POST"), ("content-length", "12")]), RequestKind::Plain, ContentLeft::bytes(12)),
         (with(&[(":method", "X-!#$%&'*+.^_`|~1")]), RequestKind::Plain, ContentLeft::UNKNOWN),
-        (with(&[(":scheme", "HTTP")]), RequestKind::Plain, ContentLeft::UNKNOWN),
+        // RFC 3986 §3.1, §6.2.3: letters of either case, and the port of that scheme.
+        (with(&[(":scheme", "HTTP"), ("host", "example.org:80")]), RequestKind::Plain, ContentLeft::UNKNOWN),
+        (
+            with(&[(":scheme", "httpS"), ("host", "example.org:443")]),
+            RequestKind::Plain,
+            ContentLeft::UNKNOWN,
+        ),
         // RFC 9113 §8.3.1: OPTIONS for the whole server.
         (with(&[(":method", "OPTIONS"), (":path", "*")]), RequestKind::Plain, ContentLeft::UNKNOWN),
         (with(&[(":path", "/a?b=%20&c={|}")]), RequestKind::Plain, ContentLeft::UNKNOWN),
@@ -109,6 +115,8 @@ fn refuses_malformed_requests() {
         (with(&[(":authority", "")]), V::AuthorityInvalid),
         // RFC 9113 §8.3.1: MUST NOT include user information.
         (with(&[(":authority", "user@example.org")]), V::AuthorityInvalid),
+        (list(&[(":method", "GET"), (":scheme", "HTTPS"), (":path", "/")]), V::AuthorityMissing),
+        (list(&[(":method", "GET"), (":scheme", "Http"), (":path", "/")]), V::AuthorityMissing),
         (with(&[("host", "example.net")]), V::HostMismatch),
         (list(GET.iter().chain(&[("host", "example.org"), ("host", "example.org")])), V::HostMismatch),
         // RFC 9113 §8.3: MUST NOT come more than once, even with the same value.
@@ -203,6 +211,10 @@ fn takes_the_responses_that_there_are() {
         assert_eq!((head.content, head.tunnel), (content, tunnel), "{fields:?} {request:?}");
         assert_eq!(head.is_interim(), status < "200");
     }
+    for status in (100_u16..=999).filter(|&status| status != 101) {
+        let head = check_response(&list(&[(":status", &*alloc::format!("{status}"))]), K::Plain);
+        assert_eq!(head.map(|head| head.status), Ok(status));
+    }
 }
 
 #[test]
@@ -243,6 +255,8 @@ fn trailers_have_no_pseudo_fields() {
     // RFC 9113 §8.1: trailers MUST NOT contain pseudo-fields.
     assert_eq!(check_trailers(&list(&[("grpc-status", "0"), ("content-length", "x")])), Ok(()));
     assert_eq!(check_trailers(&list(&[])), Ok(()));
+    // Host means something in a request alone.
+    assert_eq!(check_trailers(&list(&[("host", "a"), ("host", "b")])), Ok(()));
     let cases: &[(&[(&str, &str)], V)] = &[
         (&[(":status", "200")], V::PseudoInTrailers),
         (&[(":method", "GET")], V::PseudoInTrailers),

@@ -2,16 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
+mod commands;
 mod flow;
 mod found_by_fuzzing;
 mod frames;
+mod goaway;
 mod hpack_appendix_c;
 mod hpack_hostile;
 mod hpack_stories;
 mod limits;
 mod messages;
+mod promises;
 #[cfg(not(miri))]
 mod public_api;
+mod receiving;
 mod sending;
 mod streams;
 mod updates;

@@ -161,3 +161,21 @@ fn malformed_responses_cost_their_stream() {
         ),
     ]);
 }
+
+#[test]
+fn content_announced_by_a_response_that_ends_is_missing() {
+    // RFC 9113 §8.1.1: malformed, a stream error, PROTOCOL_ERROR.
+    let case = |what, len: &str| {
+        Case::new(
+            what,
+            vec![
+                Request(3),
+                Send(Frame::headers(3, &[(":status", "200"), ("content-length", len)]).end_stream()),
+            ],
+        )
+    };
+    server_sends(vec![
+        case("§8.1.1: none was announced", "0"),
+        case("§8.1.1: one byte was announced", "1").stream_error(3, code::PROTOCOL_ERROR),
+    ]);
+}

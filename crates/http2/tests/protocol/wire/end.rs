@@ -157,6 +157,11 @@ impl End {
         &self.ended
     }
 
+    /// What ended the connection.
+    pub(crate) fn error(&self) -> Option<Error> {
+        self.errors.first().copied()
+    }
+
     /// Whether the failure of the connection was reported to the caller, once.
     pub(crate) fn has_failed(&self) -> bool {
         assert!(self.errors.len() <= 1, "{:?}", self.errors);

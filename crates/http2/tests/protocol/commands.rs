@@ -1,0 +1,279 @@
+//! What the caller may do, and what the peer sees of it: messages that are refused before they are sent, and the bounds of
+//! what is framed ahead.
+
+use std::time::Duration;
+
+use crate::wire::End;
+use wireloom_http2::error::{Error, Misuse};
+use wireloom_http2::field::{Field, Token};
+use wireloom_http2::priority::Priority;
+use wireloom_http2::{Config, Event, Role};
+use wireloom_testing::http2::{Frame, GET, PREFACE, flag, join, kind};
+
+const CONNECT: &[(&str, &str)] = &[(":method", "CONNECT"), (":authority", "example.org:443")];
+
+fn fields<'a>(fields: &'a [(&'a str, &'a str)]) -> impl Iterator<Item = Field<'a>> + Clone {
+    fields.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()))
+}
+
+fn status(value: &str) -> [Field<'_>; 1] {
+    [Field::known(Token::Status, value.as_bytes())]
+}
+
+/// A server that got these SETTINGS and this request on stream 1.
+fn server(config: Config, settings: &[(u16, u32)], request: &Frame) -> End {
+    let mut end = End::with(Role::Server, config);
+    let opening = [Frame::settings(settings), Frame::settings_ack(), request.clone()];
+    end.receive(&[PREFACE, &join(&opening)].concat());
+    end
+}
+
+/// A client that got these SETTINGS.
+fn client(settings: &[(u16, u32)]) -> End {
+    let mut end = End::new(Role::Client);
+    end.receive(&join(&[Frame::settings(settings), Frame::settings_ack()]));
+    end
+}
+
+fn frames(end: &End, kind: u8) -> Vec<Frame> {
+    end.sent().into_iter().filter(|frame| frame.kind == kind).collect()
+}
+
+#[test]
+fn an_interim_response_is_no_final_one() {
+    // RFC 9110 §15.2, and RFC 9113 §8.6: 101 does not exist in HTTP/2.
+    let mut end = server(Config::new(Role::Server), &[], &Frame::get(1));
+    let key = end.key(1);
+    for (code, taken) in [("100", true), ("199", true), ("101", false), ("200", false), ("201", false)] {
+        let sent = end.connection.send_informational(key, status(code));
+        assert_eq!(sent.is_ok(), taken, "{code}");
+        if taken {
+            assert_eq!(
+                end.connection.send_response(key, status(code), true),
+                Err(Misuse::MessageInvalid.into())
+            );
+        }
+    }
+    // RFC 9113 §8.4.2: a promised stream goes on by its final response.
+    let promised = end.connection.push_promise(key, fields(GET)).unwrap();
+    let interim = end.connection.send_informational(promised, status("103"));
+    assert_eq!(interim, Err(Misuse::MessageInvalid.into()));
+    end.connection.send_response(promised, status("200"), true).unwrap();
+}
+
+#[test]
+fn each_digit_of_a_status_counts() {
+    // RFC 9110 §15.3.5: 204 has no content; 214 is another final status.
+    for code in ["214", "210", "299", "999"] {
+        let mut end = server(Config::new(Role::Server), &[], &Frame::get(1));
+        let key = end.key(1);
+        end.connection.send_response(key, status(code), false).unwrap();
+        end.connection.send_data(key, "content", true).unwrap();
+    }
+}
+
+#[test]
+fn extended_connect_waits_for_the_setting_of_the_server() {
+    // RFC 8441 §3, §4
+    let request =
+        [CONNECT[0], (":protocol", "websocket"), (":scheme", "https"), (":authority", "a"), (":path", "/")];
+    for (settings, expected) in [(&[][..], Err(Misuse::ConnectProtocolNotEnabled.into())), (&[(8, 1)], Ok(1))]
+    {
+        let sent = client(settings).connection.send_request(fields(&request), false);
+        assert_eq!(sent.map(|key| key.id()), expected);
+    }
+    // Plain CONNECT needs no setting.
+    assert!(client(&[]).connection.send_request(fields(CONNECT), false).is_ok());
+}
+
+#[test]
+fn a_list_of_fields_is_no_larger_than_the_peer_takes() {
+    // RFC 9113 §6.5.2: the sum of names, values, and 32 for each.
+    let size: usize = GET.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
+    for (max, expected) in
+        [(size - 1, Err(Misuse::FieldListTooLarge.into())), (size, Ok(1)), (size + 1, Ok(1))]
+    {
+        let sent = client(&[(6, max as u32)]).connection.send_request(fields(GET), true);
+        assert_eq!(sent.map(|key| key.id()), expected, "{max}");
+    }
+}
+
+#[test]
+fn a_tunnel_that_is_refused_goes_on_as_a_request_with_content() {
+    // RFC 9113 §8.5: a tunnel has nothing but DATA; a request that was not accepted may have trailers.
+    for (code, is_tunnel) in [("200", true), ("403", false)] {
+        let mut end = server(Config::new(Role::Server), &[], &Frame::headers(1, CONNECT));
+        let key = end.key(1);
+        end.connection.send_response(key, status(code), false).unwrap();
+        end.drain();
+        end.receive(&Frame::headers(1, &[("x-sum", "1")]).end_stream().to_bytes());
+        assert_eq!(end.ended() == [1], !is_tunnel);
+        assert_eq!(frames(&end, kind::RST_STREAM).len(), usize::from(is_tunnel));
+    }
+}
+
+#[test]
+fn no_more_is_promised_than_the_client_has_room_for() {
+    let mut end = server(Config::new(Role::Server), &[(3, 2)], &Frame::get(1));
+    let key = end.key(1);
+    for _ in 0..2 {
+        end.connection.push_promise(key, fields(GET)).unwrap();
+    }
+    assert_eq!(end.connection.push_promise(key, fields(GET)), Err(Misuse::PushRefused.into()));
+}
+
+#[test]
+fn no_more_is_framed_ahead_than_the_configuration_says() {
+    let mut config = Config::new(Role::Server);
+    // One frame with its header.
+    config.output_ahead = 16_384 + 9;
+    let mut end = server(config, &[(4, 1 << 20)], &Frame::get(1));
+    let key = end.key(1);
+    end.connection.send_response(key, status("200"), false).unwrap();
+    end.drain();
+    // The longest frame leaves at once, and the next byte waits.
+    end.connection.send_data(key, vec![b'd'; 16_384], false).unwrap();
+    assert_eq!((end.connection.queued(key), end.connection.memory().output), (0, 16_384 + 9));
+    end.connection.send_data(key, vec![b'd'; 16_384], false).unwrap();
+    assert_eq!(end.connection.queued(key), 16_384);
+    end.drain();
+    end.connection.send_data(key, vec![b'd'; 16_385], false).unwrap();
+    end.connection.poll_transmit(&mut [&[]]);
+    assert_eq!((end.connection.queued(key), end.connection.memory().output), (1, 16_384 + 9));
+}
+
+#[test]
+fn requests_that_wait_open_as_far_as_the_output_has_room() {
+    // The length of the first one, and then exactly so much room.
+    let mut output_ahead = 1 << 20;
+    for opened in [3, 1] {
+        let mut config = Config::new(Role::Client);
+        config.output_ahead = output_ahead;
+        let mut end = End::with(Role::Client, config);
+        end.receive(&join(&[Frame::settings(&[(3, 0)]), Frame::settings_ack()]));
+        (0..3).for_each(|_| _ = end.request());
+        end.connection.handle_input(Duration::ZERO, &Frame::settings(&[(3, 3)]).to_bytes()).unwrap();
+        let ack = end.connection.memory().output as usize;
+        end.connection.poll_transmit(&mut [&[]]);
+        assert_eq!(end.connection.open_capacity(), 3 - opened);
+        end.drain();
+        let first = frames(&end, kind::HEADERS)[0].to_bytes();
+        output_ahead = ack + first.len();
+    }
+}
+
+#[test]
+fn the_priority_that_a_server_chooses_counts_from_then_on() {
+    // RFC 9218 §8: whatever the client signals.
+    let mut end = server(Config::new(Role::Server), &[(4, 1 << 20)], &Frame::get(1));
+    end.receive(&join(&[Frame::get(3), Frame::priority_update(1, "u=2")]));
+    let streams = [end.key(1), end.key(3)];
+    let urgent = Priority { urgency: 1, incremental: false };
+    end.connection.set_priority(streams[1], urgent).unwrap();
+    for key in streams {
+        end.connection.send_response(key, status("200"), false).unwrap();
+        end.connection.send_data(key, vec![b'd'; 20_000], true).unwrap();
+    }
+    let update = Frame::priority_update(3, "u=7").to_bytes();
+    let (taken, event) = end.connection.handle_input(Duration::ZERO, &update).unwrap();
+    assert!(taken == update.len() && event.is_none(), "{event:?}");
+    end.drain();
+    let order: Vec<u32> = frames(&end, kind::DATA).iter().map(|frame| frame.stream).collect();
+    assert_eq!(order, [3, 3, 1, 1]);
+}
+
+#[test]
+fn a_signal_of_the_client_reorders_responses_that_are_ready() {
+    let mut end = server(Config::new(Role::Server), &[(4, 1 << 20)], &Frame::get(1));
+    end.receive(&Frame::get(3).to_bytes());
+    for key in [end.key(1), end.key(3)] {
+        end.connection.send_response(key, status("200"), false).unwrap();
+        end.connection.send_data(key, vec![b'd'; 20_000], true).unwrap();
+    }
+    end.receive(&Frame::priority_update(3, "u=0").to_bytes());
+    let order: Vec<u32> = frames(&end, kind::DATA).iter().map(|frame| frame.stream).collect();
+    assert_eq!(order, [3, 3, 1, 1]);
+}
+
+#[test]
+fn a_ping_measures_the_round_trip() {
+    let mut end = server(Config::new(Role::Server), &[], &Frame::get(1));
+    assert_eq!(end.connection.round_trip(), None);
+    let start = Duration::from_secs(1_000_000_000);
+    end.connection.send_ping(start, *b"measured").unwrap();
+    let pong = Frame::ping("measured").flag(flag::ACK).to_bytes();
+    let round_trip = Duration::from_millis(40);
+    let (_, event) = end.connection.handle_input(start + round_trip, &pong).unwrap();
+    let Some(Event::Pong { payload, round_trip: measured }) = event else { panic!("{event:?}") };
+    assert_eq!((&payload, measured), (b"measured", round_trip));
+    assert_eq!(end.connection.round_trip(), Some(round_trip));
+}
+
+#[test]
+fn a_server_reads_no_more_while_its_output_is_long_and_a_client_does() {
+    for role in [Role::Client, Role::Server] {
+        let mut config = Config::new(role);
+        config.output_max = 100;
+        let mut end = match role {
+            Role::Server => server(config, &[], &Frame::get(1)),
+            Role::Client => End::with(role, config),
+        };
+        let long = "v".repeat(200);
+        match role {
+            Role::Server => {
+                let response = [(":status", "200"), ("x-long", &long)];
+                end.connection.send_response(end.key(1), fields(&response), true).unwrap();
+            }
+            Role::Client => {
+                let request: Vec<_> = GET.iter().copied().chain([("x-long", &*long)]).collect();
+                end.connection.send_request(fields(&request), true).unwrap();
+            }
+        }
+        assert!(end.connection.memory().output > 100);
+        assert_eq!(end.connection.memory().total(), end.connection.memory().output);
+        assert_eq!(end.connection.wants_read(), role == Role::Client);
+    }
+}
+
+#[test]
+fn output_that_moves_is_no_stall() {
+    let config = Config::new(Role::Server);
+    let timeout = config.limits.stall_timeout;
+    let mut end = server(config, &[], &Frame::get(1));
+    end.wait(Duration::from_secs(1));
+    // Without output there is no deadline.
+    end.connection.poll_transmit(&mut [&[]]);
+    assert_eq!(end.connection.poll_timeout(), None);
+    end.connection.send_response(end.key(1), status("200"), true).unwrap();
+    assert!(end.connection.poll_transmit(&mut [&[]]) > 0);
+    let mut now = end.connection.poll_timeout().unwrap();
+    for written in [1, 1, 0] {
+        now += timeout / 2;
+        end.connection.handle_timeout(now).unwrap();
+        assert!(end.connection.poll_timeout().unwrap() <= now + timeout);
+        end.connection.poll_transmit(&mut [&[]]);
+        end.connection.transmitted(written);
+        end.connection.handle_timeout(now).unwrap();
+        let expected = if written > 0 { now + timeout } else { now + timeout / 2 };
+        assert_eq!(end.connection.poll_timeout(), Some(expected));
+    }
+    let error = end.connection.handle_timeout(now + timeout / 2).unwrap_err();
+    assert!(matches!(error, Error::Limit { .. }), "{error}");
+}
+
+#[test]
+fn a_window_of_the_connection_that_stays_shut_is_a_stall() {
+    let config = Config::new(Role::Server);
+    let timeout = config.limits.stall_timeout;
+    let mut end = server(config, &[(4, 1 << 20)], &Frame::get(1));
+    let key = end.key(1);
+    end.connection.send_response(key, status("200"), false).unwrap();
+    end.connection.send_data(key, vec![b'd'; 70_000], true).unwrap();
+    end.drain();
+    assert_eq!((end.connection.queued(key), end.connection.memory().output), (70_000 - 65_535, 0));
+    end.wait(Duration::from_secs(1));
+    end.wait(timeout - Duration::from_millis(1));
+    assert!(!end.has_failed());
+    end.wait(Duration::from_millis(1));
+    assert!(end.has_failed());
+}

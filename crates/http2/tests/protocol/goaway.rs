@@ -1,0 +1,148 @@
+//! GOAWAY of both ends: which streams it names, what is ignored behind it, and when a connection has ended (RFC 9113 §6.8).
+
+use crate::wire::End;
+use wireloom_http2::error::ErrorCode;
+use wireloom_http2::{Config, Ended, Event, Role};
+use wireloom_testing::http2::{Frame, GET, PREFACE, code, flag, join, kind};
+
+const LAST: u32 = 0x7fff_ffff;
+
+/// An end after the handshake, with stream 1 open. A client accepts pushes.
+fn opened(role: Role) -> End {
+    let mut config = Config::new(role);
+    config.settings.enable_push = true;
+    let mut end = End::with(role, config);
+    let opening = join(&[Frame::settings(&[]), Frame::settings_ack()]);
+    match role {
+        Role::Server => end.receive(&[PREFACE, &opening, &Frame::get(1).to_bytes()].concat()),
+        Role::Client => {
+            end.receive(&opening);
+            assert_eq!(end.request(), 1);
+        }
+    }
+    end
+}
+
+/// Announces the end; the peer answers the PING behind it.
+fn shut_down(end: &mut End) {
+    end.connection.shutdown();
+    end.drain();
+    let ping = end.sent().into_iter().rfind(|frame| frame.kind == kind::PING).unwrap();
+    end.receive(&ping.flag(flag::ACK).to_bytes());
+}
+
+/// The last streams that the sent GOAWAY frames name.
+fn sent(end: &End) -> Vec<u32> {
+    let frames = end.sent().into_iter().filter(|frame| frame.kind == kind::GOAWAY);
+    frames.map(|frame| frame.word(0)).collect()
+}
+
+fn response(stream: u32) -> Vec<u8> {
+    Frame::headers(stream, &[(":status", "204")]).end_stream().to_bytes()
+}
+
+#[test]
+fn a_server_ignores_streams_above_the_last_one() {
+    let mut end = opened(Role::Server);
+    shut_down(&mut end);
+    assert_eq!(sent(&end), [LAST, 1]);
+    let before = end.sent().len();
+    // The first one opens no stream, and what follows on it is no error.
+    let late = [Frame::post(3), Frame::data(3, "late"), Frame::headers(3, &[("a", "b")]).end_stream()];
+    end.receive(&join(&late));
+    end.receive(&Frame::priority_update(5, "u=1").to_bytes());
+    assert_eq!((end.requests(), end.connection.streams()), (&[1][..], 1));
+    assert_eq!(end.sent().len(), before);
+    end.respond(1);
+    assert_eq!(end.connection.ended(), Some(Ended::Drained));
+}
+
+#[test]
+fn the_first_of_two_steps_excludes_no_stream() {
+    let mut end = opened(Role::Server);
+    end.connection.shutdown();
+    end.drain();
+    end.receive(&Frame::get(LAST).to_bytes());
+    assert_eq!(end.requests(), [1, LAST]);
+}
+
+#[test]
+fn a_client_ignores_promises_above_the_last_one() {
+    let mut end = opened(Role::Client);
+    end.receive(&Frame::push_promise(1, 2, GET).to_bytes());
+    shut_down(&mut end);
+    assert_eq!(sent(&end), [LAST, 2]);
+    let before = end.sent().len();
+    end.receive(&Frame::push_promise(1, 4, GET).to_bytes());
+    end.receive(&response(4));
+    assert_eq!((end.connection.streams(), end.sent().len()), (2, before));
+}
+
+#[test]
+fn a_client_without_streams_ends_unless_the_goaway_is_a_warning() {
+    let cases = [(LAST, code::NO_ERROR, false), (LAST, 2, true), (0, code::NO_ERROR, true), (0, 2, true)];
+    for (last, code, ends) in cases {
+        let mut end = opened(Role::Client);
+        end.receive(&response(1));
+        end.receive(&Frame::goaway(last, code, "").to_bytes());
+        let ended = end.connection.ended();
+        assert_eq!(ended, ends.then_some(Ended::Drained), "GOAWAY({last}, {code})");
+    }
+}
+
+#[test]
+fn an_end_that_has_drained_names_its_last_stream_once() {
+    // Neither step of its own, the first one, and both.
+    for (steps, expected) in [(0, vec![0]), (1, vec![LAST, 0]), (2, vec![LAST, 0])] {
+        let mut end = opened(Role::Client);
+        match steps {
+            0 => {}
+            1 => {
+                end.connection.shutdown();
+                end.drain();
+            }
+            _ => shut_down(&mut end),
+        }
+        end.receive(&Frame::goaway(1, code::NO_ERROR, "").to_bytes());
+        assert_eq!(end.connection.ended(), None);
+        end.receive(&response(1));
+        assert_eq!(end.connection.ended(), Some(Ended::Drained));
+        assert_eq!(sent(&end), expected, "{steps} steps");
+    }
+}
+
+#[test]
+fn nothing_is_written_or_kept_after_the_transport_has_ended() {
+    let mut end = opened(Role::Client);
+    end.receive(&Frame::goaway(1, code::NO_ERROR, "").to_bytes());
+    // The beginning of a frame.
+    end.receive(&response(1)[..5]);
+    assert_eq!(end.connection.memory().input, 5);
+    end.connection.handle_eof();
+    assert_eq!(end.connection.memory().input, 0);
+    let before = end.sent().len();
+    let key = end.key(1);
+    end.connection.reset(key, ErrorCode::CANCEL).unwrap();
+    end.drain();
+    assert_eq!((end.connection.ended(), end.sent().len()), (Some(Ended::Eof), before));
+}
+
+#[test]
+fn events_that_wait_come_before_data() {
+    // The application learns that a request was refused before it gets content of another.
+    let mut end = opened(Role::Client);
+    assert_eq!(end.request(), 3);
+    end.receive(&Frame::headers(1, &[(":status", "200")]).to_bytes());
+    let input = join(&[Frame::goaway(1, code::NO_ERROR, ""), Frame::data(1, "content")]);
+    let (mut at, mut order) = (0, Vec::new());
+    while let (taken, Some(event)) = end.connection.handle_input(Default::default(), &input[at..]).unwrap() {
+        at += taken;
+        order.push(match event {
+            Event::GoAway { .. } => "goaway",
+            Event::Refused { .. } => "refused",
+            Event::Data { .. } => "data",
+            _ => "another",
+        });
+    }
+    assert_eq!(order, ["goaway", "refused", "data"]);
+}
