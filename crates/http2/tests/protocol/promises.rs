@@ -66,7 +66,18 @@ fn a_promise_comes_on_a_stream_that_the_server_has_not_ended() {
     promise(&mut end, 2, 4);
     assert_eq!(violation(&end), Some(Violation::PushOnClosedStream));
 
-    // A request that waits is idle for the server.
+    // Both ends have ended it, or the server has reset it.
+    for last in [Frame::headers(1, &[(":status", "204")]).end_stream(), Frame::rst_stream(1, code::CANCEL)] {
+        let mut end = client(10);
+        end.receive(&last.to_bytes());
+        promise(&mut end, 1, 2);
+        assert_eq!(violation(&end), Some(Violation::PushOnClosedStream));
+    }
+
+    // A stream that was not opened, and a request that waits, which is idle for the server.
+    let mut end = client(10);
+    promise(&mut end, 9, 2);
+    assert_eq!(violation(&end), Some(Violation::FrameOnIdleStream));
     let mut end = client(1);
     assert_eq!(end.request(), 3);
     promise(&mut end, 3, 2);

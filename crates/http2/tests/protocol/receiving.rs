@@ -164,3 +164,54 @@ fn the_window_of_a_reset_stream_goes_back_at_once() {
     end.receive(&Frame::rst_stream(1, code::CANCEL).to_bytes());
     assert_eq!(updates(&end), [(0, 40_000)]);
 }
+
+#[test]
+fn a_request_with_too_many_fields_is_answered_once_if_the_client_takes_the_answer() {
+    // RFC 6585 §5; RFC 9113 §6.5.2: ":status: 431" has the size 7 + 3 + 32.
+    let large = Frame::headers(3, &[("x-large", &"x".repeat(1_000))]);
+    for (max, ended, answers, reset) in [
+        (41, true, 0, Some(code::ENHANCE_YOUR_CALM)),
+        (42, true, 1, None),
+        (43, true, 1, None),
+        (42, false, 1, Some(code::NO_ERROR)),
+    ] {
+        let mut config = Config::new(Role::Server);
+        config.settings.max_header_list_size = 1_000;
+        let mut end = server(config);
+        let large = if ended { large.clone().end_stream() } else { large.clone() };
+        end.receive(&join(&[Frame::settings(&[(6, max)]), large]));
+        let sent = |kind| end.sent().into_iter().filter(move |frame| frame.kind == kind && frame.stream == 3);
+        assert_eq!(sent(kind::HEADERS).count(), answers, "{max}");
+        let resets: Vec<u32> = sent(kind::RST_STREAM).map(|frame| frame.word(0)).collect();
+        assert_eq!(resets, Vec::from_iter(reset), "{max} {ended}");
+    }
+}
+
+#[test]
+fn priorities_are_kept_for_streams_that_may_still_open_and_no_others() {
+    // RFC 9218 §7.1: those and the open ones are no more than may be open. Streams that are closed, or above the last one of
+    // GOAWAY, are none.
+    let mut config = Config::new(Role::Server);
+    config.settings.max_concurrent_streams = 2;
+    let update = |stream| Frame::priority_update(stream, "u=1").to_bytes();
+    let mut end = server(config);
+    for stream in [3, 5, 7] {
+        end.receive(&Frame::get(stream).to_bytes());
+        end.respond(stream);
+        end.receive(&update(stream));
+    }
+    end.receive(&update(9));
+    assert!(!end.has_failed());
+    end.receive(&update(11));
+    assert_eq!(violation(&end), Some(Violation::PriorityUpdatesExceeded));
+
+    let mut end = server(config);
+    end.connection.shutdown();
+    end.drain();
+    let ping = end.sent().into_iter().rfind(|frame| frame.kind == kind::PING).unwrap();
+    end.receive(&ping.flag(flag::ACK).to_bytes());
+    for stream in [101, 103, 105] {
+        end.receive(&update(stream));
+    }
+    assert!(!end.has_failed());
+}
