@@ -166,6 +166,11 @@ impl Response {
         self.status == 101 || (self.status / 100 == 2 && request.is_some_and(Request::is_connect))
     }
 
+    /// Whether HTTP/2 follows (RFC 7540 §3.2).
+    pub(super) fn switches_to_http2(&self) -> bool {
+        self.status == 101 && lists(&self.fields, "upgrade", "h2c")
+    }
+
     pub(super) fn framing(&self, request: Option<&Request>) -> Framing {
         let is_head = request.is_some_and(|request| request.method == "HEAD");
         if is_head || matches!(self.status, 100..200 | 204 | 304) {
@@ -189,7 +194,7 @@ impl Response {
         let next = if self.status == 101 && lists(&self.fields, "upgrade", "websocket") {
             entry.flags.push("UPGRADE");
             Some(Next::WebSocket(self.check_upgrade(&mut entry, request)))
-        } else if self.status == 101 && lists(&self.fields, "upgrade", "h2c") {
+        } else if self.switches_to_http2() {
             Some(Next::Http2)
         } else if self.status == 101 || (self.status / 100 == 2 && request.is_some_and(Request::is_connect)) {
             Some(Next::Other)

@@ -30,6 +30,8 @@ enum State {
     Body(Box<Body>),
     /// An upgrade was requested: the bytes wait for the response.
     Waiting,
+    /// The bytes are HTTP/2, and are masked elsewhere.
+    Http2,
     Pass,
 }
 
@@ -48,7 +50,7 @@ impl MaskHttp1 {
                     return out;
                 }
                 State::Waiting if side.buffer.len() > EARLY_LEN_MAX => side.state = State::Pass,
-                State::Waiting => return out,
+                State::Waiting | State::Http2 => return out,
                 State::Body(body) => {
                     let before = side.buffer.clone();
                     let has_ended = body.handle(&mut side.buffer);
@@ -86,7 +88,14 @@ impl MaskHttp1 {
                                     client.state = if switches { State::Pass } else { State::Head };
                                 }
                                 let framing = response.framing(request.as_ref());
-                                let next = if switches { State::Pass } else { state(framing, &self.budget) };
+                                let next = if response.switches_to_http2() {
+                                    client.state = State::Http2;
+                                    State::Http2
+                                } else if switches {
+                                    State::Pass
+                                } else {
+                                    state(framing, &self.budget)
+                                };
                                 Some((len, next))
                             }
                             Parsed::Partial if held <= HEAD_LEN_MAX => return out,
@@ -105,11 +114,18 @@ impl MaskHttp1 {
         }
     }
 
+    /// The bytes of the client and of the server that are held after a switch to HTTP/2; `None` before it.
+    pub(crate) fn take_http2(&mut self) -> Option<[Vec<u8>; 2]> {
+        let has_switched = self.sides.iter().all(|side| matches!(side.state, State::Http2));
+        has_switched.then(|| self.sides.each_mut().map(|side| std::mem::take(&mut side.buffer)))
+    }
+
     /// The bytes that were held when the direction ended.
     pub(crate) fn finish(&mut self, direction: Direction) -> Vec<u8> {
         let side = &mut self.sides[direction.index()];
         let mut rest = std::mem::take(&mut side.buffer);
-        if matches!(side.state, State::Head) {
+        // What follows a request for an upgrade may be one more request.
+        if matches!(side.state, State::Head | State::Waiting) {
             mask_head(&mut rest);
         }
         rest
@@ -187,6 +203,13 @@ mod tests {
         let response = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=1;\r\n b\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
         let masked = b"HTTP/1.1 200 OK\r\nSet-Cookie: ****\r\n *\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
         assert_eq!(mask.handle(Direction::ToClient, response), masked);
+    }
+
+    #[test]
+    fn a_request_that_waits_for_an_upgrade_is_masked_at_the_end() {
+        let mut mask = MaskHttp1::default();
+        assert_eq!(mask.handle(Direction::ToServer, &[REQUEST, REQUEST].concat()), MASKED);
+        assert_eq!(mask.finish(Direction::ToServer), MASKED);
     }
 
     #[test]

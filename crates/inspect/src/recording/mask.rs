@@ -46,7 +46,15 @@ impl Masker {
             }
             // A server of HTTP/2 may send SETTINGS first, which hold no secrets.
             Self::Detect(_) | Self::Pass => bytes.to_vec(),
-            Self::Http1(http1) => http1.handle(direction, bytes),
+            Self::Http1(http1) => {
+                let mut out = http1.handle(direction, bytes);
+                if let Some([client, server]) = http1.take_http2() {
+                    let mut http2 = Box::new(MaskHttp2::holding(client));
+                    out.extend(http2.handle(Direction::ToClient, &server));
+                    *self = Self::Http2(http2);
+                }
+                out
+            }
             Self::Http2(http2) => http2.handle(direction, bytes),
         }
     }
@@ -58,6 +66,65 @@ impl Masker {
             Self::Http1(http1) => http1.finish(direction),
             Self::Http2(http2) => http2.finish(direction),
             _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{Entry, Payload};
+    use crate::inspector::{Config, Inspector};
+
+    const REQUEST: &[u8] =
+        b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: \r\n\r\n";
+    const RESPONSE: &[u8] = b"HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n";
+
+    /// A HEADERS frame with a literal field that is not indexed.
+    fn headers(stream: u8, start: &[u8], name: &[u8], value: &[u8]) -> Vec<u8> {
+        let mut block = start.to_vec();
+        block.push(0);
+        for text in [name, value] {
+            block.push(text.len() as u8);
+            block.extend_from_slice(text);
+        }
+        [&[0, 0, block.len() as u8, 1, 5, 0, 0, 0, stream], &block[..]].concat()
+    }
+
+    // RFC 7540 §3.2: the client may send its preface before the response, or after it.
+    #[test]
+    fn masks_http2_after_an_upgrade() {
+        let client =
+            [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], &headers(3, &[0x82, 0x86, 0x84], b"cookie", b"secret=1")]
+                .concat();
+        let server =
+            [&[0, 0, 0, 4, 0, 0, 0, 0, 0][..], &headers(1, &[0x88], b"set-cookie", b"secret=2")].concat();
+        for early in [0, 5, PREFACE.len(), client.len()] {
+            let mut masker = Masker::default();
+            let mut inspector = Inspector::new(Config::default());
+            let mut entries: Vec<Entry> = Vec::new();
+            let mut all = Vec::new();
+            let mut record = |direction, bytes: Vec<u8>| {
+                all.extend_from_slice(&bytes);
+                inspector.handle_bytes(1, None, direction, &bytes, &mut entries);
+            };
+            let bytes = masker.handle(Direction::ToServer, &[REQUEST, &client[..early]].concat());
+            record(Direction::ToServer, bytes);
+            let bytes = masker.handle(Direction::ToClient, &[RESPONSE, &server].concat());
+            record(Direction::ToClient, bytes);
+            if early < client.len() {
+                let bytes = masker.handle(Direction::ToServer, &client[early..]);
+                record(Direction::ToServer, bytes);
+            }
+            let bytes = masker.finish(Direction::ToServer);
+            record(Direction::ToServer, bytes);
+            assert!(!all.windows(6).any(|part| part == b"secret"), "{early}");
+            let fields = entries.iter().filter_map(|entry| match &entry.payload {
+                Payload::Fields { fields, .. } => Some(fields),
+                _ => None,
+            });
+            let masked = (b"cookie".to_vec(), b"********".to_vec());
+            assert!(fields.flatten().any(|field| *field == masked), "{early}: {entries:?}");
         }
     }
 }

@@ -40,6 +40,13 @@ impl std::fmt::Debug for Side {
 }
 
 impl MaskHttp2 {
+    /// For a connection whose client has sent these bytes already, which are not recorded yet.
+    pub(super) fn holding(client: Vec<u8>) -> Self {
+        let mut mask = Self::default();
+        mask.sides[Direction::ToServer.index()].buffer = client;
+        mask
+    }
+
     pub(super) fn handle(&mut self, direction: Direction, bytes: &[u8]) -> Vec<u8> {
         let side = &mut self.sides[direction.index()];
         side.buffer.extend_from_slice(bytes);
@@ -71,16 +78,18 @@ impl MaskHttp2 {
         out
     }
 
-    /// The bytes that were held: those of an incomplete frame without fields.
+    /// The bytes that were held: whole frames, and those of an incomplete frame without fields.
     pub(super) fn finish(&mut self, direction: Direction) -> Vec<u8> {
+        let mut out = self.handle(direction, &[]);
         let buffer = std::mem::take(&mut self.sides[direction.index()].buffer);
         match buffer.first_chunk().map(FrameHeader::decode) {
             Some(header)
                 if !matches!(header.kind, Kind::HEADERS | Kind::PUSH_PROMISE | Kind::CONTINUATION) =>
             {
-                buffer
+                out.extend(buffer);
+                out
             }
-            _ => Vec::new(),
+            _ => out,
         }
     }
 }
