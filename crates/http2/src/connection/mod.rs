@@ -351,6 +351,7 @@ impl Connection {
                     at = next;
                     break event;
                 }
+                Ok((next, None)) if next == at => return Ok((at, None)),
                 Ok((next, None)) => at = next,
                 Err(error) => return Err(self.fail(error)),
             }

@@ -117,7 +117,7 @@ impl Reader {
 }
 
 impl Connection {
-    /// Reads on from `at`, where there is input. Returns the new position, which is further, and an event.
+    /// Reads on from `at`. Returns the new position and an event; no progress means that all is read.
     #[inline]
     pub(super) fn read(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
         if self.reader.data.is_some() {
@@ -174,6 +174,9 @@ impl Connection {
     #[cold]
     fn read_slowly(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
         let rest = &input[at..];
+        if rest.is_empty() {
+            return Ok((at, None));
+        }
         if self.reader.preface_left > 0 {
             let left = usize::from(self.reader.preface_left);
             let expected = &PREFACE[PREFACE.len() - left..];
@@ -352,9 +355,21 @@ impl Connection {
         let end_stream = header.flags.contains(Flags::END_STREAM);
         match self.receive_data(header.stream_id, header.len, data_len, end_stream) {
             Ok(Some(slot)) => {
-                let stream = Some(self.streams.key(slot));
-                self.reader.data =
-                    Some(DataRest { stream, data_left: data_len, padding_left: padding, end_stream });
+                let stream = self.streams.key(slot);
+                // DATA whole in the input, without padding: nothing is kept between.
+                if padding == 0 && input.len() - from >= data_len as usize && (data_len > 0 || end_stream) {
+                    let end = from + data_len as usize;
+                    self.streams.hold(slot, data_len);
+                    self.finish_data(slot, end_stream);
+                    return Ok((end, Some(PendingEvent::Data { stream, input: from..end, end_stream })));
+                }
+                let stream = Some(stream);
+                let rest = DataRest { stream, data_left: data_len, padding_left: padding, end_stream };
+                self.reader.data = Some(rest);
+                // A header that was written by itself: its content comes with the next input.
+                if data_len > 0 && from == input.len() {
+                    return Ok((from, None));
+                }
                 self.read_data(input, from)
             }
             Ok(None) => {
