@@ -5,7 +5,10 @@
 //! `mutants/run CRATE [--quick] [--survivors] [FILE...]`: CRATE is `http2` or `ws`, FILE a path below its `src`. The outcome of each
 //! mutant is appended to `target/mutants/CRATE.tsv`; a later run leaves out what that file has already, except for survivors with
 //! `--survivors`. `--quick` leaves out slow tests: run its survivors again. Remove the lines of a file that has changed.
+//!
+//! In the end the survivors are compared with `mutants/explained/CRATE.tsv`. The program fails when one has no explanation there.
 
+mod explained;
 mod instrument;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,9 +16,10 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use explained::Explained;
 use instrument::{Instrument, Mutant};
 
 /// In the source of the crate, beside its mutants. With `WIRELOOM_MUTANTS_REACHED`, the ids of those that are reached are appended to
@@ -78,7 +82,7 @@ const QUICK: Duration = Duration::from_millis(400);
 /// How many mutants of a file a test has killed.
 type Kills = BTreeMap<(String, String), u32>;
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<ExitCode, Failure> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let mut option = |name: &str| {
         let index = arguments.iter().position(|argument| argument == name);
@@ -94,6 +98,7 @@ fn main() -> Result<(), Failure> {
     let root = repository.join("target/mutants/tree").join(&name);
     let tree = Tree { package: root.join("crates").join(&name), root, name };
     tree.copy(repository)?;
+    let explained = Explained::read(&repository.join(format!("mutants/explained/{}.tsv", tree.name)))?;
     let (mutants, binaries) = tree.build(repository)?;
     let mut tests = measure(&tree, &binaries)?;
     tests.retain(|test| !quick || test.time < QUICK);
@@ -103,17 +108,17 @@ fn main() -> Result<(), Failure> {
     let known: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.rsplit_once('\t')).collect();
     let mut file = fs::OpenOptions::new().create(true).append(true).open(&results)?;
     // In the order of the files that were named.
-    let selected: Vec<&Mutant> = if arguments.is_empty() {
+    let named: Vec<&Mutant> = if arguments.is_empty() {
         mutants.iter().collect()
     } else {
         arguments.iter().flat_map(|name| mutants.iter().filter(move |mutant| &mutant.file == name)).collect()
     };
-    let selected: Vec<&Mutant> = selected
-        .into_iter()
+    let selected: Vec<&Mutant> = named
+        .iter()
+        .copied()
         .filter(|mutant| known.get(&*mutant.to_string()).is_none_or(|outcome| again && survives(outcome)))
         .collect();
     println!("{} mutants, {} of them to run", mutants.len(), selected.len());
-    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     let mut kills = Kills::new();
     let (begin, mut reported) = (Instant::now(), Instant::now());
     for (index, mutant) in selected.iter().enumerate() {
@@ -128,10 +133,7 @@ fn main() -> Result<(), Failure> {
             _ => killer(&tree, &reaching, mutant.id)?.unwrap_or_else(|| SURVIVED.to_owned()),
         };
         writeln!(file, "{mutant}\t{outcome}")?;
-        let (run, survived) = counts.entry(&mutant.file).or_default();
-        *run += 1;
         if survives(&outcome) {
-            *survived += 1;
             println!("{}: {mutant}", outcome.to_lowercase());
         } else {
             *kills.entry((mutant.file.clone(), outcome)).or_default() += 1;
@@ -146,10 +148,43 @@ fn main() -> Result<(), Failure> {
             );
         }
     }
-    for (file, (run, survived)) in counts {
-        println!("{file}: {run} run, {survived} survive");
+    report(&named, &fs::read_to_string(&results)?, &explained)
+}
+
+/// Prints a table of the outcomes of these mutants, and the survivors without an explanation. The last outcome counts.
+fn report(mutants: &[&Mutant], results: &str, explained: &Explained) -> Result<ExitCode, Failure> {
+    let known: BTreeMap<&str, &str> = results.lines().filter_map(|line| line.rsplit_once('\t')).collect();
+    let outcomes: Vec<(&Mutant, &str)> =
+        mutants.iter().filter_map(|&mutant| Some((mutant, *known.get(&*mutant.to_string())?))).collect();
+    let mut counts: BTreeMap<&str, [usize; 4]> = BTreeMap::new();
+    for (mutant, outcome) in &outcomes {
+        for file in [&*mutant.file, "all"] {
+            let [run, killed, survive, not_reached] = counts.entry(file).or_default();
+            *run += 1;
+            *match *outcome {
+                SURVIVED => survive,
+                NOT_REACHED => not_reached,
+                _ => killed,
+            } += 1;
+        }
     }
-    Ok(())
+    let all = counts.remove("all").map(|counts| ("all", counts));
+    println!("| file | run | killed | survive | not reached |\n|---|---|---|---|---|");
+    for (file, [run, killed, survive, not_reached]) in counts.into_iter().chain(all) {
+        let file = if file == "all" { file.to_owned() } else { format!("`{file}`") };
+        println!("| {file} | {run} | {killed} | {survive} | {not_reached} |");
+    }
+    let outcomes: Vec<(&Mutant, bool)> =
+        outcomes.into_iter().map(|(mutant, outcome)| (mutant, survives(outcome))).collect();
+    let (unexplained, stale) = explained.compare(&outcomes);
+    for line in &stale {
+        println!("explained, but killed or gone: {line}");
+    }
+    for mutant in &unexplained {
+        println!("without an explanation: {mutant}");
+    }
+    println!("{} survivors without an explanation", unexplained.len());
+    Ok(if unexplained.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 const SURVIVED: &str = "SURVIVED";
