@@ -28,7 +28,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::Semaphore;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 #[cfg(feature = "tracing")]
 use tracing::Instrument as _;
 
@@ -217,9 +217,7 @@ impl Server {
             });
             let connection = Connection::new(stream, origin, config.clone(), registry.clone(), registration);
             let task = Task::Http(Box::pin(state.clone().serve(connection)));
-            #[cfg(feature = "tracing")]
-            let task = task.instrument(tracing::debug_span!("connection", %peer));
-            registry.serves(key, tokio::spawn(task).abort_handle());
+            registry.serves(key, spawn(task, peer).abort_handle());
         }
         // New connections are refused at once.
         drop(listener);
@@ -292,6 +290,22 @@ impl<F: Future<Output = Option<Running>>> Future for Task<F> {
             Self::WebSocket(running) => running.as_mut().poll(cx),
         }
     }
+}
+
+/// Spawns the task of a connection, in a span if one is recorded: the span would double the size of an idle connection's task.
+fn spawn(
+    task: impl Future<Output = ()> + Send + 'static,
+    #[cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "a field of the span"))]
+    peer: SocketAddr,
+) -> JoinHandle<()> {
+    #[cfg(feature = "tracing")]
+    {
+        let span = tracing::debug_span!("connection", %peer);
+        if !span.is_disabled() {
+            return tokio::spawn(task.instrument(span));
+        }
+    }
+    tokio::spawn(task)
 }
 
 /// Aborts all connections of a server when its future ends or is dropped.
