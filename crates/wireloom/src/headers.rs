@@ -1,5 +1,4 @@
-//! Header and trailer fields: names and values in their order, in one arena. What HTTP/1.1 and HTTP/2 make of them on the
-//! wire is theirs.
+//! Header and trailer fields: names and values in order, in one arena. The protocol modules encode them.
 //!
 //! ```text
 //! arena  |GET / HTTP/1.1..|content-type|text/plain|x-trace|1f2e|
@@ -10,7 +9,7 @@ use std::fmt;
 
 use crate::error::Error;
 
-/// Fields in their order. A name may come more than once, and is found in any case.
+/// Fields in order. A name may occur more than once; lookups ignore its case.
 ///
 /// ```
 /// let mut headers = wireloom::Headers::new();
@@ -35,22 +34,22 @@ pub(crate) struct Span {
 type FieldSpan = (Span, Span);
 
 impl Headers {
-    /// No fields; no memory.
+    /// An empty list. Does not allocate.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Room for this number of fields and bytes.
+    /// An empty list with capacity for `fields` fields of `bytes` bytes in all.
     pub(crate) fn with_capacity(fields: usize, bytes: usize) -> Self {
         Self { arena: Vec::with_capacity(bytes), spans: Vec::with_capacity(fields) }
     }
 
-    /// Memory that the fields take, in bytes.
+    /// Allocated memory in bytes.
     pub(crate) fn memory_len(&self) -> usize {
         self.arena.capacity() + self.spans.capacity() * size_of::<FieldSpan>()
     }
 
-    /// Fields that lie in bytes that were read.
+    /// Fields whose names and values are parts of `arena`.
     pub(crate) fn from_arena(arena: Vec<u8>, fields: Vec<(Span, Span)>) -> Self {
         Self { arena, spans: fields }
     }
@@ -58,7 +57,7 @@ impl Headers {
     /// Appends a field.
     ///
     /// # Errors
-    /// [`Error::Header`] when it cannot be sent: the name is no token (RFC 9110 §5.1), or the value holds a control
+    /// [`Error::Header`] if the field cannot be sent: the name is not a token (RFC 9110 §5.1), or the value contains a control
     /// character.
     pub fn push(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
         let value = value.as_ref();
@@ -71,20 +70,20 @@ impl Headers {
         Ok(())
     }
 
-    /// Appends a field that a parser has checked, or this crate wrote.
+    /// Appends a field that a parser or this crate has validated.
     pub(crate) fn push_unchecked(&mut self, name: &[u8], value: &[u8]) {
         let span = (self.put(name), self.put(value));
         self.spans.push(span);
     }
 
-    /// Keeps bytes that are no field.
+    /// Appends bytes that are not a field, such as a method.
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Span {
         let start = self.arena.len() as u32;
         self.arena.extend_from_slice(bytes);
         Span { start, len: bytes.len() as u32 }
     }
 
-    /// The bytes of a span; none when it is of another arena.
+    /// The bytes of a span; empty if the span belongs to another arena.
     pub(crate) fn at(&self, span: Span) -> &[u8] {
         let start = span.start as usize;
         self.arena.get(start..start + span.len as usize).unwrap_or_default()
@@ -98,13 +97,13 @@ impl Headers {
         text.unwrap_or_default()
     }
 
-    /// Where a part of `whole`, which became the arena, lies.
-    pub(crate) fn place_of(whole: &[u8], part: &[u8]) -> Span {
+    /// The span of `part` in `whole`, which became the arena.
+    pub(crate) fn span_of(whole: &[u8], part: &[u8]) -> Span {
         let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
         Span { start: start as u32, len: part.len() as u32 }
     }
 
-    /// All fields in their order.
+    /// All fields in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> + Clone {
         self.spans.iter().map(|&(name, value)| (self.text(name), self.at(value)))
     }
@@ -128,10 +127,10 @@ impl Headers {
         })
     }
 
-    /// The first field with this name from this one on: which it is, and its value.
+    /// The index and value of the first field with this name at or after index `from`.
     #[inline(never)]
     fn find(&self, name: &str, from: usize) -> Option<(usize, &[u8])> {
-        // Most names differ in their length, so that no byte is compared.
+        // Most names differ in length, so most comparisons read no byte.
         let named = |(span, _): &FieldSpan| {
             span.len as usize == name.len() && self.at(*span).eq_ignore_ascii_case(name.as_bytes())
         };
@@ -150,17 +149,17 @@ impl Headers {
         self.values(name).any(|value| value.split(|&byte| byte == b',').any(is_token))
     }
 
-    /// How many fields there are.
+    /// The number of fields.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
-    /// Takes out all fields with this name.
+    /// Removes all fields with this name.
     pub fn remove(&mut self, name: &str) {
         let Self { arena, spans } = self;
         spans.retain(|(span, _)| {
@@ -170,7 +169,7 @@ impl Headers {
         });
     }
 
-    /// RFC 9113 §8.2: names are in lower case.
+    /// Converts all names to lower case (RFC 9113 §8.2).
     pub(crate) fn make_names_lowercase(&mut self) {
         for (span, _) in &self.spans {
             let start = span.start as usize;
@@ -181,7 +180,7 @@ impl Headers {
     }
 }
 
-/// RFC 9110 §5.6.2: bytes of a token.
+/// The bytes of a token (RFC 9110 §5.6.2).
 static TOKEN: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -208,14 +207,14 @@ pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
 }
 
-/// The names alone: values have no business in a log.
+/// Shows names only: values may contain secrets.
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter().map(|(name, _)| name)).finish()
     }
 }
 
-/// The same fields in the same order, names compared in any case.
+/// The same fields in the same order; the case of names is ignored.
 impl PartialEq for Headers {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len()

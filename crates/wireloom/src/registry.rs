@@ -14,16 +14,16 @@ use tokio::task::AbortHandle;
 use crate::memory::{Account, Group, Memory, default_max};
 use crate::websocket::{Shared, SlowCounters};
 
-/// A connection that transfers no bytes for this time releases memory.
+/// A connection that transfers no bytes in this interval releases memory.
 pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long handlers may take to answer the messages that have been read, until the server that shuts down sends its Close frames.
+/// The time between the start of a shutdown and its Close frames, in which handlers answer messages that were read.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Held by a connection whose protocol is not known yet.
+/// Held by a connection until its protocol is known.
 pub(crate) type Handshaking = tokio::sync::OwnedSemaphorePermit;
 
-/// How far the end of a server has come.
+/// The phase of a server. It only advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -52,28 +52,28 @@ pub(crate) struct Registry {
     pub(crate) memory: Arc<Memory>,
     phase: AtomicU8,
     /// Notified when the phase has changed.
-    turned: Arc<Notify>,
+    phase_changed: Arc<Notify>,
     /// Notified when a connection has ended.
-    vacated: Notify,
+    connection_ended: Notify,
     members: Mutex<Members>,
 }
 
 #[derive(Default)]
 struct Members {
     all: Slab<Member>,
-    /// Those of them that have a WebSocket.
+    /// The number of those with a WebSocket.
     sockets: usize,
-    /// Connections from each address, where that is bounded.
+    /// Connections per client address, where that number is limited.
     addresses: HashMap<IpAddr, usize>,
 }
 
 /// A connection, or a WebSocket over a stream of one.
 struct Member {
     is_connection: bool,
-    /// The task that serves the connection, once it is spawned.
+    /// The task of the connection, once it is spawned.
     task: Option<AbortHandle>,
     socket: Option<Weak<Shared>>,
-    /// Where it came from, where connections from there are counted.
+    /// The address of the client, if connections are counted per address.
     address: Option<Box<IpAddr>>,
 }
 
@@ -89,8 +89,8 @@ impl Registry {
             counters: Counters::default(),
             memory: Memory::new(default_max()),
             phase: AtomicU8::new(Phase::Serving as u8),
-            turned: Arc::default(),
-            vacated: Notify::new(),
+            phase_changed: Arc::default(),
+            connection_ended: Notify::new(),
             members: Mutex::default(),
         })
     }
@@ -103,27 +103,27 @@ impl Registry {
         }
     }
 
-    /// Ready when the phase changes.
-    pub(crate) fn turned(&self) -> OwnedNotified {
-        self.turned.clone().notified_owned()
+    /// Completes when the phase changes.
+    pub(crate) fn phase_change(&self) -> OwnedNotified {
+        self.phase_changed.clone().notified_owned()
     }
 
     /// Waits for this phase, or a later one.
-    pub(crate) async fn reached(&self, phase: Phase) {
+    pub(crate) async fn wait_for(&self, phase: Phase) {
         loop {
             // Registered before the check, so that no change is missed.
-            let turned = self.turned.notified();
+            let changed = self.phase_changed.notified();
             if self.phase() >= phase {
                 return;
             }
-            turned.await;
+            changed.await;
         }
     }
 
-    /// Goes on to a later phase; never back.
+    /// Advances to `phase`; does nothing if that phase has passed.
     pub(crate) fn enter(self: &Arc<Self>, phase: Phase) {
         if self.phase.fetch_max(phase as u8, Ordering::AcqRel) < phase as u8 {
-            self.turned.notify_waiters();
+            self.phase_changed.notify_waiters();
         }
         for socket in self.sockets() {
             socket.request_close();
@@ -145,14 +145,14 @@ impl Registry {
         self.sockets().iter().for_each(|socket| socket.go_away());
     }
 
-    /// The message of a panic may be a secret: only the panic hook gets it.
+    /// Counts a panic. Its message may contain secrets, so only the panic hook receives it.
     pub(crate) fn count_panic(&self) {
         self.counters.panicked.fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "tracing")]
         tracing::error!("a handler panicked");
     }
 
-    /// Registers a connection from an address; `None` when there are `max` already.
+    /// Registers a connection from an address; `None` if that address has `max` connections.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr, max: Option<usize>) -> Option<Registration> {
         let address = client_of(address);
         let mut members = lock(&self.members);
@@ -170,23 +170,23 @@ impl Registry {
         Some(Registration { registry: self.clone(), key, account: self.memory.account() })
     }
 
-    /// Waits until there are fewer connections than this.
-    pub(crate) async fn below(&self, max: usize) {
+    /// Waits until there are fewer than `max` connections.
+    pub(crate) async fn wait_below(&self, max: usize) {
         while self.counters.open.load(Ordering::Relaxed) >= max {
-            self.vacated.notified().await;
+            self.connection_ended.notified().await;
         }
-        // For another task that waits.
-        self.vacated.notify_one();
+        // Another task may wait too.
+        self.connection_ended.notify_one();
     }
 
-    /// Sets the task that serves the connection of this registration, unless it has ended already.
-    pub(crate) fn serves(&self, key: usize, task: AbortHandle) {
+    /// Sets the task of a registered connection; does nothing if the connection has ended.
+    pub(crate) fn set_task(&self, key: usize, task: AbortHandle) {
         if let Some(member) = lock(&self.members).all.get_mut(key) {
             member.task = Some(task);
         }
     }
 
-    /// Stops whatever serves.
+    /// Aborts the tasks of all connections.
     pub(crate) fn abort(&self) {
         let tasks: Vec<_> =
             lock(&self.members).all.iter().filter_map(|(_, member)| member.task.clone()).collect();
@@ -200,7 +200,7 @@ impl Registry {
         Registration { registry: self.clone(), key, account: self.memory.account_in(Some(group)) }
     }
 
-    pub(crate) fn sockets_len(&self) -> usize {
+    pub(crate) fn websockets_open(&self) -> usize {
         lock(&self.members).sockets
     }
 
@@ -232,7 +232,7 @@ impl Registration {
         &self.account
     }
 
-    /// It is a WebSocket from now on.
+    /// Marks the connection as an open WebSocket.
     pub(crate) fn open(&self, socket: &Arc<Shared>) {
         self.registry.counters.opened.fetch_add(1, Ordering::Relaxed);
         {
@@ -265,13 +265,13 @@ impl Drop for Registration {
             }
         }
         drop(members);
-        // The task of the WebSocket holds it.
+        // The task of the WebSocket holds the registration.
         if member.socket.is_some() && std::thread::panicking() {
             self.registry.count_panic();
         }
         if member.is_connection {
             self.registry.counters.open.fetch_sub(1, Ordering::Relaxed);
-            self.registry.vacated.notify_one();
+            self.registry.connection_ended.notify_one();
         }
     }
 }

@@ -136,7 +136,7 @@ pub struct Response {
     /// Keeps the connection open.
     #[cfg(feature = "http2")]
     pub(super) connection: Option<Http2>,
-    /// Content that the server did not ask for: dropping it resets the stream.
+    /// Content that the server has not accepted: dropping it resets the stream.
     #[cfg(feature = "http2")]
     pub(super) _unsent: Option<Unsent>,
 }

@@ -27,9 +27,9 @@ pub enum Error {
     Url(UriError),
     /// No address is known for the host; the resolver's error, if it gave one.
     Host(Option<IoError>),
-    /// The proxy opened no way to the server.
+    /// The proxy opened no tunnel to the server.
     Proxy(ProxyError),
-    /// The server redirects further than the client follows, or to where it does not.
+    /// More redirects than the client follows, or one to a URL that it does not follow.
     Redirect,
     /// The connection is closing or closed: nothing can be sent any more.
     Closed,
@@ -37,7 +37,7 @@ pub enum Error {
     Cut,
     /// The peer did not read what was sent to it, and the policy for that is to disconnect.
     SlowPeer,
-    /// Something took too long.
+    /// An operation timed out.
     Timeout(Stage),
     /// The transport or the operating system failed.
     Io(IoError),
@@ -80,7 +80,7 @@ pub enum Stage {
     Connect,
     /// TLS and the opening handshake.
     Handshake,
-    /// Any sign of life ([`wireloom_ws::Keepalive`]).
+    /// Waiting for any byte of the peer ([`wireloom_ws::Keepalive`]).
     Silence,
     /// The content of a request or a response.
     Body,

@@ -22,11 +22,11 @@ pub enum ProxyError {
     Unsendable,
     /// The host's name is too long for SOCKS5: over 255 bytes.
     HostLen,
-    /// It answered with something that is none of its protocol's.
+    /// Its answer is not valid in its protocol.
     Malformed,
     /// The head of its answer is longer than 16 KiB.
     HeadLen,
-    /// It hung up.
+    /// It closed the connection.
     Cut,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rustls::{AlertDescription, CertificateError, Error, InconsistentKeys};
 
-/// What `error` means.
+/// Writes the meaning of `error`.
 pub(super) fn reason(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let text = match error {
         Error::InvalidCertificate(error) => return certificate(error, f),
@@ -47,7 +47,7 @@ fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Res
         CertificateError::Revoked => "it has been revoked",
         CertificateError::NotValidForName => "it is for another name",
         CertificateError::NotValidForNameContext { expected, presented } => {
-            // The peer says how many names there are.
+            // The list comes from the peer and may be long.
             let shown: Vec<&str> = presented.iter().take(5).map(|name| bare(name)).collect();
             let more = if presented.len() > shown.len() { ", …" } else { "" };
             let names = shown.join(", ");
@@ -62,7 +62,7 @@ fn certificate(error: &CertificateError, f: &mut fmt::Formatter<'_>) -> fmt::Res
     f.write_str(text)
 }
 
-/// A name as people write it, of what rustls writes: `example.com` of `DnsName("example.com")`.
+/// The name in rustls's debug output: `example.com` in `DnsName("example.com")`.
 fn bare(name: &str) -> &str {
     let inside = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
     inside.map_or(name, |inside| inside.trim_matches('"'))

@@ -214,7 +214,7 @@ impl Body {
     /// Polls for the next chunk; see [`chunk`](Self::chunk).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`chunk`](Self::chunk).
     pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
         match self.poll_source(cx) {
             Poll::Ready(chunk) => {
@@ -272,7 +272,7 @@ impl Body {
         Poll::Ready(chunk)
     }
 
-    /// All of the content. That of a request is bounded by [`ServerConfig::body_len_max`](crate::ServerConfig) and
+    /// Collects all of the content. For a request it is limited by [`ServerConfig::body_len_max`](crate::ServerConfig) and
     /// [`body_timeout`](crate::ServerConfig).
     ///
     /// # Errors
@@ -380,7 +380,7 @@ impl fmt::Debug for Body {
 }
 
 impl BodyFrame {
-    /// The data; trailers, which end the content, are put aside.
+    /// The data of the frame. Trailers, which end the content, are stored in `trailers`.
     fn data(self, trailers: &mut Option<Headers>) -> Option<Bytes> {
         match self {
             Self::Data(data) => Some(data),

@@ -66,8 +66,8 @@ pub(crate) struct Origin {
 
 #[cfg(feature = "tower")]
 impl Origin {
-    /// The origin of a request whose connection is unknown.
-    pub(crate) fn nowhere() -> Arc<Self> {
+    /// The origin of a request whose connection is unknown, such as one of another server.
+    pub(crate) fn unknown() -> Arc<Self> {
         let peer = SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, 0));
         Arc::new(Self { peer, tls: None, config: Arc::default(), account: Account::default() })
     }
@@ -101,7 +101,7 @@ impl Request {
         Self { scheme: Some(incoming.scheme), protocol: incoming.protocol, ..request }
     }
 
-    /// A request of another server; `extended` are scheme and protocol of an extended CONNECT.
+    /// A request that another HTTP server received; `extended` are scheme and protocol of an extended CONNECT.
     #[cfg(feature = "tower")]
     pub(crate) fn foreign(
         head: Headers,

@@ -119,11 +119,11 @@ pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Opens the WebSocket once the handshake has been answered.
 pub(crate) trait Open: Send {
-    /// The WebSocket over a transport on which the answer has been sent, and what serves it. `arrived` came behind the
-    /// request; the registration is held as long as it is served.
+    /// Opens the WebSocket over `io`, on which the response has been sent, and returns the future that serves it. `arrived` was
+    /// read after the request; the future holds the registration.
     fn open(self: Box<Self>, io: Io, arrived: &[u8], registration: Option<Registration>) -> Running;
 
-    /// On hyper's server: a task of its own that waits for the connection. Given back when it is another's.
+    /// On hyper's server: spawns a task that waits for the connection. Returns `self` on any other server.
     #[cfg(feature = "hyper")]
     fn spawn_when_upgraded(self: Box<Self>) -> Option<Box<dyn Open>>;
 }

@@ -58,7 +58,7 @@ pub(crate) fn parse(bytes: Vec<u8>) -> Result<Head, Refusal> {
         Err(httparse::Error::HeaderValue) => return Err((400, "invalid header value")),
         Err(_) => return Err((400, "malformed request")),
     }
-    let place = |part: &[u8]| Headers::place_of(&bytes, part);
+    let place = |part: &[u8]| Headers::span_of(&bytes, part);
     let method = request.method.unwrap_or_default();
     let target = request.path.unwrap_or_default();
     let authority = check_target(method, target).ok_or((400, "invalid request target"))?;
@@ -140,7 +140,7 @@ pub(crate) fn parse_response(bytes: Vec<u8>) -> Result<(u16, Version, Headers), 
         Err(httparse::Error::TooManyHeaders) => return Err("the response has too many headers"),
         _ => return Err("the response is not HTTP"),
     }
-    let place = |part: &[u8]| Headers::place_of(&bytes, part);
+    let place = |part: &[u8]| Headers::span_of(&bytes, part);
     let fields = response.headers.iter();
     let fields = fields.map(|field| (place(field.name.as_bytes()), place(field.value))).collect();
     let version = if response.version == Some(0) { Version::Http10 } else { Version::Http11 };

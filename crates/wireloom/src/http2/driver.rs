@@ -119,7 +119,7 @@ impl Driver {
 
     /// Handles `bytes` before reading from the transport.
     pub(crate) fn with_read_ahead(mut self, bytes: &[u8]) -> Self {
-        self.input = ReadBuffer::holding(bytes);
+        self.input = ReadBuffer::from_slice(bytes);
         self
     }
 

@@ -38,8 +38,8 @@ struct Borrowed {
 
 impl ReadBuffer {
     /// Bytes that were read before.
-    pub(super) fn holding(bytes: &[u8]) -> Self {
-        let owned = (!bytes.is_empty()).then(|| Buffer::holding(bytes));
+    pub(super) fn from_slice(bytes: &[u8]) -> Self {
+        let owned = (!bytes.is_empty()).then(|| Buffer::from_slice(bytes));
         Self { owned, ..Self::default() }
     }
 
@@ -51,7 +51,7 @@ impl ReadBuffer {
     pub(super) fn bytes(&mut self) -> (&[u8], Option<&Bytes>) {
         match &mut self.owned {
             _ if !self.shared.is_empty() => (&self.shared, Some(&self.shared)),
-            Some(buffer) => (buffer.waiting(), None),
+            Some(buffer) => (buffer.unread(), None),
             None => (&[], None),
         }
     }
@@ -63,7 +63,7 @@ impl ReadBuffer {
                 self.shared = Bytes::new();
             }
         } else if let Some(buffer) = &mut self.owned {
-            buffer.taken(len);
+            buffer.consume(len);
         }
     }
 
@@ -94,7 +94,7 @@ impl ReadBuffer {
 
     /// Shares if `count`, the number of borrowed buffers, is below its maximum.
     fn share_within(&mut self, count: &'static AtomicUsize) {
-        let is_bulk = self.owned.as_mut().is_some_and(|buffer| buffer.waiting().len() >= BORROWED_READ_MIN);
+        let is_bulk = self.owned.as_mut().is_some_and(|buffer| buffer.unread().len() >= BORROWED_READ_MIN);
         if !is_bulk || self.is_borrowed() || count.load(Ordering::Relaxed) >= BORROWED_MAX {
             return;
         }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     fn bulk() -> ReadBuffer {
-        ReadBuffer::holding(&[7; 50_000])
+        ReadBuffer::from_slice(&[7; 50_000])
     }
 
     // The tests count for themselves: other tests of the process borrow too.

@@ -9,10 +9,10 @@ use super::group::Group;
 use super::reservation::{GRANULE, Reservation};
 use super::{Category, Exhausted, Memory, Pressure, lock};
 
-/// A connection that holds at most this much is read from near the limit too: a deflate window, a few messages.
+/// A connection that holds at most this many bytes may read near the limit too: a deflate window, a few messages.
 const SMALL_LEN: usize = 4 * GRANULE;
 
-/// The memory of one connection. The default is that of a client: it has no limit and counts nothing.
+/// The memory account of one connection. The default is for clients: it counts nothing and has no limit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Account(Option<Arc<Inner>>);
 
@@ -32,24 +32,24 @@ impl Account {
         Self(Some(inner))
     }
 
-    /// Whether this is a connection of a server.
+    /// Whether the connection belongs to a server, whose memory is limited.
     pub(crate) fn is_of_server(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Memory of this connection for one use.
+    /// A new reservation of this connection, with 0 bytes.
     pub(crate) fn reservation(&self, category: Category) -> Reservation {
         Reservation::new(self.clone(), category)
     }
 
-    /// The connection that is to be closed when the server is out of memory and this is the largest holder.
+    /// Sets the connection to close when the server is out of memory and this account holds the most.
     pub(crate) fn on_evict(&self, target: Weak<dyn Evict>) {
         if let Some(inner) = &self.0 {
             *lock(&inner.target) = Some(target);
         }
     }
 
-    /// Whether a connection may be accepted, a request begun or a stream opened.
+    /// Whether the server accepts another connection, request or stream.
     pub(crate) fn takes_new_work(&self) -> bool {
         match &self.0 {
             None => true,
@@ -63,7 +63,7 @@ impl Account {
         }
     }
 
-    /// How close the server is to its limit: one load, so that it may be asked before every read.
+    /// How close the server is to its limit. Costs one atomic load: it is called before every read.
     pub(crate) fn pressure(&self) -> Pressure {
         self.0.as_ref().map_or(Pressure::Normal, |inner| inner.memory.pressure())
     }
@@ -76,8 +76,8 @@ impl Account {
         self.0.as_ref().map_or(usize::MAX, available)
     }
 
-    /// Ready when the connection may read: memory is not near the limit, or the connection holds little of it, so that clients
-    /// with small messages are served at all times; or it was evicted and is to see that.
+    /// Ready when the connection may read: memory is not near the limit, or the connection holds at most [`SMALL_LEN`] bytes, so
+    /// that clients with small messages are always served; or it was evicted and must notice.
     pub(crate) fn poll_read_allowed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(inner) = &self.0 else { return Poll::Ready(()) };
         if let Some(group) = &inner.group
@@ -90,11 +90,11 @@ impl Account {
             return Poll::Ready(());
         }
         let normal = inner.memory.poll_normal(cx);
-        // It may have been evicted before the waker was there.
+        // It may have been evicted before the waker was registered.
         if inner.is_evicted() { Poll::Ready(()) } else { normal }
     }
 
-    /// A message is complete: others of the group may read.
+    /// Reports a complete message: others of the group may read.
     #[inline]
     pub(crate) fn message_read(&self) {
         if let Some(Inner { group: Some(group), key, .. }) = self.0.as_deref() {
@@ -102,7 +102,7 @@ impl Account {
         }
     }
 
-    /// Ready when memory is not near the limit: before a window is granted.
+    /// Ready when memory is not near the limit. Called before a flow-control window is granted.
     pub(crate) fn poll_normal(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.as_ref().map_or(Poll::Ready(()), |inner| inner.memory.poll_normal(cx))
     }
@@ -182,7 +182,7 @@ impl Inner {
         }
     }
 
-    /// False when nothing can be closed.
+    /// Evicts the connection. False if it has set no target.
     pub(super) fn evict(&self) -> bool {
         let target = lock(&self.target).as_ref().and_then(Weak::upgrade);
         let Some(target) = target else { return false };

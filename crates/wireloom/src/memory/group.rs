@@ -1,4 +1,4 @@
-//! WebSockets over streams of one HTTP/2 connection, which have a limit together.
+//! A memory limit shared by the WebSockets over the streams of one HTTP/2 connection.
 //!
 //! ```text
 //! 0 .............. 1/2 .............. 3/4 .............. max
@@ -23,14 +23,14 @@ use super::{Memory, lock};
 /// are evicted. It happens when the peer spent the window of the connection on streams that may not be read.
 const STALL_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Accounts that have a limit together.
+/// Accounts that share a limit.
 #[derive(Debug)]
 pub(crate) struct Group {
     held: AtomicUsize,
     max: usize,
-    /// Which account reads near the limit.
+    /// The account that may read near the limit.
     turn: AtomicTurn,
-    /// How often `held` changed.
+    /// The number of changes of `held`.
     changes: AtomicU64,
     waiting: Mutex<Waiting>,
     has_waiting: AtomicBool,
@@ -104,7 +104,7 @@ impl Group {
             tokio::spawn(watch(Arc::downgrade(self), account.memory().clone()));
         }
         drop(waiting);
-        // The turn may have ended before the waker was there.
+        // The turn may have ended before the waker was registered.
         if self.may_read(account) { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -136,7 +136,7 @@ impl Group {
         }
     }
 
-    /// The account holds nothing any more.
+    /// Reports that the account holds no memory any more.
     pub(super) fn freed(&self, key: usize) {
         let mut turn = self.turn.get();
         // Another thread may begin to drain it meanwhile.

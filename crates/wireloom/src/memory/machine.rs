@@ -1,4 +1,4 @@
-//! How much memory the machine has, or the control group that the process runs in.
+//! The memory of the machine, or the limit of the control group of the process.
 
 use std::path::Path;
 use std::sync::OnceLock;

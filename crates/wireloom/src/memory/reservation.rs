@@ -9,7 +9,7 @@ pub(super) const GRANULE: usize = 16 << 10;
 /// A reservation of at most this many bytes is not counted.
 pub(crate) const FREE_LEN: usize = 4 << 10;
 
-/// Memory of one connection for one use. It is given back when this is dropped.
+/// Memory of one connection for one use. Dropping it frees the reserved bytes.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     account: Account,

@@ -71,9 +71,9 @@ pub(super) async fn serve(
         while tasks.join_next().await.is_some() {}
     };
     let drain = async {
-        connection.registry.reached(Phase::Draining).await;
+        connection.registry.wait_for(Phase::Draining).await;
         shared.shut_down();
-        connection.registry.reached(Phase::Cut).await;
+        connection.registry.wait_for(Phase::Cut).await;
     };
     let (mut work, mut drain) = (pin!(work), pin!(drain));
     poll_fn(|cx| {

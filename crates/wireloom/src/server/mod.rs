@@ -188,7 +188,7 @@ impl Server {
         loop {
             // Beyond the limit, connections wait in the kernel's queue.
             let accepting = async {
-                registry.below(config.connections_max).await;
+                registry.wait_below(config.connections_max).await;
                 listener.accept().await
             };
             let (stream, peer) = match until(&registry, Phase::Draining, accepting).await {
@@ -217,14 +217,14 @@ impl Server {
             });
             let connection = Connection::new(stream, origin, config.clone(), registry.clone(), registration);
             let task = Task::Http(Box::pin(state.clone().serve(connection)));
-            registry.serves(key, spawn(task, peer).abort_handle());
+            registry.set_task(key, spawn(task, peer).abort_handle());
         }
         // New connections are refused at once.
         drop(listener);
-        let drained = tokio::time::timeout(config.shutdown_grace, registry.below(1));
+        let drained = tokio::time::timeout(config.shutdown_grace, registry.wait_below(1));
         let _ = until(&registry, Phase::Cut, drained).await;
         registry.abort();
-        registry.below(1).await;
+        registry.wait_below(1).await;
         Ok(())
     }
 }
@@ -383,7 +383,7 @@ impl ServerHandle {
             http2_connections: counters.http2.load(Ordering::Relaxed),
             requests: counters.requests.load(Ordering::Relaxed),
             websockets_opened: counters.opened.load(Ordering::Relaxed),
-            websockets_open: self.registry.sockets_len(),
+            websockets_open: self.registry.websockets_open(),
             handlers_panicked: counters.panicked.load(Ordering::Relaxed),
             slow_messages_dropped: counters.slow.dropped.load(Ordering::Relaxed),
             slow_peers_cut: counters.slow.disconnected.load(Ordering::Relaxed),

@@ -88,7 +88,7 @@ impl Timeouts {
         match &mut self.armed {
             Some(armed) => armed.as_mut().project().sleep.reset(at),
             None => {
-                let armed = Armed { sleep: sleep_until(at), turned: self.registry.turned() };
+                let armed = Armed { sleep: sleep_until(at), turned: self.registry.phase_change() };
                 self.armed = Some(Box::pin(armed));
             }
         }
@@ -101,7 +101,7 @@ impl Timeouts {
             return Poll::Ready(Stopped::TimedOut);
         }
         while armed.turned.as_mut().poll(cx).is_ready() {
-            armed.turned.set(self.registry.turned());
+            armed.turned.set(self.registry.phase_change());
         }
         // The phase may have changed before the notification was registered.
         if self.registry.phase() >= end { Poll::Ready(Stopped::Phase) } else { Poll::Pending }
@@ -110,7 +110,7 @@ impl Timeouts {
 
 /// The result of `work`, unless the server reaches this phase first.
 pub(super) async fn until<T>(registry: &Registry, end: Phase, work: impl Future<Output = T>) -> Option<T> {
-    let (mut work, mut reached) = (std::pin::pin!(work), std::pin::pin!(registry.reached(end)));
+    let (mut work, mut reached) = (std::pin::pin!(work), std::pin::pin!(registry.wait_for(end)));
     poll_fn(|cx| {
         if registry.phase() >= end {
             return Poll::Ready(None);

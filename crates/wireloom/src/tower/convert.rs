@@ -79,7 +79,7 @@ pub(super) fn upgrade<B>(request: &mut http::Request<B>) -> Result<Upgrade, Resp
         return head_in(request, &origin, Carrier::Own).websocket();
     }
     let carrier = carrier(request);
-    head_in(request, &Origin::nowhere(), carrier).websocket()
+    head_in(request, &Origin::unknown(), carrier).websocket()
 }
 
 /// How the server of a request hands over its connection.

@@ -58,7 +58,7 @@ impl WebSocketTracker {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn closed(&self) {
-        self.registry.below(1).await;
+        self.registry.wait_below(1).await;
     }
 
     /// The number of tracked WebSockets and upgrades in progress.

@@ -11,20 +11,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Vector kernels and the kernel's copy are fastest on cache-line boundaries.
 const ALIGN: usize = 64;
 
-/// The most that one read brings: small enough for the second-level cache, large enough for few system calls.
+/// The maximum length of a read in bytes: small enough for the second-level cache, large enough for few system calls.
 const LEN: usize = 256 << 10;
 
-/// The most that one read brings while many connections have bytes in flight.
+/// The maximum length of a read in bytes while the process has [`LARGE_MAX`] large buffers.
 const LEN_SMALL: usize = 16 << 10;
 
-/// The large buffers that exist at once in a process; further ones are small.
+/// The maximum number of large buffers in a process; further buffers are small.
 const LARGE_MAX: usize = 64;
 
 /// Large buffers that a thread keeps.
 const POOLED_MAX: usize = 4;
 
-/// Large buffers that exist: those in use and those in the pools. [`allocate`] and [`free`] count every buffer of that length,
-/// whatever it was allocated for.
+/// The number of large buffers in use and in pools. [`allocate`] and [`free`] count every buffer of that length, for any use.
 static LARGE: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -68,24 +67,24 @@ fn free(bytes: Box<[u8]>) {
     }
 }
 
-/// A buffer of this thread's pool, or a new one; it has room for 16 KiB at least.
+/// A buffer from the pool of this thread, or a new one, with space for at least 16 KiB.
 pub(crate) fn take_bytes() -> Box<[u8]> {
     let pooled = POOL.try_with(|pool| pool.borrow_mut().kept.pop()).ok().flatten();
-    // Threads that ask at the same time may exceed the maximum by one each.
+    // Threads that allocate at the same time may each exceed the maximum by one.
     let is_scarce = || LARGE.load(Ordering::Relaxed) >= LARGE_MAX;
     pooled.unwrap_or_else(|| allocate(if is_scarce() { LEN_SMALL } else { LEN }))
 }
 
-/// A buffer with room for `len` bytes.
+/// A buffer with space for `len` bytes.
 pub(crate) fn take_bytes_for(len: usize) -> Box<[u8]> {
     if len <= LEN_SMALL { take_bytes() } else { allocate(len) }
 }
 
-/// Gives back a buffer that came from [`take_bytes`] or [`take_bytes_for`].
+/// Returns a buffer that came from [`take_bytes`] or [`take_bytes_for`].
 pub(crate) fn give_bytes(bytes: Box<[u8]>) {
     let mut bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
     if bytes.as_deref().is_some_and(is_large) {
-        // A thread that ends keeps none.
+        // The pool of a thread that ends is gone.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             if pool.kept.len() < POOLED_MAX {
@@ -96,7 +95,7 @@ pub(crate) fn give_bytes(bytes: Box<[u8]>) {
     bytes.into_iter().for_each(free);
 }
 
-/// Bytes that have arrived and have not been taken.
+/// Bytes that were read and not consumed.
 ///
 /// `base <= start <= end <= bytes.len()`, and `base` is aligned.
 #[derive(Debug)]
@@ -108,13 +107,13 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// An empty buffer of this thread's pool, or a new one.
+    /// An empty buffer from the pool of this thread, or a new one.
     pub(crate) fn take() -> Self {
         Self::new(take_bytes())
     }
 
-    /// A buffer that holds these bytes already.
-    pub(crate) fn holding(bytes: &[u8]) -> Self {
+    /// A buffer that contains a copy of `bytes`.
+    pub(crate) fn from_slice(bytes: &[u8]) -> Self {
         let mut buffer = Self::new(take_bytes_for(bytes.len()));
         buffer.bytes[buffer.base..buffer.base + bytes.len()].copy_from_slice(bytes);
         buffer.end = buffer.base + bytes.len();
@@ -131,7 +130,7 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// Room for a read. The buffer must be empty.
+    /// The space for a read. The buffer must be empty.
     pub(crate) fn space(&mut self) -> &mut [u8] {
         debug_assert!(self.is_empty());
         self.start = self.base;
@@ -139,27 +138,27 @@ impl Buffer {
         &mut self.bytes[self.base..]
     }
 
-    /// A read brought `len` bytes.
+    /// Records that a read filled `len` bytes of [`space`](Self::space).
     pub(crate) fn filled(&mut self, len: usize) {
         debug_assert!(self.end + len <= self.bytes.len());
         self.end += len;
     }
 
-    /// Bytes that have not been taken.
+    /// The bytes that were not consumed.
     #[inline]
-    pub(crate) fn waiting(&mut self) -> &mut [u8] {
+    pub(crate) fn unread(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.end]
     }
 
-    /// `len` bytes have been taken.
+    /// Removes `len` bytes from the front.
     #[inline]
-    pub(crate) fn taken(&mut self, len: usize) {
+    pub(crate) fn consume(&mut self, len: usize) {
         debug_assert!(self.start + len <= self.end);
         self.start += len;
     }
 }
 
-/// Bytes that have not been taken.
+/// The bytes that were not consumed.
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
@@ -172,10 +171,10 @@ impl Drop for Buffer {
     }
 }
 
-/// Memory to assemble messages in that a thread keeps for its connections, in bytes.
+/// The maximum of memory for assembling messages that a thread keeps for its connections, in bytes.
 const MEMORY_LEN_MAX: usize = 16 << 20;
 
-/// The most allocations that this memory consists of.
+/// The maximum number of allocations of this memory.
 const MEMORIES_MAX: usize = 64;
 
 /// Every connection may take an allocation of up to this many bytes, which suffices to inflate a short message. The whole
@@ -192,7 +191,7 @@ struct FreeBuffers {
     small: Vec<Vec<u8>>,
     /// Those above [`SMALL_LEN_MAX`].
     large: Vec<Vec<u8>>,
-    /// All capacities, in bytes.
+    /// The sum of all capacities, in bytes.
     len: usize,
 }
 
@@ -200,7 +199,7 @@ impl FreeBuffers {
     fn give(&mut self, memory: Vec<u8>, len_max: usize) {
         let len = memory.capacity();
         let is_full = self.small.len() + self.large.len() == MEMORIES_MAX || self.len + len > MEMORY_LEN_MAX;
-        // The connection could not take it again, and it would leave less room for memory that is used.
+        // The connection could not take it again, and it would use up the limit.
         if len == 0 || len > len_max.max(SMALL_LEN_MAX) || is_full {
             return;
         }
@@ -214,7 +213,7 @@ impl FreeBuffers {
         Some(memory)
     }
 
-    /// The longest that is not longer than `len_max`.
+    /// Removes the longest allocation of at most `len_max` bytes.
     fn take_large(&mut self, len_max: usize) -> Option<Vec<u8>> {
         if len_max <= SMALL_LEN_MAX {
             return None;
@@ -225,12 +224,12 @@ impl FreeBuffers {
     }
 }
 
-/// Keeps memory that a connection does not need now, if the connection could take it again with this `len_max`.
+/// Keeps memory that a connection does not need now, if it could take that again with this `len_max`.
 pub(crate) fn give_memory(memory: Vec<u8>, len_max: usize) {
     let _ = FREE_BUFFERS.try_with(|buffers| buffers.borrow_mut().give(memory, len_max));
 }
 
-/// Memory that has been kept, if there is any: at most `len_max` bytes, or [`SMALL_LEN_MAX`] if that is more.
+/// Kept memory, if any: at most `len_max` bytes, or [`SMALL_LEN_MAX`] if that is more.
 pub(crate) fn take_memory(len_max: usize) -> Option<Vec<u8>> {
     FREE_BUFFERS.try_with(|buffers| buffers.borrow_mut().take(len_max)).ok().flatten()
 }
@@ -251,7 +250,7 @@ mod tests {
     #[test]
     fn holds_more_than_a_pooled_buffer() {
         let much = vec![7; 40_000];
-        assert_eq!(Buffer::holding(&much).waiting(), much);
+        assert_eq!(Buffer::from_slice(&much).unread(), much);
     }
 
     // A buffer for bytes that were read ahead may be as long as a pooled one. A count below zero would be huge.
@@ -259,7 +258,7 @@ mod tests {
     fn counts_each_large_buffer() {
         let thread = std::thread::spawn(|| {
             let lens = [LEN - 1, LEN, LEN, LEN, LEN, LEN, LEN, LEN + 1];
-            let buffers = lens.map(|len| Buffer::holding(&vec![7; len]));
+            let buffers = lens.map(|len| Buffer::from_slice(&vec![7; len]));
             assert!(LARGE.load(Ordering::Relaxed) >= 6);
             drop(buffers);
             assert_eq!(POOL.with_borrow(|pool| pool.kept.len()), POOLED_MAX);

@@ -16,7 +16,7 @@ use crate::error::Error;
 pub(crate) struct PendingUpgrade(OnUpgrade);
 
 impl PendingUpgrade {
-    /// That of a request; none when its server cannot upgrade.
+    /// The pending upgrade of a request; `None` if its server cannot upgrade.
     pub(crate) fn of<B>(request: &mut http::Request<B>) -> Option<Self> {
         request.extensions_mut().remove::<OnUpgrade>().map(Self)
     }

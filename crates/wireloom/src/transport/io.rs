@@ -34,7 +34,7 @@ pub(crate) enum Io {
 }
 
 impl Io {
-    /// The transport as an object.
+    /// The transport as a trait object.
     pub(crate) fn into_transport(self) -> Box<dyn Transport> {
         match self {
             Self::Tcp(io) => Box::new(io),
@@ -45,17 +45,17 @@ impl Io {
         }
     }
 
-    /// Whether one direction of the stream may have to wait for the other.
-    pub(crate) fn directions_mix(&self) -> bool {
+    /// Whether a read may have to wait for a write, or a write for a read, as with TLS.
+    pub(crate) fn may_mix_directions(&self) -> bool {
         !matches!(self, Self::Tcp(_) | Self::Tunnel(_))
     }
 
-    /// Whether something that was written may still be in here, so that [`Io::poll_flush`] has something to do.
-    pub(crate) fn holds_back(&self) -> bool {
+    /// Whether the transport buffers written bytes, which [`Io::poll_flush`] then writes.
+    pub(crate) fn has_buffered_writes(&self) -> bool {
         !matches!(self, Self::Tcp(_))
     }
 
-    /// Reads bytes that have arrived; 0 at the end.
+    /// Reads into `into`; returns 0 at the end of the stream.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut into = ReadBuf::new(into);
         ready!(match self {
@@ -92,8 +92,8 @@ impl Io {
         }
     }
 
-    /// Writes the bytes that the transport accepts at once; [`WouldBlock`](io::ErrorKind::WouldBlock) when it is full. It forgets the
-    /// waker of a write that waits: call [`poll_write`](Self::poll_write) then.
+    /// Writes the bytes that the transport accepts now; fails with [`WouldBlock`](io::ErrorKind::WouldBlock) when it is full. This
+    /// clears the waker of a pending write: call [`poll_write`](Self::poll_write) afterwards to wait.
     pub(crate) fn try_write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match (&*self, slices) {
             (Self::Tcp(io), [one]) => io.try_write(one),
@@ -115,7 +115,8 @@ impl Io {
         }
     }
 
-    /// Bounds the bytes that the kernel accepts before it can send them, where it can: what is written later may be more urgent.
+    /// Limits the unsent bytes in the kernel's buffer (`TCP_NOTSENT_LOWAT`), so that urgent bytes that are written later do not wait
+    /// behind them. Does nothing where the option does not exist.
     #[cfg(feature = "http2")]
     pub(crate) fn limit_unsent(&self, len: u32) {
         let tcp = match self {
@@ -125,7 +126,7 @@ impl Io {
             Self::Tunnel(_) | Self::Other(_) => return,
         };
         #[cfg(any(target_os = "android", target_os = "linux"))]
-        // Without it, urgent responses are late.
+        // The option is an optimization: its failure is ignored.
         let _ = socket2::SockRef::from(tcp).set_tcp_notsent_lowat(len);
         #[cfg(not(any(target_os = "android", target_os = "linux")))]
         let _ = (tcp, len);
@@ -140,7 +141,7 @@ impl Io {
             Self::Tls(io) => io.get_ref().0,
             Self::Tunnel(_) | Self::Other(_) => return,
         };
-        // It is a kindness to this end's memory, no more.
+        // The option only frees memory of the kernel: its failure is ignored.
         let _ = tcp.set_zero_linger();
     }
 
@@ -162,13 +163,13 @@ impl From<TcpStream> for Io {
     }
 }
 
-/// Reads once and appends to `into`; 0 at the end. No buffer is held while waiting.
+/// Reads once and appends to `into`; returns 0 at the end of the stream. No buffer is held while the read is pending.
 pub(crate) fn poll_read(cx: &mut Context<'_>, io: &mut Io, into: &mut BytesMut) -> Poll<io::Result<usize>> {
     ready!(io.poll_read_ready(cx))?;
     let mut buffer = Buffer::take();
     let len = ready!(io.poll_read(cx, buffer.space()))?;
     buffer.filled(len);
-    into.extend_from_slice(buffer.waiting());
+    into.extend_from_slice(buffer.unread());
     Poll::Ready(Ok(len))
 }
 
@@ -183,7 +184,7 @@ pub(crate) async fn write_all(io: &mut Io, parts: &[&[u8]]) -> io::Result<()> {
     poll_fn(|cx| poll_write_all(cx, io, parts, &mut written)).await
 }
 
-/// Writes `parts` from byte `written` on, and flushes; advances `written`.
+/// Writes `parts` from offset `written` on, and flushes; advances `written`.
 pub(crate) fn poll_write_all(
     cx: &mut Context<'_>,
     io: &mut Io,

@@ -38,7 +38,7 @@ struct Files {
     key: PathBuf,
     /// The modification time of the files in use.
     read_at: Mutex<Option<(SystemTime, SystemTime)>>,
-    /// Why they could not be taken the last time.
+    /// The error of the last attempt to load them.
     complaint: Mutex<Option<Error>>,
 }
 
@@ -85,7 +85,7 @@ fn server_config(
 }
 
 impl ServerTls {
-    /// A certificate with its chain and its key, from PEM files. A server looks at them every few seconds and takes new ones.
+    /// A certificate with its chain and its key, from PEM files. A server checks the files every few seconds and loads changed ones.
     ///
     /// # Errors
     /// A file cannot be read, or is invalid.
@@ -122,7 +122,7 @@ impl ServerTls {
         Ok((Self::from_rustls(config), SelfSigned { der: der.to_vec() }))
     }
 
-    /// Takes the files' contents if they have changed. True when they had.
+    /// Loads the files if they have changed. Returns whether they had.
     ///
     /// # Errors
     /// A file cannot be read or is invalid; the certificate in use stays in use.
@@ -132,7 +132,7 @@ impl ServerTls {
         if *lock(&files.read_at) == Some(modified) {
             return Ok(false);
         }
-        // A failure is not the last word: what may read a file can change without its time.
+        // After a failure it is tried again: permissions can change without the modification time.
         let config = files.read()?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
         *lock(&files.read_at) = Some(modified);

@@ -529,7 +529,7 @@ impl Reading {
             self.count_memory(state);
             ready!(state.account().poll_read_allowed(cx));
         }
-        if state.io.directions_mix() {
+        if state.io.may_mix_directions() {
             let combined = state.register(Some((Waiter::Receiver, &*cx)));
             return self.poll_read_with(&mut Context::from_waker(&combined), state);
         }

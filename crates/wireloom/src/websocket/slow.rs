@@ -109,7 +109,7 @@ impl Slow {
 
     /// The transport has accepted `len` bytes.
     #[inline]
-    pub(super) fn taken(&mut self, len: usize) {
+    pub(super) fn accepted(&mut self, len: usize) {
         if let Some(waits) = &mut self.waits {
             waits.queue.left = waits.queue.left.saturating_sub(len);
             waits.stall.left = waits.stall.left.saturating_sub(len);
@@ -190,12 +190,12 @@ mod tests {
     fn bytes_that_left_in_time_are_not_late() {
         let mut slow = Slow::new(SlowPeer::Disconnect { queue_timeout: at(10) });
         assert!(slow.wait(at(0), 5000));
-        slow.taken(4999);
+        slow.accepted(4999);
         assert!(!slow.wait(at(9), 100_000));
         assert!(!slow.is_overdue(|| at(9)));
         assert!(slow.is_overdue(|| at(10)));
         // Its last byte leaves: later bytes count from now.
-        slow.taken(1);
+        slow.accepted(1);
         assert!(!slow.is_overdue(|| at(10)));
         assert!(!slow.wait(at(10), 99_999));
         assert!(!slow.is_overdue(|| at(19)));
@@ -210,7 +210,7 @@ mod tests {
             let epoch = Instant::now();
             let mut slow = Slow::new(SlowPeer::Wait { stall_timeout: at(10) });
             slow.wait(at(0), 5000);
-            slow.taken(taken);
+            slow.accepted(taken);
             tokio::time::advance(at(10)).await;
             slow.wait(at(10), 5000 - taken);
             assert_eq!(slow.poll_disconnect(None, epoch).is_ready(), is_cut, "{taken}");
@@ -223,7 +223,7 @@ mod tests {
         let epoch = Instant::now();
         let mut slow = Slow::new(SlowPeer::DropNewest { queue_timeout: at(5), stall_timeout: at(10) });
         slow.wait(at(0), 0);
-        slow.taken(BUFFERED_LEN_MAX - 1);
+        slow.accepted(BUFFERED_LEN_MAX - 1);
         slow.wait(at(5), 0);
         assert!(slow.is_overdue(|| at(5)));
         assert!(slow.poll_disconnect(None, epoch).is_pending());

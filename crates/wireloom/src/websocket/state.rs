@@ -434,7 +434,7 @@ impl State {
         if let Some(error) = self.write_error() {
             return Poll::Ready(Err(error.clone()));
         }
-        if self.flush.is_idle() && !self.core.wants_write() && !self.io.holds_back() {
+        if self.flush.is_idle() && !self.core.wants_write() && !self.io.has_buffered_writes() {
             return Poll::Ready(Ok(()));
         }
         let had_to_wait = self.slow.waits();
@@ -509,7 +509,7 @@ impl State {
     }
 
     fn poll_flush_io(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
-        if !self.io.holds_back() {
+        if !self.io.has_buffered_writes() {
             return Poll::Ready(Ok(()));
         }
         match self.io.poll_flush(&mut Context::from_waker(Waker::noop())) {
@@ -560,7 +560,7 @@ impl State {
         self.traffic.bytes_sent += len as u64;
         self.count_move();
         if self.slow.waits() {
-            self.slow.taken(len);
+            self.slow.accepted(len);
             let now = self.now();
             self.core.handle_activity(now);
         }
