@@ -21,6 +21,9 @@ use crate::frame::{StreamId, WindowUpdate};
 use crate::message::ContentLeft;
 use crate::rate_limit::Charge;
 
+/// WINDOW_UPDATE of the connection is not sent for less, in bytes.
+const UPDATE_MIN: i64 = 4096;
+
 /// A DATA frame that its stream takes.
 pub(crate) struct AcceptedData {
     slot: u32,
@@ -165,8 +168,10 @@ impl Streams {
         let bound = config.receive_max().max(i64::from(WINDOW_DEFAULT));
         let target = i64::from(config.connection_window).max(i64::from(self.growth.target())).min(bound);
         let room = bound.saturating_sub_unsigned(self.held + self.caller_memory);
-        let deficit = target.min(room) - self.recv_window;
-        if deficit <= 0 || deficit * 2 < target {
+        // Half of what the window can be, not of the target: where slow readers hold much, the other streams get the rest.
+        let allowed = target.min(room);
+        let deficit = allowed - self.recv_window;
+        if deficit < UPDATE_MIN.min(target / 2).max(1) || deficit * 2 < allowed {
             return None;
         }
         let increment = deficit.min(WINDOW_MAX) as u32;

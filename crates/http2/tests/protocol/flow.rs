@@ -184,3 +184,22 @@ fn small_queued_chunks_share_a_frame() {
     let expected = [Frame::data(1, "one two three "), large, Frame::data(1, "the end").end_stream()];
     assert_eq!(sent, expected);
 }
+
+#[test]
+fn a_slow_reader_leaves_the_rest_of_the_memory_to_other_streams() {
+    // One stream holds a whole large window: a part of the memory is free, though less than half such a window.
+    let mut config = Config::new(Role::Server);
+    config.settings.initial_window_size = 8 << 20;
+    config.auto_release = false;
+    let mut end = End::with(Role::Server, config);
+    let frames = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1), Frame::post(3)];
+    end.receive(&[PREFACE, &join(&frames)].concat());
+    for _ in 0..512 {
+        end.receive(&data(1, 16_384).to_bytes());
+    }
+    assert_eq!(end.connection.memory().held, 8 << 20);
+    for _ in 0..64 {
+        end.receive(&data(3, 16_384).to_bytes());
+    }
+    assert_eq!(errors(&end), []);
+}
