@@ -163,12 +163,16 @@ impl Connection {
         self.is_untimed = false;
         self.exchange.start_clocks(self.now);
         self.stalled.start(self.now);
+        self.reader.incomplete_since.start(self.now);
         self.streams.start_clocks(self.now, self.config.limits.stall_timeout);
     }
 
     /// Whether a clock is to start at the next time that is passed.
     pub(super) fn awaits_time(&self) -> bool {
-        self.stalled == Since::Next || self.exchange.awaits_time() || self.streams.has_pending_clock()
+        self.stalled == Since::Next
+            || self.reader.incomplete_since == Since::Next
+            || self.exchange.awaits_time()
+            || self.streams.has_pending_clock()
     }
 
     /// The first deadline.
@@ -178,9 +182,15 @@ impl Connection {
             self.exchange.settings_deadline(limits.settings_timeout),
             self.stalled.deadline(limits.stall_timeout),
             self.streams.stall_deadline(),
-            self.reader.incomplete_since.deadline(limits.field_block_timeout),
+            self.incomplete_deadline(),
         ];
         deadlines.into_iter().flatten().min()
+    }
+
+    /// When a frame or a field block must be complete; `None` while no input is taken.
+    fn incomplete_deadline(&self) -> Option<Duration> {
+        let deadline = self.reader.incomplete_since.deadline(self.limits().field_block_timeout);
+        deadline.filter(|_| self.wants_read())
     }
 
     pub(super) fn check_deadlines(&mut self) -> Result<(), Error> {
@@ -190,7 +200,7 @@ impl Connection {
             // RFC 9113 §6.5.3: SETTINGS_TIMEOUT.
             return Err(Error::peer(Violation::SettingsTimeout, StreamId::CONNECTION));
         }
-        if has_passed(self.reader.incomplete_since.deadline(limits.field_block_timeout)) {
+        if has_passed(self.incomplete_deadline()) {
             return Err(Error::limit(Exceeded::FieldBlockTime, StreamId::CONNECTION));
         }
         if self.out.is_empty() && !self.streams.is_window_shut() {

@@ -396,7 +396,13 @@ impl Connection {
 
     /// `written` bytes of [`Connection::poll_transmit`] were written.
     pub fn transmitted(&mut self, written: usize) {
+        let was_paused = self.reader.incomplete_since != Since::Never && !self.wants_read();
         self.out.advance(written);
+        if was_paused && self.wants_read() {
+            // The peer could not complete its frame while no input was taken.
+            self.reader.incomplete_since = Since::Next;
+            self.is_untimed = true;
+        }
         if written > 0 && !self.streams.is_window_shut() {
             self.stalled = if self.out.is_empty() { Since::Never } else { Since::Next };
             self.is_untimed = true;

@@ -531,3 +531,40 @@ fn priorities_of_requests_to_come() {
     }
     assert_eq!(events, [(5, None), (5, Some("u=0, i")), (7, None), (7, Some("u=6"))]);
 }
+
+#[test]
+fn a_frame_has_its_time_only_while_input_is_taken() {
+    // The peer cannot complete a frame that this side does not read.
+    let mut config = Config::new(Role::Server);
+    config.output_max = 1_000;
+    let mut server = Connection::new(Role::Server, config).unwrap();
+    let read = |server: &mut Connection, bytes: &[u8]| {
+        let (mut at, mut streams) = (0, vec![]);
+        loop {
+            let (taken, event) = server.handle_input(Duration::ZERO, &bytes[at..]).unwrap();
+            at += taken;
+            match event {
+                Some(Event::Request { stream, .. }) => streams.push(stream),
+                Some(_) => {}
+                None => return streams,
+            }
+        }
+    };
+    let streams = read(&mut server, &[hello(), Frame::get(1).to_bytes()].concat());
+    let next = Frame::get(3).to_bytes();
+    read(&mut server, &next[..12]);
+    server.send_response(streams[0], [Field::known(Token::Status, b"200")], false).unwrap();
+    server.send_data(streams[0], vec![b'd'; 5_000], true).unwrap();
+    assert!(server.poll_transmit(&mut [&[][..]; 8]) > 0 && !server.wants_read());
+    let paused = LIMITS.field_block_timeout * 2;
+    server.handle_timeout(Duration::from_secs(1)).unwrap();
+    server.handle_timeout(paused).unwrap();
+    let mut slices = [&[][..]; 8];
+    let filled = server.poll_transmit(&mut slices);
+    let len = slices[..filled].iter().map(|slice| slice.len()).sum();
+    server.transmitted(len);
+    assert!(server.wants_read());
+    server.handle_timeout(paused + Duration::from_secs(1)).unwrap();
+    // From here on the time counts.
+    assert!(server.handle_timeout(paused + Duration::from_secs(2) + LIMITS.field_block_timeout).is_err());
+}
