@@ -85,7 +85,9 @@ impl Connection {
             if let Some(priority) = request.priority {
                 self.write_priority_update(request.id, priority);
             }
-            self.streams.finish_request(request.slot);
+            if self.streams.finish_request(request.slot) {
+                self.write_trailers(request.slot, request.id);
+            }
         }
     }
 
@@ -337,7 +339,7 @@ impl Connection {
         let frame_len_max = self.data_len_max() as u32;
         let queue_max = self.config.queue_max(self.streams.queued());
         match self.streams.next_frame(slot, frame_len_max, BY_REFERENCE, queue_max) {
-            NextFrame::Data { id, len, end_stream, writable } => {
+            NextFrame::Data { id, len, end_stream, trailers, writable } => {
                 self.write_data_header(id, len as usize, end_stream);
                 let mut left = len as usize;
                 while left > 0 {
@@ -348,20 +350,24 @@ impl Connection {
                 if let Some(stream) = writable {
                     self.pending.push_back(PendingEvent::Writable { stream });
                 }
-                if end_stream {
+                if trailers {
+                    self.write_trailers(slot, id);
+                } else if end_stream {
                     let closed = self.streams.end_send(slot);
                     self.apply(closed);
                 }
             }
-            NextFrame::Trailers { id } => {
-                let block = BlockWriter::headers(id, true, &mut self.out.bytes);
-                self.encoder.encode(self.streams.parked_fields(slot), &mut self.out.bytes);
-                block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
-                let closed = self.streams.finish_trailers(slot);
-                self.apply(closed);
-            }
             NextFrame::None => {}
         }
+    }
+
+    /// Writes the trailers that a stream has queued.
+    fn write_trailers(&mut self, slot: u32, id: StreamId) {
+        let block = BlockWriter::headers(id, true, &mut self.out.bytes);
+        self.encoder.encode(self.streams.parked_fields(slot), &mut self.out.bytes);
+        block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
+        let closed = self.streams.finish_trailers(slot);
+        self.apply(closed);
     }
 
     #[inline]

@@ -19,11 +19,11 @@ pub(crate) enum NextFrame {
         id: StreamId,
         len: u32,
         end_stream: bool,
+        /// The trailers in [`Streams::parked_fields`] end the stream behind this frame. [`Streams::finish_trailers`] follows.
+        trailers: bool,
         /// The caller waits for room in the queue, and there is some.
         writable: Option<StreamKey>,
     },
-    /// The trailers in [`Streams::parked_fields`], which end the stream. [`Streams::finish_trailers`] follows.
-    Trailers { id: StreamId },
     /// Nothing in this turn.
     None,
 }
@@ -185,14 +185,6 @@ impl Streams {
     ) -> NextFrame {
         let stream = self.slab.get_mut(slot);
         let id = stream.id;
-        if stream.queued == 0 {
-            self.scheduler.remove(&mut self.slab, slot);
-            // The end of a stream without queued content is sent at once: trailers alone wait in a list.
-            return match self.slab.get(slot).send {
-                SendPhase::TrailersQueued => NextFrame::Trailers { id },
-                _ => NextFrame::None,
-            };
-        }
         let stream_window = window(self.send_initial, stream.send_delta);
         let room = stream_window.min(self.send_window).min(i64::from(frame_len_max));
         if room <= 0 {
@@ -209,6 +201,8 @@ impl Streams {
             stream.set_stall_clock(StallClock::Stopped);
         }
         let end_stream = left == 0 && stream.send == SendPhase::EndQueued;
+        // RFC 9113 §5.2.1: flow control applies to DATA alone, so trailers do not wait for another turn.
+        let trailers = left == 0 && stream.send == SendPhase::TrailersQueued;
         let has_room = stream.wants_writable() && stream.send.takes_data() && left <= queue_max / 2;
         if has_room {
             stream.set_wants_writable(false);
@@ -216,9 +210,7 @@ impl Streams {
         stream.send_delta = spend(stream.send_delta, len);
         self.send_window -= i64::from(len);
         if left == 0 {
-            if stream.send != SendPhase::TrailersQueued {
-                self.scheduler.remove(&mut self.slab, slot);
-            }
+            self.scheduler.remove(&mut self.slab, slot);
         } else if stream_window == i64::from(len) {
             self.scheduler.remove(&mut self.slab, slot);
             self.block(slot);
@@ -226,7 +218,7 @@ impl Streams {
             self.scheduler.rotate(&mut self.slab, slot);
         }
         let writable = has_room.then(|| StreamKey::new(slot, id));
-        NextFrame::Data { id, len, end_stream, writable }
+        NextFrame::Data { id, len, end_stream, trailers, writable }
     }
 
     /// Takes at most `max` queued bytes of a stream.
@@ -235,7 +227,7 @@ impl Streams {
         self.chunks.take(self.slab.get_mut(slot), max)
     }
 
-    /// The trailers that [`NextFrame::Trailers`] named are written.
+    /// The trailers of a stream are written.
     pub(crate) fn finish_trailers(&mut self, slot: u32) -> Closed {
         self.pop_parked(slot);
         self.end_send(slot)

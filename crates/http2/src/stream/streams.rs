@@ -293,15 +293,15 @@ impl Streams {
         self.parked.fields(self.slab.get(slot).parked)
     }
 
-    /// The HEADERS of a request that waited are written: its DATA and trailers may follow.
-    pub(crate) fn finish_request(&mut self, slot: u32) {
+    /// The HEADERS of a request that waited are written: its DATA may follow. Returns whether trailers follow at once.
+    pub(crate) fn finish_request(&mut self, slot: u32) -> bool {
         self.pop_parked(slot);
         let stream = self.slab.get(slot);
         if stream.queued > 0 {
             self.schedule(slot);
-        } else if stream.send == SendPhase::TrailersQueued {
-            self.scheduler.add_ready(&mut self.slab, slot);
+            return false;
         }
+        stream.send == SendPhase::TrailersQueued
     }
 
     pub(super) fn pop_parked(&mut self, slot: u32) {

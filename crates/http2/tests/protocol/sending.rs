@@ -246,3 +246,37 @@ fn the_last_queued_bytes_stop_the_stall_clock() {
     assert_eq!(end.connection.queued(key), 4);
     assert!(!end.sent().iter().any(|frame| frame.kind == kind::RST_STREAM));
 }
+
+#[test]
+fn trailers_leave_with_the_last_content() {
+    // RFC 9113 §5.2.1: flow control applies to DATA alone. The content uses up the connection's window to the last byte.
+    let trailer = [Field::new(b"x-sum", b"1")];
+    let mut end = responding(1, 1 << 20);
+    let key = end.key(1);
+    end.connection.send_data(key, vec![b'd'; 65_535], false).unwrap();
+    end.connection.send_trailers(key, trailer).unwrap();
+    while end.connection.wants_write() {
+        let mut slices = [&[][..]; 8];
+        let filled = end.connection.poll_transmit(&mut slices);
+        let len = slices[..filled].iter().map(|slice| slice.len()).sum();
+        end.connection.transmitted(len);
+    }
+    assert_eq!(end.connection.streams(), 0);
+    // The trailers of a request that waited to open need no turn beside content that waits for the window.
+    let mut client = End::new(Role::Client);
+    client.receive(&join(&[Frame::settings(&[(3, 1), (4, 1 << 20)]), Frame::settings_ack()]));
+    let post = [
+        Field::known(Token::Method, b"POST"),
+        Field::known(Token::Scheme, b"https"),
+        Field::known(Token::Authority, b"example.org"),
+        Field::known(Token::Path, b"/"),
+    ];
+    let first = client.connection.send_request(post, false).unwrap();
+    client.connection.send_data(first, vec![b'd'; 100_000], true).unwrap();
+    let second = client.connection.send_request(post, false).unwrap();
+    client.connection.send_trailers(second, trailer).unwrap();
+    client.drain();
+    client.receive(&Frame::settings(&[(3, 2)]).to_bytes());
+    let ended = client.sent().iter().any(|frame| frame.stream == 3 && frame.has(1));
+    assert!(ended && client.connection.queued(first) > 0);
+}
