@@ -56,7 +56,7 @@ fuzz_target!(|input: (u64, bool, Vec<&[u8]>)| {
     for (i, message) in messages.iter().enumerate() {
         let [whole, cut, steps] = &mut ends;
         let expected = inflate(whole, message, &[]);
-        let pieces = Split::draw(&mut rng).pieces(&mut rng, message.len());
+        let pieces = Split::random(&mut rng).parts(&mut rng, message.len());
         assert_eq!(inflate(cut, message, &pieces), expected, "cut {pieces:?}");
         assert_eq!(inflate_by_steps(steps, message, room), expected, "room {room}");
         if rng.u8(0..4) == 0 {

@@ -34,7 +34,7 @@ fuzz_target!(|input: (u64, Vec<&[u8]>)| {
             compressor.compress(message, &mut payload);
         } else {
             let mut at = 0;
-            for len in Split::draw(&mut rng).pieces(&mut rng, message.len()) {
+            for len in Split::random(&mut rng).parts(&mut rng, message.len()) {
                 compressor.compress_chunk(&message[at..at + len], false, &mut payload);
                 at += len;
             }
@@ -43,7 +43,7 @@ fuzz_target!(|input: (u64, Vec<&[u8]>)| {
         assert!(!payload.is_empty(), "a compressed message has at least one octet (RFC 7692 §7.2.3.6)");
         assert!(!payload.ends_with(&[0x00, 0x00, 0xFF, 0xFF]), "the tail does not travel (RFC 7692 §7.2.1)");
         let (mut out, mut at) = (Vec::new(), 0);
-        for len in Split::draw(&mut rng).pieces(&mut rng, payload.len()) {
+        for len in Split::random(&mut rng).parts(&mut rng, payload.len()) {
             decompressor
                 .decompress(&payload[at..at + len], false, &mut out, &LIMIT)
                 .expect("own data inflates");

@@ -149,7 +149,7 @@ fuzz_target!(|input: (bool, u64, bool, Vec<(u8, u8, u8, &[u8])>, &[u8])| {
 
     let whole = run(role, &bytes, &[bytes.len()]);
     let mut rng = Rng::with_seed(seed);
-    let lens = Split::draw(&mut rng).pieces(&mut rng, bytes.len());
+    let lens = Split::random(&mut rng).parts(&mut rng, bytes.len());
     let cut = run(role, &bytes, &lens);
     assert_eq!(whole.error, cut.error);
     assert_eq!(whole.events, cut.events);

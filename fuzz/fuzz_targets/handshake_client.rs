@@ -51,7 +51,7 @@ fuzz_target!(|input: (u64, [&str; 5], &[u8])| {
         .subprotocol("superchat")
         .deflate(DeflateConfig { client_max_window_bits: rng.u8(8..16), ..DeflateConfig::default() });
     let whole = dial(&options, bytes, &[bytes.len()]);
-    let pieces = Split::draw(&mut rng).pieces(&mut rng, bytes.len());
+    let pieces = Split::random(&mut rng).parts(&mut rng, bytes.len());
     assert_eq!(dial(&options, bytes, &pieces), whole, "cut {pieces:?}");
 
     let options = ClientOptions::new(host, resource).subprotocol(subprotocol).header(name, value);

@@ -56,7 +56,7 @@ fuzz_target!(|input: (u64, &str, &str, &[u8])| {
         _ => Acceptance { headers: &headers, ..Acceptance::default() },
     };
     let whole = serve(bytes, &[bytes.len()], &acceptance);
-    let pieces = Split::draw(&mut rng).pieces(&mut rng, bytes.len());
+    let pieces = Split::random(&mut rng).parts(&mut rng, bytes.len());
     assert_eq!(serve(bytes, &pieces, &acceptance), whole, "cut {pieces:?}");
     if let Ok(Some((_, out))) = whole
         && !out.is_empty()

@@ -35,7 +35,7 @@ fn check(input: &Input<'_>) {
     let mut rng = Rng::with_seed(input.seed);
     let (mut whole, mut cut) = (end(input), end(input));
     let received = whole.receive(input.bytes);
-    let split = Split::draw(&mut rng);
+    let split = Split::random(&mut rng);
     assert_eq!(cut.receive_split(input.bytes, split, &mut rng), received, "{split:?}");
     assert_eq!(cut.connection.end(), whole.connection.end());
 

@@ -139,10 +139,10 @@ fuzz_target!(|input: Input<'_>| {
     config.limits.frame_len_max = max as u64;
     config.limits.fragments_spare = u64::MAX;
     let mut end = End::with(if input.client { Role::Client } else { Role::Server }, config, None);
-    let split = Split::draw(&mut rng);
+    let split = Split::random(&mut rng);
     let mut ours = end.receive_split(&bytes, split, &mut rng);
 
-    let split = Split::draw(&mut rng);
+    let split = Split::random(&mut rng);
     let (received, failed) = theirs(input.client, Wire { bytes: &bytes, split, rng }, max);
     let error = match ours.last() {
         Some(Received::Failed(error)) => Some(*error),

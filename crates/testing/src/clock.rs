@@ -1,30 +1,30 @@
-//! A clock that only a test advances, in the form that the cores take time: a duration since some epoch.
+//! A clock that only the test advances. Like the cores' `now`, it is a duration since an arbitrary epoch.
 
 use std::time::Duration;
 
-/// The time that a test says it is.
+/// The current time of a test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Clock {
     now: Duration,
 }
 
 impl Clock {
-    /// A clock at an odd hour, so that code that takes zero for the beginning of time is caught.
+    /// A clock that does not begin at zero, so that tests find code that relies on zero.
     pub fn new() -> Self {
         Self { now: Duration::from_secs(1_000_003) }
     }
 
-    /// The time, to be passed on as `now`.
+    /// The current time, for the parameter `now` of the cores.
     pub fn now(&self) -> Duration {
         self.now
     }
 
-    /// Lets this much time pass.
+    /// Advances the clock by this duration.
     pub fn advance(&mut self, by: Duration) {
         self.now += by;
     }
 
-    /// Moves to this moment; a moment that has passed changes nothing, because time does not run backwards.
+    /// Advances the clock to this time; does nothing if it has passed.
     pub fn advance_to(&mut self, moment: Duration) {
         self.now = self.now.max(moment);
     }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moves_forward_alone() {
+    fn never_goes_back() {
         let mut clock = Clock::new();
         let start = clock.now();
         clock.advance(Duration::from_millis(5));

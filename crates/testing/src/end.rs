@@ -1,5 +1,5 @@
-//! One end of a WebSocket connection in tests: takes bytes cut anywhere, through `handle_input` or the slot; returns what it
-//! received as owned values, and the frames that it sends as an independent reader decodes them.
+//! One end of a WebSocket connection in tests. Its input may be split anywhere and arrives through `handle_input` or a receive slot.
+//! It returns received messages as owned values, and the frames that it sends as [`Frame`] decodes them.
 
 use crate::clock::Clock;
 use crate::frame::Frame;
@@ -38,10 +38,10 @@ impl Received {
     }
 }
 
-/// An end and its clock.
+/// An end of a connection and its clock.
 #[derive(Debug)]
 pub struct End {
-    /// The state machine itself, for commands and getters.
+    /// The state machine, for commands and getters.
     pub connection: Connection,
     /// The time that is passed to it.
     pub clock: Clock,
@@ -81,14 +81,14 @@ impl End {
         Self { connection, clock, partial: None }
     }
 
-    /// Receives `bytes` at once.
+    /// Receives `bytes` in one call.
     pub fn receive(&mut self, bytes: impl AsRef<[u8]>) -> Vec<Received> {
         let mut received = Vec::new();
-        self.take(&mut bytes.as_ref().to_vec(), &mut received);
+        self.receive_part(&mut bytes.as_ref().to_vec(), &mut received);
         received
     }
 
-    /// Receives `bytes` cut in this way. Where the connection offers its slot, bytes go there or not, at random.
+    /// Receives `bytes` split in this way. Where the connection offers a receive slot, a part goes there at random.
     pub fn receive_split(&mut self, bytes: impl AsRef<[u8]>, split: Split, rng: &mut Rng) -> Vec<Received> {
         let mut rest = bytes.as_ref();
         let mut received = Vec::new();
@@ -108,16 +108,16 @@ impl End {
             } else {
                 let (piece, after) = rest.split_at(len);
                 rest = after;
-                self.take(&mut piece.to_vec(), &mut received);
+                self.receive_part(&mut piece.to_vec(), &mut received);
             }
         }
         received
     }
 
-    /// Drains `handle_input`, as a driver does.
-    fn take(&mut self, piece: &mut [u8], received: &mut Vec<Received>) {
+    /// Calls `handle_input` until all of `piece` is consumed, as a driver does.
+    fn receive_part(&mut self, piece: &mut [u8], received: &mut Vec<Received>) {
         let mut used = 0;
-        // A call takes a byte or returns a chunk of what it took before; a connection that did neither would hang.
+        // Each call consumes a byte or returns a chunk of an earlier one; otherwise a driver would hang.
         let mut idle = 0;
         loop {
             match self.connection.handle_input(self.clock.now(), &mut piece[used..]) {
@@ -128,12 +128,12 @@ impl End {
                     note(event, &mut self.partial, received);
                 }
                 Ok((taken, None)) => {
-                    assert_eq!(used + taken, piece.len(), "without an event all input is taken");
+                    assert_eq!(used + taken, piece.len(), "without an event all input is consumed");
                     return;
                 }
                 Err(error) => {
                     received.push(Received::Failed(error));
-                    // Input behind the error is dropped, and the error is not reported again.
+                    // Input after the error is dropped, and the error is not reported again.
                     let again = self.connection.handle_input(self.clock.now(), &mut piece[used..]);
                     assert!(matches!(again, Ok((_, None))), "{again:?} after {error:?}");
                     return;
@@ -142,7 +142,7 @@ impl End {
         }
     }
 
-    /// The bytes that the end wants to write, as a socket might accept them.
+    /// All bytes that the end wants to write, in writes of random lengths.
     pub fn drain(&mut self, split: Split, rng: &mut Rng) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
@@ -153,7 +153,7 @@ impl End {
                 return all;
             }
             let mut shown = slices[..count].concat();
-            assert!(!shown.is_empty(), "slices with nothing in them");
+            assert!(!shown.is_empty(), "empty slices");
             shown.truncate(split.next(rng, shown.len()));
             self.connection.transmitted(shown.len());
             all.extend(shown);

@@ -1,13 +1,12 @@
-//! A WebSocket frame, byte for byte as the test wants it (RFC 6455 §5.2), lawful or not.
+//! A WebSocket frame with any content, valid or not (RFC 6455 §5.2).
 //!
-//! This is a second implementation of the layout, on purpose: it shares nothing with the one it tests, and it can write
-//! what that one refuses to.
+//! A second implementation of the layout. It shares no code with the tested one, and can write invalid frames.
 //!
 //! ```text
 //! fin:1 rsv:3 opcode:4 | mask:1 length:7 | length: 0, 2 or 8 bytes | key: 0 or 4 bytes | payload, masked if so
 //! ```
 
-/// A frame to be written.
+/// A frame to write, or one that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     fin: bool,
@@ -18,21 +17,21 @@ pub struct Frame {
     payload: Vec<u8>,
 }
 
-/// What the header says of the payload's length.
+/// The length field of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// The truth, in the shortest form.
+    /// The length of the payload, in the shortest form.
     Minimal,
-    /// This, in the 7-bit field alone: 126 and 127 leave the reader waiting for bytes that are payload.
+    /// This value in the 7-bit field, without an extended length: after 126 and 127 the reader takes payload for the length.
     Short(u8),
-    /// This, in the 16-bit form, true or not.
+    /// This value in the 16-bit form, correct or not.
     Bits16(u16),
-    /// This, in the 64-bit form, true or not.
+    /// This value in the 64-bit form, correct or not.
     Bits64(u64),
 }
 
 impl Length {
-    /// The shortest form of the truth.
+    /// The shortest form for `len`.
     fn shortest(len: usize) -> Self {
         match len {
             0..=125 => Self::Short(len as u8),
@@ -42,7 +41,7 @@ impl Length {
     }
 }
 
-/// A frame of a client, masked with zeros. `first` is its first byte: FIN, the reserved bits and the opcode.
+/// A frame of a client with an all-zero masking key. `first` is its first byte: FIN, the reserved bits and the opcode.
 pub fn masked(first: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
     Frame::new(first, payload).fin(first & 0x80 != 0).rsv(first >> 4).mask([0; 4]).bytes()
 }
@@ -69,7 +68,7 @@ impl Frame {
     /// The pong opcode.
     pub const PONG: u8 = 0xA;
 
-    /// A final, unmasked frame with no reserved bit and an honest length. `opcode` is any nibble.
+    /// A final, unmasked frame without reserved bits, with the correct length. `opcode` has 4 bits.
     pub fn new(opcode: u8, payload: impl AsRef<[u8]>) -> Self {
         Self {
             fin: true,
@@ -123,13 +122,13 @@ impl Frame {
         self
     }
 
-    /// Masks the payload with this key, or leaves it plain.
+    /// Sets or removes the masking key.
     pub fn mask(mut self, key: impl Into<Option<[u8; 4]>>) -> Self {
         self.mask = key.into();
         self
     }
 
-    /// Makes the header claim this length; the payload stays what it is.
+    /// Sets the length field of the header; the payload does not change.
     pub fn length(mut self, length: Length) -> Self {
         self.length = length;
         self
@@ -145,7 +144,7 @@ impl Frame {
         self.rsv
     }
 
-    /// The opcode's nibble.
+    /// The opcode.
     pub fn opcode(&self) -> u8 {
         self.opcode
     }
@@ -155,8 +154,8 @@ impl Frame {
         self.mask
     }
 
-    /// What the header says of the length; `Minimal` when it says the truth in the shortest form.
-    pub fn claimed(&self) -> Length {
+    /// The length field of the header; `Minimal` if it is correct and in the shortest form.
+    pub fn length_field(&self) -> Length {
         self.length
     }
 
@@ -171,7 +170,7 @@ impl Frame {
         (self.opcode == Self::CLOSE).then(|| u16::from_be_bytes([high, low]))
     }
 
-    /// Reads the frame at the front of `bytes`, judging nothing; `None` when it is not all there. Returns its length too.
+    /// Decodes the first frame of `bytes` without validating it; `None` if it is incomplete. Also returns its encoded length.
     pub fn read(bytes: &[u8]) -> Option<(Self, usize)> {
         let (&first, &second) = (bytes.first()?, bytes.get(1)?);
         let (length, len, mut at) = match second & 0x7F {
@@ -203,10 +202,10 @@ impl Frame {
         ))
     }
 
-    /// Reads all the frames in `bytes`.
+    /// Decodes all frames in `bytes`.
     ///
     /// # Panics
-    /// When the last one is not all there.
+    /// If the last one is incomplete.
     pub fn read_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut frames = Vec::new();
         while !bytes.is_empty() {
@@ -247,7 +246,7 @@ impl Frame {
         }
     }
 
-    /// The frame's bytes.
+    /// The encoded frame.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(14 + self.payload.len());
         self.write(&mut out);
@@ -255,14 +254,14 @@ impl Frame {
     }
 }
 
-/// RFC 6455 §5.3, as it is written there: octet i is XORed with octet i mod 4 of the key.
+/// Masks or unmasks as RFC 6455 §5.3 describes it: octet i is XORed with octet i mod 4 of the key.
 fn apply(key: [u8; 4], payload: &mut [u8]) {
     for (i, byte) in payload.iter_mut().enumerate() {
         *byte ^= key[i % 4];
     }
 }
 
-/// The bytes of these frames, one after another.
+/// Encodes frames, one after the other.
 pub fn concat(frames: &[Frame]) -> Vec<u8> {
     let mut out = Vec::new();
     for frame in frames {
@@ -275,7 +274,7 @@ pub fn concat(frames: &[Frame]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    // RFC 6455 §5.7, every example.
+    // All examples of RFC 6455 §5.7.
     #[test]
     fn writes_the_published_frames() {
         assert_eq!(Frame::text("Hello").bytes(), [0x81, 0x05, 0x48, 0x65, 0x6c, 0x6c, 0x6f]);
@@ -307,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_when_told_to() {
+    fn writes_wrong_lengths() {
         assert_eq!(Frame::binary("x").length(Length::Short(127)).bytes(), [0x82, 127, b'x']);
         assert_eq!(Frame::binary("x").length(Length::Bits16(1)).bytes(), [0x82, 126, 0, 1, b'x']);
         let far = Frame::binary("").length(Length::Bits64(1 << 63)).bytes();

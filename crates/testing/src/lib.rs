@@ -1,7 +1,7 @@
-//! Helpers for the tests of several crates: random numbers that a seed repeats, a clock that the test sets, input cut at
-//! random, builders of frames, valid or not, and the list of a crate's public declarations.
+//! Helpers for the tests of several crates: seeded random numbers, a clock that the test sets, randomly split input, builders
+//! of frames, valid or not, and the list of a crate's public declarations.
 //!
-//! Protocol rules are in the cores; nothing here replaces a part of them.
+//! It implements no protocol rules: those are in the cores.
 
 pub mod clock;
 pub mod end;

@@ -1,5 +1,5 @@
-//! A client and a server joined in memory: two state machines, one clock, and a wire between them that delivers bytes in
-//! pieces of any size, in order.
+//! A WebSocket client and server joined in memory: two state machines, one clock, and a wire in each direction that delivers bytes
+//! in order, in parts of any size.
 
 use crate::end::{End, Received};
 use crate::rng::Rng;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::{Config, Role, Transport};
 
-/// Both ends, what is on the wire between them, and what each has received.
+/// Both ends, the wire between them, and everything that each received.
 #[derive(Debug)]
 pub struct Pair {
     /// The client's end.
@@ -30,7 +30,7 @@ impl Pair {
         Self::with(Config::default(), None)
     }
 
-    /// Two ends with the same settings, and the extension if it is given.
+    /// Two ends with the same settings, with permessage-deflate if it is given.
     pub fn with(config: Config, deflate: Option<(DeflateParams, &DeflateConfig)>) -> Self {
         Self {
             client: End::with(Role::Client, config.clone(), deflate),
@@ -42,7 +42,7 @@ impl Pair {
         }
     }
 
-    /// The end in this role.
+    /// The end with this role.
     pub fn end(&mut self, role: Role) -> &mut End {
         match role {
             Role::Client => &mut self.client,
@@ -58,10 +58,9 @@ impl Pair {
         }
     }
 
-    /// One thing happens: an end writes some of what it has, or reads some of what is on the wire. Says whether anything
-    /// was left to happen.
+    /// One step: an end writes part of its output, or reads part of the wire. Returns whether an end could do something.
     pub fn step(&mut self, rng: &mut Rng) -> bool {
-        let split = Split::draw(rng);
+        let split = Split::random(rng);
         let moves = [
             self.client.connection.wants_write(),
             self.server.connection.wants_write(),
@@ -81,13 +80,13 @@ impl Pair {
         true
     }
 
-    /// Steps until nothing is left to happen.
+    /// Steps until neither end can do anything.
     pub fn run(&mut self, rng: &mut Rng) {
         while self.step(rng) {}
     }
 
-    /// Closes the transport as the ends ask, once both are idle: an end that closes it ends the reading side of the other. Returns
-    /// whether both have closed it.
+    /// Closes the transport for each end that wants it closed, once both are idle; the other end then reads the end of the stream.
+    /// Returns whether both have closed it.
     pub fn close_transport(&mut self) -> bool {
         for _ in 0..2 {
             let (client, server) = (self.client.connection.transport(), self.server.connection.transport());

@@ -1,20 +1,20 @@
 //! The public API of a crate as a list of declarations, which a test compares with the list that is committed.
 //!
-//! The list is read from the source, which rustfmt has formatted. It has every declaration that is `pub`: the lint
-//! `unreachable_pub` sees to it that no other is. Variants of public enums, methods of public traits, derives and
-//! implementations of traits belong to it as well.
+//! The list is read from the source, which rustfmt has formatted. It contains every `pub` declaration (the lint
+//! `unreachable_pub` ensures that these are reachable), variants of public enums, methods of public traits, derives and
+//! implementations of traits.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Set to any value, it writes the list instead of comparing it.
+/// If this variable is set, [`check`] writes the list instead of comparing it.
 const RENEW: &str = "WIRELOOM_RENEW_PUBLIC_API";
 
 /// Compares the public API of the crate in the folder `package` with the list in the file `expected`.
 ///
 /// # Panics
-/// They differ. The message has the declarations that were added and removed.
+/// If they differ. The message lists added and removed declarations.
 pub fn check(package: &str, expected: &str) {
     let actual: String = sources(&Path::new(package).join("src"))
         .iter()
@@ -34,10 +34,10 @@ pub fn check(package: &str, expected: &str) {
     );
 }
 
-/// The files of a crate, by their names: without those that hold tests alone.
+/// The files of a crate and their names, without files of tests.
 ///
 /// # Panics
-/// The folder cannot be read.
+/// If the folder cannot be read.
 pub fn sources(folder: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -57,7 +57,7 @@ pub fn sources(folder: &Path) -> Vec<(String, String)> {
     found
 }
 
-/// The block at the margin that a line is in.
+/// The kind of top-level block that a line belongs to.
 enum Block {
     /// Of an `impl`, with its header, or of a module.
     Public(String),
@@ -133,7 +133,7 @@ pub fn declarations(source: &str) -> Vec<String> {
     list
 }
 
-/// Which block this header begins.
+/// The block that this header begins.
 fn block_of(header: &str, is_public: bool) -> Block {
     let mut words = header.split_whitespace().skip_while(|word| matches!(*word, "pub" | "unsafe"));
     match words.next() {
@@ -157,7 +157,7 @@ fn head_of(declaration: &str) -> String {
     head.replace("( ", "(").replace(", )", ")").replace(",)", ")")
 }
 
-/// Lines that only one of two lists has, in their order.
+/// Lines that only one of two lists contains, in order.
 fn difference(expected: &str, actual: &str) -> String {
     let [old, new]: [BTreeSet<(&str, &str)>; 2] = [expected, actual].map(in_files);
     let mut difference = String::new();
@@ -170,7 +170,7 @@ fn difference(expected: &str, actual: &str) -> String {
     difference
 }
 
-/// Each line of a list with the file that it is of.
+/// Each line of a list with its file.
 fn in_files(list: &str) -> BTreeSet<(&str, &str)> {
     let mut file = "";
     let with_file = |line| {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_becomes_public_or_vanishes_is_a_difference() {
+    fn added_and_removed_declarations_are_differences() {
         let listed = declarations(SOURCE).join("\n");
         for (from, to, added, removed) in [
             ("pub(crate) fn hidden", "pub fn hidden", 1, 0),

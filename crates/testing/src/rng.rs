@@ -1,6 +1,6 @@
-//! Seeded chance: a failing random test prints the seed that reruns it.
+//! Seeded random numbers: a failing random test prints the seed that reruns it.
 //!
-//! By default every run draws the same numbers, so that the gate does not flicker. `WIRELOOM_SEED=random` explores, and
+//! By default every run draws the same numbers, so that CI is deterministic. `WIRELOOM_SEED=random` draws others, and
 //! `WIRELOOM_SEED=<number>` reruns exactly the round that failed. `WIRELOOM_ROUNDS=<factor>` runs that many times as many
 //! rounds; `WIRELOOM_ROUNDS_MAX=<number>` runs at most that many, for emulators and sanitizers.
 
@@ -11,7 +11,7 @@ const FACTOR: &str = "WIRELOOM_ROUNDS";
 const MAX: &str = "WIRELOOM_ROUNDS_MAX";
 const DEFAULT_SEED: u64 = 0x5749_5245_4C4F_4F4D;
 
-/// A random generator that knows its seed and prints it when the test that holds it panics.
+/// A random generator that prints its seed when the test that owns it panics.
 #[derive(Debug)]
 pub struct Rng {
     seed: u64,
@@ -19,33 +19,33 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The generator that draws what this seed gives, always the same.
+    /// A generator with this seed: it always draws the same numbers.
     pub fn with_seed(seed: u64) -> Self {
         Self { seed, chance: fastrand::Rng::with_seed(seed) }
     }
 
-    /// What the generator was made from.
+    /// The seed.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Bytes drawn at random.
+    /// Random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.chance.fill(&mut bytes);
         bytes
     }
 
-    /// A length below `max`, small ones as likely as large ones: every power of two gets its share.
+    /// A length below `max`, uniform in its logarithm: short lengths are as likely as long ones.
     pub fn len(&mut self, max: usize) -> usize {
         let bits = self.chance.u32(0..=usize::BITS - max.leading_zeros());
         self.chance.usize(0..=(1usize << bits.min(usize::BITS - 1)) - 1).min(max.saturating_sub(1))
     }
 
-    /// One of these.
+    /// A random element of `of`.
     ///
     /// # Panics
-    /// When there is none.
+    /// If `of` is empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.chance.usize(..of.len())]
     }
@@ -85,10 +85,10 @@ impl Drop for Rng {
     }
 }
 
-/// Runs a random test `count` times, each with a seed of its own; once, when `WIRELOOM_SEED` names a seed.
+/// Runs a random test `count` times, each with another seed; once if `WIRELOOM_SEED` is a seed.
 ///
 /// # Panics
-/// When the test does, or when `WIRELOOM_SEED` is neither a number nor `random`.
+/// If the test panics, or `WIRELOOM_SEED` is neither a number nor `random`.
 pub fn rounds(count: u64, mut test: impl FnMut(&mut Rng)) {
     for mut rng in generators(count) {
         test(&mut rng);
@@ -98,7 +98,7 @@ pub fn rounds(count: u64, mut test: impl FnMut(&mut Rng)) {
 /// The generators of [`rounds`], for async tests.
 ///
 /// # Panics
-/// When `WIRELOOM_SEED` is neither a number nor `random`.
+/// If `WIRELOOM_SEED` is neither a number nor `random`.
 pub fn generators(count: u64) -> impl Iterator<Item = Rng> {
     let (base, count) = match std::env::var(VARIABLE) {
         Ok(word) if word == "random" => (fastrand::u64(..), count_of(count)),
@@ -108,25 +108,25 @@ pub fn generators(count: u64) -> impl Iterator<Item = Rng> {
     (0..count).map(move |round| Rng::with_seed(base.wrapping_add(round.wrapping_mul(0x9E37_79B9_7F4A_7C15))))
 }
 
-/// Whether [`rounds`] runs `count` rounds or more when it is asked for `count`: a test of how often something happens says nothing otherwise.
+/// Whether [`rounds`] runs at least `count` rounds for `count`. A test of a frequency is meaningless with fewer.
 pub fn runs_all(count: u64) -> bool {
     generators(count).size_hint().0 as u64 >= count
 }
 
-/// The generator of an async test that has one round.
+/// The generator of an async test with one round.
 ///
 /// # Panics
-/// As [`generators`].
+/// As for [`generators`].
 pub fn generator() -> Rng {
     generators(1).next().unwrap_or_else(|| Rng::with_seed(DEFAULT_SEED))
 }
 
-/// How many rounds the environment makes of `count`.
+/// The number of rounds for `count` with the factor and maximum of the environment.
 fn count_of(count: u64) -> u64 {
     count.saturating_mul(number(FACTOR).unwrap_or(1)).min(number(MAX).unwrap_or(u64::MAX))
 }
 
-/// The value of an environment variable that holds a number.
+/// The number in an environment variable.
 fn number(variable: &str) -> Option<u64> {
     let number = std::env::var(variable).ok()?;
     Some(number.parse().unwrap_or_else(|_| panic!("{variable}={number} is not a number")))
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_stay_below_their_bound_and_reach_it() {
+    fn lengths_reach_their_bound_exclusively() {
         let mut rng = Rng::with_seed(1);
         let lens: Vec<usize> = (0..10_000).map(|_| rng.len(300)).collect();
         assert!(lens.iter().all(|&len| len < 300));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn generators_are_those_of_the_rounds() {
+    fn generators_draw_the_same_as_rounds() {
         let mut drawn = Vec::new();
         rounds(3, |rng| drawn.push(rng.bytes(16)));
         assert!(generators(3).map(|mut rng| rng.bytes(16)).eq(drawn.iter().cloned()));

@@ -1,21 +1,21 @@
-//! Ways to cut an input: a connection must answer the same whatever pieces the bytes come in.
+//! Ways to split an input into parts: a connection must behave the same for all of them.
 
 use crate::rng::Rng;
 
-/// How an input is cut.
+/// A way to split an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// All at once.
+    /// One part.
     Whole,
-    /// Pieces of this many bytes; one is the hardest.
+    /// Parts of this length in bytes.
     Every(usize),
-    /// Pieces from one byte to this many, small ones as likely as large ones.
+    /// Parts of one byte up to this length, uniform in its logarithm.
     Random(usize),
 }
 
 impl Split {
-    /// A way to cut, chosen at random; each of them comes up.
-    pub fn draw(rng: &mut Rng) -> Self {
+    /// A random way to split.
+    pub fn random(rng: &mut Rng) -> Self {
         match rng.u8(0..8) {
             0 => Self::Whole,
             1 => Self::Every(1),
@@ -26,7 +26,7 @@ impl Split {
         }
     }
 
-    /// How many of the `left` bytes come next: at least one, unless none is left.
+    /// The length of the next part of `left` bytes; 0 only if `left` is 0.
     pub fn next(self, rng: &mut Rng, left: usize) -> usize {
         match self {
             Self::Whole => left,
@@ -35,16 +35,16 @@ impl Split {
         }
     }
 
-    /// The lengths of all the pieces of `len` bytes.
-    pub fn pieces(self, rng: &mut Rng, len: usize) -> Vec<usize> {
-        let mut pieces = Vec::new();
+    /// The lengths of all parts of `len` bytes.
+    pub fn parts(self, rng: &mut Rng, len: usize) -> Vec<usize> {
+        let mut parts = Vec::new();
         let mut left = len;
         while left > 0 {
-            let piece = self.next(rng, left);
-            pieces.push(piece);
-            left -= piece;
+            let part = self.next(rng, left);
+            parts.push(part);
+            left -= part;
         }
-        pieces
+        parts
     }
 }
 
@@ -54,21 +54,21 @@ mod tests {
     use crate::rng::rounds;
 
     #[test]
-    fn pieces_make_up_the_whole() {
+    fn parts_add_up_to_the_input() {
         rounds(200, |rng| {
             let len = rng.len(5_000);
-            let split = Split::draw(rng);
-            let pieces = split.pieces(rng, len);
+            let split = Split::random(rng);
+            let pieces = split.parts(rng, len);
             assert_eq!(pieces.iter().sum::<usize>(), len, "{split:?}");
             assert!(pieces.iter().all(|&piece| piece > 0), "{split:?}");
         });
     }
 
     #[test]
-    fn cuts_as_it_says() {
+    fn parts_have_the_given_length() {
         let mut rng = Rng::with_seed(3);
-        assert_eq!(Split::Whole.pieces(&mut rng, 10), [10]);
-        assert_eq!(Split::Every(4).pieces(&mut rng, 10), [4, 4, 2]);
-        assert!(Split::Random(3).pieces(&mut rng, 1_000).iter().all(|&piece| piece <= 3));
+        assert_eq!(Split::Whole.parts(&mut rng, 10), [10]);
+        assert_eq!(Split::Every(4).parts(&mut rng, 10), [4, 4, 2]);
+        assert!(Split::Random(3).parts(&mut rng, 1_000).iter().all(|&piece| piece <= 3));
     }
 }

@@ -1,6 +1,6 @@
-//! HTTP/2 frames, byte for byte as the test wants them (RFC 9113 §4.1), valid or not, and a reader of answers.
+//! HTTP/2 frames with any content, valid or not (RFC 9113 §4.1), and a reader for frames.
 //!
-//! A second implementation of the layout: it shares nothing with the one that it tests, and it can write invalid frames. Fields are written as literals without an index and without Huffman coding (RFC 7541
+//! A second implementation of the layout. It shares no code with the tested one, and can write invalid frames. Fields are written as literals without an index and without Huffman coding (RFC 7541
 //! §6.2.2), so that every block is independent of the others.
 
 /// The connection preface of a client (RFC 9113 §3.4).
@@ -49,18 +49,18 @@ pub mod code {
     pub const ENHANCE_YOUR_CALM: u32 = 0xb;
 }
 
-/// A frame, to be written or as it was read.
+/// A frame to write, or one that was read.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Frame {
     /// Its type.
     pub kind: u8,
     /// Its flags.
     pub flags: u8,
-    /// Its stream, with the reserved bit on top.
+    /// Its stream identifier, with the reserved bit.
     pub stream: u32,
-    /// The bytes behind the header.
+    /// The bytes after the header.
     pub payload: Vec<u8>,
-    /// The length in the header, if it is not that of the payload.
+    /// The length in the header, if it differs from that of the payload.
     pub header_len: Option<u32>,
 }
 
@@ -75,7 +75,7 @@ impl Frame {
         Self::new(kind::DATA, stream, data)
     }
 
-    /// HEADERS of these fields, complete.
+    /// HEADERS with these fields and END_HEADERS.
     pub fn headers(stream: u32, fields: &[(&str, &str)]) -> Self {
         Self::new(kind::HEADERS, stream, block(fields)).flag(flag::END_HEADERS)
     }
@@ -119,7 +119,7 @@ impl Frame {
         Self::settings(&[]).flag(flag::ACK)
     }
 
-    /// PUSH_PROMISE of these fields, complete.
+    /// PUSH_PROMISE with these fields and END_HEADERS.
     pub fn push_promise(stream: u32, promised: u32, fields: &[(&str, &str)]) -> Self {
         let payload = [&promised.to_be_bytes()[..], &block(fields)].concat();
         Self::new(kind::PUSH_PROMISE, stream, payload).flag(flag::END_HEADERS)
@@ -147,34 +147,34 @@ impl Frame {
         Self::new(kind::PRIORITY_UPDATE, 0, payload)
     }
 
-    /// The same with these flags as well.
+    /// Adds flags.
     #[must_use]
     pub fn flag(mut self, flags: u8) -> Self {
         self.flags |= flags;
         self
     }
 
-    /// The same without these flags.
+    /// Removes flags.
     #[must_use]
     pub fn no_flag(mut self, flags: u8) -> Self {
         self.flags &= !flags;
         self
     }
 
-    /// The same with END_STREAM.
+    /// Adds END_STREAM.
     #[must_use]
     pub fn end_stream(self) -> Self {
         self.flag(flag::END_STREAM)
     }
 
-    /// The same with another payload.
+    /// Replaces the payload.
     #[must_use]
     pub fn payload(mut self, payload: impl Into<Vec<u8>>) -> Self {
         self.payload = payload.into();
         self
     }
 
-    /// The same with padding: `announced` is the pad length of the frame, and `len` zeros follow.
+    /// Adds padding: `announced` is the Pad Length field, and `len` zeros follow the payload.
     #[must_use]
     pub fn padded(mut self, announced: u8, len: usize) -> Self {
         self.payload.insert(0, announced);
@@ -182,7 +182,7 @@ impl Frame {
         self.flag(flag::PADDED)
     }
 
-    /// The same with the deprecated priority in front; padding comes after it.
+    /// Adds the deprecated priority fields (RFC 9113 §6.2). Add padding afterwards.
     #[must_use]
     pub fn depends_on(mut self, stream: u32) -> Self {
         let bytes = stream.to_be_bytes();
@@ -190,7 +190,7 @@ impl Frame {
         self.flag(flag::PRIORITY)
     }
 
-    /// The same with this length in its header.
+    /// Sets the length in the header.
     #[must_use]
     pub fn header_len(mut self, len: u32) -> Self {
         self.header_len = Some(len);
@@ -202,10 +202,10 @@ impl Frame {
         self.flags & flags == flags
     }
 
-    /// The 32-bit number at this place of the payload.
+    /// The 32-bit number at this offset of the payload.
     ///
     /// # Panics
-    /// When the payload is shorter.
+    /// If the payload is too short.
     pub fn word(&self, at: usize) -> u32 {
         u32::from_be_bytes([
             self.payload[at],
@@ -228,7 +228,7 @@ impl Frame {
         join(std::slice::from_ref(self))
     }
 
-    /// Takes the frame that the bytes begin with; `None` when it is not complete.
+    /// Removes and returns the first frame of `bytes`; `None` if it is incomplete.
     pub fn read(bytes: &mut &[u8]) -> Option<Self> {
         let &[l0, l1, l2, kind, flags, s0, s1, s2, s3] = bytes.first_chunk()?;
         let len = u32::from_be_bytes([0, l0, l1, l2]) as usize;
@@ -269,17 +269,17 @@ pub const GET: &[(&str, &str)] =
 pub const POST: &[(&str, &str)] =
     &[(":method", "POST"), (":scheme", "https"), (":authority", "example.org"), (":path", "/")];
 
-/// Frames in bytes, one after another.
+/// Encodes frames, one after the other.
 pub fn join(frames: &[Frame]) -> Vec<u8> {
     let mut out = Vec::new();
     frames.iter().for_each(|frame| frame.write(&mut out));
     out
 }
 
-/// Bytes as frames.
+/// Decodes all frames in `bytes`.
 ///
 /// # Panics
-/// When they end inside a frame.
+/// If they end inside a frame.
 pub fn split(mut bytes: &[u8]) -> Vec<Frame> {
     let frames = std::iter::from_fn(|| Frame::read(&mut bytes)).collect();
     assert!(bytes.is_empty(), "cut off: {}", bytes.escape_ascii());
@@ -291,7 +291,7 @@ pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     fields.iter().flat_map(|(name, value)| literal(name.as_bytes(), value.as_bytes())).collect()
 }
 
-/// A literal without an index (RFC 7541 §6.2.2), of any bytes.
+/// A literal field without indexing (RFC 7541 §6.2.2), of any bytes.
 pub fn literal(name: &[u8], value: &[u8]) -> Vec<u8> {
     let mut out = vec![0];
     for string in [name, value] {
@@ -301,7 +301,7 @@ pub fn literal(name: &[u8], value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// RFC 7541 §5.1, with a prefix of seven bits and nothing above it.
+/// An integer with a 7-bit prefix (RFC 7541 §5.1); the bit above it is 0.
 fn integer(mut number: usize, out: &mut Vec<u8>) {
     if number < 127 {
         return out.push(number as u8);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_put_on_from_the_inside() {
+    fn padding_encloses_priority_and_fields() {
         // RFC 9113 §6.2: the length of the padding, the priority, the fields, the padding.
         let frame = Frame::new(kind::HEADERS, 1, "F").depends_on(0x8000_0003).padded(2, 2);
         assert_eq!(frame.payload, b"\x02\x80\0\0\x03\x0fF\0\0");

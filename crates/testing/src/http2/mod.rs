@@ -1,4 +1,4 @@
-//! HTTP/2 as tests need it: frames that no correct peer would send, and both ends of a connection joined in memory.
+//! HTTP/2 for tests: frames, valid or not, and both ends of a connection joined in memory.
 
 mod frame;
 mod pair;

@@ -1,5 +1,5 @@
-//! A client and a server of HTTP/2 joined in memory: two state machines, one clock, and a wire each way that delivers
-//! bytes in chunks of any size, in order.
+//! A client and a server of HTTP/2 joined in memory: two state machines, one clock, and a wire in each direction that delivers
+//! bytes in order, in chunks of any size.
 
 use crate::clock::Clock;
 use crate::rng::Rng;
@@ -13,7 +13,7 @@ use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 /// Fields, owned.
 pub type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// An event that an end received. Content is kept apart, by stream: how it is split depends on the input.
+/// An event that an end received. Content is collected per stream instead, because its chunks depend on the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// A request.
@@ -45,7 +45,7 @@ pub enum Received {
 /// An end, its clock, and the events that it received.
 #[derive(Debug)]
 pub struct End {
-    /// The state machine itself, for commands and getters.
+    /// The state machine, for commands and getters.
     pub connection: Connection,
     /// The time that is passed to it.
     pub clock: Clock,
@@ -54,7 +54,7 @@ pub struct End {
     /// Whether the transport accepts its output.
     pub writes: bool,
     content: Vec<(StreamKey, Vec<u8>)>,
-    /// On the way to this end.
+    /// Bytes on the wire to this end.
     wire: VecDeque<u8>,
 }
 
@@ -95,7 +95,7 @@ impl End {
         })
     }
 
-    /// Acts on a deadline that has expired.
+    /// Handles an expired deadline.
     fn check_time(&mut self) {
         if self.connection.poll_timeout().is_some_and(|deadline| deadline <= self.clock.now())
             && let Err(error) = self.connection.handle_timeout(self.clock.now())
@@ -111,7 +111,7 @@ impl End {
         }
     }
 
-    /// Writes part of its output, as a socket might accept it, and returns that part.
+    /// Writes a random part of its output, as a socket might accept it, and returns that part.
     fn write(&mut self, split: Split, rng: &mut Rng) -> Vec<u8> {
         let mut slices: [&[u8]; 4] = [&[]; 4];
         let room = rng.usize(1..=4);
@@ -123,7 +123,7 @@ impl End {
         shown
     }
 
-    /// Reads from the wire and returns how much. Input that is not consumed stays there.
+    /// Reads from the wire and returns the number of consumed bytes. The others stay there.
     fn read(&mut self, split: Split, rng: &mut Rng) -> usize {
         let len = split.next(rng, self.wire.len());
         let chunk: Vec<u8> = self.wire.iter().copied().take(len).collect();
@@ -187,7 +187,7 @@ fn note(event: Event<'_>, received: &mut Vec<Received>, content: &mut Vec<(Strea
     received.extend(end.map(Received::End));
 }
 
-/// Both ends and what is on the wire between them.
+/// Both ends and the wire between them.
 #[derive(Debug)]
 pub struct Pair {
     /// The client's end.
@@ -207,7 +207,7 @@ impl Pair {
         Self { client: End::new(Role::Client, client), server: End::new(Role::Server, server) }
     }
 
-    /// Advances the clocks of both ends, to each deadline and past it. Their output is not yet on the wire.
+    /// Advances the clocks of both ends, and stops at each deadline. Their output is not written.
     pub fn advance(&mut self, by: Duration) {
         for end in [&mut self.client, &mut self.server] {
             let until = end.clock.now() + by;
@@ -219,9 +219,9 @@ impl Pair {
         }
     }
 
-    /// One step: an end writes part of its output, or reads part of its input. Returns whether anything happened.
+    /// One step: an end writes part of its output, or reads part of its input. Returns whether an end could do something.
     pub fn step(&mut self, rng: &mut Rng) -> bool {
-        let split = Split::draw(rng);
+        let split = Split::random(rng);
         let first = rng.usize(0..4);
         (0..4).any(|turn| match (first + turn) % 4 {
             0 => transmit(&mut self.client, &mut self.server, split, rng),
@@ -234,7 +234,7 @@ impl Pair {
     /// Steps until neither end has anything to do.
     ///
     /// # Panics
-    /// After more steps than any exchange of a test needs.
+    /// After more steps than any test needs.
     pub fn run(&mut self, rng: &mut Rng) {
         for _ in 0..5_000_000 {
             if !self.step(rng) {

@@ -45,7 +45,7 @@ fn client(options: ClientOptions) -> ClientHandshake {
 fn serve(rng: &mut Rng, split: Split, bytes: &[u8]) -> Result<(ServerHandshake, Vec<u8>), HandshakeError> {
     let mut handshake = ServerHandshake::new(HandshakeLimits::default());
     let mut at = 0;
-    for piece in split.pieces(rng, bytes.len()) {
+    for piece in split.parts(rng, bytes.len()) {
         match handshake.handle_input(&bytes[at..at + piece])? {
             server::Progress::Incomplete => at += piece,
             server::Progress::Complete { consumed } => {
@@ -64,7 +64,7 @@ fn ask(
     bytes: &[u8],
 ) -> Result<client::Progress, HandshakeError> {
     let mut at = 0;
-    for piece in split.pieces(rng, bytes.len()) {
+    for piece in split.parts(rng, bytes.len()) {
         let mut progress = handshake.handle_input(&bytes[at..at + piece])?;
         match &mut progress {
             client::Progress::Incomplete => at += piece,
@@ -81,7 +81,7 @@ fn ask(
 fn speaks_the_example_of_the_rfc() {
     // RFC 6455 §1.2, §1.3, both halves.
     rounds(50, |rng| {
-        let split = Split::draw(rng);
+        let split = Split::random(rng);
         let bytes = [REQUEST, b"\x81\x80frames"].concat();
         let (mut server, rest) = serve(rng, split, &bytes).unwrap();
         assert_eq!(rest, b"\x81\x80frames", "{split:?}");
@@ -173,7 +173,7 @@ fn both_ends_agree_at_any_split() {
         let options = any_options(rng);
         let mut asking = client(options);
         let sent = [asking.request(), b"early"].concat();
-        let split = Split::draw(rng);
+        let split = Split::random(rng);
         let (mut serving, rest) = serve(rng, split, &sent).unwrap();
         assert_eq!(rest, b"early");
         let offered: Vec<String> = serving.request().unwrap().subprotocols().map(String::from).collect();
@@ -188,7 +188,7 @@ fn both_ends_agree_at_any_split() {
         let agreed = serving.accept(&acceptance, &mut out).unwrap();
         let head_len = out.len();
         out.extend_from_slice(b"frames");
-        let split = Split::draw(rng);
+        let split = Split::random(rng);
         let Ok(client::Progress::Done { negotiated, consumed }) = ask(rng, split, &mut asking, &out) else {
             panic!("{:?}", String::from_utf8_lossy(&out));
         };
@@ -265,7 +265,7 @@ fn any_bytes_have_the_same_outcome_at_any_split() {
     let server_outcome = |rng: &mut Rng, split: Split, bytes: &[u8]| {
         let mut handshake = ServerHandshake::new(HandshakeLimits::default());
         let mut at = 0;
-        for piece in split.pieces(rng, bytes.len()) {
+        for piece in split.parts(rng, bytes.len()) {
             match handshake.handle_input(&bytes[at..at + piece]) {
                 Ok(server::Progress::Incomplete) => at += piece,
                 Ok(server::Progress::Complete { consumed }) => {
@@ -279,7 +279,7 @@ fn any_bytes_have_the_same_outcome_at_any_split() {
     rounds(1_500, |rng| {
         let request = mangle(rng, REQUEST);
         let whole = server_outcome(rng, Split::Whole, &request);
-        let split = Split::draw(rng);
+        let split = Split::random(rng);
         assert_eq!(server_outcome(rng, split, &request), whole, "{:?}", String::from_utf8_lossy(&request));
 
         let response = mangle(rng, RESPONSE);
@@ -302,7 +302,7 @@ fn redirects_and_challenges_are_values() {
     ] {
         let head = format!("HTTP/1.1 {status} Because\r\n{name}: {value}\r\nContent-Length: 4\r\n\r\n");
         rounds(10, |rng| {
-            let split = Split::draw(rng);
+            let split = Split::random(rng);
             let mut handshake = client(example());
             let bytes = format!("{head}body");
             let Ok(client::Progress::Refused { response, consumed }) =

@@ -45,7 +45,7 @@ fn check(split: Split, bytes: &[u8]) -> Result<Option<usize>, HandshakeError> {
     let mut rng = Rng::with_seed(bytes.len() as u64);
     let mut handshake = ServerHandshake::new(HandshakeLimits::default());
     let mut at = 0;
-    for piece in split.pieces(&mut rng, bytes.len()) {
+    for piece in split.parts(&mut rng, bytes.len()) {
         match handshake.handle_input(&bytes[at..at + piece])? {
             Progress::Incomplete => at += piece,
             Progress::Complete { consumed } => return Ok(Some(at + consumed)),

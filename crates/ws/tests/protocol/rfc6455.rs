@@ -87,7 +87,7 @@ fn tells_lengths_in_the_fewest_bytes() {
             end.connection.send_binary(&vec![7; len]).unwrap();
             end.connection.send_bytes(vec![8; len].into()).unwrap();
             for frame in end.sent_frames() {
-                assert_eq!((frame.payload().len(), frame.claimed()), (len, Length::Minimal));
+                assert_eq!((frame.payload().len(), frame.length_field()), (len, Length::Minimal));
             }
         }
     }

@@ -127,7 +127,7 @@ impl Case {
         let mut end = End::new(tested);
         let mut send = |end: &mut End, bytes: &[u8]| {
             let mut at = 0;
-            for len in split.pieces(rng, bytes.len()) {
+            for len in split.parts(rng, bytes.len()) {
                 end.receive(&bytes[at..at + len]);
                 at += len;
             }

@@ -60,8 +60,8 @@ fn compress(rng: &mut Rng, compressor: &mut Compressor, message: &[u8]) -> Vec<u
         return out;
     }
     let mut left = message;
-    let split = Split::draw(rng);
-    for piece in split.pieces(rng, message.len()) {
+    let split = Split::random(rng);
+    for piece in split.parts(rng, message.len()) {
         compressor.compress_chunk(&left[..piece], false, &mut out);
         left = &left[piece..];
     }
@@ -79,8 +79,8 @@ fn decompress(
     let mut left = payload;
     let stepwise = rng.bool();
     let mut buf = vec![0; 1 + rng.len(4096)];
-    let split = Split::draw(rng);
-    let mut pieces = split.pieces(rng, payload.len());
+    let split = Split::random(rng);
+    let mut pieces = split.parts(rng, payload.len());
     if pieces.is_empty() || rng.bool() {
         pieces.push(0);
     }

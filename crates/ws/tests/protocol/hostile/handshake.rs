@@ -538,7 +538,7 @@ mod tests {
     fn cuts(len: usize, mut each: impl FnMut(&[usize])) {
         each(&[len]);
         each(&vec![1; len]);
-        rounds(2, |rng| each(&Split::draw(rng).pieces(rng, len)));
+        rounds(2, |rng| each(&Split::random(rng).parts(rng, len)));
     }
 
     #[test]

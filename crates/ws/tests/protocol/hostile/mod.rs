@@ -99,7 +99,7 @@ fn run(cases: &[Case], delivery: Delivery) {
         }
         let mut splits = vec![Split::Every(if case.bytes.len() > 100_000 { 1_000 } else { 1 })];
         rounds(3, |rng| {
-            for split in splits.drain(..).chain([Split::draw(rng)]).collect::<Vec<_>>() {
+            for split in splits.drain(..).chain([Split::random(rng)]).collect::<Vec<_>>() {
                 let mut cut = end(case, delivery);
                 let received = cut.receive_split(&case.bytes, split, rng);
                 if received != first {
