@@ -35,7 +35,7 @@ async fn echo(request: Request) -> Response {
 }
 
 #[tokio::test]
-async fn both_ends_tell_within_their_spans_and_keep_secrets() {
+async fn both_ends_log_in_their_spans_and_keep_secrets() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()

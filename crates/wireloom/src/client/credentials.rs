@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_stands_in_a_url_and_writes_a_header() {
+    fn parses_user_information_and_writes_a_header() {
         // RFC 7617 §2.
         let basic = |userinfo: &str| Credentials::from_userinfo(userinfo).and_then(|both| both.basic());
         assert_eq!(basic("Aladdin:open%20sesame").as_deref(), Some("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="));

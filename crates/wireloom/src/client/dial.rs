@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn families_take_turns() {
+    fn families_alternate() {
         let sorted = interleave(addresses(&["[::1]", "[::2]", "[::3]", "1.1.1.1", "1.1.1.2"]));
         assert_eq!(sorted, addresses(&["[::1]", "1.1.1.1", "[::2]", "1.1.1.2", "[::3]"]));
         let sorted = interleave(addresses(&["1.1.1.1", "1.1.1.2", "[::1]"]));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tells_the_first_failure_when_all_fail() {
+    async fn returns_the_first_error_when_all_fail() {
         let reset = Err(io::ErrorKind::ConnectionReset);
         assert_eq!(
             run(&[(10, REFUSED), (5, reset)]).await,

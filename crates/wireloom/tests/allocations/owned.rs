@@ -94,7 +94,7 @@ async fn a_cancelled_wait_for_a_whole_message_loses_nothing() {
 
 // Every mixture of `recv`, `recv_owned` and cancelled `recv_owned` hands out each byte once, in order.
 #[tokio::test]
-async fn mixed_ways_to_receive_hand_out_each_byte_once() {
+async fn mixed_ways_to_receive_return_each_byte_once() {
     let text: String =
         (0..400).map(|i| if i % 3 == 0 { 'ß' } else { char::from(b'a' + (i % 26) as u8) }).collect();
     for mut random in wireloom_testing::generators(300) {

@@ -79,7 +79,7 @@ async fn serves_requests_one_after_the_other() {
 
 // RFC 9110 §10.1.1.
 #[tokio::test]
-async fn asks_for_a_body_that_waits() {
+async fn sends_100_continue_for_a_body_that_waits() {
     let server = serve(ServerConfig::default()).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let head = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n";
@@ -211,7 +211,7 @@ async fn client_and_server_agree_on_everything() {
 }
 
 #[tokio::test]
-async fn client_hands_out_refusals_and_follows_redirects_within_bounds() {
+async fn client_returns_refusals_and_limits_redirects() {
     let server = serve(ServerConfig::default()).await;
     let refused = |error: Error| match error {
         Error::Refused(response) => response.status(),
@@ -249,7 +249,7 @@ async fn shuts_down_gracefully() {
 }
 
 #[tokio::test]
-async fn cuts_connections_that_do_not_close() {
+async fn aborts_connections_that_do_not_close() {
     let mut config = ServerConfig::default();
     config.shutdown_grace = Duration::from_millis(100);
     let server = serve(config).await;

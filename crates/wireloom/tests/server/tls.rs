@@ -86,7 +86,7 @@ async fn takes_a_new_certificate_while_it_serves() {
 
 // A client without TLS gets an error or a timeout.
 #[tokio::test]
-async fn tells_who_speaks_no_tls() {
+async fn reports_clients_without_tls() {
     let (tls, certificate) = ServerTls::self_signed(&["localhost"]).unwrap();
     let mut config = ServerConfig::default();
     config.handshake_timeout = Duration::from_millis(300);

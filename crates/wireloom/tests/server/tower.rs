@@ -90,7 +90,7 @@ async fn serves_requests_of_an_application() {
 }
 
 #[tokio::test]
-async fn tells_the_length_to_head_over_http2() {
+async fn sends_the_length_to_head_over_http2() {
     for (server, address) in servers().await {
         let connection = Connector::new().connect_http2(&format!("http://{address}/")).await.unwrap();
         let response = connection.request(wireloom::client::Request::new("HEAD", "/hello")).await.unwrap();

@@ -88,7 +88,7 @@ async fn every_connection_gets_its_own_messages_in_order() {
 }
 
 #[tokio::test]
-async fn hundreds_of_idle_connections_are_told_that_the_server_goes() {
+async fn hundreds_of_idle_connections_receive_going_away() {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let (running, url) = (server.handle(), format!("ws://{}/", server.local_addr().unwrap()));
     let serving = tokio::spawn(server.serve(handle));

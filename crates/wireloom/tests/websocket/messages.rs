@@ -161,7 +161,7 @@ async fn an_answer_leaves_although_its_handler_is_busy_elsewhere() {
 }
 
 #[tokio::test]
-async fn messages_before_a_fault_can_be_answered() {
+async fn messages_before_a_violation_can_be_answered() {
     let (mut client, server) = tokio::io::duplex(1024);
     let server = tokio::spawn(echo(open(server, Role::Server, WebSocketConfig::default())));
     client.write_all(b"\x82\x81\0\0\0\0a\x82\x81\0\0\0\0b\x81\x82\0\0\0\0cd\x83\x80\0\0\0\0").await.unwrap();
@@ -195,7 +195,7 @@ impl AsyncWrite for Deaf {
 }
 
 #[tokio::test]
-async fn hears_the_close_of_a_peer_that_takes_nothing_any_more() {
+async fn receives_the_close_of_a_peer_that_no_longer_reads() {
     let (mut client, server) = tokio::io::duplex(1024);
     client.write_all(b"\x82\x81\0\0\0\0a\x82\x81\0\0\0\0b\x88\x82\0\0\0\0\x03\xe9").await.unwrap();
     let server = tokio::io::join(server, Deaf);
@@ -356,7 +356,7 @@ async fn pumps_messages_into_a_session() {
 }
 
 #[tokio::test]
-async fn tells_the_peer_when_a_session_fails() {
+async fn closes_with_1011_when_a_session_fails() {
     let (mut client, server) = pair(1024);
     let server = tokio::spawn(async move {
         let mut received = Vec::new();
@@ -374,7 +374,7 @@ async fn tells_the_peer_when_a_session_fails() {
 
 // A message without its middle would be another.
 #[tokio::test]
-async fn drops_no_piece_of_a_message() {
+async fn keeps_every_chunk_of_a_message() {
     let (client, server) = tokio::io::duplex(1024);
     let mut server = open(server, Role::Server, slow(DROP));
     let mut client = open(client, Role::Client, WebSocketConfig::default());
@@ -418,7 +418,7 @@ async fn a_reader_that_waits_does_not_block_a_writer() {
 }
 
 #[tokio::test]
-async fn says_why_when_it_is_dropped() {
+async fn sends_a_close_code_when_it_is_dropped() {
     let (mut client, mut server) = pair(1024);
     server.close_on_drop(CloseCode::SERVICE_RESTART);
     drop(server);
@@ -427,7 +427,7 @@ async fn says_why_when_it_is_dropped() {
 }
 
 #[tokio::test]
-async fn tells_a_cut_from_a_close() {
+async fn distinguishes_a_lost_connection_from_a_close() {
     let (client, server) = tokio::io::duplex(1024);
     let mut server = open(server, Role::Server, WebSocketConfig::default());
     drop(client);
@@ -455,7 +455,7 @@ async fn fails_the_connection_when_the_peer_misbehaves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gives_up_a_closing_handshake_that_is_not_answered() {
+async fn times_out_a_closing_handshake_without_an_answer() {
     let (_client, server) = tokio::io::duplex(1024);
     let mut server = open(server, Role::Server, WebSocketConfig::default());
     let begin = tokio::time::Instant::now();
@@ -522,7 +522,7 @@ fn slow(slow_peer: SlowPeer) -> WebSocketConfig {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cuts_a_peer_that_takes_nothing_for_too_long() {
+async fn disconnects_a_peer_that_reads_nothing_until_the_deadline() {
     let (_client, server) = tokio::io::duplex(1024);
     let stall_timeout = Duration::from_secs(5);
     let mut server = open(server, Role::Server, slow(SlowPeer::Wait { stall_timeout }));
@@ -531,7 +531,7 @@ async fn cuts_a_peer_that_takes_nothing_for_too_long() {
 }
 
 #[tokio::test]
-async fn drops_the_newest_or_disconnects_when_told_to() {
+async fn drops_new_messages_or_disconnects_by_policy() {
     let (_client, server) = tokio::io::duplex(1024);
     let mut server = open(server, Role::Server, slow(DROP));
     for _ in 0..10 {
@@ -550,7 +550,7 @@ async fn drops_the_newest_or_disconnects_when_told_to() {
 
 // The policies also apply to sinks: waiting for a peer that accepts nothing fails, and messages are dropped.
 #[tokio::test(start_paused = true)]
-async fn a_sink_heeds_the_policy() {
+async fn a_sink_applies_the_policy() {
     let message = || OwnedMessage::from(vec![0; 5000]);
     let (_client, server) = tokio::io::duplex(1024);
     let stall_timeout = Duration::from_secs(5);

@@ -40,7 +40,7 @@ fn open(transport: impl wireloom::Transport, role: Role, config: WebSocketConfig
 }
 
 #[tokio::test]
-async fn is_told_frames_messages_and_the_end() {
+async fn is_notified_of_frames_messages_and_the_end() {
     for delivery in [Delivery::Messages, Delivery::Chunks] {
         let (mut client, server) = tokio::io::duplex(1 << 20);
         let (config, told) = watched(delivery);
@@ -90,7 +90,7 @@ async fn is_told_frames_messages_and_the_end() {
 }
 
 #[tokio::test]
-async fn is_told_of_faults() {
+async fn is_notified_of_failures() {
     let (mut client, server) = tokio::io::duplex(1 << 20);
     let (config, told) = watched(Delivery::Messages);
     let mut server = open(server, Role::Server, config);

@@ -84,7 +84,7 @@ async fn a_message_is_compressed_at_the_level_of_the_connection_or_at_its_own() 
 }
 
 #[tokio::test]
-async fn try_send_never_waits_and_says_when_there_is_no_room() {
+async fn try_send_never_waits_and_fails_when_the_queue_is_full() {
     let (mut server, mut client) = pair(None);
     let message = PreparedMessage::binary(&vec![1; 100_000]);
     let sender = server.halves().0;

@@ -103,7 +103,7 @@ async fn the_end_of_a_transport_is_read_once_while_the_queue_is_stuck() {
 
 // The peer closes, ends its side and never reads.
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_ends_and_never_reads_is_given_up_after_the_close_timeout() {
+async fn a_peer_that_ends_and_never_reads_is_dropped_after_the_close_timeout() {
     let (mut peer, transport) = tokio::io::duplex(1 << 10);
     let (_sender, mut receiver) = closed_unread(&mut peer, transport).await;
     let close_timeout = WebSocketConfig::default().core.close_timeout;
@@ -155,7 +155,7 @@ impl Wake for Panics {
 
 // The state is locked while the receiver is woken.
 #[tokio::test]
-async fn a_panic_while_the_state_is_locked_blocks_no_later_call() {
+async fn a_panic_while_the_state_is_locked_does_not_block_later_calls() {
     let (mut peer, transport) = tokio::io::duplex(1 << 10);
     let (mut sender, mut receiver) = open(transport, Role::Server, &[]).split();
     let waker = Waker::from(Arc::new(Panics::default()));
