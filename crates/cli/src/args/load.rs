@@ -58,7 +58,7 @@ Exit codes:
   1  no connection: the host is unknown, or refuses or breaks the connection
   2  invalid arguments, or a host that is not private
   3  the server answered the opening handshake with something else than a WebSocket
-  4  an --expect was not met, or --fail-if-slower applies
+  4  an --expect was not met, or --fail-if-slower applies or could not be checked
   5  there were errors, and no --expect about errors; or the output cannot be written
   6  connecting or the opening handshake timed out
   7  TLS failed: the certificate is not trusted, or the server speaks no TLS

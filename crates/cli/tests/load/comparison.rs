@@ -39,6 +39,9 @@ async fn compares_with_an_earlier_result() {
     let changes = report["comparison"]["changes"].as_array().unwrap();
     // The open loop fixes the rate.
     assert!(changes.iter().all(|change| change["metric"] != "rate"), "{report}");
+    let short = ["--duration", "1", "--compare", path, "--fail-if-slower", "5%"];
+    let (code, _, errors) = run(&[&[&*fast], &short[..]].concat()).await;
+    assert!(code == 4 && errors.contains("too few samples"), "{code} {errors}");
     std::fs::write(path, "{}").unwrap();
     let (code, _, errors) = run(&[&fast, "--compare", path]).await;
     assert!(code == 2 && errors.contains("it is not a result of `wireloom load --json`"), "{errors}");

@@ -23,38 +23,50 @@ pub(super) struct Samples {
 impl Samples {
     /// The whole seconds that were measured.
     pub(super) fn of_series(series: &[Second], warmup_s: f64, is_open_loop: bool) -> Self {
-        let mut samples = Self::default();
-        // The last second may have been cut short.
-        let measured = series.iter().filter(|second| second.at.as_secs_f64() - 1.0 >= warmup_s - 1e-6);
-        for second in measured {
-            samples.push(
-                second.received as f64,
-                second.p50 as f64 / 1e9,
-                second.p99 as f64 / 1e9,
-                is_open_loop,
-            );
-        }
-        samples
+        let seconds = series.iter().map(|second| {
+            let seconds = |nanos: u64| nanos as f64 / 1e9;
+            (second.at.as_secs_f64(), [second.received as f64, seconds(second.p50), seconds(second.p99)])
+        });
+        Self::of_seconds(seconds, warmup_s, is_open_loop)
     }
 
-    /// The same of a result of `--json`.
+    /// The whole seconds that were measured, in a result of `--json`.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not such a result.
     pub(super) fn of_json(text: &str) -> Result<Self, String> {
         const SHAPE: &str = "it is not a result of `wireloom load --json`";
         let report: Value = serde_json::from_str(text).map_err(|error| format!("{SHAPE}: {error}"))?;
         let series = report["series"].as_array().ok_or(SHAPE)?;
         let warmup_s = report["config"]["warmup"].as_f64().ok_or(SHAPE)?;
         let is_open_loop = report["config"]["pipeline"].is_null();
+        let seconds: Result<Vec<(f64, [f64; 3])>, &str> = series
+            .iter()
+            .map(|second| {
+                let number = |name: &str| second[name].as_f64().ok_or(SHAPE);
+                Ok((number("at")?, [number("answered")?, number("p50")?, number("p99")?]))
+            })
+            .collect();
+        Ok(Self::of_seconds(seconds?, warmup_s, is_open_loop))
+    }
+
+    /// The end of each second, and its rate, p50 and p99. Seconds of the warm-up are left out, and so is one that ended early.
+    fn of_seconds(
+        seconds: impl IntoIterator<Item = (f64, [f64; 3])>,
+        warmup_s: f64,
+        is_open_loop: bool,
+    ) -> Self {
+        /// On a busy machine the end of the previous second may be recorded late.
+        const WHOLE_S: f64 = 0.9;
         let mut samples = Self::default();
-        for second in series {
-            let number = |name: &str| second[name].as_f64().ok_or(SHAPE);
-            if number("at")? - 1.0 >= warmup_s - 1e-6 {
-                samples.push(number("answered")?, number("p50")?, number("p99")?, is_open_loop);
+        let mut begin_s = 0.0;
+        for (end_s, [rate, p50, p99]) in seconds {
+            if begin_s >= warmup_s - 1e-3 && end_s - begin_s >= WHOLE_S {
+                samples.push(rate, p50, p99, is_open_loop);
             }
+            begin_s = end_s;
         }
-        Ok(samples)
+        samples
     }
 
     /// A second or a round without latencies has 0 as such.
@@ -168,9 +180,14 @@ impl Comparison {
             (true, true) => "faster by some metrics, slower by others",
             (true, false) => "faster",
             (false, true) => "slower",
-            (false, false) if self.changes.is_empty() => "no difference shown: too few samples",
+            (false, false) if !self.is_conclusive() => "no difference shown: too few samples",
             (false, false) => "no difference shown",
         }
+    }
+
+    /// Whether there were enough samples of any metric.
+    pub(super) fn is_conclusive(&self) -> bool {
+        !self.changes.is_empty()
     }
 
     /// Whether a metric is shown to be slower, by this fraction or more.
@@ -312,6 +329,9 @@ mod tests {
             second(2.0)
         );
         assert_eq!(Samples::of_json(&text).unwrap().rate, [9.0]);
+        // A second that errors ended early is not a sample.
+        let cut = text.replace("]}", &format!(",{}]}}", second(2.4)));
+        assert_eq!(Samples::of_json(&cut).unwrap().rate, [9.0]);
         for wrong in ["", "{}", "[1]", "{\"config\":{\"warmup\":1},\"series\":[{}]}"] {
             assert!(Samples::of_json(wrong).is_err(), "{wrong}");
         }

@@ -118,11 +118,16 @@ fn print_failure(url: &str, failure: Failure) -> Exit {
 }
 
 fn exit(args: &Load, report: &Report) -> Exit {
-    let is_slower = args
-        .comparison
-        .fail_if_slower
-        .zip(report.comparison.as_ref())
-        .is_some_and(|(fraction, comparison)| comparison.is_slower_by(fraction));
+    let is_slower = args.comparison.fail_if_slower.is_some_and(|fraction| match &report.comparison {
+        Some(comparison) if comparison.is_conclusive() => comparison.is_slower_by(fraction),
+        // A check that could not be made must not pass.
+        _ => {
+            terminal::print_error(
+                "--fail-if-slower: there are too few samples to compare: measure for longer",
+            );
+            true
+        }
+    });
     if is_slower || !report.is_as_expected() {
         Exit::Unmet
     } else if report.has_errors() {
