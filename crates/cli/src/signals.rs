@@ -1,6 +1,9 @@
 //! SIGINT and SIGTERM, which both ask the command to end.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 /// Receives the signals from when it is created, so that none is lost.
 pub(crate) struct Signals {
@@ -35,4 +38,23 @@ impl Signals {
             std::future::pending().await
         }
     }
+}
+
+/// Becomes true at the first signal: for code outside of a runtime.
+///
+/// # Errors
+/// Signals cannot be received.
+pub(crate) fn flag() -> io::Result<Arc<AtomicBool>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut signals = {
+        let _entered = runtime.enter();
+        Signals::new()?
+    };
+    let flag = Arc::new(AtomicBool::new(false));
+    let received = flag.clone();
+    thread::spawn(move || {
+        runtime.block_on(signals.recv());
+        received.store(true, Ordering::Relaxed);
+    });
+    Ok(flag)
 }

@@ -60,7 +60,7 @@ pub(crate) struct Input {
     /// Decrypt TLS with the secrets of this file, in the format of SSLKEYLOGFILE; that variable names the default
     #[arg(long, value_name = "FILE")]
     pub(crate) key_log: Option<PathBuf>,
-    /// Wait for more at the end of the file
+    /// Wait for more at the end of the file, until SIGINT (Ctrl-C) or SIGTERM
     #[arg(long, short = 'f')]
     pub(crate) follow: bool,
 }

@@ -259,6 +259,31 @@ fn follows_a_file_that_grows() {
     std::fs::remove_file(&path).unwrap();
 }
 
+#[cfg(unix)]
+#[test]
+fn following_ends_at_a_signal_with_everything_that_was_read() {
+    use rustix::process::{Pid, Signal, kill_process};
+
+    let path = temporary("followed.pcap");
+    let bytes = std::fs::read(capture("plain.pcap")).unwrap();
+    std::fs::write(&path, &bytes).unwrap();
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut child = Command::new(WIRELOOM)
+            .args(["inspect", "--follow", "--stats", path.to_str().unwrap()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Nothing shows when it has read the file: the table is printed at the end.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let mut table = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut table).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{table}");
+        assert_eq!(table, printed(&["--stats", path.to_str().unwrap()]));
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
 #[test]
 fn errors_have_a_line_and_a_code() {
     let output = inspect(&["/nonexistent.pcap"]);

@@ -80,7 +80,7 @@ fn open(args: &Inspect) -> io::Result<Box<dyn Read + Send>> {
     if file.metadata()?.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
     }
-    Ok(if args.input.follow { Box::new(Follow::new(file)) } else { Box::new(file) })
+    Ok(if args.input.follow { Box::new(Follow::new(file)?) } else { Box::new(file) })
 }
 
 fn config(args: &Inspect) -> Config {
