@@ -68,8 +68,13 @@ impl Connection {
     }
 
     pub(super) fn end(&mut self, ended: Ended) {
-        self.closing.ended.get_or_insert(ended);
+        if self.has_ended() {
+            return;
+        }
+        self.closing.ended = Some(ended);
         self.reader.free();
+        // RFC 9113 §8.7: the peer never saw them, so they are safe to send again.
+        self.refuse_waiting();
     }
 
     pub(super) fn check_alive(&self) -> Result<(), Misuse> {

@@ -372,7 +372,8 @@ impl Connection {
     }
 
     /// The peer has closed its side of the transport: nothing more arrives. Streams that are still there will not be
-    /// answered; on a client, those that a GOAWAY refused were reported already.
+    /// answered; on a client, those that a GOAWAY refused were reported already, and requests that wait to open are
+    /// reported as refused.
     pub fn handle_eof(&mut self) {
         if !self.has_ended() {
             self.end(Ended::Eof);

@@ -146,3 +146,30 @@ fn events_that_wait_come_before_data() {
     }
     assert_eq!(order, ["goaway", "refused", "data"]);
 }
+
+#[test]
+fn requests_that_were_never_sent_are_refused_when_the_connection_ends() {
+    // RFC 9113 §8.7: they may be sent again; of the one in flight that is not known.
+    type Ending = fn(&mut End);
+    let endings: [(&str, Ending); 3] = [
+        ("the transport ends", |end| end.connection.handle_eof()),
+        ("the peer breaks a rule", |end| {
+            end.connection.handle_input(Default::default(), &Frame::ping("short").to_bytes()).unwrap_err();
+        }),
+        ("the caller aborts", |end| end.connection.abort(ErrorCode::CANCEL, b"")),
+    ];
+    for (what, finish) in endings {
+        let mut end = opened(Role::Client);
+        end.receive(&Frame::settings(&[(3, 1)]).to_bytes());
+        assert_eq!((end.request(), end.request()), (3, 5));
+        finish(&mut end);
+        let mut refused = Vec::new();
+        while let Some(event) = end.connection.poll_event() {
+            match event {
+                Event::Refused { stream } => refused.push(stream.id()),
+                other => panic!("{what}: {other:?}"),
+            }
+        }
+        assert_eq!(refused, [3, 5], "{what}");
+    }
+}

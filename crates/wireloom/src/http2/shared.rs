@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::field::Field;
 use wireloom_http2::message::RequestKind;
-use wireloom_http2::{Config, Connection, Role, StreamKey};
+use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
 
 use super::deferred::Deferred;
 use super::incoming::IncomingRequests;
@@ -390,6 +390,15 @@ impl State {
 
     /// Ends the connection for every handle.
     pub(super) fn fail(&mut self, error: Error) {
+        let Self { core, slots, deferred, .. } = self;
+        // Requests that were never sent, and streams that ended before, have errors of their own.
+        while let Some(event) = core.poll_event() {
+            match event {
+                Event::Refused { stream } => slots.fail(stream, &Error::NotProcessed, deferred),
+                Event::Reset { stream, code, .. } => slots.fail(stream, &Error::StreamReset(code), deferred),
+                _ => {}
+            }
+        }
         self.slots.fail_all(&error, &mut self.deferred);
         self.failure.get_or_insert(error);
         self.deferred.notify_ready = true;

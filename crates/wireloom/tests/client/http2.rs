@@ -603,6 +603,26 @@ async fn reports_which_requests_are_safe_to_retry() {
     assert_eq!(http2.request(Request::get("/")).await.unwrap_err(), Error::NotProcessed);
 }
 
+// RFC 9113 §8.7.
+#[tokio::test]
+async fn a_request_that_waited_to_open_is_safe_to_retry_after_the_connection_is_lost() {
+    use tokio::io::AsyncWriteExt as _;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        // SETTINGS_MAX_CONCURRENT_STREAMS is 1. HEADERS is awaited before the connection is lost.
+        stream.write_all(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x01").await.unwrap();
+        tokio::io::AsyncReadExt::read_exact(&mut stream, &mut [0; 24]).await.unwrap();
+        frames(&mut stream, 1).await;
+    });
+    let http2 = connect(address).await;
+    let sent = http2.send(Request::get("/")).unwrap();
+    let waiting = http2.send(Request::get("/")).unwrap();
+    assert_ne!(sent.response().await.unwrap_err(), Error::NotProcessed);
+    assert_eq!(waiting.response().await.unwrap_err(), Error::NotProcessed);
+}
+
 #[tokio::test]
 async fn a_dropped_request_is_reset() {
     let (resets, mut reset) = mpsc::unbounded_channel();
