@@ -169,6 +169,25 @@ impl Headers {
         });
     }
 
+    /// Removes the fields that belong to one connection and must not be forwarded (RFC 9110 §7.6.1, RFC 9113 §8.2.2): the known ones,
+    /// and those that `Connection` names.
+    #[cfg(any(feature = "http2", all(feature = "client", feature = "server")))]
+    pub(crate) fn remove_connection_specific(&mut self) {
+        let mut spans = std::mem::take(&mut self.spans);
+        let connection: Vec<Span> = spans
+            .iter()
+            .filter(|(name, _)| self.at(*name).eq_ignore_ascii_case(b"connection"))
+            .map(|&(_, value)| value)
+            .collect();
+        spans.retain(|&(name, _)| {
+            let name = self.at(name);
+            let is_name = |token: &[u8]| token.trim_ascii().eq_ignore_ascii_case(name);
+            let is_named = |&value: &Span| self.at(value).split(|&byte| byte == b',').any(is_name);
+            !CONNECTION_SPECIFIC.iter().any(|known| is_name(known)) && !connection.iter().any(is_named)
+        });
+        self.spans = spans;
+    }
+
     /// Converts all names to lower case (RFC 9113 §8.2).
     pub(crate) fn make_names_lowercase(&mut self) {
         for (span, _) in &self.spans {
@@ -179,6 +198,11 @@ impl Headers {
         }
     }
 }
+
+/// RFC 9110 §7.6.1.
+#[cfg(any(feature = "http2", all(feature = "client", feature = "server")))]
+const CONNECTION_SPECIFIC: [&[u8]; 6] =
+    [b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade"];
 
 /// The bytes of a token (RFC 9110 §5.6.2).
 static TOKEN: [bool; 256] = {
@@ -250,6 +274,27 @@ mod tests {
         headers.remove("Set-Cookie");
         assert_eq!((headers.len(), headers.get("x-one")), (1, Some(&b"1"[..])));
         assert_eq!(format!("{headers:?}"), "[\"x-one\"]");
+    }
+
+    #[cfg(any(feature = "http2", all(feature = "client", feature = "server")))]
+    #[test]
+    fn fields_of_a_connection_are_not_forwarded() {
+        let mut headers = Headers::new();
+        for (name, value) in [
+            ("Connection", "close, X-Hop"),
+            ("x-hop", "1"),
+            ("X-End", "2"),
+            ("connection", "x-other"),
+            ("Transfer-Encoding", "chunked"),
+            ("Keep-Alive", "timeout=5"),
+            ("x-other", "3"),
+            ("x-hop-2", "4"),
+        ] {
+            headers.push(name, value).unwrap();
+        }
+        headers.remove_connection_specific();
+        let names: Vec<_> = headers.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["X-End", "x-hop-2"]);
     }
 
     #[test]

@@ -248,6 +248,7 @@ impl From<Response> for crate::http::Response {
     fn from(response: Response) -> Self {
         let mut relayed = Self::new(response.status);
         relayed.headers = response.headers;
+        relayed.headers.remove_connection_specific();
         // It is added again when the content is sent.
         relayed.headers.remove("content-length");
         *relayed.body_mut() = response.body;

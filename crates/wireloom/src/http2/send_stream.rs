@@ -107,6 +107,8 @@ impl SendStream {
     /// As [`send`](Self::send).
     pub(crate) fn send_trailers(&mut self, trailers: &mut Headers) -> Result<(), Error> {
         trailers.make_names_lowercase();
+        // RFC 9113 §8.2.2: trailers of HTTP/1.1 that are forwarded may have such fields.
+        trailers.remove_connection_specific();
         self.command(true, |state, key| state.core.send_trailers(key, to_fields(trailers)))
     }
 

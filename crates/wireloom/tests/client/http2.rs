@@ -243,6 +243,34 @@ async fn a_response_can_be_forwarded() {
     assert_eq!(http2.request(Request::get("/nothing")).await.unwrap().status, 404);
 }
 
+// RFC 9110 §7.6.1, RFC 9113 §8.2.2: fields of a connection of HTTP/1.1 are not forwarded.
+#[tokio::test]
+async fn a_response_of_http1_can_be_forwarded() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nX-End: 2\r\n\
+        Keep-Alive: timeout=5\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nKeep-Alive: 1\r\nX-Sum: 3\r\n\r\n";
+    let (behind, _) = raw_server(RESPONSE).await;
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(move |_: wireloom::Request| async move {
+        let request = Request::get(format!("http://{behind}/"));
+        Connector::new().http1_only(true).request(request).await.map(Response::from)
+    }));
+    let mut response = connect(address).await.request(Request::get("/")).await.unwrap();
+    assert_eq!(response.headers.get("x-end"), Some(&b"2"[..]));
+    assert_eq!(response.headers.get("x-hop"), None);
+    assert_eq!(response.body.bytes().await.unwrap(), "hi");
+    let trailers = response.body.trailers().unwrap();
+    assert_eq!(trailers.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["x-sum"]);
+    // Over HTTP/1.1 the server writes its own.
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert_eq!(response.to_lowercase().matches("transfer-encoding").count(), 1, "{response}");
+    assert!(!response.to_lowercase().contains("keep-alive"), "{response}");
+}
+
 #[tokio::test]
 async fn negotiates_as_over_http1() {
     let mut config = wireloom::ServerConfig::default();
