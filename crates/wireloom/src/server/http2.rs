@@ -195,7 +195,7 @@ async fn answer(
 ) -> Option<Running> {
     let Exchange { key, request, tunnel, head: _head } = exchange;
     let mut unanswered = ResetUnlessAnswered { shared: &shared, key, answered: false };
-    let is_head = request.method() == "HEAD";
+    let (is_head, is_connect) = (request.method() == "HEAD", request.method() == "CONNECT");
     let (mut response, _) = panic::answer(&registry, &*handler, request).await;
     unanswered.answered = true;
     let opening = response.opening.take();
@@ -206,6 +206,10 @@ async fn answer(
         send.send_response(head(&digits(status), &headers, &date::now()), false).ok()?;
         let io = Io::Tunnel(Box::new(Tunnel::new(send, recv)));
         return Some(opening.open(io, &[], Some(registry.admit_tunnel(tunnels))));
+    }
+    if is_connect && response.status() / 100 == 2 {
+        // RFC 9110 §9.3.6, RFC 8441 §5: every 2xx opens the tunnel, and nothing here uses it.
+        response = Response::text(400, "there is no WebSocket here\n");
     }
     let answered = match response.body_mut().is_whole() {
         true => send_whole(&shared, key, response, is_head),

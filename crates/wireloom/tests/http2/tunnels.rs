@@ -92,6 +92,20 @@ async fn refuses_with_the_right_status() {
     assert_eq!(peer.whole(key).await.0, 400);
 }
 
+// RFC 9110 §9.3.6, RFC 8441 §5: any 2xx would open the tunnel.
+#[tokio::test]
+async fn a_successful_response_without_a_websocket_opens_no_tunnel() {
+    let server = serve(ServerConfig::default()).await;
+    let mut peer = Peer::connect(server.address).await;
+    for path in ["/hello", "/endless", "/whole"] {
+        let key = peer.tunnel(path).await;
+        if path == "/whole" {
+            peer.send(key, b"content", true).await;
+        }
+        assert_eq!(peer.whole(key).await.0, 400, "{path}");
+    }
+}
+
 // RFC 8441 §5: END_STREAM is the end of TCP, RST_STREAM its reset.
 #[tokio::test]
 async fn ends_like_a_tcp_connection() {
