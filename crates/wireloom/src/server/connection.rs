@@ -547,6 +547,8 @@ fn http2_settings(request: &Request) -> Option<Vec<u8>> {
     let head = request.head();
     let is_upgrade = request.tls().is_none()
         && request.version() == Version::Http11
+        // RFC 9110 §7.8: of several protocols the server chooses one.
+        && !request.is_websocket()
         && head.names("upgrade", "h2c")
         && head.names("connection", "upgrade")
         && head.names("connection", "http2-settings");

@@ -280,6 +280,16 @@ async fn upgrades_from_http1() {
         answer.extend_from_slice(&bytes[..len]);
     }
     assert!(answer.starts_with(b"HTTP/1.1 101 Switching Protocols\r\n"), "{}", answer.escape_ascii());
+    // A WebSocket, if the client offers both (RFC 9110 §7.8): HTTP/2 has none on an upgraded request.
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request =
+        b"GET /echo HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: websocket, h2c\r\n\
+        HTTP2-Settings: AAMAAABkAAQAAP__\r\nSec-WebSocket-Version: 13\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let len = stream.read(&mut bytes).await.unwrap();
+    let answer = String::from_utf8_lossy(&bytes[..len]).to_lowercase();
+    assert!(answer.contains("upgrade: websocket\r\n"), "{answer}");
     // Settings that are none: it is answered as if nothing had been asked.
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let request =
