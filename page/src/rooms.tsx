@@ -203,9 +203,11 @@ export function Rooms() {
   const send = async (event: Event) => {
     event.preventDefault();
     if (state.kind !== 'joined' || text === '') return;
+    // Cleared now: the next message may be typed before the hub has answered.
+    setText('');
     const failure = await room.send(text);
     setError(failure ?? '');
-    if (!failure) setText('');
+    if (failure) setText((next) => (next === '' ? text : next));
   };
   return (
     <div class="columns">

@@ -29,6 +29,21 @@ export default {
     await shows(b, /^2 messages/);
   },
 
+  async 'keeps what is typed while a message is sent'(driver) {
+    const page = await driver.open('rooms');
+    await joinRoom(page, 'typing');
+    await message(page).fill('one');
+    await message(page).evaluate(async (input) => {
+      input.form.requestSubmit();
+      // The page renders before the hub can answer.
+      await Promise.resolve();
+      input.value = 'two';
+      input.dispatchEvent(new Event('input', { bubbles: true }));
+    });
+    await rows(page).filter({ hasText: 'one' }).waitFor();
+    assert.equal(await message(page).inputValue(), 'two');
+  },
+
   async 'shows the history, and the refusals of the hub'(driver) {
     const [first, later] = [await driver.open('rooms'), await driver.open('rooms')];
     await shows(first, 'Join a room to see its members.');
