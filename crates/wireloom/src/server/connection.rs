@@ -347,6 +347,10 @@ impl Connection {
                 return Err(io::ErrorKind::Interrupted.into());
             };
             left = left.checked_sub(chunk.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
+            if chunk.is_empty() {
+                // RFC 9112 §7.1: a chunk of length 0 would end the body.
+                continue;
+            }
             if ending == Ending::Chunked {
                 write::chunk_size(&mut out, chunk.len());
                 self.write(&[&out, &chunk, b"\r\n"]).await?;

@@ -28,6 +28,11 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
             });
             Response::new(200).with_body(kind, body)
         }
+        "/gaps" => {
+            let pieces = ["", "one ", "", "two", ""].map(|piece| Ok::<_, Error>(piece.into()));
+            Response::new(200).with_body(kind, Body::from_stream(futures_util::stream::iter(pieces)))
+        }
+        "/large" => Response::new(200).with_body(kind, vec![b'x'; 100_000]),
         "/empty" => Response::new(204),
         // The body is left alone.
         _ => Response::not_found(),
@@ -80,6 +85,14 @@ async fn delimits_bodies() {
     // A body that breaks off has no end.
     let broken = ask(address, b"GET /broken HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert!(broken.ends_with("4\r\nhalf\r\n"), "{broken}");
+}
+
+// RFC 9112 §7.1: a chunk of length 0 is the last one.
+#[tokio::test]
+async fn an_empty_piece_does_not_end_a_chunked_body() {
+    let address = serve(ServerConfig::default()).await;
+    let answer = ask(address, b"GET /gaps HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+    assert!(answer.ends_with("\r\n\r\n4\r\none \r\n3\r\ntwo\r\n0\r\n\r\n"), "{answer}");
 }
 
 #[tokio::test]
