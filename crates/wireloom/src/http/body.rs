@@ -298,7 +298,9 @@ impl Body {
                 None => self.next_collected().await?,
                 Some(timeout) => {
                     let grace = Duration::from_secs((collected.len() / BYTES_PER_SECOND_MIN) as u64);
-                    let next = tokio::time::timeout_at(began + timeout + grace, self.next_collected()).await;
+                    // A deadline that the clock cannot represent never expires.
+                    let left = timeout.saturating_add(grace).saturating_sub(began.elapsed());
+                    let next = tokio::time::timeout(left, self.next_collected()).await;
                     next.map_err(|_| Error::Timeout(Stage::Body))??
                 }
             };

@@ -65,7 +65,8 @@ impl IdleTimer {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        Some(self.since? + self.timeout?)
+        // A deadline that the clock cannot represent never expires.
+        self.since?.checked_add(self.timeout?)
     }
 }
 

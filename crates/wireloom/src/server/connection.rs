@@ -388,7 +388,7 @@ impl Connection {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         // Allow for a slow network: a second for every 16 KiB.
         let slowness = Duration::from_secs((total >> 14) as u64);
-        let mut deadline = Deadline::after(config.handshake_timeout + slowness);
+        let mut deadline = Deadline::after(config.handshake_timeout.saturating_add(slowness));
         let mut written = 0;
         let work =
             timeouts.within(&mut deadline, Phase::Cut, |cx| poll_write_all(cx, io, parts, &mut written));

@@ -95,6 +95,25 @@ async fn an_empty_piece_does_not_end_a_chunked_body() {
     assert!(answer.ends_with("\r\n\r\n4\r\none \r\n3\r\ntwo\r\n0\r\n\r\n"), "{answer}");
 }
 
+// A timeout beyond what the clock can represent never expires.
+#[tokio::test]
+async fn timeouts_may_be_unlimited() {
+    let mut config = ServerConfig::default();
+    config.body_timeout = Duration::MAX;
+    config.handshake_timeout = Duration::MAX;
+    config.keep_alive_timeout = Duration::MAX;
+    config.shutdown_grace = Duration::MAX;
+    let address = serve(config).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"POST /whole HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nha").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    stream.write_all(b"lf").await.unwrap();
+    let whole = read_until(&mut stream, b"\r\n\r\nhalf").await;
+    assert!(whole.starts_with(b"HTTP/1.1 200 OK\r\n"), "{}", whole.escape_ascii());
+    let large = ask(address, b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+    assert!(large.ends_with(&"x".repeat(100_000)), "{} bytes", large.len());
+}
+
 #[tokio::test]
 async fn streams_both_ways_at_once() {
     let address = serve(ServerConfig::default()).await;
