@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+#[cfg(feature = "server")]
+use super::http1::parse_len;
 use super::http1::{Answer, Http1, PendingResponse};
 #[cfg(feature = "http2")]
 use super::http2::{Http2, Stream, Unsent};
@@ -242,16 +244,22 @@ impl Exchange {
     }
 }
 
-/// For reverse proxies: content and trailers are forwarded as they arrive.
+/// For reverse proxies: content and trailers are forwarded as they arrive, without the fields of the connection
+/// (RFC 9110 §7.6.1).
 #[cfg(feature = "server")]
 impl From<Response> for crate::http::Response {
     fn from(response: Response) -> Self {
         let mut relayed = Self::new(response.status);
         relayed.headers = response.headers;
+        let len = relayed.headers.get("content-length").and_then(|len| parse_len(len).ok());
         relayed.headers.remove_connection_specific();
         // It is added again when the content is sent.
         relayed.headers.remove("content-length");
-        *relayed.body_mut() = response.body;
+        *relayed.body_mut() = match len {
+            // RFC 9110 §9.3.2: the response to HEAD.
+            Some(len @ 1..) if response.body.len_hint() == Some(0) => Body::omitted(len),
+            _ => response.body,
+        };
         relayed
     }
 }

@@ -122,7 +122,7 @@ impl Http1 {
 }
 
 /// RFC 9110 §8.6.
-fn parse_len(value: &[u8]) -> Result<u64, Error> {
+pub(super) fn parse_len(value: &[u8]) -> Result<u64, Error> {
     let digits = value.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(value).ok().filter(|_| digits).and_then(|len| len.parse().ok()).ok_or(Error::Header)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use wireloom::{Body, Error, Headers, Request, Response, Server, ServerConfig};
+use wireloom::{Body, Connector, Error, Headers, Request, Response, Server, ServerConfig};
 
 use crate::ask;
 use crate::running::{Running, answer_with_trailers};
@@ -112,6 +112,73 @@ async fn timeouts_may_be_unlimited() {
     assert!(whole.starts_with(b"HTTP/1.1 200 OK\r\n"), "{}", whole.escape_ascii());
     let large = ask(address, b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
     assert!(large.ends_with(&"x".repeat(100_000)), "{} bytes", large.len());
+}
+
+/// A server that answers each connection with `answer`, and then closes it.
+async fn upstream(answer: &'static [u8]) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            read_until(&mut stream, b"\r\n\r\n").await;
+            stream.write_all(answer).await.unwrap();
+        }
+    });
+    format!("http://{address}/")
+}
+
+/// A reverse proxy for `upstream`.
+async fn forward(upstream: String) -> SocketAddr {
+    let handler = move |request: Request| {
+        let url = upstream.clone();
+        async move {
+            let request = wireloom::client::Request::new(request.method(), url);
+            Ok::<Response, Error>(Connector::new().http1_only(true).request(request).await?.into())
+        }
+    };
+    Running::start(ServerConfig::default(), handler).await.address
+}
+
+// RFC 9110 §7.6.1: fields of a connection end with it. Framing is the next connection's own.
+#[tokio::test]
+async fn a_forwarded_response_has_no_fields_of_the_other_connection() {
+    let url = upstream(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\n\
+          Keep-Alive: timeout=5\r\nProxy-Connection: close\r\nUpgrade: h2c\r\nX-End: 2\r\n\r\n\
+          5\r\nhello\r\n0\r\n\r\n",
+    )
+    .await;
+    let address = forward(url).await;
+    let answer = ask(address, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+    let lower = answer.to_ascii_lowercase();
+    assert_eq!(lower.matches("transfer-encoding").count(), 1, "{answer}");
+    assert_eq!(lower.matches("connection:").count(), 1, "{answer}");
+    assert!(lower.contains("\r\nx-end: 2\r\n"), "{answer}");
+    for name in ["x-hop", "keep-alive", "upgrade"] {
+        assert!(!lower.contains(name), "{answer}");
+    }
+    assert!(answer.ends_with("\r\n\r\n5\r\nhello\r\n0\r\n\r\n"), "{answer}");
+    // RFC 9113 §8.2.2: over HTTP/2 they would make the response malformed.
+    let connection = Connector::new().connect_http2(&format!("http://{address}/")).await.unwrap();
+    let mut response = connection.request(wireloom::client::Request::get("/")).await.unwrap();
+    assert_eq!(response.headers.get("x-end"), Some(&b"2"[..]));
+    assert_eq!(&response.body.bytes().await.unwrap()[..], b"hello");
+}
+
+// RFC 9110 §9.3.2: the length that a response to GET would have.
+#[tokio::test]
+async fn a_forwarded_response_to_head_keeps_its_length() {
+    let address = forward(upstream(b"HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n").await).await;
+    let answer = ask(address, b"HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+    assert!(answer.to_ascii_lowercase().contains("\r\ncontent-length: 1234\r\n"), "{answer}");
+    // RFC 9110 §8.6: of a response to GET that has another length than it announced, no length is forwarded.
+    let address = forward(upstream(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 1234\r\n\r\n").await).await;
+    let answer = ask(
+        address,
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    )
+    .await;
+    assert_eq!(answer.matches("HTTP/1.1 304 ").count(), 2, "{answer}");
 }
 
 #[tokio::test]
