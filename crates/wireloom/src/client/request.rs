@@ -93,6 +93,10 @@ impl Request {
         {
             into.push("content-length", len.to_string())?;
         }
+        // RFC 9112 §6.3: a message with two lengths is ambiguous.
+        if into.get_all("content-length").nth(1).is_some() {
+            return Err(Error::Header);
+        }
         let expects = into.names("expect", "100-continue");
         Ok((self.method, self.body, expects))
     }

@@ -347,3 +347,14 @@ async fn uses_the_protocol_of_alpn() {
         assert_eq!(wanted.is_ok(), version == Version::Http2, "{wanted:?}");
     }
 }
+
+// RFC 9112 §6.3: two lengths that differ make a message ambiguous.
+#[tokio::test]
+async fn sends_one_content_length() {
+    let url = serve().await;
+    let request = || Request::post(format!("{url}/request"), "abc");
+    let ambiguous = request().header("Content-Length", "3").header("content-length", "4");
+    assert_eq!(Connector::new().request(ambiguous).await.unwrap_err(), Error::Header);
+    let connector = Connector::new().header("Content-Length", "4");
+    assert_eq!(connector.request(request()).await.unwrap_err(), Error::Header);
+}
