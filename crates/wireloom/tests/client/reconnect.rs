@@ -86,6 +86,24 @@ async fn lost(socket: &mut Reconnecting) -> Loss {
     }
 }
 
+// A deadline beyond what the clock can represent never comes.
+#[tokio::test]
+async fn deadlines_may_be_unlimited() {
+    for (confirm_after, confirm_timeout) in
+        [(Duration::MAX, Duration::MAX), (Duration::from_millis(10), Duration::MAX)]
+    {
+        let policy =
+            ReconnectPolicy { confirm_after, confirm_timeout, stable_after: Duration::MAX, ..quick() };
+        let mut socket = Connector::new().reconnecting(format!("ws://{}/", serve().await), policy);
+        assert_eq!(connected(&mut socket).await, None);
+        assert_eq!(text(&mut socket).await, "/ ");
+        socket.send("a").await.unwrap();
+        assert_eq!(text(&mut socket).await, "a");
+        let waited = tokio::time::timeout(Duration::from_millis(50), socket.next()).await;
+        assert!(waited.is_err(), "{waited:?}");
+    }
+}
+
 #[tokio::test]
 async fn reports_messages_that_may_be_lost() {
     let (mode, watched) = watch::channel(Mode::Pass);

@@ -424,10 +424,12 @@ impl Open {
     /// The next deadline. `waker` is woken when a [`ReconnectingSender`] changes it.
     fn next_check(&self, policy: &ReconnectPolicy, waker: &Waker) -> Option<Check> {
         let sent_messages = self.link.sent_messages_with_waker(waker);
+        // A deadline that the clock cannot represent never expires.
         if sent_messages.is_in_doubt() {
-            Some(Check::Ping(sent_messages.asked_at + policy.confirm_after))
+            sent_messages.asked_at.checked_add(policy.confirm_after).map(Check::Ping)
         } else if sent_messages.is_asking() {
-            Some(Check::Lost(sent_messages.asked_at.max(self.received_at) + policy.confirm_timeout))
+            let active_at = sent_messages.asked_at.max(self.received_at);
+            active_at.checked_add(policy.confirm_timeout).map(Check::Lost)
         } else {
             None
         }
