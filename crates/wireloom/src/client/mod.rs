@@ -51,6 +51,7 @@ pub(crate) mod tls;
 #[cfg(feature = "tls")]
 mod verifier;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -251,7 +252,8 @@ impl Connector {
     /// Follows at most this number of redirects (RFC 6455 §4.1 allows it), 0 by default.
     ///
     /// Another origin (scheme, host and port) receives subprotocols, [`origin`](Self::origin) and extensions, but neither the
-    /// [`header`](Self::header)s, any of which may be a secret, nor credentials of the URL. A redirect from TLS to plain text is an
+    /// [`header`](Self::header)s, any of which may be a secret, nor credentials of the URL; [`host`](Self::host) and
+    /// [`server_name`](Self::server_name) are the URL's alone. A redirect from TLS to plain text is an
     /// error. For other rules, follow redirects yourself: [`Error::Refused`] has the `Location`.
     pub fn redirects_max(mut self, max: u8) -> Self {
         self.redirects_max = max;
@@ -372,8 +374,9 @@ impl Connector {
         let mut target = Target::websocket(url)?;
         let mut headers = self.headers_for(&target)?;
         let mut redirects = self.redirects_max;
+        let mut connector = Cow::Borrowed(self);
         loop {
-            let attempt = self.attempt(&target, &headers);
+            let attempt = connector.attempt(&target, &headers);
             #[cfg(feature = "tracing")]
             let attempt = attempt.instrument(tracing::debug_span!("connect", ?target));
             let response = match attempt.await {
@@ -389,6 +392,8 @@ impl Connector {
             let next = target.redirected(location).ok_or(Error::Redirect)?;
             if !next.is_same_origin(&target) {
                 headers.clear();
+                // They name the server of the URL.
+                connector = Cow::Owned(Self { host: None, server_name: None, ..self.clone() });
             }
             #[cfg(feature = "tracing")]
             tracing::debug!(from = ?target, to = ?next, "redirected");

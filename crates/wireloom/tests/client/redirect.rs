@@ -60,3 +60,19 @@ async fn open_returns_the_response() {
     assert_eq!((opened.peer, opened.tls), (Some(server), None));
     assert_eq!(opened.headers.get("upgrade"), Some(&b"websocket"[..]));
 }
+
+// `host` and `server_name` name the server of the URL, not the one that it redirects to.
+#[tokio::test]
+async fn sends_another_host_to_its_own_server_only() {
+    let (here, there) = (serve().await, serve().await);
+    let follower = Connector::new().redirects_max(2).host("inner.example");
+    let host = |opened: &wireloom::client::Opened| {
+        opened.request().into_iter().find(|(name, _)| name == "Host").map(|(_, value)| value)
+    };
+    let same = follower.open(&format!("ws://{here}/?to=/z")).await.unwrap();
+    assert_eq!(host(&same).as_deref(), Some("inner.example"));
+    let other = follower.open(&format!("ws://{here}/?to=ws://{there}/z")).await.unwrap();
+    assert_eq!(host(&other), Some(there.to_string()));
+    let back = follower.open(&format!("ws://{here}/?to=ws://{there}/?to=ws://{here}/z")).await.unwrap();
+    assert_eq!(host(&back), Some(here.to_string()));
+}
