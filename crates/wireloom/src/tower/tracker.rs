@@ -45,7 +45,10 @@ impl Default for WebSocketTracker {
 impl WebSocketTracker {
     /// Creates an empty tracker.
     pub fn new() -> Self {
-        Self { registry: Registry::new() }
+        let registry = Registry::new();
+        // Nothing would close connections to free memory, as `Server` does: those that wait for it would wait forever.
+        registry.memory.set_max(usize::MAX);
+        Self { registry }
     }
 
     /// Closes every tracked WebSocket, and those that follow, with 1001.
@@ -69,5 +72,22 @@ impl WebSocketTracker {
     /// Whether nothing is tracked.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::memory::{Category, default_max};
+
+    #[test]
+    fn memory_is_not_limited() {
+        let tracker = WebSocketTracker::new();
+        let account = tracker.registry.memory.account();
+        let mut held = account.reservation(Category::Assembly);
+        assert!(held.try_set(default_max() + 1).is_ok());
+        assert!(account.poll_read_allowed(&mut Context::from_waker(Waker::noop())).is_ready());
     }
 }
