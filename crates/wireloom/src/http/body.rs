@@ -147,6 +147,12 @@ impl Body {
         self
     }
 
+    /// Sets the length of the content in bytes.
+    #[cfg(feature = "tower")]
+    pub(crate) fn with_len(self, len: u64) -> Self {
+        self.options(|options| options.len = Some(len))
+    }
+
     /// Sets the timeout for the next chunk, after which [`chunk`](Self::chunk) fails; `None` for no timeout.
     #[must_use]
     pub fn with_timeout(self, timeout: Option<Duration>) -> Self {

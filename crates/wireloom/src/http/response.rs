@@ -104,7 +104,12 @@ impl Response {
         if opening.is_some() {
             return Self { status, headers, body, opening };
         }
-        let body = if body.is_empty() { omitted(&headers).unwrap_or(body) } else { body };
+        let body = match content_length(&headers) {
+            // A response to HEAD, of which only the length is known.
+            Some(len) if body.is_empty() => Body::omitted(len),
+            Some(len) if body.len_hint().is_none() => body.with_len(len),
+            _ => body,
+        };
         for name in FRAMING {
             headers.remove(name);
         }
@@ -116,11 +121,9 @@ impl Response {
     }
 }
 
-/// The body of a response to HEAD, of which only the length is known.
 #[cfg(feature = "tower")]
-fn omitted(headers: &Headers) -> Option<Body> {
-    let len = std::str::from_utf8(headers.get("content-length")?).ok()?.parse().ok()?;
-    Some(Body::omitted(len))
+fn content_length(headers: &Headers) -> Option<u64> {
+    std::str::from_utf8(headers.get("content-length")?).ok()?.parse().ok()
 }
 
 /// Headers that determine where a message ends, or belong to the connection (RFC 9112 §6, RFC 9113 §8.2.2).

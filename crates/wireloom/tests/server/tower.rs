@@ -14,8 +14,16 @@ fn application() -> Router {
         .route("/hello", get(|| async { ([("x-from", "axum")], "hello\n") }))
         .route("/length", post(|body: bytes::Bytes| async move { body.len().to_string() }))
         .route("/stream", post(|body: axum::body::Body| async move { body }))
+        .route("/sized", get(sized))
         .route("/echo", any(echo))
         .fallback_service(wireloom::tower::service(within, ServerConfig::default()))
+}
+
+/// A stream whose length only the handler knows.
+async fn sized() -> http::Response<axum::body::Body> {
+    let pieces = ["he", "", "llo"].map(|piece| Ok::<_, std::io::Error>(piece));
+    let body = axum::body::Body::from_stream(futures_util::stream::iter(pieces));
+    http::Response::builder().header("Content-Length", "5").body(body).unwrap()
 }
 
 /// A handler of axum.
@@ -84,6 +92,15 @@ async fn serves_requests_of_an_application() {
         let head = ask(address, "HEAD /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
         let lower = head.to_ascii_lowercase();
         assert!(lower.contains("content-length: 6\r\n") && head.ends_with("\r\n\r\n"), "{server}: {head}");
+        for (method, content) in [("GET", "hello"), ("HEAD", "")] {
+            let request = format!("{method} /sized HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            let sized = ask(address, request).await.to_ascii_lowercase();
+            assert!(
+                sized.contains("content-length: 5\r\n") && !sized.contains("chunked"),
+                "{server}: {sized}"
+            );
+            assert!(sized.ends_with(&format!("\r\n\r\n{content}")), "{server}: {sized}");
+        }
         let nothing = ask(address, "GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
         assert!(nothing.starts_with("HTTP/1.1 404 "), "{server}: {nothing}");
     }
