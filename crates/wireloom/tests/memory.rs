@@ -489,3 +489,30 @@ async fn a_short_message_does_not_hold_the_memory_of_a_long_one() {
     short.send_piece(vec![], true).await.unwrap();
     assert_eq!(short.recv().await.unwrap().unwrap().as_text(), Some("20000"));
 }
+// Nothing receives the message any more.
+#[tokio::test]
+async fn a_receiver_that_is_dropped_frees_the_message_that_was_arriving() {
+    let handler = |request: Request| async move {
+        match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(async |socket| {
+                let (mut sender, mut receiver) = socket.split();
+                let _ = tokio::time::timeout(Duration::from_millis(300), receiver.recv()).await;
+                sender.send("dropping").await.unwrap();
+                drop(receiver);
+                std::future::pending::<()>().await;
+                drop(sender);
+            }),
+            Err(refusal) => refusal,
+        }
+    };
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let (address, server_handle) = (server.local_addr().unwrap(), server.handle());
+    tokio::spawn(server.serve(handler));
+    let mut client = wireloom::connect(&format!("ws://{address}/")).await.unwrap();
+    client.send_piece(vec![b'x'; 500_000], false).await.unwrap();
+    client.flush().await.unwrap();
+    watch(&server_handle, |memory| memory.assemblies >= 500_000).await;
+    assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some("dropping"));
+    watch(&server_handle, |memory| memory.total == 0).await;
+}
+

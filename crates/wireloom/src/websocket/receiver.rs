@@ -702,5 +702,10 @@ impl Drop for Receiver {
     /// Nothing will be received any more: messages that are sent from now on are written at once.
     fn drop(&mut self) {
         self.shared.set_more_buffered(false);
+        if self.is_parked {
+            // It is dropped after the state is unlocked. Its memory would be held as long as there is a sender.
+            let parked = self.shared.lock().unpark();
+            drop(parked);
+        }
     }
 }
