@@ -489,6 +489,7 @@ async fn a_short_message_does_not_hold_the_memory_of_a_long_one() {
     short.send_piece(vec![], true).await.unwrap();
     assert_eq!(short.recv().await.unwrap().unwrap().as_text(), Some("20000"));
 }
+
 // Nothing receives the message any more.
 #[tokio::test]
 async fn a_receiver_that_is_dropped_frees_the_message_that_was_arriving() {
@@ -516,3 +517,35 @@ async fn a_receiver_that_is_dropped_frees_the_message_that_was_arriving() {
     watch(&server_handle, |memory| memory.total == 0).await;
 }
 
+// A message that is received in chunks takes no more memory than one chunk, however long it is.
+#[tokio::test]
+async fn a_long_compressed_message_is_received_in_chunks() {
+    const LEN: usize = 16 << 20;
+    let mut config = ServerConfig::default();
+    config.memory_max = MEMORY_MAX;
+    config.deflate = Some(DeflateConfig::default());
+    config.websocket.core.delivery = wireloom::wireloom_ws::Delivery::Chunks;
+    let handler = |request: Request| async move {
+        match request.websocket() {
+            Ok(upgrade) => upgrade.on_open(async |mut socket| {
+                let mut len = 0;
+                while let Ok(Some(chunk)) = socket.recv().await {
+                    len += chunk.as_bytes().len();
+                    if chunk.is_last() {
+                        socket.send(len.to_string()).await.unwrap();
+                    }
+                }
+            }),
+            Err(refusal) => refusal,
+        }
+    };
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(handler));
+    let connector = Connector::new().deflate(DeflateConfig::default());
+    let mut client = connector.connect(&format!("ws://{address}/")).await.unwrap();
+    assert!(client.is_compressed());
+    client.send(vec![b'x'; LEN]).await.unwrap();
+    let answer = client.recv().await.unwrap();
+    assert_eq!(answer.and_then(|answer| answer.as_text().map(str::to_owned)), Some(LEN.to_string()));
+}

@@ -386,7 +386,7 @@ impl Reading {
 
     /// Finds the next message, and passes control frames and errors to the core on the way.
     fn decode(&mut self, shared: &Shared, state: &mut State, mode: DeliveryMode) -> bool {
-        let bound = if shared.compressed { self.bound_inflation(state) } else { None };
+        let bound = if shared.compressed { self.bound_inflation(state, mode) } else { None };
         let found = loop {
             let step = match mode {
                 DeliveryMode::Configured => self.reader.decode(),
@@ -439,10 +439,14 @@ impl Reading {
     }
 
     /// Bounds the message that the next call may inflate to half of the memory that is left, so that connections which inflate at
-    /// the same time stay within it together. Returns the bound.
-    fn bound_inflation(&mut self, state: &State) -> Option<u64> {
+    /// the same time stay within it together. Returns the bound; `None` for a message that is returned in chunks, which takes no
+    /// more memory than a chunk.
+    fn bound_inflation(&mut self, state: &State, mode: DeliveryMode) -> Option<u64> {
         let available = state.account().available();
-        if available == usize::MAX {
+        let is_collected =
+            mode == DeliveryMode::Whole || self.reader.inbound().delivery() == Delivery::Messages;
+        if available == usize::MAX || !is_collected {
+            self.reader.set_inflated_max(usize::MAX);
             return None;
         }
         self.reader.set_inflated_max(available / 2);
