@@ -570,7 +570,8 @@ impl State {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let close_at = self.close_at.as_ref().map(|close_at| close_at.0);
         let next = self.core.poll_timeout().into_iter().chain(close_at).min()?;
-        Some(self.epoch + next)
+        // A deadline that the clock cannot represent never expires.
+        self.epoch.checked_add(next)
     }
 
     pub(super) fn handle_timeout(&mut self) {

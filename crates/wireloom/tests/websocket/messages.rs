@@ -10,7 +10,7 @@ use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use wireloom::wireloom_ws::handshake::Negotiated;
-use wireloom::wireloom_ws::{Cause, End, Initiator, Role};
+use wireloom::wireloom_ws::{Cause, End, Initiator, Keepalive, Role};
 use wireloom::{
     CloseCode, Error, Message, OwnedMessage, Sender, Session, SlowPeer, Transport, WebSocket, WebSocketConfig,
 };
@@ -313,6 +313,27 @@ async fn closes_at_a_deadline_with_its_code() {
     assert!(server_heard.unwrap().is_none() && client_heard.unwrap().is_none());
     assert!(begin.elapsed() >= 2 * minute && begin.elapsed() < 3 * minute);
     assert_eq!(client.end().unwrap().code(), CloseCode::POLICY_VIOLATION);
+}
+
+// A deadline beyond what the clock can represent never comes.
+#[tokio::test]
+async fn deadlines_may_be_unlimited() {
+    let mut config = WebSocketConfig::default();
+    config.core.close_timeout = Duration::MAX;
+    config.core.keepalive = Some(Keepalive { ping_after: Duration::MAX, dead_after: Duration::MAX });
+    let (client, server) = tokio::io::duplex(1024);
+    let (mut client, mut server) =
+        (open(client, Role::Client, config.clone()), open(server, Role::Server, config));
+    server.close_after((Duration::MAX, CloseCode::GOING_AWAY)).unwrap();
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        client.send("hi").await
+    };
+    let (received, sent) = tokio::join!(server.recv_owned(), late);
+    sent.unwrap();
+    assert_eq!(received.unwrap().unwrap().as_text(), Some("hi"));
+    let (closed, end) = tokio::join!(server.close(CloseCode::NORMAL, ""), client.recv());
+    assert!(closed.is_ok() && end.unwrap().is_none());
 }
 
 /// Echoes messages until one exceeds the limit.
