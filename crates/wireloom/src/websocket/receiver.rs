@@ -304,6 +304,11 @@ impl Reading {
                 self.finish(shared, state);
                 return Poll::Ready(false);
             }
+            if state.is_close_due() {
+                // A peer that sends without a pause must not delay it: the timer is polled only when there is nothing to read.
+                state.handle_timeout();
+                continue;
+            }
             match self.poll_read(cx, state) {
                 Poll::Ready(true) => {
                     self.report_message(state);

@@ -574,6 +574,18 @@ impl State {
         self.epoch.checked_add(next)
     }
 
+    /// Whether the closing handshake has to begin or to end by now. Deadlines of keepalive do not count: while there is something
+    /// to read, the peer is alive.
+    #[inline]
+    pub(super) fn is_close_due(&self) -> bool {
+        let deadline = match &self.close_at {
+            Some(close_at) if self.core.is_open() => Some(close_at.0),
+            _ if self.core.is_open() => None,
+            _ => self.core.poll_timeout(),
+        };
+        deadline.is_some_and(|deadline| deadline <= self.now())
+    }
+
     pub(super) fn handle_timeout(&mut self) {
         let now = self.now();
         if let Some(close_at) = self.close_at.take_if(|close_at| close_at.0 <= now) {

@@ -336,6 +336,54 @@ async fn deadlines_may_be_unlimited() {
     assert!(closed.is_ok() && end.unwrap().is_none());
 }
 
+/// A peer that sends empty messages without a pause until `until`, and then ends.
+struct Flood {
+    until: std::time::Instant,
+}
+
+impl AsyncRead for Flood {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        if std::time::Instant::now() < self.until {
+            let len = into.remaining() / 6 * 6;
+            into.put_slice(&[0x82, 0x80, 1, 2, 3, 4].repeat(len / 6));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Flood {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, data: &[u8]) -> Poll<std::io::Result<usize>> {
+        Poll::Ready(Ok(data.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+// RFC 6455 §7.1.1: a peer that keeps sending does not keep a connection open that this end closes.
+#[tokio::test]
+async fn a_peer_that_never_stops_sending_cannot_delay_the_end() {
+    let (begin, most) = (std::time::Instant::now(), Duration::from_secs(10));
+    let mut config = WebSocketConfig::default();
+    config.core.close_timeout = Duration::from_millis(100);
+    let flood = || open(Flood { until: begin + most }, Role::Server, config.clone());
+    flood().close(CloseCode::NORMAL, "").await.unwrap();
+    assert!(begin.elapsed() < most, "the closing handshake");
+    let mut socket = flood();
+    socket.close_after((Duration::from_millis(100), CloseCode::NORMAL)).unwrap();
+    while let Ok(Some(_)) = socket.recv().await {}
+    assert!(begin.elapsed() < most, "the deadline");
+}
+
 /// Echoes messages until one exceeds the limit.
 struct Answers<'a>(&'a mut Vec<String>);
 
