@@ -53,6 +53,7 @@ pub enum Delivery {
 pub struct Keepalive {
     /// A ping is sent after this time without a byte from the peer.
     pub ping_after: Duration,
-    /// The connection ends after this time without a byte from the peer; longer than `ping_after`.
+    /// The connection ends after this time without a byte from the peer; longer than `ping_after`. A connection that was not driven
+    /// for longer sends its ping first and leaves the peer the difference of the two times to answer.
     pub dead_after: Duration,
 }

@@ -28,8 +28,8 @@ struct Watchdog {
     keepalive: Keepalive,
     /// When the peer was last active.
     active_at: Duration,
-    /// When the last keepalive ping was queued, if the peer has not been active since.
-    pinged_at: Option<Duration>,
+    /// When the first and the last keepalive ping were queued, if the peer has not been active since.
+    pinged_at: Option<(Duration, Duration)>,
 }
 
 /// Payloads of pings, and when these were sent.
@@ -94,7 +94,7 @@ impl Timers {
             return self.close_by;
         }
         let watchdog = self.watchdog.as_deref()?;
-        Some(watchdog.dead_at().min(watchdog.ping_at()))
+        watchdog.dead_at().into_iter().chain([watchdog.ping_at()]).min()
     }
 
     /// The deadline that has passed at `now`.
@@ -103,11 +103,12 @@ impl Timers {
             return if now >= close_by { Due::Close } else { Due::Nothing };
         }
         let Some(watchdog) = &mut self.watchdog else { return Due::Nothing };
-        if now >= watchdog.dead_at() {
+        if watchdog.dead_at().is_some_and(|dead_at| now >= dead_at) {
             return Due::Silence;
         }
         if now >= watchdog.ping_at() {
-            watchdog.pinged_at = Some(now);
+            let first = watchdog.pinged_at.map_or(now, |(first, _)| first);
+            watchdog.pinged_at = Some((first, now));
             return Due::Ping;
         }
         Due::Nothing
@@ -116,11 +117,21 @@ impl Timers {
 
 impl Watchdog {
     fn ping_at(&self) -> Duration {
-        self.pinged_at.unwrap_or(self.active_at).saturating_add(self.keepalive.ping_after)
+        let last = self.pinged_at.map_or(self.active_at, |(_, last)| last);
+        last.saturating_add(self.keepalive.ping_after)
     }
 
-    fn dead_at(&self) -> Duration {
-        self.active_at.saturating_add(self.keepalive.dead_after)
+    /// `None` until the peer was pinged, unless `dead_after` leaves no time for a ping. A deadline that is handled late, because
+    /// the application was busy, leaves the peer as much time to answer as one that is handled in time.
+    fn dead_at(&self) -> Option<Duration> {
+        let Keepalive { ping_after, dead_after } = self.keepalive;
+        let dead_at = self.active_at.saturating_add(dead_after);
+        match self.pinged_at {
+            Some((first, _)) => {
+                Some(dead_at.max(first.saturating_add(dead_after.saturating_sub(ping_after))))
+            }
+            None => (ping_after >= dead_after).then_some(dead_at),
+        }
     }
 }
 
@@ -146,6 +157,25 @@ mod tests {
         assert_eq!(timers.due(s(131)), Due::Ping);
         assert_eq!(timers.next(), Some(s(136)));
         assert_eq!(timers.due(s(136)), Due::Silence);
+    }
+
+    #[test]
+    fn pings_before_it_gives_up_also_when_it_is_called_late() {
+        let mut timers = Timers::new(Some(Keepalive { ping_after: s(10), dead_after: s(25) }), s(100));
+        assert_eq!(timers.due(s(200)), Due::Ping);
+        assert_eq!(timers.due(s(200)), Due::Nothing);
+        assert_eq!(timers.due(s(214)), Due::Ping);
+        assert_eq!((timers.next(), timers.due(s(215))), (Some(s(215)), Due::Silence));
+        timers.handle_activity(s(215));
+        assert_eq!((timers.next(), timers.due(s(300))), (Some(s(225)), Due::Ping));
+    }
+
+    #[test]
+    fn gives_up_without_a_ping_that_would_come_later() {
+        let mut timers =
+            Timers::new(Some(Keepalive { ping_after: Duration::MAX, dead_after: s(25) }), s(100));
+        assert_eq!((timers.next(), timers.due(s(124))), (Some(s(125)), Due::Nothing));
+        assert_eq!(timers.due(s(125)), Due::Silence);
     }
 
     // RFC 6455 §5.5.3: a pong may answer only the most recent ping.

@@ -336,6 +336,30 @@ async fn deadlines_may_be_unlimited() {
     assert!(closed.is_ok() && end.unwrap().is_none());
 }
 
+// A peer that was not asked cannot have failed to answer.
+#[tokio::test(start_paused = true)]
+async fn a_peer_is_pinged_before_it_is_given_up() {
+    let (client, server) = tokio::io::duplex(1024);
+    let mut client = open(client, Role::Client, WebSocketConfig::client());
+    let mut server = open(server, Role::Server, WebSocketConfig::default());
+    let server = tokio::spawn(async move {
+        let later = tokio::time::sleep(Duration::from_secs(200));
+        tokio::pin!(later);
+        let early = tokio::select! {
+            received = server.recv() => Some(received.map(|message| message.is_some())),
+            () = &mut later => None,
+        };
+        assert_eq!(early, None);
+        server.send("still here").await.unwrap();
+        server.recv().await.map(|message| message.is_some())
+    });
+    // The application works on something else for longer than the peer may be silent.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some("still here"));
+    client.close(CloseCode::NORMAL, "").await.unwrap();
+    assert_eq!(server.await.unwrap(), Ok(false));
+}
+
 /// A peer that sends empty messages without a pause until `until`, and then ends.
 struct Flood {
     until: std::time::Instant,
