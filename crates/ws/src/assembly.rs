@@ -158,9 +158,6 @@ impl Assembly {
             } else {
                 0
             };
-            if self.bytes.len() < self.start {
-                self.bytes.resize(self.start, 0);
-            }
         }
         let end = self.start + self.len;
         if self.bytes.len() >= end + piece.len() {
@@ -324,5 +321,118 @@ mod tests {
         assembly.push(&[7; 5_000], 10_000);
         assembly.slot(10);
         assembly.filled(6_000);
+    }
+
+    fn with_memory(len: usize) -> Assembly {
+        let mut assembly = Assembly::default();
+        assembly.give_memory(vec![0; len]);
+        assembly
+    }
+
+    #[test]
+    fn drops_a_buffer_after_messages_below_a_quarter_of_it() {
+        let receive = |assembly: &mut Assembly, len: usize| {
+            assembly.push(&vec![7; len], 0);
+            assembly.clear();
+        };
+        let mut assembly = with_memory(1 << 20);
+        for len in [1 << 18, (1 << 18) + 1] {
+            (1..LEAN_MAX).for_each(|_| receive(&mut assembly, (1 << 18) - 1));
+            receive(&mut assembly, len);
+            assert_eq!(assembly.capacity(), 1 << 20, "kept for {len} bytes");
+        }
+        for _ in 0..LEAN_MAX {
+            assert_eq!(assembly.capacity(), 1 << 20);
+            receive(&mut assembly, (1 << 18) - 1);
+        }
+        assert_eq!(assembly.capacity(), 0);
+        // A buffer of the usual length stays.
+        for (capacity, kept) in [(KEEP_MAX - 1, true), (KEEP_MAX, true), (KEEP_MAX + 1, false)] {
+            let mut assembly = with_memory(capacity);
+            (0..=LEAN_MAX).for_each(|_| receive(&mut assembly, 1));
+            assert_eq!(assembly.capacity() == capacity, kept, "{capacity}");
+        }
+    }
+
+    #[test]
+    fn moves_a_message_out_of_memory_of_at_most_twice_its_length() {
+        for (extra, is_moved) in [(0, true), (1, false)] {
+            let mut assembly = with_memory(2 * 1000 + OWNED_EXTRA_LEN - SHARED_LEN + extra);
+            assembly.push(&[7; 1000], 0);
+            let at = assembly.as_slice().as_ptr();
+            let message = assembly.take();
+            assert_eq!(message, [7; 1000][..]);
+            assert_eq!((message.as_ptr() == at, assembly.has_memory()), (is_moved, !is_moved));
+        }
+    }
+
+    #[test]
+    fn copies_a_beginning_that_is_shorter_than_a_direct_read() {
+        for (len, swapped) in [(DIRECT_LEN_MIN - 1, true), (DIRECT_LEN_MIN, false)] {
+            let mut assembly = with_memory(1 << 20);
+            assembly.push(&vec![7; len], 1 << 20);
+            assert_eq!(assembly.swap_memory().is_some(), swapped, "{len}");
+            assert_eq!(assembly.as_slice(), vec![7; len]);
+        }
+    }
+
+    #[test]
+    fn aligns_the_end_of_the_first_piece_where_reads_may_follow_directly() {
+        for (more, is_aligned) in [(DIRECT_LEN_MIN as u64 - 1, false), (DIRECT_LEN_MIN as u64, true)] {
+            let mut assembly = with_memory(1 << 16);
+            // A length that does not end on a cache line by itself.
+            let len = 101 + (assembly.bytes.as_ptr().addr() + 101).is_multiple_of(ALIGN) as usize;
+            assembly.push(&vec![7; len], more);
+            assert_eq!(assembly.start > 0, is_aligned, "{more} more");
+            assert_eq!(assembly.as_slice(), vec![7; len]);
+            assert!(!is_aligned || assembly.slot(more).as_ptr().addr().is_multiple_of(ALIGN));
+        }
+    }
+
+    #[test]
+    fn does_not_allocate_where_the_memory_has_the_length() {
+        let mut assembly = with_memory(1000);
+        let memory = assembly.bytes.as_ptr();
+        assembly.push(&[7; 1000], 0);
+        assert_eq!(assembly.as_slice().as_ptr(), memory);
+
+        let mut assembly = with_memory(10_000);
+        let memory = assembly.bytes.as_ptr();
+        assembly.push(&[7; 5000], 4000);
+        let more = assembly.capacity() - assembly.start - 5000;
+        assert_eq!(assembly.slot(more as u64).len(), more);
+        assert_eq!(assembly.bytes.as_ptr(), memory);
+    }
+
+    #[test]
+    fn offers_all_of_its_memory_or_as_much_as_has_arrived() {
+        let mut assembly = with_memory(100_000);
+        assembly.push(&[7; 5000], 1 << 20);
+        let spare = assembly.capacity() - assembly.start - 5000;
+        assert_eq!((assembly.slot(1 << 20).len(), assembly.capacity()), (spare, 100_000));
+        assert_eq!(assembly.slot(10).len(), 10);
+
+        let mut assembly = Assembly::default();
+        assembly.push(&[7; 5000], 1 << 20);
+        assembly.filled(assembly.bytes.len() - assembly.start - 5000);
+        let len = assembly.slot(1 << 20).len();
+        assembly.filled(len);
+        let (start, len) = (assembly.start, assembly.len());
+        let room = assembly.slot(1 << 20).len();
+        assert_eq!(room, len);
+        assert_eq!(assembly.capacity(), start + len + room + ALIGN, "no more than is offered");
+    }
+
+    #[test]
+    fn appends_behind_a_message_that_does_not_begin_at_the_front() {
+        let mut assembly = with_memory(1 << 16);
+        let len = 101 + (assembly.bytes.as_ptr().addr() + 101).is_multiple_of(ALIGN) as usize;
+        assembly.push(&vec![b'a'; len], 1 << 16);
+        assert!(assembly.start > 0);
+        let ((), appended) = assembly.append_with(|out| out.extend_from_slice(b"bc"));
+        assert_eq!(appended, b"bc");
+        assert_eq!((assembly.len(), &assembly.as_slice()[len..]), (len + 2, &b"bc"[..]));
+        assembly.as_mut_slice()[len] = b'x';
+        assert_eq!(&assembly.as_slice()[len - 1..], b"axc");
     }
 }

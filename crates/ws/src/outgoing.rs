@@ -437,4 +437,189 @@ mod tests {
         }
         assert!(queue.inline.capacity() < 1 << 20);
     }
+
+    fn filled(capacity: usize) -> Outgoing {
+        let mut queue = Outgoing::default();
+        queue.give_buffer(vec![0; capacity]);
+        queue
+    }
+
+    #[test]
+    fn appends_to_a_batch_below_its_limit() {
+        for (payload, head_len) in [(&[1; 100][..], 2), (&[1; 200], 4)] {
+            for (queued, fits) in [(999, true), (1000, false), (1001, false)] {
+                let mut queue = filled(1 << 16);
+                queue.push(&vec![0; queued]);
+                assert_eq!(queue.append(0x82, payload, 1000), fits, "{queued} queued");
+                assert_eq!(queue.len(), queued + if fits { head_len + payload.len() } else { 0 });
+            }
+        }
+    }
+
+    #[test]
+    fn appends_into_the_last_byte_of_its_memory() {
+        for (payload, head_len) in [(&[1; 100][..], 2), (&[1; 200], 4)] {
+            for (capacity, fits) in [(0, true), (1, false)] {
+                let mut queue = filled(head_len + payload.len() - capacity);
+                assert_eq!(queue.append(0x82, payload, 1000), fits);
+                assert_eq!(queue.len(), if fits { head_len + payload.len() } else { 0 });
+            }
+        }
+    }
+
+    // Masked or not, behind another frame or first, into memory or beyond it.
+    #[test]
+    fn queues_frames_behind_each_other() {
+        let key = MaskKey::new([1, 2, 3, 4]);
+        for len in [0, 1, 7, 8, 15, 16, 32, 33, 64, 65, 300] {
+            let (mut queue, payload) = (Outgoing::default(), vec![0xF0; len]);
+            let head = core::array::from_fn(|i| i as u8);
+            queue.push_frame(&head, 2, &payload);
+            queue.push_masked_frame(&head, 6, &payload, key);
+            queue.push_frame(&head, HEADER_LEN_MAX, &payload);
+            let mut masked = payload.clone();
+            mask::apply(&mut masked, key);
+            let expected = [&head[..2], &payload, &head[..6], &masked, &head, &payload].concat();
+            assert_eq!(queue.len(), expected.len());
+            assert_eq!(drain(&mut queue, usize::MAX), expected, "{len}");
+        }
+    }
+
+    // The bound of `Vec`'s growth: twice the capacity, or what is needed.
+    #[test]
+    fn grows_no_further_than_a_vector_does() {
+        for masked in [false, true] {
+            let mut queue = filled(1000);
+            let payload = [7; 5000];
+            if masked {
+                queue.push_masked_frame(&[0; HEADER_LEN_MAX], 8, &payload, MaskKey::new([1; 4]));
+            } else {
+                queue.push_frame(&[0; HEADER_LEN_MAX], 4, &payload);
+            }
+            assert_eq!(queue.inline.capacity(), 5000 + HEADER_LEN_MAX);
+            // With room for the longest header it does not grow.
+            let mut queue = filled(5000 + HEADER_LEN_MAX);
+            let before = queue.inline.as_ptr();
+            queue.push_frame(&[0; HEADER_LEN_MAX], 4, &payload);
+            assert_eq!(queue.inline.as_ptr(), before);
+        }
+    }
+
+    #[test]
+    fn transmits_into_as_many_slices_as_there_are() {
+        let mut queue = Outgoing::default();
+        assert_eq!(queue.transmit(&mut [&[]]), 0, "nothing is queued");
+        queue.push(b"one");
+        assert_eq!(queue.transmit(&mut []), 0);
+        queue.push_shared(Bytes::from_static(b"two"));
+        queue.push(b"three");
+        let all: [&[u8]; 3] = [b"one", b"two", b"three"];
+        for len in 0..=4 {
+            let mut slices: Vec<&[u8]> = vec![&[]; len];
+            let count = queue.transmit(&mut slices);
+            assert_eq!(slices[..count], all[..len.min(3)]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "more than was queued")]
+    fn refuses_more_than_is_queued() {
+        let mut queue = Outgoing::default();
+        queue.push(b"one two");
+        queue.transmitted(4);
+        queue.transmitted(4);
+    }
+
+    #[test]
+    #[should_panic(expected = "more than was queued")]
+    fn refuses_more_than_is_queued_behind_a_shared_payload() {
+        let mut queue = Outgoing::default();
+        queue.push(b"one ");
+        queue.push_shared(Bytes::from_static(b"two "));
+        queue.push(b"three");
+        queue.transmitted(14);
+    }
+
+    #[test]
+    fn moves_up_when_much_and_at_least_half_has_left() {
+        for (len, bound) in
+            [(2 * KEEP_MAX, KEEP_MAX), (2 * KEEP_MAX + 20, KEEP_MAX + 10), (KEEP_MAX + 5, KEEP_MAX)]
+        {
+            let mut queue = Outgoing::default();
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            queue.push(&bytes);
+            queue.push_shared(Bytes::from_static(b"shared"));
+            queue.transmitted(bound - 1);
+            assert_eq!(queue.sent, bound - 1, "{len}");
+            queue.transmitted(1);
+            assert_eq!(queue.sent, 0, "{len}");
+            assert_eq!(drain(&mut queue, 20_000), [&bytes[bound..], b"shared"].concat());
+        }
+    }
+
+    // A queue that never runs empty does not grow with what has left.
+    #[test]
+    fn memory_follows_what_is_queued() {
+        let mut queue = Outgoing::default();
+        queue.push(&[0; 1000]);
+        for _ in 0..2000 {
+            queue.push_frame(&[0; HEADER_LEN_MAX], 4, &[0; 996]);
+            queue.transmitted(1000);
+        }
+        assert_eq!(queue.len(), 1000);
+        assert!(queue.inline.capacity() < 3 * KEEP_MAX, "{}", queue.inline.capacity());
+    }
+
+    #[test]
+    fn frees_a_buffer_after_messages_below_a_quarter_of_it() {
+        let transmit = |queue: &mut Outgoing, len: usize| {
+            queue.push(&vec![0; len]);
+            drain(queue, usize::MAX);
+        };
+        let mut queue = filled(1 << 20);
+        for len in [1 << 18, (1 << 18) + 1] {
+            for _ in 1..LEAN_MAX {
+                transmit(&mut queue, (1 << 18) - 1);
+            }
+            transmit(&mut queue, len);
+            assert_eq!(queue.inline.capacity(), 1 << 20, "kept for {len} bytes");
+        }
+        for _ in 0..LEAN_MAX {
+            assert_eq!(queue.inline.capacity(), 1 << 20);
+            transmit(&mut queue, (1 << 18) - 1);
+        }
+        assert_eq!(queue.inline.capacity(), 0);
+        // A buffer of the usual length stays.
+        for (capacity, kept) in [(KEEP_MAX - 1, true), (KEEP_MAX, true), (KEEP_MAX + 1, false)] {
+            let mut queue = filled(capacity);
+            (0..=LEAN_MAX).for_each(|_| transmit(&mut queue, 1));
+            assert_eq!(queue.inline.capacity() == capacity, kept, "{capacity}");
+        }
+    }
+
+    #[test]
+    fn gives_up_memory_of_more_than_twice_what_is_queued() {
+        for (capacity, given_up) in [(199, false), (200, false), (201, true)] {
+            let mut queue = filled(capacity);
+            queue.push(b"sent");
+            queue.push(&[7; 100]);
+            queue.transmitted(4);
+            assert_eq!(queue.take_buffer().capacity(), if given_up { capacity } else { 0 });
+            assert_eq!(drain(&mut queue, usize::MAX), [7; 100]);
+        }
+    }
+
+    #[test]
+    fn releases_its_memory_when_nothing_is_queued() {
+        let mut queue = filled(100);
+        assert!(!queue.is_unallocated());
+        queue.push(b"a");
+        queue.release();
+        assert_eq!(drain(&mut queue, usize::MAX), b"a");
+        queue.push_shared(Bytes::from_static(b"b"));
+        queue.release();
+        assert_eq!(queue.len(), 1);
+        queue.clear();
+        assert_eq!((queue.len(), queue.is_unallocated()), (0, true));
+    }
 }
