@@ -756,3 +756,6 @@ impl fmt::Write for Reason {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

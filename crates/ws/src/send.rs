@@ -335,3 +335,88 @@ impl Sender {
         (head, len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deflate::DeflateParams;
+    use crate::role::Role;
+    use alloc::vec;
+
+    fn sender() -> Sender {
+        Sender::new(None, None, 1 << 20)
+    }
+
+    fn compressing() -> Sender {
+        let config = DeflateConfig { min_len: 0, ..DeflateConfig::default() };
+        let compressor = Compressor::new(Role::Server, &DeflateParams::default(), &config);
+        Sender::new(None, Some(compressor), 1 << 20)
+    }
+
+    fn shown(sender: &Sender) -> Vec<&[u8]> {
+        let mut slices: [&[u8]; 4] = [&[]; 4];
+        let count = sender.outgoing.transmit(&mut slices);
+        slices[..count].to_vec()
+    }
+
+    #[test]
+    fn sends_long_payloads_by_reference() {
+        for (len, is_shared) in
+            [(SHARED_LEN_MIN - 1, false), (SHARED_LEN_MIN, true), (SHARED_LEN_MIN + 1, true)]
+        {
+            let payload = Bytes::from(vec![7; len]);
+            let mut sender = sender();
+            sender.message_shared(Kind::Binary, payload.clone()).unwrap();
+            let slices = shown(&sender);
+            assert_eq!(slices.len(), if is_shared { 2 } else { 1 });
+            assert_eq!(slices.iter().any(|slice| slice.as_ptr() == payload.as_ptr()), is_shared, "{len}");
+            assert_eq!(slices.concat()[4..], payload);
+        }
+        // Header included.
+        for (len, is_shared) in
+            [(SHARED_LEN_MIN - 5, false), (SHARED_LEN_MIN - 4, true), (SHARED_LEN_MIN - 3, true)]
+        {
+            let frame = PreparedFrame::binary(&vec![7; len]);
+            let mut sender = sender();
+            sender.prepared(&frame).unwrap();
+            assert_eq!(shown(&sender)[0].as_ptr() == frame.as_bytes().as_ptr(), is_shared, "{len}");
+            assert_eq!(shown(&sender).concat(), frame.as_bytes()[..]);
+        }
+    }
+
+    #[test]
+    fn a_queued_message_takes_little_more_memory_than_its_length() {
+        for len in
+            [INITIALIZED_LEN_MAX - 1, INITIALIZED_LEN_MAX, INITIALIZED_LEN_MAX + 1, 10 * INITIALIZED_LEN_MAX]
+        {
+            for keys in [None, Some(Box::new(MaskKeys::new([1; 32])))] {
+                let mut sender = Sender::new(keys, None, 1 << 20);
+                sender.message(Kind::Binary, &vec![7; len], true).unwrap();
+                assert!(sender.outgoing.len() > len);
+                assert_eq!(sender.outgoing.take_buffer().capacity(), 0, "{len}");
+            }
+        }
+    }
+
+    // The memory in which messages are compressed is shared through the pool.
+    #[test]
+    fn returns_the_memory_of_compressed_messages() {
+        let capacity = |sender: &Sender| sender.deflate.as_ref().unwrap().compressed.capacity();
+        let (mut pool, mut sender) = (DeflatePool::new(1, 1), compressing());
+        sender.message(Kind::Text, b"Hello", true).unwrap();
+        let len = capacity(&sender);
+        assert!(len > 0);
+        sender.return_codec(&mut pool);
+        assert_eq!(capacity(&sender), 0);
+        // One that has none leaves the pool's alone.
+        compressing().return_codec(&mut pool);
+        let mut other = compressing();
+        other.take_codec(&mut pool);
+        assert_eq!(capacity(&other), len);
+        // One that has memory takes no other.
+        other.take_codec(&mut pool);
+        assert_eq!(capacity(&other), len);
+        other.release();
+        assert_eq!(capacity(&other), 0);
+    }
+}

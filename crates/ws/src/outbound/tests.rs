@@ -1,0 +1,356 @@
+use super::*;
+use crate::config::Keepalive;
+use crate::connection::Connection;
+use crate::error::PeerMisbehaved;
+use crate::event::Pong;
+use crate::limits::Limits;
+use alloc::vec;
+
+const NOW: Duration = Duration::from_secs(1000);
+
+fn with(config: Config) -> Outbound {
+    Connection::server(config, None, NOW).split().1
+}
+
+fn server() -> Outbound {
+    with(Config::default())
+}
+
+fn client(seed: [u8; 32]) -> Outbound {
+    Connection::client(Config::default(), None, seed, NOW).split().1
+}
+
+fn deflated(config: &DeflateConfig) -> Outbound {
+    Connection::server(Config::default(), Some((DeflateParams::default(), config)), NOW).split().1
+}
+
+/// A server in each phase.
+fn in_phase(phase: Phase) -> Outbound {
+    let mut server = server();
+    let close = CloseFrame { code: None, reason: "" };
+    match phase {
+        Phase::Open => {}
+        Phase::CloseSent => server.close(NOW, None, "").unwrap(),
+        Phase::Exchanged => server.handle_event(NOW, &mut Event::Close(close)),
+        Phase::Failed => server.handle_error(NOW, PeerMisbehaved::InvalidUtf8.into()),
+        Phase::WriteFailed => server.handle_write_failed(NOW),
+        Phase::Draining { clean } => {
+            server.close(NOW, None, "").unwrap();
+            if clean {
+                server.handle_event(NOW, &mut Event::Close(close));
+            }
+            server.handle_eof();
+        }
+        Phase::Closed { clean } => {
+            server.close(NOW, None, "").unwrap();
+            if clean {
+                server.handle_event(NOW, &mut Event::Close(close));
+            }
+            server.handle_timeout(NOW + Duration::from_secs(10));
+        }
+    }
+    assert_eq!(server.phase, phase);
+    server
+}
+
+// RFC 6455 §7.1: what each phase reads, writes and asks of the transport, before and after the queue is written.
+#[test]
+fn each_phase_of_the_closing_handshake_states_what_is_left_to_do() {
+    use Transport::{Close, Open, ShutdownWrite};
+    let table = [
+        // phase, accepts input, reading side has ended, clean, transport before, and after the queue is written
+        (Phase::Open, true, false, false, Open, Open),
+        (Phase::CloseSent, true, false, false, Open, Open),
+        (Phase::Exchanged, false, false, true, Open, Close),
+        (Phase::Failed, false, false, false, Open, ShutdownWrite),
+        (Phase::WriteFailed, true, false, false, Open, Open),
+        (Phase::Draining { clean: false }, false, true, false, Open, Close),
+        (Phase::Draining { clean: true }, false, true, true, Open, Close),
+        (Phase::Closed { clean: false }, false, true, false, Close, Close),
+        (Phase::Closed { clean: true }, false, true, true, Close, Close),
+    ];
+    for (phase, input, read_end, clean, before, after) in table {
+        let mut server = in_phase(phase);
+        assert_eq!(server.is_open(), phase == Phase::Open);
+        assert_eq!(server.accepts_input(), input, "{phase:?}");
+        assert_eq!(server.has_read_end(), read_end, "{phase:?}");
+        assert_eq!(server.was_clean(), clean, "{phase:?}");
+        assert_eq!(server.end().is_none(), phase == Phase::Open);
+        assert_eq!(server.transport(), before, "{phase:?}");
+        server.take_transmit();
+        assert_eq!(server.transport(), after, "{phase:?}");
+    }
+}
+
+// RFC 6455 §7.1.7: without a Close frame, what is queued has no reader.
+#[test]
+fn an_end_without_a_close_frame_ends_at_once() {
+    let mut server = server();
+    server.send_text("queued").unwrap();
+    server.handle_eof();
+    assert_eq!((server.phase, server.transport()), (Phase::Closed { clean: false }, Transport::Close));
+    assert_eq!(server.poll_timeout(), None);
+    // A Close frame that is queued is written first.
+    let mut server = in_phase(Phase::CloseSent);
+    server.handle_eof();
+    assert_eq!((server.phase, server.transport()), (Phase::Draining { clean: false }, Transport::Open));
+}
+
+#[test]
+fn counts_pings_and_the_newest_that_was_answered() {
+    let mut server = server();
+    for payload in [b"one", b"two", b"tri", b"for"] {
+        server.send_ping(NOW, payload).unwrap();
+    }
+    assert_eq!((server.pings_sent(), server.pings_answered()), (4, 0));
+    let later = NOW + Duration::from_millis(5);
+    let mut event = Event::Pong(Pong { payload: b"tri", round_trip: None });
+    server.handle_event(later, &mut event);
+    assert_eq!((server.pings_sent(), server.pings_answered()), (4, 3));
+    assert!(matches!(event, Event::Pong(Pong { round_trip: Some(time), .. }) if time == later - NOW));
+
+    let mut connection = Connection::server(Config::default(), None, NOW);
+    assert_eq!((connection.pings_sent(), connection.pings_answered()), (0, 0));
+    for payload in [b"one", b"two", b"tri"] {
+        connection.send_ping(NOW, payload).unwrap();
+    }
+    let mut pong = [0x8A, 0x83, 0, 0, 0, 0, b't', b'w', b'o'];
+    assert!(connection.handle_input(NOW, &mut pong).unwrap().1.is_some());
+    assert_eq!((connection.pings_sent(), connection.pings_answered()), (3, 2));
+}
+
+#[test]
+fn states_what_was_configured_and_negotiated() {
+    let config = DeflateConfig { level: 7, mem_level: 3, min_len: 17, ..DeflateConfig::default() };
+    let compressed = deflated(&config);
+    assert!(compressed.is_compressed() && !server().is_compressed());
+    assert_eq!(compressed.prepared_config(), config);
+    assert_eq!(server().prepared_config(), DeflateConfig::default());
+    assert_eq!(compressed.prepared_window_bits(16), None);
+    assert_eq!(compressed.prepared_window_bits(17), Some(15));
+
+    let keepalive = Keepalive { ping_after: Duration::from_secs(1), dead_after: Duration::from_secs(2) };
+    let with_keepalive = with(Config { keepalive: Some(keepalive), ..Config::default() });
+    assert!(with_keepalive.keeps_alive() && !server().keeps_alive());
+
+    let deflate = Some((DeflateParams::default(), &config));
+    assert!(Connection::server(Config::default(), deflate, NOW).is_compressed());
+    assert!(!Connection::server(Config::default(), None, NOW).is_compressed());
+}
+
+#[test]
+fn a_message_in_fragments_is_under_way_until_its_last() {
+    let mut server = server();
+    assert!(!server.is_under_way());
+    server.send_text_chunk("one", false).unwrap();
+    assert!(server.is_under_way());
+    server.send_text_chunk("two", true).unwrap();
+    assert!(!server.is_under_way());
+    assert_eq!(server.take_transmit(), b"\x01\x03one\x80\x03two");
+}
+
+#[test]
+fn logs_the_headers_of_frames_that_are_queued() {
+    let mut server = server();
+    server.send_text("before").unwrap();
+    assert_eq!(server.take_headers(), []);
+    server.log_headers();
+    server.give_buffer(|| vec![0; 1 << 16]);
+    assert!(!server.append_message(Kind::Text, b"unlogged", 1 << 16), "the fast path logs nothing");
+    server.send_text("1").unwrap();
+    server.send_bytes(Bytes::from(vec![0; 5_000])).unwrap();
+    server.send_prepared(&PreparedFrame::binary(&[0; 300])).unwrap();
+    drop(server.send_borrowed(Kind::Text, b"1234").unwrap());
+    server.send_ping(NOW, b"12345").unwrap();
+    server.log_headers();
+    server.close(NOW, None, "").unwrap();
+    let logged: Vec<_> = server.take_headers().iter().map(|h| (h.fin, h.opcode, h.payload_len)).collect();
+    assert_eq!(
+        logged,
+        [
+            (true, Opcode::Text, 1),
+            (true, Opcode::Binary, 5_000),
+            (true, Opcode::Binary, 300),
+            (true, Opcode::Text, 4),
+            (true, Opcode::Ping, 5),
+            (true, Opcode::Close, 0)
+        ]
+    );
+    assert_eq!(server.take_headers(), []);
+}
+
+// RFC 6455 §10.3: masking keys come from the seed alone.
+#[test]
+fn masks_with_keys_of_the_new_seed() {
+    let sent = |client: &mut Outbound| {
+        client.send_text("same").unwrap();
+        client.take_transmit()
+    };
+    let (mut first, mut same, mut fresh) = (client([1; 32]), client([1; 32]), client([2; 32]));
+    assert_eq!(sent(&mut first), sent(&mut same));
+    first.reseed([2; 32]);
+    let reseeded = sent(&mut first);
+    assert_ne!(reseeded, sent(&mut same));
+    assert_eq!(reseeded, sent(&mut fresh));
+
+    let mut connection = Connection::client(Config::default(), None, [1; 32], NOW);
+    connection.reseed([2; 32]);
+    connection.send_text("same").unwrap();
+    assert_eq!(connection.take_transmit(), reseeded);
+}
+
+#[test]
+fn appends_messages_that_need_nothing_but_a_header() {
+    let buffer = || vec![0; 1 << 16];
+    let mut server = server();
+    assert!(!server.append_message(Kind::Text, b"no memory", 1 << 16));
+    server.give_buffer(buffer);
+    assert!(server.append_message(Kind::Text, b"text", 1 << 16));
+    assert!(server.append_message(Kind::Binary, &[7; 200], 1 << 16));
+    assert!(!server.append_message(Kind::Text, b"full", server.queued_len()));
+    server.send_text_chunk("begun", false).unwrap();
+    assert!(!server.append_message(Kind::Text, b"within a message", 1 << 16));
+    server.send_text_chunk("", true).unwrap();
+    assert!(server.append_message(Kind::Text, b"", 1 << 16));
+    let expected =
+        [b"\x81\x04text", &[0x82, 126, 0, 200][..], &[7; 200], b"\x01\x05begun\x80\0", b"\x81\0"].concat();
+    assert_eq!(server.take_transmit(), expected);
+    server.close(NOW, None, "").unwrap();
+    assert!(!server.append_message(Kind::Text, b"closed", 1 << 16));
+
+    // A client masks, and this message is to be compressed.
+    for mut outbound in [client([1; 32]), deflated(&DeflateConfig::default())] {
+        outbound.give_buffer(buffer);
+        assert!(!outbound.append_message(Kind::Text, b"text", 1 << 16));
+        assert_eq!(outbound.queued_len(), 0);
+    }
+    // A congested queue takes no more.
+    let limits = Limits { queued_len_high: 10, ..Limits::default() };
+    let mut server = with(Config { limits, ..Config::default() });
+    server.give_buffer(buffer);
+    assert!(server.append_message(Kind::Text, b"12345678", 1 << 16));
+    assert!(!server.append_message(Kind::Text, b"", 1 << 16));
+}
+
+#[test]
+fn takes_and_returns_the_memory_of_the_queue() {
+    let mut server = server();
+    server.give_buffer(|| vec![0; 1 << 16]);
+    server.give_buffer(|| panic!("there is memory"));
+    server.send_text("queued").unwrap();
+    assert_eq!(server.take_buffer().capacity(), 1 << 16);
+    assert_eq!(server.take_transmit(), b"\x81\x06queued");
+}
+
+#[test]
+fn codecs_come_from_the_pool_and_return_to_it() {
+    let config = DeflateConfig { min_len: 0, ..DeflateConfig::default() };
+    let (mut pool, mut first, mut second) = (DeflatePool::new(2, 2), deflated(&config), deflated(&config));
+    first.send_text("Hello").unwrap();
+    assert_eq!(first.take_transmit(), b"\xc1\x07\xf2\x48\xcd\xc9\xc9\x07\x00");
+    first.return_codec(&mut pool);
+    assert_eq!(pool.deflaters(), 1);
+    second.take_codec(&mut pool);
+    assert_eq!(pool.deflaters(), 0);
+    second.send_text("Hello").unwrap();
+    assert_eq!(second.take_transmit(), b"\xc1\x07\xf2\x48\xcd\xc9\xc9\x07\x00");
+    second.return_codec(&mut pool);
+    assert_eq!(pool.deflaters(), 1);
+}
+
+// RFC 6455 §5.5.3.
+#[test]
+fn answers_pings_below_the_bound_of_the_queue() {
+    for (queued, answered) in [(9, true), (10, false), (11, false)] {
+        let limits = Limits { queued_len_high: 10, ..Limits::default() };
+        let mut server = with(Config { limits, ..Config::default() });
+        server.send_binary(&vec![0; queued - 2]).unwrap();
+        server.handle_event(NOW, &mut Event::Ping(b"p"));
+        assert_eq!(server.queued_len(), queued + if answered { 3 } else { 0 });
+        assert!(server.wants_write());
+        server.transmitted(queued);
+        assert_eq!(server.take_transmit(), b"\x8a\x01p", "{queued}");
+    }
+}
+
+#[test]
+fn shows_a_borrowed_payload_behind_the_queue() {
+    let (mut server, payload) = (server(), [7; 300]);
+    let mut send = server.send_borrowed(Kind::Binary, &payload).unwrap();
+    // The lengths of the slices, and where the payload begins in the last one.
+    let shown = |send: &BorrowedSend<'_>, len: usize| {
+        let mut slices: [&[u8]; 3] = [&[]; 3];
+        let count = send.poll_transmit(&mut slices[..len]);
+        let at =
+            slices[..count].last().and_then(|last| last.as_ptr().addr().checked_sub(payload.as_ptr().addr()));
+        (slices[..count].iter().map(|slice| slice.len()).collect::<Vec<_>>(), at.filter(|&at| at < 300))
+    };
+    assert_eq!(shown(&send, 3), (vec![4, 300], Some(0)));
+    assert_eq!(shown(&send, 1).0, [4]);
+    assert_eq!(shown(&send, 0).0, []);
+    send.transmitted(104);
+    assert_eq!(shown(&send, 3), (vec![200], Some(100)));
+    send.transmitted(200);
+    assert_eq!(shown(&send, 3), (vec![], None));
+    drop(send);
+    assert_eq!(server.queued_len(), 0);
+}
+
+// RFC 6455 §5.5: the reason of a Close frame has 123 bytes at most.
+#[test]
+fn cuts_a_close_reason_on_the_edge_of_a_code_point() {
+    let written = |text: &str| {
+        let mut reason = Reason { bytes: [0; REASON_LEN_MAX], len: 0 };
+        (reason.write_str(text).is_ok(), String::from(reason.as_str()))
+    };
+    for len in [0, 1, 122, 123] {
+        let text = "x".repeat(len);
+        assert_eq!(written(&text), (true, text.clone()));
+        let long = text.clone() + "ß";
+        assert_eq!(written(&long), if len < 122 { (true, long) } else { (false, text) });
+    }
+    assert_eq!(written(&"x".repeat(124)), (false, "x".repeat(123)));
+}
+
+// While closing, a peer that accepts 64 KiB of the queue within the timeout, or all of a shorter one, is given more time. The Close
+// frame of two bytes, which is the last of the queue, counts once it is written.
+#[test]
+fn gives_a_peer_that_reads_the_queue_more_time_to_close() {
+    let timeout = Config::default().close_timeout;
+    for (queued, written, open) in [
+        (200_000, (64 << 10) + 1, false),
+        (200_000, (64 << 10) + 2, true),
+        (1_000, 1_001, false),
+        (1_000, 1_002, true),
+        (0, 2, false),
+    ] {
+        let mut server = server();
+        if queued > 0 {
+            server.send_binary(&vec![0; queued - if queued > 1 << 16 { 10 } else { 4 }]).unwrap();
+        }
+        assert_eq!(server.queued_len(), queued);
+        server.close(NOW, None, "").unwrap();
+        server.transmitted(written);
+        server.handle_timeout(NOW + timeout);
+        assert_eq!(server.phase == Phase::CloseSent, open, "{written} of {queued}");
+        if queued == 200_000 && open {
+            // From now on, the next 64 KiB count.
+            server.transmitted((64 << 10) - 1);
+            assert_eq!(server.poll_timeout(), Some(NOW + 2 * timeout));
+            server.handle_timeout(NOW + 2 * timeout);
+            assert_eq!(server.phase, Phase::Closed { clean: false });
+        }
+    }
+    // When all is written, the peer has one timeout to answer.
+    let mut server = server();
+    server.send_binary(&[0; 1000]).unwrap();
+    server.close(NOW, None, "").unwrap();
+    server.take_transmit();
+    server.handle_timeout(NOW + timeout);
+    assert_eq!(server.phase, Phase::CloseSent);
+    server.handle_timeout(NOW + 2 * timeout);
+    assert_eq!(
+        (server.phase, server.end().unwrap().code()),
+        (Phase::Closed { clean: false }, CloseCode::ABNORMAL)
+    );
+}
