@@ -669,4 +669,82 @@ mod tests {
         assert_eq!(run(&[b'x'; 15], 64), Ok(()));
         assert_eq!(run(&[b'x'; 15], 65), Err(LimitExceeded::TooManyFragments.into()));
     }
+
+    // RFC 6455 §5.2, §10.4: the fast path has the same bounds and forms of lengths.
+    #[test]
+    fn bounds_a_message_that_is_buffered_whole() {
+        for max in [100, 125, 126, 1000, 65_535, 65_536, 70_000] {
+            for limits in [
+                Limits { frame_len_max: max, ..Limits::default() },
+                Limits { message_len_max: max, ..Limits::default() },
+            ] {
+                for (len, fits) in [(max - 1, true), (max, true), (max + 1, false)] {
+                    let mut wire = frame(0x82, &vec![7; len as usize]);
+                    let mut decoder = Decoder::new(Role::Client, false, &limits);
+                    assert_eq!(decoder.decode(&mut wire).is_ok(), fits, "{len} of {max}");
+                    let missing = Decoder::new(Role::Client, false, &limits).missing_len(&wire[..20]);
+                    assert_eq!(missing, fits.then(|| wire.len() - 20));
+                }
+            }
+        }
+    }
+
+    // RFC 6455 §5.2: the minimal number of bytes MUST be used, and the highest bit MUST be 0.
+    #[test]
+    fn rejects_a_length_out_of_form_with_all_of_its_payload() {
+        let payload = vec![7; 70_000];
+        let decode = |len7: u8, extended: &[u8]| {
+            let mut wire = [&[0x82, 0x80 | len7], extended, &[0; 4], &payload].concat();
+            server().decode(&mut wire).map(|(used, _)| used)
+        };
+        let non_minimal = Err(PeerMisbehaved::NonMinimalLength.into());
+        assert_eq!(decode(126, &125u16.to_be_bytes()), non_minimal);
+        assert_eq!(decode(126, &126u16.to_be_bytes()), Ok(8 + 126));
+        assert_eq!(decode(127, &0xFFFFu64.to_be_bytes()), non_minimal);
+        assert_eq!(decode(127, &0x1_0000u64.to_be_bytes()), Ok(14 + 0x1_0000));
+        let too_long = LimitExceeded::FrameTooLarge { len: (1 << 63) - 1, max: 64 << 20 }.into();
+        assert_eq!(decode(127, &((1u64 << 63) - 1).to_be_bytes()), Err(too_long));
+        assert_eq!(decode(127, &u64::MAX.to_be_bytes()), Err(PeerMisbehaved::LengthOutOfRange.into()));
+    }
+
+    // RFC 6455 §5.5.2, §5.5.3, and RFC 7692 §6.2.
+    #[test]
+    fn returns_control_frames_and_compressed_pieces() {
+        let mut decoder = Decoder::new(Role::Client, true, &Limits::default());
+        let mut wire = [frame(0x8A, b"pong"), frame(0x41, b"DEF"), frame(0x80, b"LATE")].concat();
+        let (used, piece) = decoder.decode(&mut wire).unwrap();
+        assert_eq!((used, piece), (10, Some(Piece::Pong(b"pong"))));
+        let (used, piece) = decoder.decode(&mut wire[10..]).unwrap();
+        let data = &mut b"DEF".to_owned();
+        assert_eq!(
+            (used, piece),
+            (9, Some(Piece::Compressed { kind: Kind::Text, first: true, fin: false, data }))
+        );
+        let (used, piece) = decoder.decode(&mut wire[19..]).unwrap();
+        let data = &mut b"LATE".to_owned();
+        assert_eq!(
+            (used, piece),
+            (10, Some(Piece::Compressed { kind: Kind::Text, first: false, fin: true, data }))
+        );
+    }
+
+    // RFC 6455 §8.1: also where nothing is masked.
+    #[test]
+    fn rejects_invalid_text_in_the_fragments_of_a_server() {
+        let mut decoder = Decoder::new(Role::Server, false, &Limits::default());
+        assert!(decoder.decode(&mut [0x01, 2, b'a', 0xC3]).is_ok());
+        assert_eq!(decoder.decode(&mut [0x00, 1, b'a']), Err(PeerMisbehaved::InvalidUtf8.into()));
+    }
+
+    #[test]
+    fn counts_the_missing_bytes_of_data_frames_alone() {
+        let mut decoder = server();
+        let mut wire = frame(0x02, &[7; 10]);
+        assert!(decoder.decode(&mut wire[..10]).is_ok());
+        assert_eq!(decoder.payload_remaining(), 6);
+        let mut decoder = server();
+        let mut wire = frame(0x89, &[7; 10]);
+        assert!(decoder.decode(&mut wire[..10]).is_ok());
+        assert_eq!(decoder.payload_remaining(), 0);
+    }
 }

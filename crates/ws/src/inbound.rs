@@ -62,9 +62,7 @@ impl Inbound {
     /// are logged.
     #[doc(hidden)]
     pub fn idle(&self) -> Option<IdleInbound> {
-        if self.is_closed || self.receiver.is_compressed() {
-            return None;
-        }
+        // The decoder is not idle after the end, and not with compression.
         let (sender, frame_len_max, message_len_max, fragments_spare) = self.receiver.decoder().idle()?;
         Some(IdleInbound { sender, delivery: self.delivery, frame_len_max, message_len_max, fragments_spare })
     }

@@ -411,3 +411,49 @@ fn inflate_error(error: InflateError, limit: &InflateLimit) -> Error {
         InflateError::Corrupt => PeerMisbehaved::InvalidDeflate.into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deflate::{Compressor, DeflateConfig, DeflateParams};
+    use crate::role::Role;
+    use alloc::vec;
+
+    #[test]
+    fn counts_the_memory_of_messages_and_of_their_inflation() {
+        let (limits, params) = (Limits::default(), DeflateParams::default());
+        let decoder = Decoder::new(Role::Server, true, &limits);
+        let decompressor = Decompressor::new(Role::Client, &params);
+        let mut receiver = Receiver::new(decoder, Some(decompressor), &limits);
+        assert_eq!(receiver.memory_len(), 0);
+        let mut compressed = Vec::new();
+        Compressor::new(Role::Server, &params, &DeflateConfig::default())
+            .compress(&[7; 100_000], &mut compressed);
+        let len = compressed.len();
+        assert!(len <= 125);
+        let mut wire = vec![0xC2, len as u8];
+        wire.extend_from_slice(&compressed);
+        let parts = |receiver: &Receiver| {
+            let inflate = receiver.inflate.as_ref().unwrap();
+            let pending = inflate.pending.as_ref().map_or(0, |pending| pending.bytes.capacity());
+            [
+                receiver.assembly.capacity(),
+                inflate.decompressor.memory_len(),
+                inflate.spare.capacity(),
+                pending,
+            ]
+        };
+        for is_last in [false, false, false, true] {
+            assert!(matches!(receiver.advance(&mut wire, Delivery::Chunks), Ok((_, Arrival::Message(..)))));
+            wire.clear();
+            let [assembly, inflate, spare, pending] = parts(&receiver);
+            assert!(assembly >= INFLATED_CHUNK_LEN && inflate > 32 << 10);
+            assert_eq!((spare >= len, pending >= len), (is_last, !is_last));
+            assert_eq!(receiver.memory_len(), assembly + inflate + spare + pending);
+        }
+        // The next message uses the memory of the last one.
+        receiver.release();
+        let [assembly, _, spare, pending] = parts(&receiver);
+        assert_eq!([assembly, spare, pending], [0; 3]);
+    }
+}

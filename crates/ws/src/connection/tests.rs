@@ -378,3 +378,44 @@ fn what_is_idle_can_be_made_again() {
     assert!(again.handle_input(&mut [0x82, 0x88, 0, 0, 0, 0]).is_err());
     assert_eq!(again.idle(), None);
 }
+
+// Large messages are read to their end while the peer's bytes are accepted.
+#[test]
+fn offers_a_slot_until_the_end() {
+    let mut client = client();
+    client.send_binary(&[7; 20_000]).unwrap();
+    let wire = client.take_transmit();
+    let begin = |server: &mut Connection| {
+        assert!(server.recv_slot().is_none());
+        assert!(server.handle_input(NOW, &mut wire[..10_000].to_vec()).unwrap().1.is_none());
+        assert!(server.recv_slot().is_some_and(|slot| !slot.is_empty()));
+    };
+    let mut server = server();
+    begin(&mut server);
+    let mut slot = server.recv_slot().unwrap();
+    let len = slot.len().min(wire.len() - 10_000);
+    slot[..len].copy_from_slice(&wire[10_000..10_000 + len]);
+    let filled = slot.filled(NOW, len).unwrap();
+    assert_eq!(
+        matches!(filled, Some(Event::Binary(data)) if data[..] == [7; 20_000]),
+        10_000 + len == wire.len()
+    );
+    // The transport has ended.
+    let mut server = self::server();
+    begin(&mut server);
+    server.handle_eof();
+    assert!(server.recv_slot().is_none());
+}
+
+// Keepalive: a byte of a frame shows that the peer is alive, no byte does not.
+#[test]
+fn bytes_are_activity() {
+    let (ping_after, dead_after) = (Duration::from_secs(10), Duration::from_secs(25));
+    let config = Config { keepalive: Some(Keepalive { ping_after, dead_after }), ..Config::default() };
+    let later = NOW + Duration::from_secs(5);
+    for (input, deadline) in [(&mut [][..], NOW + ping_after), (&mut [0x81], later + ping_after)] {
+        let mut server = Connection::server(config.clone(), None, NOW);
+        assert!(server.handle_input(later, input).unwrap().1.is_none());
+        assert_eq!(server.poll_timeout(), Some(deadline));
+    }
+}

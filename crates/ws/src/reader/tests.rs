@@ -2,6 +2,7 @@ use super::*;
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::deflate::{DeflateConfig, DeflateParams};
+use crate::error::LimitExceeded;
 use crate::frame::{FIN, HEADER_LEN_MAX, Header};
 use crate::limits::Limits;
 use crate::mask::{self, MaskKey};
@@ -218,5 +219,353 @@ fn delivers_compressed_messages_as_each_call_asks() {
         assert!(received == expected.as_bytes(), "whole from call {whole_from}");
         assert!(matches!(reader.decode(), Ok(Step::Message)));
         assert_eq!(reader.message().text(), Some("end"));
+    }
+}
+
+fn compressing() -> (Reader, Connection) {
+    compressing_with(Config { delivery: Delivery::Chunks, ..Config::default() })
+}
+
+/// A server's reader with permessage-deflate, and its client.
+fn compressing_with(config: Config) -> (Reader, Connection) {
+    let deflate = DeflateConfig { min_len: 0, ..DeflateConfig::default() };
+    let params = Some((DeflateParams::default(), &deflate));
+    let (inbound, _) = Connection::server(config, params, NOW).split();
+    let mut reader = Reader::new(inbound);
+    reader.set_buffer(vec![0; 1 << 16].into());
+    (reader, Connection::client(Config::default(), params, [7; 32], NOW))
+}
+
+/// The message that was decoded: its length, whether it is whole, and whether it is the last chunk.
+fn decoded(step: Result<Step<'_>, Error>) -> bool {
+    match step.unwrap() {
+        Step::Message => true,
+        Step::NeedsInput => false,
+        Step::Control(event) => panic!("{event:?}"),
+    }
+}
+
+#[test]
+fn goes_back_to_the_front_of_its_buffer_when_all_is_decoded() {
+    let mut reader = reader(Config::default());
+    assert_eq!(reader.space().bytes().as_ptr().addr() % ALIGN, 0);
+    let (front, len) = (reader.space().bytes().as_ptr(), reader.space().bytes().len());
+    for _ in 0..100 {
+        read(&mut reader, &frame(0x82, &[7; 1000])).unwrap();
+        assert!(reader.has_input());
+        assert!(reader.space().bytes().len() < len, "behind the input");
+        assert!(reader.next_message());
+        assert!(!reader.has_input());
+        let mut space = reader.space();
+        assert_eq!((space.bytes().as_ptr(), space.bytes().len(), space.is_direct()), (front, len, false));
+    }
+}
+
+// Its first byte is on a cache line, where the buffer reaches one.
+#[test]
+fn a_buffer_of_any_length_has_room() {
+    let mut readers = Vec::new();
+    for len in [1, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 100] {
+        for _ in 0..8 {
+            let (inbound, _) = Connection::server(Config::default(), None, NOW).split();
+            let mut reader = Reader::new(inbound);
+            let buffer: Box<[u8]> = vec![0; len].into();
+            let to_line = buffer.as_ptr().addr().wrapping_neg() % ALIGN;
+            let at = if to_line < len { to_line } else { 0 };
+            let expected = (buffer.as_ptr().addr() + at, len - at);
+            reader.set_buffer(buffer);
+            let mut space = reader.space();
+            assert_eq!((space.bytes().as_ptr().addr(), space.bytes().len()), expected);
+            readers.push(reader);
+        }
+    }
+}
+
+#[test]
+fn keeps_a_buffer_with_input() {
+    let mut reader = reader(Config::default());
+    reader.set_buffer(vec![0; 10].into());
+    read(&mut reader, &frame(0x81, b"Hello")).unwrap();
+    assert!(reader.take_buffer().is_none());
+    assert!(reader.next_message());
+    assert_eq!(reader.take_buffer().map(|buffer| buffer.len()), Some(1 << 16), "the first one");
+    assert!(reader.take_buffer().is_none());
+}
+
+#[test]
+fn input_can_be_taken_or_dropped() {
+    let mut reader = reader(Config::default());
+    let wire = frame(0x81, b"Hello");
+    read(&mut reader, &[&wire[..], b"rest"].concat()).unwrap();
+    assert!(reader.next_message());
+    assert_eq!((reader.take_input(), reader.has_input()), (b"rest".to_vec(), false));
+    assert_eq!(reader.take_input(), b"");
+    read(&mut reader, &wire).unwrap();
+    reader.discard_input();
+    assert!(!reader.has_input() && !reader.next_message());
+}
+
+#[test]
+fn states_how_much_of_a_data_frame_is_missing() {
+    let mut reader = reader(Config::default());
+    let wire = [frame(0x02, &[7; 100]), frame(0x89, b"ping"), frame(0x80, b"")].concat();
+    assert_eq!(reader.payload_remaining(), 0);
+    read(&mut reader, &wire[..56]).unwrap();
+    assert!(!decoded(reader.decode()));
+    assert_eq!(reader.payload_remaining(), 50);
+    // None within a control frame.
+    read(&mut reader, &wire[56..106 + 8]).unwrap();
+    assert!(!decoded(reader.decode()));
+    assert_eq!(reader.payload_remaining(), 0);
+    read(&mut reader, &wire[106 + 8..]).unwrap();
+    assert!(matches!(reader.decode(), Ok(Step::Control(Event::Ping(b"ping")))));
+    assert!(decoded(reader.decode()));
+    assert_eq!(reader.take_message(), vec![7; 100].into());
+}
+
+#[test]
+fn reads_on_up_to_the_bounds_of_buffer_and_message() {
+    let limits = Limits { message_len_max: 40_000, ..Limits::default() };
+    let config = Config { limits, ..Config::default() };
+    let wire = frame(0x82, &[7; 40_000]);
+    let mut reader = reader(config.clone());
+    read(&mut reader, &wire[..20_000]).unwrap();
+    let (missing, room) = (wire.len() - 20_000, reader.buffer.bytes.len() - reader.buffer.end);
+    for (max, reads_on) in [(missing - 1, false), (missing, true), (room, true), (room + 1, false)] {
+        assert_eq!(reader.should_read_on(max), reads_on, "{max}");
+    }
+    let mut reader = self::reader(config);
+    read(&mut reader, &frame(0x82, &[7; 40_001])[..20_000]).unwrap();
+    assert!(!reader.should_read_on(missing + 1), "too long");
+}
+
+#[test]
+fn a_message_in_the_buffer_can_be_kept() {
+    let mut reader = reader(Config::default());
+    let wire = [frame(0x81, b"one"), frame(0x82, b"two")].concat();
+    read(&mut reader, &wire).unwrap();
+    for expected in [OwnedMessage::from("one"), b"two".to_vec().into()] {
+        assert!(reader.next_message());
+        assert_eq!(reader.message().to_owned(), expected);
+        assert_eq!(reader.take_message(), expected);
+    }
+}
+
+#[test]
+fn an_idle_reader_can_be_made_again() {
+    let mut reader = reader(Config { delivery: Delivery::Chunks, ..Config::default() });
+    assert!(reader.idle().is_none(), "there is a buffer");
+    reader.take_buffer().unwrap();
+    let idle = reader.idle().unwrap();
+    assert_eq!(Inbound::from(idle).delivery(), Delivery::Chunks);
+    reader.set_buffer(vec![0; 100].into());
+    read(&mut reader, &frame(0x01, b"")).unwrap();
+    assert!(!decoded(reader.decode()));
+    reader.take_buffer().unwrap();
+    assert!(reader.idle().is_none(), "within a message");
+    // Nor after the end, while headers are logged, or with compression.
+    let (mut closed, _) = Connection::server(Config::default(), None, NOW).split();
+    assert!(closed.handle_input(&mut frame(0x88, b"")).unwrap().1.is_some());
+    assert_eq!(closed.idle(), None);
+    let (mut logging, _) = Connection::server(Config::default(), None, NOW).split();
+    logging.log_headers();
+    assert_eq!(logging.idle(), None);
+    let (mut compressing, _) = compressing();
+    assert!(compressing.take_buffer().is_some() && compressing.idle().is_none());
+    assert!(compressing.inbound().is_compressed() && !reader.inbound().is_compressed());
+}
+
+#[test]
+fn logs_the_headers_of_frames_that_arrive() {
+    let (mut inbound, _) = Connection::server(Config::default(), None, NOW).split();
+    let mut wire = frame(0x81, b"before");
+    assert!(inbound.handle_input(&mut wire).unwrap().1.is_some());
+    inbound.log_headers();
+    let mut wire = [frame(0x81, b"1"), frame(0x01, b"12"), frame(0x89, b"123"), frame(0x80, b"")].concat();
+    let mut at = 0;
+    while let (used, Some(_)) = inbound.handle_input(&mut wire[at..]).unwrap() {
+        at += used;
+    }
+    let headers = |logged: Vec<Header>| logged.iter().map(|h| (h.opcode, h.payload_len)).collect::<Vec<_>>();
+    let expected = [(Opcode::Text, 1), (Opcode::Text, 2), (Opcode::Ping, 3), (Opcode::Continuation, 0)];
+    assert_eq!(headers(inbound.take_headers()), expected);
+    assert_eq!(inbound.take_headers(), []);
+
+    let mut reader = Reader::new(inbound);
+    reader.set_buffer(vec![0; 100].into());
+    read(&mut reader, &frame(0x82, b"1234")).unwrap();
+    assert!(decoded(reader.decode()));
+    assert_eq!(headers(reader.take_headers()), [(Opcode::Binary, 4)]);
+}
+
+// RFC 6455 §1.4: what follows a Close frame is dropped, and complete messages take the fast path.
+#[test]
+fn a_complete_message_behind_a_close_frame_is_dropped() {
+    let (mut inbound, _) = Connection::server(Config::default(), None, NOW).split();
+    let mut wire = [frame(0x88, b"\x03\xe8"), frame(0x81, b"dropped")].concat();
+    let (used, event) = inbound.handle_input(&mut wire).unwrap();
+    assert!(matches!(event, Some(Event::Close(_))));
+    let len = wire.len() - used;
+    assert!(matches!(inbound.handle_input(&mut wire[used..]), Ok((used, None)) if used == len));
+}
+
+// The fast path looks at the beginning of the input, the general one behind it.
+#[test]
+fn finds_messages_behind_empty_fragments() {
+    let mut reader = reader(Config::default());
+    let wire = [frame(0x01, b""), frame(0x00, b""), frame(0x80, b"Hello"), frame(0x82, b"next")].concat();
+    read(&mut reader, &wire).unwrap();
+    assert!(decoded(reader.decode()));
+    assert_eq!(reader.take_message(), "Hello".into());
+    assert!(decoded(reader.decode()));
+    assert_eq!(reader.take_message(), b"next".to_vec().into());
+}
+
+// Bytes are read to the end of a message only where it grows.
+#[test]
+fn offers_no_slot_for_chunks_and_compressed_messages() {
+    let mut reader = reader(Config::default());
+    let wire = frame(0x82, &[7; 60_000]);
+    read(&mut reader, &wire[..20_000]).unwrap();
+    assert!(!decoded(reader.decode_whole()));
+    assert!(reader.has_slot());
+    assert!(!reader.buffer_space().is_direct());
+    // A chunk is asked for, which holds what was collected.
+    reader.inbound.advance(&mut [], Delivery::Chunks).unwrap();
+    assert!(!reader.has_slot());
+
+    let (mut reader, mut client) = compressing_with(Config::default());
+    client.send_binary(&generated(100_000)).unwrap();
+    let wire = client.take_transmit();
+    assert!(wire.len() > 50_000);
+    read(&mut reader, &wire[..20_000]).unwrap();
+    assert!(!decoded(reader.decode()));
+    assert!(reader.payload_remaining() > 20_000 && reader.inbound.memory_len() > 20_000);
+    assert!(!reader.has_slot());
+}
+
+/// Bytes that hardly compress.
+fn generated(len: usize) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(1);
+    (0..len).map(|_| rng.u8(..)).collect()
+}
+
+#[test]
+fn offers_a_slot_from_the_bounds_on() {
+    // 4 KiB have arrived, and 4 KiB are missing.
+    for (len, arrived, has_slot) in [
+        (60_000, 4095, false),
+        (60_000, 4096, true),
+        (60_000, 60_000 - 4096, true),
+        (60_000, 60_000 - 4095, false),
+    ] {
+        let mut reader = reader(Config::default());
+        read(&mut reader, &frame(0x82, &vec![7; len])[..8 + arrived]).unwrap();
+        assert!(!decoded(reader.decode()));
+        assert_eq!(reader.has_slot(), has_slot, "{arrived} of {len}");
+    }
+}
+
+#[test]
+fn a_compressed_message_comes_in_chunks_of_bounded_length() {
+    let (mut reader, mut client) = compressing();
+    client.send_binary(&[7; 100_000]).unwrap();
+    client.send_text("short").unwrap();
+    read(&mut reader, &client.take_transmit()).unwrap();
+    for (len, last) in [(32 << 10, false), (32 << 10, false), (32 << 10, false), (100_000 % (32 << 10), true)]
+    {
+        assert!(reader.has_more() && decoded(reader.decode()));
+        let message = reader.message();
+        assert_eq!((message.payload().len(), message.is_whole(), message.is_last()), (len, false, last));
+    }
+    assert!(decoded(reader.decode()));
+    assert_eq!((reader.message().text(), reader.message().is_whole()), (Some("short"), true));
+    assert!(!reader.has_more() && !reader.has_more_whole());
+
+    // Or the rest of it at once.
+    client.send_binary(&[7; 100_000]).unwrap();
+    read(&mut reader, &client.take_transmit()).unwrap();
+    assert!(decoded(reader.decode()));
+    assert!(!reader.has_input() && reader.has_more() && reader.has_more_whole());
+    assert!(reader.inbound.has_more());
+    assert!(decoded(reader.decode_whole()));
+    assert_eq!((reader.message().payload().len(), reader.message().is_last()), (100_000 - (32 << 10), true));
+    assert!(!reader.inbound.has_more());
+}
+
+#[test]
+fn has_more_when_chunks_are_asked_for_of_what_was_collected() {
+    let mut reader = reader(Config { delivery: Delivery::Chunks, ..Config::default() });
+    assert!(!reader.has_more() && !reader.has_more_whole());
+    read(&mut reader, &frame(0x02, b"collected")).unwrap();
+    assert!(reader.has_more() && reader.has_more_whole(), "there is input");
+    assert!(!decoded(reader.decode_whole()));
+    assert!(reader.has_more() && !reader.has_more_whole());
+    assert!(decoded(reader.decode()));
+    assert!(!reader.has_more());
+    // Nothing was collected yet of a compressed message that has begun.
+    let (mut reader, mut client) = compressing();
+    client.send_text("Hello").unwrap();
+    let wire = client.take_transmit();
+    read(&mut reader, &wire[..7]).unwrap();
+    assert!(!decoded(reader.decode_whole()));
+    assert!(!reader.has_more());
+    assert!(!decoded(reader.decode()), "no chunk without a byte");
+    read(&mut reader, &wire[7..]).unwrap();
+    assert!(decoded(reader.decode()));
+    assert_eq!((reader.message().text(), reader.message().is_last()), (Some("Hello"), true));
+}
+
+#[test]
+fn has_nothing_more_after_an_error() {
+    let (mut reader, mut client) = compressing();
+    client.send_binary(&[7; 100_000]).unwrap();
+    read(&mut reader, &client.take_transmit()).unwrap();
+    assert!(decoded(reader.decode()));
+    assert!(reader.has_more());
+    reader.set_inflated_max(40_000);
+    assert_eq!(reader.decode().unwrap_err(), LimitExceeded::InflatedTooLarge { max: 40_000 }.into());
+    assert!(!reader.has_more() && !reader.has_more_whole());
+}
+
+#[test]
+fn a_lower_bound_on_inflated_messages_holds_within_the_configured_one() {
+    let limits = Limits { message_len_max: 1000, ..Limits::default() };
+    for (max, len, fits) in [(500, 500, true), (500, 501, false), (5000, 1000, true), (5000, 1001, false)] {
+        let config = Config { limits: limits.clone(), ..Config::default() };
+        let (mut reader, mut client) = compressing_with(config);
+        reader.set_inflated_max(max);
+        client.send_binary(&vec![7; len]).unwrap();
+        read(&mut reader, &client.take_transmit()).unwrap();
+        assert_eq!(reader.decode().is_ok(), fits, "{len} of {max}");
+    }
+}
+
+#[test]
+fn takes_and_gives_back_memory_and_codecs() {
+    let mut reader = reader(Config::default());
+    let wire = [frame(0x02, b"one "), frame(0x80, b"two")].concat();
+    assert!(!reader.has_memory() && reader.take_memory().is_none());
+    reader.set_memory(Vec::with_capacity(1000));
+    assert!(reader.has_memory());
+    assert_eq!(reader.inbound.memory_len(), 1000);
+    read(&mut reader, &wire).unwrap();
+    assert!(decoded(reader.decode()));
+    assert_eq!(reader.take_memory().map(|memory| memory.capacity()), Some(1000));
+    assert_eq!(reader.message().payload(), b"", "it left with the memory");
+    read(&mut reader, &wire).unwrap();
+    assert!(decoded(reader.decode()) && reader.has_memory());
+    reader.release_buffers();
+    assert_eq!((reader.has_memory(), reader.message().payload()), (false, &b""[..]));
+
+    let (mut pool, (mut reader, mut client)) = (DeflatePool::new(1, 1), compressing());
+    for inflaters in [0, 1] {
+        reader.take_codec(&mut pool);
+        client.send_text("Hello").unwrap();
+        read(&mut reader, &client.take_transmit()).unwrap();
+        assert!(decoded(reader.decode()));
+        assert_eq!((reader.message().text(), pool.inflaters()), (Some("Hello"), 0), "{inflaters}");
+        reader.return_codec(&mut pool);
+        assert_eq!(pool.inflaters(), 1);
     }
 }
