@@ -64,3 +64,27 @@ impl End {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Misuse, PeerMisbehaved};
+
+    // RFC 6455 §7.1.5, §7.1.6.
+    #[test]
+    fn has_the_code_and_reason_of_the_close_frame() {
+        let close = |code, reason| Cause::Close { code, reason: String::from(reason) };
+        for (cause, code, reason) in [
+            (close(Some(CloseCode::GOING_AWAY), "later"), CloseCode::GOING_AWAY, "later"),
+            (close(None, ""), CloseCode::NO_STATUS, ""),
+            (Cause::Error(PeerMisbehaved::InvalidUtf8.into()), CloseCode::INVALID_PAYLOAD, ""),
+            (Cause::Error(Misuse::NotOpen.into()), CloseCode::ABNORMAL, ""),
+            (Cause::Silence, CloseCode::ABNORMAL, ""),
+            (Cause::CloseTimeout, CloseCode::ABNORMAL, ""),
+            (Cause::TransportClosed, CloseCode::ABNORMAL, ""),
+        ] {
+            let end = End { by: Initiator::Local, cause };
+            assert_eq!((end.code(), end.reason()), (code, reason), "{end:?}");
+        }
+    }
+}

@@ -263,4 +263,19 @@ mod tests {
     fn the_caller_is_not_answered_with_a_close_code() {
         assert_eq!(Error::from(Misuse::NotOpen).close_code(), None);
     }
+
+    // RFC 6455 §7.4.1.
+    #[test]
+    fn a_limit_is_answered_with_the_code_for_it() {
+        let code = |limit: LimitExceeded| Error::from(limit).close_code();
+        assert_eq!(code(LimitExceeded::TooManyFragments), Some(CloseCode::POLICY_VIOLATION));
+        assert_eq!(code(LimitExceeded::MessageTooLarge { max: 1 }), Some(CloseCode::TOO_BIG));
+        assert_eq!(code(LimitExceeded::InflateRatio { max: 1 }), Some(CloseCode::TOO_BIG));
+    }
+
+    #[test]
+    fn names_the_section_of_a_rule() {
+        assert_eq!(PeerMisbehaved::ReservedBits(4).rule(), "RFC 6455 §5.2");
+        assert_eq!(PeerMisbehaved::InvalidDeflate.rule(), "RFC 7692 §7.2.2");
+    }
 }

@@ -194,3 +194,49 @@ impl From<Binary<'_>> for OwnedMessage {
         Self::Binary(binary.into_bytes())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    // In the caller's buffer, and in the assembly.
+    #[test]
+    fn a_message_can_be_kept_wherever_it_is() {
+        let mut input = *b"text";
+        let mut assembly = Assembly::default();
+        let mut payloads = |is_assembled: bool, run: &mut dyn FnMut(Payload<'_>)| {
+            if is_assembled {
+                assembly.clear();
+                assembly.push(b"text", 0);
+                run(Payload::Assembled(&mut assembly));
+            } else {
+                run(Payload::Input(&mut input));
+            }
+        };
+        for is_assembled in [false, true] {
+            let valid = Valid::of("text");
+            payloads(is_assembled, &mut |payload| {
+                let text = Text::new(payload, valid);
+                assert_eq!((&*text, alloc::format!("{text:?}").as_str()), ("text", "\"text\""));
+                assert_eq!(text.into_utf8_bytes().as_str(), "text");
+            });
+            payloads(is_assembled, &mut |payload| {
+                assert_eq!(Text::new(payload, valid).into_bytes(), &b"text"[..]);
+            });
+            payloads(is_assembled, &mut |payload| {
+                assert_eq!(OwnedMessage::from(Text::new(payload, valid)), "text".into());
+            });
+            payloads(is_assembled, &mut |payload| {
+                let mut binary = Binary::new(payload);
+                binary[0] = b'T';
+                assert_eq!(binary.into_bytes(), &b"Text"[..]);
+            });
+            payloads(is_assembled, &mut |payload| {
+                let first = if is_assembled { b't' } else { b'T' };
+                let owned = OwnedMessage::from(Binary::new(payload));
+                assert_eq!(owned, vec![first, b'e', b'x', b't'].into());
+            });
+        }
+    }
+}

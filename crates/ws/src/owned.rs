@@ -220,4 +220,44 @@ mod tests {
         assert_eq!(&*Utf8Bytes::try_from(Bytes::from_static(b"abc")).unwrap(), "abc");
         assert_eq!(Utf8Bytes::try_from(Bytes::from_static(b"\xff")), Err(InvalidUtf8));
     }
+
+    #[test]
+    fn a_message_has_its_payload_as_bytes() {
+        for (message, text) in [(OwnedMessage::from("abc"), Some("abc")), (b"abc".to_vec().into(), None)] {
+            assert_eq!((message.as_bytes(), message.as_text()), (&b"abc"[..], text));
+            assert_eq!(message.into_bytes(), &b"abc"[..]);
+        }
+        assert_eq!(OwnedMessage::from(String::from("abc")), OwnedMessage::from("abc"));
+        assert_eq!(OwnedMessage::from(Bytes::from_static(b"abc")), OwnedMessage::from(b"abc".to_vec()));
+    }
+
+    #[test]
+    fn utf8_bytes_compare_and_hash_as_their_text() {
+        let (a, b) = (Utf8Bytes::from("a"), Utf8Bytes::from(String::from("b")));
+        assert!(a != b && a < b && a == Utf8Bytes::from("a"));
+        assert_eq!((a.as_ref(), Borrow::<str>::borrow(&b)), ("a", "b"));
+        assert_eq!((&*Utf8Bytes::default(), a.clone().into_bytes()), ("", Bytes::from_static(b"a")));
+        let mut set = alloc::collections::BTreeSet::from([a]);
+        assert!(set.contains("a") && set.insert(b) && set.contains("b"));
+        let hash = |hash: &dyn Fn(&mut Fnv)| {
+            let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
+            hash(&mut hasher);
+            hasher.finish()
+        };
+        assert_eq!(hash(&|hasher| Utf8Bytes::from("abc").hash(hasher)), hash(&|hasher| "abc".hash(hasher)));
+    }
+
+    struct Fnv(u64);
+
+    impl Hasher for Fnv {
+        fn finish(&self) -> u64 {
+            self.0
+        }
+
+        fn write(&mut self, bytes: &[u8]) {
+            for &byte in bytes {
+                self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+            }
+        }
+    }
 }

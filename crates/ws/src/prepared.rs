@@ -213,4 +213,13 @@ mod tests {
         assert_eq!(Connection::server(Config::default(), None, NOW).send_prepared(&frame), refused);
         assert_eq!((server.prepared_window_bits(63), server.prepared_window_bits(64)), (None, Some(14)));
     }
+
+    #[test]
+    fn holds_header_and_payload_alone() {
+        let frame = PreparedFrame::text(&"x".repeat(300));
+        assert_eq!((frame.kind(), frame.window_bits(), frame.payload().len()), (Kind::Text, None, 300));
+        let bytes = frame.as_bytes().clone();
+        drop(frame);
+        assert_eq!(Vec::from(bytes).capacity(), 304);
+    }
 }

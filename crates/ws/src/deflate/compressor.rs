@@ -404,4 +404,39 @@ mod tests {
         assert!(!compressor.is_worthwhile(9));
         assert!(compressor.is_worthwhile(10));
     }
+
+    #[test]
+    fn states_its_memory_and_its_configuration() {
+        let config = DeflateConfig { level: 2, mem_level: 6, min_len: 9, ..DeflateConfig::default() };
+        let params = DeflateParams { server_max_window_bits: 12, ..DeflateParams::default() };
+        let mut compressor = server(params, config.clone());
+        assert_eq!((compressor.config(), compressor.memory_len()), (config, 0));
+        compress(&mut compressor, b"Hello");
+        assert_eq!(compressor.memory_len(), 134_300 + (4 << 12) + (7 << 12) + 5);
+    }
+
+    #[test]
+    fn takes_the_codec_of_the_pool() {
+        let (mut pool, mut first) =
+            (DeflatePool::new(2, 2), server(DeflateParams::default(), DeflateConfig::default()));
+        compress(&mut first, b"Hello");
+        first.return_codec(&mut pool);
+        assert_eq!((pool.deflaters(), first.codec.is_none()), (1, true));
+        let mut second = server(DeflateParams::default(), DeflateConfig::default());
+        second.take_codec(&mut pool);
+        assert_eq!((pool.deflaters(), second.codec.is_some()), (0, true));
+    }
+
+    // Level 1 writes each of these literals in nine bits.
+    #[test]
+    fn makes_room_for_what_does_not_compress() {
+        let config = DeflateConfig { level: 1, ..DeflateConfig::default() };
+        let mut rng = fastrand::Rng::with_seed(1);
+        let noise: Vec<u8> = (0..10_000).map(|_| rng.u8(144..)).collect();
+        let compressed = compress(&mut server(DeflateParams::default(), config), &noise);
+        assert!(compressed.len() > 11_000, "{}", compressed.len());
+        assert_eq!(compressed.capacity(), 10_000 + 10_000 / 8 + 64);
+        let small = compress(&mut server(DeflateParams::default(), DeflateConfig::default()), &[7; 1_000]);
+        assert_eq!(small.capacity(), 1_000 + 1_000 / 8 + 64);
+    }
 }

@@ -146,7 +146,7 @@ impl Decompressor {
             room = room.min(limit.max_len.saturating_sub(self.message_len()).saturating_add(1));
             if start < ROOM_MAX && out.capacity() < start + room {
                 // A vector that grows doubles: short messages would hold twice as much.
-                out.reserve_exact(start + room - out.len());
+                out.reserve_exact(room);
             }
             out.resize(start + room, 0);
             let before = self.message_len();
@@ -658,5 +658,48 @@ mod tests {
         assert_eq!(d.memory_len(), 0);
         d.decompress(&good, true, &mut out, &LIMIT).unwrap();
         assert_eq!(out, b"HelloHello");
+    }
+
+    // 1,000 bytes in a stored block: the room is four times the input, and 512 bytes.
+    #[test]
+    fn makes_room_for_short_messages_without_doubling() {
+        let stored = [&[0x00, 0xE8, 0x03, 0x17, 0xFC][..], &[7; 1000], &[0x00]].concat();
+        let mut out = Vec::with_capacity(3000);
+        client().decompress(&stored, true, &mut out, &LIMIT).unwrap();
+        assert_eq!((out.len(), out.capacity()), (1000, 4 * stored.len() + ROOM_MIN));
+        // The memory of long ones doubles, so that they are copied a few times only.
+        let mut compressed = Vec::new();
+        Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default())
+            .compress(&vec![7; 1 << 20], &mut compressed);
+        let mut out = Vec::new();
+        client().decompress(&compressed, true, &mut out, &LIMIT).unwrap();
+        assert_eq!(out.len(), 1 << 20);
+        assert!(out.capacity() > (1 << 20) + ROOM_MAX, "{}", out.capacity());
+    }
+
+    #[test]
+    fn bounds_the_ratio_of_messages_beyond_the_free_length() {
+        assert_eq!(
+            InflateLimit::new(7),
+            InflateLimit { max_len: 7, max_ratio: 1032, ratio_free_len: 65_536 }
+        );
+        for (len, ratio, inflated) in
+            [(1000, 1, Ok(())), (1001, 1, Err(InflateError::Ratio)), (1001, 1000, Ok(()))]
+        {
+            let limit = InflateLimit { max_len: 1 << 20, max_ratio: ratio, ratio_free_len: 1000 };
+            let mut compressed = Vec::new();
+            Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default())
+                .compress(&vec![7; len], &mut compressed);
+            assert_eq!(client().decompress(&compressed, true, &mut Vec::new(), &limit), inflated, "{len}");
+        }
+    }
+
+    #[test]
+    fn states_its_memory() {
+        let mut d = client();
+        assert_eq!(d.memory_len(), 0);
+        let hello = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
+        d.decompress(&hello, true, &mut Vec::new(), &LIMIT).unwrap();
+        assert_eq!(d.memory_len(), CODEC_LEN + 5);
     }
 }

@@ -229,3 +229,37 @@ impl<C: Codec> Shelf<C> {
         self.codecs.push(pooled);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_largest_scratch_memory_up_to_its_bound() {
+        let mut pool = DeflatePool::new(1, 1);
+        assert_eq!(pool.take_scratch().capacity(), 0);
+        for (capacity, kept) in
+            [(100, 100), (99, 100), (SCRATCH_LEN_MAX + 1, 100), (SCRATCH_LEN_MAX, SCRATCH_LEN_MAX)]
+        {
+            let mut scratch = Vec::with_capacity(capacity);
+            scratch.push(7);
+            pool.put_scratch(scratch);
+            assert_eq!(pool.scratch.capacity(), kept, "{capacity}");
+        }
+        let scratch = pool.take_scratch();
+        assert_eq!((scratch.len(), scratch.capacity()), (0, SCRATCH_LEN_MAX));
+        assert_eq!(pool.take_scratch().capacity(), 0);
+    }
+
+    // Only the codec's time shows whether it is made ready again.
+    #[test]
+    fn a_codec_that_holds_nothing_begins_at_once() {
+        let params = DeflaterParams { window_bits: 9, level: 1, mem_level: 1 };
+        let (mut codec, mut empty) = (Pooled::<Deflate>::make(params), Window::new(0));
+        codec.resume(&mut empty);
+        assert!(matches!(codec.holds, Holds::Unknown));
+        codec.pause_flushed();
+        assert!(matches!(codec.holds, Holds::Nothing));
+        assert!(empty.is_empty());
+    }
+}

@@ -170,4 +170,13 @@ mod tests {
         let mut other = Window::new(8);
         assert!(!window.is(&other.id()));
     }
+
+    #[test]
+    fn gives_back_memory_that_holds_nothing() {
+        let mut window = Window::new(1 << 15);
+        (0..100).for_each(|_| window.push(&[7; 10]));
+        assert!(window.memory_len() > 1000);
+        window.shrink();
+        assert_eq!((window.memory_len(), window.as_slice()), (1000, &[7; 1000][..]));
+    }
 }

@@ -173,10 +173,8 @@ impl<'a> Parser<'a> {
                 Some(b',') => self.offset += 1,
                 Some(_) => {
                     extensions.push(self.extension()?);
-                    match self.peek() {
-                        None => return Ok(()),
-                        Some(b',') => self.offset += 1,
-                        Some(_) => return Err(ExtensionsError::ExpectedSeparator { offset: self.offset }),
+                    if !matches!(self.peek(), None | Some(b',')) {
+                        return Err(ExtensionsError::ExpectedSeparator { offset: self.offset });
                     }
                 }
             }
@@ -219,13 +217,13 @@ impl<'a> Parser<'a> {
         let body = opened + 1;
         let bytes = self.text.as_bytes();
         let mut at = body;
-        let mut escapes = 0;
+        let mut has_escapes = false;
         loop {
             match bytes.get(at) {
                 None => return Err(ExtensionsError::UnclosedQuote { offset: opened }),
                 Some(b'"') => break,
                 Some(b'\\') => {
-                    escapes += 1;
+                    has_escapes = true;
                     at += 2;
                 }
                 Some(_) => at += 1,
@@ -234,11 +232,11 @@ impl<'a> Parser<'a> {
         self.offset = at + 1;
         let raw = &bytes[body..at];
         let not_token = ExtensionsError::QuotedNotToken { offset: opened };
-        if escapes == 0 {
+        if !has_escapes {
             // RFC 6455 §9.1: the value after unescaping MUST conform to the token ABNF.
             return if is_token(raw) { Ok(Cow::Borrowed(&self.text[body..at])) } else { Err(not_token) };
         }
-        let mut value = String::with_capacity(raw.len() - escapes);
+        let mut value = String::with_capacity(raw.len());
         let mut raw = raw.iter();
         while let Some(&byte) = raw.next() {
             let byte = if byte == b'\\' { raw.next().copied().unwrap_or(byte) } else { byte };

@@ -91,7 +91,7 @@ impl HeadReader {
         // Without a branch on each byte this is a vector loop. Only a head with such a byte is searched for it line by line.
         let new = &self.bytes[self.scanned..];
         let suspect = new.iter().fold(false, |suspect, &byte| suspect | is_forbidden(byte));
-        while self.scanned < self.bytes.len() {
+        loop {
             let new = &self.bytes[self.scanned..];
             let line_feed = new.iter().position(|&byte| byte == b'\n');
             let end = line_feed.unwrap_or(new.len());
@@ -100,7 +100,7 @@ impl HeadReader {
             }
             if line_feed.is_none() {
                 self.scanned = self.bytes.len();
-                break;
+                return Ok(false);
             }
             let line = &self.bytes[self.line_start..self.scanned + end];
             let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -116,7 +116,6 @@ impl HeadReader {
             }
             self.lines += 1;
         }
-        Ok(false)
     }
 
     /// Parses the complete head of a request, and leaves the reader empty.

@@ -6,7 +6,8 @@ use wireloom_testing::split::Split;
 use wireloom_testing::{Clock, Rng, rounds};
 use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::client::{self, Outcome};
-use wireloom_ws::handshake::error::{HandshakeError, LimitReached, Misuse, RequestError};
+use wireloom_ws::handshake::error::{HandshakeError, LimitReached, Misuse, RequestError, ResponseError};
+use wireloom_ws::handshake::extensions::ExtensionsError;
 use wireloom_ws::handshake::server::{self, ServerHandshake};
 use wireloom_ws::handshake::{
     Acceptance, ClientHandshake, ClientOptions, HandshakeLimits, Negotiated, Request, Response, Version,
@@ -444,4 +445,75 @@ fn keeps_the_answer_that_opened_the_connection() {
     client.handle_input(&answer).unwrap();
     let response = client.response().unwrap();
     assert_eq!((response.status(), response.header("server")), (101, Some(&b"x"[..])));
+}
+
+// RFC 9113 §8.3.1: `:authority` and `host` agree.
+#[test]
+fn authority_and_host_agree_over_http2() {
+    let check = |authority: Option<&'static [u8]>, hosts: &[&'static [u8]]| {
+        let mut fields: Vec<(&[u8], &[u8])> = vec![
+            (b":method", b"CONNECT"),
+            (b":protocol", b"websocket"),
+            (b":scheme", b"https"),
+            (b":path", b"/chat"),
+        ];
+        fields.extend(authority.map(|authority| (&b":authority"[..], authority)));
+        fields.extend(hosts.iter().map(|&host| (&b"host"[..], host)));
+        fields.push((b"sec-websocket-version", b"13"));
+        http2::check_request(fields).map(|request| request.host().to_owned())
+    };
+    assert_eq!(check(Some(b"a.example"), &[]).as_deref(), Ok("a.example"));
+    assert_eq!(check(None, &[b"b.example"]).as_deref(), Ok("b.example"));
+    assert_eq!(check(Some(b"a.example"), &[b"A.Example"]).as_deref(), Ok("a.example"));
+    assert_eq!(check(Some(b"a.example"), &[b"b.example"]), Err(RequestError::HostDuplicate.into()));
+    assert_eq!(check(None, &[b"a.example", b"a.example"]), Err(RequestError::HostDuplicate.into()));
+    assert_eq!(check(None, &[]), Err(RequestError::HostMissing.into()));
+}
+
+// RFC 9110 §7.8, §15: what a refusal of each class of status is written as.
+#[test]
+fn every_refusal_says_that_the_connection_closes() {
+    for status in [200, 201, 404, 503] {
+        let refusal = Response::refusal(status).unwrap().with_body("text/plain", "why").unwrap();
+        assert_eq!(refusal.body(), b"why");
+        let mut written = Vec::new();
+        refusal.write_to(&mut written);
+        let written = String::from_utf8(written).unwrap();
+        assert!(written.starts_with(&format!("HTTP/1.1 {status} ")));
+        assert!(written.ends_with("Connection: close\r\nContent-Length: 3\r\n\r\nwhy"), "{written}");
+    }
+}
+
+#[test]
+fn an_http_library_may_carry_the_handshake() {
+    let handshake = client(example());
+    let request = handshake.request().to_vec();
+    for status in [100, 102, 103, 199] {
+        assert_eq!(handshake.check_response(status, Version::Http11, []), Ok(Outcome::Informational));
+    }
+    assert!(matches!(handshake.check_response(200, Version::Http11, []), Ok(Outcome::Refused(_))));
+    assert_eq!(handshake.check_response(101, Version::Http11, []), Err(ResponseError::UpgradeMissing.into()));
+    assert_eq!(handshake.into_request(), request);
+}
+
+#[test]
+fn an_error_says_what_is_wrong() {
+    let extensions = ExtensionsError::ExpectedSeparator { offset: 7 };
+    let errors: [(HandshakeError, &str); 6] = [
+        (RequestError::VersionUnsupported(8).into(), "Sec-WebSocket-Version must be 13, not 8"),
+        (RequestError::HostMissing.into(), "Host is missing"),
+        (ResponseError::AcceptMissing.into(), "the server sent no Sec-WebSocket-Accept"),
+        (LimitReached::Headers.into(), "too many headers in the handshake"),
+        (Misuse::Finished.into(), "the handshake has ended"),
+        (
+            ResponseError::Extensions(extensions).into(),
+            &format!("the server sent invalid Sec-WebSocket-Extensions: {extensions}"),
+        ),
+    ];
+    for (error, text) in errors {
+        assert_eq!(error.to_string(), text);
+    }
+    let deflate = wireloom_ws::deflate::NegotiationError::WindowTooLarge;
+    let error = HandshakeError::from(ResponseError::Deflate(deflate)).to_string();
+    assert!(error.ends_with(&format!(": {deflate}")), "{error}");
 }
