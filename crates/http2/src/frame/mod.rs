@@ -393,6 +393,74 @@ mod tests {
         assert_eq!(out[out.len() - 9..], [0, 0, 0, 4, 1, 0, 0, 0, 0]);
     }
 
+    /// One frame of each kind and option, and its bytes as the RFCs draw them.
+    #[test]
+    fn encoders_write_the_layouts_of_the_rfcs() {
+        let id = |id| StreamId::new(id).unwrap();
+        let dependency = Dependency { exclusive: true, stream_id: id(7), weight: 15 };
+        let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
+            let mut out = Vec::new();
+            encode(&mut out);
+            out
+        };
+        // RFC 9113 §6.1
+        let data = Data { stream_id: id(1), end_stream: true, padding: Some(2), data: b"hi" };
+        assert_eq!(encoded(&|out| data.encode(out)), b"\0\0\x05\0\x09\0\0\0\x01\x02hi\0\0");
+        assert_eq!((data.flow_len(), data.header().len), (5, 5));
+        // RFC 9113 §6.2
+        let headers = Headers {
+            stream_id: id(3),
+            end_stream: false,
+            end_headers: true,
+            dependency: None,
+            padding: None,
+            fragment: b"F",
+        };
+        assert_eq!(encoded(&|out| headers.encode(out)), b"\0\0\x01\x01\x04\0\0\0\x03F");
+        let headers = Headers {
+            end_stream: true,
+            end_headers: false,
+            dependency: Some(dependency),
+            padding: Some(1),
+            ..headers
+        };
+        assert_eq!(encoded(&|out| headers.encode(out)), b"\0\0\x08\x01\x29\0\0\0\x03\x01\x80\0\0\x07\x0fF\0");
+        // RFC 9113 §6.3
+        let priority =
+            Priority { stream_id: id(5), dependency: Dependency { exclusive: false, ..dependency } };
+        assert_eq!(encoded(&|out| priority.encode(out)), b"\0\0\x05\x02\0\0\0\0\x05\0\0\0\x07\x0f");
+        // RFC 9113 §6.4
+        let reset = RstStream { stream_id: id(1), code: ErrorCode::CANCEL };
+        assert_eq!(encoded(&|out| reset.encode(out)), b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08");
+        // RFC 9113 §6.6
+        let promise = PushPromise {
+            stream_id: id(1),
+            promised_id: id(0x0102_0304),
+            end_headers: true,
+            padding: Some(0),
+            fragment: b"F",
+        };
+        assert_eq!(encoded(&|out| promise.encode(out)), b"\0\0\x06\x05\x0c\0\0\0\x01\0\x01\x02\x03\x04F");
+        // RFC 9113 §6.7
+        let ping = Ping { ack: true, payload: *b"01234567" };
+        assert_eq!(encoded(&|out| ping.encode(out)), b"\0\0\x08\x06\x01\0\0\0\x0001234567");
+        // RFC 9113 §6.8
+        let goaway = Goaway { last_stream_id: id(5), code: ErrorCode::PROTOCOL_ERROR, debug_data: b"why" };
+        assert_eq!(encoded(&|out| goaway.encode(out)), b"\0\0\x0b\x07\0\0\0\0\0\0\0\0\x05\0\0\0\x01why");
+        // RFC 9113 §6.9
+        let update = WindowUpdate { stream_id: id(1), increment: 0x0102_0304 };
+        assert_eq!(encoded(&|out| update.encode(out)), b"\0\0\x04\x08\0\0\0\0\x01\x01\x02\x03\x04");
+        // RFC 9113 §6.10
+        let continuation = Continuation { stream_id: id(1), end_headers: true, fragment: b"F" };
+        assert_eq!(encoded(&|out| continuation.encode(out)), b"\0\0\x01\x09\x04\0\0\0\x01F");
+        // RFC 7838 §4
+        let altsvc = AltSvc { stream_id: id(0), origin: b"o", value: b"h2" };
+        assert_eq!(encoded(&|out| altsvc.encode(out)), b"\0\0\x05\x0a\0\0\0\0\0\0\x01oh2");
+        // RFC 9218 §7.1
+        let update = PriorityUpdate { prioritized_id: id(7), value: b"u=1" };
+        assert_eq!(encoded(&|out| update.encode(out)), b"\0\0\x07\x10\0\0\0\0\0\0\0\0\x07u=1");
+    }
+
     #[test]
     fn any_bytes_are_a_frame_or_an_error() {
         rounds(20_000, |rng| {
