@@ -134,7 +134,6 @@ impl Encoder {
         if let Some(smallest) = self.update_due.take() {
             // RFC 7541 §4.2: the smallest size since the last block and then the final one, at most two updates.
             let size = self.table.size_max() as u32;
-            out.reserve(2 * integer::LEN_MAX);
             if smallest < size {
                 out.integer(0x20, 0x1f, smallest);
             }
@@ -147,7 +146,6 @@ impl Encoder {
 
     fn field(&mut self, field: &Field<'_>, out: &mut Output<'_>) {
         let (token, value) = (field.token(), field.value());
-        out.reserve(field.name().len() + value.len() + 3 * integer::LEN_MAX + 8);
         if is_sensitive(field) {
             // RFC 7541 §6.2.3 and §7.1.3: never indexed, by no one on the way.
             let name_hash = self.name_hash(field);
@@ -160,7 +158,7 @@ impl Encoder {
         if !self.may_repeat(field) {
             return self.literal(0, 0x0f, field, self.name_index(field, name_hash), out);
         }
-        let field_hash = hash(u64::from(name_hash) + token as u64 + 1, value);
+        let field_hash = hash(u64::from(name_hash), value);
         if let Some(age) = self.find(BY_FIELD, field_hash, |links| links.field_hash, field) {
             return out.integer(0x80, 0x7f, STATIC_LEN as u32 + 1 + age);
         }
@@ -339,9 +337,9 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// [`integer::LEN_MAX`] bytes are reserved.
     #[inline]
     fn integer(&mut self, flags: u8, prefix: u8, value: u32) {
+        self.reserve(integer::LEN_MAX);
         if let Some(room) = self.buf[self.pos..].first_chunk_mut() {
             self.pos += integer::encode(flags, prefix, value, room);
         }
@@ -351,16 +349,15 @@ impl<'a> Output<'a> {
         if policy != HuffmanPolicy::Never {
             let len = huffman::encoded_len(bytes);
             if len < bytes.len() || policy == HuffmanPolicy::Always {
-                self.reserve(integer::LEN_MAX + len + huffman::ENCODE_SLACK);
                 self.integer(0x80, 0x7f, len as u32);
+                self.reserve(len + huffman::ENCODE_SLACK);
                 huffman::encode(bytes, &mut self.buf[self.pos..]);
                 self.pos += len;
                 return;
             }
         }
-        self.reserve(integer::LEN_MAX + bytes.len());
-
         self.integer(0, 0x7f, bytes.len() as u32);
+        self.reserve(bytes.len());
         self.buf[self.pos..self.pos + bytes.len()].copy_from_slice(bytes);
         self.pos += bytes.len();
     }
@@ -369,5 +366,60 @@ impl<'a> Output<'a> {
 impl Drop for Output<'_> {
     fn drop(&mut self) {
         self.buf.truncate(self.pos);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Decoder;
+    use super::*;
+    use crate::field::{FieldLimits, FieldList};
+    use alloc::collections::BTreeMap;
+    use alloc::string::{String, ToString as _};
+
+    /// Two strings with the same hash.
+    fn collision(seed: u64) -> [String; 2] {
+        let mut strings = BTreeMap::new();
+        (0_u32..)
+            .find_map(|n| {
+                let string = n.to_string();
+                let other = strings.insert(hash(seed, string.as_bytes()), string.clone());
+                other.map(|other| [other, string])
+            })
+            .unwrap()
+    }
+
+    /// Sends fields and returns the first byte of each, after comparing them with what arrives.
+    fn exchange<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
+        let (mut encoder, mut decoder, mut list) = (Encoder::new(), Decoder::new(4096), FieldList::new());
+        let exchanged = fields.into_iter().map(|(name, value)| {
+            let (field, mut block) = (Field::new(name.as_bytes(), value.as_bytes()), Vec::new());
+            encoder.encode([field], &mut block);
+            decoder.decode(&block, &FieldLimits::default(), &mut list).unwrap();
+            assert_eq!(list.get(0), Some(field));
+            block[0]
+        });
+        exchanged.collect()
+    }
+
+    #[test]
+    fn values_with_the_same_hash_are_compared() {
+        for name in ["x-name", "accept"] {
+            let seed = match Token::of(name.as_bytes()) {
+                Token::Unknown => hash(0, name.as_bytes()),
+                token => token as u32,
+            };
+            let [one, other] = collision(u64::from(seed));
+            let sent = exchange([(name, &*one), (name, &*other), (name, &*one), (name, &*other)]);
+            assert!(sent[1] & 0xc0 == 0x40 && sent[2..] == [0xbf, 0xbe], "{sent:02x?}");
+        }
+    }
+
+    #[test]
+    fn names_with_the_same_hash_are_compared() {
+        let [one, other] = collision(0);
+        // The value is the same as well, so that only the names differ; and another, so that only a name could be found.
+        let sent = exchange([(&*one, "v"), (&*other, "v"), (&*one, "v"), (&*other, "v"), (&*one, "w")]);
+        assert_eq!(sent, [0x40, 0x40, 0xbf, 0xbe, 0x40 | 63]);
     }
 }

@@ -8,6 +8,7 @@ mod found_by_fuzzing;
 mod frames;
 mod goaway;
 mod hpack_appendix_c;
+mod hpack_encoder;
 mod hpack_hostile;
 mod hpack_stories;
 mod limits;
