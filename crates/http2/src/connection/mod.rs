@@ -351,8 +351,10 @@ impl Connection {
                     at = next;
                     break event;
                 }
-                Ok((next, None)) if next == at => return Ok((at, None)),
-                Ok((next, None)) => at = next,
+                Ok((next, None)) => {
+                    debug_assert!(next > at, "input without progress");
+                    at = next;
+                }
                 Err(error) => return Err(self.fail(error)),
             }
         };

@@ -133,12 +133,11 @@ impl<E: Copy + Default> DynamicTable<E> {
         Some(self.slots[self.at(self.inserted.wrapping_sub(1).wrapping_sub(age))].extra)
     }
 
-    /// Changes what the entry of that age carries.
+    /// Changes what the entry of that age carries: `age < len`.
     pub(crate) fn set_extra(&mut self, age: u32, extra: E) {
-        if age < self.len {
-            let at = self.at(self.inserted.wrapping_sub(1).wrapping_sub(age));
-            self.slots[at].extra = extra;
-        }
+        debug_assert!(age < self.len);
+        let at = self.at(self.inserted.wrapping_sub(1).wrapping_sub(age));
+        self.slots[at].extra = extra;
     }
 
     #[inline]
@@ -304,7 +303,7 @@ mod tests {
                 let number = table.inserted().wrapping_sub(1).wrapping_sub(age as u32);
                 assert_eq!(table.extra(age as u32), Some(number));
             }
-            assert!(table.get(model.len() as u32).is_none());
+            assert!(table.get(model.len() as u32).is_none() && table.extra(model.len() as u32).is_none());
             assert!(table.bytes.len() <= 4 * 70_000 + 128);
         }
     }

@@ -38,10 +38,11 @@ impl Decoded {
     }
 }
 
-/// How much room [`decode`] wants for a string of `len` bytes: five bits a symbol at best, and what it may overshoot.
+/// How much room [`decode`] needs for a string of `len` bytes: a symbol has five bits at least, and `decode` stores eight
+/// bytes at a time.
 #[inline]
 pub fn decoded_len_max(len: usize) -> usize {
-    len.saturating_mul(2).saturating_add(LOOKUPS * 2 + 8)
+    len.saturating_mul(2).saturating_add(16)
 }
 
 /// Look-ups between refills: a refill leaves 56 bits at least.

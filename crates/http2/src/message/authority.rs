@@ -3,8 +3,8 @@
 use super::bytes::is_authority;
 use crate::error::Violation;
 
-/// The port of a scheme whose URIs must have an authority and a path; `None` for a scheme of another kind. The two
-/// usual spellings are known to the caller; RFC 3986 §3.1 lets letters be of either case.
+/// The default port of "http" or "https", whose URIs must have an authority and a path; `None` for other schemes.
+/// RFC 3986 §3.1: schemes are case-insensitive.
 pub(super) fn port_default(scheme: &[u8]) -> Option<u16> {
     match scheme {
         _ if scheme.eq_ignore_ascii_case(b"https") => Some(443),
@@ -138,7 +138,18 @@ mod tests {
             assert_eq!(check_connect(good, None), Ok(()), "{}", good.escape_ascii());
             assert_eq!(check_connect(good, Some(good)), Ok(()));
         }
-        for bad in [&b"a"[..], b"a:", b":443", b"[::1]", b"a:x", b"u@a:1", b"a:123456", b"::1:443", b""] {
+        for bad in [
+            &b"a"[..],
+            b"a:",
+            b":443",
+            b"[::1]",
+            b"a:x",
+            b"u@a:1",
+            b"a:123456",
+            b"::1:443",
+            b"fe80::1:443",
+            b"",
+        ] {
             assert_eq!(check_connect(bad, None), Err(Violation::AuthorityInvalid), "{}", bad.escape_ascii());
         }
         assert_eq!(check_connect(b"a:1", Some(b"b:1")), Err(Violation::HostMismatch));

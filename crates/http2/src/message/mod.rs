@@ -119,12 +119,10 @@ pub fn check_request(fields: &FieldList, connect_protocol: bool) -> Result<Reque
     }
     let scheme = request.scheme.ok_or(Violation::SchemeMissing)?;
     let path = request.path.ok_or(Violation::PathMissing)?;
-    let port_default = match scheme {
-        b"https" => Some(443),
-        b"http" => Some(80),
-        _ if is_scheme(scheme) => authority::port_default(scheme),
-        _ => return Err(Violation::SchemeInvalid),
-    };
+    if !is_scheme(scheme) {
+        return Err(Violation::SchemeInvalid);
+    }
+    let port_default = authority::port_default(scheme);
     check_path(path, method, port_default.is_some())?;
     authority::check(request.authority, request.host, port_default)?;
     Ok(match method {
@@ -251,19 +249,15 @@ impl<'a> Parts<'a> {
         };
         let mut regular = false;
         for field in fields {
-            match field.token() {
-                Token::Unknown if !field.is_pseudo() => regular = true,
-                token if token.is_pseudo() || field.is_pseudo() => {
-                    // RFC 9113 §8.3: all pseudo-fields come before the regular ones.
-                    if regular {
-                        return Err(Violation::PseudoAfterField);
-                    }
-                    parts.take_pseudo(field, section)?;
+            if field.is_pseudo() {
+                // RFC 9113 §8.3: all pseudo-fields come before the regular ones.
+                if regular {
+                    return Err(Violation::PseudoAfterField);
                 }
-                token => {
-                    regular = true;
-                    parts.take_regular(token, field, section)?;
-                }
+                parts.take_pseudo(field, section)?;
+            } else {
+                regular = true;
+                parts.take_regular(field.token(), field, section)?;
             }
         }
         Ok(parts)

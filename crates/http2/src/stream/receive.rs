@@ -52,7 +52,7 @@ impl Streams {
         end_stream: bool,
     ) -> DataCheck {
         // RFC 9113 §6.9.1: the window of the connection comes first, because it counts whatever becomes of the stream.
-        if flow_len > 0 && i64::from(flow_len) > self.recv_window {
+        if i64::from(flow_len) > self.recv_window {
             return DataCheck::Refused(Error::peer(
                 Violation::ConnectionWindowExceeded,
                 StreamId::CONNECTION,

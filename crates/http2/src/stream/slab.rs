@@ -43,7 +43,6 @@ pub(crate) struct Slab {
     pages: Vec<Box<Page>>,
     /// Empty, or a power of two of at least `BUCKETS_MIN`.
     buckets: Vec<u32>,
-    /// Odd.
     hash_key: u64,
     /// Head of the vacant slots, linked through `next_in_bucket`.
     vacant: u32,
@@ -60,7 +59,7 @@ impl Slab {
         Self {
             pages: Vec::new(),
             buckets: Vec::new(),
-            hash_key: hash_key | 1,
+            hash_key,
             vacant: NONE,
             used: 0,
             len: 0,
@@ -192,6 +191,12 @@ impl Slab {
         if self.len == 0 {
             *self = Self::new(self.hash_key);
         }
+    }
+
+    /// The memory that is kept, in pages and buckets.
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.pages.capacity() + self.buckets.capacity()
     }
 
     /// Nothing is open: starts at slot 0 again, and gives memory back when the last two rounds left most of it unused.
@@ -341,6 +346,7 @@ mod tests {
         round(&mut slab, 10_000);
         let pages = slab.pages.len();
         assert_eq!(pages, 10_000_usize.div_ceil(PAGE_LEN));
+        assert!(slab.pages.capacity() <= pages + pages / 8 + 2, "{}", slab.pages.capacity());
         round(&mut slab, 10);
         assert_eq!(slab.pages.len(), pages);
         round(&mut slab, 10);

@@ -47,7 +47,7 @@ pub(crate) struct Streams {
     pub(super) send_initial: u32,
     /// No delta of a stream's send window is above this.
     pub(super) send_delta_max: i32,
-    /// What the peer may still send on all streams.
+    /// What the peer may still send on all streams. Not negative, unless the connection ends for it.
     pub(super) recv_window: i64,
     /// The largest SETTINGS_INITIAL_WINDOW_SIZE of this side that the peer may count with: acknowledged or on its way.
     pub(super) recv_initial: u32,
@@ -548,6 +548,11 @@ impl Streams {
     /// How large the receive windows of streams are to be.
     pub(crate) fn recv_target(&self) -> u32 {
         self.growth.target()
+    }
+
+    /// The memory that is kept for streams, in pages and buckets.
+    pub(crate) fn capacity(&self) -> usize {
+        self.slab.capacity()
     }
 
     pub(crate) fn recv_window(&self) -> i64 {
