@@ -302,6 +302,7 @@ mod tests {
                 "{value:?}"
             );
         }
+        assert_eq!(Priority::parse(b""), Some(Priority::default()));
     }
 
     #[test]

@@ -199,6 +199,47 @@ mod tests {
     }
 
     #[test]
+    fn bytes_move_to_the_front_when_at_least_half_of_them_are_sent() {
+        for (buffered, sent, left) in [
+            (2 * KEPT, KEPT, KEPT),
+            (2 * KEPT + 1, KEPT, 2 * KEPT + 1),
+            (2 * KEPT - 2, KEPT - 1, 2 * KEPT - 2),
+            (4 * KEPT, 2 * KEPT, 2 * KEPT),
+        ] {
+            let mut out = Output::new();
+            out.bytes.resize(buffered, 7);
+            out.advance(sent);
+            assert_eq!((out.bytes.len(), out.len()), (left, buffered - sent), "{sent} of {buffered}");
+        }
+    }
+
+    #[test]
+    fn chunks_stay_in_their_place_when_bytes_move_to_the_front() {
+        let mut out = Output::new();
+        out.bytes.resize(KEPT + 10, 1);
+        let chunks = [2, 3].map(|byte| Bytes::from(vec![byte; BY_REFERENCE]));
+        out.push(chunks[0].clone());
+        out.bytes.extend_from_slice(&[4; 5]);
+        out.push(chunks[1].clone());
+        out.advance(KEPT);
+        assert!(out.bytes.len() == 15 && out.head == 0, "moved");
+        let mut slices = [&[][..]; 5];
+        assert_eq!(out.slices(&mut slices), 4);
+        assert_eq!(slices.concat(), [&[1; 10], &chunks[0][..], &[4; 5], &chunks[1]].concat());
+    }
+
+    #[test]
+    fn a_buffer_that_was_a_quarter_full_is_kept() {
+        for (peak, capacity) in [(2 * KEPT, 8 * KEPT), (2 * KEPT - 1, 2 * KEPT - 1)] {
+            let mut out = Output::new();
+            out.bytes = Vec::with_capacity(8 * KEPT);
+            out.bytes.resize(peak, 7);
+            out.advance(peak);
+            assert_eq!(out.bytes.capacity(), capacity, "{peak}");
+        }
+    }
+
+    #[test]
     fn output_that_never_runs_dry_does_not_accumulate() {
         let mut out = Output::new();
         out.bytes.resize(2 * KEPT, 7);

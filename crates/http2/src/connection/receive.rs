@@ -110,6 +110,11 @@ impl Reader {
         self.block = Vec::new();
     }
 
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.partial.capacity() + self.block.capacity()
+    }
+
     pub(super) fn shrink(&mut self) {
         self.partial.shrink_to_fit();
         self.block.shrink_to_fit();
@@ -117,7 +122,7 @@ impl Reader {
 }
 
 impl Connection {
-    /// Reads on from `at`. Returns the new position and an event; no progress means that all is read.
+    /// Reads on from `at`, which is not the end of the input. Returns the new position, behind `at`, and an event.
     #[inline]
     pub(super) fn read(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
         if self.reader.data.is_some() {
@@ -174,9 +179,6 @@ impl Connection {
     #[cold]
     fn read_slowly(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
         let rest = &input[at..];
-        if rest.is_empty() {
-            return Ok((at, None));
-        }
         if self.reader.preface_left > 0 {
             let left = usize::from(self.reader.preface_left);
             let expected = &PREFACE[PREFACE.len() - left..];

@@ -933,3 +933,91 @@ fn a_field_block_that_trickles_meets_the_deadline_of_its_first_frame() {
     server.handle_timeout(now).unwrap_err();
     assert!(server.ended().is_some());
 }
+
+#[test]
+fn memory_that_the_caller_reports_counts_up_to_its_bound() {
+    for (bytes, is_taken) in [(0, true), (999_999, true), (1_000_000, true), (1_000_001, false)] {
+        let mut config = Config::new(Role::Server);
+        config.memory_max = 1_000_000;
+        let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+        server.set_caller_memory(bytes);
+        assert_eq!(server.memory().caller, bytes);
+        client.send_request(GET, true).unwrap();
+        let (at_client, at_server) = settle(&mut client, &mut server);
+        assert_eq!(at_server.contains(&"request 1 4 true".into()), is_taken, "{bytes}");
+        assert_eq!(at_client.contains(&"refused 1".into()), !is_taken, "{bytes}");
+    }
+    // DATA that the caller holds and the memory that it reports share the window of the connection.
+    let mut config = Config::new(Role::Server);
+    (config.memory_max, config.output_max, config.auto_release) = (1 << 20, 1024, false);
+    config.connection_window = 512 << 10;
+    let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+    server.set_caller_memory(256 << 10);
+    let upload = client.send_request(GET, false).unwrap();
+    client.send_data(upload, vec![7; 1 << 20], false).unwrap();
+    settle(&mut client, &mut server);
+    let granted = server.memory().held + server.streams.recv_window() as u64;
+    assert_eq!(granted, 512 << 10, "the first window, and no more");
+}
+
+#[test]
+fn a_connection_wants_to_write_a_request_once_it_may_open() {
+    let mut config = Config::new(Role::Server);
+    config.settings.max_concurrent_streams = 1;
+    let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+    settle(&mut client, &mut server);
+    let (_, there) = ask(&mut client, &mut server);
+    client.send_request(GET, true).unwrap();
+    settle(&mut client, &mut server);
+    assert!(!client.wants_write());
+    server.send_response(there, OK, true).unwrap();
+    feed(&mut client, &drain(&mut server));
+    assert!(client.out.is_empty() && client.wants_write());
+    // Nothing is opened after the end.
+    client.handle_eof();
+    assert!(!client.wants_write());
+}
+
+#[test]
+fn a_service_is_announced_for_an_origin_or_for_a_stream() {
+    // RFC 7838 §4: stream 0 with the origin, or the stream of a request without one.
+    let (mut client, mut server) = settled();
+    let (_, there) = ask(&mut client, &mut server);
+    server.send_altsvc(None, b"https://example.org", b"h2=\":443\"").unwrap();
+    server.send_altsvc(Some(there), b"", b"clear").unwrap();
+    let bytes = drain(&mut server);
+    let frames = wireloom_testing::http2::split(&bytes);
+    let announced: Vec<(u8, u32)> = frames.iter().map(|frame| (frame.kind, frame.stream)).collect();
+    assert_eq!(announced, [(10, 0), (10, 1)]);
+    assert_eq!(feed(&mut client, &bytes), ["altsvc", "altsvc"]);
+    server.send_response(there, OK, true).unwrap();
+    assert_eq!(server.send_altsvc(Some(there), b"", b"clear"), Err(Misuse::StreamGone.into()));
+}
+
+#[test]
+fn an_idle_connection_gives_its_memory_back_and_goes_on() {
+    let mut config = Config::new(Role::Server);
+    config.settings.max_concurrent_streams = 1;
+    let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+    settle(&mut client, &mut server);
+    // Requests that wait, queued content, output, an incomplete frame and a reset leave memory behind.
+    let first = client.send_request(GET, false).unwrap();
+    let second = client.send_request(GET, true).unwrap();
+    assert_eq!((first.slot(), second.slot()), (0, 1));
+    client.send_data(first, vec![7; 1 << 20], false).unwrap();
+    let bytes = drain(&mut client);
+    bytes.chunks(1000).for_each(|bytes| drop(feed(&mut server, bytes)));
+    client.shrink();
+    assert_eq!(client.streams(), 2, "what is in use stays");
+    client.reset(first, ErrorCode::CANCEL).unwrap();
+    client.reset(second, ErrorCode::CANCEL).unwrap();
+    settle(&mut client, &mut server);
+    for end in [&mut client, &mut server] {
+        end.shrink();
+        assert_eq!((end.out.bytes.capacity(), end.reader.capacity(), end.streams.capacity()), (0, 0, 0));
+        assert_eq!((end.fields.len(), end.scratch.capacity(), end.pending.capacity()), (0, 0, 0));
+    }
+    let (_, there) = ask(&mut client, &mut server);
+    server.send_response(there, OK, true).unwrap();
+    assert_eq!(settle(&mut client, &mut server).0, ["response 5 200 true"]);
+}

@@ -276,5 +276,7 @@ mod tests {
             Error::peer(Violation::PathInvalid, STREAM).to_string(),
             ":path is invalid (stream 5, PROTOCOL_ERROR)"
         );
+        let error = Error::from(DecodeError::HuffmanEos).to_string();
+        assert!(error.ends_with(" (connection, COMPRESSION_ERROR)"), "{error}");
     }
 }

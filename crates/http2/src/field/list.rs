@@ -182,6 +182,11 @@ impl FieldList {
         self.spans.shrink_to(bytes / size_of::<Span>());
     }
 
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     #[inline]
     fn field(&self, span: &Span) -> Field<'_> {
         let start = span.start as usize;
@@ -348,13 +353,20 @@ mod tests {
     #[test]
     fn clearing_keeps_memory_and_shrinking_gives_it_back() {
         let mut list = FieldList::new();
-        list.push(Field::new(b"x", &[b'v'; 100_000]));
+        list.extend([Field::new(b"x", &[b'v'; 100_000])]);
+        list.extend([Field::new(b"x", b"y"); 100]);
         list.clear();
         assert!(list.bytes.len() >= 100_000);
         list.shrink_to(256);
-        assert_eq!(list.bytes.capacity(), 256);
+        assert_eq!((list.bytes.capacity(), list.spans.capacity()), (256, 256 / size_of::<Span>()));
         list.push(Field::new(b"x", b"y"));
         assert_eq!(list.get(0), Some(Field::new(b"x", b"y")));
+    }
+
+    #[test]
+    fn scratch_doubles_when_it_is_too_short() {
+        let mut list = FieldList::new();
+        assert_eq!([1, 256, 257, 512, 513].map(|len| list.scratch(len).len()), [256, 256, 512, 512, 1024]);
     }
 
     #[test]

@@ -170,6 +170,10 @@ mod tests {
             let longer: Vec<u8> = name.iter().copied().chain(*b"x").collect();
             assert_eq!(Token::of(&longer), Token::Unknown);
         }
+        for (index, &token) in Token::ALL.iter().enumerate() {
+            assert_eq!(Token::from_index(index as u8), Some(token));
+        }
+        assert_eq!(Token::from_index(Token::ALL.len() as u8), None);
         assert_eq!(Token::of(b""), Token::Unknown);
         assert_eq!(Token::Unknown.name(), "");
         assert_eq!(Token::of(&[b'a'; 300]), Token::Unknown);

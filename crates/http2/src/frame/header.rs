@@ -216,6 +216,13 @@ mod tests {
     }
 
     #[test]
+    fn a_flag_that_is_set_twice_stays_set() {
+        let flags = Flags::NONE.with(Flags::PADDED, true).with(Flags::PADDED, true);
+        assert!(flags.contains(Flags::PADDED) && !flags.contains(Flags::END_STREAM));
+        assert!(flags.with(Flags::END_STREAM, false) == flags);
+    }
+
+    #[test]
     fn names_types() {
         assert_eq!(format!("{:?} {:?}", Kind::PRIORITY_UPDATE, Kind(0xbb)), "PRIORITY_UPDATE 0xbb");
     }

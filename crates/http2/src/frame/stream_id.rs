@@ -87,6 +87,7 @@ mod tests {
         assert_eq!(StreamId::from_wire(0x8000_0005), StreamId::from_wire(5));
         assert_eq!(StreamId::new(0x8000_0000), None);
         assert_eq!(StreamId::new(0x7fff_ffff), Some(StreamId::MAX));
+        assert_eq!(u32::from(StreamId::MAX), 0x7fff_ffff);
     }
 
     #[test]

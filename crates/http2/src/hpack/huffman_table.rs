@@ -180,6 +180,29 @@ pub(crate) const fn symbol_flags(symbol: u8) -> Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn classes_number_the_codes_of_each_length() {
+        let mut codes = 0;
+        for (len, class) in classes().iter().enumerate() {
+            let count = LENGTHS.iter().filter(|&&other| usize::from(other) == len).count();
+            assert_eq!((class.count as usize, class.offset), (count, codes), "{len} bits");
+            codes += class.count;
+        }
+        // RFC 7541 Appendix B: the first codes of 5, 6, 7 and 30 bits.
+        assert_eq!([5, 6, 7, 30].map(|len| classes()[len].first), [0x0, 0x14, 0x5c, 0x3fff_fffc]);
+    }
+
+    #[test]
+    fn an_entry_is_found_by_every_pattern_that_begins_with_its_code() {
+        let mut table = [0; 1 << DECODE_BITS];
+        fill(&mut table, 0b101, 3, 7);
+        let filled: Vec<usize> = (0..table.len()).filter(|&at| table[at] == 7).collect();
+        // Inverted, the code is 0b010.
+        let expected: Vec<usize> = (0b010 << (DECODE_BITS - 3)..0b011 << (DECODE_BITS - 3)).collect();
+        assert_eq!(filled, expected);
+    }
 
     #[test]
     fn matches_the_appendix() {

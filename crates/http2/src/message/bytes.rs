@@ -71,6 +71,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn finds_a_byte_anywhere_in_a_set() {
+        for (set, expected) in
+            [(&b"abc"[..], true), (b"xab", true), (b"bca", true), (b"bc", false), (b"", false)]
+        {
+            assert_eq!(among(b'a', set), expected, "{}", set.escape_ascii());
+        }
+    }
+
+    #[test]
     fn classes_are_those_of_the_rfcs() {
         for byte in 0..=255_u8 {
             let alphanumeric = byte.is_ascii_alphanumeric();

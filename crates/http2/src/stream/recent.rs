@@ -166,6 +166,20 @@ mod tests {
     }
 
     #[test]
+    fn what_was_reset_is_forgotten_for_memory() {
+        let mut recent = Recent::new(3);
+        for n in 0..5 {
+            recent.reset(id(2 * n + 1), false, 7);
+        }
+        recent.finished(id(11));
+        recent.shrink();
+        assert_eq!((recent.resets.capacity(), recent.find(id(9))), (0, None));
+        assert_eq!(recent.find(id(11)), Some(Closure::Finished));
+        recent.reset(id(13), false, 7);
+        assert_eq!(recent.find(id(13)), Some(Closure::ResetHere));
+    }
+
+    #[test]
     fn resets_are_forgotten_in_their_order() {
         let mut recent = Recent::new(3);
         for n in 0..20 {

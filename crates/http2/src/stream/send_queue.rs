@@ -305,6 +305,22 @@ mod tests {
     }
 
     #[test]
+    fn a_vacant_entry_keeps_little_memory() {
+        let mut parked = Parked::new();
+        for (list_size, is_kept) in [(ARENA_KEPT - 1, true), (ARENA_KEPT, true), (ARENA_KEPT + 1, false)] {
+            let (at, fields) = parked.add();
+            fields.push(Field::new(b"x", &vec![7; list_size - 33]));
+            assert_eq!(fields.list_size(), list_size);
+            parked.shrink();
+            assert_eq!(parked.fields(at).len(), 1, "what is in use stays");
+            parked.remove(at);
+            assert_eq!(parked.entries[at as usize].fields.capacity() > 0, is_kept, "{list_size}");
+            parked.shrink();
+            assert_eq!(parked.entries.capacity(), 0);
+        }
+    }
+
+    #[test]
     fn parked_entries_are_used_again() {
         let mut parked = Parked::new();
         let (first, fields) = parked.add();

@@ -62,6 +62,19 @@ fn an_interim_response_is_no_final_one() {
 }
 
 #[test]
+fn a_status_has_three_digits() {
+    // RFC 9110 §15
+    for code in ["", "1", "10", "1000", "1xx", "abc", "099", " 100"] {
+        let mut end = server(Config::new(Role::Server), &[], &Frame::get(1));
+        let key = end.key(1);
+        let interim = end.connection.send_informational(key, status(code));
+        assert_eq!(interim, Err(Misuse::MessageInvalid.into()), "{code:?}");
+        let last = end.connection.send_response(key, status(code), true);
+        assert_eq!(last, Err(Misuse::MessageInvalid.into()), "{code:?}");
+    }
+}
+
+#[test]
 fn each_digit_of_a_status_counts() {
     // RFC 9110 §15.3.5: 204 has no content; 214 is another final status.
     for code in ["214", "210", "299", "999"] {
