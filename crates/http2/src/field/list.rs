@@ -1,4 +1,4 @@
-//! A list of fields in one arena: bytes behind spans, used again for the next message.
+//! [`FieldList`]: a list of fields in one arena, which is reused for the next message.
 //!
 //! ```text
 //! bytes  |content-type? no: known|text/html|x-trace|1f2e|.......scratch.......|
@@ -6,38 +6,38 @@
 //! spans  {token: ContentType, start, value_len} {token: Unknown, start, name_len, value_len}
 //! ```
 //!
-//! Names that have a [`Token`] and values of the static table (RFC 7541 Appendix A) are not copied. The decoder writes
-//! strings behind `used` and then keeps them, or leaves them to be overwritten.
+//! Names with a [`Token`] and values of the static table (RFC 7541 Appendix A) are not copied. The decoder writes strings after
+//! `used` and then adds them to the list, or overwrites them.
 
 use alloc::vec::Vec;
 
 use super::{Field, Malformed, Token};
 use crate::hpack::STATIC_TABLE;
 
-/// How much of a field section is accepted. Both bounds are soft: the rest is decoded, to keep the table in step with
-/// the peer's, and not stored. Four times the size ends the connection.
+/// The limits of a field section. Fields above them are decoded but not stored, because the dynamic tables of both ends have to
+/// stay equal. Four times the size is a connection error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FieldLimits {
-    /// The most that [`FieldList::list_size`] may reach, in bytes: SETTINGS_MAX_HEADER_LIST_SIZE (RFC 9113 §6.5.2).
+    /// The maximum of [`FieldList::list_size`], in bytes: SETTINGS_MAX_HEADER_LIST_SIZE (RFC 9113 §6.5.2).
     pub list_size_max: u32,
-    /// The most fields a list may have. A size alone allows thousands of tiny ones, each with a cost of its own.
+    /// The maximum number of fields. The size alone allows thousands of small fields, each with its own cost.
     pub fields_max: usize,
 }
 
 impl FieldLimits {
-    /// By how much a peer may overstep before its block is not worth decoding any more.
+    /// A block is not decoded any further when its list is this many times larger than the limit.
     const GIVE_UP_FACTOR: usize = 4;
 
-    /// Both bounds.
+    /// Limits on the size and on the number of fields.
     pub const fn new(list_size_max: u32, fields_max: usize) -> Self {
         Self { list_size_max, fields_max }
     }
 }
 
 impl Default for FieldLimits {
-    /// 64 KiB, which is what nghttp2 takes and four times what common servers do; 512 fields, several times what
-    /// a browser with many cookies sends.
+    /// 64 KiB, which nghttp2 accepts and which is four times what common servers accept; 512 fields, several times as many as a
+    /// browser with many cookies sends.
     fn default() -> Self {
         Self::new(64 * 1024, 512)
     }
@@ -45,8 +45,8 @@ impl Default for FieldLimits {
 
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    /// The position of the name (if the token is unknown) and then of the value; an index of the static table when
-    /// `STATIC_VALUE` is set.
+    /// The offset of the name (if the token is unknown), which the value follows. An index of the static table if `STATIC_VALUE`
+    /// is set.
     start: u32,
     name_len: u32,
     value_len: u32,
@@ -57,7 +57,7 @@ struct Span {
 const SENSITIVE: u8 = 1;
 const STATIC_VALUE: u8 = 2;
 
-/// Fields in the order in which they came; clearing keeps the memory for the next list.
+/// Fields in their order. Clearing a list keeps its memory for the next one.
 ///
 /// ```
 /// use wireloom_http2::field::{Field, FieldList, Token};
@@ -80,7 +80,7 @@ pub struct FieldList {
 }
 
 impl FieldList {
-    /// An empty list, which holds no memory.
+    /// An empty list, which owns no memory.
     pub const fn new() -> Self {
         Self {
             bytes: Vec::new(),
@@ -92,7 +92,7 @@ impl FieldList {
         }
     }
 
-    /// How many fields are stored.
+    /// The number of fields that are stored.
     #[inline]
     pub fn len(&self) -> usize {
         self.spans.len()
@@ -104,7 +104,7 @@ impl FieldList {
         self.spans.is_empty()
     }
 
-    /// The field at a place, counted from 0.
+    /// The field at an index.
     #[inline]
     pub fn get(&self, index: usize) -> Option<Field<'_>> {
         self.spans.get(index).map(|span| self.field(span))
@@ -116,13 +116,13 @@ impl FieldList {
         Iter { list: self, spans: self.spans.iter() }
     }
 
-    /// The first field of a known name.
+    /// The first field with this token.
     #[inline]
     pub fn find(&self, token: Token) -> Option<Field<'_>> {
         self.spans.iter().find(|span| span.token == token).map(|span| self.field(span))
     }
 
-    /// The first field of any name, given in lower case.
+    /// The first field with this name, which is in lower case.
     pub fn find_name(&self, name: &[u8]) -> Option<Field<'_>> {
         match Token::of(name) {
             Token::Unknown => self.iter().find(|field| field.name() == name),
@@ -130,20 +130,20 @@ impl FieldList {
         }
     }
 
-    /// The size of the list as RFC 9113 §6.5.2 counts it, in bytes: name, value and 32 for each field, those that
-    /// were not stored included.
+    /// The size of the list, in bytes as RFC 9113 §6.5.2 counts them: name, value and 32 for each field. Fields that were not
+    /// stored count too.
     #[inline]
     pub fn list_size(&self) -> usize {
         self.list_size
     }
 
-    /// Whether fields are missing, because a bound of [`FieldLimits`] was passed.
+    /// Whether a limit of [`FieldLimits`] was exceeded, so that fields are missing.
     #[inline]
     pub fn too_large(&self) -> bool {
         self.too_large
     }
 
-    /// The first rule that a received field broke; that field is in the list all the same.
+    /// The first rule that a received field violates. The field is in the list nevertheless.
     #[inline]
     pub fn malformed(&self) -> Option<Malformed> {
         self.malformed
@@ -151,7 +151,7 @@ impl FieldList {
 
     /// Appends a copy of a field. Its characters are not checked: see [`Field::check`].
     ///
-    /// A list holds at most 4 GiB; further fields are dropped, and [`FieldList::too_large`] is true.
+    /// The maximum size of a list is 4 GiB. Further fields are dropped, and [`FieldList::too_large`] is true then.
     pub fn push(&mut self, field: Field<'_>) {
         let name = if field.token() == Token::Unknown { field.name() } else { &[] };
         let value = field.value();
@@ -163,10 +163,10 @@ impl FieldList {
         let room = self.scratch(needed);
         room[..name.len()].copy_from_slice(name);
         room[name.len()..needed].copy_from_slice(value);
-        self.keep(field.token(), name.len(), value.len(), field.is_sensitive());
+        self.push_scratch(field.token(), name.len(), value.len(), field.is_sensitive());
     }
 
-    /// Removes every field and every mark; memory is kept.
+    /// Removes all fields, and resets [`FieldList::malformed`] and [`FieldList::too_large`]. Memory is kept.
     pub fn clear(&mut self) {
         self.used = 0;
         self.spans.clear();
@@ -175,7 +175,7 @@ impl FieldList {
         self.too_large = false;
     }
 
-    /// Gives memory back beyond `bytes` of arena, for a list that rests after an unusually large message.
+    /// Frees memory of the arena above `bytes`: for a list that was used for an unusually large message.
     pub fn shrink_to(&mut self, bytes: usize) {
         self.bytes.truncate(bytes.max(self.used));
         self.bytes.shrink_to_fit();
@@ -204,7 +204,7 @@ impl FieldList {
         Field::from_parts(span.token, name, value, sensitive)
     }
 
-    /// At least `len` bytes behind what is kept, to write a name and a value to.
+    /// At least `len` bytes of scratch memory after the stored fields, for a name and a value.
     #[inline]
     pub(crate) fn scratch(&mut self, len: usize) -> &mut [u8] {
         if self.bytes.len() - self.used < len {
@@ -219,9 +219,9 @@ impl FieldList {
         self.bytes.resize(wanted, 0);
     }
 
-    /// Keeps what was written to the scratch: a name of `name_len` (0 when there is a token) and a value behind it.
+    /// Appends a field whose name (empty if there is a token) and value are at the beginning of the scratch memory.
     #[inline]
-    pub(crate) fn keep(&mut self, token: Token, name_len: usize, value_len: usize, sensitive: bool) {
+    pub(crate) fn push_scratch(&mut self, token: Token, name_len: usize, value_len: usize, sensitive: bool) {
         self.spans.push(Span {
             start: self.used as u32,
             name_len: name_len as u32,
@@ -232,14 +232,14 @@ impl FieldList {
         self.used += name_len + value_len;
     }
 
-    /// Appends an entry of the static table, counted from 0, without a copy.
+    /// Appends the entry of the static table at an index from 0, without a copy.
     #[inline]
-    pub(crate) fn keep_static(&mut self, index: usize) {
+    pub(crate) fn push_static(&mut self, index: usize) {
         let token = STATIC_TABLE[index].token;
         self.spans.push(Span { start: index as u32, name_len: 0, value_len: 0, token, flags: STATIC_VALUE });
     }
 
-    /// Counts a field of this size; `false` when it is not to be stored.
+    /// Counts a field of this size. Returns whether it may be stored.
     #[inline]
     pub(crate) fn admit(&mut self, field_size: usize, limits: &FieldLimits) -> bool {
         self.list_size = self.list_size.saturating_add(field_size);
@@ -249,14 +249,14 @@ impl FieldList {
         !self.too_large
     }
 
-    /// Whether the list has grown so far beyond the bound that the peer can mean no good.
+    /// Whether the list is so much larger than its limit that the rest of the block is not worth decoding.
     #[inline]
     pub(crate) fn is_bomb(&self, limits: &FieldLimits) -> bool {
         self.list_size / FieldLimits::GIVE_UP_FACTOR > limits.list_size_max as usize
     }
 
     #[cold]
-    pub(crate) fn mark(&mut self, malformed: Malformed) {
+    pub(crate) fn set_malformed(&mut self, malformed: Malformed) {
         self.malformed.get_or_insert(malformed);
     }
 }
@@ -379,7 +379,7 @@ mod tests {
         list.clear();
         for _ in 0..3 {
             assert!(list.admit(1, &limits));
-            list.keep_static(1);
+            list.push_static(1);
         }
         assert!(!list.admit(1, &limits) && list.too_large());
     }

@@ -1,8 +1,7 @@
-//! Fields: a name and a value, the characters they may hold, and lists of them.
+//! Fields: [`Field`], a name and a value; [`Token`], the known names; [`FieldList`], the fields of a message in one arena; and
+//! the characters that names and values may contain (RFC 9113 §8.2.1).
 //!
-//! Owns [`Field`], [`Token`] (the names that the protocol or the static table knows), [`FieldList`] (one arena a
-//! message) and the character rules of RFC 9113 §8.2.1. Refuses to own what a message must contain (pseudo-fields,
-//! `content-length`, trailers: RFC 9113 §8.3) and how fields travel ([`crate::hpack`]).
+//! [`crate::message`] checks which fields a message contains (RFC 9113 §8.3).
 
 mod list;
 mod rules;
@@ -13,9 +12,9 @@ pub use rules::Malformed;
 pub(crate) use rules::{check_name, check_value, check_value_edges, is_name_byte, is_value_byte};
 pub use token::Token;
 
-/// One field of a message, borrowed: a lower-case name and its value.
+/// A borrowed field of a message: a lower-case name and a value.
 ///
-/// Invariant: `token` is [`Token::of`] the name, so that later checks are a `match` and not a string comparison.
+/// Invariant: `token` is [`Token::of`] the name, so that later checks match on it and compare no strings.
 ///
 /// ```
 /// use wireloom_http2::field::{Field, Token};
@@ -33,22 +32,22 @@ pub struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// A field of any name; a known name is recognised.
+    /// A field with any name. Its token is looked up.
     #[inline]
     pub fn new(name: &'a [u8], value: &'a [u8]) -> Self {
         Self { name, value, token: Token::of(name), sensitive: false }
     }
 
-    /// A field whose name is known when the program is written: nothing is looked up.
+    /// A field with the name of a token.
     ///
-    /// [`Token::Unknown`] has an empty name, which no peer accepts.
+    /// The name of [`Token::Unknown`] is empty, which no peer accepts.
     #[inline]
     pub const fn known(token: Token, value: &'a [u8]) -> Self {
         Self { name: token.name().as_bytes(), value, token, sensitive: false }
     }
 
-    /// The same field, marked as a secret (or not): it is sent as a literal that no one on the way may index, and
-    /// stays so when it is forwarded (RFC 7541 §7.1.3).
+    /// The same field, marked as sensitive or not. A sensitive field is encoded as a literal that is never indexed, also when an
+    /// intermediary forwards it (RFC 7541 §7.1.3).
     #[inline]
     #[must_use]
     pub const fn with_sensitive(self, sensitive: bool) -> Self {
@@ -60,7 +59,7 @@ impl<'a> Field<'a> {
         Self { name, value, token, sensitive }
     }
 
-    /// The name: lower case when it came from a peer and the list is not malformed.
+    /// The name. It is in lower case if it was received and the list is not malformed.
     #[inline]
     pub const fn name(&self) -> &'a [u8] {
         self.name
@@ -72,13 +71,13 @@ impl<'a> Field<'a> {
         self.value
     }
 
-    /// Which known name this is.
+    /// The token of the name.
     #[inline]
     pub const fn token(&self) -> Token {
         self.token
     }
 
-    /// Whether the field must never be indexed: it was received so, or the caller marked it.
+    /// Whether the field must never be indexed: the peer or the caller marked it as sensitive.
     #[inline]
     pub const fn is_sensitive(&self) -> bool {
         self.sensitive
@@ -99,7 +98,7 @@ impl<'a> Field<'a> {
     /// Checks the characters of name and value.
     ///
     /// # Errors
-    /// The first rule of RFC 9113 §8.2.1 that the field breaks.
+    /// The first rule of RFC 9113 §8.2.1 that the field violates.
     pub fn check(&self) -> Result<(), Malformed> {
         if self.token == Token::Unknown {
             check_name(self.name)?;

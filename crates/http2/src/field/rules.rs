@@ -1,28 +1,26 @@
-//! The characters that names and values may hold (RFC 9113 §8.2.1, RFC 9110 §5.1 and §5.5).
-//!
-//! Refuses to own which fields a message may have.
+//! The characters of field names and values (RFC 9113 §8.2.1, RFC 9110 §5.1 and §5.5).
 
 /// Why a list of fields makes its message malformed (RFC 9113 §8.1.1: a stream error, PROTOCOL_ERROR).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// A field name has no characters.
+    /// A field name is empty.
     NameEmpty,
-    /// A field name holds something that is not a lower-case token character.
+    /// A field name contains a character that is not a lower-case token character.
     NameCharacter,
-    /// A field value holds a control character other than a tab: NUL, CR and LF among them.
+    /// A field value contains a control character other than a tab, for example NUL, CR or LF.
     ValueCharacter,
     /// A field value begins or ends with a space or a tab.
     ValueWhitespace,
 }
 
 impl Malformed {
-    /// One bit for each rule, to be remembered with an entry of a table.
+    /// The bit of this rule in the flags of a table entry.
     pub(crate) const fn flag(self) -> u8 {
         1 << self as u8
     }
 
-    /// The first rule of those remembered.
+    /// The first rule among these flags.
     pub(crate) const fn from_flags(flags: u8) -> Self {
         match flags.trailing_zeros() {
             0 => Self::NameEmpty,
@@ -54,7 +52,7 @@ pub(crate) const fn is_name_byte(byte: u8) -> bool {
 }
 
 /// RFC 9110 §5.5 `field-content`: VCHAR, obs-text, SP and HTAB. RFC 9113 §8.2.1 forbids NUL, CR and LF; the other
-/// control characters are as invalid, and no one needs them.
+/// control characters are invalid as well.
 pub(crate) const fn is_value_byte(byte: u8) -> bool {
     byte == b'\t' || (byte >= 0x20 && byte != 0x7f)
 }
@@ -69,7 +67,7 @@ static NAME_BYTES: [bool; 256] = {
     table
 };
 
-/// Checks a name. A leading colon is allowed; which pseudo-fields exist is checked elsewhere.
+/// Checks a name. A leading colon is allowed; `message` checks the names of pseudo-fields.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Malformed> {
     let rest = match name {
         // RFC 9113 §8.2.1 together with RFC 9110 §5.1: a name is a token, one character at least.
@@ -77,7 +75,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Malformed> {
         [b':', rest @ ..] => rest,
         _ => name,
     };
-    // RFC 9113 §8.2.1: 0x00-0x20, 0x41-0x5a, 0x7f-0xff and ':' are refused, and what is no token character.
+    // RFC 9113 §8.2.1: 0x00-0x20, 0x41-0x5a, 0x7f-0xff, ':' and characters that are not allowed in tokens are refused.
     if rest.iter().all(|&byte| NAME_BYTES[usize::from(byte)]) {
         Ok(())
     } else {
@@ -104,11 +102,11 @@ pub(crate) fn check_value_edges(value: &[u8]) -> Result<(), Malformed> {
 const ONES: u64 = u64::MAX / 255;
 const HIGHS: u64 = ONES << 7;
 
-/// Whether one of eight bytes may be a control character; a tab counts, the caller looks again.
+/// Whether one of eight bytes may be a control character. There are false positives, a tab among them: the caller checks again.
 #[inline]
 const fn may_hold_control(word: u64) -> bool {
-    // A byte below 0x20 borrows into its own high bit; so does 0 = byte ^ 0x7f. Borrows may only add false alarms
-    // in a byte above a true one.
+    // A byte below 0x20 borrows into its own high bit; so does 0 = byte ^ 0x7f. A borrow can cause a false positive only in the
+    // byte above a true one.
     let below_space = word.wrapping_sub(ONES * 0x20) & !word;
     let delete = word ^ (ONES * 0x7f);
     let delete = delete.wrapping_sub(ONES) & !delete;
@@ -155,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn values_hold_no_control_characters_wherever_they_stand() {
+    fn values_contain_no_control_characters_at_any_position() {
         // RFC 9113 §8.2.1: MUST NOT contain NUL, LF or CR at any position.
         for len in 3..40 {
             for at in 1..len - 1 {

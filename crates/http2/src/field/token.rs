@@ -1,7 +1,7 @@
-//! The field names that are known: those of the static table (RFC 7541 Appendix A) and those that HTTP/2 gives rules.
+//! [`Token`]: the names of the static table (RFC 7541 Appendix A), and those for which HTTP/2 has rules.
 //!
-//! Owns the enumeration and the look-up by name. The look-up is a perfect hash of length, first, middle and last
-//! byte, checked for collisions at compile time; one comparison confirms it.
+//! A name is found by a perfect hash of its length and its first, middle and last byte, and then compared. Collisions are
+//! compile errors.
 
 macro_rules! tokens {
     ($($variant:ident = $name:literal,)*) => {
@@ -94,7 +94,7 @@ tokens! {
     SecWebsocketExtensions = "sec-websocket-extensions",
 }
 
-/// Found by trying multipliers until no two names met; `SLOTS` refuses to compile when a new name meets another.
+/// The hash of no two names is the same with this multiplier. If a new name collides, `SLOTS` does not compile: try others.
 const MULTIPLIER: u32 = 0x1778_8b95;
 
 const fn slot(name: &[u8]) -> usize {
@@ -111,7 +111,7 @@ static SLOTS: [Token; 256] = {
     let mut i = 1;
     while i < NAMES.len() {
         let slot = slot(NAMES[i].as_bytes());
-        assert!(slots[slot] as u8 == 0, "two names meet: search for another multiplier");
+        assert!(slots[slot] as u8 == 0, "two names collide: choose another multiplier");
         slots[slot] = Token::ALL[i];
         i += 1;
     }
@@ -119,7 +119,7 @@ static SLOTS: [Token; 256] = {
 };
 
 impl Token {
-    /// The token of a name, [`Token::Unknown`] for one that is not known (or not in lower case).
+    /// The token of a name; [`Token::Unknown`] if there is none or the name is not in lower case.
     #[inline]
     pub fn of(name: &[u8]) -> Self {
         if name.is_empty() {
@@ -129,7 +129,7 @@ impl Token {
         if token.name().as_bytes() == name { token } else { Self::Unknown }
     }
 
-    /// The token at a place in the order of the enumeration, [`Token::Unknown`] at 0.
+    /// The token at an index of the enumeration; [`Token::Unknown`] is at 0.
     #[inline]
     pub fn from_index(index: u8) -> Option<Self> {
         Self::ALL.get(usize::from(index)).copied()

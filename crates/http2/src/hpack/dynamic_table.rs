@@ -1,30 +1,30 @@
 //! The dynamic table (RFC 7541 §2.3.2 and §4).
 //!
-//! Owns the bytes of its entries, in one buffer in the order in which they came, and what evicts them. Refuses to own
-//! how entries are found by name: the encoder chains them through the `E` that each entry carries.
+//! [`DynamicTable`] stores entries and evicts the oldest. It does not find entries by name: the encoder links them through
+//! the `E` that each entry carries.
 //!
 //! ```text
-//! bytes    |..gone..|oldest entry|...|newest entry|....free....|   what is gone is reclaimed by moving the rest
-//!                   ^ start                       ^ tail           to the front, when the free end is used up
-//! entries  a ring, a power of two long: entry number n is at n & mask; numbers count up and wrap
+//! bytes    |.evicted.|oldest entry|...|newest entry|....free....|
+//!                    ^ start                       ^ tail
+//! entries  a ring whose length is a power of two: entry number n is at n & mask; numbers increase and wrap
 //! ```
 //!
-//! Evicting moves nothing, and each byte is moved about once in its life, so a field costs O(its length). An entry
-//! whose name has a token does not store it. Memory grows with what is stored and starts at nothing.
+//! Eviction moves no bytes. When the free end is used up, the live entries move to the front. Each byte is moved about once, so
+//! inserting a field costs O(its length). The name of an entry is not stored if it has a token. An empty table owns no memory.
 
 use alloc::vec::Vec;
 
 use crate::field::Token;
 
-/// What an entry counts for beyond its bytes (RFC 7541 §4.1).
+/// The size of an entry without its name and value (RFC 7541 §4.1).
 const OVERHEAD: usize = 32;
 
-/// The largest table there is, so that offsets of 32 bits do.
+/// The maximum size of any table, so that 32-bit offsets suffice.
 pub(crate) const SIZE_LIMIT: u32 = 1 << 30;
 
 #[derive(Clone, Copy, Default)]
 struct Slot<E> {
-    /// Where the entry begins, counted from the first byte that the table ever held (wrapping).
+    /// The offset of the entry from the first byte that was ever stored (wrapping).
     start: u32,
     name_len: u32,
     value_len: u32,
@@ -33,38 +33,38 @@ struct Slot<E> {
     extra: E,
 }
 
-/// An entry, borrowed.
+/// A borrowed entry.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<'a> {
     pub(crate) token: Token,
     /// Empty when there is a token.
     pub(crate) name: &'a [u8],
     pub(crate) value: &'a [u8],
-    /// Whatever the one who inserted it wanted to remember.
+    /// The flags that were passed to [`DynamicTable::insert`].
     pub(crate) flags: u8,
 }
 
 impl Entry<'_> {
-    /// The name's length, whether stored or known.
+    /// The length of the name, whether it is stored or given by the token.
     #[inline]
     pub(crate) fn name_len(&self) -> usize {
         self.name.len() + self.token.name().len()
     }
 }
 
-/// The table; `E` is what each entry carries beside its field.
+/// The dynamic table. Each entry carries an `E` beside its field.
 pub(crate) struct DynamicTable<E> {
     bytes: Vec<u8>,
-    /// The number, in `Slot::start`'s count, of `bytes[0]`.
+    /// The offset of `bytes[0]`, counted as `Slot::start`.
     base: u32,
-    /// `bytes[..tail]` is used.
+    /// `bytes[..tail]` is in use.
     tail: usize,
-    /// Empty or a power of two long.
+    /// Empty, or its length is a power of two.
     slots: Vec<Slot<E>>,
-    /// How many entries were ever inserted (wrapping), and how many of them are left.
+    /// The number of entries that were ever inserted (wrapping), and the number that are in the table.
     inserted: u32,
     len: u32,
-    /// `0 <= size <= size_max`, as RFC 7541 §4.1 counts.
+    /// `0 <= size <= size_max`, in bytes as RFC 7541 §4.1 counts them.
     size: usize,
     size_max: usize,
 }
@@ -94,13 +94,13 @@ impl<E: Copy + Default> DynamicTable<E> {
         self.size_max
     }
 
-    /// How many entries were ever inserted: the number of the next one. It wraps.
+    /// The number of the next entry: the number of entries that were ever inserted (wrapping).
     #[inline]
     pub(crate) fn inserted(&self) -> u32 {
         self.inserted
     }
 
-    /// How many entries fit before the ring must grow.
+    /// The number of entries that fit before the ring grows.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.slots.len()
@@ -111,42 +111,42 @@ impl<E: Copy + Default> DynamicTable<E> {
         self.size
     }
 
-    /// The entry inserted `age` entries before the newest, which has age 0.
+    /// The entry of this age. The newest has age 0.
     #[inline]
     pub(crate) fn get(&self, age: u32) -> Option<Entry<'_>> {
         if age >= self.len {
             return None;
         }
-        let slot = &self.slots[self.at(self.inserted.wrapping_sub(1).wrapping_sub(age))];
+        let slot = &self.slots[self.slot_of(self.inserted.wrapping_sub(1).wrapping_sub(age))];
         let start = slot.start.wrapping_sub(self.base) as usize;
         let both = &self.bytes[start..start + (slot.name_len + slot.value_len) as usize];
         let (name, value) = both.split_at(slot.name_len as usize);
         Some(Entry { token: slot.token, name, value, flags: slot.flags })
     }
 
-    /// The field of the entry of that age.
+    /// The `E` of the entry of this age.
     #[inline]
     pub(crate) fn extra(&self, age: u32) -> Option<E> {
         if age >= self.len {
             return None;
         }
-        Some(self.slots[self.at(self.inserted.wrapping_sub(1).wrapping_sub(age))].extra)
+        Some(self.slots[self.slot_of(self.inserted.wrapping_sub(1).wrapping_sub(age))].extra)
     }
 
-    /// Changes what the entry of that age carries: `age < len`.
+    /// Replaces the `E` of the entry of this age: `age < len`.
     pub(crate) fn set_extra(&mut self, age: u32, extra: E) {
         debug_assert!(age < self.len);
-        let at = self.at(self.inserted.wrapping_sub(1).wrapping_sub(age));
+        let at = self.slot_of(self.inserted.wrapping_sub(1).wrapping_sub(age));
         self.slots[at].extra = extra;
     }
 
     #[inline]
-    fn at(&self, number: u32) -> usize {
+    fn slot_of(&self, number: u32) -> usize {
         number as usize & self.slots.len().wrapping_sub(1)
     }
 
-    /// Inserts an entry, evicting from the oldest on until it fits; `name` is empty when there is a token. `false`
-    /// when it does not fit at all, which leaves the table empty (RFC 7541 §4.4).
+    /// Inserts an entry and evicts the oldest ones until it fits; `name` is empty if there is a token. Returns `false` if the
+    /// entry is larger than the table, which is empty then (RFC 7541 §4.4).
     pub(crate) fn insert(&mut self, token: Token, name: &[u8], value: &[u8], flags: u8, extra: E) -> bool {
         let entry_size = name.len() + token.name().len() + value.len() + OVERHEAD;
         if entry_size > self.size_max {
@@ -165,7 +165,7 @@ impl<E: Copy + Default> DynamicTable<E> {
         let (name_room, value_room) = room.split_at_mut(name.len());
         name_room.copy_from_slice(name);
         value_room.copy_from_slice(value);
-        let at = self.at(self.inserted);
+        let at = self.slot_of(self.inserted);
         self.slots[at] = Slot {
             start: self.base.wrapping_add(self.tail as u32),
             name_len: name.len() as u32,
@@ -181,7 +181,7 @@ impl<E: Copy + Default> DynamicTable<E> {
         true
     }
 
-    /// Changes the maximum size; evicts what no longer fits (RFC 7541 §4.3).
+    /// Changes the maximum size and evicts entries that no longer fit (RFC 7541 §4.3).
     pub(crate) fn set_size_max(&mut self, size_max: u32) {
         self.size_max = size_max.min(SIZE_LIMIT) as usize;
         self.evict_to(self.size_max);
@@ -194,7 +194,7 @@ impl<E: Copy + Default> DynamicTable<E> {
     #[inline]
     fn evict_to(&mut self, size: usize) {
         while self.size > size {
-            let slot = &self.slots[self.at(self.inserted.wrapping_sub(self.len))];
+            let slot = &self.slots[self.slot_of(self.inserted.wrapping_sub(self.len))];
             let stored = (slot.name_len + slot.value_len) as usize;
             self.size -= stored + slot.token.name().len() + OVERHEAD;
             self.len -= 1;
@@ -206,13 +206,13 @@ impl<E: Copy + Default> DynamicTable<E> {
         self.size = 0;
     }
 
-    /// Moves what is left to the front, into a larger buffer when that frees less than half.
+    /// Moves the live entries to the front, and enlarges the buffer if less than half of it is free then.
     #[cold]
     fn make_room(&mut self, needed: usize) {
         let start = if self.len == 0 {
             self.tail
         } else {
-            let oldest = &self.slots[self.at(self.inserted.wrapping_sub(self.len))];
+            let oldest = &self.slots[self.slot_of(self.inserted.wrapping_sub(self.len))];
             oldest.start.wrapping_sub(self.base) as usize
         };
         let live = self.tail - start;
@@ -220,7 +220,7 @@ impl<E: Copy + Default> DynamicTable<E> {
         self.base = self.base.wrapping_add(start as u32);
         self.tail = live;
         if self.bytes.len() < 2 * (live + needed) {
-            // At most four times what the table may store.
+            // At most four times the maximum size of the table.
             self.bytes.resize((2 * (live + needed)).next_power_of_two().max(128), 0);
         }
     }
@@ -231,7 +231,7 @@ impl<E: Copy + Default> DynamicTable<E> {
         self.slots.resize((old.len() * 2).max(8), Slot::default());
         for age in 1..=self.len {
             let number = self.inserted.wrapping_sub(age);
-            let at = self.at(number);
+            let at = self.slot_of(number);
             self.slots[at] = old[number as usize & (old.len() - 1)];
         }
     }
@@ -268,7 +268,7 @@ mod tests {
         let mut table = DynamicTable::<u32>::new(4096);
         let mut model = Model::new();
         let mut size_max = 4096;
-        // Numbers that wrap, both of them.
+        // Both numbers wrap during the test.
         table.inserted = u32::MAX - 2000;
         table.base = u32::MAX - 2000;
         for _ in 0..4_000 {
@@ -309,7 +309,16 @@ mod tests {
     }
 
     #[test]
-    fn holds_no_memory_until_used() {
+    fn memory_does_not_grow_while_entries_are_replaced() {
+        let mut table = DynamicTable::<()>::new(4096);
+        for n in 0..10_000 {
+            assert!(table.insert(Token::Unknown, b"name", &vec![7; 50 + n % 50], 0, ()));
+        }
+        assert!(table.bytes.len() <= 4 * 4096 && table.slots.len() <= 64, "{}", table.bytes.len());
+    }
+
+    #[test]
+    fn an_empty_table_owns_no_memory() {
         let mut table = DynamicTable::<()>::new(4096);
         assert_eq!(table.bytes.capacity() + table.slots.capacity(), 0);
         table.insert(Token::Date, b"", b"today", 0, ());

@@ -1,9 +1,11 @@
 //! Encoding of fields (RFC 7541 §6).
 //!
-//! Owns the dynamic table of the sending side, the choice of what to index in it, and finding what is there. Each
-//! entry is linked to the one before it with the same hash, once by its name and once by name and value; entries leave
-//! in the order in which they came, so a chain ends at the first one that is gone and nothing is ever unlinked.
-//! Walks are bounded, so that names chosen to collide cost compression and not time.
+//! [`Encoder`] owns the dynamic table of the sending side. It chooses which fields to index, and finds the ones in the table.
+//!
+//! A hash table finds entries, by name and by name and value. Each entry links to the previous one in the same bucket, so
+//! a bucket is a list from the newest entry to the oldest. Entries are evicted oldest first: a list ends at the first
+//! evicted entry, and nothing is ever unlinked. A look-up visits at most `PROBES_MAX` entries, so that fields whose hashes
+//! collide are compressed less but take no more time.
 
 use alloc::vec::Vec;
 
@@ -12,58 +14,59 @@ use super::static_table::{self, LEN as STATIC_LEN};
 use super::{TABLE_SIZE_DEFAULT, huffman, integer};
 use crate::field::{Field, Token};
 
-/// How many entries of one chain are looked at.
+/// The maximum number of entries that a look-up visits.
 const PROBES_MAX: u32 = 8;
 
-/// Cookies shorter than this are never indexed: guessing them byte by byte through the size of what is sent would be
-/// worth an attacker's time (RFC 7541 §7.1.3).
-const COOKIE_SHORT: usize = 20;
+/// Cookies shorter than this, in bytes, are never indexed: an attacker could guess them from the size of the compressed
+/// block (RFC 7541 §7.1.3).
+const COOKIE_LEN_MIN: usize = 20;
 
-/// Which fields enter the dynamic table.
+/// The fields that are added to the dynamic table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IndexPolicy {
-    /// Those that are likely to come again.
+    /// Fields that are likely to be sent again.
     #[default]
     Repeating,
-    /// All but the sensitive ones.
+    /// All fields except sensitive ones.
     All,
-    /// None: only the static table is used.
+    /// No fields: only the static table is used.
     Static,
 }
 
-/// Which strings are Huffman-coded.
+/// The strings that are Huffman-coded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HuffmanPolicy {
-    /// Those that become shorter.
+    /// Strings that become shorter.
     #[default]
     Shorter,
-    /// All.
+    /// All strings.
     Always,
-    /// None.
+    /// No strings.
     Never,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Links {
-    /// Of name and value, and of the name alone when the static table does not know it.
+    /// The hash of name and value.
     field_hash: u32,
+    /// The hash of the name; its token, if it has one.
     name_hash: u32,
-    /// The number of the entry before with the same bucket.
-    field_before: u32,
-    name_before: u32,
+    /// The numbers of the previous entries in the same buckets.
+    previous_field: u32,
+    previous_name: u32,
 }
 
-/// The table of a sender.
+/// Encodes fields; owns the dynamic table of a sender.
 pub struct Encoder {
     table: DynamicTable<Links>,
-    /// The newest entry of each hash, by number, both kinds in turn; empty or a power of two long.
+    /// The number of the newest entry of each bucket, by field and by name. Empty, or the length is a power of two.
     buckets: Vec<[u32; 2]>,
-    /// The largest table of this side, and the largest that the peer allows.
+    /// The limits of this side and of the peer on the size of the table.
     size_local: u32,
     size_peer: u32,
-    /// The smallest size since the last block, if the next block must begin with an update.
+    /// The smallest size since the last block, if the next block has to begin with a size update.
     update_due: Option<u32>,
     index_policy: IndexPolicy,
     huffman_policy: HuffmanPolicy,
@@ -79,7 +82,7 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// An encoder with the table of [`TABLE_SIZE_DEFAULT`] bytes that every peer allows at first.
+    /// An encoder with a table of [`TABLE_SIZE_DEFAULT`] bytes, which every peer allows until its SETTINGS arrive.
     pub const fn new() -> Self {
         Self {
             table: DynamicTable::new(TABLE_SIZE_DEFAULT),
@@ -92,20 +95,20 @@ impl Encoder {
         }
     }
 
-    /// Takes the peer's SETTINGS_HEADER_TABLE_SIZE. The table follows up to the local limit, and the next block begins with the update
-    /// (RFC 7541 §4.2).
+    /// Applies the peer's SETTINGS_HEADER_TABLE_SIZE. The table has this size, or the local limit if that is smaller. If the
+    /// size changes, the next block begins with a size update (RFC 7541 §4.2).
     pub fn set_table_size_max(&mut self, table_size_max: u32) {
         self.size_peer = table_size_max;
         self.resize();
     }
 
-    /// Sets how large the table may become if the peer allows it: [`TABLE_SIZE_DEFAULT`] unless set.
+    /// Sets the local limit on the size of the table: [`TABLE_SIZE_DEFAULT`] at first.
     pub fn set_table_size_local(&mut self, table_size_local: u32) {
         self.size_local = table_size_local.min(SIZE_LIMIT);
         self.resize();
     }
 
-    /// Chooses what enters the dynamic table.
+    /// Chooses which fields are added to the dynamic table.
     pub fn set_index_policy(&mut self, policy: IndexPolicy) {
         self.index_policy = policy;
     }
@@ -115,7 +118,7 @@ impl Encoder {
         self.huffman_policy = policy;
     }
 
-    /// The size of the table, in bytes as RFC 7541 §4.1 counts them.
+    /// The maximum size of the table, in bytes as RFC 7541 §4.1 counts them.
     pub fn table_size_max(&self) -> usize {
         self.table.size_max()
     }
@@ -130,7 +133,7 @@ impl Encoder {
 
     /// Appends the block of these fields to `out`.
     pub fn encode<'a>(&mut self, fields: impl IntoIterator<Item = Field<'a>>, out: &mut Vec<u8>) {
-        let mut out = Output::new(out);
+        let mut out = BlockBuffer::new(out);
         if let Some(smallest) = self.update_due.take() {
             // RFC 7541 §4.2: the smallest size since the last block and then the final one, at most two updates.
             let size = self.table.size_max() as u32;
@@ -144,10 +147,10 @@ impl Encoder {
         }
     }
 
-    fn field(&mut self, field: &Field<'_>, out: &mut Output<'_>) {
+    fn field(&mut self, field: &Field<'_>, out: &mut BlockBuffer<'_>) {
         let (token, value) = (field.token(), field.value());
         if is_sensitive(field) {
-            // RFC 7541 §6.2.3 and §7.1.3: never indexed, by no one on the way.
+            // RFC 7541 §6.2.3 and §7.1.3: never indexed, neither here nor by an intermediary.
             let name_hash = self.name_hash(field);
             return self.literal(0x10, 0x0f, field, self.name_index(field, name_hash), out);
         }
@@ -166,14 +169,14 @@ impl Encoder {
         self.insert(field, field_hash, name_hash);
     }
 
-    /// Whether a field is worth a place in the table.
+    /// Whether a field is added to the table.
     fn may_repeat(&self, field: &Field<'_>) -> bool {
         match self.index_policy {
             IndexPolicy::Static => return false,
             IndexPolicy::All => return true,
             IndexPolicy::Repeating => {}
         }
-        // A field that would push most of the others out is not worth it.
+        // A large field would evict most of the others.
         if field.list_size() > self.table.size_max() / 4 * 3 {
             return false;
         }
@@ -191,7 +194,7 @@ impl Encoder {
         )
     }
 
-    /// The index of an entry with the field's name, 0 when there is none.
+    /// The index of an entry with the field's name; 0 if there is none.
     fn name_index(&self, field: &Field<'_>, name_hash: u32) -> u32 {
         match static_table::name_index(field.token()) {
             0 => match self.find(BY_NAME, name_hash, |links| links.name_hash, field) {
@@ -202,12 +205,11 @@ impl Encoder {
         }
     }
 
-    /// 0 when the name has a token.
     fn name_hash(&self, field: &Field<'_>) -> u32 {
         if field.token() == Token::Unknown { hash(0, field.name()) } else { field.token() as u32 }
     }
 
-    /// The age of the newest entry of that hash with the field's name, and its value too if asked `BY_FIELD`.
+    /// The age of the newest entry with this hash and the field's name, and with its value if `kind` is `BY_FIELD`.
     fn find(
         &self,
         kind: usize,
@@ -228,14 +230,14 @@ impl Encoder {
                     return Some(age);
                 }
             }
-            number = if kind == BY_NAME { links.name_before } else { links.field_before };
+            number = if kind == BY_NAME { links.previous_name } else { links.previous_field };
         }
         None
     }
 
     fn insert(&mut self, field: &Field<'_>, field_hash: u32, name_hash: u32) {
         let number = self.table.inserted();
-        let mut links = Links { field_hash, name_hash, field_before: number, name_before: number };
+        let mut links = Links { field_hash, name_hash, previous_field: number, previous_name: number };
         let name = if field.token() == Token::Unknown { field.name() } else { &[] };
         if !self.table.insert(field.token(), name, field.value(), 0, links) {
             return;
@@ -250,15 +252,15 @@ impl Encoder {
 
     fn link(&mut self, links: &mut Links, number: u32) {
         let mask = self.buckets.len() - 1;
-        links.field_before =
+        links.previous_field =
             core::mem::replace(&mut self.buckets[links.field_hash as usize & mask][BY_FIELD], number);
-        links.name_before =
+        links.previous_name =
             core::mem::replace(&mut self.buckets[links.name_hash as usize & mask][BY_NAME], number);
     }
 
     #[cold]
     fn grow_buckets(&mut self) {
-        // A number that was not given yet belongs to no entry.
+        // The number of the next entry: no entry in the table has it.
         let none = self.table.inserted();
         self.buckets.clear();
         self.buckets.resize(2 * self.table.capacity(), [none; 2]);
@@ -270,7 +272,7 @@ impl Encoder {
         }
     }
 
-    fn literal(&self, flags: u8, prefix: u8, field: &Field<'_>, name_index: u32, out: &mut Output<'_>) {
+    fn literal(&self, flags: u8, prefix: u8, field: &Field<'_>, name_index: u32, out: &mut BlockBuffer<'_>) {
         out.integer(flags, prefix, name_index);
         if name_index == 0 {
             out.string(field.name(), self.huffman_policy);
@@ -279,17 +281,17 @@ impl Encoder {
     }
 }
 
-/// RFC 7541 §7.1.3: what an attacker who can mix his own fields in must not be able to guess.
+/// RFC 7541 §7.1.3: fields that an attacker must not be able to guess by adding fields to the same connection.
 fn is_sensitive(field: &Field<'_>) -> bool {
     field.is_sensitive()
         || match field.token() {
             Token::Authorization | Token::ProxyAuthorization => true,
-            Token::Cookie => field.value().len() < COOKIE_SHORT,
+            Token::Cookie => field.value().len() < COOKIE_LEN_MIN,
             _ => false,
         }
 }
 
-/// Sixteen bytes at a time, folded by a multiplication each; the last sixteen may overlap those before.
+/// Hashes sixteen bytes at a time, with one multiplication each. The last sixteen may overlap the ones before.
 fn hash(seed: u64, bytes: &[u8]) -> u32 {
     const K: [u64; 3] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93, 0xa076_1d64_78bd_642f];
     fn fold(a: u64, b: u64) -> u64 {
@@ -317,14 +319,14 @@ fn hash(seed: u64, bytes: &[u8]) -> u32 {
     fold(low ^ state ^ K[2], high ^ K[1]) as u32
 }
 
-/// The end of a buffer, initialised ahead of what is written.
-struct Output<'a> {
+/// The buffer that a block is appended to. It is initialised ahead of `pos`.
+struct BlockBuffer<'a> {
     buf: &'a mut Vec<u8>,
-    /// `pos <= buf.len()`; the rest is cut off in the end.
+    /// The end of the block: `pos <= buf.len()`. The buffer is truncated to it on drop.
     pos: usize,
 }
 
-impl<'a> Output<'a> {
+impl<'a> BlockBuffer<'a> {
     fn new(buf: &'a mut Vec<u8>) -> Self {
         let pos = buf.len();
         Self { buf, pos }
@@ -363,7 +365,7 @@ impl<'a> Output<'a> {
     }
 }
 
-impl Drop for Output<'_> {
+impl Drop for BlockBuffer<'_> {
     fn drop(&mut self) {
         self.buf.truncate(self.pos);
     }
@@ -374,22 +376,19 @@ mod tests {
     use super::super::Decoder;
     use super::*;
     use crate::field::{FieldLimits, FieldList};
-    use alloc::collections::BTreeMap;
-    use alloc::string::{String, ToString as _};
+    use alloc::string::String;
 
     /// Two strings with the same hash.
     fn collision(seed: u64) -> [String; 2] {
-        let mut strings = BTreeMap::new();
-        (0_u32..)
-            .find_map(|n| {
-                let string = n.to_string();
-                let other = strings.insert(hash(seed, string.as_bytes()), string.clone());
-                other.map(|other| [other, string])
-            })
-            .unwrap()
+        // Two of 2^18 random hashes of 32 bits are equal with a probability of 1 - e^-8.
+        let letters = |n: u32| [0, 4, 8, 12, 16].map(|shift| b'a' + (n >> shift & 0xf) as u8);
+        let mut hashes: Vec<(u32, u32)> = (0..1 << 18).map(|n| (hash(seed, &letters(n)), n)).collect();
+        hashes.sort_unstable();
+        let equal = hashes.windows(2).find(|pair| pair[0].0 == pair[1].0).unwrap();
+        [equal[0].1, equal[1].1].map(|n| String::from_utf8(letters(n).to_vec()).unwrap())
     }
 
-    /// Sends fields and returns the first byte of each, after comparing them with what arrives.
+    /// Encodes and decodes fields, compares them, and returns the first byte of each.
     fn exchange<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
         let (mut encoder, mut decoder, mut list) = (Encoder::new(), Decoder::new(4096), FieldList::new());
         let exchanged = fields.into_iter().map(|(name, value)| {

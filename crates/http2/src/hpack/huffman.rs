@@ -1,9 +1,8 @@
-//! Huffman coding of strings (RFC 7541 §5.2), both ways.
+//! Huffman coding of strings (RFC 7541 §5.2).
 //!
-//! Decoding keeps up to 64 bits of input in an accumulator, inverted, so that what is missing behind the end reads as
-//! zeros, that is as the ones that pad a string: the tail needs no loop of its own. a look-up takes 13 bits and gives
-//! up to two symbols, with what the rules of fields think of them; a pattern that begins a longer code, the padding
-//! among them, gives none and leaves the loop.
+//! The decoder keeps up to 64 bits of input in an accumulator. The bits are inverted: the zeros after the end of the input
+//! are then the ones that pad a string, and the end needs no loop of its own. A look-up of 13 bits returns up to two symbols,
+//! and whether names and values may contain them. It returns no symbol for a code longer than 13 bits, nor for the padding.
 //!
 //! ```text
 //! accumulator  |~~~~~~~~ DECODE_BITS ~~~~~~~~|~~~ more input, inverted ~~~|000000|
@@ -16,16 +15,16 @@ use super::huffman_table::{
     ENTRY_COUNT_SHIFT, ENTRY_SYMBOLS_SHIFT, EOS, Entry, FLAG_NAME, FLAG_VALUE, symbol_flags,
 };
 
-/// What came out of a string.
+/// The result of decoding a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// How many bytes were written.
+    /// The number of bytes that were written.
     pub len: usize,
     flags: Entry,
 }
 
 impl Decoded {
-    /// Whether every byte is allowed in a field name (a leading colon is not, and is checked separately).
+    /// Whether every byte is allowed in a field name. A colon is not; a leading one is checked separately.
     #[inline]
     pub fn is_name(self) -> bool {
         self.flags & FLAG_NAME == 0
@@ -38,14 +37,14 @@ impl Decoded {
     }
 }
 
-/// How much room [`decode`] needs for a string of `len` bytes: a symbol has five bits at least, and `decode` stores eight
-/// bytes at a time.
+/// The length of the output buffer that [`decode`] needs for `len` bytes of input: a symbol has at least five bits, and
+/// `decode` stores eight bytes at a time.
 #[inline]
 pub fn decoded_len_max(len: usize) -> usize {
     len.saturating_mul(2).saturating_add(16)
 }
 
-/// Look-ups between refills: a refill leaves 56 bits at least.
+/// Look-ups between refills: there are at least 56 bits after a refill.
 const LOOKUPS: usize = 4;
 const _: () = assert!(LOOKUPS as u32 * DECODE_BITS <= 56);
 
@@ -59,7 +58,7 @@ const _: () = assert!(LOOKUPS as u32 * DECODE_BITS <= 56);
 pub fn decode(src: &[u8], out: &mut [u8]) -> Result<Decoded, DecodeError> {
     let last = last_word(src);
     let mut acc: u64 = 0;
-    // 0 <= bits < 64: the number of the accumulator's highest bits that are input, real or beyond the end.
+    // 0 <= bits < 64: the number of input bits in the accumulator, at its high end. Those after the end count.
     let mut bits: u32 = 0;
     let mut pos = 0;
     let mut len = 0;
@@ -71,7 +70,7 @@ pub fn decode(src: &[u8], out: &mut [u8]) -> Result<Decoded, DecodeError> {
         let mut symbols: u64 = 0;
         let mut count: u32 = 0;
         let mut found = 0;
-        // An entry without symbols takes no bits either, so that those behind it find it again: no need to look.
+        // An entry without symbols consumes no bits, so the remaining look-ups find the same entry: no branch is needed.
         for _ in 0..LOOKUPS {
             let entry = DECODE[(acc >> (64 - DECODE_BITS)) as usize];
             found = (entry >> ENTRY_COUNT_SHIFT) & 3;
@@ -86,15 +85,15 @@ pub fn decode(src: &[u8], out: &mut [u8]) -> Result<Decoded, DecodeError> {
         if found != 0 {
             continue;
         }
-        // A longer code, which may need all that a refill gives, or the end. Symbols that took bits from beyond the
-        // end leave less than nothing.
+        // A longer code or the end. A longer code may need all bits of a refill. `remaining` is negative if the last symbol used
+        // bits after the end.
         acc |= word_at(src, pos, last) >> bits;
         pos += ((63 - bits) >> 3) as usize;
         bits |= 56;
         let remaining = (src.len() as isize - pos as isize) * 8 + bits as isize;
         if remaining <= 7 {
             // RFC 7541 §5.2: padding is the most significant bits of EOS, that is ones, and shorter than 8 bits.
-            // Behind the end the accumulator holds zeros.
+            // After the end the accumulator contains zeros.
             return if remaining >= 0 && acc == 0 {
                 Ok(Decoded { len, flags })
             } else {
@@ -103,7 +102,7 @@ pub fn decode(src: &[u8], out: &mut [u8]) -> Result<Decoded, DecodeError> {
         }
         let (symbol, code_len) = long_symbol(acc);
         if code_len as isize > remaining {
-            // RFC 7541 §5.2: padding longer than 7 bits, or a code cut off.
+            // RFC 7541 §5.2: padding longer than 7 bits, or an incomplete code.
             return Err(DecodeError::HuffmanPadding);
         }
         if symbol == EOS {
@@ -118,7 +117,7 @@ pub fn decode(src: &[u8], out: &mut [u8]) -> Result<Decoded, DecodeError> {
     }
 }
 
-/// The symbol at the front of the accumulator whose code is longer than an index, and the length of that code.
+/// The next symbol, whose code is longer than [`DECODE_BITS`], and the length of its code.
 #[cold]
 fn long_symbol(acc: u64) -> (u16, u32) {
     let code = !(acc >> 32) as u32;
@@ -133,7 +132,7 @@ fn long_symbol(acc: u64) -> (u16, u32) {
     (EOS, CODE_LEN_MAX)
 }
 
-/// The last eight bytes, or as many as there are, right-aligned and inverted.
+/// The last eight bytes, or all bytes of a shorter string: right-aligned and inverted.
 #[inline]
 fn last_word(src: &[u8]) -> u64 {
     let len = src.len();
@@ -147,7 +146,7 @@ fn last_word(src: &[u8]) -> u64 {
     !word
 }
 
-/// Eight bytes from a position, inverted; zeros behind the end.
+/// The eight bytes at a position, inverted; zeros after the end.
 #[inline]
 fn word_at(src: &[u8], pos: usize, last: u64) -> u64 {
     if let Some(word) = src.get(pos..).and_then(<[u8]>::first_chunk::<8>) {
@@ -157,24 +156,23 @@ fn word_at(src: &[u8], pos: usize, last: u64) -> u64 {
     if missing < 8 { last << (missing * 8) } else { 0 }
 }
 
-/// The length of a string once encoded.
+/// The length of the encoded string, in bytes.
 #[inline]
 pub fn encoded_len(src: &[u8]) -> usize {
     let bits: usize = src.iter().map(|&byte| usize::from(ENCODE_LENGTHS[usize::from(byte)])).sum();
     bits.div_ceil(8)
 }
 
-/// How many bytes behind the encoded string are written to, and mean nothing.
+/// [`encode`] may overwrite this many bytes after the encoded string.
 pub const ENCODE_SLACK: usize = 8;
 
-/// Encodes a string into [`encoded_len`] bytes, followed by [`ENCODE_SLACK`] bytes that `out` has to hold as well; returns
-/// the former.
+/// Encodes a string and returns [`encoded_len`]. `out` must have [`ENCODE_SLACK`] more bytes than that.
 ///
 /// # Panics
 /// `out` is shorter.
 pub fn encode(src: &[u8], out: &mut [u8]) -> usize {
     let mut bits = BitWriter { acc: 0, bits: 0, out, at: 0 };
-    let (fours, rest) = src.as_chunks::<4>();
+    let (fours, tail) = src.as_chunks::<4>();
     for four in fours {
         let [(a, a_len), (b, b_len), (c, c_len), (d, d_len)] = four.map(code_of);
         let len = a_len + b_len + c_len + d_len;
@@ -185,8 +183,8 @@ pub fn encode(src: &[u8], out: &mut [u8]) -> usize {
             four.iter().for_each(|&byte| bits.push_one(byte));
         }
     }
-    rest.iter().for_each(|&byte| bits.push_one(byte));
-    // RFC 7541 §5.2: the rest of the last octet is filled with the most significant bits of EOS.
+    tail.iter().for_each(|&byte| bits.push_one(byte));
+    // RFC 7541 §5.2: the last octet is padded with the most significant bits of EOS.
     if bits.bits > 0 {
         bits.push(0x7f, 7);
     }
@@ -198,11 +196,11 @@ fn code_of(byte: u8) -> (u64, u32) {
     (u64::from(ENCODE_CODES[usize::from(byte)]), u32::from(ENCODE_LENGTHS[usize::from(byte)]))
 }
 
-/// How many bits [`BitWriter::push`] takes at once.
+/// The maximum number of bits in one call of [`BitWriter::push`].
 const BITS_MAX: u32 = 56;
 
 struct BitWriter<'a> {
-    /// The lowest `bits` bits wait for their byte to fill; `bits < 8` between calls.
+    /// The lowest `bits` bits belong to an incomplete byte; `bits < 8` between calls.
     acc: u64,
     bits: u32,
     out: &'a mut [u8],
@@ -210,7 +208,7 @@ struct BitWriter<'a> {
 }
 
 impl BitWriter<'_> {
-    /// Appends `1..=BITS_MAX` bits: eight bytes are stored, and those that are full are passed over.
+    /// Appends `1..=BITS_MAX` bits. Stores eight bytes and advances by the complete ones.
     #[inline(always)]
     fn push(&mut self, code: u64, len: u32) {
         self.acc = self.acc << len | code;
@@ -233,7 +231,7 @@ mod tests {
     use super::*;
     use alloc::{vec, vec::Vec};
 
-    /// Bit by bit, by the book.
+    /// Decodes bit by bit.
     fn naive_decode(src: &[u8]) -> Result<Vec<u8>, DecodeError> {
         let mut out = Vec::new();
         let (mut code, mut len) = (0_u32, 0);
@@ -315,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_eos_wherever_it_stands() {
+    fn refuses_eos_at_every_position() {
         // RFC 7541 §5.2: a string that contains the EOS symbol MUST be treated as a decoding error.
         assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xff]), Err(DecodeError::HuffmanEos));
         assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xfc]), Err(DecodeError::HuffmanEos));
@@ -337,7 +335,7 @@ mod tests {
             };
             let mut wire = encoded(&text);
             assert_eq!(decoded(&wire), Ok(text));
-            // Then damaged: a bit flipped, the end cut off, or nothing but noise.
+            // A bit is flipped, the end is cut off, or random bits are set.
             match random.u8(..3) {
                 0 if !wire.is_empty() => {
                     let at = random.usize(..wire.len());

@@ -1,7 +1,7 @@
 //! The Huffman code (RFC 7541 Appendix B) and the tables derived from it at compile time.
 //!
-//! The code is canonical: codes of one length follow each other in the order of their symbols, and each length goes on
-//! where the one before ended. So the lengths alone say everything; `matches_the_appendix` compares samples.
+//! The code is canonical: the codes of one length are consecutive in the order of their symbols, and each length continues
+//! where the previous one ended. So the lengths determine the code; `matches_the_appendix` compares samples.
 
 /// The length of each symbol's code in bits; EOS is the 257th symbol.
 const LENGTHS: [u8; 257] = [
@@ -24,7 +24,7 @@ const LENGTHS: [u8; 257] = [
     30, // EOS
 ];
 
-/// The longest code, which is that of EOS and three others.
+/// The length of the longest codes, in bits: those of EOS and three other symbols.
 pub(crate) const CODE_LEN_MAX: u32 = 30;
 
 /// EOS, which is invalid in a string (RFC 7541 §5.2).
@@ -35,13 +35,13 @@ pub(crate) const EOS: u16 = 256;
 pub(crate) struct Class {
     /// The lowest code.
     pub(crate) first: u32,
-    /// How many codes there are.
+    /// The number of codes.
     pub(crate) count: u32,
     /// The index in [`BY_CODE`] of the symbol with the lowest code.
     pub(crate) offset: u32,
 }
 
-/// The codes of each length, indexed by it.
+/// The codes of each length, by length.
 pub(crate) static CLASSES: [Class; CODE_LEN_MAX as usize + 1] = classes();
 
 const fn classes() -> [Class; CODE_LEN_MAX as usize + 1] {
@@ -57,12 +57,12 @@ const fn classes() -> [Class; CODE_LEN_MAX as usize + 1] {
         classes[len].offset = classes[len - 1].offset + classes[len - 1].count;
         len += 1;
     }
-    // Kraft: the code is complete, so every bit pattern is the start of some string.
+    // The code is complete (Kraft): every bit pattern is the beginning of a string.
     assert!(classes[CODE_LEN_MAX as usize].first + classes[CODE_LEN_MAX as usize].count == 1 << CODE_LEN_MAX);
     classes
 }
 
-/// The symbols in the order of their codes.
+/// The symbols, in the order of their codes.
 pub(crate) static BY_CODE: [u16; 257] = {
     let mut next = classes();
     let mut by_code = [0; 257];
@@ -111,10 +111,10 @@ pub(crate) static ENCODE_LENGTHS: [u8; 256] = {
     lengths
 };
 
-/// How many bits of input index [`DECODE`].
+/// The number of input bits that index [`DECODE`].
 pub(crate) const DECODE_BITS: u32 = 13;
 
-/// One look-up's worth of symbols.
+/// The result of a look-up: up to two symbols.
 ///
 /// ```text
 ///  31      24 23      16 15         8 7    6 5        0
@@ -132,7 +132,7 @@ pub(crate) const FLAG_NAME: Entry = 0x100;
 pub(crate) const FLAG_VALUE: Entry = 0x200;
 pub(crate) const ENTRY_SYMBOLS_SHIFT: u32 = 16;
 
-/// Up to two symbols for each pattern of [`DECODE_BITS`] bits, which are inverted: a zero is a one of the code.
+/// The entry of each pattern of [`DECODE_BITS`] bits, which are inverted: a zero stands for a one of the code.
 pub(crate) static DECODE: [Entry; 1 << DECODE_BITS] = {
     let mut table = [0; 1 << DECODE_BITS];
     let mut first = 0;

@@ -3,7 +3,7 @@
 //! ```text
 //!   0   1   2   3   4   5   6   7
 //! +---+---+---+---+---+---+---+---+
-//! | flags     | prefix, all ones  |   value >= 2^N - 1: the rest follows,
+//! | flags     | prefix, all ones  |   value >= 2^N - 1: the remainder follows,
 //! +---+---+---+-------------------+
 //! | 1 |  7 bits, lowest first     |   as many as needed,
 //! +---+---------------------------+
@@ -11,24 +11,24 @@
 //! +---+---------------------------+
 //! ```
 //!
-//! Values are 32 bits wide, which takes five bytes behind the prefix at most.
+//! Values have 32 bits, which need at most five bytes after the prefix.
 
 use super::DecodeError;
 
-/// The most bytes that an integer takes.
+/// The maximum length of an encoded integer, in bytes.
 pub const LEN_MAX: usize = 6;
 
-/// Decodes the integer whose first byte, already taken from `rest`, is `first`; `prefix` is its mask (2^N - 1).
+/// Decodes an integer that begins with `first` and continues in `rest`; `prefix` is the mask of the prefix (2^N - 1).
 ///
 /// # Errors
 /// [`DecodeError::Truncated`] and [`DecodeError::IntegerOverflow`].
 #[inline]
 pub fn decode(first: u8, prefix: u8, rest: &mut &[u8]) -> Result<u32, DecodeError> {
     let value = first & prefix;
-    if value < prefix { Ok(u32::from(value)) } else { decode_rest(prefix, rest) }
+    if value < prefix { Ok(u32::from(value)) } else { decode_continuation(prefix, rest) }
 }
 
-fn decode_rest(prefix: u8, rest: &mut &[u8]) -> Result<u32, DecodeError> {
+fn decode_continuation(prefix: u8, rest: &mut &[u8]) -> Result<u32, DecodeError> {
     let mut value = u64::from(prefix);
     // RFC 7541 §5.1: encodings that exceed limits, in value or in octets, MUST be treated as decoding errors.
     for shift in [0, 7, 14, 21, 28] {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_does_not_fit() {
+    fn refuses_integers_above_32_bits() {
         // RFC 7541 §5.1: encodings that exceed implementation limits, in value or octet length, MUST be refused.
         assert_eq!(decoded(31, &[31, 0xe0, 0xff, 0xff, 0xff, 0x0f]), Ok((u32::MAX, 6)));
         assert_eq!(decoded(31, &[31, 0xe1, 0xff, 0xff, 0xff, 0x0f]), Err(DecodeError::IntegerOverflow));

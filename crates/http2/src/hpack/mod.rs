@@ -1,11 +1,10 @@
 //! HPACK, the compression of fields (RFC 7541).
 //!
-//! Owns [`Decoder`] and [`Encoder`], each with its dynamic table, and the Huffman code. Refuses to own frames (a block
-//! comes and goes whole, CONTINUATION joined) and what fields mean; characters are checked here once, because an
-//! entry of the table that was found valid need not be looked at again.
+//! [`Decoder`] and [`Encoder`] each own a dynamic table. They process complete field blocks: the connection joins and splits
+//! CONTINUATION frames. The decoder also checks the characters of names and values, so that each table entry is checked once.
 //!
-//! [`huffman`], [`integer`] and the static table are open to those whose dynamic table holds something else than bytes: the
-//! objects of another language.
+//! [`huffman`], [`integer`] and the static table are public for encoders and decoders with a dynamic table of their own, for
+//! example one that contains the objects of another language.
 //!
 //! ```
 //! use wireloom_http2::field::{Field, FieldLimits, FieldList, Token};
@@ -37,5 +36,5 @@ pub use static_table::{
     LEN as STATIC_LEN, find as static_find, get as static_get, name_index as static_name_index,
 };
 
-/// The size of the dynamic table before any SETTINGS (RFC 9113 §6.5.2), in bytes as RFC 7541 §4.1 counts them.
+/// The initial size of the dynamic table (RFC 9113 §6.5.2), in bytes as RFC 7541 §4.1 counts them.
 pub const TABLE_SIZE_DEFAULT: u32 = 4096;

@@ -2,7 +2,7 @@
 
 use crate::field::{Field, Token};
 
-/// An entry that both ends know; the token identifies its name.
+/// An entry; the token identifies its name.
 pub(crate) struct StaticEntry {
     pub(crate) token: Token,
     pub(crate) value: &'static [u8],
@@ -12,10 +12,10 @@ const fn entry(token: Token, value: &'static str) -> StaticEntry {
     StaticEntry { token, value: value.as_bytes() }
 }
 
-/// How many entries the table has, which is the index of the last one.
+/// The number of entries, which is also the index of the last one.
 pub const LEN: usize = 61;
 
-/// The table; index 1 of the RFC is at 0.
+/// The table. The entry that the RFC numbers 1 is at 0.
 pub(crate) static STATIC_TABLE: [StaticEntry; LEN] = [
     entry(Token::Authority, ""),
     entry(Token::Method, "GET"),
@@ -86,7 +86,7 @@ pub fn get(index: usize) -> Option<Field<'static>> {
     STATIC_TABLE.get(index.checked_sub(1)?).map(|entry| Field::known(entry.token, entry.value))
 }
 
-/// The first index (from 1) of each name, by token; 0 for a name that the table does not hold.
+/// The first index (from 1) of each name, by token; 0 for names that are not in the table.
 static NAME_INDEX: [u8; Token::ALL.len()] = {
     let mut index = [0; Token::ALL.len()];
     let mut i = LEN;
@@ -97,13 +97,13 @@ static NAME_INDEX: [u8; Token::ALL.len()] = {
     index
 };
 
-/// The index (from 1) under which the table holds a name, 0 when it does not.
+/// The first index (from 1) of a name; 0 if it is not in the table.
 #[inline]
 pub fn name_index(token: Token) -> u32 {
     u32::from(NAME_INDEX[token as usize])
 }
 
-/// The index (from 1) of a field that the table holds whole.
+/// The index (from 1) of the entry with this name and value.
 #[inline]
 pub fn find(token: Token, value: &[u8]) -> Option<u32> {
     let index = match token {
