@@ -1,4 +1,4 @@
-//! ALTSVC: where else an origin is served (RFC 7838 §4).
+//! ALTSVC: alternative services of an origin (RFC 7838 §4).
 
 use alloc::vec::Vec;
 
@@ -8,19 +8,19 @@ use crate::error::Violation;
 /// An ALTSVC frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AltSvc<'a> {
-    /// Stream 0, or the stream whose origin is meant.
+    /// Stream 0, or a stream whose origin has the alternative services.
     pub stream_id: StreamId,
     /// The origin, on stream 0; empty on another stream.
     pub origin: &'a [u8],
-    /// The value that the `Alt-Svc` field would have.
+    /// The value, as in the `Alt-Svc` field.
     pub value: &'a [u8],
 }
 
 impl<'a> AltSvc<'a> {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// [`Violation::AltSvcSize`] when the frame is shorter than what it announces.
+    /// [`Violation::AltSvcSize`] if the frame is shorter than the origin.
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         let (len, rest) = payload.split_first_chunk().ok_or(Violation::AltSvcSize)?;
         let (origin, value) =
@@ -28,14 +28,14 @@ impl<'a> AltSvc<'a> {
         Ok(Self { stream_id: header.stream_id, origin, value })
     }
 
-    /// Whether it names its origin as the stream requires; a client ignores it otherwise (and a
-    /// server always: RFC 7838 §4).
+    /// Whether the frame has an origin exactly if it is on stream 0; otherwise a client ignores it. A server ignores all of them
+    /// (RFC 7838 §4).
     pub const fn is_valid(&self) -> bool {
         // RFC 7838 §4: an empty origin on stream 0, and an origin on another stream, MUST be ignored.
         self.stream_id.is_connection() != self.origin.is_empty()
     }
 
-    /// Appends the frame; an origin of more than 64 KiB is cut off, and no origin is that long.
+    /// Appends the frame. The origin is truncated to 64 KiB.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let origin = &self.origin[..self.origin.len().min(usize::from(u16::MAX))];
         let len = (2 + origin.len() + self.value.len()) as u32;

@@ -1,4 +1,4 @@
-//! Outgoing field blocks: compressed straight into the output, then split into frames in place.
+//! [`BlockWriter`]: frames an outgoing field block, which is encoded directly into the output and split in place.
 //!
 //! ```text
 //! begin            out ... |  9 free  | promised? |
@@ -51,8 +51,8 @@ impl BlockWriter {
         Self { start, kind: Kind::PUSH_PROMISE, flags: Flags::NONE, stream_id }
     }
 
-    /// Writes the header; a block of more than `frame_len_max` bytes is continued in CONTINUATION frames, for which
-    /// what has been written moves apart in one pass.
+    /// Writes the frame header. A block of more than `frame_len_max` bytes continues in CONTINUATION frames, whose headers are
+    /// inserted in one pass.
     #[inline]
     pub fn finish(self, frame_len_max: u32, out: &mut Vec<u8>) {
         let len = out.len() - self.start - FrameHeader::LEN;
@@ -62,7 +62,7 @@ impl BlockWriter {
         self.write_header(len, self.flags.with(Flags::END_HEADERS, true), out);
     }
 
-    /// Takes the frame back, as if it had not been begun.
+    /// Removes the frame from the output.
     pub fn abandon(self, out: &mut Vec<u8>) {
         out.truncate(self.start);
     }
@@ -79,7 +79,7 @@ impl BlockWriter {
         let len = out.len() - first;
         let continuations = len.div_ceil(frame_len_max) - 1;
         out.resize(out.len() + continuations * FrameHeader::LEN, 0);
-        // From the last one on, so that no byte is overwritten before it has moved.
+        // Begins with the last frame, so that no byte is overwritten before it has moved.
         for n in (1..=continuations).rev() {
             let from = first + n * frame_len_max;
             let chunk_len = frame_len_max.min(first + len - from);

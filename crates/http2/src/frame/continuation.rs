@@ -1,4 +1,4 @@
-//! CONTINUATION: the rest of a field block (RFC 9113 §6.10).
+//! CONTINUATION: a further fragment of a field block (RFC 9113 §6.10).
 
 use alloc::vec::Vec;
 
@@ -12,15 +12,15 @@ pub struct Continuation<'a> {
     pub stream_id: StreamId,
     /// Whether the field block is complete.
     pub end_headers: bool,
-    /// More of the field block.
+    /// A fragment of the field block.
     pub fragment: &'a [u8],
 }
 
 impl<'a> Continuation<'a> {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// A rule of RFC 9113 §6.10 that the frame breaks.
+    /// A rule of RFC 9113 §6.10 that the frame violates.
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.10: CONTINUATION on stream 0 is a connection error, PROTOCOL_ERROR.
         header.require_stream()?;

@@ -12,17 +12,17 @@ pub struct Data<'a> {
     pub stream_id: StreamId,
     /// Whether the message ends here.
     pub end_stream: bool,
-    /// How much padding there is; `None` is a byte shorter than `Some(0)`.
+    /// The length of the padding. An unpadded frame, `None`, is one byte shorter than `Some(0)`.
     pub padding: Option<u8>,
     /// The content.
     pub data: &'a [u8],
 }
 
 impl<'a> Data<'a> {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// A rule of RFC 9113 §6.1 that the frame breaks.
+    /// A rule of RFC 9113 §6.1 that the frame violates.
     #[inline]
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.1: DATA on stream 0 is a connection error, PROTOCOL_ERROR.
@@ -32,7 +32,7 @@ impl<'a> Data<'a> {
         Ok(Self { stream_id: header.stream_id, end_stream, padding, data })
     }
 
-    /// The bytes that count for the windows: the whole payload, padding included (RFC 9113 §6.1).
+    /// The flow-controlled length, in bytes: the payload including its padding (RFC 9113 §6.1).
     #[inline]
     pub const fn flow_len(&self) -> usize {
         self.data.len() + padding::len(self.padding)
@@ -47,7 +47,7 @@ impl<'a> Data<'a> {
         padding::encode(self.padding, out);
     }
 
-    /// The header alone, for a caller who passes the data by reference and not through the buffer.
+    /// The header alone, for a caller that writes the data without copying it to the output buffer.
     #[inline]
     pub const fn header(&self) -> FrameHeader {
         FrameHeader {

@@ -8,19 +8,19 @@ use crate::error::{ErrorCode, Violation};
 /// A GOAWAY frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Goaway<'a> {
-    /// The last stream of the receiver that was or may be processed; 0 for none.
+    /// The last stream of the receiver that was or may be processed; 0 if there is none.
     pub last_stream_id: StreamId,
     /// Why the connection ends.
     pub code: ErrorCode,
-    /// Words for those who look for the reason; they may be anything.
+    /// Diagnostic data without a defined meaning.
     pub debug_data: &'a [u8],
 }
 
 impl<'a> Goaway<'a> {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// A rule of RFC 9113 §6.8 that the frame breaks.
+    /// A rule of RFC 9113 §6.8 that the frame violates.
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.8: GOAWAY on a stream is a connection error, PROTOCOL_ERROR.
         header.require_connection()?;

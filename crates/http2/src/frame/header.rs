@@ -1,4 +1,4 @@
-//! The nine bytes that every frame begins with (RFC 9113 §4.1).
+//! [`FrameHeader`]: the first nine bytes of a frame (RFC 9113 §4.1).
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use super::StreamId;
 use crate::error::Violation;
 
-/// What type a frame is of: a byte, of which most values are unknown.
+/// The type of a frame. Most values are unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind(pub u8);
 
@@ -98,7 +98,7 @@ impl Flags {
         self.0 & flags.0 == flags.0
     }
 
-    /// These flags as well, if `set`.
+    /// Adds these flags if `set`.
     #[inline]
     #[must_use]
     pub const fn with(self, flags: Self, set: bool) -> Self {
@@ -111,23 +111,23 @@ impl Flags {
 /// Invariant: `len < 2^24`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// The length of the payload in bytes, this header not counted.
+    /// The length of the payload, in bytes.
     pub len: u32,
     /// The type of the frame.
     pub kind: Kind,
-    /// Its flags.
+    /// The flags.
     pub flags: Flags,
-    /// The stream that it belongs to.
+    /// The stream of the frame.
     pub stream_id: StreamId,
 }
 
 impl FrameHeader {
     /// The length of a header, in bytes.
     pub const LEN: usize = 9;
-    /// The longest payload that a header can announce.
+    /// The maximum length of a payload.
     pub const LEN_MAX: u32 = (1 << 24) - 1;
 
-    /// Reads a header; any nine bytes are one.
+    /// Decodes a header. Every sequence of nine bytes is valid.
     #[inline]
     pub const fn decode(bytes: &[u8; Self::LEN]) -> Self {
         let [l0, l1, l2, kind, flags, s0, s1, s2, s3] = *bytes;
@@ -139,7 +139,7 @@ impl FrameHeader {
         }
     }
 
-    /// Writes a header.
+    /// Encodes a header.
     #[inline]
     pub const fn to_bytes(self) -> [u8; Self::LEN] {
         let [_, l0, l1, l2] = self.len.to_be_bytes();
@@ -154,13 +154,13 @@ impl FrameHeader {
         out.extend_from_slice(&self.to_bytes());
     }
 
-    /// Checks the length as soon as the header is there, before the payload is waited for.
+    /// Checks the length before the payload has arrived.
     ///
     /// # Errors
     /// [`Violation::FrameTooLarge`] above `frame_len_max` bytes, which is the SETTINGS_MAX_FRAME_SIZE of this side.
     #[inline]
     pub const fn check_len(&self, frame_len_max: u32) -> Result<(), Violation> {
-        // RFC 9113 §4.2: FRAME_SIZE_ERROR for what exceeds SETTINGS_MAX_FRAME_SIZE.
+        // RFC 9113 §4.2: FRAME_SIZE_ERROR above SETTINGS_MAX_FRAME_SIZE.
         if self.len > frame_len_max { Err(Violation::FrameTooLarge) } else { Ok(()) }
     }
 
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_fields_where_they_stand() {
+    fn decodes_each_field() {
         // RFC 9113 §4.1
         let header = FrameHeader::decode(&[0x01, 0x02, 0x03, 0x00, 0x09, 0x80, 0x00, 0x00, 0x07]);
         assert_eq!(header.len, 0x01_0203);

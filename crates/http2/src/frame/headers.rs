@@ -10,23 +10,23 @@ use crate::error::Violation;
 pub struct Headers<'a> {
     /// The stream, not 0.
     pub stream_id: StreamId,
-    /// Whether the message ends here (after the CONTINUATION frames, if there are any).
+    /// Whether the message ends here, or with the CONTINUATION frames that follow.
     pub end_stream: bool,
     /// Whether the field block is complete; otherwise CONTINUATION follows.
     pub end_headers: bool,
     /// The deprecated priority. Not checked: see [`Dependency::check`].
     pub dependency: Option<Dependency>,
-    /// How much padding there is; `None` is a byte shorter than `Some(0)`.
+    /// The length of the padding. An unpadded frame, `None`, is one byte shorter than `Some(0)`.
     pub padding: Option<u8>,
     /// The beginning of the field block.
     pub fragment: &'a [u8],
 }
 
 impl<'a> Headers<'a> {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// A rule of RFC 9113 §6.2 that the frame breaks.
+    /// A rule of RFC 9113 §6.2 that the frame violates.
     #[inline]
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.2: HEADERS on stream 0 are a connection error, PROTOCOL_ERROR.
@@ -35,7 +35,7 @@ impl<'a> Headers<'a> {
         let mut dependency = None;
         if header.flags.contains(Flags::PRIORITY) {
             let Some((bytes, rest)) = fragment.split_first_chunk() else {
-                // RFC 9113 §6.2: the padding may not reach into what comes before it.
+                // RFC 9113 §6.2: the padding leaves no room for the priority.
                 let fits = payload.len() >= padding::len(padding.and(Some(0))) + Dependency::LEN;
                 return Err(if fits { Violation::PaddingTooLong } else { Violation::HeadersSize });
             };
@@ -52,7 +52,7 @@ impl<'a> Headers<'a> {
         })
     }
 
-    /// Appends the frame. To compress fields straight into the output there is [`super::BlockWriter`].
+    /// Appends the frame. [`super::BlockWriter`] frames fields that are encoded directly into the output.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let dependency_len = if self.dependency.is_some() { Dependency::LEN } else { 0 };
         FrameHeader {

@@ -1,8 +1,7 @@
-//! Frames: their header, their payload by type, both ways (RFC 9113 §4 and §6, RFC 7838, RFC 8336, RFC 9218).
+//! Parsing and encoding of frames (RFC 9113 §4 and §6, RFC 7838, RFC 8336, RFC 9218).
 //!
-//! The layout of frames and the rules that concern one frame alone: its size, its padding, whether it
-//! belongs to a stream. Refuses to own what the frames before it make of it: no state is kept here. Parsing borrows
-//! from the input and writing appends to the one output buffer; neither allocates.
+//! This module knows the layout of frames, and the rules that need no state: the size of a frame, its padding, and whether it
+//! belongs to a stream. Parsers borrow from the input, and encoders append to the output buffer.
 
 mod altsvc;
 mod block;
@@ -41,7 +40,7 @@ pub use window_update::WindowUpdate;
 
 use crate::error::Violation;
 
-/// A frame, borrowed from the bytes that it came in.
+/// A frame that borrows from the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Frame<'a> {
@@ -71,12 +70,12 @@ pub enum Frame<'a> {
     Origin(Origin<'a>),
     /// RFC 9218 §7.1
     PriorityUpdate(PriorityUpdate<'a>),
-    /// RFC 9113 §4.1, §5.5: a type that is not known, to be ignored and discarded.
+    /// An unknown type, which is ignored (RFC 9113 §4.1, §5.5).
     Unknown(FrameHeader),
 }
 
 impl<'a> Frame<'a> {
-    /// Reads the payload of a frame; `payload` has the length that the header announces.
+    /// Parses the payload of a frame; `payload` has the length that the header announces.
     ///
     /// ```
     /// use wireloom_http2::frame::{Frame, FrameHeader};
@@ -88,7 +87,7 @@ impl<'a> Frame<'a> {
     /// ```
     ///
     /// # Errors
-    /// A rule that the frame breaks by itself, whatever came before it.
+    /// The frame violates a rule that does not depend on other frames.
     #[inline]
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         debug_assert_eq!(header.len as usize, payload.len());
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_taken_off() {
+    fn padding_is_removed() {
         // RFC 9113 §6.1: all of the payload but the length of the padding may be padding.
         let Ok(Frame::Data(data)) = parse(Kind::DATA, 0x9, 1, b"\x03hello\0\0\0") else { panic!() };
         assert_eq!(
@@ -225,8 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_depend_on_themselves_are_still_read() {
-        // RFC 9113 §4.3: their fields must be decoded, or the tables of the two ends part.
+    fn headers_that_depend_on_themselves_are_still_parsed() {
+        // RFC 9113 §4.3: their fields must be decoded, or the dynamic tables of the two ends would differ.
         let Ok(Frame::Headers(headers)) = parse(Kind::HEADERS, 0x24, 1, b"\0\0\0\x01\x0f\x82") else {
             panic!()
         };
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_types_are_no_error() {
+    fn unknown_types_are_ignored() {
         // RFC 9113 §4.1, §5.5: implementations MUST ignore and discard frames of unknown types.
         for kind in (0..=255).map(Kind).filter(|kind| kind.name().is_none()) {
             for stream_id in [0, 1] {
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_in_the_wrong_place_say_so() {
+    fn extensions_on_the_wrong_stream_are_not_valid() {
         let altsvc = |stream_id, payload| match parse(Kind::ALTSVC, 0, stream_id, payload) {
             Ok(Frame::AltSvc(altsvc)) => altsvc.is_valid(),
             other => panic!("{other:?}"),
@@ -293,8 +292,8 @@ mod tests {
         assert!((0..4).all(|bit| !origin(1 << bit, 0)));
     }
 
-    /// A frame of any kind, written; and what reading it must give back.
-    fn draw<'a>(rng: &mut Rng, bytes: &'a [u8], out: &mut Vec<u8>) -> Frame<'a> {
+    /// Encodes a random frame, and returns it.
+    fn random_frame<'a>(rng: &mut Rng, bytes: &'a [u8], out: &mut Vec<u8>) -> Frame<'a> {
         let stream_id = StreamId::from_wire(rng.u32(1..));
         let other_id = StreamId::from_wire(rng.u32(1..1 << 31));
         let end_stream = rng.bool();
@@ -373,12 +372,12 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_back_as_they_were_written() {
+    fn parsing_inverts_encoding() {
         rounds(3_000, |rng| {
             let len = rng.len(2_000);
             let bytes = rng.bytes(len);
             let mut out = vec![0xaa];
-            let frame = draw(rng, &bytes, &mut out);
+            let frame = random_frame(rng, &bytes, &mut out);
             let (header, payload) = out[1..].split_first_chunk().unwrap();
             let header = FrameHeader::decode(header);
             assert_eq!(header.len as usize, payload.len());

@@ -1,4 +1,4 @@
-//! ORIGIN: which origins the connection serves (RFC 8336 §2).
+//! ORIGIN: the origins that the connection serves (RFC 8336 §2).
 
 use alloc::vec::Vec;
 
@@ -10,20 +10,20 @@ use crate::error::Violation;
 pub struct Origin<'a> {
     /// Stream 0, or the frame is to be ignored.
     pub stream_id: StreamId,
-    /// The four flags that the frame must not have.
+    /// The reserved flags that are set.
     flags: Flags,
-    /// Entries, each with its length before it; none is cut off.
+    /// Complete entries, each preceded by its length.
     entries: &'a [u8],
 }
 
 impl<'a> Origin<'a> {
-    /// The flags that would give the frame another meaning (RFC 8336 §2.1).
+    /// The flags 0x1 to 0x8, with which the frame is ignored (RFC 8336 §2.1).
     const FLAGS_RESERVED: u8 = 0x0f;
 
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// [`Violation::OriginSize`] when an entry is cut off.
+    /// [`Violation::OriginSize`] if an entry is incomplete.
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         let mut rest = payload;
         while !rest.is_empty() {
@@ -38,13 +38,13 @@ impl<'a> Origin<'a> {
         rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))
     }
 
-    /// Whether a client may use it: it is on stream 0 and has none of the flags that are reserved.
+    /// Whether the frame is on stream 0 and has no reserved flag; otherwise a client ignores it.
     pub const fn is_valid(&self) -> bool {
         // RFC 8336 §2.1: on another stream, or with one of the flags 0x1 to 0x8, it MUST be ignored.
         self.stream_id.is_connection() && self.flags.0 == 0
     }
 
-    /// The origins, in ASCII (RFC 6454 §6.2), not checked.
+    /// The origins in ASCII (RFC 6454 §6.2). They are not checked.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut rest = self.entries;
         core::iter::from_fn(move || {
@@ -54,7 +54,7 @@ impl<'a> Origin<'a> {
         })
     }
 
-    /// Appends a frame of these origins; one of more than 64 KiB is cut off, and no origin is that long.
+    /// Appends a frame of these origins. Origins are truncated to 64 KiB.
     pub fn encode<'b>(origins: impl IntoIterator<Item = &'b [u8]>, out: &mut Vec<u8>) {
         let start = out.len();
         let header =

@@ -1,7 +1,7 @@
-//! Padding, which DATA, HEADERS and PUSH_PROMISE have in common (RFC 9113 §6.1).
+//! Padding of DATA, HEADERS and PUSH_PROMISE (RFC 9113 §6.1).
 //!
 //! ```text
-//! |Pad Length? (8)|  what the frame is for  |Padding (Pad Length * 8)|
+//! |Pad Length? (8)|  content of the frame  |Padding (Pad Length * 8)|
 //! ```
 
 use alloc::vec::Vec;
@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use super::{Flags, FrameHeader};
 use crate::error::Violation;
 
-/// Splits off the padding: its length, if the frame has any, and what is left. `too_short` is the violation when
-/// there is no room for the length.
+/// Removes the padding. Returns its length, if the frame is padded, and the content. `too_short` is the violation if the payload
+/// has no byte for the length.
 #[inline]
 pub(super) fn strip<'a>(
     header: &FrameHeader,
@@ -24,14 +24,14 @@ pub(super) fn strip<'a>(
         return Err(too_short);
     };
     // RFC 9113 §6.1: padding as long as the payload or longer is a connection error, PROTOCOL_ERROR. The bytes of the padding
-    // holds is not looked at: §6.1 does not oblige to.
+    // are not checked, which §6.1 leaves to the receiver.
     match rest.len().checked_sub(usize::from(padding)) {
         Some(len) => Ok((Some(padding), &rest[..len])),
         None => Err(Violation::PaddingTooLong),
     }
 }
 
-/// How many bytes the padding takes, the byte of its length included.
+/// The number of bytes that padding adds, including the byte of its length.
 #[inline]
 pub(super) const fn len(padding: Option<u8>) -> usize {
     match padding {
@@ -40,13 +40,13 @@ pub(super) const fn len(padding: Option<u8>) -> usize {
     }
 }
 
-/// Writes the length of the padding.
+/// Appends the length of the padding.
 #[inline]
 pub(super) fn encode_len(padding: Option<u8>, out: &mut Vec<u8>) {
     out.extend(padding);
 }
 
-/// Writes the padding: zeros (RFC 9113 §6.1).
+/// Appends the padding, which is zeros (RFC 9113 §6.1).
 #[inline]
 pub(super) fn encode(padding: Option<u8>, out: &mut Vec<u8>) {
     if let Some(len) = padding {

@@ -1,4 +1,4 @@
-//! PING: a question whether the peer is there, and the answer (RFC 9113 §6.7).
+//! PING: measures the round trip, or checks that the peer is alive (RFC 9113 §6.7).
 
 use alloc::vec::Vec;
 
@@ -8,21 +8,21 @@ use crate::error::Violation;
 /// A PING frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ping {
-    /// Whether this is the answer.
+    /// Whether this is an acknowledgement.
     pub ack: bool,
-    /// Opaque data, which the answer repeats.
+    /// Opaque data, which the acknowledgement repeats.
     pub payload: [u8; 8],
 }
 
 impl Ping {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// A rule of RFC 9113 §6.7 that the frame breaks.
+    /// A rule of RFC 9113 §6.7 that the frame violates.
     pub fn parse(header: &FrameHeader, payload: &[u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.7: PING on a stream is a connection error, PROTOCOL_ERROR.
         header.require_connection()?;
-        // RFC 9113 §6.7: any length but 8 is a connection error, FRAME_SIZE_ERROR.
+        // RFC 9113 §6.7: any length other than 8 is a connection error, FRAME_SIZE_ERROR.
         let payload = payload.try_into().map_err(|_| Violation::PingSize)?;
         Ok(Self { ack: header.flags.contains(Flags::ACK), payload })
     }

@@ -1,23 +1,23 @@
-//! PRIORITY: the deprecated priority of streams, read and passed over (RFC 9113 §5.3.2, §6.3).
+//! PRIORITY: the deprecated priority of streams, which is parsed and ignored (RFC 9113 §5.3.2, §6.3).
 
 use alloc::vec::Vec;
 
 use super::{Flags, FrameHeader, Kind, StreamId};
 use crate::error::Violation;
 
-/// The dependency of a stream on another, in PRIORITY and HEADERS; RFC 9113 §5.3.2 gave it no meaning any more.
+/// The dependency of a stream on another, in PRIORITY and HEADERS. RFC 9113 §5.3.2 deprecates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dependency {
-    /// Whether the stream is to be the only one that depends.
+    /// Whether the dependency is exclusive.
     pub exclusive: bool,
-    /// The stream depended on.
+    /// The stream that this one depends on.
     pub stream_id: StreamId,
-    /// The weight less one.
+    /// The weight minus one.
     pub weight: u8,
 }
 
 impl Dependency {
-    /// Its length, in bytes.
+    /// The encoded length, in bytes.
     pub const LEN: usize = 5;
 
     #[inline]
@@ -34,8 +34,7 @@ impl Dependency {
         out.push(self.weight);
     }
 
-    /// Checks that a stream does not depend on itself. HEADERS are read even so, because their fields must be decoded
-    /// before their stream is reset.
+    /// Checks that a stream does not depend on itself. The fields of such HEADERS must be decoded before the stream is reset.
     ///
     /// # Errors
     /// [`Violation::PrioritySelfDependency`]
@@ -56,14 +55,14 @@ pub struct Priority {
 }
 
 impl Priority {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// A rule of RFC 9113 §6.3 (and RFC 7540 §5.3.1, for a stream that depends on itself) that the frame breaks.
+    /// A rule of RFC 9113 §6.3 (and RFC 7540 §5.3.1, for a stream that depends on itself) that the frame violates.
     pub fn parse(header: &FrameHeader, payload: &[u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.3: PRIORITY on stream 0 is a connection error, PROTOCOL_ERROR.
         header.require_stream()?;
-        // RFC 9113 §6.3: any length but 5 is a stream error, FRAME_SIZE_ERROR.
+        // RFC 9113 §6.3: any length other than 5 is a stream error, FRAME_SIZE_ERROR.
         let bytes = payload.try_into().map_err(|_| Violation::PrioritySize)?;
         let dependency = Dependency::decode(bytes);
         dependency.check(header.stream_id)?;

@@ -1,4 +1,4 @@
-//! PRIORITY_UPDATE: a new priority of a response, or the priority of a future one (RFC 9218 §7.1).
+//! PRIORITY_UPDATE: changes the priority of a response (RFC 9218 §7.1).
 
 use alloc::vec::Vec;
 
@@ -8,23 +8,23 @@ use crate::error::Violation;
 /// A PRIORITY_UPDATE frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PriorityUpdate<'a> {
-    /// The stream whose response is meant, not 0.
+    /// The stream of the response, not 0.
     pub prioritized_id: StreamId,
     /// The value, as in the `priority` field: see [`crate::priority::Priority::parse`].
     pub value: &'a [u8],
 }
 
 impl<'a> PriorityUpdate<'a> {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// A rule of RFC 9218 §7.1 that the frame breaks.
+    /// A rule of RFC 9218 §7.1 that the frame violates.
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9218 §7.1: on a stream it is a connection error, PROTOCOL_ERROR.
         header.require_connection()?;
         let (id, value) = payload.split_first_chunk().ok_or(Violation::PriorityUpdateSize)?;
         let prioritized_id = StreamId::from_wire(u32::from_be_bytes(*id));
-        // RFC 9218 §7.1: stream 0 as the one prioritized is a connection error, PROTOCOL_ERROR.
+        // RFC 9218 §7.1: a prioritized stream 0 is a connection error, PROTOCOL_ERROR.
         if prioritized_id.is_connection() {
             return Err(Violation::PriorityUpdateStreamZero);
         }

@@ -1,4 +1,4 @@
-//! PUSH_PROMISE: a request that the server makes in the client's place (RFC 9113 §6.6).
+//! PUSH_PROMISE: a request that the server generates for the client (RFC 9113 §6.6).
 
 use alloc::vec::Vec;
 
@@ -8,23 +8,23 @@ use crate::error::Violation;
 /// A PUSH_PROMISE frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushPromise<'a> {
-    /// The stream of the request that led to it, not 0.
+    /// The stream of the associated request, not 0.
     pub stream_id: StreamId,
-    /// The stream that the response will come on, not 0.
+    /// The stream of the promised response, not 0.
     pub promised_id: StreamId,
     /// Whether the field block is complete; otherwise CONTINUATION follows.
     pub end_headers: bool,
-    /// How much padding there is; `None` is a byte shorter than `Some(0)`.
+    /// The length of the padding. An unpadded frame, `None`, is one byte shorter than `Some(0)`.
     pub padding: Option<u8>,
     /// The beginning of the field block.
     pub fragment: &'a [u8],
 }
 
 impl<'a> PushPromise<'a> {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// A rule of RFC 9113 §6.6 that the frame breaks.
+    /// A rule of RFC 9113 §6.6 that the frame violates.
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.6: PUSH_PROMISE on stream 0 is a connection error, PROTOCOL_ERROR.
         header.require_stream()?;
@@ -42,7 +42,7 @@ impl<'a> PushPromise<'a> {
         Ok(Self { stream_id: header.stream_id, promised_id, end_headers, padding, fragment })
     }
 
-    /// Appends the frame. To compress fields straight into the output there is [`super::BlockWriter`].
+    /// Appends the frame. [`super::BlockWriter`] frames fields that are encoded directly into the output.
     pub fn encode(&self, out: &mut Vec<u8>) {
         FrameHeader {
             len: (padding::len(self.padding) + 4 + self.fragment.len()) as u32,

@@ -1,4 +1,4 @@
-//! RST_STREAM: the end of a stream at once (RFC 9113 §6.4).
+//! RST_STREAM: immediate termination of a stream (RFC 9113 §6.4).
 
 use alloc::vec::Vec;
 
@@ -10,20 +10,20 @@ use crate::error::{ErrorCode, Violation};
 pub struct RstStream {
     /// The stream, not 0.
     pub stream_id: StreamId,
-    /// Why it ends.
+    /// The reason.
     pub code: ErrorCode,
 }
 
 impl RstStream {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// A rule of RFC 9113 §6.4 that the frame breaks.
+    /// A rule of RFC 9113 §6.4 that the frame violates.
     #[inline]
     pub fn parse(header: &FrameHeader, payload: &[u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.4: RST_STREAM on stream 0 is a connection error, PROTOCOL_ERROR.
         header.require_stream()?;
-        // RFC 9113 §6.4: any length but 4 is a connection error, FRAME_SIZE_ERROR.
+        // RFC 9113 §6.4: any length other than 4 is a connection error, FRAME_SIZE_ERROR.
         let bytes = payload.try_into().map_err(|_| Violation::RstStreamSize)?;
         Ok(Self { stream_id: header.stream_id, code: u32::from_be_bytes(bytes).into() })
     }

@@ -8,14 +8,14 @@ use crate::error::Violation;
 /// One entry: an identifier, which may be unknown, and a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Which setting.
+    /// The identifier of the setting.
     pub id: u16,
-    /// Its value.
+    /// The value of the setting.
     pub value: u32,
 }
 
 impl Setting {
-    /// Its length, in bytes.
+    /// The encoded length, in bytes.
     pub const LEN: usize = 6;
 
     #[inline]
@@ -31,7 +31,7 @@ impl Setting {
     }
 }
 
-/// A SETTINGS frame: entries as they came, or an acknowledgement.
+/// A SETTINGS frame: entries, or an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settings<'a> {
     /// The peer's settings, to be applied in order and acknowledged.
@@ -47,10 +47,10 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Reads entries from the payload of a frame or from `HTTP2-Settings` (RFC 7540 §3.2.1).
+    /// Parses entries from the payload of a frame or from `HTTP2-Settings` (RFC 7540 §3.2.1).
     ///
     /// # Errors
-    /// [`Violation::SettingsSize`] when the length is no multiple of 6.
+    /// [`Violation::SettingsSize`] if the length is not a multiple of 6.
     pub const fn from_bytes(bytes: &'a [u8]) -> Result<Self, Violation> {
         match bytes.as_chunks() {
             (entries, []) => Ok(Self { entries }),
@@ -58,12 +58,12 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// How many there are, unknown and repeated ones included.
+    /// The number of entries, including unknown and repeated ones.
     pub const fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     pub const fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -75,10 +75,10 @@ impl<'a> Values<'a> {
 }
 
 impl<'a> Settings<'a> {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// A rule of RFC 9113 §6.5 that the frame breaks.
+    /// A rule of RFC 9113 §6.5 that the frame violates.
     pub fn parse(header: &FrameHeader, payload: &'a [u8]) -> Result<Self, Violation> {
         // RFC 9113 §6.5: SETTINGS on a stream are a connection error, PROTOCOL_ERROR.
         header.require_connection()?;
@@ -86,7 +86,7 @@ impl<'a> Settings<'a> {
             // RFC 9113 §6.5: an acknowledgement with a payload is a connection error, FRAME_SIZE_ERROR.
             return if payload.is_empty() { Ok(Self::Ack) } else { Err(Violation::SettingsAckSize) };
         }
-        // RFC 9113 §6.5: a length that is no multiple of 6 is a connection error, FRAME_SIZE_ERROR.
+        // RFC 9113 §6.5: a length that is not a multiple of 6 is a connection error, FRAME_SIZE_ERROR.
         Values::from_bytes(payload).map(Self::Values)
     }
 

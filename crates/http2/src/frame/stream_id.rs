@@ -2,7 +2,7 @@
 
 use crate::role::Role;
 
-/// The identifier of a stream; 0 means the connection as a whole.
+/// The identifier of a stream; 0 is the connection as a whole.
 ///
 /// Invariant: `get() <= MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -13,18 +13,18 @@ impl StreamId {
     pub const CONNECTION: Self = Self(0);
     /// The highest identifier.
     pub const MAX: Self = Self(u32::MAX >> 1);
-    /// The first stream of a client, and the one that an upgraded request becomes (RFC 9113 §3.1, RFC 7540 §3.2).
+    /// The first stream of a client, which is also the stream of an upgraded request (RFC 7540 §3.2).
     pub const FIRST_CLIENT: Self = Self(1);
     /// The first stream of a server.
     pub const FIRST_SERVER: Self = Self(2);
 
-    /// The identifier, or `None` above 2^31-1.
+    /// The identifier; `None` above 2^31-1.
     #[inline]
     pub const fn new(id: u32) -> Option<Self> {
         if id <= Self::MAX.0 { Some(Self(id)) } else { None }
     }
 
-    /// The identifier in four bytes of the wire: RFC 9113 §4.1 has the reserved bit ignored.
+    /// Decodes an identifier. The reserved bit is ignored (RFC 9113 §4.1).
     #[inline]
     pub const fn from_wire(word: u32) -> Self {
         Self(word & Self::MAX.0)
@@ -42,7 +42,7 @@ impl StreamId {
         self.0 == 0
     }
 
-    /// Which end opens streams of this number (RFC 9113 §5.1.1); stream 0 belongs to none.
+    /// The end that opens this stream (RFC 9113 §5.1.1); `None` for stream 0.
     #[inline]
     pub const fn opener(self) -> Option<Role> {
         match self.0 {
@@ -52,7 +52,7 @@ impl StreamId {
         }
     }
 
-    /// The next stream of the same end; `None` when they are used up.
+    /// The next stream of the same end; `None` after the last one.
     #[inline]
     pub const fn next(self) -> Option<Self> {
         Self::new(self.0 + 2)
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_streams_are_the_clients() {
+    fn clients_open_odd_streams() {
         // RFC 9113 §5.1.1: a client uses odd-numbered stream identifiers, a server even-numbered ones.
         assert_eq!(StreamId::CONNECTION.opener(), None);
         assert_eq!(StreamId::FIRST_CLIENT.opener(), Some(Role::Client));

@@ -1,4 +1,4 @@
-//! WINDOW_UPDATE: leave to send more (RFC 9113 §6.9).
+//! WINDOW_UPDATE: an increment of a flow-control window (RFC 9113 §6.9).
 
 use alloc::vec::Vec;
 
@@ -10,18 +10,18 @@ use crate::error::Violation;
 pub struct WindowUpdate {
     /// The stream, or 0 for the connection.
     pub stream_id: StreamId,
-    /// How many bytes more may be sent: `1 <= increment < 2^31`.
+    /// The number of bytes that may be sent in addition: `1 <= increment < 2^31`.
     pub increment: u32,
 }
 
 impl WindowUpdate {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// A rule of RFC 9113 §6.9 that the frame breaks.
+    /// A rule of RFC 9113 §6.9 that the frame violates.
     #[inline]
     pub fn parse(header: &FrameHeader, payload: &[u8]) -> Result<Self, Violation> {
-        // RFC 9113 §6.9: any length but 4 is a connection error, FRAME_SIZE_ERROR.
+        // RFC 9113 §6.9: any length other than 4 is a connection error, FRAME_SIZE_ERROR.
         let bytes = payload.try_into().map_err(|_| Violation::WindowUpdateSize)?;
         let increment = u32::from_be_bytes(bytes) & (u32::MAX >> 1);
         // RFC 9113 §6.9: an increment of 0 is a stream error, PROTOCOL_ERROR; a connection error on stream 0.
