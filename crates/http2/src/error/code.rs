@@ -1,6 +1,6 @@
-//! Error codes, as RST_STREAM and GOAWAY carry them (RFC 9113 §7).
+//! [`ErrorCode`]: the error codes of RST_STREAM and GOAWAY (RFC 9113 §7).
 
-/// Why a stream or a connection ended, 32 bits on the wire; codes that no one knows are kept as they are.
+/// The reason why a stream or a connection ended: 32 bits. Unknown codes are preserved.
 ///
 /// ```
 /// use wireloom_http2::error::ErrorCode;
@@ -16,8 +16,8 @@ macro_rules! codes {
         impl ErrorCode {
             $($(#[$doc])* pub const $name: Self = Self($value);)*
 
-            /// The name that RFC 9113 §7 gives the code; `None` for an unknown one, which must be taken like
-            /// [`ErrorCode::INTERNAL_ERROR`] and never for anything more special.
+            /// The name of the code in RFC 9113 §7; `None` if it is unknown. Treat unknown codes like
+            /// [`ErrorCode::INTERNAL_ERROR`].
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some(stringify!($name)),)*
@@ -29,13 +29,13 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Nothing is wrong: a graceful end.
+    /// No error: a graceful shutdown.
     NO_ERROR = 0x0,
     /// An unspecific protocol error.
     PROTOCOL_ERROR = 0x1,
-    /// Something unexpected inside an endpoint.
+    /// An unexpected internal error.
     INTERNAL_ERROR = 0x2,
-    /// More DATA than the window allowed, or a window larger than there may be.
+    /// More DATA than the window allowed, or a window above the maximum.
     FLOW_CONTROL_ERROR = 0x3,
     /// SETTINGS were not acknowledged in time.
     SETTINGS_TIMEOUT = 0x4,
@@ -47,20 +47,20 @@ codes! {
     REFUSED_STREAM = 0x7,
     /// The stream is no longer needed.
     CANCEL = 0x8,
-    /// The compression context of fields cannot be kept up.
+    /// The compression context of fields cannot be maintained.
     COMPRESSION_ERROR = 0x9,
     /// The connection of a CONNECT request was reset or closed abnormally.
     CONNECT_ERROR = 0xa,
     /// The peer behaves in a way that might generate excessive load.
     ENHANCE_YOUR_CALM = 0xb,
-    /// The transport does not meet the security demanded.
+    /// The transport does not meet the security requirements.
     INADEQUATE_SECURITY = 0xc,
     /// The request needs HTTP/1.1.
     HTTP_1_1_REQUIRED = 0xd,
 }
 
 impl ErrorCode {
-    /// The code as on the wire.
+    /// The code as a number.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0

@@ -1,10 +1,10 @@
-//! Which limit of this side a peer has reached, and how it is answered.
+//! [`Exceeded`]: the limits that a peer can exceed, with their error codes.
 
-use super::{ErrorCode, Reach};
+use super::{ErrorCode, ErrorLevel};
 
 macro_rules! exceeded {
-    ($($(#[$doc:meta])* $name:ident => $code:ident, $reach:ident, $reason:literal;)*) => {
-        /// A limit that the peer went beyond.
+    ($($(#[$doc:meta])* $name:ident => $code:ident, $level:ident, $reason:literal;)*) => {
+        /// A limit that the peer exceeded.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Exceeded {
@@ -15,10 +15,10 @@ macro_rules! exceeded {
             /// Every limit, in the order of the table.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// How it is answered: the error code, and what ends.
-            pub const fn answer(self) -> (ErrorCode, Reach) {
+            /// The error code, and whether the stream or the connection ends.
+            pub const fn answer(self) -> (ErrorCode, ErrorLevel) {
                 match self {
-                    $(Self::$name => (ErrorCode::$code, Reach::$reach),)*
+                    $(Self::$name => (ErrorCode::$code, ErrorLevel::$level),)*
                 }
             }
 
@@ -43,7 +43,7 @@ exceeded! {
     Settings => ENHANCE_YOUR_CALM, Connection, "too many SETTINGS frames";
     /// Entries of one SETTINGS frame (CVE-2020-11080).
     SettingsEntries => ENHANCE_YOUR_CALM, Connection, "too many entries in SETTINGS";
-    /// Frames that carry nothing (CVE-2019-9518).
+    /// Empty frames (CVE-2019-9518).
     EmptyFrames => ENHANCE_YOUR_CALM, Connection, "too many empty frames";
     /// DATA frames whose headers outweigh their content (CVE-2019-9511, data dribble).
     DataOverhead => ENHANCE_YOUR_CALM, Connection, "too many tiny DATA frames";
@@ -57,23 +57,23 @@ exceeded! {
     Continuations => ENHANCE_YOUR_CALM, Connection, "too many CONTINUATION frames";
     /// Compressed bytes of one field block.
     FieldBlock => ENHANCE_YOUR_CALM, Connection, "field block is too large";
-    /// A frame other than DATA, or a field block, that took too long to arrive.
+    /// A frame other than DATA, or a field block, that did not arrive in time.
     FieldBlockTime => ENHANCE_YOUR_CALM, Connection, "field block takes too long";
     /// A field list several times larger than announced (CVE-2016-6581, header bomb; CVE-2019-9516).
     FieldList => ENHANCE_YOUR_CALM, Connection, "field list is far too large";
-    /// A field list larger than announced, or of too many fields. (A request with one is answered 431 instead, if the peer
-    /// takes that: RFC 9113 §10.5.1.)
+    /// A field list larger than announced, or with too many fields. (A request is answered with 431 instead if the peer accepts
+    /// that: RFC 9113 §10.5.1.)
     Fields => ENHANCE_YOUR_CALM, Stream, "field list is too large";
     /// Interim responses before the final one.
     InterimResponses => ENHANCE_YOUR_CALM, Connection, "too many interim responses";
-    /// Streams beyond the limit that the peer may not know yet (RFC 9113 §5.1.2).
+    /// Streams above SETTINGS_MAX_CONCURRENT_STREAMS, which the peer may not have received yet (RFC 9113 §5.1.2).
     ConcurrentStreams => REFUSED_STREAM, Stream, "too many concurrent streams";
-    /// A request that came while the connection took all the memory that it may.
-    Memory => REFUSED_STREAM, Stream, "connection takes too much memory";
-    /// Promised streams beyond the limit.
+    /// A request while the connection uses more memory than [`crate::Config::memory_max`].
+    Memory => REFUSED_STREAM, Stream, "connection uses too much memory";
+    /// Promised streams above the limit.
     Promises => REFUSED_STREAM, Stream, "too many promised streams";
-    /// The peer keeps windows shut although data waits for it (CVE-2019-9517, slow read).
-    Stalled => ENHANCE_YOUR_CALM, Connection, "windows stay shut for too long";
+    /// The peer keeps a window closed although DATA is queued (CVE-2019-9517, slow read).
+    Stalled => ENHANCE_YOUR_CALM, Connection, "windows stay closed for too long";
 }
 
 impl core::fmt::Display for Exceeded {

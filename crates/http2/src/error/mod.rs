@@ -1,7 +1,7 @@
-//! Errors, split by who is to blame: the peer broke a rule, the peer reached a limit, the caller misused the API.
+//! Errors: the peer violated a rule, the peer exceeded a limit, or the caller misused the API.
 //!
-//! Owns the error codes of RFC 9113 §7 and the tables that map what is wrong to an error code and to what ends (§5.4).
-//! Refuses to own the answer itself: RST_STREAM and GOAWAY are written by the connection.
+//! One table for violations and one for limits map each error to its error code (RFC 9113 §7) and its level: a stream error or a
+//! connection error (§5.4). The connection sends RST_STREAM and GOAWAY.
 
 mod code;
 mod limit;
@@ -9,12 +9,12 @@ mod violation;
 
 pub use code::ErrorCode;
 pub use limit::Exceeded;
-pub use violation::{Reach, Violation};
+pub use violation::{ErrorLevel, Violation};
 
 use crate::frame::StreamId;
 use crate::hpack::DecodeError;
 
-/// What an error ends.
+/// The scope of an error: what it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// This stream, by RST_STREAM (RFC 9113 §5.4.2).
@@ -24,51 +24,51 @@ pub enum Scope {
 }
 
 impl Scope {
-    const fn of(reach: Reach, stream_id: StreamId) -> Self {
-        match reach {
-            Reach::Stream if !stream_id.is_connection() => Self::Stream(stream_id),
+    const fn of(level: ErrorLevel, stream_id: StreamId) -> Self {
+        match level {
+            ErrorLevel::Stream if !stream_id.is_connection() => Self::Stream(stream_id),
             _ => Self::Connection,
         }
     }
 }
 
-/// Everything that can go wrong, by whose fault it is.
+/// An error of this crate, by who caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Error {
-    /// The peer broke a rule of the protocol.
+    /// The peer violated a rule of the protocol.
     Peer {
-        /// Which rule.
+        /// The rule.
         violation: Violation,
-        /// The stream or the connection ends.
+        /// Whether the stream or the connection ends.
         scope: Scope,
     },
-    /// The peer went beyond a limit of this side.
+    /// The peer exceeded a limit of this side.
     Limit {
-        /// Which limit.
+        /// The limit.
         exceeded: Exceeded,
-        /// The stream or the connection ends.
+        /// Whether the stream or the connection ends.
         scope: Scope,
     },
-    /// The caller asked for what cannot be; nothing has changed and nothing was sent.
+    /// The caller misused the API. Nothing has changed, and nothing was sent.
     Misuse(Misuse),
 }
 
 impl Error {
-    /// The error for a broken rule, in a frame of this stream (or of stream 0).
+    /// A violation in a frame of this stream (or of stream 0).
     #[cold]
     pub const fn peer(violation: Violation, stream_id: StreamId) -> Self {
         Self::Peer { violation, scope: Scope::of(violation.answer().1, stream_id) }
     }
 
-    /// The error for a limit that a frame of this stream (or of stream 0) went beyond.
+    /// A limit that a frame of this stream (or of stream 0) exceeded.
     #[cold]
     pub const fn limit(exceeded: Exceeded, stream_id: StreamId) -> Self {
         Self::Limit { exceeded, scope: Scope::of(exceeded.answer().1, stream_id) }
     }
 
-    /// The same error, made to end the connection: RFC 9113 §5.4.1 allows that for every stream error, and where
-    /// there is no stream to reset nothing else is left.
+    /// The same error as a connection error. RFC 9113 §5.4.1 allows that for every stream error, and it is the only choice
+    /// if there is no stream to reset.
     #[must_use]
     pub const fn for_connection(self) -> Self {
         match self {
@@ -78,7 +78,7 @@ impl Error {
         }
     }
 
-    /// The error code that is sent to the peer; `None` for the caller's own mistakes, which are not sent.
+    /// The error code that is sent to the peer; `None` for [`Error::Misuse`].
     pub const fn code(self) -> Option<ErrorCode> {
         match self {
             Self::Peer { violation, .. } => Some(violation.answer().0),
@@ -87,7 +87,7 @@ impl Error {
         }
     }
 
-    /// Whether the stream or the connection ends; `None` for the caller's own mistakes.
+    /// Whether the stream or the connection ends; `None` for [`Error::Misuse`].
     pub const fn scope(self) -> Option<Scope> {
         match self {
             Self::Peer { scope, .. } | Self::Limit { scope, .. } => Some(scope),
@@ -106,7 +106,7 @@ impl Error {
 }
 
 impl From<DecodeError> for Error {
-    /// RFC 9113 §4.3: a field block that cannot be decoded ends the connection.
+    /// RFC 9113 §4.3: a field block that cannot be decoded is a connection error.
     #[cold]
     fn from(error: DecodeError) -> Self {
         let violation = match error {
@@ -163,41 +163,41 @@ macro_rules! misuses {
 }
 
 misuses! {
-    /// The stream has ended, or never was.
+    /// The stream has ended, or never existed.
     StreamGone => "stream has ended";
-    /// This side has ended the stream already.
+    /// This side has already sent END_STREAM.
     SendAfterEnd => "stream is ended on this side";
-    /// DATA or trailers before the fields of the message.
+    /// DATA or trailers before the header section.
     SendBeforeHeaders => "fields of the message are not sent yet";
-    /// The fields of the message are sent already.
+    /// The header section has already been sent.
     HeadersSent => "fields of the message are sent already";
-    /// A client cannot answer, nor promise.
+    /// A client cannot send responses or promises.
     NotServer => "only a server can do this";
-    /// A server cannot request.
+    /// A server cannot send requests.
     NotClient => "only a client can do this";
-    /// No stream can be opened any more: GOAWAY came or went.
+    /// No stream can be opened, because GOAWAY was sent or received.
     GoingAway => "connection is going away";
     /// The connection has ended.
     ConnectionClosed => "connection has ended";
-    /// More requests would wait for the peer to allow them than [`crate::Limits::queued_opens_max`].
+    /// More than [`crate::Limits::queued_opens_max`] requests would wait for the peer's SETTINGS_MAX_CONCURRENT_STREAMS.
     OpenQueueFull => "too many requests wait to open";
-    /// More would be queued on one stream than can be counted: 4 GiB.
+    /// The send queue of a stream would reach 4 GiB.
     StreamQueueFull => "queue of the stream is full";
-    /// Every stream identifier of this side is used up.
+    /// All stream identifiers of this side have been used.
     StreamIdsExhausted => "stream identifiers are used up";
-    /// The peer has refused push.
+    /// The peer has disabled push.
     PushRefused => "peer has disabled push";
     /// The peer has not enabled extended CONNECT.
     ConnectProtocolNotEnabled => "peer has not enabled extended CONNECT";
-    /// The fields do not make up a message; the peer would have to reset the stream.
-    MessageInvalid => "fields do not make up a valid message";
-    /// The field list is larger than the peer takes.
+    /// The fields are not a valid message: the peer would have to reset the stream.
+    MessageInvalid => "fields are not a valid message";
+    /// The field list is larger than the peer accepts.
     FieldListTooLarge => "field list is larger than the peer accepts";
-    /// A setting has a value that it may not have.
+    /// The value of a setting is invalid.
     SettingInvalid => "value of a setting is out of range";
-    /// More DATA is given back to a window than was taken from it.
+    /// More DATA is released than was received.
     ReleaseTooMuch => "more is released than was received";
-    /// The DATA would not add up to `content-length`.
+    /// The length of the DATA would differ from `content-length`.
     ContentLengthMismatch => "DATA would differ from content-length";
 }
 
@@ -241,7 +241,7 @@ mod tests {
         // RFC 9113 §8.1.1: a malformed message MUST be treated as a stream error of type PROTOCOL_ERROR.
         let first = Violation::ALL.iter().position(|&v| v == Violation::FieldNameEmpty).unwrap();
         for violation in &Violation::ALL[first..] {
-            assert_eq!(violation.answer(), (ErrorCode::PROTOCOL_ERROR, Reach::Stream), "{violation:?}");
+            assert_eq!(violation.answer(), (ErrorCode::PROTOCOL_ERROR, ErrorLevel::Stream), "{violation:?}");
         }
     }
 

@@ -113,7 +113,7 @@ impl<'a> Frame<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{ErrorCode, Reach, Violation as V};
+    use crate::error::{ErrorCode, ErrorLevel, Violation as V};
     use alloc::vec;
     use alloc::vec::Vec;
     use wireloom_testing::{Rng, rounds};
@@ -126,10 +126,10 @@ mod tests {
 
     #[test]
     fn hostile_frames_are_answered_as_the_rfc_says() {
-        const CONNECTION: Reach = Reach::Connection;
+        const CONNECTION: ErrorLevel = ErrorLevel::Connection;
         const PROTOCOL: ErrorCode = ErrorCode::PROTOCOL_ERROR;
         const SIZE: ErrorCode = ErrorCode::FRAME_SIZE_ERROR;
-        type Case<'a> = (Kind, u8, u32, &'a [u8], V, ErrorCode, Reach);
+        type Case<'a> = (Kind, u8, u32, &'a [u8], V, ErrorCode, ErrorLevel);
         let cases: &[Case<'_>] = &[
             // RFC 9113 §6.1
             (Kind::DATA, 0, 0, b"x", V::StreamIdZero, PROTOCOL, CONNECTION),
@@ -145,10 +145,18 @@ mod tests {
             (Kind::HEADERS, 0x28, 1, b"\x01\0\0\0\0\0", V::PaddingTooLong, PROTOCOL, CONNECTION),
             // RFC 9113 §6.3
             (Kind::PRIORITY, 0, 0, b"\0\0\0\x01\0", V::StreamIdZero, PROTOCOL, CONNECTION),
-            (Kind::PRIORITY, 0, 1, b"\0\0\0\x03", V::PrioritySize, SIZE, Reach::Stream),
-            (Kind::PRIORITY, 0, 1, b"\0\0\0\x03\0\0", V::PrioritySize, SIZE, Reach::Stream),
+            (Kind::PRIORITY, 0, 1, b"\0\0\0\x03", V::PrioritySize, SIZE, ErrorLevel::Stream),
+            (Kind::PRIORITY, 0, 1, b"\0\0\0\x03\0\0", V::PrioritySize, SIZE, ErrorLevel::Stream),
             // RFC 7540 §5.3.1
-            (Kind::PRIORITY, 0, 3, b"\x80\0\0\x03\0", V::PrioritySelfDependency, PROTOCOL, Reach::Stream),
+            (
+                Kind::PRIORITY,
+                0,
+                3,
+                b"\x80\0\0\x03\0",
+                V::PrioritySelfDependency,
+                PROTOCOL,
+                ErrorLevel::Stream,
+            ),
             // RFC 9113 §6.4
             (Kind::RST_STREAM, 0, 0, b"\0\0\0\0", V::StreamIdZero, PROTOCOL, CONNECTION),
             (Kind::RST_STREAM, 0, 1, b"\0\0\0", V::RstStreamSize, SIZE, CONNECTION),
@@ -177,13 +185,13 @@ mod tests {
             // RFC 9113 §6.9: a stream error where there is a stream, by `Error::peer`.
             (Kind::WINDOW_UPDATE, 0, 1, b"\0\0\0", V::WindowUpdateSize, SIZE, CONNECTION),
             (Kind::WINDOW_UPDATE, 0, 0, b"\0\0\0\x01\0", V::WindowUpdateSize, SIZE, CONNECTION),
-            (Kind::WINDOW_UPDATE, 0, 1, b"\0\0\0\0", V::WindowIncrementZero, PROTOCOL, Reach::Stream),
-            (Kind::WINDOW_UPDATE, 0, 0, b"\x80\0\0\0", V::WindowIncrementZero, PROTOCOL, Reach::Stream),
+            (Kind::WINDOW_UPDATE, 0, 1, b"\0\0\0\0", V::WindowIncrementZero, PROTOCOL, ErrorLevel::Stream),
+            (Kind::WINDOW_UPDATE, 0, 0, b"\x80\0\0\0", V::WindowIncrementZero, PROTOCOL, ErrorLevel::Stream),
             // RFC 9113 §6.10
             (Kind::CONTINUATION, 0x4, 0, b"\x82", V::StreamIdZero, PROTOCOL, CONNECTION),
             // RFC 7838 §4, with RFC 9113 §4.2 for frames that are too small
-            (Kind::ALTSVC, 0, 0, b"\0", V::AltSvcSize, SIZE, Reach::Stream),
-            (Kind::ALTSVC, 0, 0, b"\0\x02a", V::AltSvcSize, SIZE, Reach::Stream),
+            (Kind::ALTSVC, 0, 0, b"\0", V::AltSvcSize, SIZE, ErrorLevel::Stream),
+            (Kind::ALTSVC, 0, 0, b"\0\x02a", V::AltSvcSize, SIZE, ErrorLevel::Stream),
             // RFC 8336 §2
             (Kind::ORIGIN, 0, 0, b"\0", V::OriginSize, SIZE, CONNECTION),
             (Kind::ORIGIN, 0, 0, b"\0\x01a\0\x02b", V::OriginSize, SIZE, CONNECTION),
@@ -192,10 +200,10 @@ mod tests {
             (Kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0", V::PriorityUpdateSize, SIZE, CONNECTION),
             (Kind::PRIORITY_UPDATE, 0, 0, b"\x80\0\0\0u", V::PriorityUpdateStreamZero, PROTOCOL, CONNECTION),
         ];
-        for &(kind, flags, stream_id, payload, violation, code, reach) in cases {
+        for &(kind, flags, stream_id, payload, violation, code, level) in cases {
             let what = alloc::format!("{kind:?} {flags:#x} {stream_id} {}", payload.escape_ascii());
             assert_eq!(parse(kind, flags, stream_id, payload), Err(violation), "{what}");
-            assert_eq!(violation.answer(), (code, reach), "{what}");
+            assert_eq!(violation.answer(), (code, level), "{what}");
         }
     }
 
