@@ -137,6 +137,7 @@ impl Encoder {
         if let Some(smallest) = self.update_due.take() {
             // RFC 7541 §4.2: the smallest size since the last block and then the final one, at most two updates.
             let size = self.table.size_max() as u32;
+            out.reserve(2 * integer::LEN_MAX);
             if smallest < size {
                 out.integer(0x20, 0x1f, smallest);
             }
@@ -149,6 +150,7 @@ impl Encoder {
 
     fn field(&mut self, field: &Field<'_>, out: &mut BlockBuffer<'_>) {
         let (token, value) = (field.token(), field.value());
+        out.reserve(integer::LEN_MAX);
         if is_sensitive(field) {
             // RFC 7541 §6.2.3 and §7.1.3: never indexed, neither here nor by an intermediary.
             let name_hash = self.name_hash(field);
@@ -339,9 +341,9 @@ impl<'a> BlockBuffer<'a> {
         }
     }
 
+    /// Appends an integer. The caller has reserved [`integer::LEN_MAX`] bytes.
     #[inline]
     fn integer(&mut self, flags: u8, prefix: u8, value: u32) {
-        self.reserve(integer::LEN_MAX);
         if let Some(room) = self.buf[self.pos..].first_chunk_mut() {
             self.pos += integer::encode(flags, prefix, value, room);
         }
@@ -351,15 +353,15 @@ impl<'a> BlockBuffer<'a> {
         if policy != HuffmanPolicy::Never {
             let len = huffman::encoded_len(bytes);
             if len < bytes.len() || policy == HuffmanPolicy::Always {
+                self.reserve(integer::LEN_MAX + len + huffman::ENCODE_SLACK);
                 self.integer(0x80, 0x7f, len as u32);
-                self.reserve(len + huffman::ENCODE_SLACK);
                 huffman::encode(bytes, &mut self.buf[self.pos..]);
                 self.pos += len;
                 return;
             }
         }
+        self.reserve(integer::LEN_MAX + bytes.len());
         self.integer(0, 0x7f, bytes.len() as u32);
-        self.reserve(bytes.len());
         self.buf[self.pos..self.pos + bytes.len()].copy_from_slice(bytes);
         self.pos += bytes.len();
     }

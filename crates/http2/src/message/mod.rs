@@ -119,10 +119,10 @@ pub fn check_request(fields: &FieldList, connect_protocol: bool) -> Result<Reque
     }
     let scheme = request.scheme.ok_or(Violation::SchemeMissing)?;
     let path = request.path.ok_or(Violation::PathMissing)?;
-    if !is_scheme(scheme) {
+    let port_default = authority::port_default(scheme);
+    if port_default.is_none() && !is_scheme(scheme) {
         return Err(Violation::SchemeInvalid);
     }
-    let port_default = authority::port_default(scheme);
     check_path(path, method, port_default.is_some())?;
     authority::check(request.authority, request.host, port_default)?;
     Ok(match method {
