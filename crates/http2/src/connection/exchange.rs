@@ -213,7 +213,7 @@ impl Connection {
         self.streams.signal_priority();
         let Some(slot) = self.streams.find(id) else {
             if self.streams.is_idle(id) && !self.closing.ignores(id) {
-                self.keep_idle_priority(id, priority)?;
+                self.set_idle_priority(id, priority)?;
             }
             return Ok(None);
         };
@@ -225,13 +225,13 @@ impl Connection {
     }
 
     /// The priority of a request that has not arrived.
-    fn keep_idle_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), Error> {
+    fn set_idle_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), Error> {
         // RFC 9218 §7.1: idle streams that were prioritized and active ones MUST NOT be more than may be open; while a lower
         // number is not acknowledged, the client may not know it.
         let [announced, acknowledged] = [&self.config.settings, &self.exchange.acknowledged]
             .map(|settings| settings.max_concurrent_streams as usize);
         let (streams_max, kept_max) = (announced.max(acknowledged), self.config.limits.idle_priorities_max);
-        if !self.streams.keep_idle_priority(id, priority, streams_max, kept_max) {
+        if !self.streams.set_idle_priority(id, priority, streams_max, kept_max) {
             return Err(Error::peer(Violation::PriorityUpdatesExceeded, StreamId::CONNECTION));
         }
         Ok(())

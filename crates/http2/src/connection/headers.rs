@@ -13,7 +13,7 @@ use crate::frame::{Continuation, Headers, PushPromise, RstStream, StreamId};
 use crate::message;
 use crate::priority::Priority;
 use crate::rate_limit::Charge;
-use crate::stream::{Closure, RecvPhase, SendPhase, millis};
+use crate::stream::{CloseCause, RecvPhase, SendPhase, millis};
 
 /// What a collected block may keep while it is empty.
 const BLOCK_KEPT: usize = 4096;
@@ -278,7 +278,7 @@ impl Connection {
             Some(slot) if self.streams.get(slot).may_lead_to_promise() => {}
             Some(_) => return Err(Error::peer(Violation::PushOnClosedStream, connection)),
             // RFC 9113 §6.6: a promise may be under way while its stream is reset; it reserves a stream all the same.
-            None if self.streams.closure(parent) == Some(Closure::ResetHere) => {}
+            None if self.streams.close_cause(parent) == Some(CloseCause::LocalReset) => {}
             None if self.streams.is_idle(parent) => {
                 return Err(Error::peer(Violation::FrameOnIdleStream, connection));
             }

@@ -8,14 +8,14 @@ use crate::error::{Error, ErrorCode, Exceeded, Misuse, Scope, Violation};
 use crate::event::PendingEvent;
 use crate::frame::{RstStream, StreamId};
 use crate::rate_limit::Charge;
-use crate::stream::{Closed, Closure, SendPhase, StreamKey, millis};
+use crate::stream::{CloseCause, CloseEffects, SendPhase, StreamKey, millis};
 use crate::{Limits, Role};
 
 impl Connection {
     /// Acts on the end of a stream: RST_STREAM leaves first, and requests that waited for its place are opened when the
     /// output is filled the next time.
     #[inline]
-    pub(super) fn apply(&mut self, closed: Closed) {
+    pub(super) fn apply(&mut self, closed: CloseEffects) {
         if let Some(reset) = closed.reset {
             self.write_reset(reset);
         }
@@ -47,14 +47,14 @@ impl Connection {
             let violation = if parity { Violation::StreamIdParity } else { Violation::FrameOnIdleStream };
             return Err(Error::peer(violation, connection));
         }
-        match self.streams.closure(id) {
+        match self.streams.close_cause(id) {
             // RFC 9113 §5.1, §5.4.2: it may have been in flight when this side sent RST_STREAM.
-            Some(Closure::ResetHere) if self.was_just_reset(id) => Ok(()),
-            Some(Closure::ResetHere) => self.charge(Charge::UnknownFrame),
+            Some(CloseCause::LocalReset) if self.was_just_reset(id) => Ok(()),
+            Some(CloseCause::LocalReset) => self.charge(Charge::UnknownFrame),
             // RFC 9113 §5.1 (closed): after RST_STREAM a stream error, STREAM_CLOSED.
-            Some(Closure::ResetByPeer) => Err(Error::peer(Violation::FrameAfterReset, id)),
+            Some(CloseCause::PeerReset) => Err(Error::peer(Violation::FrameAfterReset, id)),
             // RFC 9113 §5.1 (closed): after END_STREAM a connection error, STREAM_CLOSED.
-            Some(Closure::Finished) => Err(Error::peer(Violation::FrameOnClosedStream, connection)),
+            Some(CloseCause::EndStream) => Err(Error::peer(Violation::FrameOnClosedStream, connection)),
             // RFC 9113 §6.8: streams above the last one of GOAWAY were never taken up.
             None if !is_local && self.closing.ignores(id) => Ok(()),
             // RFC 9113 §5.1.1: a new stream below one that was used.
@@ -92,7 +92,7 @@ impl Connection {
             self.out.answers_len += 13;
             return Ok(Some(PendingEvent::Reset { stream, code, error: Some(error) }));
         }
-        if self.streams.closure(id) != Some(Closure::ResetHere) {
+        if self.streams.close_cause(id) != Some(CloseCause::LocalReset) {
             // RFC 9113 §5.4.2: not twice for one stream.
             self.streams.remember_refused(id, true, millis(self.now));
             self.write_reset(RstStream { stream_id: id, code });

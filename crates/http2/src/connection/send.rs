@@ -80,7 +80,7 @@ impl Connection {
         while self.out.len() < self.config.output_ahead {
             let Some(request) = self.streams.next_request() else { return };
             let block = BlockWriter::headers(request.id, request.end_stream, &mut self.out.bytes);
-            self.encoder.encode(self.streams.parked_fields(request.slot), &mut self.out.bytes);
+            self.encoder.encode(self.streams.section_fields(request.slot), &mut self.out.bytes);
             block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
             if let Some(priority) = request.priority {
                 self.write_priority_update(request.id, priority);
@@ -364,7 +364,7 @@ impl Connection {
     /// Writes the trailers that a stream has queued.
     fn write_trailers(&mut self, slot: u32, id: StreamId) {
         let block = BlockWriter::headers(id, true, &mut self.out.bytes);
-        self.encoder.encode(self.streams.parked_fields(slot), &mut self.out.bytes);
+        self.encoder.encode(self.streams.section_fields(slot), &mut self.out.bytes);
         block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
         let closed = self.streams.finish_trailers(slot);
         self.apply(closed);

@@ -1,23 +1,22 @@
-//! A bounded memory of closed streams, which distinguishes late frames from errors.
+//! [`ClosedStreams`] remembers how the last closed streams were closed.
 //!
-//! Two rings of identifiers. A frame for a stream that is neither open nor idle may be late (this side reset the
-//! stream, RFC 9113 §5.4.2), wrong (the peer had ended or reset it, §5.1 "closed"), or for a stream that was skipped and
-//! closed thereby (§5.1.1). Which it is depends on how the stream went, and that is forgotten after a while. Whether a late
-//! frame is an honest one depends on when this side reset the stream, which is kept as well.
+//! A frame on a closed stream is legal if this side reset the stream and the frame was in flight (RFC 9113 §5.4.2). It is an
+//! error if the peer ended or reset the stream (§5.1, "closed"), or closed it by skipping its identifier (§5.1.1). The time of a
+//! reset is kept as well, because a frame can be in flight only for a while.
 
 use alloc::vec::Vec;
 
 use crate::frame::StreamId;
 
-/// How a stream was closed.
+/// Why a stream was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closure {
+pub(crate) enum CloseCause {
     /// Both sides sent END_STREAM.
-    Finished,
-    /// This side sent RST_STREAM: frames that were under way are ignored.
-    ResetHere,
+    EndStream,
+    /// This side sent RST_STREAM: frames that were in flight are ignored.
+    LocalReset,
     /// The peer sent RST_STREAM.
-    ResetByPeer,
+    PeerReset,
 }
 
 const FINISHED_MAX: usize = 32;
@@ -26,24 +25,24 @@ const BY_PEER: u32 = 1 << 31;
 /// A stream that was reset.
 #[derive(Clone, Copy)]
 struct Reset {
-    /// Its identifier, `BY_PEER` or not.
+    /// The identifier, and `BY_PEER` if the peer sent RST_STREAM.
     id: u32,
-    /// When, in milliseconds of the connection's clock (wrapping).
+    /// The time of the reset, in milliseconds of the connection's clock (wrapping).
     at_ms: u32,
 }
 
-pub(crate) struct Recent {
-    /// Streams that both sides ended, the oldest overwritten; [`StreamId::CONNECTION`] is none.
+pub(crate) struct ClosedStreams {
+    /// A ring of streams that both sides ended; [`StreamId::CONNECTION`] marks an empty entry.
     finished: [StreamId; FINISHED_MAX],
-    /// How many have ended; the ring begins anew after `FINISHED_MAX`.
+    /// The number of streams that both sides ended (wrapping), which is the position in the ring.
     finished_at: usize,
-    /// `resets.len() <= resets_max`, allocated with the first.
+    /// A ring of streams that were reset: `resets.len() <= resets_max`.
     resets: Vec<Reset>,
     resets_at: usize,
     resets_max: usize,
 }
 
-impl Recent {
+impl ClosedStreams {
     /// Remembers at most `resets_max` resets.
     pub(crate) const fn new(resets_max: usize) -> Self {
         Self {
@@ -57,19 +56,19 @@ impl Recent {
 
     /// Both sides sent END_STREAM.
     #[inline]
-    pub(crate) fn finished(&mut self, id: StreamId) {
+    pub(crate) fn add_finished(&mut self, id: StreamId) {
         self.finished[self.finished_at % FINISHED_MAX] = id;
         self.finished_at = self.finished_at.wrapping_add(1);
     }
 
     /// One side reset the stream.
-    pub(crate) fn reset(&mut self, id: StreamId, by_peer: bool, now_ms: u32) {
+    pub(crate) fn add_reset(&mut self, id: StreamId, by_peer: bool, now_ms: u32) {
         let by_peer = if by_peer { BY_PEER } else { 0 };
-        self.remember_reset(Reset { id: id.get() | by_peer, at_ms: now_ms });
+        self.push_reset(Reset { id: id.get() | by_peer, at_ms: now_ms });
     }
 
     #[inline]
-    fn remember_reset(&mut self, entry: Reset) {
+    fn push_reset(&mut self, entry: Reset) {
         if self.resets.len() < self.resets_max {
             self.resets.push(entry);
         } else if let Some(oldest) = self.resets.get_mut(self.resets_at) {
@@ -78,21 +77,25 @@ impl Recent {
         }
     }
 
-    /// How a stream ended, if that is not long ago. O(entries), which is a constant.
-    pub(crate) fn find(&self, id: StreamId) -> Option<Closure> {
+    /// Why a stream was closed, if it is remembered. O(entries), which is a constant.
+    pub(crate) fn find(&self, id: StreamId) -> Option<CloseCause> {
         if let Some(entry) = self.resets.iter().find(|entry| entry.id & !BY_PEER == id.get()) {
-            return Some(if entry.id & BY_PEER != 0 { Closure::ResetByPeer } else { Closure::ResetHere });
+            return Some(if entry.id & BY_PEER != 0 {
+                CloseCause::PeerReset
+            } else {
+                CloseCause::LocalReset
+            });
         }
-        self.finished.contains(&id).then_some(Closure::Finished)
+        self.finished.contains(&id).then_some(CloseCause::EndStream)
     }
 
-    /// Whether this side reset the stream no longer than `grace_ms` ago: the peer may not have known when it sent a frame.
+    /// Whether this side reset the stream at most `grace_ms` ago, so that a frame of the peer may have been in flight.
     pub(crate) fn was_just_reset(&self, id: StreamId, now_ms: u32, grace_ms: u32) -> bool {
         let entry = self.resets.iter().find(|entry| entry.id == id.get());
         entry.is_some_and(|entry| now_ms.wrapping_sub(entry.at_ms) <= grace_ms)
     }
 
-    /// RST_STREAM came for a stream that is gone: whether this side had reset it, which is asked once a stream.
+    /// Handles RST_STREAM on a closed stream. Returns whether this side had reset it; `true` at most once for each stream.
     pub(crate) fn crossed_reset(&mut self, id: StreamId) -> bool {
         match self.resets.iter_mut().find(|entry| entry.id == id.get()) {
             Some(entry) => {
@@ -103,7 +106,7 @@ impl Recent {
         }
     }
 
-    /// Gives memory back; what was reset is forgotten.
+    /// Frees memory and forgets the streams that were reset.
     pub(crate) fn shrink(&mut self) {
         self.resets = Vec::new();
         self.resets_at = 0;
@@ -121,71 +124,71 @@ mod tests {
     const RESETS_MAX: usize = 256;
 
     #[test]
-    fn remembers_how_a_stream_ended_and_forgets_the_oldest_first() {
-        let mut recent = Recent::new(RESETS_MAX);
-        assert_eq!(recent.find(id(1)), None);
-        recent.finished(id(1));
-        recent.reset(id(3), false, 7);
-        recent.reset(id(5), true, 7);
-        assert_eq!(recent.find(id(1)), Some(Closure::Finished));
-        assert_eq!(recent.find(id(3)), Some(Closure::ResetHere));
-        assert_eq!(recent.find(id(5)), Some(Closure::ResetByPeer));
-        assert!(recent.crossed_reset(id(3)) && !recent.crossed_reset(id(3)) && !recent.crossed_reset(id(5)));
-        assert_eq!(recent.find(id(3)), Some(Closure::ResetByPeer));
+    fn remembers_why_a_stream_was_closed_and_forgets_the_oldest_first() {
+        let mut closed = ClosedStreams::new(RESETS_MAX);
+        assert_eq!(closed.find(id(1)), None);
+        closed.add_finished(id(1));
+        closed.add_reset(id(3), false, 7);
+        closed.add_reset(id(5), true, 7);
+        assert_eq!(closed.find(id(1)), Some(CloseCause::EndStream));
+        assert_eq!(closed.find(id(3)), Some(CloseCause::LocalReset));
+        assert_eq!(closed.find(id(5)), Some(CloseCause::PeerReset));
+        assert!(closed.crossed_reset(id(3)) && !closed.crossed_reset(id(3)) && !closed.crossed_reset(id(5)));
+        assert_eq!(closed.find(id(3)), Some(CloseCause::PeerReset));
         for n in 0..RESETS_MAX as u32 - 2 {
-            recent.reset(id(101 + 2 * n), false, 7);
+            closed.add_reset(id(101 + 2 * n), false, 7);
         }
-        assert_eq!((recent.find(id(3)), recent.resets.len()), (Some(Closure::ResetByPeer), RESETS_MAX));
-        recent.reset(id(1001), false, 7);
-        assert_eq!((recent.find(id(3)), recent.resets.len()), (None, RESETS_MAX));
-        assert_eq!(recent.find(id(5)), Some(Closure::ResetByPeer));
+        assert_eq!((closed.find(id(3)), closed.resets.len()), (Some(CloseCause::PeerReset), RESETS_MAX));
+        closed.add_reset(id(1001), false, 7);
+        assert_eq!((closed.find(id(3)), closed.resets.len()), (None, RESETS_MAX));
+        assert_eq!(closed.find(id(5)), Some(CloseCause::PeerReset));
         for n in 0..FINISHED_MAX as u32 {
-            assert_eq!(recent.find(id(1)), Some(Closure::Finished));
-            recent.finished(id(2001 + 2 * n));
+            assert_eq!(closed.find(id(1)), Some(CloseCause::EndStream));
+            closed.add_finished(id(2001 + 2 * n));
         }
-        assert_eq!(recent.find(id(1)), None);
+        assert_eq!(closed.find(id(1)), None);
     }
 
     #[test]
-    fn what_was_reset_here_is_fresh_for_a_while() {
-        let mut recent = Recent::new(RESETS_MAX);
+    fn a_local_reset_is_closed_for_the_grace_time() {
+        let mut closed = ClosedStreams::new(RESETS_MAX);
         let at_ms = u32::MAX - 10;
-        recent.reset(id(3), false, at_ms);
-        recent.reset(id(5), true, at_ms);
-        recent.finished(id(7));
+        closed.add_reset(id(3), false, at_ms);
+        closed.add_reset(id(5), true, at_ms);
+        closed.add_finished(id(7));
         for (later, fresh) in [(0, true), (99, true), (100, true), (101, false)] {
             assert_eq!(
-                recent.was_just_reset(id(3), at_ms.wrapping_add(later), 100),
+                closed.was_just_reset(id(3), at_ms.wrapping_add(later), 100),
                 fresh,
                 "{later} ms later"
             );
         }
-        assert!(!recent.was_just_reset(id(5), at_ms, 100) && !recent.was_just_reset(id(7), at_ms, 100));
-        assert!(recent.crossed_reset(id(3)));
-        assert!(!recent.was_just_reset(id(3), at_ms, 100), "the peer knows");
+        assert!(!closed.was_just_reset(id(5), at_ms, 100) && !closed.was_just_reset(id(7), at_ms, 100));
+        assert!(closed.crossed_reset(id(3)));
+        assert!(!closed.was_just_reset(id(3), at_ms, 100), "the peer knows");
     }
 
     #[test]
-    fn what_was_reset_is_forgotten_for_memory() {
-        let mut recent = Recent::new(3);
+    fn shrinking_forgets_the_streams_that_were_reset() {
+        let mut closed = ClosedStreams::new(3);
         for n in 0..5 {
-            recent.reset(id(2 * n + 1), false, 7);
+            closed.add_reset(id(2 * n + 1), false, 7);
         }
-        recent.finished(id(11));
-        recent.shrink();
-        assert_eq!((recent.resets.capacity(), recent.find(id(9))), (0, None));
-        assert_eq!(recent.find(id(11)), Some(Closure::Finished));
-        recent.reset(id(13), false, 7);
-        assert_eq!(recent.find(id(13)), Some(Closure::ResetHere));
+        closed.add_finished(id(11));
+        closed.shrink();
+        assert_eq!((closed.resets.capacity(), closed.find(id(9))), (0, None));
+        assert_eq!(closed.find(id(11)), Some(CloseCause::EndStream));
+        closed.add_reset(id(13), false, 7);
+        assert_eq!(closed.find(id(13)), Some(CloseCause::LocalReset));
     }
 
     #[test]
     fn resets_are_forgotten_in_their_order() {
-        let mut recent = Recent::new(3);
+        let mut closed = ClosedStreams::new(3);
         for n in 0..20 {
-            recent.reset(id(2 * n + 1), false, 7);
+            closed.add_reset(id(2 * n + 1), false, 7);
             for back in 0..5.min(n + 1) {
-                let known = recent.find(id(2 * (n - back) + 1)).is_some();
+                let known = closed.find(id(2 * (n - back) + 1)).is_some();
                 assert_eq!(known, back < 3, "{back} before {n}");
             }
         }

@@ -1,11 +1,11 @@
-//! Priorities of requests that have not arrived: PRIORITY_UPDATE may come before HEADERS (RFC 9218 §7.1).
+//! Priorities of requests that have not arrived: PRIORITY_UPDATE may arrive before HEADERS (RFC 9218 §7.1).
 
 use alloc::vec::Vec;
 
 use crate::frame::StreamId;
 use crate::priority::Priority;
 
-/// A few entries, each for another idle stream.
+/// The priorities of idle streams.
 pub(crate) struct IdlePriorities {
     entries: Vec<(StreamId, Priority)>,
 }
@@ -23,9 +23,8 @@ impl IdlePriorities {
         self.entries.iter().any(|&(of, _)| of == id)
     }
 
-    /// Keeps the last priority of a stream. Beyond `max` streams a further one is ignored, which RFC 9218 §7.1 leaves to
-    /// the server.
-    pub(crate) fn keep(&mut self, id: StreamId, priority: Priority, max: usize) {
+    /// Sets the priority of a stream. It is ignored if `max` other streams have one, which RFC 9218 §7.1 permits.
+    pub(crate) fn set(&mut self, id: StreamId, priority: Priority, max: usize) {
         if let Some(entry) = self.entries.iter_mut().find(|(of, _)| *of == id) {
             entry.1 = priority;
         } else if self.entries.len() < max {
@@ -33,7 +32,7 @@ impl IdlePriorities {
         }
     }
 
-    /// A stream opens: its priority, if one came. Streams below it will never open (RFC 9113 §5.1.1).
+    /// Returns the priority of a stream that opens. Removes the ones of lower streams, which can never open (RFC 9113 §5.1.1).
     #[inline]
     pub(crate) fn take(&mut self, id: StreamId) -> Option<Priority> {
         if self.entries.is_empty() {
@@ -44,7 +43,7 @@ impl IdlePriorities {
         found
     }
 
-    /// Gives memory back that is not in use.
+    /// Frees unused memory.
     pub(crate) fn shrink(&mut self) {
         self.entries.shrink_to_fit();
     }
@@ -55,19 +54,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_the_last_word_for_each_stream_within_the_bound() {
-        let mut kept = IdlePriorities::new();
+    fn keeps_the_last_priority_of_each_stream_up_to_the_bound() {
+        let mut priorities = IdlePriorities::new();
         let priority = |urgency| Priority { urgency, incremental: false };
         let id = |id| StreamId::new(id).unwrap();
-        kept.keep(id(5), priority(1), 2);
-        kept.keep(id(3), priority(2), 2);
-        kept.keep(id(7), priority(4), 2);
-        kept.keep(id(5), priority(6), 2);
-        assert!(kept.contains(id(3)) && kept.contains(id(5)) && !kept.contains(id(7)));
-        assert_eq!(kept.take(id(5)), Some(priority(6)));
-        // 3 was skipped.
-        assert_eq!((kept.len(), kept.take(id(7))), (0, None));
-        kept.shrink();
-        assert_eq!(kept.entries.capacity(), 0);
+        priorities.set(id(5), priority(1), 2);
+        priorities.set(id(3), priority(2), 2);
+        priorities.set(id(7), priority(4), 2);
+        priorities.set(id(5), priority(6), 2);
+        assert!(priorities.contains(id(3)) && priorities.contains(id(5)) && !priorities.contains(id(7)));
+        assert_eq!(priorities.take(id(5)), Some(priority(6)));
+        // Stream 3 was skipped.
+        assert_eq!((priorities.len(), priorities.take(id(7))), (0, None));
+        priorities.shrink();
+        assert_eq!(priorities.entries.capacity(), 0);
     }
 }

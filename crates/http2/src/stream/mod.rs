@@ -1,12 +1,12 @@
-//! Streams: their keys, records and phases, the store that holds them, and the queues of what they send (RFC 9113 §5).
+//! Streams: their keys, records and phases, the store that contains them, and their send queues (RFC 9113 §5).
 //!
-//! [`Streams`] owns all of it and never writes a frame: each method returns what follows from it, and the connection
-//! writes frames and reports events in that order. Layers, lowest first: `state`, `record`, `slab`; `recent`,
+//! [`Streams`] owns all of them. Its methods return the frames to write and the events to report, and the connection writes and
+//! reports them. Layers, lowest first: `state`, `record`, `slab`; `closed_streams`,
 //! `idle_priorities`, `send_queue`, `scheduler`; `streams` with `receive`, `send` and `stall`.
 
+mod closed_streams;
 mod idle_priorities;
 mod receive;
-mod recent;
 mod record;
 mod scheduler;
 mod send;
@@ -16,27 +16,27 @@ mod stall;
 mod state;
 mod streams;
 
+pub(crate) use closed_streams::CloseCause;
 pub(crate) use receive::DataCheck;
-pub(crate) use recent::Closure;
 pub(crate) use record::Stream;
 pub(crate) use send::{NextFrame, PROGRESS_MIN, check_content};
 pub(crate) use stall::millis;
 pub(crate) use state::{RecvPhase, SendPhase};
-pub(crate) use streams::{Closed, Streams};
+pub(crate) use streams::{CloseEffects, Streams};
 
 use crate::frame::StreamId;
+use closed_streams::ClosedStreams;
 use idle_priorities::IdlePriorities;
-use recent::Recent;
 use record::{List, StallClock};
 use scheduler::Scheduler;
-use send_queue::{ChunkPool, Parked};
+use send_queue::{ChunkPool, SectionPool};
 use slab::{NONE, Slab};
 
-/// Names one stream of one connection; safe to keep after the stream is closed, and never names another.
+/// The key of a stream of a connection. It stays valid after the stream is closed, and never refers to another stream.
 ///
-/// Commands take the key and find the stream by its slot, so nothing is hashed. The slot is dense and used again: a
-/// caller with state of its own for each stream can index an array by it. The identifier distinguishes generations,
-/// because a connection never uses one twice (RFC 9113 §5.1.1).
+/// Commands find the stream by the slot of its key, without hashing. Slots are small numbers that are reused: a caller with its
+/// own state for each stream can index an array by them. The identifier distinguishes the streams of a slot, because a
+/// connection never uses an identifier twice (RFC 9113 §5.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamKey {
     slot: u32,
@@ -61,7 +61,7 @@ impl StreamKey {
         self.id
     }
 
-    /// The place in the connection's store: below the largest number of streams that were ever open at once.
+    /// The index of the stream in the connection's store. It is less than the maximum number of streams that were open at once.
     #[inline]
     pub const fn slot(self) -> usize {
         self.slot as usize

@@ -1,7 +1,7 @@
-//! The hot record of a stream: everything that a frame touches, in one cache line.
+//! [`Stream`]: the state of a stream that frames access, in one cache line.
 //!
-//! Windows are kept as the difference from the initial window in force, so that a change of SETTINGS_INITIAL_WINDOW_SIZE
-//! (RFC 9113 §6.9.2) adjusts a million streams by changing one number.
+//! A window is stored as its difference from the current SETTINGS_INITIAL_WINDOW_SIZE. A change of this setting (RFC 9113 §6.9.2)
+//! then adjusts the windows of all streams without visiting them.
 
 use core::num::NonZeroU32;
 
@@ -11,24 +11,25 @@ use crate::frame::StreamId;
 use crate::message::ContentLeft;
 use crate::priority::Priority;
 
-/// The list of the scheduler that a stream is in. It uses `Stream::prev` and `Stream::next`.
+/// The list of the scheduler that contains a stream. The list links its streams by `Stream::prev` and `Stream::next`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
     None,
-    /// DATA is queued and the window of the stream is open: the list of its priority.
+    /// The list of the stream's priority: DATA is queued, and the window of the stream is open.
     Ready,
-    /// DATA is queued and the window of the stream is shut.
+    /// DATA is queued, and the window of the stream is closed.
     Blocked,
-    /// The request waits for SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113 §5.1.2); the peer does not know the stream.
+    /// The request waits for SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113 §5.1.2). For the peer the stream is idle.
     Waiting,
 }
 
-/// How long a stream has had DATA and no window: since a time in milliseconds (wrapping) of the connection's clock.
+/// Measures how long a stream has had DATA but no window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StallClock {
     Stopped,
-    /// It starts at the next time that the caller passes. In the list of blocked streams, these are the last ones.
+    /// The clock starts at the next time that the caller passes. Such streams are at the end of the list of blocked ones.
     Pending,
+    /// The clock started at this time of the connection, in milliseconds (wrapping).
     Since(u32),
 }
 
@@ -44,7 +45,7 @@ impl PackedClock {
         match clock {
             StallClock::Stopped => Self::STOPPED,
             StallClock::Pending => Self::PENDING,
-            // Two milliseconds early at most, once in 49 days.
+            // At most two milliseconds early, once in 49 days.
             StallClock::Since(ms) => Self(NonZeroU32::new(if ms < 2 { u32::MAX } else { ms })),
         }
     }
@@ -58,12 +59,12 @@ impl PackedClock {
     }
 }
 
-/// The priority and three facts of one bit each.
+/// The priority and four flags.
 ///
 /// ```text
 /// bit  7           6              5              4            3..1     0
-///      tiny DATA   wants          releases       priority     urgency  incremental
-///      came        Writable       by hand        is fixed
+///      had tiny    wants          releases       priority     urgency  incremental
+///      DATA        Writable       manually       is fixed
 /// ```
 #[derive(Clone, Copy, Debug)]
 struct Packed(u8);
@@ -72,7 +73,7 @@ const PRIORITY: u8 = 0b1111;
 const PRIORITY_FIXED: u8 = 1 << 4;
 const MANUAL_RELEASE: u8 = 1 << 5;
 const WANTS_WRITABLE: u8 = 1 << 6;
-const TINY_BEFORE: u8 = 1 << 7;
+const HAD_TINY_DATA: u8 = 1 << 7;
 
 impl Packed {
     #[inline]
@@ -90,29 +91,29 @@ impl Packed {
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Stream {
-    /// What `content-length` of the peer promised and DATA has not brought yet.
+    /// The content that the peer's `content-length` announced and that has not arrived yet.
     pub(crate) content: ContentLeft,
-    /// What `content-length` of this side promised and the caller has not given yet.
+    /// The content that this side's `content-length` announced and that the caller has not sent yet.
     pub(crate) send_content: ContentLeft,
-    /// [`StreamId::CONNECTION`] when the slot is vacant.
+    /// [`StreamId::CONNECTION`] if the slot is vacant.
     pub(crate) id: StreamId,
-    /// The next slot in the chain of the identifier map; in a vacant slot, the next vacant one.
+    /// The next slot in the same bucket of the identifier map; in a vacant slot, the next vacant one.
     pub(crate) next_in_bucket: u32,
-    /// The window for what this side sends, less the peer's SETTINGS_INITIAL_WINDOW_SIZE.
+    /// The send window minus the peer's SETTINGS_INITIAL_WINDOW_SIZE.
     pub(crate) send_delta: i32,
-    /// The window for what the peer sends, less this side's SETTINGS_INITIAL_WINDOW_SIZE.
+    /// The receive window minus this side's SETTINGS_INITIAL_WINDOW_SIZE.
     pub(crate) recv_delta: i32,
-    /// Passed to the caller and not released, in flow-controlled bytes.
+    /// DATA that was passed to the caller and not released, in bytes.
     pub(crate) held: u32,
-    /// Links of the list that `list` names.
+    /// The links of the list `list`.
     pub(crate) prev: u32,
     pub(crate) next: u32,
-    /// The last chunk of queued DATA, in the [`super::ChunkPool`].
+    /// The last queued chunk of DATA in the [`super::ChunkPool`].
     pub(crate) last_chunk: u32,
-    /// Bytes in those chunks.
+    /// The length of the queued DATA, in bytes.
     pub(crate) queued: u32,
-    /// Queued fields: a request that waits to open, trailers behind DATA, or both in this order.
-    pub(crate) parked: u32,
+    /// The first queued header section in the [`super::SectionPool`]: a request that waits to open, trailers, or both.
+    pub(crate) first_section: u32,
     stall_clock: PackedClock,
     pub(crate) recv: RecvPhase,
     pub(crate) send: SendPhase,
@@ -139,7 +140,7 @@ impl Stream {
             next: NONE,
             last_chunk: NONE,
             queued: 0,
-            parked: NONE,
+            first_section: NONE,
             stall_clock: PackedClock::STOPPED,
             recv,
             send,
@@ -148,7 +149,7 @@ impl Stream {
         }
     }
 
-    /// Whether the stream was promised and its response has not begun (RFC 9113 §5.1).
+    /// Whether the stream was promised and its response has not begun (RFC 9113 §5.1, "reserved").
     #[inline]
     pub(crate) const fn is_reserved(&self) -> bool {
         is_reserved(self.recv, self.send)
@@ -176,7 +177,7 @@ impl Stream {
         self.packed.0 = self.packed.0 & !PRIORITY | priority.index() as u8;
     }
 
-    /// Whether the caller chose the priority: the peer's signals no longer count (RFC 9218 §8).
+    /// Whether the caller has set the priority, so that the peer's signals are ignored (RFC 9218 §8).
     pub(crate) const fn is_priority_fixed(&self) -> bool {
         self.packed.has(PRIORITY_FIXED)
     }
@@ -185,7 +186,7 @@ impl Stream {
         self.packed.set(PRIORITY_FIXED, true);
     }
 
-    /// Whether the caller gives window back itself.
+    /// Whether the caller releases window manually.
     #[inline]
     pub(crate) const fn releases_manually(&self) -> bool {
         self.packed.has(MANUAL_RELEASE)
@@ -207,15 +208,15 @@ impl Stream {
         self.packed.set(WANTS_WRITABLE, wants);
     }
 
-    /// Whether a tiny DATA frame came before.
+    /// Whether a tiny DATA frame has been received.
     #[inline]
     pub(crate) const fn had_tiny_data(&self) -> bool {
-        self.packed.has(TINY_BEFORE)
+        self.packed.has(HAD_TINY_DATA)
     }
 
     #[inline]
     pub(crate) const fn set_had_tiny_data(&mut self) {
-        self.packed.set(TINY_BEFORE, true);
+        self.packed.set(HAD_TINY_DATA, true);
     }
 
     #[inline]
@@ -234,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_comes_back_unchanged() {
+    fn packed_values_are_independent() {
         let mut stream = Stream::VACANT;
         assert_eq!(stream.priority(), Priority::DEFAULT);
         for urgency in 0..=7 {

@@ -1,8 +1,8 @@
-//! Which stream sends DATA next: RFC 9218 urgency, then fairness between equals.
+//! [`Scheduler`] chooses the stream that sends DATA next: by urgency (RFC 9218), then fairly between equal streams.
 //!
-//! Three kinds of lists: streams with DATA by priority, streams with DATA and no window, and the requests that wait for
-//! SETTINGS_MAX_CONCURRENT_STREAMS. Lists run through the records (`prev`, `next`), and a bitmap shows which are not
-//! empty: every operation is O(1).
+//! It has a list of ready streams for each priority, a list of streams with DATA but no window, and a list of the requests that
+//! wait for SETTINGS_MAX_CONCURRENT_STREAMS. The records are the links of the lists (`prev`, `next`), and a bitmap shows which
+//! lists of ready streams are not empty: every operation is O(1).
 //!
 //! ```text
 //! bitmap   ..10 00 01   bit 2u: urgency u, one at a time, by identifier; bit 2u+1: urgency u, incremental, in turns
@@ -10,16 +10,15 @@
 //!            `--------> [slot]<->[slot]
 //! ```
 //!
-//! The most urgent list is served first (RFC 9218 §10). Within one urgency, streams that are not incremental are sent one
-//! after the other in the order of their identifiers, incremental ones share, and when there are both the two
-//! groups alternate frame by frame, so that neither starves. Streams of a client that sends no priority signal are
-//! incremental ([`Priority::UNSIGNALLED`]).
+//! The most urgent list is served first (RFC 9218 §10). Within one urgency, non-incremental streams are sent one after the other
+//! in the order of their identifiers, and incremental ones in turns, frame by frame. If there are both, the two groups alternate,
+//! so that neither starves. Streams of a client that sends no priority signal are incremental ([`Priority::UNSIGNALLED`]).
 
 use super::{List as Membership, NONE, Slab};
 use crate::priority::Priority;
 
-/// How far back a stream that became ready late looks for its place among older ones. Order by identifier is exact
-/// in all ordinary cases; the bound keeps a peer from making the search long (RFC 9218 §10 only recommends).
+/// The maximum number of steps to find the position of a stream in its list. The order by identifier, which RFC 9218 §10 only
+/// recommends, is exact in ordinary cases. The bound limits the work that a peer can cause.
 const PLACE_STEPS_MAX: usize = 16;
 
 #[derive(Clone, Copy)]
@@ -31,7 +30,7 @@ struct List {
 impl List {
     const EMPTY: Self = Self { head: NONE, tail: NONE };
 
-    /// Puts `slot` behind `prev`, in front when that is `NONE`.
+    /// Inserts `slot` after `prev`, or at the front if that is `NONE`.
     #[inline]
     fn insert_after(&mut self, slab: &mut Slab, prev: u32, slot: u32) {
         let next = if prev == NONE { self.head } else { slab.get(prev).next };
@@ -69,14 +68,14 @@ impl List {
     }
 }
 
-/// The lists. A stream is in at most one, which `Stream::list` names.
+/// The lists. A stream is in at most one, which `Stream::list` identifies.
 pub(crate) struct Scheduler {
     ready: [List; 16],
     blocked: List,
     waiting: List,
     /// Bit n: `ready[n]` is not empty.
     bitmap: u16,
-    /// Bit u: within urgency u it is the incremental group's turn.
+    /// Bit u: the incremental group of urgency u has the next turn.
     turns: u8,
 }
 
@@ -91,7 +90,7 @@ impl Scheduler {
         self.bitmap == 0
     }
 
-    /// A stream has DATA and window.
+    /// Adds a stream that has DATA and window.
     pub(crate) fn add_ready(&mut self, slab: &mut Slab, slot: u32) {
         debug_assert!(slab.get(slot).list == Membership::None);
         let (id, priority) = {
@@ -113,7 +112,8 @@ impl Scheduler {
         self.bitmap |= 1 << priority.index();
     }
 
-    /// A stream has DATA and no window. One whose clock runs goes to the front, so that pending clocks are at the end.
+    /// Adds a stream that has DATA but no window. Streams with a running clock are added at the front, so that pending clocks are
+    /// at the end.
     pub(crate) fn add_blocked(&mut self, slab: &mut Slab, slot: u32, in_front: bool) {
         debug_assert!(slab.get(slot).list == Membership::None);
         let prev = if in_front { NONE } else { self.blocked.tail };
@@ -121,7 +121,7 @@ impl Scheduler {
         slab.get_mut(slot).list = Membership::Blocked;
     }
 
-    /// A request waits to open.
+    /// Adds a request that waits to open.
     pub(crate) fn add_waiting(&mut self, slab: &mut Slab, slot: u32) {
         debug_assert!(slab.get(slot).list == Membership::None);
         let tail = self.waiting.tail;
@@ -129,7 +129,7 @@ impl Scheduler {
         slab.get_mut(slot).list = Membership::Waiting;
     }
 
-    /// Takes a stream out of the list it is in, if any.
+    /// Removes a stream from its list, if it is in one.
     #[inline]
     pub(crate) fn remove(&mut self, slab: &mut Slab, slot: u32) {
         let (list, index) = {
@@ -150,7 +150,7 @@ impl Scheduler {
         slab.get_mut(slot).list = Membership::None;
     }
 
-    /// The stream whose turn it is.
+    /// The stream that sends next.
     #[inline]
     pub(crate) fn next(&self) -> Option<u32> {
         if self.bitmap == 0 {
@@ -162,7 +162,7 @@ impl Scheduler {
         Some(self.ready[(2 * urgency) as usize + usize::from(incremental)].head)
     }
 
-    /// The stream sent one frame and has more: equals take their turn.
+    /// Gives the next turn to another stream of the same urgency, after this one has sent a frame.
     #[inline]
     pub(crate) fn rotate(&mut self, slab: &mut Slab, slot: u32) {
         let priority = slab.get(slot).priority();
@@ -180,7 +180,7 @@ impl Scheduler {
         }
     }
 
-    /// Changes the priority, wherever the stream is.
+    /// Changes the priority of a stream, in whichever list it is.
     pub(crate) fn set_priority(&mut self, slab: &mut Slab, slot: u32, priority: Priority) {
         if slab.get(slot).priority() == priority {
             return;
@@ -195,13 +195,13 @@ impl Scheduler {
         }
     }
 
-    /// The blocked stream at the end of the list.
+    /// The last blocked stream.
     #[inline]
     pub(crate) const fn last_blocked(&self) -> Option<u32> {
         if self.blocked.tail == NONE { None } else { Some(self.blocked.tail) }
     }
 
-    /// The blocked stream at the front of the list.
+    /// The first blocked stream.
     #[inline]
     pub(crate) const fn first_blocked(&self) -> Option<u32> {
         if self.blocked.head == NONE { None } else { Some(self.blocked.head) }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn urgent_streams_go_first() {
+    fn urgent_streams_are_sent_first() {
         let (mut slab, slots) = slab_of(&[(1, 7, false), (3, 0, true), (5, 3, false)]);
         let mut scheduler = Scheduler::new();
         slots.iter().for_each(|&slot| scheduler.add_ready(&mut slab, slot));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_are_served_one_by_one_or_in_turns() {
+    fn streams_of_equal_urgency_are_sent_in_order_or_in_turns() {
         let (mut slab, slots) = slab_of(&[(5, 3, false), (1, 3, false), (3, 3, false)]);
         let mut scheduler = Scheduler::new();
         slots.iter().for_each(|&slot| scheduler.add_ready(&mut slab, slot));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_one_urgency_alternate() {
+    fn incremental_and_other_streams_of_one_urgency_alternate() {
         let (mut slab, slots) = slab_of(&[(1, 3, false), (3, 3, true), (5, 3, true), (7, 3, false)]);
         let mut scheduler = Scheduler::new();
         slots.iter().for_each(|&slot| scheduler.add_ready(&mut slab, slot));

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Closed, List, NONE, SendPhase, StallClock, Stream, StreamKey, Streams};
+use super::{CloseEffects, List, NONE, SendPhase, StallClock, Stream, StreamKey, Streams};
 use crate::error::{Error, Misuse, Violation};
 use crate::field::Field;
 use crate::flow_control::{WINDOW_MAX, grant, spend, window};
@@ -19,7 +19,7 @@ pub(crate) enum NextFrame {
         id: StreamId,
         len: u32,
         end_stream: bool,
-        /// The trailers in [`Streams::parked_fields`] end the stream behind this frame. [`Streams::finish_trailers`] follows.
+        /// The trailers in [`Streams::section_fields`] end the stream behind this frame. [`Streams::finish_trailers`] follows.
         trailers: bool,
         /// The caller waits for room in the queue, and there is some.
         writable: Option<StreamKey>,
@@ -146,13 +146,13 @@ impl Streams {
     /// Queues trailers behind the content.
     pub(crate) fn queue_trailers<'f>(&mut self, slot: u32, fields: impl Iterator<Item = Field<'f>>) {
         let stream = self.slab.get_mut(slot);
-        if stream.parked == NONE {
-            let (at, list) = self.parked.add();
+        if stream.first_section == NONE {
+            let (at, list) = self.sections.add();
             list.extend(fields);
-            stream.parked = at;
+            stream.first_section = at;
         } else {
             // The request itself waits.
-            self.parked.add_behind(stream.parked).extend(fields);
+            self.sections.add_behind(stream.first_section).extend(fields);
         }
         stream.send = SendPhase::TrailersQueued;
     }
@@ -224,12 +224,12 @@ impl Streams {
     /// Takes at most `max` queued bytes of a stream.
     #[inline]
     pub(crate) fn take_chunk(&mut self, slot: u32, max: usize) -> Option<Bytes> {
-        self.chunks.take(self.slab.get_mut(slot), max)
+        self.chunks.pop(self.slab.get_mut(slot), max)
     }
 
     /// The trailers of a stream are written.
-    pub(crate) fn finish_trailers(&mut self, slot: u32) -> Closed {
-        self.pop_parked(slot);
+    pub(crate) fn finish_trailers(&mut self, slot: u32) -> CloseEffects {
+        self.pop_section(slot);
         self.end_send(slot)
     }
 

@@ -1,7 +1,6 @@
-//! The send queues of all streams: chunks of DATA, and header sections that may not go out yet.
+//! The send queues of all streams: chunks of DATA, and header sections that cannot be sent yet.
 //!
-//! Two pools are shared by all streams, so that a stream with an empty queue costs nothing. The order between streams is the
-//! scheduler's.
+//! All streams share two pools, so that a stream with an empty queue uses no memory. The scheduler chooses between the streams.
 
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -12,18 +11,19 @@ use crate::priority::Priority;
 
 struct Chunk {
     data: Bytes,
-    /// The next chunk of the same stream, behind the last one the first; in a vacant entry, the next vacant one.
+    /// The next chunk of the same stream; the first chunk after the last one. In a vacant entry, the next vacant one.
     next: u32,
 }
 
-/// Chunks of DATA, linked into one ring for each stream, of which `stream.last_chunk` is the last.
+/// Chunks of DATA. The chunks of each stream are linked into a ring, whose last one is `stream.last_chunk`.
 ///
-/// Invariant: `stream.queued` is the sum of the lengths, `queued` the sum over all streams, and no chunk is empty.
+/// Invariant: `stream.queued` is the sum of the lengths of a stream's chunks, `queued` is the sum over all streams, and no chunk
+/// is empty.
 pub(crate) struct ChunkPool {
     chunks: Vec<Chunk>,
     vacant: u32,
     len: usize,
-    /// Bytes in all chunks.
+    /// The length of all chunks, in bytes.
     queued: u64,
 }
 
@@ -32,13 +32,13 @@ impl ChunkPool {
         Self { chunks: Vec::new(), vacant: NONE, len: 0, queued: 0 }
     }
 
-    /// Bytes queued on all streams.
+    /// The length of the queued DATA of all streams, in bytes.
     #[inline]
     pub(crate) const fn queued(&self) -> u64 {
         self.queued
     }
 
-    /// Appends a chunk, which is not empty; `false` when the stream's queue would pass 4 GiB.
+    /// Appends a chunk, which is not empty. Returns `false` if the stream's queue would reach 4 GiB.
     pub(crate) fn push(&mut self, stream: &mut Stream, data: Bytes) -> bool {
         debug_assert!(!data.is_empty());
         let Some(queued) = u32::try_from(data.len()).ok().and_then(|len| stream.queued.checked_add(len))
@@ -67,8 +67,9 @@ impl ChunkPool {
         true
     }
 
-    /// The length of the next frame, of at most `max` bytes, which is not 0: the first chunk up to `max`, and while chunks
-    /// are smaller than `small`, those behind it that fit whole. 0 when nothing is queued.
+    /// The length of the next frame, at most `max`, which is not 0. The frame has the first chunk, up to `max` bytes. If that is
+    /// smaller than `small`, the following chunks are added as long as they are smaller than `small` and fit completely. Returns 0
+    /// if nothing is queued.
     pub(crate) fn frame_len(&self, stream: &Stream, max: usize, small: usize) -> usize {
         let last = stream.last_chunk;
         let Some(chunk) = self.chunks.get(last as usize) else { return 0 };
@@ -87,8 +88,8 @@ impl ChunkPool {
         }
     }
 
-    /// Takes at most `max` bytes of the first chunk; `None` when nothing is queued. `max` is not 0.
-    pub(crate) fn take(&mut self, stream: &mut Stream, max: usize) -> Option<Bytes> {
+    /// Removes at most `max` bytes, which is not 0, from the first chunk; `None` if nothing is queued.
+    pub(crate) fn pop(&mut self, stream: &mut Stream, max: usize) -> Option<Bytes> {
         let last = stream.last_chunk;
         let at = self.chunks.get(last as usize)?.next;
         let chunk = &mut self.chunks[at as usize];
@@ -102,7 +103,7 @@ impl ChunkPool {
             } else {
                 self.chunks[last as usize].next = next;
             }
-            self.give_back(at);
+            self.free(at);
             data
         };
         self.queued -= piece.len() as u64;
@@ -110,7 +111,7 @@ impl ChunkPool {
         Some(piece)
     }
 
-    /// Drops what a stream has queued.
+    /// Drops the queued chunks of a stream.
     pub(crate) fn clear(&mut self, stream: &mut Stream) {
         let last = core::mem::replace(&mut stream.last_chunk, NONE);
         let mut at = if last == NONE { NONE } else { self.chunks[last as usize].next };
@@ -118,7 +119,7 @@ impl ChunkPool {
             let chunk = &mut self.chunks[at as usize];
             chunk.data = Bytes::new();
             let next = chunk.next;
-            self.give_back(at);
+            self.free(at);
             at = if at == last { NONE } else { next };
         }
         self.queued -= u64::from(stream.queued);
@@ -126,13 +127,13 @@ impl ChunkPool {
     }
 
     #[inline]
-    fn give_back(&mut self, at: u32) {
+    fn free(&mut self, at: u32) {
         self.chunks[at as usize].next = self.vacant;
         self.vacant = at;
         self.len -= 1;
     }
 
-    /// Gives memory back when nothing is queued.
+    /// Frees memory if nothing is queued.
     pub(crate) fn shrink(&mut self) {
         if self.len == 0 {
             *self = Self::new();
@@ -141,35 +142,35 @@ impl ChunkPool {
 }
 
 /// A queued header section.
-struct ParkedFields {
+struct Section {
     fields: FieldList,
-    /// The PRIORITY_UPDATE to send behind the request.
+    /// The PRIORITY_UPDATE to send after the request.
     priority: Option<Priority>,
     /// The next section of the same stream; in a vacant entry, the next vacant one.
     next: u32,
 }
 
-/// Queued header sections: requests that wait to open, trailers behind DATA. They are kept as fields, because HPACK encodes
-/// blocks in the order in which they go out (RFC 9113 §4.3).
-pub(crate) struct Parked {
-    entries: Vec<ParkedFields>,
+/// Queued header sections: requests that wait to open, and trailers that follow queued DATA. They are encoded when they are sent,
+/// because the order of blocks matters to HPACK (RFC 9113 §4.3).
+pub(crate) struct SectionPool {
+    entries: Vec<Section>,
     vacant: u32,
     len: usize,
 }
 
-/// The arena that a vacant entry may keep for the next one.
+/// The memory that a vacant entry may keep, in bytes.
 const ARENA_KEPT: usize = 4096;
 
-impl Parked {
+impl SectionPool {
     pub(crate) const fn new() -> Self {
         Self { entries: Vec::new(), vacant: NONE, len: 0 }
     }
 
-    /// A cleared list to fill, and its place.
+    /// Adds an entry. Returns its index and its list of fields, which is empty.
     pub(crate) fn add(&mut self) -> (u32, &mut FieldList) {
         self.len += 1;
         let at = if self.vacant == NONE {
-            self.entries.push(ParkedFields { fields: FieldList::new(), priority: None, next: NONE });
+            self.entries.push(Section { fields: FieldList::new(), priority: None, next: NONE });
             (self.entries.len() - 1) as u32
         } else {
             let at = self.vacant;
@@ -183,7 +184,7 @@ impl Parked {
         (at, &mut entry.fields)
     }
 
-    /// The trailers of a request that itself waits.
+    /// Adds the trailers of a request that waits to open, whose entry is `first`.
     pub(crate) fn add_behind(&mut self, first: u32) -> &mut FieldList {
         let (at, _) = self.add();
         self.entries[first as usize].next = at;
@@ -200,7 +201,7 @@ impl Parked {
         &mut self.entries[at as usize].priority
     }
 
-    /// Gives a place back; returns the next section of the same stream, or [`NONE`].
+    /// Removes an entry. Returns the next section of the same stream, or [`NONE`].
     pub(crate) fn remove(&mut self, at: u32) -> u32 {
         let entry = &mut self.entries[at as usize];
         if entry.fields.list_size() > ARENA_KEPT {
@@ -212,7 +213,7 @@ impl Parked {
         behind
     }
 
-    /// Gives memory back when nothing is queued.
+    /// Frees memory if nothing is queued.
     pub(crate) fn shrink(&mut self) {
         if self.len == 0 {
             *self = Self::new();
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_leave_in_the_order_they_came_whatever_the_cuts() {
+    fn chunks_of_any_size_leave_in_order() {
         rounds(4, random_chunks);
     }
 
@@ -255,7 +256,7 @@ mod tests {
                     let max = random.usize(1..12);
                     let len = pool.frame_len(stream, max, 6);
                     assert!(len <= max && (len == 0) == expected.is_empty());
-                    match pool.take(stream, max) {
+                    match pool.pop(stream, max) {
                         Some(piece) => {
                             assert!(!piece.is_empty() && piece.len() <= max);
                             assert_eq!(expected.drain(..piece.len()).as_slice(), &piece[..]);
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn small_pieces_share_a_frame() {
+    fn small_chunks_share_a_frame() {
         let mut pool = ChunkPool::new();
         let frames = |pool: &mut ChunkPool, lens: &[usize], max: usize| {
             let mut stream = stream(1);
@@ -288,7 +289,7 @@ mod tests {
                 let len = pool.frame_len(&stream, max, 10);
                 let mut left = len;
                 while left > 0 {
-                    left -= pool.take(&mut stream, left).unwrap().len();
+                    left -= pool.pop(&mut stream, left).unwrap().len();
                 }
                 frames.push(len);
             }
@@ -306,37 +307,37 @@ mod tests {
 
     #[test]
     fn a_vacant_entry_keeps_little_memory() {
-        let mut parked = Parked::new();
+        let mut sections = SectionPool::new();
         for (list_size, is_kept) in [(ARENA_KEPT - 1, true), (ARENA_KEPT, true), (ARENA_KEPT + 1, false)] {
-            let (at, fields) = parked.add();
+            let (at, fields) = sections.add();
             fields.push(Field::new(b"x", &vec![7; list_size - 33]));
             assert_eq!(fields.list_size(), list_size);
-            parked.shrink();
-            assert_eq!(parked.fields(at).len(), 1, "what is in use stays");
-            parked.remove(at);
-            assert_eq!(parked.entries[at as usize].fields.capacity() > 0, is_kept, "{list_size}");
-            parked.shrink();
-            assert_eq!(parked.entries.capacity(), 0);
+            sections.shrink();
+            assert_eq!(sections.fields(at).len(), 1, "what is in use stays");
+            sections.remove(at);
+            assert_eq!(sections.entries[at as usize].fields.capacity() > 0, is_kept, "{list_size}");
+            sections.shrink();
+            assert_eq!(sections.entries.capacity(), 0);
         }
     }
 
     #[test]
-    fn parked_entries_are_used_again() {
-        let mut parked = Parked::new();
-        let (first, fields) = parked.add();
+    fn vacant_entries_are_reused() {
+        let mut sections = SectionPool::new();
+        let (first, fields) = sections.add();
         fields.push(Field::known(Token::Status, b"200"));
-        assert_eq!(parked.fields(first).len(), 1);
-        parked.add_behind(first).push(Field::new(b"a", b"b"));
-        let behind = parked.remove(first);
-        assert_eq!(parked.fields(behind).get(0).unwrap().name(), b"a");
-        assert_eq!(parked.remove(behind), NONE);
-        assert_eq!(parked.len, 0);
-        parked.add();
-        let (first, _) = parked.add();
-        assert_eq!(parked.remove(first), NONE);
-        let (again, fields) = parked.add();
+        assert_eq!(sections.fields(first).len(), 1);
+        sections.add_behind(first).push(Field::new(b"a", b"b"));
+        let behind = sections.remove(first);
+        assert_eq!(sections.fields(behind).get(0).unwrap().name(), b"a");
+        assert_eq!(sections.remove(behind), NONE);
+        assert_eq!(sections.len, 0);
+        sections.add();
+        let (first, _) = sections.add();
+        assert_eq!(sections.remove(first), NONE);
+        let (again, fields) = sections.add();
         assert!(again == first && fields.is_empty());
-        let (other, _) = parked.add();
+        let (other, _) = sections.add();
         assert_ne!(other, first);
     }
 }

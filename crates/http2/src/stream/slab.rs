@@ -1,19 +1,18 @@
-//! The store of open streams: records in pages, found by slot or by identifier, opened and closed in O(1).
+//! [`Slab`] stores the records of open streams in pages. Streams are inserted, found and removed in O(1).
 //!
-//! Owns memory and identity. Two ways lead to a record: the slot of a [`StreamKey`] (no hashing), and the identifier
-//! that a frame carries. The map for the latter is an array of buckets whose chains run through the records:
+//! A [`StreamKey`] finds a record by its slot, without hashing. A frame finds it by its identifier, in a hash table whose chains
+//! link the records:
 //!
 //! ```text
 //! buckets  [slot][NONE][slot]...          1 to 4 for each stream, 4 bytes each
 //!            |            `-> record.next_in_bucket -> record.next_in_bucket -> NONE
-//! pages    [32 records of 64 bytes][32 records]...   growth moves no record
+//! pages    [32 records of 64 bytes][32 records]...   records never move
 //! ```
 //!
-//! Streams are numbered one after another, so that as many of them as there are buckets find one each, in their order:
-//! no two share a chain, and sixteen neighbours share a cache line. Each further lap over the buckets begins at another
-//! place, which a keyed multiplicative hash picks: a peer that picks its identifiers to collide has to guess the key.
-//! (An identity hash with linear probing cost 150 µs a stream at 100,000 open ones; a hash that scatters neighbours, or
-//! groups of them, costs cache misses for each as soon as the records have left the cache.)
+//! Identifiers are consecutive, and `n` consecutive streams use `n` buckets in their order: no two share a chain, and sixteen
+//! neighbours share a cache line. Each lap over the buckets begins at a different bucket, which a keyed multiplicative hash
+//! chooses: a peer that chooses colliding identifiers has to guess the key. (An identity hash with linear probing cost 150 µs
+//! per stream with 100,000 open ones. A hash that scatters neighbours costs cache misses.)
 //!
 //! ```text
 //! number   0 ........ n-1   n ........ 2n-1   2n ...         n buckets
@@ -33,23 +32,23 @@ pub(crate) const NONE: u32 = u32::MAX;
 const PAGE_BITS: u32 = 5;
 const PAGE_LEN: usize = 1 << PAGE_BITS;
 const BUCKETS_MIN: usize = 16;
-/// Laps begin at multiples of this: neighbours stay in one cache line of buckets.
+/// Laps begin at multiples of this, so that neighbours share a cache line of buckets.
 const TURN: usize = 16;
 
 type Page = [Stream; PAGE_LEN];
 
 pub(crate) struct Slab {
-    #[expect(clippy::vec_box, reason = "pages must not move when there are more of them")]
+    #[expect(clippy::vec_box, reason = "records must not move when pages are added")]
     pages: Vec<Box<Page>>,
-    /// Empty, or a power of two of at least `BUCKETS_MIN`.
+    /// Empty, or its length is a power of two of at least `BUCKETS_MIN`.
     buckets: Vec<u32>,
     hash_key: u64,
-    /// Head of the vacant slots, linked through `next_in_bucket`.
+    /// The first vacant slot. `next_in_bucket` links the vacant slots.
     vacant: u32,
-    /// Slots below this were used at some time: `used <= pages.len() * PAGE_LEN`.
+    /// Slots below this are occupied or in the vacant list: `used <= pages.len() * PAGE_LEN`.
     used: u32,
     len: u32,
-    /// The most that were open since the slab was empty the last time, and in the round before that.
+    /// The maximum of `len` since the slab was last empty, and in the period before that.
     peak: u32,
     peak_before: u32,
 }
@@ -68,7 +67,7 @@ impl Slab {
         }
     }
 
-    /// How many streams are stored.
+    /// The number of streams.
     #[inline]
     pub(crate) const fn len(&self) -> u32 {
         self.len
@@ -99,7 +98,7 @@ impl Slab {
         None
     }
 
-    /// The slot of a key, while its stream is there.
+    /// The slot of a key; `None` if its stream has been removed.
     #[inline]
     pub(crate) fn slot(&self, key: StreamKey) -> Option<u32> {
         let slot = key.slot_u32();
@@ -122,7 +121,7 @@ impl Slab {
         &mut self.pages[slot as usize >> PAGE_BITS][slot as usize & (PAGE_LEN - 1)]
     }
 
-    /// Stores a stream, whose identifier is new and not 0.
+    /// Inserts a stream, whose identifier is new and not 0.
     #[inline]
     pub(crate) fn insert(&mut self, mut stream: Stream) -> u32 {
         debug_assert!(!stream.id.is_connection());
@@ -149,7 +148,7 @@ impl Slab {
         slot
     }
 
-    /// Forgets a stream.
+    /// Removes a stream.
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) {
         let Stream { id, next_in_bucket, .. } = *self.get(slot);
@@ -171,12 +170,11 @@ impl Slab {
         self.vacant = slot;
         self.len -= 1;
         if self.len == 0 {
-            self.rest();
+            self.reset_empty();
         }
     }
 
-    /// Calls back with each slot in use, in the order of slots. O(slots): for the end of a connection, never for a
-    /// frame.
+    /// Visits all streams in the order of their slots. O(slots): for rare events such as GOAWAY.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(u32, &Stream)) {
         for slot in 0..self.used {
             let stream = self.get(slot);
@@ -186,21 +184,21 @@ impl Slab {
         }
     }
 
-    /// Gives back everything that no open stream uses. Records are never moved: only an empty slab gives back pages.
+    /// Frees all memory if no stream is open. Records never move, so a slab in use frees nothing.
     pub(crate) fn shrink(&mut self) {
         if self.len == 0 {
             *self = Self::new(self.hash_key);
         }
     }
 
-    /// The memory that is kept, in pages and buckets.
+    /// The number of pages and buckets for which memory is allocated.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
         self.pages.capacity() + self.buckets.capacity()
     }
 
-    /// Nothing is open: starts at slot 0 again, and gives memory back when the last two rounds left most of it unused.
-    fn rest(&mut self) {
+    /// Restarts at slot 0 when no stream is open. Frees memory if the last two periods needed less than half of it.
+    fn reset_empty(&mut self) {
         self.vacant = NONE;
         self.used = 0;
         let wanted = self.peak.max(self.peak_before) as usize * 2;
@@ -219,14 +217,14 @@ impl Slab {
 
     #[cold]
     fn grow_pages(&mut self) {
-        // An exact step of an eighth: a million pointers are not doubled for one more.
+        // Grows by an eighth instead of doubling.
         if self.pages.len() == self.pages.capacity() {
             self.pages.reserve_exact((self.pages.len() / 8).max(2));
         }
         self.pages.push(Box::new([Stream::VACANT; PAGE_LEN]));
     }
 
-    /// Four times as many: each time, every record is looked at.
+    /// Quadruples the buckets, and inserts all streams again.
     #[cold]
     fn grow_buckets(&mut self) {
         self.buckets = vec![NONE; (self.buckets.len() * 4).max(BUCKETS_MIN)];
@@ -295,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_key_never_names_a_later_stream() {
+    fn a_key_never_refers_to_a_later_stream() {
         let mut slab = Slab::new(7);
         let slot = slab.insert(stream(1));
         let old = slab.key(slot);
@@ -331,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_goes_back_when_two_rounds_did_not_need_it() {
+    fn memory_is_freed_after_two_periods_that_did_not_need_it() {
         let mut slab = Slab::new(1);
         let mut id = 1;
         let mut round = |slab: &mut Slab, streams: u32| {

@@ -1,27 +1,27 @@
-//! Streams whose window the peer keeps shut (CVE-2019-9517): each may have DATA and no window for a limited time.
+//! The stall timeout of streams whose window the peer keeps closed although DATA is queued (CVE-2019-9517).
 //!
-//! The clock of a stream starts when it is blocked, goes on over windows that a trickle opens, and stops with real progress.
-//! The list of blocked streams is in no order of time, because a stream that is blocked again keeps its clock. It is
-//! scanned when the oldest clock that was seen runs out, and at most `SCANS_MAX` times in one timeout.
+//! The clock of a stream starts when the stream is blocked. Windows below `PROGRESS_MIN` do not stop it. The list of blocked
+//! streams is not ordered by time, because a stream that is blocked again keeps its clock. The list is scanned when the oldest
+//! known clock expires, at most `SCANS_MAX` times per timeout.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{NONE, StallClock, StreamKey, Streams};
 
-/// How often the list of blocked streams is scanned in one timeout, which bounds the work that a peer can cause.
+/// The maximum number of scans of the blocked streams per timeout. It bounds the work that a peer can cause.
 const SCANS_MAX: u32 = 64;
 
 /// The clocks of all blocked streams.
 pub(crate) struct Stall {
-    /// No clock of a blocked stream runs out before this time; `None` while none runs.
+    /// No clock of a blocked stream expires before this time; `None` if no clock runs.
     next_scan: Option<Duration>,
-    /// The next scan is not before this time.
+    /// The earliest time of the next scan.
     scan_min: Duration,
-    /// When clocks started the last time, and how long they may run.
+    /// The last time at which clocks were started, and their timeout.
     started: Duration,
     timeout: Duration,
-    /// A clock starts at the next time that the caller passes.
+    /// Whether a clock starts at the next time that the caller passes.
     is_pending: bool,
 }
 
@@ -38,20 +38,20 @@ impl Stall {
 }
 
 impl Stall {
-    /// When a clock runs out that started no later than the last ones.
+    /// The deadline of a clock that started no later than `started`.
     fn deadline(&self, since_ms: u32) -> Duration {
         let age = Duration::from_millis(u64::from(millis(self.started).wrapping_sub(since_ms)));
         self.started.saturating_sub(age).saturating_add(self.timeout)
     }
 }
 
-/// Milliseconds, wrapping after 49 days: for differences.
+/// Milliseconds, which wrap after 49 days: only differences are meaningful.
 pub(crate) const fn millis(now: Duration) -> u32 {
     now.as_millis() as u32
 }
 
 impl Streams {
-    /// A stream has DATA and no window.
+    /// Adds a stream with DATA but without window to the blocked ones.
     pub(super) fn block(&mut self, slot: u32) {
         if self.scheduler.first_blocked().is_none() {
             self.stall.next_scan = None;
@@ -59,7 +59,7 @@ impl Streams {
         let stream = self.slab.get_mut(slot);
         let mut is_running = false;
         if let StallClock::Since(since_ms) = stream.stall_clock() {
-            // Its clock may be the oldest of all.
+            // This clock may be the oldest one.
             is_running = true;
             let deadline = self.stall.deadline(since_ms).max(self.stall.scan_min);
             self.stall.next_scan = Some(self.stall.next_scan.map_or(deadline, |next| next.min(deadline)));
@@ -70,13 +70,13 @@ impl Streams {
         self.scheduler.add_blocked(&mut self.slab, slot, is_running);
     }
 
-    /// Whether a clock waits for [`Streams::start_clocks`].
+    /// Whether [`Streams::start_clocks`] has a clock to start.
     #[inline]
     pub(crate) const fn has_pending_clock(&self) -> bool {
         self.stall.is_pending
     }
 
-    /// Clocks that are pending start now.
+    /// Starts the pending clocks.
     pub(crate) fn start_clocks(&mut self, now: Duration, timeout: Duration) {
         (self.stall.is_pending, self.stall.started, self.stall.timeout) = (false, now, timeout);
         let mut at = self.scheduler.last_blocked();
@@ -91,12 +91,12 @@ impl Streams {
         }
     }
 
-    /// When [`Streams::stalled`] is to be called.
+    /// The time at which to call [`Streams::stalled`].
     pub(crate) fn stall_deadline(&self) -> Option<Duration> {
         self.scheduler.first_blocked().and(self.stall.next_scan)
     }
 
-    /// The streams that have had DATA and no window for `timeout`.
+    /// The streams that have had DATA but no window for `timeout`.
     pub(crate) fn stalled(&mut self, now: Duration, timeout: Duration) -> Vec<StreamKey> {
         let mut stalled = Vec::new();
         if self.stall_deadline().is_none_or(|deadline| deadline > now) {

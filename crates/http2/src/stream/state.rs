@@ -1,7 +1,6 @@
 //! The states of a stream (RFC 9113 §5.1), one phase for each direction.
 //!
-//! Each direction moves forward on its own, and the state of the RFC follows from both phases. The connection decides the
-//! error code and scope of a violation, because it knows the frame.
+//! Each direction advances independently. The state of the RFC follows from both phases.
 //!
 //! ```text
 //!                                +--------+
@@ -46,42 +45,42 @@
 
 use crate::message::RequestKind;
 
-/// What the peer may send on a stream.
+/// The phase of the receiving direction: what the peer may send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvPhase {
-    /// The final response to a request of this kind; interim responses before it.
+    /// The final response to a request of this kind, after any interim responses.
     Headers(RequestKind),
-    /// Content, then perhaps trailers.
+    /// Content, then optional trailers.
     Content,
-    /// DATA alone (RFC 9113 §8.5).
+    /// Only DATA (RFC 9113 §8.5).
     Tunnel,
-    /// Nothing: this side promised the stream (RFC 9113 §8.4) and has not begun the response.
+    /// Nothing: this side promised the stream (RFC 9113 §8.4) and has not sent the response yet.
     Reserved,
     /// Nothing: the peer sent END_STREAM.
     End,
 }
 
-/// What this side may send on a stream.
+/// The phase of the sending direction: what this side may send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendPhase {
-    /// The final response to a request of this kind; interim responses before it.
+    /// The final response to a request of this kind, after any interim responses.
     Headers(RequestKind),
-    /// Content, then perhaps trailers.
+    /// Content, then optional trailers.
     Content,
-    /// DATA alone (RFC 9113 §8.5).
+    /// Only DATA (RFC 9113 §8.5).
     Tunnel,
-    /// Nothing more: END_STREAM follows the queued content.
+    /// Nothing: END_STREAM follows the queued content.
     EndQueued,
-    /// Nothing more: trailers follow the queued content.
+    /// Nothing: trailers follow the queued content.
     TrailersQueued,
-    /// Nothing: the peer promised the stream and has not begun the response.
+    /// Nothing: the peer promised the stream and has not sent the response yet.
     Reserved,
     /// Nothing: END_STREAM was sent.
     End,
 }
 
 impl RecvPhase {
-    /// Whether the peer may still send DATA now or later (RFC 9113 §5.1: "open" and "half-closed (local)").
+    /// Whether the peer may send DATA now or later (RFC 9113 §5.1: "open" and "half-closed (local)").
     #[inline]
     pub(crate) const fn is_open(self) -> bool {
         !matches!(self, Self::Reserved | Self::End)
@@ -89,7 +88,7 @@ impl RecvPhase {
 }
 
 impl SendPhase {
-    /// The phase behind the final header section of a message.
+    /// The phase after the final header section of a message.
     #[inline]
     pub(crate) const fn after_headers(is_tunnel: bool) -> Self {
         if is_tunnel { Self::Tunnel } else { Self::Content }
@@ -108,7 +107,7 @@ impl SendPhase {
     }
 }
 
-/// Whether a stream of these phases is reserved (RFC 9113 §5.1): promised, and not counted as open (§5.1.2).
+/// Whether a stream with these phases is reserved (RFC 9113 §5.1): it was promised and does not count as open (§5.1.2).
 #[inline]
 pub(crate) const fn is_reserved(recv: RecvPhase, send: SendPhase) -> bool {
     matches!(recv, RecvPhase::Reserved) || matches!(send, SendPhase::Reserved)

@@ -1,12 +1,11 @@
-//! All streams of a connection: how they open and close, how many there are, and the requests that wait to open.
+//! [`Streams`]: opens, counts and closes the streams of a connection.
 //!
-//! A method changes streams and returns what the connection has to do. Nothing here can write to the output, and a request
-//! that waits is opened by [`Streams::next_request`] alone, which the connection calls when it fills the output. So
-//! HEADERS of a request never precede the RST_STREAM that made room for it.
+//! Its methods return what the connection has to write. Waiting requests are opened only by [`Streams::next_request`], which the
+//! connection calls when it fills the output: the HEADERS of a request never precede the RST_STREAM that made room for it.
 
 use super::{
-    ChunkPool, Closure, IdlePriorities, List, NONE, Parked, Recent, RecvPhase, Scheduler, SendPhase, Slab,
-    Stream, StreamKey,
+    ChunkPool, CloseCause, ClosedStreams, IdlePriorities, List, NONE, RecvPhase, Scheduler, SectionPool,
+    SendPhase, Slab, Stream, StreamKey,
 };
 use crate::Role;
 use crate::config::Config;
@@ -22,65 +21,65 @@ use crate::settings::Settings;
 pub(crate) struct Streams {
     role: Role,
     pub(super) slab: Slab,
-    recent: Recent,
+    closed_streams: ClosedStreams,
     pub(super) idle_priorities: IdlePriorities,
     pub(super) scheduler: Scheduler,
     pub(super) chunks: ChunkPool,
-    pub(super) parked: Parked,
-    /// The next stream that this side opens; `None` when they are used up.
+    pub(super) sections: SectionPool,
+    /// The next stream that this side opens; `None` if all identifiers are used.
     next_local: Option<StreamId>,
-    /// The highest stream that the peer opened or promised; [`StreamId::CONNECTION`] for none.
+    /// The highest stream that the peer opened or promised; [`StreamId::CONNECTION`] if there is none.
     highest_peer: StreamId,
-    /// Streams that count against the peer's SETTINGS_MAX_CONCURRENT_STREAMS, and against this side's.
+    /// The numbers of streams that count towards SETTINGS_MAX_CONCURRENT_STREAMS of the peer, and of this side.
     open_local: u32,
     open_peer: u32,
-    /// Streams promised by either side and not begun.
+    /// The number of reserved streams, of both sides.
     reserved: u32,
     /// The peer's SETTINGS_MAX_CONCURRENT_STREAMS.
     open_local_max: u32,
-    /// Whether the client sent a priority signal: streams without one have the default of RFC 9218 from then on.
+    /// Whether the client has sent a priority signal. From then on streams without one have the default priority of RFC 9218.
     pub(super) priority_signalled: bool,
 
-    /// What this side may still send on all streams.
+    /// The send window of the connection.
     pub(super) send_window: i64,
     /// The peer's SETTINGS_INITIAL_WINDOW_SIZE.
     pub(super) send_initial: u32,
-    /// No delta of a stream's send window is above this.
+    /// An upper bound of `send_delta` of all streams.
     pub(super) send_delta_max: i32,
-    /// What the peer may still send on all streams. Not negative, unless the connection ends for it.
+    /// The receive window of the connection. It is not negative, unless the peer has exceeded it and the connection ends.
     pub(super) recv_window: i64,
-    /// The largest SETTINGS_INITIAL_WINDOW_SIZE of this side that the peer may count with: acknowledged or on its way.
+    /// The largest SETTINGS_INITIAL_WINDOW_SIZE of this side that the peer may use: acknowledged or in flight.
     pub(super) recv_initial: u32,
-    /// Passed to the caller on all streams and not released.
+    /// DATA of all streams that was passed to the caller and not released, in bytes.
     pub(super) held: u64,
-    /// Memory that the caller keeps for this connection besides: it shares the bound.
+    /// Other memory that the caller uses for this connection, in bytes. It shares the bound with `held`.
     pub(super) caller_memory: u64,
     pub(super) growth: Growth,
     pub(super) stall: super::stall::Stall,
 }
 
-/// What the end of a stream leaves to do, in the order of the fields.
+/// What the connection has to do after a stream was closed, in the order of the fields.
 #[must_use]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Closed {
-    /// To be written.
+pub(crate) struct CloseEffects {
+    /// A frame to write.
     pub(crate) reset: Option<RstStream>,
-    /// Whether the stream is gone.
+    /// Whether the stream was removed.
     pub(crate) removed: bool,
-    /// Whether window of the connection was released with it.
+    /// Whether window of the connection was released.
     pub(crate) released: bool,
 }
 
-impl Closed {
+impl CloseEffects {
     const STILL_OPEN: Self = Self { reset: None, removed: false, released: false };
 }
 
-/// A request that waited and opens now.
+/// A waiting request that opens.
 pub(crate) struct OpenedRequest {
     pub(crate) slot: u32,
     pub(crate) id: StreamId,
     pub(crate) end_stream: bool,
-    /// To be sent behind the request.
+    /// A PRIORITY_UPDATE to send after the request.
     pub(crate) priority: Option<Priority>,
 }
 
@@ -93,11 +92,11 @@ impl Streams {
         Self {
             role,
             slab: Slab::new(config.hash_key),
-            recent: Recent::new(config.limits.resets_remembered_max),
+            closed_streams: ClosedStreams::new(config.limits.resets_remembered_max),
             idle_priorities: IdlePriorities::new(),
             scheduler: Scheduler::new(),
             chunks: ChunkPool::new(),
-            parked: Parked::new(),
+            sections: SectionPool::new(),
             next_local: Some(next_local),
             highest_peer: StreamId::CONNECTION,
             open_local: 0,
@@ -119,7 +118,7 @@ impl Streams {
 
     // ---- identity
 
-    /// How many records there are: open, half-closed, reserved and waiting.
+    /// The number of streams: open, half-closed, reserved and waiting.
     #[inline]
     pub(crate) const fn len(&self) -> u32 {
         self.slab.len()
@@ -156,7 +155,7 @@ impl Streams {
         id.opener() == Some(self.role)
     }
 
-    /// Whether a stream was never used, by either side (RFC 9113 §5.1.1).
+    /// Whether neither side has used this stream (RFC 9113 §5.1.1).
     pub(crate) fn is_idle(&self, id: StreamId) -> bool {
         if self.is_local(id) {
             self.next_local.is_some_and(|next| id >= next)
@@ -177,45 +176,45 @@ impl Streams {
         self.next_local
     }
 
-    /// How a closed stream was closed, if that is not long ago.
-    pub(crate) fn closure(&self, id: StreamId) -> Option<Closure> {
-        self.recent.find(id)
+    /// Why a closed stream was closed, if it is remembered.
+    pub(crate) fn close_cause(&self, id: StreamId) -> Option<CloseCause> {
+        self.closed_streams.find(id)
     }
 
-    /// Whether this side reset the stream no longer than `grace_ms` ago.
+    /// Whether this side reset the stream at most `grace_ms` ago.
     pub(crate) fn was_just_reset(&self, id: StreamId, now_ms: u32, grace_ms: u32) -> bool {
-        self.recent.was_just_reset(id, now_ms, grace_ms)
+        self.closed_streams.was_just_reset(id, now_ms, grace_ms)
     }
 
-    /// RST_STREAM came for a closed stream: whether this side had reset it, which is true once for each stream.
+    /// Handles RST_STREAM on a closed stream. Returns whether this side had reset it; `true` at most once for each stream.
     pub(crate) fn crossed_reset(&mut self, id: StreamId) -> bool {
-        self.recent.crossed_reset(id)
+        self.closed_streams.crossed_reset(id)
     }
 
-    /// A stream that is not in the store was answered with RST_STREAM, or by a message that needs no record.
+    /// Remembers a stream that was refused without a record, by RST_STREAM or by a response.
     pub(crate) fn remember_refused(&mut self, id: StreamId, reset: bool, now_ms: u32) {
         if reset {
-            self.recent.reset(id, false, now_ms);
+            self.closed_streams.add_reset(id, false, now_ms);
         } else {
-            self.recent.finished(id);
+            self.closed_streams.add_finished(id);
         }
     }
 
     // ---- opening
 
-    /// Streams that the peer opened and that count (RFC 9113 §5.1.2).
+    /// The number of streams of the peer that count as open (RFC 9113 §5.1.2).
     #[inline]
     pub(crate) const fn open_peer(&self) -> u32 {
         self.open_peer
     }
 
-    /// Streams that were promised and not begun.
+    /// The number of reserved streams.
     #[inline]
     pub(crate) const fn reserved(&self) -> u32 {
         self.reserved
     }
 
-    /// How many requests or promises may be opened before the peer's limit is reached.
+    /// The number of requests or promises that the peer's SETTINGS_MAX_CONCURRENT_STREAMS still allows.
     #[inline]
     pub(crate) const fn open_capacity(&self) -> u32 {
         self.open_local_max.saturating_sub(self.open_local)
@@ -231,7 +230,7 @@ impl Streams {
         self.len() - self.open_local - self.open_peer - self.reserved
     }
 
-    /// Opens a request of this side: the caller writes its HEADERS.
+    /// Opens a request of this side, whose HEADERS the caller writes.
     #[inline]
     pub(crate) fn open_request(&mut self, stream: Stream) -> StreamKey {
         let id = stream.id;
@@ -241,7 +240,7 @@ impl Streams {
         StreamKey::new(slot, id)
     }
 
-    /// Keeps a request of this side until the peer allows one more stream.
+    /// Queues a request of this side until the peer allows one more stream.
     ///
     /// # Errors
     /// [`Misuse::OpenQueueFull`]
@@ -254,22 +253,22 @@ impl Streams {
         if self.waiting() as usize >= waiting_max {
             return Err(Misuse::OpenQueueFull);
         }
-        let (at, list) = self.parked.add();
+        let (at, list) = self.sections.add();
         list.extend(fields);
-        stream.parked = at;
+        stream.first_section = at;
         self.next_local = stream.id.next();
         let slot = self.slab.insert(stream);
         self.scheduler.add_waiting(&mut self.slab, slot);
         Ok(self.slab.key(slot))
     }
 
-    /// Whether a request waits and may open.
+    /// Whether a waiting request may open.
     #[inline]
     pub(crate) const fn has_request(&self) -> bool {
         self.scheduler.first_waiting().is_some() && self.open_local < self.open_local_max
     }
 
-    /// Opens the first request that waits, if the peer allows one more. The caller writes
+    /// Opens the first waiting request, if the peer allows one more. The caller writes
     /// [`Streams::request_fields`] as HEADERS and then calls [`Streams::finish_request`].
     #[inline]
     pub(crate) fn next_request(&mut self) -> Option<OpenedRequest> {
@@ -284,18 +283,18 @@ impl Streams {
         if end_stream {
             stream.send = SendPhase::End;
         }
-        let priority = self.parked.priority(stream.parked).take();
+        let priority = self.sections.priority(stream.first_section).take();
         Some(OpenedRequest { slot, id: stream.id, end_stream, priority })
     }
 
     /// The first section of a stream's queued fields.
-    pub(crate) fn parked_fields(&self, slot: u32) -> &FieldList {
-        self.parked.fields(self.slab.get(slot).parked)
+    pub(crate) fn section_fields(&self, slot: u32) -> &FieldList {
+        self.sections.fields(self.slab.get(slot).first_section)
     }
 
-    /// The HEADERS of a request that waited are written: its DATA may follow. Returns whether trailers follow at once.
+    /// Schedules the DATA of a waiting request whose HEADERS were written. Returns whether trailers follow at once.
     pub(crate) fn finish_request(&mut self, slot: u32) -> bool {
-        self.pop_parked(slot);
+        self.pop_section(slot);
         let stream = self.slab.get(slot);
         if stream.queued > 0 {
             self.schedule(slot);
@@ -304,18 +303,19 @@ impl Streams {
         stream.send == SendPhase::TrailersQueued
     }
 
-    pub(super) fn pop_parked(&mut self, slot: u32) {
+    pub(super) fn pop_section(&mut self, slot: u32) {
         let stream = self.slab.get_mut(slot);
-        stream.parked = self.parked.remove(stream.parked);
+        stream.first_section = self.sections.remove(stream.first_section);
     }
 
-    /// The PRIORITY_UPDATE to send behind a request that waits (RFC 9218 §7.1: for no more streams than may be open).
+    /// Sets the PRIORITY_UPDATE to send after a waiting request (RFC 9218 §7.1 limits it to streams that may be open).
     pub(crate) fn set_waiting_priority(&mut self, slot: u32, priority: Priority) {
-        let at = self.slab.get(slot).parked;
-        *self.parked.priority(at) = Some(priority);
+        let at = self.slab.get(slot).first_section;
+        *self.sections.priority(at) = Some(priority);
     }
 
-    /// The peer used an identifier, and skipped those below it (RFC 9113 §5.1.1). Returns a priority that came before.
+    /// The peer uses an identifier, which closes the lower idle ones (RFC 9113 §5.1.1). Returns the priority that it has sent for
+    /// this stream before.
     #[inline]
     pub(crate) fn use_peer_id(&mut self, id: StreamId) -> Option<Priority> {
         self.highest_peer = id;
@@ -346,7 +346,7 @@ impl Streams {
         self.slab.key(slot)
     }
 
-    /// The promised response begins: the stream is open in one direction, and counts (RFC 9113 §5.1.2).
+    /// The promised response begins: the stream is half-closed, and counts as open (RFC 9113 §5.1.2).
     pub(crate) fn begin_reserved(&mut self, slot: u32) {
         let stream = self.slab.get_mut(slot);
         debug_assert!(stream.is_reserved());
@@ -364,61 +364,61 @@ impl Streams {
 
     /// This side sent END_STREAM.
     #[inline]
-    pub(crate) fn end_send(&mut self, slot: u32) -> Closed {
+    pub(crate) fn end_send(&mut self, slot: u32) -> CloseEffects {
         let stream = self.slab.get_mut(slot);
         stream.send = SendPhase::End;
-        if stream.recv == RecvPhase::End { self.finish(slot) } else { Closed::STILL_OPEN }
+        if stream.recv == RecvPhase::End { self.finish(slot) } else { CloseEffects::STILL_OPEN }
     }
 
     /// The peer sent END_STREAM.
     #[inline]
-    pub(crate) fn end_recv(&mut self, slot: u32) -> Closed {
+    pub(crate) fn end_recv(&mut self, slot: u32) -> CloseEffects {
         let stream = self.slab.get_mut(slot);
         stream.recv = RecvPhase::End;
-        if stream.send == SendPhase::End { self.finish(slot) } else { Closed::STILL_OPEN }
+        if stream.send == SendPhase::End { self.finish(slot) } else { CloseEffects::STILL_OPEN }
     }
 
     /// Both sides sent END_STREAM.
     #[inline]
-    fn finish(&mut self, slot: u32) -> Closed {
-        self.recent.finished(self.slab.get(slot).id);
+    fn finish(&mut self, slot: u32) -> CloseEffects {
+        self.closed_streams.add_finished(self.slab.get(slot).id);
         let released = self.remove(slot);
-        Closed { reset: None, removed: true, released }
+        CloseEffects { reset: None, removed: true, released }
     }
 
-    /// Ends a stream at once and reports it to the peer, unless the peer never knew it: a request that waits is idle for
-    /// the peer, and RFC 9113 §6.4 forbids RST_STREAM on an idle stream.
-    pub(crate) fn reset(&mut self, slot: u32, code: ErrorCode, now_ms: u32) -> Closed {
+    /// Resets a stream. RST_STREAM is sent unless the request waits to open: for the peer this stream is idle, and RFC 9113 §6.4
+    /// forbids RST_STREAM on an idle stream.
+    pub(crate) fn reset(&mut self, slot: u32, code: ErrorCode, now_ms: u32) -> CloseEffects {
         let stream = self.slab.get(slot);
         let (stream_id, was_waiting) = (stream.id, stream.is_waiting());
-        self.recent.reset(stream_id, false, now_ms);
+        self.closed_streams.add_reset(stream_id, false, now_ms);
         let released = self.remove(slot);
         let reset = (!was_waiting).then_some(RstStream { stream_id, code });
-        Closed { reset, removed: true, released }
+        CloseEffects { reset, removed: true, released }
     }
 
-    /// The peer will never process the stream (RFC 9113 §6.8): nothing is sent.
-    pub(crate) fn abandon(&mut self, slot: u32, now_ms: u32) -> Closed {
-        self.recent.reset(self.slab.get(slot).id, false, now_ms);
+    /// Closes a stream that the peer will not process (RFC 9113 §6.8). Nothing is sent.
+    pub(crate) fn abandon(&mut self, slot: u32, now_ms: u32) -> CloseEffects {
+        self.closed_streams.add_reset(self.slab.get(slot).id, false, now_ms);
         let released = self.remove(slot);
-        Closed { reset: None, removed: true, released }
+        CloseEffects { reset: None, removed: true, released }
     }
 
     /// The peer reset the stream.
-    pub(crate) fn reset_by_peer(&mut self, slot: u32, now_ms: u32) -> Closed {
-        self.recent.reset(self.slab.get(slot).id, true, now_ms);
+    pub(crate) fn reset_by_peer(&mut self, slot: u32, now_ms: u32) -> CloseEffects {
+        self.closed_streams.add_reset(self.slab.get(slot).id, true, now_ms);
         let released = self.remove(slot);
-        Closed { reset: None, removed: true, released }
+        CloseEffects { reset: None, removed: true, released }
     }
 
-    /// Removes the first request that waits.
-    pub(crate) fn remove_waiting(&mut self, now_ms: u32) -> Option<(StreamKey, Closed)> {
+    /// Removes the first waiting request.
+    pub(crate) fn remove_waiting(&mut self, now_ms: u32) -> Option<(StreamKey, CloseEffects)> {
         let slot = self.scheduler.first_waiting()?;
         let key = self.slab.key(slot);
         Some((key, self.reset(slot, ErrorCode::CANCEL, now_ms)))
     }
 
-    /// The streams of this side above `last`, in order of their identifiers. O(streams): for GOAWAY.
+    /// The streams of this side above `last`, in the order of their identifiers. O(streams): for GOAWAY.
     pub(crate) fn local_above(&self, last: StreamId) -> alloc::vec::Vec<StreamKey> {
         let mut keys = alloc::vec::Vec::new();
         if self.next_local.is_none_or(|next| last < next) {
@@ -432,13 +432,13 @@ impl Streams {
         keys
     }
 
-    /// Removes a stream, whatever its phases. Returns whether the caller held DATA of it: the window of the connection
-    /// goes back.
+    /// Removes a stream in any phase. Returns whether the caller held DATA of it, which is released to the window of the
+    /// connection.
     #[inline]
     fn remove(&mut self, slot: u32) -> bool {
         let stream = self.slab.get_mut(slot);
         if stream.list == List::Waiting {
-            // Counted nowhere.
+            // Waiting requests are not counted.
         } else if stream.is_reserved() {
             self.reserved -= 1;
         } else if stream.id.opener() == Some(self.role) {
@@ -446,12 +446,12 @@ impl Streams {
         } else {
             self.open_peer -= 1;
         }
-        let (held, mut parked) = (stream.held, stream.parked);
+        let (held, mut section) = (stream.held, stream.first_section);
         if stream.last_chunk != NONE {
             self.chunks.clear(stream);
         }
-        while parked != NONE {
-            parked = self.parked.remove(parked);
+        while section != NONE {
+            section = self.sections.remove(section);
         }
         self.scheduler.remove(&mut self.slab, slot);
         self.slab.remove(slot);
@@ -461,34 +461,34 @@ impl Streams {
 
     // ---- settings, priorities, memory
 
-    /// The peer's settings changed. Returns `false` when the window of a stream would pass 2^31-1 (RFC 9113 §6.9.2).
+    /// Applies changed settings of the peer. Returns `false` if the window of a stream exceeds 2^31-1 (RFC 9113 §6.9.2).
     pub(crate) fn apply_peer_settings(&mut self, settings: &Settings) -> bool {
         self.open_local_max = settings.max_concurrent_streams;
         let before = core::mem::replace(&mut self.send_initial, settings.initial_window_size);
         settings.initial_window_size <= before || self.send_windows_grew()
     }
 
-    /// The priority of a new stream without a priority signal: the default of RFC 9218 §4 if the client sends
-    /// priorities at all, and equal turns otherwise.
+    /// The priority of a new stream without a priority signal: the default of RFC 9218 §4 if the client has sent any signal, and
+    /// [`Priority::UNSIGNALLED`] otherwise.
     #[inline]
     pub(crate) const fn default_priority(&self) -> Priority {
         if self.priority_signalled { Priority::DEFAULT } else { Priority::UNSIGNALLED }
     }
 
-    /// The client sent a priority signal.
+    /// Records that the client has sent a priority signal.
     #[inline]
     pub(crate) const fn signal_priority(&mut self) {
         self.priority_signalled = true;
     }
 
-    /// Changes how a stream is served, whichever list it is in.
+    /// Changes the priority of a stream.
     pub(crate) fn set_priority(&mut self, slot: u32, priority: Priority) {
         self.scheduler.set_priority(&mut self.slab, slot, priority);
     }
 
-    /// Keeps the priority of a request that has not arrived. `false` when there would be more than `streams_max` idle
-    /// streams with a priority and open ones (RFC 9218 §7.1).
-    pub(crate) fn keep_idle_priority(
+    /// Sets the priority of a request that has not arrived. Returns `false` if there would be more than `streams_max` streams that
+    /// are open, or idle with a priority (RFC 9218 §7.1).
+    pub(crate) fn set_idle_priority(
         &mut self,
         id: StreamId,
         priority: Priority,
@@ -500,21 +500,21 @@ impl Streams {
         {
             return false;
         }
-        self.idle_priorities.keep(id, priority, kept_max);
+        self.idle_priorities.set(id, priority, kept_max);
         true
     }
 
-    /// DATA that the caller holds, in bytes.
+    /// DATA that was passed to the caller and not released, in bytes.
     pub(crate) const fn held(&self) -> u64 {
         self.held
     }
 
-    /// DATA queued on all streams, in bytes.
+    /// The queued DATA of all streams, in bytes.
     pub(crate) const fn queued(&self) -> u64 {
         self.chunks.queued()
     }
 
-    /// Memory that the caller keeps for this connection besides the DATA it holds, in bytes.
+    /// Memory that the caller uses for this connection in addition to the DATA it holds, in bytes.
     pub(crate) const fn caller_memory(&self) -> u64 {
         self.caller_memory
     }
@@ -523,16 +523,16 @@ impl Streams {
         self.caller_memory = bytes;
     }
 
-    /// Gives memory back that is not in use.
+    /// Frees unused memory.
     pub(crate) fn shrink(&mut self) {
         self.slab.shrink();
-        self.recent.shrink();
+        self.closed_streams.shrink();
         self.idle_priorities.shrink();
         self.chunks.shrink();
-        self.parked.shrink();
+        self.sections.shrink();
     }
 
-    /// A record with the content that its sender announced.
+    /// A new record with the defaults of the configuration.
     #[inline]
     pub(crate) fn record(&self, id: StreamId, recv: RecvPhase, send: SendPhase, config: &Config) -> Stream {
         let mut stream = Stream::new(id, recv, send);
@@ -545,12 +545,12 @@ impl Streams {
 
 #[cfg(test)]
 impl Streams {
-    /// How large the receive windows of streams are to be.
+    /// The target of the receive windows of streams.
     pub(crate) fn recv_target(&self) -> u32 {
         self.growth.target()
     }
 
-    /// The memory that is kept for streams, in pages and buckets.
+    /// The number of pages and buckets for which memory is allocated.
     pub(crate) fn capacity(&self) -> usize {
         self.slab.capacity()
     }
@@ -563,7 +563,7 @@ impl Streams {
         self.open_local
     }
 
-    /// The window of a stream in either direction: send, receive.
+    /// The send window and the receive window of a stream.
     pub(crate) fn windows(&self, slot: u32) -> (i64, i64) {
         let stream = self.slab.get(slot);
         let window = crate::flow_control::window;
@@ -574,7 +574,7 @@ impl Streams {
         self.slab.for_each(visit);
     }
 
-    /// Every counter is the sum over the streams, and every stream is in the list where it belongs.
+    /// Checks that every counter is the sum over the streams, and that every stream is in the right list.
     pub(crate) fn check(&self) {
         let (mut local, mut peer, mut reserved, mut waiting, mut held, mut queued) = (0, 0, 0, 0, 0, 0);
         self.slab.for_each(|slot, stream| {
