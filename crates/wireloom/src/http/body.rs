@@ -60,7 +60,7 @@ pub struct Body {
 struct StreamOptions {
     /// The longest content that is collected, in bytes.
     len_max: Option<usize>,
-    /// The announced length.
+    /// The announced length, without the chunks that have been read.
     len: Option<u64>,
     /// How long to wait for the next chunk.
     timeout: Option<Duration>,
@@ -194,7 +194,7 @@ impl Body {
         }
     }
 
-    /// The length, if it is known.
+    /// The length of the content that has not been read, if it is known.
     pub fn len_hint(&self) -> Option<u64> {
         match &self.source {
             Source::Empty => Some(0),
@@ -226,6 +226,9 @@ impl Body {
             Poll::Ready(chunk) => {
                 if let Some(options) = &mut self.options {
                     options.sleep = None;
+                    if let (Some(Ok(chunk)), Some(len)) = (&chunk, &mut options.len) {
+                        *len = len.saturating_sub(chunk.len() as u64);
+                    }
                 }
                 Poll::Ready(chunk)
             }
@@ -475,6 +478,25 @@ impl fmt::Debug for BodyFrame {
         match self {
             Self::Data(data) => f.debug_tuple("Data").field(&data.len()).finish(),
             Self::Trailers(trailers) => f.debug_tuple("Trailers").field(trailers).finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_length_is_that_of_the_rest() {
+        // A handler may look at the first chunk and send the rest on, with its length.
+        let frames = ["one", "three"].map(|chunk| Ok(BodyFrame::Data(chunk.into())));
+        let mut frames = frames.into_iter();
+        let stream = futures_util::stream::poll_fn(move |_| Poll::Ready(frames.next()));
+        let mut body = Body::from_frames(stream, Some(8));
+        for (chunk, left) in [(Some("one"), 5), (Some("three"), 0), (None, 0)] {
+            assert_eq!(body.chunk().await.unwrap().as_deref(), chunk.map(str::as_bytes));
+            assert_eq!(body.len_hint(), Some(left));
         }
     }
 }
