@@ -25,7 +25,7 @@ use super::target::Target;
 use super::{ConnectEvent, Connector};
 use super::{failed, is_tls_alert};
 use crate::error::Error;
-use crate::headers::{Head, Headers, is_token};
+use crate::headers::{Head, Headers};
 use crate::http::{Body, TlsInfo, Version};
 use crate::http1::write::{chunk_size, fields, last_chunk};
 use crate::http1::{BodyReader, Framing, head};
@@ -82,9 +82,6 @@ impl Http1 {
         sent.push("Host", connector.host_of(target))?;
         request.add_missing(headers, &mut sent)?;
         let (method, body, expects) = request.into_parts(&mut sent)?;
-        if !is_token(method.as_bytes()) || method == "CONNECT" {
-            return Err(Error::Header);
-        }
         let len = sent.get("content-length").map(parse_len).transpose()?;
         let is_empty = body.len_hint() == Some(0);
         let is_chunked = len.is_none() && !is_empty;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::Error;
-use crate::headers::Headers;
+use crate::headers::{Headers, is_token};
 use crate::http::Body;
 
 /// A request to send: a method, a URL or path, headers, content.
@@ -79,7 +79,14 @@ impl Request {
     }
 
     /// Adds the headers to `into`; returns the method, the content, and whether it waits for `100 Continue`.
+    ///
+    /// # Errors
+    /// The method or a header cannot be sent.
     pub(super) fn into_parts(self, into: &mut Headers) -> Result<(String, Body, bool), Error> {
+        // RFC 9110 §9.1: a token. CONNECT opens a tunnel, which is no request.
+        if !is_token(self.method.as_bytes()) || self.method == "CONNECT" {
+            return Err(Error::Header);
+        }
         for (name, value) in &self.headers {
             if is_of_connection(name, value) {
                 return Err(Error::Header);

@@ -87,6 +87,10 @@ async fn sends_the_target_and_the_fields() {
         let bad = http2.request(Request::get("/").header(name, value)).await.unwrap_err();
         assert_eq!(bad, Error::Header, "{name}");
     }
+    // RFC 9110 §9.1, RFC 9113 §8.5.
+    for method in ["", "A B", "G\r\nX: y", "CONNECT"] {
+        assert_eq!(http2.send(Request::new(method, "/")).unwrap_err(), Error::Header, "{method}");
+    }
     let all =
         Connector::new().header("Upgrade", "h2c").connect_http2(&format!("http://{address}")).await.unwrap();
     assert_eq!(all.request(Request::get("/")).await.unwrap_err(), Error::Header);
