@@ -137,7 +137,8 @@ fn copy_in(headers: &HeaderMap) -> Headers {
     let len = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     let mut copied = Headers::with_capacity(headers.len(), len);
     for (name, value) in headers {
-        copied.push_unchecked(name.as_str().as_bytes(), value.as_bytes());
+        // RFC 9113 §8.2.1: a value with whitespace at its edges, which `http` allows, makes a message malformed.
+        copied.push_unchecked(name.as_str().as_bytes(), value.as_bytes().trim_ascii());
     }
     copied
 }

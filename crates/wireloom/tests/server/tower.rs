@@ -12,6 +12,7 @@ use crate::ask;
 fn application() -> Router {
     Router::new()
         .route("/hello", get(|| async { ([("x-from", "axum")], "hello\n") }))
+        .route("/edges", get(|| async { ([("x-edges", " a b\t")], "hello\n") }))
         .route("/length", post(|body: bytes::Bytes| async move { body.len().to_string() }))
         .route("/stream", post(|body: axum::body::Body| async move { body }))
         .route("/sized", get(sized))
@@ -62,6 +63,15 @@ async fn servers() -> [(&'static str, SocketAddr); 2] {
     tokio::spawn(async move { axum::serve(hyper, application()).await });
     tokio::spawn(Server::new(own).serve(wireloom::tower::handler(application())));
     addresses
+}
+
+// RFC 9113 §8.2.1.
+#[tokio::test]
+async fn whitespace_around_a_value_is_not_sent() {
+    let [_, (_, address)] = servers().await;
+    let http2 = Connector::new().connect_http2(&format!("http://{address}")).await.unwrap();
+    let response = http2.request(wireloom::client::Request::get("/edges")).await.unwrap();
+    assert_eq!(response.headers.get("x-edges"), Some(&b"a b"[..]));
 }
 
 #[tokio::test]
