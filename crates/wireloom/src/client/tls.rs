@@ -96,7 +96,7 @@ impl ClientTls {
         let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(pem_error)?.collect();
         let found = found.map_err(pem_error)?;
         if found.is_empty() {
-            return Err(Error::Tls(rustls::Error::General("there is no certificate in the file".into())));
+            return Err(rustls::Error::General("there is no certificate in the file".into()).into());
         }
         Ok(self.with_roots(|roots| roots.own.extend(found)))
     }
@@ -200,11 +200,11 @@ impl ClientTls {
     fn build(&self) -> Result<Arc<ClientConfig>, Error> {
         if self.conflicts {
             let why = "roots, identities and `insecure` cannot be added to a configuration of rustls";
-            return Err(Error::Tls(rustls::Error::General(why.into())));
+            return Err(rustls::Error::General(why.into()).into());
         }
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .map_err(Error::Tls)?;
+            .map_err(Error::from)?;
         let builder = match &self.trust {
             Trust::Rustls(config) => return Ok(config.clone()),
             Trust::Anyone => builder
@@ -221,7 +221,7 @@ impl ClientTls {
         let config = match self.identity.as_deref() {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
-                builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(Error::Tls)?
+                builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(Error::from)?
             }
         };
         Ok(Arc::new(config))
@@ -232,14 +232,14 @@ impl Roots {
     fn verifier(&self) -> Result<TrustOwn, Error> {
         let standard = WebPkiServerVerifier::builder_with_provider(Arc::new(self.store()?), provider())
             .build()
-            .map_err(|error| Error::Tls(rustls::Error::General(error.to_string())))?;
+            .map_err(|error| rustls::Error::General(error.to_string()))?;
         Ok(TrustOwn { standard, trusted: self.own.clone() })
     }
 
     fn store(&self) -> Result<RootCertStore, Error> {
         let mut store = RootCertStore::empty();
         for root in &self.own {
-            store.add(root.clone()).map_err(Error::Tls)?;
+            store.add(root.clone()).map_err(Error::from)?;
         }
         if self.platform {
             #[cfg(feature = "native-roots")]
@@ -252,7 +252,7 @@ impl Roots {
         if store.is_empty() {
             // Every certificate would be refused with a misleading error.
             let why = "this machine has no list of root certificates (often the package ca-certificates)";
-            return Err(Error::Tls(rustls::Error::General(why.into())));
+            return Err(rustls::Error::General(why.into()).into());
         }
         Ok(store)
     }

@@ -48,7 +48,7 @@ pub enum Error {
     TlsPort,
     /// TLS failed: a certificate was not accepted, or there is no protocol in common.
     #[cfg(feature = "tls")]
-    Tls(rustls::Error),
+    Tls(Box<rustls::Error>),
     /// A `wss` URL, and this build speaks no TLS.
     NoTls,
     /// HTTP/2: the peer broke the protocol, a limit was reached, or this end misused the API.
@@ -142,7 +142,7 @@ impl std::error::Error for Error {
             Self::Host(Some(error)) | Self::Io(error) => Some(error.get_ref()),
             Self::Proxy(error) => Some(error),
             #[cfg(feature = "tls")]
-            Self::Tls(error) => Some(error),
+            Self::Tls(error) => Some(&**error),
             #[cfg(feature = "http2")]
             Self::Http2(error) | Self::NoHttp2(Some(error)) => Some(error),
             _ => None,
@@ -178,6 +178,14 @@ impl From<wireloom_http2::error::Misuse> for Error {
     }
 }
 
+#[cfg(feature = "tls")]
+impl From<rustls::Error> for Error {
+    fn from(error: rustls::Error) -> Self {
+        // Boxed: every result of a WebSocket would be as large.
+        Self::Tls(Box::new(error))
+    }
+}
+
 impl From<HandshakeError> for Error {
     fn from(error: HandshakeError) -> Self {
         Self::Handshake(error)
@@ -194,7 +202,7 @@ impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
         #[cfg(feature = "tls")]
         if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            return Self::Tls(tls.clone());
+            return tls.clone().into();
         }
         Self::Io(error.into())
     }

@@ -60,9 +60,9 @@ pub(crate) fn pem_error(error: rustls::pki_types::pem::Error) -> Error {
     match error {
         rustls::pki_types::pem::Error::Io(error) => Error::Io(error.into()),
         rustls::pki_types::pem::Error::NoItemsFound => {
-            Error::Tls(rustls::Error::General("the file holds no certificate or private key in PEM".into()))
+            rustls::Error::General("the file holds no certificate or private key in PEM".into()).into()
         }
-        error => Error::Tls(rustls::Error::General(format!("malformed PEM: {error}"))),
+        error => rustls::Error::General(format!("malformed PEM: {error}")).into(),
     }
 }
 
@@ -72,10 +72,10 @@ fn server_config(
 ) -> Result<Arc<rustls::ServerConfig>, Error> {
     let mut config = rustls::ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .map_err(Error::Tls)?
+        .map_err(Error::from)?
         .with_no_client_auth()
         .with_single_cert(chain, key)
-        .map_err(Error::Tls)?;
+        .map_err(Error::from)?;
     config.alpn_protocols = vec![
         #[cfg(feature = "http2")]
         ALPN_HTTP2.into(),
@@ -113,9 +113,8 @@ impl ServerTls {
     #[cfg(feature = "self-signed")]
     pub fn self_signed(names: &[&str]) -> Result<(Self, SelfSigned), Error> {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let made = rcgen::generate_simple_self_signed(names).map_err(|_| {
-            Error::Tls(rustls::Error::General("no certificate can be made for these names".into()))
-        })?;
+        let made = rcgen::generate_simple_self_signed(names)
+            .map_err(|_| rustls::Error::General("no certificate can be made for these names".into()))?;
         let der = made.cert.der().clone();
         let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
         let config = server_config(vec![der.clone()], key)?;
