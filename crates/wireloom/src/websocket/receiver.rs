@@ -38,27 +38,27 @@ const HEAD_READ_LEN: usize = 16 << 10;
 /// It also answers pings, watches deadlines and finishes the closing handshake: keep calling [`recv`](Self::recv).
 pub struct Receiver {
     pub(super) shared: Arc<Shared>,
-    /// Boxed, so that futures that hold a receiver are small and cheap to move. `None` while the connection is idle and
-    /// `Shared::idle` is enough to make it again.
-    reading: Option<Box<Reading>>,
-    /// See [`Reading::last_len`].
+    /// Boxed, so that futures that hold a receiver are small and cheap to move. `None` while the connection is idle, if it can be
+    /// created again from `Shared::idle`.
+    active: Option<Box<ActiveReceiver>>,
+    /// See [`ActiveReceiver::last_len`].
     last_len: u32,
-    /// The reading is parked in the state.
+    /// `active` is in [`State`], where the server can free it.
     is_parked: bool,
 }
 
 thread_local! {
-    /// Readings of idle connections, for connections that need one. They are kept in their boxes, because moving them would
-    /// cost more than an allocation.
+    /// Unused receivers, for connections that become active. They stay in their boxes, because moving them would cost more than an
+    /// allocation.
     #[allow(clippy::vec_box)]
-    static SPARE: RefCell<Vec<Box<Reading>>> = const { RefCell::new(Vec::new()) };
+    static POOL: RefCell<Vec<Box<ActiveReceiver>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The most readings that a thread keeps.
-const SPARE_MAX: usize = 8;
+/// The maximum number of receivers that a thread keeps.
+const POOLED_MAX: usize = 8;
 
-/// The state of a connection that is not idle.
-pub(super) struct Reading {
+/// The state of a receiver whose connection is not idle.
+pub(super) struct ActiveReceiver {
     reader: Reader,
     /// The value of [`Shared::has_more_buffered`] that was stored last.
     more_buffered: bool,
@@ -85,12 +85,12 @@ enum DeliveryMode {
 impl Receiver {
     pub(super) fn new(shared: Arc<Shared>, inbound: Inbound, arrived: &[u8]) -> Self {
         if arrived.is_empty() && shared.idle.is_some() && shared.idle == inbound.idle() {
-            // The reading is made when something arrives.
-            return Self { shared, reading: None, last_len: 0, is_parked: false };
+            // The state is created when something arrives.
+            return Self { shared, active: None, last_len: 0, is_parked: false };
         }
-        let mut reading = Reading::new(inbound);
-        reading.set_input(arrived);
-        Self { shared, reading: Some(Box::new(reading)), last_len: 0, is_parked: false }
+        let mut active = ActiveReceiver::new(inbound);
+        active.set_input(arrived);
+        Self { shared, active: Some(Box::new(active)), last_len: 0, is_parked: false }
     }
 
     /// The next message, borrowed until the next call; `None` when the connection has been closed.
@@ -135,7 +135,7 @@ impl Receiver {
         if !self.next_buffered() && !ready!(self.poll_found(cx, DeliveryMode::Whole)) {
             return Poll::Ready(self.take_failure().map_or(Ok(None), |error| Err(*error)));
         }
-        Poll::Ready(Ok(self.reading.as_mut().map(|reading| reading.reader.take_message())))
+        Poll::Ready(Ok(self.active.as_mut().map(|active| active.reader.take_message())))
     }
 
     /// Why the connection ended, and who began it; `None` while it is open.
@@ -151,13 +151,13 @@ impl Receiver {
     /// The fast path: finds the next message if it is buffered whole, as most are.
     #[inline(always)]
     fn next_buffered(&mut self) -> bool {
-        let Some(reading) = &mut self.reading else { return false };
-        if !reading.reader.next_message() {
+        let Some(active) = &mut self.active else { return false };
+        if !active.reader.next_message() {
             return false;
         }
-        let has_more = reading.reader.has_input();
-        if has_more != reading.more_buffered {
-            reading.more_buffered = has_more;
+        let has_more = active.reader.has_input();
+        if has_more != active.more_buffered {
+            active.more_buffered = has_more;
             self.shared.set_more_buffered(has_more);
         }
         true
@@ -167,71 +167,71 @@ impl Receiver {
     /// [failure](Self::take_failure).
     #[inline(never)]
     fn poll_found(&mut self, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<bool> {
-        let Self { shared, reading, last_len, is_parked } = self;
+        let Self { shared, active, last_len, is_parked } = self;
         if std::mem::take(is_parked) {
-            *reading = Some(shared.lock().unpark().unwrap_or_else(Reading::overloaded));
+            *active = Some(shared.lock().unpark().unwrap_or_else(ActiveReceiver::overloaded));
         }
-        if reading.is_none()
+        if active.is_none()
             && let Some(idle) = shared.idle
         {
-            *reading = Some(Reading::again(idle, *last_len));
+            *active = Some(ActiveReceiver::from_idle(idle, *last_len));
         }
-        // A reading that cannot be made again is kept.
-        let Some(reading) = reading else { return Poll::Ready(false) };
-        if reading.ended {
+        // One that cannot be created again is kept.
+        let Some(active) = active else { return Poll::Ready(false) };
+        if active.ended {
             return Poll::Ready(false);
         }
-        let found = reading.poll_next(shared, cx, mode);
-        if found.is_pending() && reading.is_idle(shared.idle) {
-            *last_len = reading.last_len;
-            self.put_away();
-        } else if found.is_pending() && reading.memory.is_some() {
+        let found = active.poll_next(shared, cx, mode);
+        if found.is_pending() && active.is_idle(shared.idle) {
+            *last_len = active.last_len;
+            self.recycle();
+        } else if found.is_pending() && active.memory.is_some() {
             self.park();
         }
         found
     }
 
-    /// Parks the reading, which holds the memory of an unfinished message, where the server can free it.
+    /// Moves the state, which holds the memory of an unfinished message, to where the server can free it.
     #[cold]
     fn park(&mut self) {
-        let Some(reading) = self.reading.take() else { return };
-        let refused = self.shared.lock().park(reading);
+        let Some(active) = self.active.take() else { return };
+        let refused = self.shared.lock().park(active);
         self.is_parked = refused.is_none();
-        if let Some(mut reading) = refused {
+        if let Some(mut active) = refused {
             // The connection has ended in the meantime, and this task is woken.
-            reading.free();
-            self.reading = Some(reading);
+            active.free();
+            self.active = Some(active);
         }
     }
 
     /// Takes the input that has not been decoded.
     pub(super) fn take_input(&mut self) -> Vec<u8> {
         if std::mem::take(&mut self.is_parked) {
-            self.reading = self.shared.lock().unpark();
+            self.active = self.shared.lock().unpark();
         }
-        self.reading.as_mut().map(|reading| reading.reader.take_input()).unwrap_or_default()
+        self.active.as_mut().map(|active| active.reader.take_input()).unwrap_or_default()
     }
 
     /// The error that ended the connection, once.
     #[cold]
     fn take_failure(&mut self) -> Option<Box<Error>> {
-        self.reading.as_mut()?.failed.take()
+        self.active.as_mut()?.failed.take()
     }
 
-    /// Makes the reading of this idle connection available to others.
-    fn put_away(&mut self) {
-        let Some(reading) = self.reading.take() else { return };
+    /// Moves the state of this idle connection to the pool of the thread.
+    fn recycle(&mut self) {
+        let Some(active) = self.active.take() else { return };
         // There is no pool while the thread ends.
-        let _ = SPARE.try_with(|spare| {
-            let mut spare = spare.borrow_mut();
-            if spare.len() < SPARE_MAX {
-                spare.push(reading);
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < POOLED_MAX {
+                pool.push(active);
             }
         });
     }
 }
 
-impl Reading {
+impl ActiveReceiver {
     fn new(inbound: Inbound) -> Self {
         Self {
             reader: Reader::new(inbound),
@@ -245,28 +245,28 @@ impl Reading {
         }
     }
 
-    /// The reading of a connection whose memory was freed.
+    /// The state of a receiver whose memory the server has freed.
     #[cold]
     fn overloaded() -> Box<Self> {
         let core = Connection::server(Config::default(), None, Duration::ZERO);
-        let mut reading = Self::new(core.split().0);
-        reading.failed = Some(Box::new(Error::Overloaded));
-        Box::new(reading)
+        let mut active = Self::new(core.split().0);
+        active.failed = Some(Box::new(Error::Overloaded));
+        Box::new(active)
     }
 
-    /// Makes the reading of an idle connection again.
-    fn again(idle: IdleInbound, last_len: u32) -> Box<Self> {
-        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
-        let mut reading = spare.unwrap_or_else(|| Box::new(Self::new(idle.into())));
-        // It was put away idle, so that nothing but the limits can differ.
-        if reading.reader.idle() != Some(idle) {
-            reading.reader = Reader::new(idle.into());
+    /// The state of an idle connection that becomes active.
+    fn from_idle(idle: IdleInbound, last_len: u32) -> Box<Self> {
+        let spare = POOL.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+        let mut active = spare.unwrap_or_else(|| Box::new(Self::new(idle.into())));
+        // It was idle when it was recycled, so only limits and role can differ.
+        if active.reader.idle() != Some(idle) {
+            active.reader = Reader::new(idle.into());
         }
-        reading.last_len = last_len;
-        reading
+        active.last_len = last_len;
+        active
     }
 
-    /// Whether this can be made again from `idle`.
+    /// Whether this can be created again from `idle`.
     fn is_idle(&self, idle: Option<IdleInbound>) -> bool {
         idle.is_some()
             && self.reader.idle() == idle
@@ -695,11 +695,11 @@ impl<'a> Future for Receiving<'a> {
                 }
             }
         }
-        Poll::Ready(Ok(receiver.reading.as_deref().map(|reading| Message::new(&reading.reader))))
+        Poll::Ready(Ok(receiver.active.as_deref().map(|active| Message::new(&active.reader))))
     }
 }
 
-impl Drop for Reading {
+impl Drop for ActiveReceiver {
     /// Returns memory to the pools of the thread.
     fn drop(&mut self) {
         self.reader.discard_input();

@@ -18,7 +18,7 @@ use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::linger::Linger;
 use super::notifications::{self, Notification, NotificationQueue};
 use super::observer::Watch;
-use super::receiver::Reading;
+use super::receiver::ActiveReceiver;
 use super::slow::{Slow, SlowCounters};
 use super::wakers::{Waiter, Wakers};
 use crate::error::Error;
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     pub(super) release: AtomicBool,
     senders: AtomicU32,
     is_observed: bool,
-    /// The state from which an idle receiving half is made again, where that is possible.
+    /// The state from which the receiver of an idle connection is created, where that is possible.
     pub(super) idle: Option<IdleInbound>,
     pub(super) subprotocol: Option<Box<str>>,
     pub(super) compressed: bool,
@@ -289,8 +289,8 @@ pub(super) struct State {
     wakers: Option<Arc<Wakers>>,
     /// The task that waits for a message.
     pub(super) receiver: Option<Waker>,
-    /// The reading of a receiver that waits for the rest of a message.
-    parked: Option<Box<Reading>>,
+    /// The state of a receiver that waits for the rest of a message.
+    parked: Option<Box<ActiveReceiver>>,
     /// Created only if the connection is observed.
     notifications: Option<Box<NotificationQueue>>,
     pub(super) on_drop: CloseCode,
@@ -652,17 +652,17 @@ impl State {
         io
     }
 
-    /// Parks the reading of a waiting receiver, so that [`overload`](Self::overload) can free it.
-    pub(super) fn park(&mut self, reading: Box<Reading>) -> Option<Box<Reading>> {
+    /// Stores the state of a waiting receiver, so that [`overload`](Self::overload) can free it.
+    pub(super) fn park(&mut self, active: Box<ActiveReceiver>) -> Option<Box<ActiveReceiver>> {
         if self.write_error().is_some() {
-            return Some(reading);
+            return Some(active);
         }
-        self.parked = Some(reading);
+        self.parked = Some(active);
         None
     }
 
-    /// Returns the parked reading; `None` when it was freed.
-    pub(super) fn unpark(&mut self) -> Option<Box<Reading>> {
+    /// Returns the parked state; `None` if it was freed.
+    pub(super) fn unpark(&mut self) -> Option<Box<ActiveReceiver>> {
         self.parked.take()
     }
 

@@ -22,7 +22,7 @@ fn application() -> Router {
 
 /// A stream whose length only the handler knows.
 async fn sized() -> http::Response<axum::body::Body> {
-    let pieces = ["he", "", "llo"].map(|piece| Ok::<_, std::io::Error>(piece));
+    let pieces = ["he", "", "llo"].map(Ok::<_, std::io::Error>);
     let body = axum::body::Body::from_stream(futures_util::stream::iter(pieces));
     http::Response::builder().header("Content-Length", "5").body(body).unwrap()
 }
