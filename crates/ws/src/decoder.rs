@@ -700,11 +700,16 @@ mod tests {
         let non_minimal = Err(PeerMisbehaved::NonMinimalLength.into());
         assert_eq!(decode(126, &125u16.to_be_bytes()), non_minimal);
         assert_eq!(decode(126, &126u16.to_be_bytes()), Ok(8 + 126));
+        assert_eq!(decode(127, &1000u64.to_be_bytes()), non_minimal);
         assert_eq!(decode(127, &0xFFFFu64.to_be_bytes()), non_minimal);
         assert_eq!(decode(127, &0x1_0000u64.to_be_bytes()), Ok(14 + 0x1_0000));
         let too_long = LimitExceeded::FrameTooLarge { len: (1 << 63) - 1, max: 64 << 20 }.into();
         assert_eq!(decode(127, &((1u64 << 63) - 1).to_be_bytes()), Err(too_long));
         assert_eq!(decode(127, &u64::MAX.to_be_bytes()), Err(PeerMisbehaved::LengthOutOfRange.into()));
+        let unbounded = Limits { frame_len_max: u64::MAX, message_len_max: u64::MAX, ..Limits::default() };
+        let mut wire = [&[0x82, 0xFF][..], &[0xFF; 8], &[0; 4]].concat();
+        let decoded = Decoder::new(Role::Client, false, &unbounded).decode(&mut wire).map(|(used, _)| used);
+        assert_eq!(decoded, Err(PeerMisbehaved::LengthOutOfRange.into()));
     }
 
     // RFC 6455 §5.5.2, §5.5.3, and RFC 7692 §6.2.

@@ -256,9 +256,7 @@ impl Outgoing {
             let inline = len.min(shared.at - self.sent);
             self.sent += inline;
             len -= inline;
-            if self.sent < shared.at {
-                return;
-            }
+            // 0 unless all bytes before `at` have left.
             let bytes = len.min(shared.bytes.len());
             shared.bytes.advance(bytes);
             self.shared_len -= bytes;

@@ -249,9 +249,7 @@ impl Sender {
     pub(crate) fn return_codec(&mut self, pool: &mut DeflatePool) {
         if let Some(deflate) = &mut self.deflate {
             deflate.compressor.return_codec(pool);
-            if deflate.compressed.capacity() > 0 {
-                pool.put_scratch(core::mem::take(&mut deflate.compressed));
-            }
+            pool.put_scratch(core::mem::take(&mut deflate.compressed));
         }
     }
 

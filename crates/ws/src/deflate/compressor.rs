@@ -439,4 +439,17 @@ mod tests {
         let small = compress(&mut server(DeflateParams::default(), DeflateConfig::default()), &[7; 1_000]);
         assert_eq!(small.capacity(), 1_000 + 1_000 / 8 + 64);
     }
+
+    // An empty message does not use the codec, which another connection has used before.
+    #[test]
+    fn refers_to_nothing_of_another_connection_after_an_empty_message() {
+        let mut pool = DeflatePool::new(1, 1);
+        let mut other = server(DeflateParams::default(), DeflateConfig::default());
+        let first = compress(&mut other, b"Hello");
+        other.return_codec(&mut pool);
+        let mut compressor = server(DeflateParams::default(), DeflateConfig::default());
+        compressor.take_codec(&mut pool);
+        assert_eq!(compress(&mut compressor, b""), [0x00]);
+        assert_eq!(compress(&mut compressor, b"Hello"), first);
+    }
 }

@@ -702,4 +702,23 @@ mod tests {
         d.decompress(&hello, true, &mut Vec::new(), &LIMIT).unwrap();
         assert_eq!(d.memory_len(), CODEC_LEN + 5);
     }
+
+    #[test]
+    fn bounds_the_ratio_at_its_bound() {
+        let mut compressed = Vec::new();
+        let mut compressor =
+            Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default());
+        // A length that is a multiple of the compressed one.
+        let len = (2000..).find(|&len| {
+            compressed.clear();
+            compressor.forget();
+            compressor.compress(&vec![7; len], &mut compressed);
+            len % compressed.len() == 0
+        });
+        let ratio = (len.unwrap() / compressed.len()) as u32;
+        for (max_ratio, inflated) in [(ratio, Ok(())), (ratio - 1, Err(InflateError::Ratio))] {
+            let limit = InflateLimit { max_len: 1 << 20, max_ratio, ratio_free_len: 10 };
+            assert_eq!(client().decompress(&compressed, true, &mut Vec::new(), &limit), inflated);
+        }
+    }
 }

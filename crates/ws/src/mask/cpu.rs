@@ -117,4 +117,23 @@ mod tests {
         assert!(levels.is_sorted());
         assert!(!Level::SSE2.has_ssse3() && !Level::SSE2.has_avx2() && !Level::SSE2.has_avx512());
     }
+
+    #[test]
+    fn a_level_has_what_the_levels_below_it_have() {
+        let has =
+            [1, 2, 3, 4].map(Level).map(|level| [level.has_ssse3(), level.has_avx2(), level.has_avx512()]);
+        let expected = [[false; 3], [true, false, false], [true, true, false], [true; 3]];
+        assert_eq!(has, expected);
+    }
+
+    #[cfg(feature = "std")]
+    #[test]
+    fn detects_what_the_processor_offers() {
+        use std::is_x86_feature_detected as has;
+        let level = Level(detect());
+        assert_eq!(level.has_ssse3(), has!("ssse3"));
+        assert_eq!(level.has_avx2(), has!("avx2"));
+        let avx512 = has!("avx512f") && has!("avx512bw") && has!("avx512vbmi") && has!("avx512vbmi2");
+        assert_eq!(level.has_avx512(), avx512);
+    }
 }

@@ -65,4 +65,10 @@ mod tests {
         assert_eq!(Level::best(), best);
         assert_eq!("avx".parse::<Isa>(), Err(UnknownIsa));
     }
+
+    #[test]
+    fn knows_the_name_of_each_instruction_set() {
+        let isas = ["sse2", "ssse3", "avx2", "avx512"].map(str::parse);
+        assert_eq!(isas, [Ok(Isa::Sse2), Ok(Isa::Ssse3), Ok(Isa::Avx2), Ok(Isa::Avx512)]);
+    }
 }
