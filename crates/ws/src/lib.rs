@@ -3,7 +3,7 @@
 //! ## Modules
 //!
 //! Layers: `assembly`, `close` + `error`, `limits`, `mask`, `opcode`, `role` → `config`, `deflate` +
-//! `handshake`, `end`, `frame`, `keys`, `utf8` → `outgoing`, `owned` → `event` → `decoder`, `prepared` + `send`, `timers` → `receive` →
+//! `handshake`, `end`, `frame`, `keys`, `utf8` → `send_queue`, `owned` → `event` → `decoder`, `prepared` + `send`, `timers` → `receive` →
 //! `inbound` → `reader`, `connection` + `outbound`.
 
 #![cfg_attr(not(feature = "std"), no_std)]
@@ -28,13 +28,13 @@ pub mod limits;
 pub mod mask;
 mod opcode;
 mod outbound;
-mod outgoing;
 mod owned;
 mod prepared;
 mod reader;
 mod receive;
 pub mod role;
 mod send;
+mod send_queue;
 mod timers;
 pub mod utf8;
 

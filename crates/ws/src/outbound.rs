@@ -11,10 +11,10 @@ use crate::frame::{CONTROL_LEN_MAX, Header};
 use crate::keys::MaskKeys;
 use crate::limits::PONGS_QUEUED_LEN_MAX;
 use crate::opcode::{Kind, Opcode};
-use crate::outgoing::Outgoing;
 use crate::prepared::PreparedFrame;
 use crate::role::Role;
 use crate::send::Sender;
+use crate::send_queue::SendQueue;
 use crate::timers::{Due, Timers};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -169,12 +169,12 @@ impl Outbound {
     /// Bytes that are queued for transmission.
     #[inline]
     pub fn queued_len(&self) -> usize {
-        self.sender.outgoing.len()
+        self.sender.queue.len()
     }
 
     /// Logs the headers of frames that are queued from now on, for [`take_headers`](Self::take_headers).
     pub fn log_headers(&mut self) {
-        self.sender.watch();
+        self.sender.log_headers();
     }
 
     /// Masks with keys from a new `seed` from now on: a process that was forked must not repeat those of its parent (RFC 6455
@@ -185,7 +185,7 @@ impl Outbound {
 
     /// The headers that were logged since the last call.
     pub fn take_headers(&mut self) -> Vec<Header> {
-        self.sender.take_seen()
+        self.sender.take_headers()
     }
 
     /// Whether a message is being sent in fragments.
@@ -307,7 +307,7 @@ impl Outbound {
                 if self.phase == Phase::Open && !self.is_congested() {
                     let payload = u64::from(self.timers.pings_sent.wrapping_add(1)).to_be_bytes();
                     self.timers.ping_sent(&payload, now);
-                    self.sender.control(Opcode::Ping, &payload);
+                    self.sender.send_control(Opcode::Ping, &payload);
                 }
             }
             Due::Silence => {
@@ -336,7 +336,7 @@ impl Outbound {
     #[inline]
     pub fn send_text(&mut self, text: &str) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.sender.message(Kind::Text, text.as_bytes(), true)?)
+        Ok(self.sender.send_message(Kind::Text, text.as_bytes(), true)?)
     }
 
     /// Sends a binary message, compressed if that was negotiated and is worth it.
@@ -346,7 +346,7 @@ impl Outbound {
     #[inline]
     pub fn send_binary(&mut self, data: &[u8]) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.sender.message(Kind::Binary, data, true)?)
+        Ok(self.sender.send_message(Kind::Binary, data, true)?)
     }
 
     /// Appends a message to a batch of less than `batch_len_max` bytes, if it goes as it is and into memory that the batch has:
@@ -356,7 +356,7 @@ impl Outbound {
     pub fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
         // What is sent by reference is not counted: the caller flushes it before.
         let len_max = batch_len_max.min(self.queued_len_high);
-        self.phase == Phase::Open && self.sender.append(kind, payload, len_max)
+        self.phase == Phase::Open && self.sender.append_message(kind, payload, len_max)
     }
 
     /// Sends a binary message without copying it, where the role allows: a client has to mask, and what is compressed or
@@ -366,7 +366,7 @@ impl Outbound {
     /// As for [`send_text`](Self::send_text).
     pub fn send_bytes(&mut self, data: Bytes) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.sender.message_shared(Kind::Binary, data)?)
+        Ok(self.sender.send_shared(Kind::Binary, data)?)
     }
 
     /// Sends a text message as it is, also where compression was negotiated (RFC 7692 §6): for what is compressed
@@ -376,7 +376,7 @@ impl Outbound {
     /// As for [`send_text`](Self::send_text).
     pub fn send_text_uncompressed(&mut self, text: &str) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.sender.message(Kind::Text, text.as_bytes(), false)?)
+        Ok(self.sender.send_message(Kind::Text, text.as_bytes(), false)?)
     }
 
     /// Sends a binary message as it is; see [`send_text_uncompressed`](Self::send_text_uncompressed).
@@ -385,7 +385,7 @@ impl Outbound {
     /// As for [`send_text`](Self::send_text).
     pub fn send_binary_uncompressed(&mut self, data: &[u8]) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.sender.message(Kind::Binary, data, false)?)
+        Ok(self.sender.send_message(Kind::Binary, data, false)?)
     }
 
     /// Sends a message that was encoded once for many connections. From 4 KiB on, it is sent by reference. A client copies and
@@ -396,7 +396,7 @@ impl Outbound {
     /// than [`prepared_window_bits`](Self::prepared_window_bits).
     pub fn send_prepared(&mut self, frame: &PreparedFrame) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.sender.prepared(frame)?)
+        Ok(self.sender.send_prepared(frame)?)
     }
 
     /// The largest window of a compressed [`PreparedFrame`] that the peer accepts, 9 to 15, if a message of `len` bytes is to
@@ -417,7 +417,7 @@ impl Outbound {
     /// As for [`send_text`](Self::send_text), and when the message under way is binary.
     pub fn send_text_chunk(&mut self, piece: &str, fin: bool) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.sender.chunk(Kind::Text, piece.as_bytes(), fin)?)
+        Ok(self.sender.send_fragment(Kind::Text, piece.as_bytes(), fin)?)
     }
 
     /// Sends the next piece of a binary message; see [`send_text_chunk`](Self::send_text_chunk).
@@ -426,7 +426,7 @@ impl Outbound {
     /// As for [`send_text`](Self::send_text), and when the message under way is text.
     pub fn send_binary_chunk(&mut self, piece: &[u8], fin: bool) -> Result<(), Error> {
         self.check_open()?;
-        Ok(self.sender.chunk(Kind::Binary, piece, fin)?)
+        Ok(self.sender.send_fragment(Kind::Binary, piece, fin)?)
     }
 
     /// Sends a ping; its pong comes as [`Event::Pong`] with the round trip's time.
@@ -436,7 +436,7 @@ impl Outbound {
     pub fn send_ping(&mut self, now: Duration, payload: &[u8]) -> Result<(), Error> {
         self.check_control(payload)?;
         self.timers.ping_sent(payload, now);
-        self.sender.control(Opcode::Ping, payload);
+        self.sender.send_control(Opcode::Ping, payload);
         Ok(())
     }
 
@@ -446,7 +446,7 @@ impl Outbound {
     /// As for [`send_ping`](Self::send_ping).
     pub fn send_pong(&mut self, payload: &[u8]) -> Result<(), Error> {
         self.check_control(payload)?;
-        self.sender.control(Opcode::Pong, payload);
+        self.sender.send_control(Opcode::Pong, payload);
         Ok(())
     }
 
@@ -479,7 +479,7 @@ impl Outbound {
     pub fn send_borrowed<'a>(&'a mut self, kind: Kind, payload: &'a [u8]) -> Result<BorrowedSend<'a>, Error> {
         self.check_open()?;
         let rest = if self.sender.begin_borrowed(kind, payload)? { payload } else { &[] };
-        Ok(BorrowedSend { outgoing: &mut self.sender.outgoing, rest })
+        Ok(BorrowedSend { queue: &mut self.sender.queue, rest })
     }
 
     /// Uses this memory for the queue, if it has none. A driver that pools memory calls it before it sends, and
@@ -487,15 +487,15 @@ impl Outbound {
     #[doc(hidden)]
     #[inline]
     pub fn give_buffer(&mut self, buffer: impl FnOnce() -> Vec<u8>) {
-        if self.sender.outgoing.is_unallocated() {
-            self.sender.outgoing.give_buffer(buffer());
+        if self.sender.queue.is_unallocated() {
+            self.sender.queue.set_buffer(buffer());
         }
     }
 
     /// The memory of the queue, if it is much larger than what is queued.
     #[doc(hidden)]
     pub fn take_buffer(&mut self) -> Vec<u8> {
-        self.sender.outgoing.take_buffer()
+        self.sender.queue.take_buffer()
     }
 
     /// Takes a deflating codec from the pool, for the messages that are sent next; see [`DeflatePool`].
@@ -523,7 +523,7 @@ impl Outbound {
         if self.pong.is_some() {
             self.queue_pong();
         }
-        self.sender.outgoing.transmit(out)
+        self.sender.queue.transmit(out)
     }
 
     /// `len` bytes of what [`poll_transmit`](Self::poll_transmit) showed have been written.
@@ -532,7 +532,7 @@ impl Outbound {
     /// When that is more than was queued.
     #[inline]
     pub fn transmitted(&mut self, len: usize) {
-        self.sender.outgoing.transmitted(len);
+        self.sender.queue.transmitted(len);
     }
 
     /// Copies out everything that is queued, as if it had been transmitted: for tests and examples.
@@ -569,7 +569,7 @@ impl Outbound {
         if payload.len() > CONTROL_LEN_MAX {
             return Err(Misuse::ControlTooLong(payload.len()));
         }
-        self.sender.admit(payload.len())
+        self.sender.check_room(payload.len())
     }
 
     fn handle_ping(&mut self, payload: &[u8]) {
@@ -577,7 +577,7 @@ impl Outbound {
             if self.takes_pongs() {
                 // At once, so that it goes before whatever is sent in answer to what follows the ping.
                 self.pong = None;
-                self.sender.control(Opcode::Pong, payload);
+                self.sender.send_control(Opcode::Pong, payload);
             } else {
                 // RFC 6455 §5.5.3: only the newest ping needs its pong.
                 let pong = self.pong.get_or_insert_default();
@@ -643,7 +643,7 @@ impl Outbound {
         self.queue_pong();
         self.pong = None;
         self.before_close = u32::try_from(self.queued_len()).unwrap_or(u32::MAX);
-        self.sender.close(close);
+        self.sender.send_close(close);
         self.timers.close_by = Some(now.saturating_add(self.close_timeout));
     }
 
@@ -668,7 +668,7 @@ impl Outbound {
             return;
         }
         if let Some(pong) = self.pong.take() {
-            self.sender.control(Opcode::Pong, &pong.payload);
+            self.sender.send_control(Opcode::Pong, &pong.payload);
         }
     }
 
@@ -685,7 +685,7 @@ impl Outbound {
 /// transport accepts bytes. Dropping this copies the rest of the payload into the queue.
 #[must_use = "dropping it copies the payload"]
 pub struct BorrowedSend<'a> {
-    outgoing: &'a mut Outgoing,
+    queue: &'a mut SendQueue,
     /// The bytes that have not been written yet.
     rest: &'a [u8],
 }
@@ -693,7 +693,7 @@ pub struct BorrowedSend<'a> {
 impl BorrowedSend<'_> {
     /// Fills `out` with the slices to write next, in order, and returns how many; 0 when all is written.
     pub fn poll_transmit<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
-        let count = self.outgoing.transmit(out);
+        let count = self.queue.transmit(out);
         match out.get_mut(count) {
             // With room left, all of the queue is shown.
             Some(slice) if !self.rest.is_empty() => {
@@ -709,15 +709,15 @@ impl BorrowedSend<'_> {
     /// # Panics
     /// When that is more than was shown.
     pub fn transmitted(&mut self, len: usize) {
-        let queued = len.min(self.outgoing.len());
-        self.outgoing.transmitted(queued);
+        let queued = len.min(self.queue.len());
+        self.queue.transmitted(queued);
         self.rest = &self.rest[len - queued..];
     }
 }
 
 impl Drop for BorrowedSend<'_> {
     fn drop(&mut self) {
-        self.outgoing.push(self.rest);
+        self.queue.push(self.rest);
     }
 }
 

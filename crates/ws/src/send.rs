@@ -1,5 +1,4 @@
-//! The sending half of a connection: messages and control frames into the queue of outgoing bytes. Whether sending is
-//! still allowed is `connection`'s to say.
+//! Encodes messages and control frames into the send queue. `outbound` decides whether sending is allowed.
 
 use crate::close::CloseFrame;
 use crate::deflate::{Compressor, DeflateConfig, DeflatePool};
@@ -8,40 +7,40 @@ use crate::frame::{FIN, HEADER_LEN_MAX, Header, HeaderLog};
 use crate::keys::MaskKeys;
 use crate::mask;
 use crate::opcode::{Kind, Opcode};
-use crate::outgoing::Outgoing;
 use crate::prepared::PreparedFrame;
+use crate::send_queue::SendQueue;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
-/// A payload from this length on is passed by reference when the caller gives a `Bytes`. A shorter one is copied: it needs no
-/// count of references and no slice of its own.
+/// A `Bytes` payload of at least this length is queued by reference. Copying a shorter one costs less than its reference count and
+/// its own slice in the write.
 const SHARED_LEN_MIN: usize = 4 << 10;
 
-/// A longer payload is appended to the queue instead of being copied into memory that was initialized for it.
+/// A longer payload is appended to the queue, so that its memory is not zeroed before.
 const INITIALIZED_LEN_MAX: usize = 64 << 10;
 
 /// RSV1 as [`Header::rsv`] has it.
 pub(crate) const COMPRESSED: u8 = 4;
 
 pub(crate) struct Sender {
-    /// Set for a client, which masks (RFC 6455 §5.3).
+    /// Masking keys of a client; `None` for a server (RFC 6455 §5.3).
     keys: Option<Box<MaskKeys>>,
-    pub(crate) outgoing: Outgoing,
+    pub(crate) queue: SendQueue,
     queued_len_max: usize,
     deflate: Option<Box<Deflate>>,
-    /// The message that is being sent in pieces, and whether it is compressed.
-    under_way: Option<(Kind, bool)>,
-    /// Headers of frames that were queued, when they are observed.
-    seen: Option<Box<HeaderLog>>,
-    /// Whole messages go as they are: neither masked nor compressed, and no one observes their headers.
-    plain: bool,
+    /// The fragmented message that is being sent, and whether it is compressed.
+    fragmented: Option<(Kind, bool)>,
+    /// Headers of the queued frames, if they are logged.
+    header_log: Option<Box<HeaderLog>>,
+    /// Payloads are sent verbatim, neither masked nor compressed, and headers are not logged.
+    is_verbatim: bool,
 }
 
 /// The state of compressed messages.
 struct Deflate {
     compressor: Compressor,
-    /// Where a message is compressed before its length is known; empty between messages.
+    /// Buffer for the compressed payload, whose length the header needs; empty between messages.
     compressed: Vec<u8>,
 }
 
@@ -51,19 +50,19 @@ impl Sender {
         compressor: Option<Compressor>,
         queued_len_max: usize,
     ) -> Self {
-        let outgoing = Outgoing::default();
+        let queue = SendQueue::default();
         Self {
-            plain: keys.is_none() && compressor.is_none(),
+            is_verbatim: keys.is_none() && compressor.is_none(),
             keys,
-            outgoing,
+            queue,
             queued_len_max,
             deflate: compressor.map(|compressor| Box::new(Deflate { compressor, compressed: Vec::new() })),
-            under_way: None,
-            seen: None,
+            fragmented: None,
+            header_log: None,
         }
     }
 
-    /// Masks with keys from `seed` from now on, if it masks.
+    /// Draws masking keys from `seed` from now on; does nothing for a server.
     pub(crate) fn reseed(&mut self, seed: [u8; 32]) {
         if let Some(keys) = &mut self.keys {
             **keys = MaskKeys::new(seed);
@@ -72,54 +71,54 @@ impl Sender {
 
     /// Sends a message in one frame.
     #[inline]
-    pub(crate) fn message(&mut self, kind: Kind, payload: &[u8], compress: bool) -> Result<(), Misuse> {
-        self.admit(payload.len())?;
-        if self.under_way.is_some() {
+    pub(crate) fn send_message(&mut self, kind: Kind, payload: &[u8], compress: bool) -> Result<(), Misuse> {
+        self.check_room(payload.len())?;
+        if self.fragmented.is_some() {
             return Err(Misuse::MessageUnderWay);
         }
         if compress && self.is_worthwhile(payload.len()) {
-            self.compressed(kind.opcode(), payload, true, true);
+            self.queue_compressed(kind.opcode(), payload, true, true);
         } else {
-            self.frame(true, 0, kind.opcode(), payload);
+            self.queue_frame(true, 0, kind.opcode(), payload);
         }
         Ok(())
     }
 
     /// See [`Outbound::append_message`](crate::Outbound::append_message).
     #[inline(always)]
-    pub(crate) fn append(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
-        self.plain
-            && self.under_way.is_none()
-            && self.outgoing.append(FIN | kind.opcode() as u8, payload, batch_len_max)
+    pub(crate) fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
+        self.is_verbatim
+            && self.fragmented.is_none()
+            && self.queue.append(FIN | kind.opcode() as u8, payload, batch_len_max)
     }
 
-    /// Sends a message in one frame, a long payload by reference.
-    pub(crate) fn message_shared(&mut self, kind: Kind, payload: Bytes) -> Result<(), Misuse> {
+    /// Sends a message in one frame; a long payload is queued by reference.
+    pub(crate) fn send_shared(&mut self, kind: Kind, payload: Bytes) -> Result<(), Misuse> {
         let compress = self.is_worthwhile(payload.len());
         if self.keys.is_some() || compress || payload.len() < SHARED_LEN_MIN {
-            return self.message(kind, &payload, true);
+            return self.send_message(kind, &payload, true);
         }
-        self.admit(payload.len())?;
-        if self.under_way.is_some() {
+        self.check_room(payload.len())?;
+        if self.fragmented.is_some() {
             return Err(Misuse::MessageUnderWay);
         }
-        let (head, len) = self.unmasked_head(kind, payload.len());
-        self.outgoing.push(&head[..len]);
-        self.outgoing.push_shared(payload);
+        let (header, len) = self.unmasked_header(kind, payload.len());
+        self.queue.push(&header[..len]);
+        self.queue.push_shared(payload);
         Ok(())
     }
 
-    /// Sends a message that was encoded before. A client masks it anew.
-    pub(crate) fn prepared(&mut self, prepared: &PreparedFrame) -> Result<(), Misuse> {
+    /// Sends a prepared frame. A client masks a copy.
+    pub(crate) fn send_prepared(&mut self, prepared: &PreparedFrame) -> Result<(), Misuse> {
         let frame = prepared.as_bytes();
-        self.admit(frame.len())?;
-        if self.under_way.is_some() {
+        self.check_room(frame.len())?;
+        if self.fragmented.is_some() {
             return Err(Misuse::MessageUnderWay);
         }
         if let Some(bits) = prepared.window_bits() {
             match &mut self.deflate {
                 Some(deflate) if deflate.compressor.window_bits() >= bits => {
-                    // The peer's window holds this message, the compressor's does not.
+                    // This message is in the window of the peer, but not in that of the compressor.
                     deflate.compressor.forget();
                 }
                 _ => return Err(Misuse::PreparedForOthers),
@@ -127,14 +126,14 @@ impl Sender {
         }
         let Header { rsv, opcode, .. } = prepared.header();
         if self.keys.is_some() {
-            self.frame(true, rsv, opcode, prepared.payload());
+            self.queue_frame(true, rsv, opcode, prepared.payload());
             return Ok(());
         }
-        self.note(prepared.header());
+        self.log_header(prepared.header());
         if frame.len() < SHARED_LEN_MIN {
-            self.outgoing.push(frame);
+            self.queue.push(frame);
         } else {
-            self.outgoing.push_shared(frame.clone());
+            self.queue.push_shared(frame.clone());
         }
         Ok(())
     }
@@ -150,38 +149,41 @@ impl Sender {
         self.deflate.as_ref().map(|deflate| deflate.compressor.config()).unwrap_or_default()
     }
 
-    /// Queues the header of a message whose payload the caller writes from where it is; see
-    /// [`Outbound::send_borrowed`](crate::Outbound::send_borrowed). False when the whole message was queued instead, since it
-    /// is to be masked or compressed.
+    /// Queues the header of a message whose payload the caller writes itself; see
+    /// [`Outbound::send_borrowed`](crate::Outbound::send_borrowed). False when the payload has to be masked or compressed: then the
+    /// whole message was queued.
     pub(crate) fn begin_borrowed(&mut self, kind: Kind, payload: &[u8]) -> Result<bool, Misuse> {
         if self.keys.is_some() || self.is_worthwhile(payload.len()) {
-            self.message(kind, payload, true)?;
+            self.send_message(kind, payload, true)?;
             return Ok(false);
         }
-        self.admit(payload.len())?;
-        if self.under_way.is_some() {
+        self.check_room(payload.len())?;
+        if self.fragmented.is_some() {
             return Err(Misuse::MessageUnderWay);
         }
-        let (head, len) = self.unmasked_head(kind, payload.len());
-        self.outgoing.push(&head[..len]);
+        let (header, len) = self.unmasked_header(kind, payload.len());
+        self.queue.push(&header[..len]);
         Ok(true)
     }
 
-    /// Notes the headers of frames from now on.
-    pub(crate) fn watch(&mut self) {
-        self.seen.get_or_insert_default();
-        self.plain = false;
+    /// Logs the headers of queued frames from now on.
+    pub(crate) fn log_headers(&mut self) {
+        self.header_log.get_or_insert_default();
+        self.is_verbatim = false;
     }
 
-    /// The headers that were noted since this was called last.
-    pub(crate) fn take_seen(&mut self) -> Vec<Header> {
-        self.seen.as_mut().map(|seen| core::mem::take(&mut seen.headers)).unwrap_or_default()
+    /// The headers that were logged since the last call.
+    pub(crate) fn take_headers(&mut self) -> Vec<Header> {
+        self.header_log
+            .as_mut()
+            .map(|header_log| core::mem::take(&mut header_log.headers))
+            .unwrap_or_default()
     }
 
     #[inline]
-    fn note(&mut self, header: Header) {
-        if let Some(seen) = &mut self.seen {
-            seen.headers.push(header);
+    fn log_header(&mut self, header: Header) {
+        if let Some(header_log) = &mut self.header_log {
+            header_log.headers.push(header);
         }
     }
 
@@ -191,38 +193,38 @@ impl Sender {
     }
 
     pub(crate) fn is_under_way(&self) -> bool {
-        self.under_way.is_some()
+        self.fragmented.is_some()
     }
 
-    /// What waits will not be sent.
+    /// Drops all queued frames.
     pub(crate) fn drop_output(&mut self) {
-        self.outgoing.clear();
-        self.under_way = None;
+        self.queue.clear();
+        self.fragmented = None;
     }
 
-    /// Sends the next piece of a message in a frame of its own (RFC 6455 §5.4).
-    pub(crate) fn chunk(&mut self, kind: Kind, piece: &[u8], fin: bool) -> Result<(), Misuse> {
-        self.admit(piece.len())?;
-        let (opcode, compress) = match self.under_way {
+    /// Sends the next fragment of a message (RFC 6455 §5.4).
+    pub(crate) fn send_fragment(&mut self, kind: Kind, piece: &[u8], fin: bool) -> Result<(), Misuse> {
+        self.check_room(piece.len())?;
+        let (opcode, compress) = match self.fragmented {
             None => (kind.opcode(), self.deflate.is_some()),
-            Some((under_way, compress)) if under_way == kind => (Opcode::Continuation, compress),
+            Some((begun, compress)) if begun == kind => (Opcode::Continuation, compress),
             Some(_) => return Err(Misuse::MessageUnderWay),
         };
-        self.under_way = (!fin).then_some((kind, compress));
+        self.fragmented = (!fin).then_some((kind, compress));
         if compress {
-            self.compressed(opcode, piece, opcode != Opcode::Continuation, fin);
+            self.queue_compressed(opcode, piece, opcode != Opcode::Continuation, fin);
         } else {
-            self.frame(fin, 0, opcode, piece);
+            self.queue_frame(fin, 0, opcode, piece);
         }
         Ok(())
     }
 
-    /// Sends a ping or pong, or the Close frame's body, whatever waits already: these are bounded by their senders.
-    pub(crate) fn control(&mut self, opcode: Opcode, payload: &[u8]) {
-        self.frame(true, 0, opcode, payload);
+    /// Sends a control frame, also into a full queue: the callers bound their number.
+    pub(crate) fn send_control(&mut self, opcode: Opcode, payload: &[u8]) {
+        self.queue_frame(true, 0, opcode, payload);
     }
 
-    pub(crate) fn close(&mut self, close: CloseFrame<'_>) {
+    pub(crate) fn send_close(&mut self, close: CloseFrame<'_>) {
         let mut body = [0; 125];
         let len = match close.code {
             None => 0,
@@ -232,7 +234,7 @@ impl Sender {
                 2 + close.reason.len()
             }
         };
-        self.control(Opcode::Close, &body[..len]);
+        self.send_control(Opcode::Close, &body[..len]);
     }
 
     /// See [`Outbound::take_codec`](crate::Outbound::take_codec).
@@ -253,27 +255,27 @@ impl Sender {
         }
     }
 
-    /// Gives back the memory that an idle connection can do without.
+    /// Frees the memory that an idle connection does not need.
     pub(crate) fn release(&mut self) {
-        self.outgoing.release();
+        self.queue.release();
         if let Some(deflate) = &mut self.deflate {
             deflate.compressed = Vec::new();
             deflate.compressor.shrink();
         }
     }
 
-    /// A message always fits into an empty queue, however large: the bound is on what piles up.
+    /// Checks that the queue has room for `len` bytes. An empty queue has room for a message of any length.
     #[inline]
-    pub(crate) fn admit(&self, len: usize) -> Result<(), Misuse> {
-        let queued = self.outgoing.len();
+    pub(crate) fn check_room(&self, len: usize) -> Result<(), Misuse> {
+        let queued = self.queue.len();
         if queued > 0 && queued.saturating_add(len) > self.queued_len_max {
             return Err(Misuse::QueueFull { queued, max: self.queued_len_max });
         }
         Ok(())
     }
 
-    /// RFC 7692 §6.1: RSV1 is set on the first frame of a compressed message alone.
-    fn compressed(&mut self, opcode: Opcode, piece: &[u8], first: bool, fin: bool) {
+    /// Compresses `piece` and queues it as a frame. RFC 7692 §6.1: RSV1 is set only on the first frame of a compressed message.
+    fn queue_compressed(&mut self, opcode: Opcode, piece: &[u8], first: bool, fin: bool) {
         let Some(Deflate { compressor, compressed }) = self.deflate.as_deref_mut() else { return };
         let mut compressed = core::mem::take(compressed);
         if first && fin {
@@ -281,38 +283,38 @@ impl Sender {
         } else {
             compressor.compress_chunk(piece, fin, &mut compressed);
         }
-        self.frame(fin, if first { COMPRESSED } else { 0 }, opcode, &compressed);
+        self.queue_frame(fin, if first { COMPRESSED } else { 0 }, opcode, &compressed);
         compressed.clear();
         if let Some(deflate) = &mut self.deflate {
             deflate.compressed = compressed;
         }
     }
 
-    /// Whether a message of this length is to be compressed.
+    /// Whether a message of this length should be compressed.
     #[inline]
     fn is_worthwhile(&self, len: usize) -> bool {
         self.deflate.as_ref().is_some_and(|deflate| deflate.compressor.is_worthwhile(len))
     }
 
-    /// Appends one frame to the queue.
+    /// Queues one frame.
     #[inline]
-    fn frame(&mut self, fin: bool, rsv: u8, opcode: Opcode, payload: &[u8]) {
+    fn queue_frame(&mut self, fin: bool, rsv: u8, opcode: Opcode, payload: &[u8]) {
         let mask = self.keys.as_mut().map(|keys| keys.next_key());
         let header = Header { fin, rsv, opcode, mask, payload_len: payload.len() as u64 };
-        self.note(header);
-        let mut head = [0; HEADER_LEN_MAX];
-        let len = header.encode(&mut head);
+        self.log_header(header);
+        let mut header_bytes = [0; HEADER_LEN_MAX];
+        let len = header.encode(&mut header_bytes);
         if payload.len() <= INITIALIZED_LEN_MAX {
             return match mask {
-                None => self.outgoing.push_frame(&head, len, payload),
-                Some(key) => self.outgoing.push_masked_frame(&head, len, payload, key),
+                None => self.queue.push_frame(&header_bytes, len, payload),
+                Some(key) => self.queue.push_masked_frame(&header_bytes, len, payload, key),
             };
         }
-        self.outgoing.append_with(|out| {
+        self.queue.append_with(|out| {
             out.reserve(HEADER_LEN_MAX + payload.len());
             let begin = out.len();
-            // All 14 bytes, a constant number, and back to the length of the header.
-            out.extend_from_slice(&head);
+            // Appends all 14 bytes, because a constant length needs no call, and truncates to the length of the header.
+            out.extend_from_slice(&header_bytes);
             out.truncate(begin + len);
             match mask {
                 Some(key) => {
@@ -323,14 +325,14 @@ impl Sender {
         });
     }
 
-    /// The header of a message in one frame that goes as it is.
-    fn unmasked_head(&mut self, kind: Kind, payload_len: usize) -> ([u8; HEADER_LEN_MAX], usize) {
+    /// The header of an unmasked, uncompressed message in one frame.
+    fn unmasked_header(&mut self, kind: Kind, payload_len: usize) -> ([u8; HEADER_LEN_MAX], usize) {
         let header =
             Header { fin: true, rsv: 0, opcode: kind.opcode(), mask: None, payload_len: payload_len as u64 };
-        self.note(header);
-        let mut head = [0; HEADER_LEN_MAX];
-        let len = header.encode(&mut head);
-        (head, len)
+        self.log_header(header);
+        let mut header_bytes = [0; HEADER_LEN_MAX];
+        let len = header.encode(&mut header_bytes);
+        (header_bytes, len)
     }
 }
 
@@ -351,9 +353,9 @@ mod tests {
         Sender::new(None, Some(compressor), 1 << 20)
     }
 
-    fn shown(sender: &Sender) -> Vec<&[u8]> {
+    fn transmitted_slices(sender: &Sender) -> Vec<&[u8]> {
         let mut slices: [&[u8]; 4] = [&[]; 4];
-        let count = sender.outgoing.transmit(&mut slices);
+        let count = sender.queue.transmit(&mut slices);
         slices[..count].to_vec()
     }
 
@@ -364,21 +366,25 @@ mod tests {
         {
             let payload = Bytes::from(vec![7; len]);
             let mut sender = sender();
-            sender.message_shared(Kind::Binary, payload.clone()).unwrap();
-            let slices = shown(&sender);
+            sender.send_shared(Kind::Binary, payload.clone()).unwrap();
+            let slices = transmitted_slices(&sender);
             assert_eq!(slices.len(), if is_shared { 2 } else { 1 });
             assert_eq!(slices.iter().any(|slice| slice.as_ptr() == payload.as_ptr()), is_shared, "{len}");
             assert_eq!(slices.concat()[4..], payload);
         }
-        // Header included.
+        // The length of a prepared frame includes its header.
         for (len, is_shared) in
             [(SHARED_LEN_MIN - 5, false), (SHARED_LEN_MIN - 4, true), (SHARED_LEN_MIN - 3, true)]
         {
             let frame = PreparedFrame::binary(&vec![7; len]);
             let mut sender = sender();
-            sender.prepared(&frame).unwrap();
-            assert_eq!(shown(&sender)[0].as_ptr() == frame.as_bytes().as_ptr(), is_shared, "{len}");
-            assert_eq!(shown(&sender).concat(), frame.as_bytes()[..]);
+            sender.send_prepared(&frame).unwrap();
+            assert_eq!(
+                transmitted_slices(&sender)[0].as_ptr() == frame.as_bytes().as_ptr(),
+                is_shared,
+                "{len}"
+            );
+            assert_eq!(transmitted_slices(&sender).concat(), frame.as_bytes()[..]);
         }
     }
 
@@ -389,29 +395,28 @@ mod tests {
         {
             for keys in [None, Some(Box::new(MaskKeys::new([1; 32])))] {
                 let mut sender = Sender::new(keys, None, 1 << 20);
-                sender.message(Kind::Binary, &vec![7; len], true).unwrap();
-                assert!(sender.outgoing.len() > len);
-                assert_eq!(sender.outgoing.take_buffer().capacity(), 0, "{len}");
+                sender.send_message(Kind::Binary, &vec![7; len], true).unwrap();
+                assert!(sender.queue.len() > len);
+                assert_eq!(sender.queue.take_buffer().capacity(), 0, "{len}");
             }
         }
     }
 
-    // The memory in which messages are compressed is shared through the pool.
     #[test]
-    fn returns_the_memory_of_compressed_messages() {
+    fn shares_the_compression_buffer_through_the_pool() {
         let capacity = |sender: &Sender| sender.deflate.as_ref().unwrap().compressed.capacity();
         let (mut pool, mut sender) = (DeflatePool::new(1, 1), compressing());
-        sender.message(Kind::Text, b"Hello", true).unwrap();
+        sender.send_message(Kind::Text, b"Hello", true).unwrap();
         let len = capacity(&sender);
         assert!(len > 0);
         sender.return_codec(&mut pool);
         assert_eq!(capacity(&sender), 0);
-        // One that has none leaves the pool's alone.
+        // A sender without a buffer does not replace that of the pool.
         compressing().return_codec(&mut pool);
         let mut other = compressing();
         other.take_codec(&mut pool);
         assert_eq!(capacity(&other), len);
-        // One that has memory takes no other.
+        // A sender with a buffer does not take another one.
         other.take_codec(&mut pool);
         assert_eq!(capacity(&other), len);
         other.release();

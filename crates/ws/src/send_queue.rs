@@ -1,4 +1,4 @@
-//! The queue of bytes on their way out: small ones copied into one buffer, large ones by reference between them.
+//! The send queue: headers and short payloads are copied into one buffer, long payloads are kept by reference between them.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -12,13 +12,13 @@ use crate::mask::{self, MaskKey};
 const SHORT_LEN_MAX: usize = 125;
 
 /// The longest slice that [`copy`] moves without a call.
-const COPIED_IN_ENDS_MAX: usize = 64;
+const INLINE_COPY_MAX: usize = 64;
 
-/// A capacity up to this is kept when the queue runs empty.
-const KEEP_MAX: usize = 96 << 10;
+/// A buffer of at most this capacity is kept when the queue becomes empty, in bytes.
+const RETAINED_CAPACITY_MAX: usize = 96 << 10;
 
-/// The buffer is freed after this number of transmissions in a row of less than a quarter of it.
-const LEAN_MAX: u8 = 8;
+/// A larger buffer is freed once the queue has become empty this many times in a row with less than a quarter of it in use.
+const UNDERUSED_MAX: u8 = 8;
 
 /// ```text
 /// inline: [ sent | frame | header | frame | header | frame | end: initialized memory ]
@@ -26,18 +26,18 @@ const LEAN_MAX: u8 = 8;
 /// shared:                        payload          payload
 /// ```
 #[derive(Debug, Default)]
-pub(crate) struct Outgoing {
-    /// Frames, and headers of shared payloads, up to `end`. The rest is initialized memory that the next frames are
-    /// written into.
+pub(crate) struct SendQueue {
+    /// Frames, and headers of shared payloads, up to `end`. The bytes behind `end` are initialized memory for the next frames.
     inline: Vec<u8>,
-    /// Bytes of `inline` that have left; `sent <= end <= inline.len()`, and no shared payload lies before it.
+    /// Bytes of `inline` that were written to the transport; `sent <= end <= inline.len()`. All shared payloads are behind it.
     sent: usize,
     end: usize,
-    /// Made for the first shared payload.
+    /// Allocated for the first shared payload.
     shared: Option<Box<SharedQueue>>,
-    /// Bytes in `shared`; 0 exactly if it has no payload.
+    /// Bytes in `shared`; 0 if and only if it has no payload.
     shared_len: usize,
-    lean: u8,
+    /// How many times in a row the queue became empty with less than a quarter of the buffer in use.
+    underused: u8,
 }
 
 /// Payloads passed by reference.
@@ -49,49 +49,49 @@ struct SharedQueue {
 
 #[derive(Debug)]
 struct Shared {
-    /// It goes before this offset of `inline`; `sent <= at <= end`.
+    /// The payload is sent before the byte of `inline` at this offset; `sent <= at <= end`.
     at: usize,
     bytes: Bytes,
 }
 
-impl Outgoing {
-    /// Bytes that wait.
+impl SendQueue {
+    /// Bytes in the queue.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.end - self.sent + self.shared_len
     }
 
-    /// Whether it has no memory.
+    /// Whether it has no buffer.
     #[inline]
     pub(crate) fn is_unallocated(&self) -> bool {
         self.inline.capacity() == 0
     }
 
-    /// Queues a header of `head_len` bytes and its payload.
+    /// Queues a header of `header_len` bytes and its payload.
     #[inline]
-    pub(crate) fn push_frame(&mut self, head: &[u8; HEADER_LEN_MAX], head_len: usize, payload: &[u8]) {
+    pub(crate) fn push_frame(&mut self, header: &[u8; HEADER_LEN_MAX], header_len: usize, payload: &[u8]) {
         let end = self.end + HEADER_LEN_MAX + payload.len();
         if end > self.inline.len() {
             self.grow(end);
         }
-        let place = &mut self.inline[self.end..end];
-        // All 14 bytes, whose number is known here; the payload overwrites the rest of them.
-        place[..HEADER_LEN_MAX].copy_from_slice(head);
-        let place = &mut place[head_len..head_len + payload.len()];
-        if payload.len() > COPIED_IN_ENDS_MAX {
-            place.copy_from_slice(payload)
+        let room = &mut self.inline[self.end..end];
+        // Copies all 14 bytes, because a constant length needs no call; the payload overwrites those behind the header.
+        room[..HEADER_LEN_MAX].copy_from_slice(header);
+        let room = &mut room[header_len..header_len + payload.len()];
+        if payload.len() > INLINE_COPY_MAX {
+            room.copy_from_slice(payload)
         } else {
-            copy(place, payload)
+            copy(room, payload)
         }
-        self.end += head_len + payload.len();
+        self.end += header_len + payload.len();
     }
 
-    /// Queues a header of `head_len` bytes and its payload, masked.
+    /// Queues a header of `header_len` bytes and its payload, masked.
     #[inline]
     pub(crate) fn push_masked_frame(
         &mut self,
-        head: &[u8; HEADER_LEN_MAX],
-        head_len: usize,
+        header: &[u8; HEADER_LEN_MAX],
+        header_len: usize,
         payload: &[u8],
         key: MaskKey,
     ) {
@@ -99,10 +99,10 @@ impl Outgoing {
         if end > self.inline.len() {
             self.grow(end);
         }
-        let place = &mut self.inline[self.end..end];
-        place[..HEADER_LEN_MAX].copy_from_slice(head);
-        mask::copy(&mut place[head_len..head_len + payload.len()], payload, key);
-        self.end += head_len + payload.len();
+        let room = &mut self.inline[self.end..end];
+        room[..HEADER_LEN_MAX].copy_from_slice(header);
+        mask::copy(&mut room[header_len..header_len + payload.len()], payload, key);
+        self.end += header_len + payload.len();
     }
 
     /// Initializes memory for at least `len` bytes.
@@ -117,15 +117,15 @@ impl Outgoing {
     #[inline]
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         match self.inline.get_mut(self.end..self.end + bytes.len()) {
-            Some(place) => {
-                copy(place, bytes);
+            Some(room) => {
+                copy(room, bytes);
                 self.end += bytes.len();
             }
             None => self.append_with(|out| out.extend_from_slice(bytes)),
         }
     }
 
-    /// Queues what `append` appends.
+    /// Queues the bytes that `append` appends to the vector.
     #[inline]
     pub(crate) fn append_with(&mut self, append: impl FnOnce(&mut Vec<u8>)) {
         self.inline.truncate(self.end);
@@ -133,36 +133,36 @@ impl Outgoing {
         self.end = self.inline.len();
     }
 
-    /// Queues a frame without a mask, if less than `len_max` bytes are queued before it and its memory is allocated.
+    /// Queues an unmasked frame if fewer than `len_max` bytes are queued and the buffer has room for it.
     #[inline(always)]
     pub(crate) fn append(&mut self, first: u8, payload: &[u8], len_max: usize) -> bool {
         if payload.len() > SHORT_LEN_MAX || self.end >= len_max {
             return self.append_long(first, payload, len_max);
         }
         let end = self.end + 2 + payload.len();
-        let Some([head, len, place @ ..]) = self.inline.get_mut(self.end..end) else { return false };
-        *head = first;
+        let Some([header, len, room @ ..]) = self.inline.get_mut(self.end..end) else { return false };
+        *header = first;
         *len = payload.len() as u8;
-        copy(place, payload);
+        copy(room, payload);
         self.end = end;
         true
     }
 
     #[inline(never)]
     fn append_long(&mut self, first: u8, payload: &[u8], len_max: usize) -> bool {
-        // No memory that is pooled has room for more.
+        // Pooled buffers are no longer than that.
         let Ok(len) = u16::try_from(payload.len()) else { return false };
         let end = self.end + 4 + payload.len();
         if self.end >= len_max {
             return false;
         }
-        let Some([head, marker, high, low, place @ ..]) = self.inline.get_mut(self.end..end) else {
+        let Some([header, marker, high, low, room @ ..]) = self.inline.get_mut(self.end..end) else {
             return false;
         };
-        *head = first;
+        *header = first;
         *marker = 126;
         [*high, *low] = len.to_be_bytes();
-        place.copy_from_slice(payload);
+        room.copy_from_slice(payload);
         self.end = end;
         true
     }
@@ -213,7 +213,7 @@ impl Outgoing {
         count
     }
 
-    /// `len` bytes of what [`Outgoing::transmit`] showed have left.
+    /// `len` bytes of the slices from [`SendQueue::transmit`] were written.
     #[inline]
     pub(crate) fn transmitted(&mut self, len: usize) {
         if self.shared_len == 0 {
@@ -223,26 +223,26 @@ impl Outgoing {
             self.transmitted_shared(len);
         }
         if self.sent == self.end && self.shared_len == 0 {
-            self.restart();
+            self.reset();
         } else {
-            self.move_up();
+            self.compact();
         }
     }
 
-    /// Moves the queue to the front of its memory when at least half of that has left: a copy of at most the bytes that have
-    /// left since the last time.
+    /// Moves the queue to the front of the buffer once at least half of the buffered bytes were sent. The copy is never longer
+    /// than the bytes sent since the last one.
     #[inline(never)]
-    fn move_up(&mut self) {
-        if self.sent >= KEEP_MAX && self.sent * 2 >= self.end {
+    fn compact(&mut self) {
+        if self.sent >= RETAINED_CAPACITY_MAX && self.sent * 2 >= self.end {
             let sent = core::mem::take(&mut self.sent);
             self.inline.copy_within(sent..self.end, 0);
             self.end -= sent;
-            self.move_shared(sent);
+            self.shift_shared(sent);
         }
     }
 
-    /// The front of `inline` has gone.
-    fn move_shared(&mut self, by: usize) {
+    /// Adapts the offsets of shared payloads after the first `by` bytes of `inline` were removed.
+    fn shift_shared(&mut self, by: usize) {
         for shared in self.shared.iter_mut().flat_map(|shared| &mut shared.payloads) {
             shared.at -= by;
         }
@@ -256,7 +256,7 @@ impl Outgoing {
             let inline = len.min(shared.at - self.sent);
             self.sent += inline;
             len -= inline;
-            // 0 unless all bytes before `at` have left.
+            // 0 unless all bytes before `at` were sent.
             let bytes = len.min(shared.bytes.len());
             shared.bytes.advance(bytes);
             self.shared_len -= bytes;
@@ -270,48 +270,48 @@ impl Outgoing {
         self.sent += len;
     }
 
-    /// Everything has left: the memory is kept for the next messages while they stay large.
+    /// The queue is empty. The buffer is kept for the next messages, unless they no longer need a large one.
     #[inline]
-    fn restart(&mut self) {
+    fn reset(&mut self) {
         let capacity = self.inline.capacity();
-        if capacity > KEEP_MAX {
-            self.lean = if self.sent < capacity / 4 { self.lean + 1 } else { 0 };
-            if self.lean >= LEAN_MAX {
+        if capacity > RETAINED_CAPACITY_MAX {
+            self.underused = if self.sent < capacity / 4 { self.underused + 1 } else { 0 };
+            if self.underused >= UNDERUSED_MAX {
                 self.inline = Vec::new();
-                self.lean = 0;
+                self.underused = 0;
             }
         }
         self.sent = 0;
         self.end = 0;
     }
 
-    /// Uses this memory for what is queued next, if there is none: the bytes of the vector, whatever they are.
+    /// Uses this buffer if there is none. Its content is overwritten.
     #[inline]
-    pub(crate) fn give_buffer(&mut self, buffer: Vec<u8>) {
+    pub(crate) fn set_buffer(&mut self, buffer: Vec<u8>) {
         if self.inline.capacity() == 0 {
             self.inline = buffer;
         }
     }
 
-    /// Gives up the memory, if it is more than twice as large as what is queued; that is copied into a buffer of its size.
+    /// Returns the buffer if its capacity is more than twice the queued bytes, which are copied into a buffer of their length.
     pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
         let queued = &self.inline[self.sent..self.end];
         if self.inline.capacity() <= 2 * queued.len() {
             return Vec::new();
         }
         let queued = queued.to_vec();
-        self.move_shared(self.sent);
+        self.shift_shared(self.sent);
         self.sent = 0;
         self.end = queued.len();
         core::mem::replace(&mut self.inline, queued)
     }
 
-    /// Drops what waits.
+    /// Drops all queued bytes, and the buffer.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Gives the memory back if nothing waits.
+    /// Frees the buffer if nothing is queued.
     pub(crate) fn release(&mut self) {
         if self.len() == 0 {
             *self = Self::default();
@@ -319,7 +319,7 @@ impl Outgoing {
     }
 }
 
-/// Copies between slices of one length: short ones in two moves that overlap, without a call.
+/// Copies between slices of equal length; up to 64 bytes as two overlapping words, without a call.
 #[inline(always)]
 fn copy(to: &mut [u8], from: &[u8]) {
     #[inline(always)]
@@ -345,7 +345,7 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    fn drain(queue: &mut Outgoing, step: usize) -> Vec<u8> {
+    fn drain(queue: &mut SendQueue, step: usize) -> Vec<u8> {
         let mut all = Vec::new();
         while queue.len() > 0 {
             let mut slices: [&[u8]; 3] = [&[]; 3];
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn keeps_the_order_of_inline_and_shared_bytes() {
         for step in [1, 2, 3, 7, 100] {
-            let mut queue = Outgoing::default();
+            let mut queue = SendQueue::default();
             queue.push(b"one ");
             queue.push_shared(Bytes::from_static(b"two "));
             queue.push_shared(Bytes::from_static(b"three "));
@@ -377,44 +377,44 @@ mod tests {
 
     #[test]
     fn appends_frames_of_every_length_within_its_memory() {
-        let mut queue = Outgoing::default();
+        let mut queue = SendQueue::default();
         assert!(!queue.append(0x82, b"no memory", 1 << 16));
         for len in (0..300).chain([65_535, 65_536]) {
             let payload: Vec<u8> = (0..len).map(|i| i as u8).collect();
-            queue.give_buffer(vec![0xAA; 70_000]);
+            queue.set_buffer(vec![0xAA; 70_000]);
             let fits = len < 65_536;
             assert_eq!(queue.append(0x82, &payload, 1 << 16), fits);
-            let head = match len {
+            let header = match len {
                 0..=125 => vec![0x82, len as u8],
                 _ => vec![0x82, 126, (len >> 8) as u8, len as u8],
             };
-            let expected = if fits { [head, payload].concat() } else { Vec::new() };
+            let expected = if fits { [header, payload].concat() } else { Vec::new() };
             assert_eq!(drain(&mut queue, usize::MAX), expected, "{len}");
             queue.release();
         }
-        queue.give_buffer(vec![0xAA; 70_000]);
+        queue.set_buffer(vec![0xAA; 70_000]);
         while queue.append(0x82, &[1; 100], 1000) {}
         assert_eq!(queue.len(), 1020);
     }
 
     #[test]
-    fn gives_its_memory_up_and_keeps_what_is_queued() {
-        let mut queue = Outgoing::default();
-        queue.give_buffer(vec![7; 1 << 16]);
+    fn returns_its_buffer_and_keeps_the_queued_bytes() {
+        let mut queue = SendQueue::default();
+        queue.set_buffer(vec![7; 1 << 16]);
         queue.push(b"sent one ");
         queue.push_shared(Bytes::from_static(b"two "));
         queue.push(b"three");
         queue.transmitted(5);
         assert_eq!(queue.take_buffer().capacity(), 1 << 16);
-        assert_eq!(queue.take_buffer().capacity(), 0, "it fits");
+        assert_eq!(queue.take_buffer().capacity(), 0, "too small to be returned");
         assert_eq!(drain(&mut queue, 3), b"one two three");
-        queue.give_buffer(vec![7; 1 << 16]);
-        assert!(queue.inline.capacity() < 1 << 16, "there was memory already");
+        queue.set_buffer(vec![7; 1 << 16]);
+        assert!(queue.inline.capacity() < 1 << 16, "the queue had a buffer");
     }
 
     #[test]
-    fn moves_a_long_queue_up_as_it_leaves() {
-        let mut queue = Outgoing::default();
+    fn keeps_the_order_when_a_long_queue_is_compacted() {
+        let mut queue = SendQueue::default();
         let bytes: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
         queue.push(&bytes);
         queue.push_shared(Bytes::from_static(b"shared"));
@@ -424,11 +424,11 @@ mod tests {
     }
 
     #[test]
-    fn lets_go_of_a_large_buffer_when_messages_turn_small() {
-        let mut queue = Outgoing::default();
+    fn frees_a_large_buffer_when_messages_become_small() {
+        let mut queue = SendQueue::default();
         queue.push(&vec![0; 1 << 20]);
         drain(&mut queue, usize::MAX);
-        for _ in 0..LEAN_MAX {
+        for _ in 0..UNDERUSED_MAX {
             assert!(queue.inline.capacity() >= 1 << 20);
             queue.push(b"small");
             drain(&mut queue, usize::MAX);
@@ -436,54 +436,54 @@ mod tests {
         assert!(queue.inline.capacity() < 1 << 20);
     }
 
-    fn filled(capacity: usize) -> Outgoing {
-        let mut queue = Outgoing::default();
-        queue.give_buffer(vec![0; capacity]);
+    fn filled(capacity: usize) -> SendQueue {
+        let mut queue = SendQueue::default();
+        queue.set_buffer(vec![0; capacity]);
         queue
     }
 
     #[test]
     fn appends_to_a_batch_below_its_limit() {
-        for (payload, head_len) in [(&[1; 100][..], 2), (&[1; 200], 4)] {
+        for (payload, header_len) in [(&[1; 100][..], 2), (&[1; 200], 4)] {
             for (queued, fits) in [(999, true), (1000, false), (1001, false)] {
                 let mut queue = filled(1 << 16);
                 queue.push(&vec![0; queued]);
                 assert_eq!(queue.append(0x82, payload, 1000), fits, "{queued} queued");
-                assert_eq!(queue.len(), queued + if fits { head_len + payload.len() } else { 0 });
+                assert_eq!(queue.len(), queued + if fits { header_len + payload.len() } else { 0 });
             }
         }
     }
 
     #[test]
     fn appends_into_the_last_byte_of_its_memory() {
-        for (payload, head_len) in [(&[1; 100][..], 2), (&[1; 200], 4)] {
+        for (payload, header_len) in [(&[1; 100][..], 2), (&[1; 200], 4)] {
             for (capacity, fits) in [(0, true), (1, false)] {
-                let mut queue = filled(head_len + payload.len() - capacity);
+                let mut queue = filled(header_len + payload.len() - capacity);
                 assert_eq!(queue.append(0x82, payload, 1000), fits);
-                assert_eq!(queue.len(), if fits { head_len + payload.len() } else { 0 });
+                assert_eq!(queue.len(), if fits { header_len + payload.len() } else { 0 });
             }
         }
     }
 
-    // Masked or not, behind another frame or first, into memory or beyond it.
+    // Masked and unmasked, with headers of several lengths.
     #[test]
     fn queues_frames_behind_each_other() {
         let key = MaskKey::new([1, 2, 3, 4]);
         for len in [0, 1, 7, 8, 15, 16, 32, 33, 64, 65, 300] {
-            let (mut queue, payload) = (Outgoing::default(), vec![0xF0; len]);
-            let head = core::array::from_fn(|i| i as u8);
-            queue.push_frame(&head, 2, &payload);
-            queue.push_masked_frame(&head, 6, &payload, key);
-            queue.push_frame(&head, HEADER_LEN_MAX, &payload);
+            let (mut queue, payload) = (SendQueue::default(), vec![0xF0; len]);
+            let header = core::array::from_fn(|i| i as u8);
+            queue.push_frame(&header, 2, &payload);
+            queue.push_masked_frame(&header, 6, &payload, key);
+            queue.push_frame(&header, HEADER_LEN_MAX, &payload);
             let mut masked = payload.clone();
             mask::apply(&mut masked, key);
-            let expected = [&head[..2], &payload, &head[..6], &masked, &head, &payload].concat();
+            let expected = [&header[..2], &payload, &header[..6], &masked, &header, &payload].concat();
             assert_eq!(queue.len(), expected.len());
             assert_eq!(drain(&mut queue, usize::MAX), expected, "{len}");
         }
     }
 
-    // The bound of `Vec`'s growth: twice the capacity, or what is needed.
+    // `Vec` grows to twice its capacity, or to the required length.
     #[test]
     fn grows_no_further_than_a_vector_does() {
         for masked in [false, true] {
@@ -495,7 +495,7 @@ mod tests {
                 queue.push_frame(&[0; HEADER_LEN_MAX], 4, &payload);
             }
             assert_eq!(queue.inline.capacity(), 5000 + HEADER_LEN_MAX);
-            // With room for the longest header it does not grow.
+            // It does not grow if the longest header fits.
             let mut queue = filled(5000 + HEADER_LEN_MAX);
             let before = queue.inline.as_ptr();
             queue.push_frame(&[0; HEADER_LEN_MAX], 4, &payload);
@@ -505,7 +505,7 @@ mod tests {
 
     #[test]
     fn transmits_into_as_many_slices_as_there_are() {
-        let mut queue = Outgoing::default();
+        let mut queue = SendQueue::default();
         assert_eq!(queue.transmit(&mut [&[]]), 0, "nothing is queued");
         queue.push(b"one");
         assert_eq!(queue.transmit(&mut []), 0);
@@ -522,7 +522,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "more than was queued")]
     fn refuses_more_than_is_queued() {
-        let mut queue = Outgoing::default();
+        let mut queue = SendQueue::default();
         queue.push(b"one two");
         queue.transmitted(4);
         queue.transmitted(4);
@@ -531,7 +531,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "more than was queued")]
     fn refuses_more_than_is_queued_behind_a_shared_payload() {
-        let mut queue = Outgoing::default();
+        let mut queue = SendQueue::default();
         queue.push(b"one ");
         queue.push_shared(Bytes::from_static(b"two "));
         queue.push(b"three");
@@ -539,11 +539,13 @@ mod tests {
     }
 
     #[test]
-    fn moves_up_when_much_and_at_least_half_has_left() {
-        for (len, bound) in
-            [(2 * KEEP_MAX, KEEP_MAX), (2 * KEEP_MAX + 20, KEEP_MAX + 10), (KEEP_MAX + 5, KEEP_MAX)]
-        {
-            let mut queue = Outgoing::default();
+    fn compacts_when_at_least_half_of_a_long_queue_was_sent() {
+        for (len, bound) in [
+            (2 * RETAINED_CAPACITY_MAX, RETAINED_CAPACITY_MAX),
+            (2 * RETAINED_CAPACITY_MAX + 20, RETAINED_CAPACITY_MAX + 10),
+            (RETAINED_CAPACITY_MAX + 5, RETAINED_CAPACITY_MAX),
+        ] {
+            let mut queue = SendQueue::default();
             let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
             queue.push(&bytes);
             queue.push_shared(Bytes::from_static(b"shared"));
@@ -555,48 +557,52 @@ mod tests {
         }
     }
 
-    // A queue that never runs empty does not grow with what has left.
+    // A queue that never becomes empty does not keep the bytes that were sent.
     #[test]
-    fn memory_follows_what_is_queued() {
-        let mut queue = Outgoing::default();
+    fn memory_is_bounded_by_the_queued_bytes() {
+        let mut queue = SendQueue::default();
         queue.push(&[0; 1000]);
         for _ in 0..2000 {
             queue.push_frame(&[0; HEADER_LEN_MAX], 4, &[0; 996]);
             queue.transmitted(1000);
         }
         assert_eq!(queue.len(), 1000);
-        assert!(queue.inline.capacity() < 3 * KEEP_MAX, "{}", queue.inline.capacity());
+        assert!(queue.inline.capacity() < 3 * RETAINED_CAPACITY_MAX, "{}", queue.inline.capacity());
     }
 
     #[test]
     fn frees_a_buffer_after_messages_below_a_quarter_of_it() {
-        let transmit = |queue: &mut Outgoing, len: usize| {
+        let transmit = |queue: &mut SendQueue, len: usize| {
             queue.push(&vec![0; len]);
             drain(queue, usize::MAX);
         };
         let mut queue = filled(1 << 20);
         for len in [1 << 18, (1 << 18) + 1] {
-            for _ in 1..LEAN_MAX {
+            for _ in 1..UNDERUSED_MAX {
                 transmit(&mut queue, (1 << 18) - 1);
             }
             transmit(&mut queue, len);
             assert_eq!(queue.inline.capacity(), 1 << 20, "kept for {len} bytes");
         }
-        for _ in 0..LEAN_MAX {
+        for _ in 0..UNDERUSED_MAX {
             assert_eq!(queue.inline.capacity(), 1 << 20);
             transmit(&mut queue, (1 << 18) - 1);
         }
         assert_eq!(queue.inline.capacity(), 0);
         // A buffer of the usual length stays.
-        for (capacity, kept) in [(KEEP_MAX - 1, true), (KEEP_MAX, true), (KEEP_MAX + 1, false)] {
+        for (capacity, kept) in [
+            (RETAINED_CAPACITY_MAX - 1, true),
+            (RETAINED_CAPACITY_MAX, true),
+            (RETAINED_CAPACITY_MAX + 1, false),
+        ] {
             let mut queue = filled(capacity);
-            (0..=LEAN_MAX).for_each(|_| transmit(&mut queue, 1));
+            (0..=UNDERUSED_MAX).for_each(|_| transmit(&mut queue, 1));
             assert_eq!(queue.inline.capacity() == capacity, kept, "{capacity}");
         }
     }
 
     #[test]
-    fn gives_up_memory_of_more_than_twice_what_is_queued() {
+    fn returns_a_buffer_of_more_than_twice_the_queued_bytes() {
         for (capacity, given_up) in [(199, false), (200, false), (201, true)] {
             let mut queue = filled(capacity);
             queue.push(b"sent");
@@ -608,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn releases_its_memory_when_nothing_is_queued() {
+    fn frees_its_buffer_when_nothing_is_queued() {
         let mut queue = filled(100);
         assert!(!queue.is_unallocated());
         queue.push(b"a");
