@@ -1,4 +1,4 @@
-//! The half of a connection that sends: messages, answers to control frames, the closing handshake of RFC 6455 §7, deadlines.
+//! The sending half of a connection: messages, answers to control frames, the closing handshake of RFC 6455 §7, deadlines.
 
 use crate::close::{CloseCode, CloseFrame, REASON_LEN_MAX};
 use crate::config::Config;
@@ -27,7 +27,7 @@ use core::time::Duration;
 /// the connection ends: 6 KiB a second by default, so that a trickle does not keep it open.
 const CLOSE_PROGRESS_LEN_MIN: u32 = 64 << 10;
 
-/// Where the closing handshake is (RFC 6455 §7.1). Every state but [`Open`](Self::Open) has an [`End`].
+/// The state of the closing handshake (RFC 6455 §7.1). Every state but [`Open`](Self::Open) has an [`End`].
 ///
 /// ```text
 ///         close()                        their Close
@@ -39,7 +39,7 @@ const CLOSE_PROGRESS_LEN_MIN: u32 = 64 << 10;
 ///   | the peer broke a rule; our Close says which               | EOF
 ///   +--------------------+--------------> Failed ---------------+----> Draining -- all written --> Closed
 ///   |                    |                                      |
-///   | the transport accepts nothing any more                    |
+///   | a write to the transport failed                           |
 ///   +--------------------+--------------> WriteFailed -- their Close --> Exchanged
 ///   |                                         |
 ///   | EOF, silence                            | EOF
@@ -57,12 +57,12 @@ enum Phase {
     Failed,
     /// Nothing can be written. The peer's bytes are still read: its Close frame may be among them.
     WriteFailed,
-    /// The reading side has ended. The queue, with our Close frame, is still to be written.
+    /// The reading side of the transport has ended. The queue, which contains our Close frame, must still be written.
     Draining {
         /// Both Close frames were exchanged.
         clean: bool,
     },
-    /// Nothing is to be read or written.
+    /// Nothing is read or written any more.
     Closed {
         /// Both Close frames were exchanged.
         clean: bool,
@@ -71,14 +71,14 @@ enum Phase {
 
 /// A pong that waits for room in the queue.
 #[derive(Default)]
-struct OwedPong {
+struct PendingPong {
     payload: Vec<u8>,
 }
 
-/// The half of a [`Connection`](crate::Connection) that sends, answers, closes, and watches deadlines.
+/// The sending half of a [`Connection`](crate::Connection): it also answers control frames, closes, and keeps the deadlines.
 ///
-/// Beside an [`Inbound`](crate::Inbound) the driver calls [`handle_activity`](Self::handle_activity) for every read,
-/// [`handle_event`](Self::handle_event) for every control frame, [`handle_error`](Self::handle_error) for a fault.
+/// A driver that uses it with an [`Inbound`](crate::Inbound) calls [`handle_activity`](Self::handle_activity) for every read,
+/// [`handle_event`](Self::handle_event) for every control frame, and [`handle_error`](Self::handle_error) for an error.
 pub struct Outbound {
     role: Role,
     sender: Sender,
@@ -86,9 +86,9 @@ pub struct Outbound {
     close_timeout: Duration,
     queued_len_high: usize,
     /// The payload of the newest ping that has not been answered, while the queue is too long for a pong.
-    pong: Option<Box<OwedPong>>,
-    /// Bytes queued before the Close frame when its deadline was set last.
-    before_close: u32,
+    pending_pong: Option<Box<PendingPong>>,
+    /// The length of the queue before the Close frame when the deadline of the closing handshake was last set.
+    len_before_close: u32,
     phase: Phase,
     end: Option<Box<End>>,
 }
@@ -109,8 +109,8 @@ impl Outbound {
             timers: Timers::new(config.keepalive, now),
             close_timeout: config.close_timeout,
             queued_len_high: limits.queued_len_high,
-            pong: None,
-            before_close: 0,
+            pending_pong: None,
+            len_before_close: 0,
             phase: Phase::Open,
             end: None,
         }
@@ -123,20 +123,19 @@ impl Outbound {
         self.role
     }
 
-    /// Whether messages can be sent: no Close frame has gone either way and nothing has failed.
+    /// Whether messages can be sent: no Close frame was sent or received, and nothing has failed.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.phase == Phase::Open
     }
 
-    /// Whether the peer's side of the transport has ended ([`handle_eof`](Self::handle_eof)). There is nothing to read, while frames
-    /// may still have to be written.
+    /// Whether the reading side of the transport has ended ([`handle_eof`](Self::handle_eof)). Frames may still have to be written.
     #[inline]
     pub fn has_read_end(&self) -> bool {
         matches!(self.phase, Phase::Draining { .. } | Phase::Closed { .. })
     }
 
-    /// Why the connection ended, or is ending, and who began it; `None` while it is open.
+    /// Why the connection ended or is ending, and which end began; `None` while it is open.
     pub fn end(&self) -> Option<&End> {
         self.end.as_deref()
     }
@@ -149,13 +148,13 @@ impl Outbound {
         )
     }
 
-    /// How many pings this end has sent, keepalive's among them.
+    /// Number of pings sent, keepalive pings included.
     pub fn pings_sent(&self) -> u32 {
         self.timers.pings_sent
     }
 
-    /// The newest of these that was answered, counted from 1; 0 before. All that was sent before that ping has arrived at the
-    /// peer's end (which is not to say that its application has seen it).
+    /// The newest ping that was answered, counted from 1; 0 before the first. The peer's endpoint has received everything that was
+    /// sent before that ping; its application may not have read it yet.
     pub fn pings_answered(&self) -> u32 {
         self.timers.pings_answered
     }
@@ -177,8 +176,8 @@ impl Outbound {
         self.sender.log_headers();
     }
 
-    /// Masks with keys from a new `seed` from now on: a process that was forked must not repeat those of its parent (RFC 6455
-    /// §10.3). Does nothing at a server's end.
+    /// Draws masking keys from a new `seed` from now on: a forked process must not repeat the keys of its parent (RFC 6455 §10.3).
+    /// Does nothing for a server.
     pub fn reseed(&mut self, seed: [u8; 32]) {
         self.sender.reseed(seed);
     }
@@ -197,7 +196,7 @@ impl Outbound {
     /// Whether there is anything to transmit.
     #[inline]
     pub fn wants_write(&self) -> bool {
-        self.queued_len() > 0 || self.pong.is_some()
+        self.queued_len() > 0 || self.pending_pong.is_some()
     }
 
     /// Whether [`queued_len_high`](crate::limits::Limits::queued_len_high) bytes or more are queued: a sender should pause.
@@ -206,11 +205,11 @@ impl Outbound {
         self.queued_len() >= self.queued_len_high
     }
 
-    /// How to treat the transport, once all that [`poll_transmit`](Self::poll_transmit) shows is written.
+    /// How to treat the transport once all slices of [`poll_transmit`](Self::poll_transmit) are written.
     pub fn transport(&self) -> Transport {
         match self.phase {
             Phase::Closed { .. } => Transport::Close,
-            // All of the queue goes first.
+            // The queue is written first.
             _ if self.wants_write() => Transport::Open,
             Phase::Open | Phase::CloseSent | Phase::WriteFailed => Transport::Open,
             Phase::Failed => Transport::ShutdownWrite,
@@ -228,14 +227,14 @@ impl Outbound {
         matches!(self.phase, Phase::Open | Phase::CloseSent | Phase::WriteFailed)
     }
 
-    /// Whether [`handle_activity`](Self::handle_activity) makes a difference: there is a [`Keepalive`](crate::Keepalive).
+    /// Whether a [`Keepalive`](crate::Keepalive) is configured, so that [`handle_activity`](Self::handle_activity) has an effect.
     #[inline]
     pub fn keeps_alive(&self) -> bool {
         self.timers.keeps_alive()
     }
 
-    /// Bytes have arrived, or the transport, which was full, has accepted some: the peer is alive, although a congested queue
-    /// lets no keepalive ping out.
+    /// The peer is alive: bytes have arrived, or the transport accepts bytes again after it was full. No keepalive ping is sent while
+    /// the queue is congested.
     #[inline]
     pub fn handle_activity(&mut self, now: Duration) {
         self.timers.handle_activity(now);
@@ -245,7 +244,7 @@ impl Outbound {
     pub fn handle_event(&mut self, now: Duration, event: &mut Event<'_>) {
         match event {
             Event::Ping(payload) => self.handle_ping(payload),
-            Event::Pong(pong) => pong.round_trip = self.timers.pong_arrived(pong.payload, now),
+            Event::Pong(pong) => pong.round_trip = self.timers.handle_pong(pong.payload, now),
             Event::Close(close) => self.handle_close(now, *close),
             Event::Text(_) | Event::Binary(_) | Event::Chunk(_) => {}
         }
@@ -257,25 +256,25 @@ impl Outbound {
     pub fn handle_error(&mut self, now: Duration, error: Error) {
         if self.phase == Phase::Open {
             let mut reason = Reason { bytes: [0; REASON_LEN_MAX], len: 0 };
-            // A reason that is cut off is still one.
+            // A reason may be truncated.
             let _ = write!(reason, "{error}");
             self.send_close(now, CloseFrame { code: error.close_code(), reason: reason.as_str() });
         }
         if self.accepts_input() {
             self.phase = Phase::Failed;
         }
-        // The peer need not receive the rest of the queue any more.
-        self.before_close = 0;
+        // The deadline no longer depends on the progress of the queue.
+        self.len_before_close = 0;
         self.end = None;
         self.set_end(Initiator::Local, Cause::Error(error));
     }
 
-    /// The transport's writing side has failed: the queue is dropped, and nothing more can be sent. The peer is read until the
-    /// end of what it has sent, a Close frame perhaps, or the close timeout.
+    /// A write to the transport failed: the queue is dropped, and nothing more can be sent. Input is still processed until the end of
+    /// the transport or the close timeout, because the peer may have sent a Close frame.
     pub fn handle_write_failed(&mut self, now: Duration) {
-        self.pong = None;
+        self.pending_pong = None;
         self.sender.drop_output();
-        self.before_close = 0;
+        self.len_before_close = 0;
         self.timers.close_by.get_or_insert(now.saturating_add(self.close_timeout));
         if matches!(self.phase, Phase::Open | Phase::CloseSent) {
             self.phase = Phase::WriteFailed;
@@ -283,10 +282,10 @@ impl Outbound {
         self.set_end(Initiator::Transport, Cause::TransportClosed);
     }
 
-    /// The transport's reading side has ended. After both Close frames that is the proper end; before, it is reported in
-    /// [`end`](Self::end) as [`Cause::TransportClosed`].
+    /// The reading side of the transport has ended. After both Close frames that is the normal end; before, [`end`](Self::end) reports
+    /// [`Cause::TransportClosed`].
     pub fn handle_eof(&mut self) {
-        self.pong = None;
+        self.pending_pong = None;
         let clean = self.was_clean();
         self.phase = match self.phase {
             // RFC 6455 §7.1.7: no Close frame was sent, and none is queued.
@@ -294,19 +293,19 @@ impl Outbound {
             _ => Phase::Draining { clean },
         };
         if !clean {
-            self.give_up_answer(Cause::TransportClosed);
+            self.replace_unanswered_close(Cause::TransportClosed);
         }
         self.set_end(Initiator::Transport, Cause::TransportClosed);
     }
 
-    /// The time is `now`: acts on the deadline of [`poll_timeout`](Self::poll_timeout). Early calls do nothing.
+    /// The time is `now`: handles the deadline of [`poll_timeout`](Self::poll_timeout) if it has passed.
     pub fn handle_timeout(&mut self, now: Duration) {
         match self.timers.due(now) {
             Due::Nothing => {}
             Due::Ping => {
                 if self.phase == Phase::Open && !self.is_congested() {
                     let payload = u64::from(self.timers.pings_sent.wrapping_add(1)).to_be_bytes();
-                    self.timers.ping_sent(&payload, now);
+                    self.timers.log_ping(&payload, now);
                     self.sender.send_control(Opcode::Ping, &payload);
                 }
             }
@@ -314,13 +313,13 @@ impl Outbound {
                 self.set_end(Initiator::Local, Cause::Silence);
                 self.phase = Phase::Closed { clean: self.was_clean() };
             }
-            Due::Close if self.accepts_bytes_before_close() => {
+            Due::Close if self.drains_queue_before_close() => {
                 self.timers.close_by = Some(now.saturating_add(self.close_timeout));
             }
             Due::Close => {
                 let clean = self.was_clean();
                 if !clean {
-                    self.give_up_answer(Cause::CloseTimeout);
+                    self.replace_unanswered_close(Cause::CloseTimeout);
                 }
                 self.phase = Phase::Closed { clean };
             }
@@ -349,12 +348,12 @@ impl Outbound {
         Ok(self.sender.send_message(Kind::Binary, data, true)?)
     }
 
-    /// Appends a message to a batch of less than `batch_len_max` bytes, if it goes as it is and into memory that the batch has:
-    /// the fast path of the sends. False asks for one of the others. `payload` must be UTF-8 if it is sent as text.
+    /// The fast path of the sends: appends a message to a batch of less than `batch_len_max` bytes if the payload is sent verbatim and
+    /// fits into the buffer. When it returns false, call one of the other sends. `payload` must be UTF-8 if it is sent as text.
     #[doc(hidden)]
     #[inline(always)]
     pub fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
-        // What is sent by reference is not counted: the caller flushes it before.
+        // Payloads queued by reference are not counted: the caller flushes them first.
         let len_max = batch_len_max.min(self.queued_len_high);
         self.phase == Phase::Open && self.sender.append_message(kind, payload, len_max)
     }
@@ -369,8 +368,8 @@ impl Outbound {
         Ok(self.sender.send_shared(Kind::Binary, data)?)
     }
 
-    /// Sends a text message as it is, also where compression was negotiated (RFC 7692 §6): for what is compressed
-    /// already, or secret beside what others choose.
+    /// Sends a text message uncompressed, also where compression was negotiated (RFC 7692 §6): for data that is already compressed,
+    /// and for secrets next to data that an attacker chooses.
     ///
     /// # Errors
     /// As for [`send_text`](Self::send_text).
@@ -379,7 +378,7 @@ impl Outbound {
         Ok(self.sender.send_message(Kind::Text, text.as_bytes(), false)?)
     }
 
-    /// Sends a binary message as it is; see [`send_text_uncompressed`](Self::send_text_uncompressed).
+    /// Sends a binary message uncompressed; see [`send_text_uncompressed`](Self::send_text_uncompressed).
     ///
     /// # Errors
     /// As for [`send_text`](Self::send_text).
@@ -399,8 +398,8 @@ impl Outbound {
         Ok(self.sender.send_prepared(frame)?)
     }
 
-    /// The largest window of a compressed [`PreparedFrame`] that the peer accepts, 9 to 15, if a message of `len` bytes is to
-    /// be compressed on this connection; `None` asks for an uncompressed one.
+    /// The largest window of a compressed [`PreparedFrame`] that the peer accepts, 9 to 15; `None` if a message of `len` bytes should
+    /// not be compressed on this connection.
     pub fn prepared_window_bits(&self, len: usize) -> Option<u8> {
         self.sender.prepared_window_bits(len)
     }
@@ -410,8 +409,8 @@ impl Outbound {
         self.sender.prepared_config()
     }
 
-    /// Sends the next piece of a text message that is too large to hold, in a frame of its own (RFC 6455 §5.4). The first
-    /// call begins the message, `fin` ends it; control frames may go between.
+    /// Sends a fragment of a text message (RFC 6455 §5.4). The first call begins the message and `fin` ends it; control frames may be
+    /// sent between fragments.
     ///
     /// # Errors
     /// As for [`send_text`](Self::send_text), and when the message under way is binary.
@@ -420,7 +419,7 @@ impl Outbound {
         Ok(self.sender.send_fragment(Kind::Text, piece.as_bytes(), fin)?)
     }
 
-    /// Sends the next piece of a binary message; see [`send_text_chunk`](Self::send_text_chunk).
+    /// Sends a fragment of a binary message; see [`send_text_chunk`](Self::send_text_chunk).
     ///
     /// # Errors
     /// As for [`send_text`](Self::send_text), and when the message under way is text.
@@ -429,13 +428,13 @@ impl Outbound {
         Ok(self.sender.send_fragment(Kind::Binary, piece, fin)?)
     }
 
-    /// Sends a ping; its pong comes as [`Event::Pong`] with the round trip's time.
+    /// Sends a ping. Its pong arrives as [`Event::Pong`] with the round-trip time.
     ///
     /// # Errors
     /// [`Misuse`] when the connection is not open, the payload is over 125 bytes, or the queue is full.
     pub fn send_ping(&mut self, now: Duration, payload: &[u8]) -> Result<(), Error> {
         self.check_control(payload)?;
-        self.timers.ping_sent(payload, now);
+        self.timers.log_ping(payload, now);
         self.sender.send_control(Opcode::Ping, payload);
         Ok(())
     }
@@ -450,8 +449,8 @@ impl Outbound {
         Ok(())
     }
 
-    /// Begins the closing handshake (RFC 6455 §7.1.2): what is queued goes first, then the Close frame. Messages still arrive
-    /// until the peer's own. Closing again changes nothing.
+    /// Begins the closing handshake (RFC 6455 §7.1.2). The Close frame is queued behind everything else, and messages still arrive until
+    /// that of the peer. Closing again has no effect.
     ///
     /// # Errors
     /// [`Misuse`] for a code that may not be sent, and for a reason over 123 bytes or without a code.
@@ -471,19 +470,19 @@ impl Outbound {
         Ok(())
     }
 
-    /// Sends a message whose payload is written from where it is, behind what is queued: for large messages that the transport
-    /// may accept without a copy. `payload` must be UTF-8 if it is sent as text; it is not checked here.
+    /// Sends a message without copying its payload, which the caller writes behind the queue: for large messages that the transport
+    /// may accept at once. `payload` must be UTF-8 if it is sent as text; this is not checked.
     ///
     /// # Errors
     /// As for [`send_text`](Self::send_text).
     pub fn send_borrowed<'a>(&'a mut self, kind: Kind, payload: &'a [u8]) -> Result<BorrowedSend<'a>, Error> {
         self.check_open()?;
-        let rest = if self.sender.begin_borrowed(kind, payload)? { payload } else { &[] };
-        Ok(BorrowedSend { queue: &mut self.sender.queue, rest })
+        let remaining = if self.sender.begin_borrowed(kind, payload)? { payload } else { &[] };
+        Ok(BorrowedSend { queue: &mut self.sender.queue, remaining })
     }
 
-    /// Uses this memory for the queue, if it has none. A driver that pools memory calls it before it sends, and
-    /// [`take_buffer`](Self::take_buffer) when it waits.
+    /// Gives the queue a buffer if it has none. A driver that pools buffers calls this before it sends, and
+    /// [`take_buffer`](Self::take_buffer) before it waits.
     #[doc(hidden)]
     #[inline]
     pub fn give_buffer(&mut self, buffer: impl FnOnce() -> Vec<u8>) {
@@ -492,13 +491,13 @@ impl Outbound {
         }
     }
 
-    /// The memory of the queue, if it is much larger than what is queued.
+    /// Takes the buffer of the queue if it is much longer than the queued bytes.
     #[doc(hidden)]
     pub fn take_buffer(&mut self) -> Vec<u8> {
         self.sender.queue.take_buffer()
     }
 
-    /// Takes a deflating codec from the pool, for the messages that are sent next; see [`DeflatePool`].
+    /// Takes a deflating codec from the pool for the next messages; see [`DeflatePool`].
     pub fn take_codec(&mut self, pool: &mut DeflatePool) {
         self.sender.take_codec(pool);
     }
@@ -520,13 +519,13 @@ impl Outbound {
     /// [`transmitted`](Self::transmitted). Call until it returns 0.
     #[inline]
     pub fn poll_transmit<'a>(&'a mut self, out: &mut [&'a [u8]]) -> usize {
-        if self.pong.is_some() {
+        if self.pending_pong.is_some() {
             self.queue_pong();
         }
         self.sender.queue.transmit(out)
     }
 
-    /// `len` bytes of what [`poll_transmit`](Self::poll_transmit) showed have been written.
+    /// `len` bytes of the slices from [`poll_transmit`](Self::poll_transmit) were written.
     ///
     /// # Panics
     /// When that is more than was queued.
@@ -535,7 +534,7 @@ impl Outbound {
         self.sender.queue.transmitted(len);
     }
 
-    /// Copies out everything that is queued, as if it had been transmitted: for tests and examples.
+    /// Takes all queued bytes as one vector, as if they had been transmitted: for tests and examples.
     pub fn take_transmit(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
@@ -550,7 +549,7 @@ impl Outbound {
         }
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next, if at all. It changes with every other call.
+    /// The time at which to call [`handle_timeout`](Self::handle_timeout), if any. Every other call may change it.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Duration> {
         if matches!(self.phase, Phase::Closed { .. }) { None } else { self.timers.next() }
@@ -574,13 +573,13 @@ impl Outbound {
 
     fn handle_ping(&mut self, payload: &[u8]) {
         if self.phase == Phase::Open {
-            if self.takes_pongs() {
-                // At once, so that it goes before whatever is sent in answer to what follows the ping.
-                self.pong = None;
+            if self.has_room_for_pong() {
+                // At once, so that it precedes answers to the messages behind the ping.
+                self.pending_pong = None;
                 self.sender.send_control(Opcode::Pong, payload);
             } else {
                 // RFC 6455 §5.5.3: only the newest ping needs its pong.
-                let pong = self.pong.get_or_insert_default();
+                let pong = self.pending_pong.get_or_insert_default();
                 pong.payload.clear();
                 pong.payload.extend_from_slice(payload);
             }
@@ -595,7 +594,7 @@ impl Outbound {
     ) -> Option<Duration> {
         match opcode {
             Opcode::Ping => self.handle_ping(payload),
-            Opcode::Pong => return self.timers.pong_arrived(payload, now),
+            Opcode::Pong => return self.timers.handle_pong(payload, now),
             _ => {
                 // It was validated by the decoder.
                 if let Ok(close) = CloseFrame::decode(payload) {
@@ -606,11 +605,11 @@ impl Outbound {
         None
     }
 
-    /// The answer to this end's Close frame cannot arrive any more. RFC 6455 §7.1.5: the code is then 1006.
-    fn give_up_answer(&mut self, why: Cause) {
+    /// The peer has not answered our Close frame, and cannot any more. RFC 6455 §7.1.5: the code is then 1006.
+    fn replace_unanswered_close(&mut self, cause: Cause) {
         if matches!(self.end(), Some(End { cause: Cause::Close { .. }, .. })) {
             self.end = None;
-            self.set_end(Initiator::Local, why);
+            self.set_end(Initiator::Local, cause);
         }
     }
 
@@ -627,8 +626,8 @@ impl Outbound {
         }
         match self.end.as_deref_mut() {
             // RFC 6455 §7.1.5: the code of the connection is the one received.
-            Some(End { by: Initiator::Local, cause: own @ Cause::Close { .. } }) => *own = cause,
-            // The write failure ended the connection before this frame was read.
+            Some(End { by: Initiator::Local, cause: ours @ Cause::Close { .. } }) => *ours = cause,
+            // The connection had ended by a write failure before this frame was read.
             None | Some(End { by: Initiator::Transport, .. }) => {
                 self.end = None;
                 self.set_end(Initiator::Peer, cause);
@@ -639,35 +638,35 @@ impl Outbound {
 
     /// Queues a Close frame; the caller sets the phase.
     fn send_close(&mut self, now: Duration, close: CloseFrame<'_>) {
-        // RFC 6455 §5.5.1: nothing is sent after a Close frame; the pong that is owed goes before it or not at all.
+        // RFC 6455 §5.5.1: nothing is sent after a Close frame. A pending pong is sent before it or not at all.
         self.queue_pong();
-        self.pong = None;
-        self.before_close = u32::try_from(self.queued_len()).unwrap_or(u32::MAX);
+        self.pending_pong = None;
+        self.len_before_close = u32::try_from(self.queued_len()).unwrap_or(u32::MAX);
         self.sender.send_close(close);
         self.timers.close_by = Some(now.saturating_add(self.close_timeout));
     }
 
-    /// Whether the peer accepts the bytes before the Close frame, so that it cannot have answered that yet.
-    fn accepts_bytes_before_close(&mut self) -> bool {
+    /// Whether the peer makes progress in reading the bytes before the Close frame, which it cannot have answered yet.
+    fn drains_queue_before_close(&mut self) -> bool {
         let before = u32::try_from(self.queued_len()).unwrap_or(u32::MAX);
-        let taken = self.before_close.saturating_sub(before);
-        let takes = taken >= self.before_close.clamp(1, CLOSE_PROGRESS_LEN_MIN);
-        self.before_close = before;
-        takes
+        let accepted = self.len_before_close.saturating_sub(before);
+        let progresses = accepted >= self.len_before_close.clamp(1, CLOSE_PROGRESS_LEN_MIN);
+        self.len_before_close = before;
+        progresses
     }
 
-    /// While the queue of a peer that does not read is long, the pong waits and only the newest is kept: pings cannot grow the
-    /// queue.
-    fn takes_pongs(&self) -> bool {
+    /// Whether a pong may be queued. While the queue is long, because the peer does not read, only the newest pong is kept, so that
+    /// pings cannot grow the queue.
+    fn has_room_for_pong(&self) -> bool {
         self.queued_len() < PONGS_QUEUED_LEN_MAX.min(self.queued_len_high)
     }
 
     #[cold]
     fn queue_pong(&mut self) {
-        if !self.takes_pongs() {
+        if !self.has_room_for_pong() {
             return;
         }
-        if let Some(pong) = self.pong.take() {
+        if let Some(pong) = self.pending_pong.take() {
             self.sender.send_control(Opcode::Pong, &pong.payload);
         }
     }
@@ -679,15 +678,15 @@ impl Outbound {
     }
 }
 
-/// A message whose payload is written from where it is; see [`Outbound::send_borrowed`].
+/// A message whose payload the caller writes; see [`Outbound::send_borrowed`].
 ///
-/// Write the slices of [`poll_transmit`](Self::poll_transmit) and call [`transmitted`](Self::transmitted), as often as the
-/// transport accepts bytes. Dropping this copies the rest of the payload into the queue.
+/// Write the slices of [`poll_transmit`](Self::poll_transmit) and call [`transmitted`](Self::transmitted) while the transport accepts
+/// bytes. Dropping this copies the remaining payload into the queue.
 #[must_use = "dropping it copies the payload"]
 pub struct BorrowedSend<'a> {
     queue: &'a mut SendQueue,
-    /// The bytes that have not been written yet.
-    rest: &'a [u8],
+    /// The payload that has not been written yet.
+    remaining: &'a [u8],
 }
 
 impl BorrowedSend<'_> {
@@ -695,29 +694,29 @@ impl BorrowedSend<'_> {
     pub fn poll_transmit<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
         let count = self.queue.transmit(out);
         match out.get_mut(count) {
-            // With room left, all of the queue is shown.
-            Some(slice) if !self.rest.is_empty() => {
-                *slice = self.rest;
+            // With a slice left, `out` contains all of the queue.
+            Some(slice) if !self.remaining.is_empty() => {
+                *slice = self.remaining;
                 count + 1
             }
             _ => count,
         }
     }
 
-    /// `len` bytes of what [`poll_transmit`](Self::poll_transmit) showed have been written.
+    /// `len` bytes of the slices from [`poll_transmit`](Self::poll_transmit) were written.
     ///
     /// # Panics
-    /// When that is more than was shown.
+    /// When `len` is more than the length of these slices.
     pub fn transmitted(&mut self, len: usize) {
         let queued = len.min(self.queue.len());
         self.queue.transmitted(queued);
-        self.rest = &self.rest[len - queued..];
+        self.remaining = &self.remaining[len - queued..];
     }
 }
 
 impl Drop for BorrowedSend<'_> {
     fn drop(&mut self) {
-        self.queue.push(self.rest);
+        self.queue.push(self.remaining);
     }
 }
 
@@ -731,7 +730,7 @@ impl fmt::Debug for Outbound {
     }
 }
 
-/// A close reason as it is written, cut at its limit on a code point's edge.
+/// The reason of a Close frame, truncated to [`REASON_LEN_MAX`] at a code point boundary.
 struct Reason {
     bytes: [u8; REASON_LEN_MAX],
     len: usize,

@@ -53,9 +53,9 @@ fn in_phase(phase: Phase) -> Outbound {
     server
 }
 
-// RFC 6455 §7.1: what each phase reads, writes and asks of the transport, before and after the queue is written.
+// RFC 6455 §7.1: whether each phase accepts input, and how it treats the transport, before and after the queue is written.
 #[test]
-fn each_phase_of_the_closing_handshake_states_what_is_left_to_do() {
+fn phases_of_the_closing_handshake() {
     use Transport::{Close, Open, ShutdownWrite};
     let table = [
         // phase, accepts input, reading side has ended, clean, transport before, and after the queue is written
@@ -82,9 +82,9 @@ fn each_phase_of_the_closing_handshake_states_what_is_left_to_do() {
     }
 }
 
-// RFC 6455 §7.1.7: without a Close frame, what is queued has no reader.
+// RFC 6455 §7.1.7: no Close frame was sent, and none is queued.
 #[test]
-fn an_end_without_a_close_frame_ends_at_once() {
+fn closes_at_once_at_eof_without_a_close_frame() {
     let mut server = server();
     server.send_text("queued").unwrap();
     server.handle_eof();
@@ -120,7 +120,7 @@ fn counts_pings_and_the_newest_that_was_answered() {
 }
 
 #[test]
-fn states_what_was_configured_and_negotiated() {
+fn getters_return_what_was_configured_and_negotiated() {
     let config = DeflateConfig { level: 7, mem_level: 3, min_len: 17, ..DeflateConfig::default() };
     let compressed = deflated(&config);
     assert!(compressed.is_compressed() && !server().is_compressed());
@@ -139,7 +139,7 @@ fn states_what_was_configured_and_negotiated() {
 }
 
 #[test]
-fn a_message_in_fragments_is_under_way_until_its_last() {
+fn a_fragmented_message_is_under_way_until_fin() {
     let mut server = server();
     assert!(!server.is_under_way());
     server.send_text_chunk("one", false).unwrap();
@@ -200,7 +200,7 @@ fn masks_with_keys_of_the_new_seed() {
 }
 
 #[test]
-fn appends_messages_that_need_nothing_but_a_header() {
+fn append_message_refuses_masking_compression_and_fragments() {
     let buffer = || vec![0; 1 << 16];
     let mut server = server();
     assert!(!server.append_message(Kind::Text, b"no memory", 1 << 16));
@@ -218,13 +218,13 @@ fn appends_messages_that_need_nothing_but_a_header() {
     server.close(NOW, None, "").unwrap();
     assert!(!server.append_message(Kind::Text, b"closed", 1 << 16));
 
-    // A client masks, and this message is to be compressed.
+    // A client masks its messages, and the other end compresses them.
     for mut outbound in [client([1; 32]), deflated(&DeflateConfig::default())] {
         outbound.give_buffer(buffer);
         assert!(!outbound.append_message(Kind::Text, b"text", 1 << 16));
         assert_eq!(outbound.queued_len(), 0);
     }
-    // A congested queue takes no more.
+    // A congested queue has no room.
     let limits = Limits { queued_len_high: 10, ..Limits::default() };
     let mut server = with(Config { limits, ..Config::default() });
     server.give_buffer(buffer);
@@ -233,17 +233,17 @@ fn appends_messages_that_need_nothing_but_a_header() {
 }
 
 #[test]
-fn takes_and_returns_the_memory_of_the_queue() {
+fn gives_and_takes_the_buffer_of_the_queue() {
     let mut server = server();
     server.give_buffer(|| vec![0; 1 << 16]);
-    server.give_buffer(|| panic!("there is memory"));
+    server.give_buffer(|| panic!("the queue has a buffer"));
     server.send_text("queued").unwrap();
     assert_eq!(server.take_buffer().capacity(), 1 << 16);
     assert_eq!(server.take_transmit(), b"\x81\x06queued");
 }
 
 #[test]
-fn codecs_come_from_the_pool_and_return_to_it() {
+fn takes_codecs_from_the_pool_and_returns_them() {
     let config = DeflateConfig { min_len: 0, ..DeflateConfig::default() };
     let (mut pool, mut first, mut second) = (DeflatePool::new(2, 2), deflated(&config), deflated(&config));
     first.send_text("Hello").unwrap();
@@ -260,7 +260,7 @@ fn codecs_come_from_the_pool_and_return_to_it() {
 
 // RFC 6455 §5.5.3.
 #[test]
-fn answers_pings_below_the_bound_of_the_queue() {
+fn delays_pongs_from_the_bound_of_the_queue_on() {
     for (queued, answered) in [(9, true), (10, false), (11, false)] {
         let limits = Limits { queued_len_high: 10, ..Limits::default() };
         let mut server = with(Config { limits, ..Config::default() });
@@ -274,7 +274,7 @@ fn answers_pings_below_the_bound_of_the_queue() {
 }
 
 #[test]
-fn shows_a_borrowed_payload_behind_the_queue() {
+fn transmits_a_borrowed_payload_behind_the_queue() {
     let (mut server, payload) = (server(), [7; 300]);
     let mut send = server.send_borrowed(Kind::Binary, &payload).unwrap();
     // The lengths of the slices, and where the payload begins in the last one.
@@ -298,7 +298,7 @@ fn shows_a_borrowed_payload_behind_the_queue() {
 
 // RFC 6455 §5.5: the reason of a Close frame has 123 bytes at most.
 #[test]
-fn cuts_a_close_reason_on_the_edge_of_a_code_point() {
+fn truncates_a_close_reason_at_a_code_point_boundary() {
     let written = |text: &str| {
         let mut reason = Reason { bytes: [0; REASON_LEN_MAX], len: 0 };
         (reason.write_str(text).is_ok(), String::from(reason.as_str()))
@@ -315,7 +315,7 @@ fn cuts_a_close_reason_on_the_edge_of_a_code_point() {
 // While closing, a peer that accepts 64 KiB of the queue within the timeout, or all of a shorter one, is given more time. The Close
 // frame of two bytes, which is the last of the queue, counts once it is written.
 #[test]
-fn gives_a_peer_that_reads_the_queue_more_time_to_close() {
+fn extends_the_close_timeout_while_the_peer_reads_the_queue() {
     let timeout = Config::default().close_timeout;
     for (queued, written, open) in [
         (200_000, (64 << 10) + 1, false),
