@@ -1,29 +1,29 @@
-//! The buffer in which one message grows. Its memory grows with the bytes that arrive, not with the length that is announced,
-//! and stays for the next message while messages stay large.
+//! The buffer in which a message is assembled. It grows with the bytes that arrive, not with the announced length, and is kept for the
+//! next message while messages remain large.
 
 use alloc::vec::Vec;
 use bytes::Bytes;
 
-/// Reads land on cache-line boundaries, where vector stores and the kernel's copy are fastest.
+/// Reads begin at a cache line, where vector stores and the kernel's copy are fastest.
 const ALIGN: usize = 64;
 
-/// From this many bytes of a message on, further bytes may be read directly behind them.
+/// Once a message has this many bytes, the next ones may be read directly behind them.
 pub(crate) const DIRECT_LEN_MIN: usize = 4 << 10;
 
-/// The most that one read is offered, so that its bytes are unmasked and validated while they are in cache.
+/// The longest slot for one read, so that its bytes are unmasked and validated while they are in cache.
 const SLOT_MAX: usize = 256 << 10;
 
-/// A message that the application keeps holds at most this many bytes beyond twice its length.
+/// An owned message uses at most twice its length and this many bytes of memory.
 pub(crate) const OWNED_EXTRA_LEN: usize = 64;
 
-/// What [`Bytes`] allocates to share a buffer.
+/// The memory that [`Bytes`] allocates to share a buffer.
 const SHARED_LEN: usize = 32;
 
-/// A buffer up to this capacity is kept between messages of any length.
-const KEEP_MAX: usize = 64 << 10;
+/// A buffer of at most this capacity is kept between messages of any length, in bytes.
+const RETAINED_CAPACITY_MAX: usize = 64 << 10;
 
-/// A larger buffer is dropped after this many messages in a row that use less than a quarter of it.
-const LEAN_MAX: u8 = 8;
+/// A larger buffer is freed after this many messages in a row that use less than a quarter of it.
+const UNDERUSED_MAX: u8 = 8;
 
 /// ```text
 /// bytes: [ padding | the message so far | zeroed, unused | spare capacity ]
@@ -36,9 +36,10 @@ pub(crate) struct Assembly {
     /// `start < ALIGN`.
     start: usize,
     len: usize,
-    lean: u8,
-    /// The length of the last message that left with its memory, at most [`SLOT_MAX`].
-    left_len: u32,
+    /// Messages in a row that used less than a quarter of the buffer.
+    underused: u8,
+    /// The length of the last message that was moved out, at most [`SLOT_MAX`].
+    last_taken_len: u32,
 }
 
 impl Assembly {
@@ -57,21 +58,21 @@ impl Assembly {
         self.len
     }
 
-    /// Empties the buffer for the next message, and drops its memory when messages have become small.
+    /// Empties the buffer for the next message, and frees it when messages have become small.
     pub(crate) fn clear(&mut self) {
         let capacity = self.bytes.capacity();
-        if capacity > KEEP_MAX {
-            self.lean = if self.len < capacity / 4 { self.lean + 1 } else { 0 };
-            if self.lean >= LEAN_MAX {
+        if capacity > RETAINED_CAPACITY_MAX {
+            self.underused = if self.len < capacity / 4 { self.underused + 1 } else { 0 };
+            if self.underused >= UNDERUSED_MAX {
                 self.release();
             }
         }
-        self.restart();
+        self.reset();
     }
 
     /// Empties the buffer, and returns room for the next `len` bytes.
-    pub(crate) fn overwrite(&mut self, len: usize) -> &mut [u8] {
-        self.restart();
+    pub(crate) fn reset_to(&mut self, len: usize) -> &mut [u8] {
+        self.reset();
         if self.bytes.len() < len {
             self.bytes.resize(len, 0);
         }
@@ -84,7 +85,7 @@ impl Assembly {
     }
 
     /// Empties the buffer.
-    fn restart(&mut self) {
+    fn reset(&mut self) {
         self.start = 0;
         self.len = 0;
     }
@@ -100,15 +101,15 @@ impl Assembly {
         self.bytes.capacity() > 0
     }
 
-    /// The memory, without its content.
+    /// Takes the buffer; its content is lost.
     pub(crate) fn take_memory(&mut self) -> Vec<u8> {
-        let left_len = self.left_len;
-        core::mem::replace(self, Self { left_len, ..Self::default() }).bytes
+        let last_taken_len = self.last_taken_len;
+        core::mem::replace(self, Self { last_taken_len, ..Self::default() }).bytes
     }
 
-    /// The memory, with its content moved to memory of its own length; `None` when the content is too long to be worth that.
-    pub(crate) fn swap_memory(&mut self) -> Option<Vec<u8>> {
-        if self.len >= DIRECT_LEN_MIN || self.fits() {
+    /// Takes the buffer and keeps a copy of its content in a buffer of its length. `None` when the content is too long for a copy.
+    pub(crate) fn take_excess_memory(&mut self) -> Option<Vec<u8>> {
+        if self.len >= DIRECT_LEN_MIN || self.can_move_out() {
             return None;
         }
         let content = self.as_slice().to_vec();
@@ -116,38 +117,38 @@ impl Assembly {
         Some(core::mem::replace(self, Self { bytes: content, len, ..Self::default() }).bytes)
     }
 
-    /// Memory to grow in, where there is none; its content is overwritten.
-    pub(crate) fn give_memory(&mut self, memory: Vec<u8>) {
+    /// Uses this buffer if there is none. Its content is overwritten.
+    pub(crate) fn set_memory(&mut self, memory: Vec<u8>) {
         if !self.has_memory() {
-            *self = Self { bytes: memory, left_len: self.left_len, ..Self::default() };
+            *self = Self { bytes: memory, last_taken_len: self.last_taken_len, ..Self::default() };
         }
     }
 
-    /// Whether the content may leave with the memory: it holds at most twice its length and [`OWNED_EXTRA_LEN`] bytes then.
-    fn fits(&self) -> bool {
+    /// Whether the message may be moved out with its buffer, which is at most twice its length and [`OWNED_EXTRA_LEN`] bytes.
+    fn can_move_out(&self) -> bool {
         self.bytes.capacity() + SHARED_LEN <= 2 * self.len + OWNED_EXTRA_LEN
     }
 
-    /// The message, in memory that it does not exceed twice: moved out, or copied out of a buffer that is much larger.
+    /// Takes the message: moved out with its buffer, or copied out of a buffer that is much larger.
     pub(crate) fn take(&mut self) -> Bytes {
-        if !self.fits() {
+        if !self.can_move_out() {
             let message = Bytes::copy_from_slice(self.as_slice());
             self.clear();
             return message;
         }
         let Self { mut bytes, start, len, .. } = core::mem::take(self);
-        self.left_len = len.min(SLOT_MAX) as u32;
+        self.last_taken_len = len.min(SLOT_MAX) as u32;
         bytes.truncate(start + len);
         Bytes::from(bytes).slice(start..)
     }
 
-    /// Appends a piece; `more` bytes of its frame follow.
+    /// Appends `piece`; `more` bytes of its frame have not arrived.
     pub(crate) fn push(&mut self, piece: &[u8], more: u64) {
         let more = usize::try_from(more).unwrap_or(usize::MAX);
         if self.len == 0 {
             let padding = if more >= DIRECT_LEN_MIN { ALIGN } else { 0 };
-            // A message as long as the last one that left is likely: growing to its length again would copy it several times.
-            let ahead = piece.len().max(self.left_len as usize);
+            // The message is probably as long as the last one. Growing to that length in steps would copy it several times.
+            let ahead = piece.len().max(self.last_taken_len as usize);
             let room = padding + piece.len() + more.min(ahead);
             if self.bytes.capacity() < room {
                 self.bytes = Vec::with_capacity(room);
@@ -169,14 +170,14 @@ impl Assembly {
         self.len += piece.len();
     }
 
-    /// Room for the next bytes of the message, of which `more` follow: as much as there is memory for, or else as much again
-    /// as has arrived.
+    /// Room for the next bytes of the frame, of which `more` have not arrived: the spare capacity, or else as many bytes as the message
+    /// has.
     pub(crate) fn slot(&mut self, more: u64) -> &mut [u8] {
         let end = self.start + self.len;
         let room = self.room(more);
         if self.bytes.len() < end + room {
             if self.bytes.capacity() < end + room {
-                // A message of the same length that starts at another place fits as well.
+                // `ALIGN` more, so that the next message of this length fits at any alignment.
                 self.bytes.reserve_exact(end + room + ALIGN - self.bytes.len());
             }
             self.bytes.resize(end + room, 0);
@@ -189,13 +190,13 @@ impl Assembly {
         usize::try_from(more).unwrap_or(usize::MAX).min(SLOT_MAX).min(room)
     }
 
-    /// [`Assembly::slot`] after it was offered.
+    /// The bytes of the last [`Assembly::slot`].
     pub(crate) fn slot_bytes(&self, more: u64) -> &[u8] {
         let end = self.start + self.len;
         self.bytes.get(end..end + self.room(more)).unwrap_or_default()
     }
 
-    /// `len` bytes of the slot have become the message's.
+    /// Appends the first `len` bytes of the slot to the message.
     ///
     /// # Panics
     /// When the slot is shorter.
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn grows_with_what_arrives_and_not_with_what_is_announced() {
+    fn grows_with_the_bytes_that_arrive_not_with_the_announced_length() {
         let mut assembly = Assembly::default();
         assembly.push(b"x", u64::MAX);
         assert!(assembly.bytes.capacity() <= 2 + ALIGN, "{}", assembly.bytes.capacity());
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn begins_with_room_for_a_message_like_the_last_that_left() {
+    fn reserves_the_length_of_the_last_message() {
         let mut assembly = Assembly::default();
         for round in 0..if cfg!(miri) { 2 } else { 3 } {
             assembly.push(&[7; 8_000], 62_000);
@@ -265,7 +266,7 @@ mod tests {
             assert!(round == 0 || assembly.bytes.capacity() == capacity, "grown in round {round}");
             assert_eq!(assembly.take().len(), 70_000);
         }
-        // No more than that is reserved ahead, whatever is announced.
+        // Not more, whatever length is announced.
         assembly.push(b"x", u64::MAX);
         assert!(assembly.bytes.capacity() <= 71_000, "{}", assembly.bytes.capacity());
         assembly.push(&vec![7; 4 << 20], 0);
@@ -275,36 +276,36 @@ mod tests {
     }
 
     #[test]
-    fn does_not_send_a_large_buffer_along_with_a_small_message() {
+    fn copies_a_small_message_out_of_a_large_buffer() {
         let mut assembly = Assembly::default();
-        assembly.give_memory(vec![0; 1 << 20]);
+        assembly.set_memory(vec![0; 1 << 20]);
         assembly.push(b"ab", 0);
         let message = assembly.take();
         assert_eq!(&message[..], b"ab");
-        assert!(assembly.has_memory(), "the buffer stays");
+        assert!(assembly.has_memory(), "the buffer was kept");
         assembly.push(&[7; 600 << 10], 0);
         assert_eq!(assembly.take().len(), 600 << 10);
-        assert!(!assembly.has_memory(), "the buffer left with a message that fills half of it");
+        assert!(!assembly.has_memory(), "the message was moved out with the buffer");
     }
 
     #[test]
-    fn keeps_the_beginning_of_a_message_without_a_large_buffer() {
+    fn takes_a_large_buffer_and_keeps_the_beginning_of_a_message() {
         let mut assembly = Assembly::default();
-        assembly.give_memory(vec![0; 1 << 20]);
+        assembly.set_memory(vec![0; 1 << 20]);
         assembly.push(b"beginning", 1 << 20);
-        let memory = assembly.swap_memory().unwrap();
+        let memory = assembly.take_excess_memory().unwrap();
         assert_eq!(memory.capacity(), 1 << 20);
         assert!(assembly.bytes.capacity() < 100);
         assembly.push(b" and rest", 0);
         assert_eq!(assembly.as_slice(), b"beginning and rest");
-        assert!(assembly.swap_memory().is_none());
+        assert!(assembly.take_excess_memory().is_none());
     }
 
     #[test]
-    fn drops_a_large_buffer_when_messages_become_small() {
+    fn frees_a_large_buffer_when_messages_become_small() {
         let mut assembly = Assembly::default();
         assembly.push(&vec![7; 1 << 20], 0);
-        for _ in 0..=LEAN_MAX {
+        for _ in 0..=UNDERUSED_MAX {
             assert!(assembly.bytes.capacity() >= 1 << 20);
             assembly.clear();
             assembly.push(b"small", 0);
@@ -316,7 +317,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "more bytes than the slot holds")]
-    fn refuses_more_than_the_slot() {
+    fn panics_on_more_bytes_than_the_slot_holds() {
         let mut assembly = Assembly::default();
         assembly.push(&[7; 5_000], 10_000);
         assembly.slot(10);
@@ -325,31 +326,35 @@ mod tests {
 
     fn with_memory(len: usize) -> Assembly {
         let mut assembly = Assembly::default();
-        assembly.give_memory(vec![0; len]);
+        assembly.set_memory(vec![0; len]);
         assembly
     }
 
     #[test]
-    fn drops_a_buffer_after_messages_below_a_quarter_of_it() {
+    fn frees_a_buffer_after_messages_below_a_quarter_of_it() {
         let receive = |assembly: &mut Assembly, len: usize| {
             assembly.push(&vec![7; len], 0);
             assembly.clear();
         };
         let mut assembly = with_memory(1 << 20);
         for len in [1 << 18, (1 << 18) + 1] {
-            (1..LEAN_MAX).for_each(|_| receive(&mut assembly, (1 << 18) - 1));
+            (1..UNDERUSED_MAX).for_each(|_| receive(&mut assembly, (1 << 18) - 1));
             receive(&mut assembly, len);
             assert_eq!(assembly.capacity(), 1 << 20, "kept for {len} bytes");
         }
-        for _ in 0..LEAN_MAX {
+        for _ in 0..UNDERUSED_MAX {
             assert_eq!(assembly.capacity(), 1 << 20);
             receive(&mut assembly, (1 << 18) - 1);
         }
         assert_eq!(assembly.capacity(), 0);
         // A buffer of the usual length stays.
-        for (capacity, kept) in [(KEEP_MAX - 1, true), (KEEP_MAX, true), (KEEP_MAX + 1, false)] {
+        for (capacity, kept) in [
+            (RETAINED_CAPACITY_MAX - 1, true),
+            (RETAINED_CAPACITY_MAX, true),
+            (RETAINED_CAPACITY_MAX + 1, false),
+        ] {
             let mut assembly = with_memory(capacity);
-            (0..=LEAN_MAX).for_each(|_| receive(&mut assembly, 1));
+            (0..=UNDERUSED_MAX).for_each(|_| receive(&mut assembly, 1));
             assert_eq!(assembly.capacity() == capacity, kept, "{capacity}");
         }
     }
@@ -367,17 +372,17 @@ mod tests {
     }
 
     #[test]
-    fn copies_a_beginning_that_is_shorter_than_a_direct_read() {
+    fn copies_a_beginning_below_the_length_of_direct_reads() {
         for (len, swapped) in [(DIRECT_LEN_MIN - 1, true), (DIRECT_LEN_MIN, false)] {
             let mut assembly = with_memory(1 << 20);
             assembly.push(&vec![7; len], 1 << 20);
-            assert_eq!(assembly.swap_memory().is_some(), swapped, "{len}");
+            assert_eq!(assembly.take_excess_memory().is_some(), swapped, "{len}");
             assert_eq!(assembly.as_slice(), vec![7; len]);
         }
     }
 
     #[test]
-    fn aligns_the_end_of_the_first_piece_where_reads_may_follow_directly() {
+    fn aligns_the_slot_behind_the_first_piece() {
         for (more, is_aligned) in [(DIRECT_LEN_MIN as u64 - 1, false), (DIRECT_LEN_MIN as u64, true)] {
             let mut assembly = with_memory(1 << 16);
             // A length that does not end on a cache line by itself.
@@ -390,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_allocate_where_the_memory_has_the_length() {
+    fn does_not_allocate_where_the_buffer_suffices() {
         let mut assembly = with_memory(1000);
         let memory = assembly.bytes.as_ptr();
         assembly.push(&[7; 1000], 0);
@@ -405,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_all_of_its_memory_or_as_much_as_has_arrived() {
+    fn offers_its_spare_capacity_or_the_length_of_the_message() {
         let mut assembly = with_memory(100_000);
         assembly.push(&[7; 5000], 1 << 20);
         let spare = assembly.capacity() - assembly.start - 5000;

@@ -1,5 +1,5 @@
-//! The receiving half of a connection: bytes in, messages and control frames out. It answers nothing and shares nothing with
-//! the sending half; the driver passes control frames and errors on to [`Outbound`](crate::Outbound).
+//! The receiving half of a connection: bytes in, messages and control frames out. It shares no state with the sending half: the
+//! driver passes control frames and errors to [`Outbound`](crate::Outbound).
 
 use crate::close::CloseFrame;
 use crate::config::{Config, Delivery};
@@ -18,8 +18,8 @@ use core::time::Duration;
 
 /// The receiving half of a [`Connection`](crate::Connection) that was [split](crate::Connection::split).
 ///
-/// It borrows the driver's buffer for each call. A driver that keeps messages while it does other things uses a
-/// [`Reader`](crate::Reader), which owns the buffer.
+/// It borrows the buffer of the driver for each call. A driver that borrows a message for longer uses a [`Reader`](crate::Reader),
+/// which owns the buffer.
 pub struct Inbound {
     receiver: Receiver,
     delivery: Delivery,
@@ -27,7 +27,7 @@ pub struct Inbound {
     is_closed: bool,
 }
 
-/// The state of an [`Inbound`] that is idle: enough to make it again, in a tenth of its memory.
+/// The state of an idle [`Inbound`], from which it can be restored, in a tenth of its memory.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleInbound {
@@ -58,8 +58,8 @@ impl Inbound {
         Self { receiver, delivery: config.delivery, is_closed: false }
     }
 
-    /// The state to make this again from. `None` within a frame or message, after the end, with compression, and while headers
-    /// are logged.
+    /// The state from which this can be restored. `None` within a frame or message, after the end, with compression, and while
+    /// headers are logged.
     #[doc(hidden)]
     pub fn idle(&self) -> Option<IdleInbound> {
         // The decoder is not idle after the end, and not with compression.
@@ -77,9 +77,8 @@ impl Inbound {
         self.receiver.decoder_mut().take_headers()
     }
 
-    /// Takes bytes from the front of `input`, as [`Connection::handle_input`](crate::Connection::handle_input) does. Pass
-    /// control frames to [`Outbound::handle_event`](crate::Outbound::handle_event), which also fills in the round trip of a
-    /// pong.
+    /// Consumes bytes from the front of `input`, as [`Connection::handle_input`](crate::Connection::handle_input) does. Pass control
+    /// frames to [`Outbound::handle_event`](crate::Outbound::handle_event), which also sets the round-trip time of a pong.
     ///
     /// # Errors
     /// The rule or limit that the peer broke; pass it to [`Outbound::handle_error`](crate::Outbound::handle_error).
@@ -98,18 +97,18 @@ impl Inbound {
         self.has_more_as(self.delivery)
     }
 
-    /// Gives back the memory that an idle connection can do without; the next message allocates it again.
+    /// Frees the memory that an idle connection does not need; the next message allocates it again.
     pub fn release_buffers(&mut self) {
         self.receiver.release();
     }
 
-    /// Bytes of memory held: messages that are being assembled, and the state of compressed ones.
+    /// Memory in use, in bytes: messages that are being assembled, and the state of compression.
     pub fn memory_len(&self) -> usize {
         self.receiver.memory_len()
     }
 
-    /// Bounds a compressed message from now on, within [`Limits::message_len_max`](crate::Limits::message_len_max). A driver that
-    /// is short of memory lowers it before [`handle_input`](Self::handle_input), which may inflate all of it in one call.
+    /// Bounds the inflated length of messages from now on; [`Limits::message_len_max`](crate::Limits::message_len_max) applies as well. A
+    /// driver that is short of memory lowers it before [`handle_input`](Self::handle_input), which may inflate a whole message.
     pub fn set_inflated_max(&mut self, max: usize) {
         self.receiver.set_inflated_max(max);
     }
@@ -130,7 +129,7 @@ impl Inbound {
         self.receiver.return_codec(pool);
     }
 
-    /// Whether the application is given complete messages, or chunks as they arrive.
+    /// Whether messages are delivered whole or in chunks.
     #[inline]
     pub fn delivery(&self) -> Delivery {
         self.delivery
@@ -157,7 +156,7 @@ impl Inbound {
         self.receiver.whole_message(input)
     }
 
-    /// [`handle_input`](Self::handle_input) by place, without its fast path. Close frames have been checked.
+    /// [`handle_input`](Self::handle_input) without its fast path. It returns the place of the payload; Close frames are validated.
     pub(crate) fn advance(
         &mut self,
         input: &mut [u8],
@@ -179,12 +178,12 @@ impl Inbound {
         found
     }
 
-    /// Where the next bytes of a large message may be read to.
+    /// Room for the next bytes of a large message.
     pub(crate) fn slot(&mut self) -> Option<&mut [u8]> {
         if self.is_closed { None } else { self.receiver.slot() }
     }
 
-    /// The bytes of [`slot`](Self::slot), which has been offered; empty when it has not.
+    /// The bytes of the last [`slot`](Self::slot); empty without one.
     pub(crate) fn slot_bytes(&self) -> &[u8] {
         self.receiver.assembly().slot_bytes(self.receiver.decoder().payload_remaining())
     }
@@ -198,7 +197,7 @@ impl Inbound {
         found
     }
 
-    /// Drops what follows.
+    /// Drops all further input.
     fn close(&mut self) {
         self.is_closed = true;
         self.receiver.decoder_mut().stop();
@@ -213,7 +212,7 @@ impl Inbound {
         }
     }
 
-    /// An arrival, with the payload that it borrows.
+    /// The event for an arrival, with its payload.
     #[inline(always)]
     pub(crate) fn event<'a>(
         &'a mut self,
@@ -242,7 +241,7 @@ impl Inbound {
                 match opcode {
                     Opcode::Ping => Event::Ping(payload),
                     Opcode::Pong => Event::Pong(Pong { payload, round_trip }),
-                    // It was checked when it arrived.
+                    // `advance` has validated it.
                     _ => Event::Close(CloseFrame::decode(payload).ok()?),
                 }
             }

@@ -1,4 +1,4 @@
-//! The receiving half with its own read buffer, for drivers that hand out messages and go on reading later.
+//! The receiving half with its own read buffer, for drivers whose messages are borrowed between reads.
 //!
 //! ```text
 //!              space()                    decode()                         message()
@@ -20,16 +20,15 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::fmt;
 
-/// The buffer's first byte is aligned to this, if there is room: vector kernels and the kernel's copy are fastest so.
+/// The alignment of the first byte in the buffer, if it is long enough: vector kernels and the kernel's copy are fastest there.
 const ALIGN: usize = 64;
 
-/// Less of a message is copied out of the buffer sooner than a read is placed behind it, where memory is less likely in cache.
+/// With fewer bytes of a message in the buffer, they are copied out of it: reading behind them would use memory that is not in cache.
 const IN_PLACE_LEN_MIN: usize = 16 << 10;
 
 /// An [`Inbound`] and the buffer that it reads from.
 ///
-/// The message that was found last stays in place, and can be borrowed as often as needed, until something else is decoded or
-/// read.
+/// The last message remains in place and can be borrowed repeatedly until the next one is decoded or bytes are read.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,9 +52,9 @@ const IN_PLACE_LEN_MIN: usize = 16 << 10;
 pub struct Reader {
     inbound: Inbound,
     buffer: Buffer,
-    /// The message that was found last.
+    /// Kind and part of the last message.
     part: Part,
-    /// Where it is: within the buffer, before `buffer.start`, or in the assembly.
+    /// The place of the last message: in the buffer, before `buffer.start`, or in the assembly.
     place: Place,
 }
 
@@ -63,13 +62,13 @@ pub struct Reader {
 #[derive(Default)]
 struct Buffer {
     bytes: Box<[u8]>,
-    /// The bytes from `start` to `end` have not been decoded.
+    /// The bytes from `start` to `end` are not decoded yet.
     start: usize,
     end: usize,
 }
 
 impl Buffer {
-    /// Starts again at the front, if all input has been decoded.
+    /// Moves to the front of the buffer if all input has been decoded.
     fn rewind(&mut self) {
         if self.start == self.end {
             let base = self.bytes.as_ptr().addr().wrapping_neg() % ALIGN;
@@ -88,7 +87,7 @@ pub enum Step<'a> {
     Message,
     /// A control frame; pass it to [`Outbound::handle_event`](crate::Outbound::handle_event).
     Control(Event<'a>),
-    /// All input was decoded: read more into [`Reader::space`].
+    /// All input was decoded: read into [`Reader::space`].
     NeedsInput,
 }
 
@@ -121,7 +120,7 @@ impl<'a> Received<'a> {
         matches!(self.part, Part::Whole(_) | Part::Chunk { fin: true, .. })
     }
 
-    /// The text; `None` when the message is binary, and for a chunk of text at whose ends a code point is split.
+    /// The text; `None` for a binary message, and for a chunk of text that begins or ends within a code point.
     #[inline(always)]
     pub fn text(&self) -> Option<&'a str> {
         match self.part {
@@ -137,7 +136,7 @@ impl<'a> Received<'a> {
         self.payload
     }
 
-    /// A copy to keep. A chunk of text at whose ends a code point is split becomes binary.
+    /// An owned copy. A chunk of text that begins or ends within a code point becomes binary.
     pub fn to_owned(&self) -> OwnedMessage {
         owned(self.part, Bytes::copy_from_slice(self.payload))
     }
@@ -167,34 +166,34 @@ fn owned(part: Part, data: Bytes) -> OwnedMessage {
     }
 }
 
-/// Room for the next read: [`bytes`](Self::bytes) is filled from its front, up to the length passed to [`filled`](Self::filled).
+/// Space for the next read: read into the front of [`bytes`](Self::bytes), and pass the length to [`filled`](Self::filled).
 pub struct Space<'a> {
     reader: &'a mut Reader,
     is_direct: bool,
 }
 
 impl Space<'_> {
-    /// The room.
+    /// The space.
     pub fn bytes(&mut self) -> &mut [u8] {
         if self.is_direct {
-            // Offered by `Reader::space`, and nothing has been decoded since.
+            // `Reader::space` has checked that there is a slot, and nothing was decoded since.
             return self.reader.inbound.slot().unwrap_or_default();
         }
         &mut self.reader.buffer.bytes[self.reader.buffer.end..]
     }
 
-    /// Whether the room is the end of a large message itself.
+    /// Whether the space is the end of a large message that is being assembled.
     pub fn is_direct(&self) -> bool {
         self.is_direct
     }
 
-    /// `len` bytes have been read. True when they completed a message; otherwise call [`Reader::decode`].
+    /// `len` bytes were read. Returns true if they completed a message; otherwise call [`Reader::decode`].
     ///
     /// # Errors
     /// As for [`Reader::decode`].
     ///
     /// # Panics
-    /// When `len` is more than the room.
+    /// When `len` is more than the length of the space.
     pub fn filled(self, len: usize) -> Result<bool, Error> {
         let Reader { inbound, buffer, part, place } = self.reader;
         if self.is_direct {
@@ -242,7 +241,7 @@ impl Reader {
         !self.buffer.bytes.is_empty()
     }
 
-    /// Gives the reader a buffer, if it has none. It holds the frames that arrive; its content does not matter.
+    /// Gives the reader a buffer if it has none. Its content is overwritten.
     pub fn set_buffer(&mut self, bytes: Box<[u8]>) {
         if !self.has_buffer() {
             self.buffer = Buffer { bytes, start: 0, end: 0 };
@@ -250,7 +249,7 @@ impl Reader {
         }
     }
 
-    /// Takes the buffer, if all its input has been decoded. The last message can no longer be borrowed.
+    /// Takes the buffer if all its input was decoded. The last message can no longer be borrowed.
     pub fn take_buffer(&mut self) -> Option<Box<[u8]>> {
         if !self.has_buffer() || self.has_input() {
             return None;
@@ -265,24 +264,23 @@ impl Reader {
         self.buffer.start < self.buffer.end
     }
 
-    /// Room for the next read: the end of a large message that is being assembled, or else the buffer. The last message can
-    /// no longer be borrowed.
+    /// Space for the next read: the end of a large message that is being assembled, or else the buffer. The last message can no longer
+    /// be borrowed.
     ///
-    /// Without a buffer, and while the buffer is full of input that has not been decoded, there may be no room.
+    /// The space may be empty without a buffer, and while the buffer is full of input that was not decoded.
     pub fn space(&mut self) -> Space<'_> {
         let is_direct = self.has_slot();
         Space { is_direct, ..self.buffer_space() }
     }
 
-    /// Room for the next read in the buffer, also where a large message is being assembled. The last message can no longer be
-    /// borrowed.
+    /// Space for the next read in the buffer, also while a large message is being assembled. The last message can no longer be borrowed.
     pub fn buffer_space(&mut self) -> Space<'_> {
         (self.part, self.place) = NO_MESSAGE;
         self.buffer.rewind();
         Space { reader: self, is_direct: false }
     }
 
-    /// Whether [`space`](Self::space) is the end of a large message itself.
+    /// Whether [`space`](Self::space) is the end of a large message that is being assembled.
     pub fn has_slot(&mut self) -> bool {
         !self.has_input() && self.inbound.slot().is_some()
     }
@@ -316,8 +314,8 @@ impl Reader {
         self.decode_as(self.inbound.delivery())
     }
 
-    /// Decodes up to the next complete message or control frame, whatever the configured [`Delivery`]. Where chunks of
-    /// the message have been handed out before, its rest is the last chunk.
+    /// Decodes up to the next complete message or control frame, whatever [`Delivery`] is configured. If chunks of the message were
+    /// delivered before, its remainder is the last chunk.
     ///
     /// # Errors
     /// As for [`decode`](Self::decode).
@@ -358,8 +356,8 @@ impl Reader {
         }
     }
 
-    /// Whether the next message is buffered to its last byte, uncompressed and in one frame, as most are; then it is found. If
-    /// not, [`decode`](Self::decode) has to be called.
+    /// The fast path of [`decode`](Self::decode): finds the next message if it is uncompressed, in one frame, and completely buffered.
+    /// Returns false otherwise; then call `decode`.
     #[inline(always)]
     pub fn next_message(&mut self) -> bool {
         let Buffer { bytes, start, end } = &mut self.buffer;
@@ -373,11 +371,11 @@ impl Reader {
         true
     }
 
-    /// Whether it is better to read on than to [decode](Self::decode): the buffer holds much of an uncompressed message in one
-    /// frame, at most `missing_max` bytes of it are missing, and there is room for a read of as many. Decoded now, its beginning
-    /// would be copied out of the buffer; once it is complete, [`next_message`](Self::next_message) finds it in place.
+    /// Whether to read before the next call of [`decode`](Self::decode): the buffer holds a large part of an uncompressed message in one
+    /// frame, at most `missing_max` bytes of it are missing, and the buffer has space for a read of that length. `decode` would copy the
+    /// part out of the buffer; once the message is complete, [`next_message`](Self::next_message) finds it in place.
     ///
-    /// When no more bytes are to be had, decode: invalid text is found, and the buffer can be [taken](Self::take_buffer).
+    /// Call `decode` when no more bytes are available: it detects invalid text, and the buffer can be [taken](Self::take_buffer).
     pub fn should_read_on(&self, missing_max: usize) -> bool {
         let Buffer { bytes, start, end } = &self.buffer;
         end - start >= IN_PLACE_LEN_MIN
@@ -385,18 +383,18 @@ impl Reader {
             && self.inbound.receiver().missing_len(&bytes[*start..*end]).is_some_and(|len| len <= missing_max)
     }
 
-    /// Whether [`decode`](Self::decode) can find something without further bytes.
+    /// Whether [`decode`](Self::decode) may return something without further bytes.
     #[inline]
     pub fn has_more(&self) -> bool {
         self.has_input() || self.inbound.has_more()
     }
 
-    /// Whether [`decode_whole`](Self::decode_whole) can find something without further bytes.
+    /// Whether [`decode_whole`](Self::decode_whole) may return something without further bytes.
     pub fn has_more_whole(&self) -> bool {
         self.has_input() || self.inbound.has_more_as(Delivery::Messages)
     }
 
-    /// The message or chunk that was found last; empty when it can no longer be borrowed.
+    /// The last message or chunk; empty when it can no longer be borrowed.
     #[inline(always)]
     pub fn message(&self) -> Received<'_> {
         Received { part: self.part, payload: self.payload() }
@@ -410,13 +408,13 @@ impl Reader {
         }
     }
 
-    /// The message or chunk that was found last, to keep: moved out of the place where it was assembled, unless that is more
-    /// than twice as long, and copied otherwise.
+    /// Takes the last message or chunk. An assembled message is moved out with its buffer unless that is more than twice as long; others
+    /// are copied.
     #[inline]
     pub fn take_message(&mut self) -> OwnedMessage {
         let data = match self.place {
             Place::Input { at, len } => Bytes::copy_from_slice(&self.buffer.bytes[at..at + len]),
-            // It leaves an empty message in its place.
+            // The assembly is empty afterwards.
             Place::Assembly => self.inbound.receiver_mut().assembly_mut().take(),
         };
         owned(self.part, data)
@@ -424,19 +422,19 @@ impl Reader {
 
     // Memory of an idle connection.
 
-    /// Whether there is memory to assemble messages in.
+    /// Whether there is a buffer to assemble messages in.
     #[inline]
     pub fn has_memory(&self) -> bool {
         self.inbound.receiver().assembly().has_memory()
     }
 
-    /// Gives the reader memory to assemble messages in, if it has none.
+    /// Gives the reader a buffer to assemble messages in if it has none.
     pub fn set_memory(&mut self, memory: Vec<u8>) {
-        self.inbound.receiver_mut().assembly_mut().give_memory(memory);
+        self.inbound.receiver_mut().assembly_mut().set_memory(memory);
     }
 
-    /// Takes memory that is not needed while nothing arrives; another connection may assemble messages in it. The last message
-    /// can no longer be borrowed.
+    /// Takes the buffer in which messages are assembled, if it is not needed while nothing arrives. The last message can no longer be
+    /// borrowed.
     pub fn take_memory(&mut self) -> Option<Vec<u8>> {
         (self.part, self.place) = NO_MESSAGE;
         self.inbound.receiver_mut().take_memory()
@@ -457,7 +455,7 @@ impl Reader {
         self.inbound.return_codec(pool);
     }
 
-    /// Gives back the memory that an idle connection can do without. The last message can no longer be borrowed.
+    /// Frees the memory that an idle connection does not need. The last message can no longer be borrowed.
     pub fn release_buffers(&mut self) {
         (self.part, self.place) = NO_MESSAGE;
         self.inbound.release_buffers();

@@ -1,6 +1,6 @@
-//! Messages from frames: collected until they are complete or delivered in chunks, and inflated. Control frames are passed on.
+//! Turns frames into messages, assembled or in chunks, and inflates them. Control frames are passed on.
 //!
-//! The caller chooses for each call whether it wants messages or chunks, so that both can be mixed within one message:
+//! The caller chooses between messages and chunks with each call, also within one message:
 //!
 //! ```text
 //!             Delivery::Messages                       Delivery::Chunks
@@ -21,16 +21,16 @@ use crate::utf8;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// While at least this much of a frame is missing, reads may go directly to the assembly.
+/// Reads go directly to the assembly while at least this many bytes of the frame are missing.
 const SLOT_LEN_MIN: u64 = 4 << 10;
 
 /// The longest chunk of a compressed message.
 const INFLATED_CHUNK_LEN: usize = 32 << 10;
 
-/// What has arrived, by place.
+/// What a call has found, by its place in the input or the assembly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arrival {
-    /// All input was consumed and nothing is complete.
+    /// All input was consumed, and nothing is complete.
     Nothing,
     /// A message, or a chunk of one.
     Message(Part, Place),
@@ -38,7 +38,7 @@ pub(crate) enum Arrival {
     Control { opcode: Opcode, at: Option<usize>, len: usize },
 }
 
-/// How much of a message a payload is. Only a complete text has the proof that it is valid.
+/// Whether a payload is a whole message or a chunk. Only a whole text has the proof of its validity.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     Whole(Whole),
@@ -62,12 +62,12 @@ pub(crate) struct Receiver {
     inflate: Option<Box<Inflate>>,
 }
 
-/// What the assembly holds.
+/// The state of the assembly.
 #[derive(Clone, Copy, Debug)]
 enum Content {
-    /// Nothing, or bytes that were delivered: the next message overwrites them.
+    /// Empty, or its bytes were delivered: the next message overwrites them.
     Delivered,
-    /// The beginning of a message of this kind, or the rest of one.
+    /// It holds bytes of an incomplete message of this kind.
     Collected(Kind),
 }
 
@@ -78,9 +78,9 @@ struct Inflate {
     /// The configured bound of `limit`.
     len_max: usize,
     utf8: utf8::Validator,
-    /// Compressed bytes that are being inflated chunk by chunk.
+    /// Compressed bytes that are inflated chunk by chunk.
     pending: Option<Pending>,
-    /// Memory for the next [`Pending`].
+    /// The buffer for the next [`Pending`].
     spare: Vec<u8>,
 }
 
@@ -139,11 +139,11 @@ impl Receiver {
     /// The fast path: an uncompressed message in one frame that is buffered to its last byte, with its offset and length.
     #[inline(always)]
     pub(crate) fn whole_message(&mut self, input: &mut [u8]) -> Option<(Whole, usize, usize)> {
-        // The rest of a compressed message comes first; the decoder is past it.
+        // Pending chunks of a compressed message come first; the decoder has consumed their bytes.
         if self.is_inflating() { None } else { self.decoder.whole_message(input) }
     }
 
-    /// How many bytes are missing of the message at the front of `input`, which [`Receiver::whole_message`] will find then.
+    /// How many bytes the message at the front of `input` lacks until [`Receiver::whole_message`] finds it.
     pub(crate) fn missing_len(&self, input: &[u8]) -> Option<usize> {
         if self.is_inflating() { None } else { self.decoder.missing_len(input) }
     }
@@ -153,8 +153,7 @@ impl Receiver {
         self.inflate.as_ref().is_some_and(|inflate| inflate.pending.is_some())
     }
 
-    /// Takes bytes from the front of `input` up to the next arrival; [`Receiver::whole_message`] has been tried. All input is
-    /// taken when nothing has arrived.
+    /// Consumes bytes from the front of `input` up to the next arrival, or all of them; call [`Receiver::whole_message`] first.
     pub(crate) fn advance(
         &mut self,
         input: &mut [u8],
@@ -173,7 +172,7 @@ impl Receiver {
             let begin = used;
             let (taken, item) = self.decoder.step(&mut input[begin..])?;
             used += taken;
-            if let Some(arrival) = self.take(input, begin, item, delivery)? {
+            if let Some(arrival) = self.handle_item(input, begin, item, delivery)? {
                 return Ok((used, arrival));
             }
             if used == input.len() {
@@ -182,8 +181,8 @@ impl Receiver {
         }
     }
 
-    /// Collects or delivers an item, whose offsets count from `begin` of the input.
-    fn take(
+    /// Collects or delivers an item. Its offsets are relative to `begin`.
+    fn handle_item(
         &mut self,
         input: &[u8],
         begin: usize,
@@ -228,7 +227,7 @@ impl Receiver {
         }
     }
 
-    /// Prepares the assembly for bytes that are collected.
+    /// Clears the assembly if its bytes were delivered.
     #[inline]
     fn collect(&mut self, kind: Kind) {
         if let Content::Delivered = self.content {
@@ -237,7 +236,7 @@ impl Receiver {
         }
     }
 
-    /// The collected message is complete; or its rest, if the beginning was delivered in chunks.
+    /// The collected message is complete. It is a chunk if the beginning was delivered in chunks.
     fn complete(&mut self, whole: Whole) -> Arrival {
         self.content = Content::Delivered;
         let part = if self.in_chunks { self.chunk(whole.kind(), true) } else { Part::Whole(whole) };
@@ -257,21 +256,21 @@ impl Receiver {
         (self.assembly.len() > 0).then(|| Arrival::Message(self.chunk(kind, false), Place::Assembly))
     }
 
-    /// Inflates a piece of a message into the assembly.
+    /// Inflates a fragment of a message into the assembly.
     fn inflate(&mut self, kind: Kind, piece: &[u8], fin: bool) -> Result<Option<Arrival>, Error> {
         self.collect(kind);
         let Some(inflate) = &mut self.inflate else { return Ok(None) };
         let Inflate { decompressor, limit, utf8, .. } = &mut **inflate;
         let (inflated, text) =
             self.assembly.append_with(|out| decompressor.decompress(piece, fin, out, limit));
-        // Text before the place where inflation fails is validated first: the error must not depend on where the peer's bytes
-        // are cut.
+        // Text before the byte at which inflation fails is validated first, so that the error does not depend on how the input is
+        // split.
         let end = validate(kind, utf8, text, fin && inflated.is_ok())?;
         inflated.map_err(|error| inflate_error(error, limit))?;
         Ok(end.map(|whole| self.complete(whole)))
     }
 
-    /// Goes on with compressed bytes that were taken from the input: delivers the next chunk, or collects all of them.
+    /// Inflates pending bytes: delivers the next chunk, or collects all of them.
     fn inflate_pending(&mut self, delivery: Delivery) -> Result<Option<Arrival>, Error> {
         let Some(inflate) = &mut self.inflate else { return Ok(None) };
         let Inflate { decompressor, limit, utf8, pending: pending_slot, spare, .. } = &mut **inflate;
@@ -282,7 +281,7 @@ impl Receiver {
             return self.inflate(kind, &bytes[at..], fin);
         }
         self.content = Content::Delivered;
-        let slot = self.assembly.overwrite(INFLATED_CHUNK_LEN);
+        let slot = self.assembly.reset_to(INFLATED_CHUNK_LEN);
         let before = decompressor.message_len();
         let step = decompressor.step(&pending.bytes[pending.at..], fin, slot, limit).map_err(|error| {
             let produced = decompressor.message_len().min(limit.max_len).saturating_sub(before);
@@ -303,7 +302,7 @@ impl Receiver {
         Ok(Some(Arrival::Message(part, Place::Assembly)))
     }
 
-    /// Where the next bytes of the message may be read to, when enough of one has been collected and enough is missing.
+    /// Room for the next bytes of the message, if many of its bytes were collected and many are missing.
     pub(crate) fn slot(&mut self) -> Option<&mut [u8]> {
         let remaining = self.decoder.payload_remaining();
         let has_slot = matches!(self.content, Content::Collected(_))
@@ -316,7 +315,7 @@ impl Receiver {
     /// `len` bytes were read into the slot.
     ///
     /// # Panics
-    /// When there is no slot, or less room in it.
+    /// When the slot is shorter, or there is none.
     pub(crate) fn slot_filled(&mut self, len: usize) -> Result<Arrival, Error> {
         assert!(self.slot().is_some_and(|slot| len <= slot.len()), "more bytes than the slot holds");
         let slot = self.assembly.slot(self.decoder.payload_remaining());
@@ -335,12 +334,11 @@ impl Receiver {
         self.is_inflating() || delivery == Delivery::Chunks && has_collected
     }
 
-    /// The memory of the assembly, where the connection can do without: all of it when nothing is collected, and a large buffer
-    /// that holds little.
+    /// Takes the buffer of the assembly if it is not needed: when nothing is collected, or when a large buffer holds a few bytes.
     pub(crate) fn take_memory(&mut self) -> Option<Vec<u8>> {
         match self.content {
             Content::Delivered => self.assembly.has_memory().then(|| self.assembly.take_memory()),
-            Content::Collected(_) => self.assembly.swap_memory(),
+            Content::Collected(_) => self.assembly.take_excess_memory(),
         }
     }
 
@@ -359,7 +357,7 @@ impl Receiver {
         }
     }
 
-    /// Gives back the memory that an idle connection can do without.
+    /// Frees the memory that an idle connection does not need.
     pub(crate) fn release(&mut self) {
         drop(self.take_memory());
         if let Some(inflate) = &mut self.inflate {
@@ -374,7 +372,7 @@ impl Receiver {
         }
     }
 
-    /// Bytes of memory held: collected messages, and the state of compressed ones.
+    /// Memory in use, in bytes: the assembly and the state of compression.
     pub(crate) fn memory_len(&self) -> usize {
         let inflate = self.inflate.as_ref().map_or(0, |inflate| {
             let pending = inflate.pending.as_ref().map_or(0, |pending| pending.bytes.capacity());
@@ -384,7 +382,7 @@ impl Receiver {
     }
 }
 
-/// Validates text that came compressed (RFC 6455 §8.1); at its end, with the kind of the message.
+/// Validates inflated text (RFC 6455 §8.1). At the end of the message it returns its kind.
 fn validate(
     kind: Kind,
     utf8: &mut utf8::Validator,

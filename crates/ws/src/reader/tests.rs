@@ -43,7 +43,7 @@ fn read(reader: &mut Reader, wire: &[u8]) -> Result<bool, Error> {
 }
 
 #[test]
-fn a_message_stays_until_something_else_is_decoded() {
+fn a_message_can_be_borrowed_until_the_next_is_decoded() {
     let mut reader = reader(Config::default());
     let wire = [frame(0x81, "grüße".as_bytes()), frame(0x01, b"one "), frame(0x80, b"two")].concat();
     assert_eq!(read(&mut reader, &wire), Ok(false));
@@ -61,7 +61,7 @@ fn a_message_stays_until_something_else_is_decoded() {
 
 // Bytes that were read without room for them at the end of a message are never part of one.
 #[test]
-fn offers_the_end_of_a_message_only_where_it_is_collected() {
+fn offers_a_slot_only_while_a_message_is_assembled() {
     let (mut reader, wire) = (reader(Config::default()), frame(0x81, &[b'x'; 60_000]));
     assert!(!reader.has_slot(), "no message");
     read(&mut reader, &wire[..2_000]).unwrap();
@@ -84,7 +84,7 @@ fn offers_the_end_of_a_message_only_where_it_is_collected() {
 
 #[test]
 #[should_panic(expected = "more bytes than")]
-fn refuses_more_bytes_than_the_room_holds() {
+fn panics_on_more_bytes_than_the_space_holds() {
     let mut reader = reader(Config::default());
     read(&mut reader, &frame(0x81, &[b'x'; 60_000])[..20_000]).unwrap();
     assert!(matches!(reader.decode(), Ok(Step::NeedsInput)));
@@ -94,7 +94,7 @@ fn refuses_more_bytes_than_the_room_holds() {
 }
 
 #[test]
-fn reads_on_where_a_message_can_be_completed_in_place() {
+fn should_read_on_while_a_message_can_be_completed_in_place() {
     let config =
         || Config { limits: Limits { message_len_max: 50_000, ..Limits::default() }, ..Config::default() };
     let wire = frame(0x81, &[b'x'; 40_000]);
@@ -130,7 +130,7 @@ fn reads_on_where_a_message_can_be_completed_in_place() {
 
 // The end of the message is read into directly; the first impossible byte is found there.
 #[test]
-fn finds_invalid_text_that_was_read_directly() {
+fn detects_invalid_text_in_the_slot() {
     let mut reader = reader(Config::default());
     let wire = frame(0x81, &[&[b'x'; 30_000][..], b"\xff", &[b'x'; 30_000]].concat());
     read(&mut reader, &wire[..20_000]).unwrap();
@@ -142,7 +142,7 @@ fn finds_invalid_text_that_was_read_directly() {
 }
 
 #[test]
-fn an_invalid_frame_is_an_error_once() {
+fn returns_an_error_once() {
     let mut reader = reader(Config::default());
     read(&mut reader, &[frame(0x81, b"ok"), vec![0x83], frame(0x81, b"dropped")].concat()).unwrap();
     assert!(matches!(reader.decode(), Ok(Step::Message)));
@@ -153,7 +153,7 @@ fn an_invalid_frame_is_an_error_once() {
 }
 
 #[test]
-fn delivers_messages_and_chunks_as_each_call_asks() {
+fn mixes_messages_and_chunks() {
     let config = Config { delivery: Delivery::Chunks, ..Config::default() };
     let mut reader = reader(config);
     let mut next = |wire: &[u8], whole: bool| {
@@ -187,7 +187,7 @@ fn delivers_messages_and_chunks_as_each_call_asks() {
 
 // RFC 7692 §7.2.3.1, with the pending compressed bytes taken over by either way to receive.
 #[test]
-fn delivers_compressed_messages_as_each_call_asks() {
+fn mixes_messages_and_chunks_of_compressed_messages() {
     let deflate = DeflateConfig::default();
     let config = Config {
         delivery: Delivery::Chunks,
@@ -246,7 +246,7 @@ fn decoded(step: Result<Step<'_>, Error>) -> bool {
 }
 
 #[test]
-fn goes_back_to_the_front_of_its_buffer_when_all_is_decoded() {
+fn reads_to_the_front_of_the_buffer_when_all_is_decoded() {
     let mut reader = reader(Config::default());
     assert_eq!(reader.space().bytes().as_ptr().addr() % ALIGN, 0);
     let (front, len) = (reader.space().bytes().as_ptr(), reader.space().bytes().len());
@@ -263,7 +263,7 @@ fn goes_back_to_the_front_of_its_buffer_when_all_is_decoded() {
 
 // Its first byte is on a cache line, where the buffer reaches one.
 #[test]
-fn a_buffer_of_any_length_has_room() {
+fn a_buffer_of_any_length_has_space() {
     let mut readers = Vec::new();
     for len in [1, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 100] {
         for _ in 0..8 {
@@ -306,7 +306,7 @@ fn input_can_be_taken_or_dropped() {
 }
 
 #[test]
-fn states_how_much_of_a_data_frame_is_missing() {
+fn payload_remaining_counts_data_frames_only() {
     let mut reader = reader(Config::default());
     let wire = [frame(0x02, &[7; 100]), frame(0x89, b"ping"), frame(0x80, b"")].concat();
     assert_eq!(reader.payload_remaining(), 0);
@@ -324,7 +324,7 @@ fn states_how_much_of_a_data_frame_is_missing() {
 }
 
 #[test]
-fn reads_on_up_to_the_bounds_of_buffer_and_message() {
+fn should_read_on_up_to_its_bounds() {
     let limits = Limits { message_len_max: 40_000, ..Limits::default() };
     let config = Config { limits, ..Config::default() };
     let wire = frame(0x82, &[7; 40_000]);
@@ -340,7 +340,7 @@ fn reads_on_up_to_the_bounds_of_buffer_and_message() {
 }
 
 #[test]
-fn a_message_in_the_buffer_can_be_kept() {
+fn takes_messages_out_of_the_buffer() {
     let mut reader = reader(Config::default());
     let wire = [frame(0x81, b"one"), frame(0x82, b"two")].concat();
     read(&mut reader, &wire).unwrap();
@@ -352,7 +352,7 @@ fn a_message_in_the_buffer_can_be_kept() {
 }
 
 #[test]
-fn an_idle_reader_can_be_made_again() {
+fn restores_an_idle_reader() {
     let mut reader = reader(Config { delivery: Delivery::Chunks, ..Config::default() });
     assert!(reader.idle().is_none(), "there is a buffer");
     reader.take_buffer().unwrap();
@@ -409,7 +409,7 @@ fn a_complete_message_behind_a_close_frame_is_dropped() {
     assert!(matches!(inbound.handle_input(&mut wire[used..]), Ok((used, None)) if used == len));
 }
 
-// The fast path looks at the beginning of the input, the general one behind it.
+// The first frames take the general path, and the message begins behind them.
 #[test]
 fn finds_messages_behind_empty_fragments() {
     let mut reader = reader(Config::default());
@@ -421,7 +421,6 @@ fn finds_messages_behind_empty_fragments() {
     assert_eq!(reader.take_message(), b"next".to_vec().into());
 }
 
-// Bytes are read to the end of a message only where it grows.
 #[test]
 fn offers_no_slot_for_chunks_and_compressed_messages() {
     let mut reader = reader(Config::default());
@@ -517,7 +516,7 @@ fn has_more_when_chunks_are_asked_for_of_what_was_collected() {
 }
 
 #[test]
-fn has_nothing_more_after_an_error() {
+fn has_no_more_after_an_error() {
     let (mut reader, mut client) = compressing();
     client.send_binary(&[7; 100_000]).unwrap();
     read(&mut reader, &client.take_transmit()).unwrap();
@@ -542,7 +541,7 @@ fn a_lower_bound_on_inflated_messages_holds_within_the_configured_one() {
 }
 
 #[test]
-fn takes_and_gives_back_memory_and_codecs() {
+fn takes_and_returns_buffers_and_codecs() {
     let mut reader = reader(Config::default());
     let wire = [frame(0x02, b"one "), frame(0x80, b"two")].concat();
     assert!(!reader.has_memory() && reader.take_memory().is_none());
