@@ -25,17 +25,16 @@ pub(super) const FAILED: u32 = u32::MAX;
 /// How many bytes are unmasked before they are validated: both passes run in the first-level cache.
 const BLOCK: usize = 4096;
 
-/// Adds one byte to a code point that has or has not begun.
+/// The state after the first byte of a code point that has more.
+#[cfg(target_arch = "x86_64")]
+fn begin(lead: u8) -> Result<u32, InvalidUtf8> {
+    if matches!(lead, 0xc2..=0xf4) { Ok(lead.into()) } else { Err(InvalidUtf8) }
+}
+
+/// Adds a byte to an incomplete code point.
 fn step(partial: u32, byte: u8) -> Result<u32, InvalidUtf8> {
     let [lead, second, third, _] = partial.to_le_bytes();
     let (low, high) = match (lead, second) {
-        (0, _) => {
-            return match byte {
-                0x00..=0x7f => Ok(0),
-                0xc2..=0xf4 => Ok(byte.into()),
-                _ => Err(InvalidUtf8),
-            };
-        }
         // RFC 3629 §4: five lead bytes narrow the byte after them.
         (0xe0, 0) => (0xa0, 0xbf),
         (0xed, 0) => (0x80, 0x9f),
@@ -93,7 +92,7 @@ pub(super) fn ending(text: &[u8]) -> Result<u32, InvalidUtf8> {
         return Ok(0);
     }
     if last >= 0xc0 {
-        return step(0, last);
+        return begin(last);
     }
     let second = next();
     if second >= 0xe0 {

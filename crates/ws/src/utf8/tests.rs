@@ -1,6 +1,7 @@
 //! Every kernel against `core::str::from_utf8`, which is the reference throughout.
 
 use super::*;
+use alloc::vec;
 use alloc::vec::Vec;
 use wireloom_testing::{generator, rounds};
 
@@ -361,4 +362,32 @@ fn random_splits_do_not_change_the_result() {
         let expected = core::str::from_utf8(&text).map(drop).map_err(|_| InvalidUtf8);
         assert_eq!((plain.finish(), fused.finish()), (expected, expected));
     });
+}
+
+// The same sequences as above byte by byte and at the end of a text, in little time.
+#[test]
+fn rejects_each_impossible_byte_where_it_arrives() {
+    for sequence in IMPOSSIBLE {
+        let (mut plain, mut masked, mut key) = (Validator::new(), Validator::new(), KEY);
+        for (i, &byte) in sequence.iter().enumerate() {
+            let expected = if i + 1 == sequence.len() { Err(InvalidUtf8) } else { Ok(()) };
+            assert_eq!(plain.push(&[byte]), expected, "{sequence:02x?}");
+            let next = masked.push_masked(&mut [byte ^ key.bytes()[0]], key);
+            assert_eq!(next.map(drop), expected, "{sequence:02x?}");
+            key = key.advanced(1);
+        }
+    }
+    let kernels = kernels();
+    for len in if cfg!(miri) { 70..71 } else { 60..70 } {
+        for sequence in IMPOSSIBLE {
+            let text = [&vec![b'a'; len][..], "ß".as_bytes(), sequence].concat();
+            all_agree(&kernels, &text, &len);
+        }
+    }
+    let mut text = *b"valid";
+    mask::apply(&mut text, KEY);
+    assert_eq!((unmask_validate(&mut text, KEY), &text), (Ok(()), b"valid"));
+    let mut text = *b"\xffalid";
+    mask::apply(&mut text, KEY);
+    assert_eq!(unmask_validate(&mut text, KEY), Err(InvalidUtf8));
 }
