@@ -1,8 +1,8 @@
 //! DATA from the peer and WINDOW_UPDATE of both ends (RFC 9113 §6.1, §6.9).
 
 use super::Connection;
-use super::exchange::PROBE;
-use super::since::Since;
+use super::control::PROBE;
+use super::timer::Timer;
 use crate::error::{Error, Misuse, Violation};
 use crate::event::PendingEvent;
 use crate::frame::{Ping, StreamId, WindowUpdate};
@@ -10,8 +10,8 @@ use crate::rate_limit::Charge;
 use crate::stream::{DataCheck, PROGRESS_MIN, StreamKey};
 
 impl Connection {
-    /// A DATA frame, by its header: `flow_len` bytes of both windows, `data_len` of content. `None` is for a frame that is
-    /// ignored.
+    /// Receives the header of a DATA frame with `flow_len` flow-controlled bytes, of which `data_len` are content. Returns the slot of
+    /// its stream; `None` if the frame is ignored.
     #[inline]
     pub(super) fn receive_data(
         &mut self,
@@ -27,26 +27,25 @@ impl Connection {
                 }
                 return Ok(Some(self.streams.accept_data(&accepted, flow_len)));
             }
-            DataCheck::Absent => self.receive_absent_data(id, flow_len, end_stream).map(|()| None),
+            DataCheck::NotFound => self.receive_closed_data(id, flow_len, end_stream).map(|()| None),
             DataCheck::Refused(error) => Err(error),
         };
-        // RFC 9113 §5.4.2, §6.9: the window of the connection is spent, and given back all the same.
+        // RFC 9113 §5.4.2, §6.9: DATA that is ignored counts for the window of the connection, and is released at once.
         self.streams.spend_connection(flow_len);
         self.release_connection();
         result
     }
 
     #[cold]
-    fn receive_absent_data(&mut self, id: StreamId, flow_len: u32, end_stream: bool) -> Result<(), Error> {
-        self.absent(id, false)?;
+    fn receive_closed_data(&mut self, id: StreamId, flow_len: u32, end_stream: bool) -> Result<(), Error> {
+        self.check_closed_stream(id, false)?;
         if flow_len == 0 && !end_stream {
             self.charge(Charge::EmptyFrame)?;
         }
         Ok(())
     }
 
-    /// Takes a DATA frame that is valid and whole, and counts against no rate limit; otherwise `None`, and nothing has
-    /// changed.
+    /// Accepts a complete DATA frame that is valid and not rate limited. Otherwise returns `None` without changing anything.
     #[inline]
     pub(super) fn accept_whole_data(
         &mut self,
@@ -65,24 +64,24 @@ impl Connection {
         Some(key)
     }
 
-    /// The last content of a DATA frame was passed on: window goes back, and the message may have ended.
+    /// Ends a DATA frame whose content was passed to the caller: ends the message, or releases window.
     #[inline]
     pub(super) fn finish_data(&mut self, slot: u32, end_stream: bool) {
         if end_stream {
             let closed = self.streams.end_recv(slot);
-            self.apply(closed);
+            self.apply_close(closed);
         } else {
             self.release_stream(slot);
         }
         self.release_connection();
     }
 
-    /// Gives window back for `len` bytes of DATA that were passed on, on a stream without automatic release.
+    /// Releases window for `len` bytes of DATA that were passed to the caller, on a stream without automatic release.
     ///
-    /// A stream that has ended had everything given back with it: releasing then does nothing.
+    /// Does nothing on a stream that has ended, because its DATA was released then.
     ///
     /// # Errors
-    /// [`Misuse::ReleaseTooMuch`] when less is held.
+    /// [`Misuse::ReleaseTooMuch`] if the caller holds less.
     pub fn release_capacity(&mut self, stream: StreamKey, len: usize) -> Result<(), Error> {
         let Some(slot) = self.streams.slot(stream) else { return Ok(()) };
         self.streams.release(slot, len)?;
@@ -91,7 +90,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Chooses for one stream whether window is given back automatically; what is held stays held until released.
+    /// Sets whether a stream releases window automatically. DATA that the caller already holds stays held until it is released.
     ///
     /// # Errors
     /// [`Misuse::StreamGone`]
@@ -121,7 +120,7 @@ impl Connection {
         }
         let before = self.out.bytes.len();
         update.encode(&mut self.out.bytes);
-        // Where much comes in, the path is worth measuring.
+        // A WINDOW_UPDATE of a stream means that much DATA arrives, so the round trip is measured.
         if self.reader.settings_seen
             && !update.stream_id.is_connection()
             && self.streams.start_probe(self.now)
@@ -141,12 +140,12 @@ impl Connection {
             self.charge(Charge::WindowUpdate)?;
             self.streams.grant_connection(update.increment)?;
             if update.increment >= PROGRESS_MIN {
-                self.stalled = Since::Never;
+                self.stall_timer = Timer::Stopped;
             }
             return Ok(None);
         }
         let Some(slot) = self.streams.find(id) else {
-            // RFC 9113 §5.1 (closed): it may have been under way when the stream ended.
+            // RFC 9113 §5.1 (closed): it may have been in flight when the stream ended.
             if self.streams.is_idle(id) {
                 return Err(Error::peer(Violation::FrameOnIdleStream, StreamId::CONNECTION));
             }

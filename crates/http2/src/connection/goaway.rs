@@ -1,14 +1,14 @@
-//! The end of a connection: graceful in two steps, or at once (RFC 9113 §6.8, §5.4.1).
+//! The end of a connection: a graceful shutdown in two steps, or immediate (RFC 9113 §6.8, §5.4.1).
 //!
 //! ```text
-//! shutdown()   GOAWAY(2^31-1), PING ->        what is under way still counts
+//! shutdown()   GOAWAY(2^31-1), PING ->        requests in flight are accepted
 //!                                   <- PING ACK
-//!              GOAWAY(last)         ->        newer streams are ignored, the peer knows that they are safe to retry
+//!              GOAWAY(last)         ->        newer streams are ignored, and the peer can retry them
 //!              ... streams finish ...         ended: Drained
 //! ```
 
 use super::Connection;
-use super::exchange::DRAIN;
+use super::control::DRAIN;
 use crate::Role;
 use crate::error::{Error, ErrorCode, Misuse, Violation};
 use crate::event::PendingEvent;
@@ -16,13 +16,13 @@ use crate::frame::{Goaway, Ping, StreamId};
 use crate::rate_limit::Charge;
 use crate::stream::millis;
 
-/// How a connection came to its end.
+/// The reason why a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ended {
-    /// After [`Connection::shutdown`] or the peer's GOAWAY, every stream has finished.
+    /// All streams have finished after [`Connection::shutdown`] or the peer's GOAWAY.
     Drained,
-    /// The peer broke a rule or a limit; GOAWAY was sent.
+    /// The peer violated a rule or exceeded a limit. GOAWAY was sent.
     Failed(Error),
     /// [`Connection::abort`] was called with this code.
     Aborted(ErrorCode),
@@ -32,9 +32,9 @@ pub enum Ended {
 
 pub(super) struct Closing {
     ended: Option<Ended>,
-    /// The last stream of the peer's that the GOAWAY of this side names.
+    /// The last stream ID of the last GOAWAY that this side has sent.
     sent: Option<StreamId>,
-    /// The first of two steps is done.
+    /// Whether the first GOAWAY of a graceful shutdown was sent.
     draining: bool,
     received: Option<StreamId>,
 }
@@ -44,7 +44,7 @@ impl Closing {
         Self { ended: None, sent: None, draining: false, received: None }
     }
 
-    /// Whether frames that would open this stream are passed over.
+    /// Whether frames that would open this stream are ignored.
     #[inline]
     pub(super) fn ignores(&self, id: StreamId) -> bool {
         self.sent.is_some_and(|last| id > last)
@@ -52,7 +52,7 @@ impl Closing {
 }
 
 impl Connection {
-    /// Why the connection has ended; `None` while it has not. What is in the output is still to be written.
+    /// Why the connection has ended; `None` if it has not. Write the remaining output.
     pub const fn ended(&self) -> Option<Ended> {
         self.closing.ended
     }
@@ -62,7 +62,7 @@ impl Connection {
         self.closing.ended.is_some()
     }
 
-    /// Whether GOAWAY came or went: no stream can be opened any more.
+    /// Whether GOAWAY was sent or received, so that no stream can be opened.
     pub const fn is_going_away(&self) -> bool {
         self.closing.draining || self.closing.received.is_some() || self.has_ended()
     }
@@ -81,7 +81,7 @@ impl Connection {
         if self.has_ended() { Err(Misuse::ConnectionClosed) } else { Ok(()) }
     }
 
-    /// An error of the connection: GOAWAY carries the reason (RFC 9113 §5.4.1).
+    /// Ends the connection with an error, whose reason is in GOAWAY (RFC 9113 §5.4.1).
     #[cold]
     pub(super) fn fail(&mut self, error: Error) -> Error {
         let error = error.for_connection();
@@ -92,26 +92,26 @@ impl Connection {
     }
 
     fn write_goaway(&mut self, last: StreamId, code: ErrorCode, debug_data: &[u8]) {
-        // RFC 9113 §6.8: the last stream never goes up again.
+        // RFC 9113 §6.8: the last stream ID MUST NOT increase.
         let last_stream_id = self.closing.sent.map_or(last, |sent| sent.min(last));
         self.closing.sent = Some(last_stream_id);
         Goaway { last_stream_id, code, debug_data }.encode(&mut self.out.bytes);
     }
 
-    /// Ends the connection gracefully: streams that are open go on, new ones are refused, and requests of the peer that
-    /// are under way still count. [`Connection::ended`] returns `Some` when all have finished.
+    /// Ends the connection gracefully: open streams and requests of the peer that are in flight continue, and new streams are
+    /// refused. [`Connection::ended`] returns `Some` when all streams have finished.
     pub fn shutdown(&mut self) {
         if self.has_ended() || self.closing.draining {
             return;
         }
         self.closing.draining = true;
-        // RFC 9113 §6.8: first a warning that names no stream, and the truth a round trip later.
+        // RFC 9113 §6.8: the first GOAWAY has the maximum stream ID. The actual one follows after a round trip.
         self.write_goaway(StreamId::MAX, ErrorCode::NO_ERROR, b"");
         Ping { ack: false, payload: DRAIN }.encode(&mut self.out.bytes);
         self.refuse_waiting();
     }
 
-    /// The peer has read the first GOAWAY; `false` when there was none.
+    /// Sends the second GOAWAY, because the peer has read the first. Returns `false` if there was none.
     pub(super) fn finish_drain(&mut self) -> bool {
         if !self.closing.draining || self.closing.sent != Some(StreamId::MAX) {
             return false;
@@ -121,10 +121,10 @@ impl Connection {
         true
     }
 
-    /// Ends the connection at once. Nothing but GOAWAY follows what is in the output.
+    /// Ends the connection immediately. Only GOAWAY is added to the output.
     pub fn abort(&mut self, code: ErrorCode, debug_data: &[u8]) {
         if !self.has_ended() {
-            // RFC 9113 §4.2: every peer takes a frame of 16 KiB.
+            // RFC 9113 §4.2: every peer accepts frames of up to 16 KiB.
             let debug_data = &debug_data[..debug_data.len().min(1024)];
             self.write_goaway(self.streams.highest_peer(), code, debug_data);
             self.end(Ended::Aborted(code));
@@ -138,7 +138,7 @@ impl Connection {
                 || (self.closing.draining && self.closing.sent != Some(StreamId::MAX)))
         {
             if !self.has_ended() && self.closing.sent.is_none_or(|sent| sent == StreamId::MAX) {
-                // RFC 9113 §6.8: an endpoint that closes sends GOAWAY, also when the peer did so before.
+                // RFC 9113 §6.8: an endpoint sends GOAWAY before it closes the connection, even if the peer has sent it.
                 let last = self.streams.highest_peer();
                 self.write_goaway(last, ErrorCode::NO_ERROR, b"");
             }
@@ -149,7 +149,7 @@ impl Connection {
     pub(super) fn receive_goaway(&mut self, goaway: &Goaway<'_>) -> Result<Option<PendingEvent>, Error> {
         let last = goaway.last_stream_id;
         if let Some(before) = self.closing.received {
-            // RFC 9113 §6.8: MUST NOT increase.
+            // RFC 9113 §6.8: the last stream ID MUST NOT increase.
             if last > before {
                 return Err(Error::peer(Violation::GoawayIdIncreased, StreamId::CONNECTION));
             }
@@ -159,11 +159,11 @@ impl Connection {
         if first {
             self.refuse_waiting();
         }
-        // RFC 9113 §6.8: what is above was not and will not be processed.
+        // RFC 9113 §6.8: streams above it were not processed and will not be.
         for stream in self.streams.local_above(last) {
             if let Some(slot) = self.streams.slot(stream) {
                 let closed = self.streams.abandon(slot, millis(self.now));
-                self.apply(closed);
+                self.apply_close(closed);
                 self.pending.push_back(PendingEvent::Refused { stream });
             }
         }
@@ -175,10 +175,10 @@ impl Connection {
         Ok(Some(PendingEvent::GoAway { last_stream_id: last, code: goaway.code }))
     }
 
-    /// Requests that wait to open never will.
+    /// Refuses the requests that wait to open.
     fn refuse_waiting(&mut self) {
         while let Some((stream, closed)) = self.streams.remove_waiting(millis(self.now)) {
-            self.apply(closed);
+            self.apply_close(closed);
             self.pending.push_back(PendingEvent::Refused { stream });
         }
     }

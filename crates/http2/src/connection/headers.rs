@@ -1,10 +1,10 @@
 //! Field blocks from the peer: requests, responses, trailers and promises (RFC 9113 §6.2, §6.6, §6.10, §8).
 //!
-//! A block is decoded whatever becomes of it, because both ends keep one table (RFC 9113 §4.3). A stream is opened when its
-//! request is valid, and costs nothing when it is not.
+//! Every block is decoded, even if its stream is refused, because the dynamic tables of both ends must stay equal (RFC 9113 §4.3).
+//! A stream is opened only for a valid request.
 
 use super::Connection;
-use super::receive::Collecting;
+use super::receive::PartialBlock;
 use crate::Role;
 use crate::error::{Error, ErrorCode, Exceeded, Violation};
 use crate::event::PendingEvent;
@@ -15,7 +15,7 @@ use crate::priority::Priority;
 use crate::rate_limit::Charge;
 use crate::stream::{CloseCause, RecvPhase, SendPhase, millis};
 
-/// What a collected block may keep while it is empty.
+/// The capacity that the buffer of a field block keeps while it is empty, in bytes.
 const BLOCK_KEPT: usize = 4096;
 
 impl Connection {
@@ -25,7 +25,7 @@ impl Connection {
             Some(dependency) => dependency.check(headers.stream_id).is_err(),
             None => false,
         };
-        let collecting = Collecting {
+        let partial = PartialBlock {
             stream_id: headers.stream_id,
             end_stream: headers.end_stream,
             promised: None,
@@ -33,9 +33,9 @@ impl Connection {
             continuations: 0,
         };
         if headers.end_headers {
-            return self.receive_block(collecting, headers.fragment);
+            return self.receive_block(partial, headers.fragment);
         }
-        self.collect(collecting, headers.fragment)?;
+        self.append_fragment(partial, headers.fragment)?;
         Ok(None)
     }
 
@@ -48,11 +48,11 @@ impl Connection {
         if self.role == Role::Server {
             return Err(Error::peer(Violation::PushByClient, connection));
         }
-        // RFC 9113 §6.6: not after the peer acknowledged that this side disabled push.
-        if !self.exchange.acknowledged.enable_push {
+        // RFC 9113 §6.6: the peer has acknowledged that this side disables push.
+        if !self.control.acknowledged.enable_push {
             return Err(Error::peer(Violation::PushDisabled, connection));
         }
-        let collecting = Collecting {
+        let partial = PartialBlock {
             stream_id: promise.stream_id,
             end_stream: false,
             promised: Some(promise.promised_id),
@@ -60,9 +60,9 @@ impl Connection {
             continuations: 0,
         };
         if promise.end_headers {
-            return self.receive_block(collecting, promise.fragment);
+            return self.receive_block(partial, promise.fragment);
         }
-        self.collect(collecting, promise.fragment)?;
+        self.append_fragment(partial, promise.fragment)?;
         Ok(None)
     }
 
@@ -71,39 +71,39 @@ impl Connection {
         more: &Continuation<'_>,
     ) -> Result<Option<PendingEvent>, Error> {
         // RFC 9113 §6.10: preceded by a frame without END_HEADERS.
-        let Some(mut collecting) = self.reader.collecting.take() else {
+        let Some(mut partial) = self.reader.partial_block.take() else {
             return Err(Error::peer(Violation::ContinuationUnexpected, StreamId::CONNECTION));
         };
-        collecting.continuations += 1;
-        if collecting.continuations > self.limits().continuations_max {
+        partial.continuations += 1;
+        if partial.continuations > self.limits().continuations_max {
             return Err(Error::limit(Exceeded::Continuations, StreamId::CONNECTION));
         }
-        self.collect(collecting, more.fragment)?;
+        self.append_fragment(partial, more.fragment)?;
         if !more.end_headers {
             return Ok(None);
         }
-        self.reader.collecting = None;
+        self.reader.partial_block = None;
         self.reader.end_incomplete();
         let mut block = core::mem::take(&mut self.reader.block);
-        let step = self.receive_block(collecting, &block);
+        let step = self.receive_block(partial, &block);
         block.clear();
         block.shrink_to(BLOCK_KEPT);
         self.reader.block = block;
         step
     }
 
-    fn collect(&mut self, collecting: Collecting, fragment: &[u8]) -> Result<(), Error> {
+    fn append_fragment(&mut self, partial: PartialBlock, fragment: &[u8]) -> Result<(), Error> {
         if fragment.is_empty() {
             self.charge(Charge::EmptyFrame)?;
         }
         if self.reader.block.len() + fragment.len() > self.limits().field_block_len_max {
             return Err(Error::limit(Exceeded::FieldBlock, StreamId::CONNECTION));
         }
-        self.reader.collect(collecting, fragment, self.now);
+        self.reader.append_fragment(partial, fragment, self.now);
         Ok(())
     }
 
-    fn receive_block(&mut self, block: Collecting, bytes: &[u8]) -> Result<Option<PendingEvent>, Error> {
+    fn receive_block(&mut self, block: PartialBlock, bytes: &[u8]) -> Result<Option<PendingEvent>, Error> {
         let limits =
             FieldLimits::new(self.config.settings.max_header_list_size, self.config.limits.fields_max);
         self.decoder.decode(bytes, &limits, &mut self.fields)?;
@@ -116,7 +116,7 @@ impl Connection {
         };
         let (stream, record) = (self.streams.key(slot), self.streams.get(slot));
         let peer = |violation| Error::peer(violation, id);
-        // A request that waits to open is idle for the peer.
+        // For the peer, a request that waits to open is an idle stream.
         if record.is_waiting() {
             return Err(peer(Violation::FrameOnIdleStream));
         }
@@ -130,7 +130,7 @@ impl Connection {
         };
         let is_reserved = record.is_reserved();
         self.check_block(&block)?;
-        // RFC 9113 §5.1.2: a promised stream counts from its response on.
+        // RFC 9113 §5.1.2: a promised stream counts once its response begins.
         if is_reserved && self.streams.open_peer() >= self.config.settings.max_concurrent_streams {
             return Err(Error::limit(Exceeded::ConcurrentStreams, id));
         }
@@ -146,7 +146,7 @@ impl Connection {
         }
         let end_stream = block.end_stream;
         if end_stream {
-            // RFC 9113 §8.1.1: no DATA will come.
+            // RFC 9113 §8.1.1: no DATA follows.
             response.content.end().map_err(peer)?;
         }
         if is_reserved {
@@ -157,17 +157,17 @@ impl Connection {
         record.recv = if response.tunnel { RecvPhase::Tunnel } else { RecvPhase::Content };
         if end_stream {
             let closed = self.streams.end_recv(slot);
-            self.apply(closed);
+            self.apply_close(closed);
         }
         Ok(Some(PendingEvent::Response { stream, status, end_stream }))
     }
 
-    /// HEADERS behind the final header section of a message.
-    fn receive_trailers(&mut self, slot: u32, block: &Collecting) -> Result<Option<PendingEvent>, Error> {
+    /// Handles HEADERS after the final header section of a message.
+    fn receive_trailers(&mut self, slot: u32, block: &PartialBlock) -> Result<Option<PendingEvent>, Error> {
         self.check_block(block)?;
         let (stream, record) = (self.streams.key(slot), self.streams.get(slot));
         let peer = |violation| Error::peer(violation, block.stream_id);
-        // RFC 9113 §8.5: a tunnel has nothing but DATA.
+        // RFC 9113 §8.5: a tunnel has only DATA.
         if record.recv == RecvPhase::Tunnel {
             return Err(peer(Violation::HeadersInTunnel));
         }
@@ -176,23 +176,23 @@ impl Connection {
             return Err(peer(Violation::TrailersWithoutEndStream));
         }
         message::check_trailers(&self.fields).map_err(peer)?;
-        // RFC 9113 §8.1.1: the content was as long as announced.
+        // RFC 9113 §8.1.1: the content has the announced length.
         record.content.end().map_err(peer)?;
         let closed = self.streams.end_recv(slot);
-        self.apply(closed);
+        self.apply_close(closed);
         Ok(Some(PendingEvent::Trailers { stream }))
     }
 
-    /// HEADERS on a stream that is not in the store: a request, if it is new.
-    fn receive_first_headers(&mut self, block: &Collecting) -> Result<Option<PendingEvent>, Error> {
+    /// Handles HEADERS on a stream that is not in the store: a request, or an error.
+    fn receive_first_headers(&mut self, block: &PartialBlock) -> Result<Option<PendingEvent>, Error> {
         let id = block.stream_id;
         if self.role == Role::Client || id.opener() != Some(Role::Client) || id <= self.streams.highest_peer()
         {
-            self.absent(id, true)?;
+            self.check_closed_stream(id, true)?;
             return Ok(None);
         }
         let updated = self.streams.use_peer_id(id);
-        // RFC 9113 §6.8: what comes above the last stream of GOAWAY is ignored, its fields having been decoded.
+        // RFC 9113 §6.8: streams above the last stream of GOAWAY are ignored, but their fields were decoded.
         if self.closing.ignores(id) {
             return Ok(None);
         }
@@ -200,7 +200,7 @@ impl Connection {
             return self.refuse_fields(block);
         }
         self.check_block(block)?;
-        // RFC 9113 §5.1.2: after REFUSED_STREAM the client may try again.
+        // RFC 9113 §5.1.2: the client may retry after REFUSED_STREAM.
         if self.streams.open_peer() >= self.config.settings.max_concurrent_streams {
             return Err(Error::limit(Exceeded::ConcurrentStreams, id));
         }
@@ -212,7 +212,7 @@ impl Connection {
         let request = message::check_request(&self.fields, connect_protocol).map_err(peer)?;
         let (kind, end_stream) = (request.kind, block.end_stream);
         if end_stream {
-            // RFC 9113 §8.1.1: no DATA will come.
+            // RFC 9113 §8.1.1: no DATA follows.
             request.content.end().map_err(peer)?;
         }
         let recv = match kind.is_connect() {
@@ -227,7 +227,7 @@ impl Connection {
         }
         let mut stream = self.streams.record(id, recv, SendPhase::Headers(kind), &self.config);
         stream.content = request.content;
-        // RFC 9218 §7.1: PRIORITY_UPDATE that came before overrides the field.
+        // RFC 9218 §7.1: an earlier PRIORITY_UPDATE overrides the field.
         if let Some(priority) = updated.or(field) {
             stream.set_priority(priority);
         }
@@ -238,20 +238,20 @@ impl Connection {
         Ok(Some(PendingEvent::Request { stream, kind, end_stream }))
     }
 
-    /// RFC 9113 §10.5.1, RFC 6585 §5: a request with more fields than this side takes is answered 431. No event
-    /// reports it, and only its identifier is remembered.
+    /// Answers a request whose header section is too large with 431 (RFC 9113 §10.5.1, RFC 6585 §5). No event reports it, and it gets
+    /// no record.
     #[cold]
-    fn refuse_fields(&mut self, block: &Collecting) -> Result<Option<PendingEvent>, Error> {
+    fn refuse_fields(&mut self, block: &PartialBlock) -> Result<Option<PendingEvent>, Error> {
         let (id, status) = (block.stream_id, Field::known(Token::Status, b"431"));
-        if status.list_size() > self.exchange.peer.max_header_list_size as usize {
+        if status.list_size() > self.control.peer.max_header_list_size as usize {
             return Err(Error::limit(Exceeded::Fields, id));
         }
-        // CVE-2025-8671: it costs an answer, as a reset does.
+        // CVE-2025-8671: it causes an answer, as a reset does.
         self.charge(Charge::StreamError)?;
         let before = self.out.bytes.len();
         self.write_headers(id, core::iter::once(status), true);
         if !block.end_stream {
-            // RFC 9113 §8.1: the answer is complete, and the rest of the request is not wanted.
+            // RFC 9113 §8.1: the response is complete, and the client should stop sending the request.
             RstStream { stream_id: id, code: ErrorCode::NO_ERROR }.encode(&mut self.out.bytes);
         }
         self.streams.remember_refused(id, !block.end_stream, millis(self.now));
@@ -265,19 +265,19 @@ impl Connection {
         promised: StreamId,
     ) -> Result<Option<PendingEvent>, Error> {
         let connection = StreamId::CONNECTION;
-        // RFC 9113 §6.6: an identifier that the server may not use next.
+        // RFC 9113 §6.6: the server may not promise this identifier.
         if promised.opener() != Some(Role::Server) || promised <= self.streams.highest_peer() {
             return Err(Error::peer(Violation::PromisedIdInvalid, connection));
         }
         let parent_slot = self.streams.find(parent);
         match parent_slot {
-            // RFC 9113 §6.6: only on streams that this side opened and the peer has not ended.
+            // RFC 9113 §6.6: only on streams that the client opened and the server has not ended.
             Some(slot) if self.streams.get(slot).is_waiting() => {
                 return Err(Error::peer(Violation::FrameOnIdleStream, connection));
             }
             Some(slot) if self.streams.get(slot).may_lead_to_promise() => {}
             Some(_) => return Err(Error::peer(Violation::PushOnClosedStream, connection)),
-            // RFC 9113 §6.6: a promise may be under way while its stream is reset; it reserves a stream all the same.
+            // RFC 9113 §6.6: a promise may have been in flight when its stream was reset. It reserves a stream nevertheless.
             None if self.streams.close_cause(parent) == Some(CloseCause::LocalReset) => {}
             None if self.streams.is_idle(parent) => {
                 return Err(Error::peer(Violation::FrameOnIdleStream, connection));
@@ -290,7 +290,7 @@ impl Connection {
         }
         let parent = parent_slot.map(|slot| self.streams.key(slot));
         let limits = self.limits();
-        // The peer may not know yet that push is disabled, the stream it belongs to is closed, or too many wait.
+        // Push is disabled and the peer may not know it yet, the associated stream is closed, or too many streams are reserved.
         if !self.config.settings.enable_push
             || parent.is_none()
             || self.streams.reserved() as usize >= limits.promises_max
@@ -307,9 +307,9 @@ impl Connection {
         Ok(Some(PendingEvent::Promise { stream: parent, promised }))
     }
 
-    /// The rules of a block that do not depend on its message.
+    /// Checks the rules of a block that do not depend on its message.
     #[inline]
-    fn check_block(&self, block: &Collecting) -> Result<(), Error> {
+    fn check_block(&self, block: &PartialBlock) -> Result<(), Error> {
         // RFC 7540 §5.3.1: a stream cannot depend on itself.
         if block.self_dependent {
             return Err(Error::peer(Violation::PrioritySelfDependency, block.stream_id));

@@ -1,9 +1,9 @@
-//! How streams end, what an error costs, and deadlines (RFC 9113 §5.1, §5.4).
+//! Closing of streams, stream errors, and deadlines (RFC 9113 §5.1, §5.4).
 
 use core::time::Duration;
 
 use super::Connection;
-use super::since::Since;
+use super::timer::Timer;
 use crate::error::{Error, ErrorCode, Exceeded, Misuse, Scope, Violation};
 use crate::event::PendingEvent;
 use crate::frame::{RstStream, StreamId};
@@ -12,10 +12,10 @@ use crate::stream::{CloseCause, CloseEffects, SendPhase, StreamKey, millis};
 use crate::{Limits, Role};
 
 impl Connection {
-    /// Acts on the end of a stream: RST_STREAM leaves first, and requests that waited for its place are opened when the
-    /// output is filled the next time.
+    /// Completes the closing of a stream. RST_STREAM is written at once. Waiting requests open when the output is filled the next
+    /// time.
     #[inline]
-    pub(super) fn apply(&mut self, closed: CloseEffects) {
+    pub(super) fn apply_close(&mut self, closed: CloseEffects) {
         if let Some(reset) = closed.reset {
             self.write_reset(reset);
         }
@@ -23,7 +23,7 @@ impl Connection {
             self.rates.stream_finished(&self.config.limits);
             self.check_drained();
             if closed.released {
-                // What the caller of a closed stream holds is its own; the window goes back.
+                // DATA of a closed stream that the caller holds no longer counts, so its window is released.
                 self.release_connection();
             }
         }
@@ -36,13 +36,13 @@ impl Connection {
         }
     }
 
-    /// DATA or HEADERS on a stream that is not open: `Ok` when they are to be ignored.
+    /// Checks DATA or HEADERS on a stream that is not open. Returns `Ok` if they are ignored.
     #[cold]
-    pub(super) fn absent(&mut self, id: StreamId, headers: bool) -> Result<(), Error> {
+    pub(super) fn check_closed_stream(&mut self, id: StreamId, headers: bool) -> Result<(), Error> {
         let connection = StreamId::CONNECTION;
         let is_local = self.streams.is_local(id);
         if self.streams.is_idle(id) {
-            // RFC 9113 §5.1.1, §8.4: HEADERS open no stream of a server; it promises them.
+            // RFC 9113 §5.1.1, §8.4: a server opens streams by PUSH_PROMISE, not by HEADERS.
             let parity = headers && id.opener() == Some(Role::Server);
             let violation = if parity { Violation::StreamIdParity } else { Violation::FrameOnIdleStream };
             return Err(Error::peer(violation, connection));
@@ -55,45 +55,45 @@ impl Connection {
             Some(CloseCause::PeerReset) => Err(Error::peer(Violation::FrameAfterReset, id)),
             // RFC 9113 §5.1 (closed): after END_STREAM a connection error, STREAM_CLOSED.
             Some(CloseCause::EndStream) => Err(Error::peer(Violation::FrameOnClosedStream, connection)),
-            // RFC 9113 §6.8: streams above the last one of GOAWAY were never taken up.
+            // RFC 9113 §6.8: streams above the last stream of GOAWAY are ignored.
             None if !is_local && self.closing.ignores(id) => Ok(()),
-            // RFC 9113 §5.1.1: a new stream below one that was used.
+            // RFC 9113 §5.1.1: a new stream below one that has been used.
             None if headers && !is_local => Err(Error::peer(Violation::StreamIdNotIncreasing, connection)),
-            // Forgotten: an honest peer may still be sending what it did not know to be unwanted.
+            // The reason is forgotten. The frame may still have been in flight, so this is only a stream error.
             None => Err(Error::peer(Violation::FrameAfterReset, id)),
         }
     }
 
-    /// Whether this side reset the stream so recently that the peer may not have known when it sent a frame.
+    /// Whether this side reset the stream so recently that a frame of the peer may have been in flight.
     pub(super) fn was_just_reset(&self, id: StreamId) -> bool {
-        let grace = Limits::reset_grace(self.exchange.round_trip);
+        let grace = Limits::reset_grace(self.control.round_trip);
         let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
         self.streams.was_just_reset(id, millis(self.now), grace_ms)
     }
 
-    /// Answers an error of a stream with RST_STREAM (RFC 9113 §5.4.2); passes on those of the connection.
+    /// Answers a stream error with RST_STREAM (RFC 9113 §5.4.2), and returns connection errors.
     #[cold]
     pub(super) fn stream_error(&mut self, error: Error) -> Result<Option<PendingEvent>, Error> {
         let (Some(Scope::Stream(id)), Some(code)) = (error.scope(), error.code()) else {
             return Err(error);
         };
         let slot = self.streams.find(id);
-        // RFC 9113 §5.1 (idle), §6.4: RST_STREAM MUST NOT be sent on an idle stream, which is what a request that waits
-        // to open is for the peer.
+        // RFC 9113 §5.1 (idle), §6.4: RST_STREAM MUST NOT be sent on an idle stream. For the peer, a request that waits to open is
+        // idle.
         if self.streams.is_idle(id) || slot.is_some_and(|slot| self.streams.get(slot).is_waiting()) {
             return Err(error.for_connection());
         }
-        // CVE-2025-8671: each reset that the peer brings about is counted.
+        // CVE-2025-8671: each reset that the peer causes is counted.
         self.charge(Charge::StreamError)?;
         if let Some(slot) = slot {
             let stream = self.streams.key(slot);
             let closed = self.streams.reset(slot, code, millis(self.now));
-            self.apply(closed);
+            self.apply_close(closed);
             self.out.answers_len += 13;
             return Ok(Some(PendingEvent::Reset { stream, code, error: Some(error) }));
         }
         if self.streams.close_cause(id) != Some(CloseCause::LocalReset) {
-            // RFC 9113 §5.4.2: not twice for one stream.
+            // RFC 9113 §5.4.2: at most one RST_STREAM for each stream.
             self.streams.remember_refused(id, true, millis(self.now));
             self.write_reset(RstStream { stream_id: id, code });
             self.out.answers_len += 13;
@@ -121,21 +121,21 @@ impl Connection {
         }
         let is_local = self.streams.is_local(id);
         if !is_local && record.send != SendPhase::End {
-            // CVE-2023-44487: a request that is withdrawn before it was answered.
+            // CVE-2023-44487: a request that is cancelled before its response is complete.
             self.charge(Charge::PeerReset)?;
         }
         let closed = self.streams.reset_by_peer(slot, millis(self.now));
-        self.apply(closed);
+        self.apply_close(closed);
         if is_local && reset.code == ErrorCode::REFUSED_STREAM {
-            // RFC 9113 §8.7: REFUSED_STREAM means that nothing was done.
+            // RFC 9113 §8.7: REFUSED_STREAM means that the request was not processed.
             return Ok(Some(PendingEvent::Refused { stream }));
         }
         Ok(Some(PendingEvent::Reset { stream, code: reset.code, error: None }))
     }
 
-    /// Ends a stream at once (RFC 9113 §6.4). What is queued on it is dropped, and no event of it follows.
+    /// Resets a stream (RFC 9113 §6.4). Its queued DATA is dropped, and it has no further events.
     ///
-    /// For how long frames that were in flight are ignored counts from the last time that was passed: after a pause, call
+    /// Frames that were in flight are ignored for a while, which begins at the last time that was passed. After a pause, call
     /// [`Connection::handle_timeout`] first.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Connection {
     pub fn reset(&mut self, stream: StreamKey, code: ErrorCode) -> Result<(), Error> {
         let slot = self.streams.slot(stream).ok_or(Misuse::StreamGone)?;
         let closed = self.streams.reset(slot, code, millis(self.now));
-        self.apply(closed);
+        self.apply_close(closed);
         Ok(())
     }
 
@@ -152,35 +152,34 @@ impl Connection {
     #[inline]
     pub(super) fn update_now(&mut self, now: Duration) {
         self.now = self.now.max(now);
-        if self.is_untimed || self.streams.has_pending_clock() {
+        if self.has_pending_timer || self.streams.has_pending_clock() {
             self.start_clocks();
         }
     }
 
-    /// Commands are passed no time, and the connection may have been idle for hours before one. What they begin lasts from
-    /// the next time that is passed.
+    /// Starts the pending timers.
     fn start_clocks(&mut self) {
-        self.is_untimed = false;
-        self.exchange.start_clocks(self.now);
-        self.stalled.start(self.now);
-        self.reader.incomplete_since.start(self.now);
+        self.has_pending_timer = false;
+        self.control.start_clocks(self.now);
+        self.stall_timer.start(self.now);
+        self.reader.incomplete_timer.start(self.now);
         self.streams.start_clocks(self.now, self.config.limits.stall_timeout);
     }
 
-    /// Whether a clock is to start at the next time that is passed.
-    pub(super) fn awaits_time(&self) -> bool {
-        self.stalled == Since::Next
-            || self.reader.incomplete_since == Since::Next
-            || self.exchange.awaits_time()
+    /// Whether a timer is pending.
+    pub(super) fn needs_time(&self) -> bool {
+        self.stall_timer == Timer::Pending
+            || self.reader.incomplete_timer == Timer::Pending
+            || self.control.needs_time()
             || self.streams.has_pending_clock()
     }
 
-    /// The first deadline.
+    /// The earliest deadline.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let limits = self.limits();
         let deadlines = [
-            self.exchange.settings_deadline(limits.settings_timeout),
-            self.stalled.deadline(limits.stall_timeout),
+            self.control.settings_deadline(limits.settings_timeout),
+            self.stall_timer.deadline(limits.stall_timeout),
             self.streams.stall_deadline(),
             self.incomplete_deadline(),
         ];
@@ -189,14 +188,14 @@ impl Connection {
 
     /// When a frame or a field block must be complete; `None` while no input is taken.
     fn incomplete_deadline(&self) -> Option<Duration> {
-        let deadline = self.reader.incomplete_since.deadline(self.limits().field_block_timeout);
+        let deadline = self.reader.incomplete_timer.deadline(self.limits().field_block_timeout);
         deadline.filter(|_| self.wants_read())
     }
 
     pub(super) fn check_deadlines(&mut self) -> Result<(), Error> {
         let (now, limits) = (self.now, self.config.limits);
         let has_passed = |deadline: Option<Duration>| deadline.is_some_and(|deadline| deadline <= now);
-        if has_passed(self.exchange.settings_deadline(limits.settings_timeout)) {
+        if has_passed(self.control.settings_deadline(limits.settings_timeout)) {
             // RFC 9113 §6.5.3: SETTINGS_TIMEOUT.
             return Err(Error::peer(Violation::SettingsTimeout, StreamId::CONNECTION));
         }
@@ -204,13 +203,13 @@ impl Connection {
             return Err(Error::limit(Exceeded::FieldBlockTime, StreamId::CONNECTION));
         }
         if self.out.is_empty() && !self.streams.is_window_shut() {
-            self.stalled = Since::Never;
+            self.stall_timer = Timer::Stopped;
         }
-        if has_passed(self.stalled.deadline(limits.stall_timeout)) {
+        if has_passed(self.stall_timer.deadline(limits.stall_timeout)) {
             return Err(Error::limit(Exceeded::Stalled, StreamId::CONNECTION));
         }
         for stream in self.streams.stalled(now, limits.stall_timeout) {
-            // CVE-2019-9517: one window kept shut costs its stream, not the others.
+            // CVE-2019-9517: a window that stays closed resets its stream, not the others.
             let (code, _) = Exceeded::Stalled.answer();
             let scope = Scope::Stream(stream.stream_id());
             let error = Error::Limit { exceeded: Exceeded::Stalled, scope };

@@ -1,12 +1,12 @@
 //! One HTTP/2 connection, client or server, without I/O (RFC 9113).
 //!
-//! [`Connection`] parses input, writes frames and reports events. All state of streams is in [`Streams`], whose methods
-//! return what follows from a change; the connection writes it in that order. Each file beside this one holds one
-//! side of it: `receive` cuts the input into frames, `headers` and `data` handle what streams receive, `send` what they
-//! send, `lifetime` how they end, `exchange` SETTINGS and PING, `goaway` the end, `output` the bytes that leave.
+//! [`Connection`] parses input, writes frames and reports events. [`Streams`] has the state of the streams; its methods return
+//! the frames to write. The other files: `receive` splits the input into frames, `headers` and `data` handle received messages,
+//! `send` sends messages, `lifetime` closes streams and checks deadlines, `control` handles SETTINGS and PING, `goaway` ends the
+//! connection, and `output` buffers frames.
 
+mod control;
 mod data;
-mod exchange;
 mod goaway;
 mod headers;
 mod lifetime;
@@ -15,9 +15,9 @@ mod model;
 mod output;
 mod receive;
 mod send;
-mod since;
 #[cfg(test)]
 mod tests;
+mod timer;
 
 pub use goaway::Ended;
 
@@ -38,24 +38,24 @@ use crate::stream::{RecvPhase, SendPhase, StreamKey, Streams};
 use crate::upgrade::{self, PREFACE};
 use crate::{Limits, Memory, Role};
 
-use exchange::Exchange;
+use control::Control;
 use goaway::Closing;
 use output::Output;
 use receive::Reader;
-use since::Since;
+use timer::Timer;
 
 /// One end of a connection.
 ///
-/// The methods are of four families:
+/// There are four families of methods:
 /// - getters, such as [`Connection::peer_settings`];
-/// - `handle_*`: what arrives, [`Connection::handle_input`], [`Connection::handle_timeout`], [`Connection::handle_eof`];
+/// - `handle_*` for input: [`Connection::handle_input`], [`Connection::handle_timeout`], [`Connection::handle_eof`];
 /// - commands, such as [`Connection::send_request`]: they take effect at once and write to the output;
-/// - `poll_*`: what is ready to leave, [`Connection::poll_transmit`], [`Connection::poll_event`],
+/// - `poll_*` for output: [`Connection::poll_transmit`], [`Connection::poll_event`],
 ///   [`Connection::poll_timeout`].
 ///
 /// After input, time or commands, drain the output: [`Connection::poll_transmit`] and [`Connection::transmitted`] until
-/// nothing is left or the transport is full. Times are durations since a moment of the caller's choice; what commands
-/// begin lasts from the next time that is passed.
+/// no output is left or the transport is full. Times are durations since an epoch of the caller's choice. Timeouts that commands
+/// start run from the next time that is passed.
 ///
 /// ```
 /// use core::time::Duration;
@@ -77,7 +77,7 @@ use since::Since;
 ///             at += taken;
 ///             match event {
 ///                 Some(event) => handle(event),
-///                 None => break, // what is left is kept until `to` has written its output
+///                 None => break, // `to` must write its output before it handles the remaining bytes
 ///             }
 ///         }
 ///     }
@@ -117,16 +117,16 @@ pub struct Connection {
     config: Config,
     /// The latest time that the caller passed.
     now: Duration,
-    /// A clock may start at the next time that is passed: `Since::Next`.
-    is_untimed: bool,
+    /// Whether a timer may be [`Timer::Pending`].
+    has_pending_timer: bool,
 
     streams: Streams,
 
     encoder: Encoder,
     decoder: Decoder,
-    /// The fields of the last message, which its event borrows.
+    /// The fields of the last message. Its event borrows them.
     fields: FieldList,
-    /// The bytes of the last rare frame (GOAWAY, ALTSVC, ORIGIN), which its event borrows.
+    /// The bytes of the last GOAWAY, ALTSVC or ORIGIN frame. Its event borrows them.
     scratch: Vec<u8>,
 
     reader: Reader,
@@ -134,31 +134,31 @@ pub struct Connection {
     pending: VecDeque<PendingEvent>,
     rates: RateLimit,
 
-    /// Since when nothing moves although something waits.
-    stalled: Since,
+    /// Runs while output or DATA is queued and the peer accepts none.
+    stall_timer: Timer,
 
-    exchange: Exchange,
+    control: Control,
     closing: Closing,
 }
 
 impl Connection {
-    /// One end of a new connection: over TLS with ALPN "h2", or with prior knowledge (RFC 9113 §3.2, §3.3). Its
+    /// One end of a new connection: over TLS with ALPN "h2", or with prior knowledge (RFC 9113 §3.2, §3.3). The connection
     /// preface is in the output.
     ///
     /// # Errors
-    /// [`Misuse::SettingInvalid`] when the configuration has a setting out of range.
+    /// [`Misuse::SettingInvalid`] if a setting of the configuration is out of range.
     pub fn new(role: Role, config: Config) -> Result<Self, Misuse> {
         let mut connection = Self::bare(role, config)?;
         connection.send_preface();
         Ok(connection)
     }
 
-    /// The server's end after an HTTP/1.1 request was upgraded (RFC 7540 §3.2): call it when the 101 response is written.
-    /// The request becomes stream 1, half-closed on the client's side, whose response is to be sent.
+    /// The server's end after the upgrade of an HTTP/1.1 request (RFC 7540 §3.2). Call it when the 101 response is written. The
+    /// request becomes stream 1, which is half-closed (remote).
     ///
     /// # Errors
     /// [`Error::Misuse`] for settings out of range, [`Error::Peer`] when `http2_settings` (the field of that name) is
-    /// invalid: the upgrade is not to take place then.
+    /// invalid. Do not upgrade then.
     pub fn from_upgrade_server(
         config: Config,
         http2_settings: &[u8],
@@ -166,9 +166,9 @@ impl Connection {
     ) -> Result<(Self, StreamKey), Error> {
         let mut connection = Self::bare(Role::Server, config)?;
         let limits = connection.config.limits;
-        upgrade::apply_http2_settings(http2_settings, &limits, &mut connection.exchange.peer)
+        upgrade::apply_http2_settings(http2_settings, &limits, &mut connection.control.peer)
             .map_err(|violation| Error::peer(violation, StreamId::CONNECTION))?;
-        let peer = connection.exchange.peer;
+        let peer = connection.control.peer;
         connection.encoder.set_table_size_max(peer.header_table_size);
         connection.streams.apply_peer_settings(&peer);
         connection.send_preface();
@@ -181,8 +181,8 @@ impl Connection {
         Ok((connection, key))
     }
 
-    /// The client's end after the server answered 101 to an upgrade (RFC 7540 §3.2), whose `HTTP2-Settings` came from
-    /// [`crate::upgrade::encode_http2_settings`] of the same settings. The response comes on stream 1.
+    /// The client's end after the server accepted an upgrade with 101 (RFC 7540 §3.2). [`crate::upgrade::encode_http2_settings`] has
+    /// made its `HTTP2-Settings` from the same settings. The response arrives on stream 1.
     ///
     /// # Errors
     /// [`Misuse::SettingInvalid`] for settings out of range.
@@ -191,7 +191,7 @@ impl Connection {
         connection.send_preface();
         // RFC 7540 §3.2.1: the server acts on the settings of the upgrade at once; the 101 response acknowledged them.
         let settings = connection.config.settings;
-        connection.exchange.acknowledged = settings;
+        connection.control.acknowledged = settings;
         connection.decoder.set_table_size_max(settings.header_table_size);
         let recv = RecvPhase::Headers(request);
         let id = StreamId::FIRST_CLIENT;
@@ -205,7 +205,7 @@ impl Connection {
         Ok(Self {
             role,
             now: Duration::ZERO,
-            is_untimed: false,
+            has_pending_timer: false,
             streams: Streams::new(role, &config),
             encoder: Encoder::new(),
             decoder: Decoder::new(TABLE_SIZE_DEFAULT),
@@ -215,8 +215,8 @@ impl Connection {
             out: Output::new(),
             pending: VecDeque::new(),
             rates: RateLimit::default(),
-            stalled: Since::Never,
-            exchange: Exchange::new(),
+            stall_timer: Timer::Stopped,
+            control: Control::new(),
             closing: Closing::new(),
             config,
         })
@@ -229,7 +229,7 @@ impl Connection {
         }
         let settings = self.config.settings;
         frame::Settings::encode(settings.entries_since(&Settings::INITIAL), &mut self.out.bytes);
-        self.announce(settings.initial_window_size);
+        self.settings_written(settings.initial_window_size);
         self.release_connection();
     }
 
@@ -239,58 +239,58 @@ impl Connection {
 
     // ---- getters
 
-    /// Which end this is.
+    /// The role of this end.
     pub const fn role(&self) -> Role {
         self.role
     }
 
     /// The peer's settings: the initial values until its SETTINGS arrive.
     pub const fn peer_settings(&self) -> &Settings {
-        &self.exchange.peer
+        &self.control.peer
     }
 
     /// The settings of this end that the peer has acknowledged.
     pub const fn acknowledged_settings(&self) -> &Settings {
-        &self.exchange.acknowledged
+        &self.control.acknowledged
     }
 
-    /// How many streams there are: open, half-closed, reserved, and requests that wait to open.
+    /// The number of streams: open, half-closed, reserved, and requests that wait to open.
     pub const fn streams(&self) -> usize {
         self.streams.len() as usize
     }
 
-    /// Whether the stream is there.
+    /// Whether the stream exists.
     pub fn contains(&self, stream: StreamKey) -> bool {
         self.streams.slot(stream).is_some()
     }
 
-    /// The stream of an identifier, if it is there.
+    /// The stream with an identifier, if it exists.
     pub fn find(&self, id: StreamId) -> Option<StreamKey> {
         self.streams.find(id).map(|slot| self.streams.key(slot))
     }
 
-    /// How many requests may be opened now without waiting.
+    /// The number of requests that can be opened now without waiting.
     pub fn open_capacity(&self) -> usize {
         self.streams.open_capacity() as usize
     }
 
-    /// Whether input is taken: `false` while the output is too long for a peer that does not read. The driver stops
-    /// reading then, until it has written.
+    /// Whether input is handled: `false` while too much output is buffered, because the peer does not read. The caller stops
+    /// reading until it has written output.
     ///
-    /// On a client only answers count, which the server asked for. If its own requests counted, a server that waits for the
-    /// client to read and the client would wait for each other.
+    /// On a client only answers to frames of the server count. If its requests counted, a server that waits for the client to read
+    /// and the client could wait for each other.
     #[inline]
     pub fn wants_read(&self) -> bool {
         self.out.answers_len <= self.limits().answers_len_max
             && (self.role == Role::Client || self.out.len() <= self.config.output_max)
     }
 
-    /// Whether [`Connection::poll_transmit`] has something.
+    /// Whether [`Connection::poll_transmit`] has output.
     pub fn wants_write(&self) -> bool {
         !self.out.is_empty() || (self.streams.wants_write() && !self.has_ended())
     }
 
-    /// The memory that the connection takes.
+    /// The memory that the connection uses.
     pub fn memory(&self) -> Memory {
         Memory {
             held: self.streams.held(),
@@ -301,9 +301,9 @@ impl Connection {
         }
     }
 
-    /// Reports memory that the caller keeps for this connection besides the DATA it holds, such as heads of requests and
-    /// buffers of tunnels, in bytes. It shares [`Config::memory_max`]: DATA from the peer gets what is left, and
-    /// requests are refused (REFUSED_STREAM) while it is above.
+    /// Reports memory that the caller uses for this connection in addition to the DATA it holds, such as heads of requests and
+    /// buffers of tunnels, in bytes. It counts towards [`Config::memory_max`]: the peer is granted less window, and requests are
+    /// refused (REFUSED_STREAM) while this memory is above the maximum.
     pub fn set_caller_memory(&mut self, bytes: u64) {
         self.streams.set_caller_memory(bytes);
         self.release_connection();
@@ -311,20 +311,20 @@ impl Connection {
 
     /// The last measured round trip, if there was a PING.
     pub const fn round_trip(&self) -> Option<Duration> {
-        self.exchange.round_trip
+        self.control.round_trip
     }
 
     // ---- handle
 
-    /// Handles bytes from the peer. Returns how many were consumed and at most one event.
+    /// Handles bytes from the peer. Returns the number of bytes that were consumed, and at most one event.
     ///
-    /// Call it again with the rest until there is no event. Bytes that are left then were not consumed because too much
-    /// output is buffered (see [`Connection::wants_read`]): write it and pass them again. Incomplete frames are copied,
-    /// so the caller's buffer is free when all is consumed; DATA is borrowed from the input and never copied.
+    /// Call it again with the remaining bytes until there is no event. If bytes remain then, too much output is buffered (see
+    /// [`Connection::wants_read`]): write it and pass the bytes again. Incomplete frames are copied, so the caller's buffer is free
+    /// when all bytes are consumed. DATA is borrowed from the input and never copied.
     ///
     /// # Errors
-    /// The connection ends: GOAWAY with the reason is in the output, to be written before closing the transport.
-    /// Reported once; input is ignored from then on.
+    /// The connection has ended. Write the output, which has GOAWAY with the reason, before closing the transport. The error is
+    /// returned once; input is ignored from then on.
     #[inline]
     pub fn handle_input<'a>(
         &'a mut self,
@@ -361,10 +361,10 @@ impl Connection {
         Ok((at, Some(self.event(event, input))))
     }
 
-    /// Takes the time: deadlines that have passed are acted on. Call it at [`Connection::poll_timeout`], or later.
+    /// Handles the deadlines that have passed. Call it at the time of [`Connection::poll_timeout`], or later.
     ///
     /// # Errors
-    /// The connection ends, as with [`Connection::handle_input`].
+    /// The connection has ended, as with [`Connection::handle_input`].
     pub fn handle_timeout(&mut self, now: Duration) -> Result<(), Error> {
         self.update_now(now);
         if self.has_ended() {
@@ -384,13 +384,13 @@ impl Connection {
 
     // ---- poll
 
-    /// What happened without input: events that commands, timeouts or a GOAWAY caused.
+    /// The next event that a command, a timeout or a GOAWAY caused.
     pub fn poll_event(&mut self) -> Option<Event<'_>> {
         let event = self.pending.pop_front()?;
         Some(self.event(event, &[]))
     }
 
-    /// Fills `slices` with the output to write, in order, and returns how many. Returns the same output until
+    /// Fills `slices` with the output to write, in order, and returns their number. Returns the same output until
     /// [`Connection::transmitted`] is called.
     pub fn poll_transmit<'a>(&'a mut self, slices: &mut [&'a [u8]]) -> usize {
         self.fill_output();
@@ -399,32 +399,32 @@ impl Connection {
 
     /// `written` bytes of [`Connection::poll_transmit`] were written.
     pub fn transmitted(&mut self, written: usize) {
-        let was_paused = self.reader.incomplete_since != Since::Never && !self.wants_read();
+        let was_paused = self.reader.incomplete_timer != Timer::Stopped && !self.wants_read();
         self.out.advance(written);
         if was_paused && self.wants_read() {
             // The peer could not complete its frame while no input was taken.
-            self.reader.incomplete_since = Since::Next;
-            self.is_untimed = true;
+            self.reader.incomplete_timer = Timer::Pending;
+            self.has_pending_timer = true;
         }
         if written > 0 && !self.streams.is_window_shut() {
-            self.stalled = if self.out.is_empty() { Since::Never } else { Since::Next };
-            self.is_untimed = true;
+            self.stall_timer = if self.out.is_empty() { Timer::Stopped } else { Timer::Pending };
+            self.has_pending_timer = true;
         }
     }
 
-    /// When [`Connection::handle_timeout`] is to be called next, if ever. It is a time that has passed when the connection
-    /// needs to know what time it is.
+    /// The time at which to call [`Connection::handle_timeout`], if any. It has already passed if the connection needs the current
+    /// time to start a timer.
     pub fn poll_timeout(&self) -> Option<Duration> {
         if self.has_ended() {
             return None;
         }
-        if self.awaits_time() {
+        if self.needs_time() {
             return Some(self.now);
         }
         self.next_deadline()
     }
 
-    /// Gives memory back that is not in use: for a connection that has nothing to do for a while.
+    /// Frees unused memory: for a connection that is idle.
     pub fn shrink(&mut self) {
         self.streams.shrink();
         self.out.shrink();
@@ -470,7 +470,7 @@ impl Connection {
                 let stream_id = StreamId::CONNECTION;
                 let header = FrameHeader { len, kind: Kind::ORIGIN, flags: frame::Flags::NONE, stream_id };
                 let Ok(origin) = frame::Origin::parse(&header, &self.scratch) else {
-                    unreachable!("checked when it arrived")
+                    unreachable!("checked when it was received")
                 };
                 Event::Origin(origin)
             }

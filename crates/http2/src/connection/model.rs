@@ -236,7 +236,7 @@ impl Pair {
         let (c_streams, s_streams) = (&c.streams, &s.streams);
         assert_eq!(c_streams.send_window(), s_streams.recv_window());
         assert_eq!(s_streams.send_window(), c_streams.recv_window());
-        assert_eq!(c.exchange.peer.initial_window_size, s.exchange.acknowledged.initial_window_size);
+        assert_eq!(c.control.peer.initial_window_size, s.control.acknowledged.initial_window_size);
         for (here, there) in [(client, server), (server, client)] {
             let (ours, theirs) = (&here.connection.streams, &there.connection.streams);
             ours.for_each(|slot, stream| {

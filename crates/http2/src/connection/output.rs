@@ -1,22 +1,22 @@
-//! The output buffer: one buffer that frames are written into, and large chunks of DATA beside it by reference.
+//! [`Output`]: a buffer of frames, with references to large chunks of DATA, which are not copied.
 //!
 //! ```text
 //! bytes  |......sent......|HEADERS|DATA header|DATA header|small DATA|PING|
 //!                         ^ head              ^ at        ^ at
-//! refs                                  [16 KiB]    [16 KiB]     payloads that belong before `at`, not copied
+//! refs                                  [16 KiB]    [16 KiB]     payloads to send before `at`
 //! ```
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
-/// Chunks below this are copied: it costs less than one more slice in the write.
+/// Smaller chunks are copied, in bytes: this costs less than another slice in a vectored write.
 pub(super) const BY_REFERENCE: usize = 512;
-/// The capacity that an empty buffer keeps; more is freed when it was not needed for a while.
+/// The capacity that an empty buffer keeps, in bytes. Larger buffers are freed when they were not needed for a while.
 const KEPT: usize = 64 * 1024;
 
 struct Reference {
-    /// Where in `bytes` the chunk belongs: `head <= at <= bytes.len()`.
+    /// The chunk is sent before this position of `bytes`: `head <= at <= bytes.len()`.
     at: usize,
     data: Bytes,
 }
@@ -26,9 +26,9 @@ pub(super) struct Output {
     head: usize,
     refs: VecDeque<Reference>,
     refs_len: usize,
-    /// The largest fill since the buffer was given a chance to shrink.
+    /// A decaying maximum of `bytes.len()`, which decides whether the buffer shrinks.
     peak: usize,
-    /// An upper bound of the buffered answers to the peer, in bytes.
+    /// An upper bound on the buffered answers to frames of the peer, in bytes.
     pub(super) answers_len: usize,
 }
 
@@ -37,7 +37,7 @@ impl Output {
         Self { bytes: Vec::new(), head: 0, refs: VecDeque::new(), refs_len: 0, peak: 0, answers_len: 0 }
     }
 
-    /// The buffered output, in bytes.
+    /// The length of the buffered output, in bytes.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.head + self.refs_len
@@ -48,7 +48,7 @@ impl Output {
         self.len() == 0
     }
 
-    /// Appends the payload of DATA, behind its header.
+    /// Appends the payload of a DATA frame, whose header is in `bytes`.
     #[inline]
     pub(super) fn push(&mut self, data: Bytes) {
         if data.len() < BY_REFERENCE {
@@ -59,7 +59,7 @@ impl Output {
         }
     }
 
-    /// Fills `slices` with the buffered output, in order, and returns how many.
+    /// Fills `slices` with the buffered output, in order, and returns their number.
     pub(super) fn slices<'a>(&'a self, slices: &mut [&'a [u8]]) -> usize {
         let mut filled = 0;
         let mut put = |slice: &'a [u8]| match slices.get_mut(filled) {
@@ -82,7 +82,7 @@ impl Output {
         filled
     }
 
-    /// Removes `written` bytes, or all if there are fewer.
+    /// Removes `written` bytes, or all bytes if there are fewer.
     pub(super) fn advance(&mut self, mut written: usize) {
         while written > 0 {
             let end = self.refs.front().map_or(self.bytes.len(), |reference| reference.at);
@@ -102,12 +102,12 @@ impl Output {
                 let _ = reference.data.split_to(step);
             }
         }
-        // Where output never runs dry, answers leave all the same: no more of them wait than there are bytes.
+        // Answers are sent even if the output is never empty: not more of them are buffered than there are bytes.
         self.answers_len = self.answers_len.min(self.bytes.len() - self.head);
         if self.head == self.bytes.len() && self.refs.is_empty() {
-            self.rest();
+            self.reset_empty();
         } else if self.head >= KEPT && self.head * 2 >= self.bytes.len() {
-            // At least half is sent: moving the rest costs no more than writing it did.
+            // At least half is sent, so moving the remaining bytes costs no more than writing them did.
             self.peak = self.peak.max(self.bytes.len());
             self.bytes.drain(..self.head);
             self.refs.iter_mut().for_each(|reference| reference.at -= self.head);
@@ -115,8 +115,9 @@ impl Output {
         }
     }
 
+    /// Clears the buffer after all output was sent. Shrinks it if it was mostly unused for a while.
     #[inline]
-    fn rest(&mut self) {
+    fn reset_empty(&mut self) {
         self.peak = self.peak.max(self.bytes.len());
         self.bytes.clear();
         self.head = 0;
@@ -127,7 +128,7 @@ impl Output {
         self.peak -= self.peak / 8;
     }
 
-    /// Gives memory back when nothing waits.
+    /// Frees memory if no output is buffered.
     pub(super) fn shrink(&mut self) {
         if self.is_empty() {
             *self = Self::new();
@@ -142,7 +143,7 @@ mod tests {
     use wireloom_testing::{Rng, rounds};
 
     #[test]
-    fn everything_leaves_in_order_however_it_is_written() {
+    fn output_leaves_in_order_in_writes_of_any_size() {
         rounds(4, random_writes);
     }
 
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn large_chunks_are_not_copied_and_all_of_them_are_offered() {
+    fn large_chunks_are_not_copied() {
         let mut out = Output::new();
         let chunks = [BY_REFERENCE - 1, BY_REFERENCE, BY_REFERENCE + 1].map(|len| Bytes::from(vec![7; len]));
         for chunk in &chunks {
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn output_that_never_runs_dry_does_not_accumulate() {
+    fn a_buffer_that_is_never_empty_does_not_grow() {
         let mut out = Output::new();
         out.bytes.resize(2 * KEPT, 7);
         for _ in 0..20 {
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_once_it_was_not_needed_for_a_while() {
+    fn memory_is_freed_once_it_was_not_needed_for_a_while() {
         let fill = |out: &mut Output, len: usize| {
             out.bytes.resize(len, 7);
             out.advance(len);

@@ -1,18 +1,18 @@
-//! Input, cut into frames.
+//! Splits the input into frames and dispatches them.
 //!
-//! Between two inputs the [`Reader`] keeps the beginning of a frame, the rest of a DATA payload, and a field block that is
-//! not complete. A frame that is whole in the input is read in place; DATA is borrowed from the input as it comes.
+//! Frames that are complete in the input are parsed in place, and DATA is borrowed from the input as it arrives. Between two
+//! inputs the [`Reader`] stores an incomplete frame, the state of a DATA payload, and an incomplete field block.
 //!
 //! ```text
-//! input   ..rest of DATA | frame | frame | frame | fra
-//!           borrowed, or   dispatched in place     `-> partial, until the next input completes it
+//! input   ..DATA payload | frame | frame | frame | fra
+//!           borrowed, or   dispatched in place     `-> `partial`, until the next input completes it
 //!           ignored
 //! ```
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Connection, RateLimit, Since};
+use super::{Connection, RateLimit, Timer};
 use crate::Role;
 use crate::error::{Error, Exceeded, Scope, Violation};
 use crate::event::PendingEvent;
@@ -21,45 +21,45 @@ use crate::rate_limit::Charge;
 use crate::stream::StreamKey;
 use crate::upgrade::PREFACE;
 
-/// A DATA payload of which a part has arrived.
+/// A DATA payload that has not arrived completely.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DataRest {
-    /// Its stream; `None` when it is ignored.
+pub(super) struct PartialData {
+    /// The stream; `None` if the payload is ignored.
     pub(super) stream: Option<StreamKey>,
-    /// Content that has not arrived, in bytes.
+    /// The content that has not arrived, in bytes.
     pub(super) data_left: u32,
-    /// Padding behind it.
+    /// The padding that has not arrived, in bytes.
     pub(super) padding_left: u32,
     pub(super) end_stream: bool,
 }
 
-/// A field block that is being collected: HEADERS or PUSH_PROMISE without END_HEADERS.
+/// A field block of HEADERS or PUSH_PROMISE without END_HEADERS.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Collecting {
+pub(super) struct PartialBlock {
     pub(super) stream_id: StreamId,
     pub(super) end_stream: bool,
     pub(super) promised: Option<StreamId>,
-    /// The stream depends on itself: an error of the stream, once the block is decoded.
+    /// Whether the stream depends on itself, which is a stream error once the block is decoded.
     pub(super) self_dependent: bool,
     pub(super) continuations: usize,
 }
 
 pub(super) struct Reader {
-    /// How much of the client's preface is still to come (RFC 9113 §3.4).
+    /// The number of bytes of the client's preface that have not arrived (RFC 9113 §3.4).
     preface_left: u8,
-    /// Whether the peer's first frame has come, which is SETTINGS.
+    /// Whether the peer's first frame has arrived, which must be SETTINGS.
     pub(super) settings_seen: bool,
-    /// The beginning of a frame that is not DATA, or of a header: `partial.len() < 9 + max_frame_size`.
+    /// An incomplete frame that is not DATA, or an incomplete header: `partial.len() < 9 + max_frame_size`.
     partial: Vec<u8>,
-    /// Since when `partial` or `collecting` is in use.
-    pub(super) incomplete_since: Since,
-    data: Option<DataRest>,
-    pub(super) collecting: Option<Collecting>,
-    /// The field block so far.
+    /// Runs while `partial` or `partial_block` is in use.
+    pub(super) incomplete_timer: Timer,
+    data: Option<PartialData>,
+    pub(super) partial_block: Option<PartialBlock>,
+    /// The fragments of `partial_block`.
     pub(super) block: Vec<u8>,
 }
 
-/// What `partial` and `block` may keep while they are empty.
+/// The capacity that `partial` keeps while it is empty, in bytes.
 const KEPT: usize = 1024;
 
 impl Reader {
@@ -71,40 +71,40 @@ impl Reader {
             },
             settings_seen: false,
             partial: Vec::new(),
-            incomplete_since: Since::Never,
+            incomplete_timer: Timer::Stopped,
             data: None,
-            collecting: None,
+            partial_block: None,
             block: Vec::new(),
         }
     }
 
-    /// A frame or a field block begins that is not whole in the input.
+    /// Starts the timer of a frame or field block that is incomplete in the input.
     fn begin_incomplete(&mut self, now: Duration) {
-        if self.incomplete_since == Since::Never {
-            self.incomplete_since = Since::At(now);
+        if self.incomplete_timer == Timer::Stopped {
+            self.incomplete_timer = Timer::Since(now);
         }
     }
 
-    /// A frame or a field block is complete.
+    /// Stops the timer if no frame and no field block is incomplete.
     #[inline]
     pub(super) fn end_incomplete(&mut self) {
-        if self.partial.is_empty() && self.collecting.is_none() {
-            self.incomplete_since = Since::Never;
+        if self.partial.is_empty() && self.partial_block.is_none() {
+            self.incomplete_timer = Timer::Stopped;
         }
     }
 
-    pub(super) fn collect(&mut self, collecting: Collecting, fragment: &[u8], now: Duration) {
+    pub(super) fn append_fragment(&mut self, partial_block: PartialBlock, fragment: &[u8], now: Duration) {
         self.begin_incomplete(now);
         self.block.extend_from_slice(fragment);
-        self.collecting = Some(collecting);
+        self.partial_block = Some(partial_block);
     }
 
-    /// Bytes that are kept until a frame or a field block is complete.
+    /// The stored bytes of an incomplete frame and an incomplete field block.
     pub(super) const fn len(&self) -> usize {
         self.partial.len() + self.block.len()
     }
 
-    /// Frees bytes that will never be complete: the connection has ended.
+    /// Frees the stored bytes, because the connection has ended.
     pub(super) fn free(&mut self) {
         self.partial = Vec::new();
         self.block = Vec::new();
@@ -122,7 +122,7 @@ impl Reader {
 }
 
 impl Connection {
-    /// Reads on from `at`, which is not the end of the input. Returns the new position, behind `at`, and an event.
+    /// Reads the input from `at`, which is not its end. Returns the new position, which is after `at`, and an event.
     #[inline]
     pub(super) fn read(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
         if self.reader.data.is_some() {
@@ -130,7 +130,7 @@ impl Connection {
         }
         let rest = &input[at..];
         if self.reader.partial.is_empty() && self.reader.preface_left == 0 {
-            // The common case: a frame whole in the input.
+            // The common case: a complete frame in the input.
             if let Some((bytes, after)) = rest.split_first_chunk::<{ FrameHeader::LEN }>() {
                 let header = FrameHeader::decode(bytes);
                 self.check_header(&header)?;
@@ -147,15 +147,15 @@ impl Connection {
         self.read_slowly(input, at)
     }
 
-    /// The fast path: DATA without padding that is whole in the input and breaks no rule. Returns its stream, its end in the
-    /// input and END_STREAM. `None` has changed nothing: the input goes through [`Connection::read`].
+    /// The fast path for a complete DATA frame without padding that is valid. Returns its stream, its end in the input, and
+    /// END_STREAM. Otherwise returns `None` without changing anything, and [`Connection::read`] handles the input.
     #[inline]
     pub(super) fn read_whole_data(&mut self, input: &[u8]) -> Option<(StreamKey, usize, bool)> {
         let reader = &self.reader;
         let between_frames = reader.data.is_none()
             && reader.partial.is_empty()
             && reader.settings_seen
-            && reader.collecting.is_none();
+            && reader.partial_block.is_none();
         if !between_frames {
             return None;
         }
@@ -198,7 +198,7 @@ impl Connection {
             let Some(bytes) = self.reader.partial.first_chunk() else { return Ok((at + len, None)) };
             let header = FrameHeader::decode(bytes);
             self.check_header(&header)?;
-            // Padding waits for its length, unless the header alone is wrong.
+            // Padded DATA needs one more byte, the length of the padding, unless the header is already invalid.
             let padded = header.flags.contains(Flags::PADDED) && !header.stream_id.is_connection();
             if header.kind == Kind::DATA && !padded {
                 self.reader.partial.clear();
@@ -236,7 +236,7 @@ impl Connection {
         step
     }
 
-    /// What a header alone can break, before its payload is waited for.
+    /// Checks a header before its payload has arrived.
     #[inline]
     fn check_header(&mut self, header: &FrameHeader) -> Result<(), Error> {
         let connection = StreamId::CONNECTION;
@@ -248,11 +248,11 @@ impl Connection {
             self.reader.settings_seen = true;
         }
         header.check_len(self.frame_len_max()).map_err(|violation| Error::peer(violation, connection))?;
-        match &self.reader.collecting {
+        match &self.reader.partial_block {
             None => Ok(()),
-            // RFC 9113 §6.2, §6.10: nothing but CONTINUATION of the same stream.
-            Some(collecting)
-                if header.kind == Kind::CONTINUATION && header.stream_id == collecting.stream_id =>
+            // RFC 9113 §6.2, §6.10: only CONTINUATION of the same stream may follow.
+            Some(partial_block)
+                if header.kind == Kind::CONTINUATION && header.stream_id == partial_block.stream_id =>
             {
                 Ok(())
             }
@@ -260,11 +260,11 @@ impl Connection {
         }
     }
 
-    /// Reads a frame other than DATA. Errors of a stream are answered here, those of the connection are passed on.
+    /// Handles a frame other than DATA. Answers stream errors with RST_STREAM and returns connection errors.
     #[inline]
     fn dispatch(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<Option<PendingEvent>, Error> {
         let result = match header.kind {
-            // The two kinds that every exchange has come first.
+            // The most frequent kinds first.
             Kind::HEADERS => crate::frame::Headers::parse(header, payload)
                 .map_err(|violation| Error::peer(violation, header.stream_id))
                 .and_then(|headers| self.receive_headers(&headers)),
@@ -288,8 +288,7 @@ impl Connection {
             Ok(frame) => frame,
             Err(violation) => {
                 let error = Error::peer(violation, header.stream_id);
-                // RFC 9113 §5.1: whatever the frame has wrong, it has no business on an idle stream. PRIORITY alone may
-                // be there, and there is no idle stream to reset.
+                // RFC 9113 §5.1: only PRIORITY is allowed on an idle stream, and an idle stream cannot be reset.
                 if matches!(error.scope(), Some(Scope::Stream(id)) if self.streams.is_idle(id)) {
                     return Err(error.for_connection());
                 }
@@ -312,7 +311,7 @@ impl Connection {
             Frame::PriorityUpdate(update) => self.receive_priority_update(&update),
             Frame::AltSvc(altsvc) => self.receive_altsvc(&altsvc),
             Frame::Origin(origin) => self.receive_origin(&origin, payload),
-            // RFC 9113 §5.5: what is unknown MUST be ignored. DATA, HEADERS and WINDOW_UPDATE went another way.
+            // RFC 9113 §5.5: unknown types MUST be ignored. DATA, HEADERS and WINDOW_UPDATE are handled elsewhere.
             _ => {
                 self.charge(Charge::UnknownFrame)?;
                 Ok(None)
@@ -320,7 +319,7 @@ impl Connection {
         }
     }
 
-    /// Begins a DATA frame whose payload starts at `at`.
+    /// Handles the header of a DATA frame whose payload begins at `at`.
     #[inline]
     fn begin_data(
         &mut self,
@@ -337,12 +336,12 @@ impl Connection {
             return Err(Error::peer(Violation::StreamIdZero, connection));
         }
         if header.flags.contains(Flags::PADDED) {
-            // RFC 9113 §6.1 with §4.2: there is room for the length of the padding.
+            // RFC 9113 §6.1 with §4.2: a padded frame contains the length of its padding.
             if header.len == 0 {
                 return Err(Error::peer(Violation::DataSize, connection));
             }
             let Some(&len) = input.get(at) else {
-                // The header waits for its tenth byte.
+                // The length of the padding has not arrived.
                 self.reader.begin_incomplete(self.now);
                 self.reader.partial.extend_from_slice(&header.to_bytes());
                 return Ok((at, None));
@@ -358,7 +357,7 @@ impl Connection {
         match self.receive_data(header.stream_id, header.len, data_len, end_stream) {
             Ok(Some(slot)) => {
                 let stream = self.streams.key(slot);
-                // DATA whole in the input, without padding: nothing is kept between.
+                // Complete DATA without padding: no state is stored.
                 if padding == 0 && input.len() - from >= data_len as usize && (data_len > 0 || end_stream) {
                     let end = from + data_len as usize;
                     self.streams.hold(slot, data_len);
@@ -366,9 +365,9 @@ impl Connection {
                     return Ok((end, Some(PendingEvent::Data { stream, input: from..end, end_stream })));
                 }
                 let stream = Some(stream);
-                let rest = DataRest { stream, data_left: data_len, padding_left: padding, end_stream };
-                self.reader.data = Some(rest);
-                // A header that was written by itself: its content comes with the next input.
+                let payload = PartialData { stream, data_left: data_len, padding_left: padding, end_stream };
+                self.reader.data = Some(payload);
+                // The content arrives with the next input.
                 if data_len > 0 && from == input.len() {
                     return Ok((from, None));
                 }
@@ -377,58 +376,58 @@ impl Connection {
             Ok(None) => {
                 let padding_left = padding + data_len;
                 self.reader.data =
-                    Some(DataRest { stream: None, data_left: 0, padding_left, end_stream: false });
+                    Some(PartialData { stream: None, data_left: 0, padding_left, end_stream: false });
                 self.read_data(input, from)
             }
             Err(error) => {
                 let padding_left = data_len + padding;
-                let rest = DataRest { stream: None, data_left: 0, padding_left, end_stream: false };
-                self.reader.data = (padding_left > 0).then_some(rest);
+                let payload = PartialData { stream: None, data_left: 0, padding_left, end_stream: false };
+                self.reader.data = (padding_left > 0).then_some(payload);
                 let step = self.stream_error(error)?;
                 Ok((from, step))
             }
         }
     }
 
-    /// Goes on with a DATA payload.
+    /// Continues a DATA payload.
     fn read_data(&mut self, input: &[u8], at: usize) -> Result<(usize, Option<PendingEvent>), Error> {
-        let Some(mut rest) = self.reader.data else { return Ok((at, None)) };
+        let Some(mut payload) = self.reader.data else { return Ok((at, None)) };
         let available = input.len() - at;
-        let piece = available.min(rest.data_left as usize);
-        let end = at + piece;
-        rest.data_left -= piece as u32;
+        let len = available.min(payload.data_left as usize);
+        let end = at + len;
+        payload.data_left -= len as u32;
         let mut event = None;
-        if let Some(stream) = rest.stream {
+        if let Some(stream) = payload.stream {
             match self.streams.slot(stream) {
-                // A stream that was reset in the middle has no more events.
+                // The stream was reset within the frame: no more events.
                 None => {
-                    rest.stream = None;
+                    payload.stream = None;
                     self.release_connection();
                 }
                 Some(slot) => {
-                    let end_stream = rest.data_left == 0 && rest.end_stream;
-                    if piece > 0 || end_stream {
-                        self.streams.hold(slot, piece as u32);
+                    let end_stream = payload.data_left == 0 && payload.end_stream;
+                    if len > 0 || end_stream {
+                        self.streams.hold(slot, len as u32);
                         event = Some(PendingEvent::Data { stream, input: at..end, end_stream });
                     }
-                    if rest.data_left == 0 {
-                        rest.stream = None;
+                    if payload.data_left == 0 {
+                        payload.stream = None;
                         self.finish_data(slot, end_stream);
                     }
                 }
             }
         }
         let mut next = end;
-        if rest.data_left == 0 {
-            let padding = (input.len() - end).min(rest.padding_left as usize);
-            rest.padding_left -= padding as u32;
+        if payload.data_left == 0 {
+            let padding = (input.len() - end).min(payload.padding_left as usize);
+            payload.padding_left -= padding as u32;
             next += padding;
         }
-        self.reader.data = (rest.data_left > 0 || rest.padding_left > 0).then_some(rest);
+        self.reader.data = (payload.data_left > 0 || payload.padding_left > 0).then_some(payload);
         Ok((next, event))
     }
 
-    /// Counts a frame against its rate limit.
+    /// Counts a frame towards its rate limit.
     #[inline]
     pub(super) fn charge(&mut self, charge: Charge) -> Result<(), Error> {
         let rates: &mut RateLimit = &mut self.rates;

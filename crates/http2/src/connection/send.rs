@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::Connection;
 use super::output::BY_REFERENCE;
-use super::since::Since;
+use super::timer::Timer;
 use crate::Role;
 use crate::error::{Error, Misuse};
 use crate::event::PendingEvent;
@@ -50,7 +50,7 @@ impl Connection {
         }
         let stream_id = self.streams.next_local().ok_or(Misuse::StreamIdsExhausted)?;
         let outgoing = self.check_outgoing(fields.clone(), Token::Method)?;
-        if outgoing.kind == RequestKind::ExtendedConnect && !self.exchange.peer.enable_connect_protocol {
+        if outgoing.kind == RequestKind::ExtendedConnect && !self.control.peer.enable_connect_protocol {
             return Err(Misuse::ConnectProtocolNotEnabled.into());
         }
         let is_tunnel = outgoing.kind.is_connect();
@@ -81,7 +81,7 @@ impl Connection {
             let Some(request) = self.streams.next_request() else { return };
             let block = BlockWriter::headers(request.id, request.end_stream, &mut self.out.bytes);
             self.encoder.encode(self.streams.section_fields(request.slot), &mut self.out.bytes);
-            block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
+            block.finish(self.control.peer.max_frame_size, &mut self.out.bytes);
             if let Some(priority) = request.priority {
                 self.write_priority_update(request.id, priority);
             }
@@ -130,7 +130,7 @@ impl Connection {
         }
         if end_stream {
             let closed = self.streams.end_send(slot);
-            self.apply(closed);
+            self.apply_close(closed);
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Connection {
     {
         let fields = fields.into_iter();
         self.check_server()?;
-        if !self.exchange.peer.enable_push {
+        if !self.control.peer.enable_push {
             return Err(Misuse::PushRefused.into());
         }
         if self.is_going_away() {
@@ -195,7 +195,7 @@ impl Connection {
         }
         let block = BlockWriter::push_promise(stream.stream_id(), promised, &mut self.out.bytes);
         self.encoder.encode(fields, &mut self.out.bytes);
-        block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
+        block.finish(self.control.peer.max_frame_size, &mut self.out.bytes);
         let send = SendPhase::Headers(outgoing.kind);
         let stream = self.streams.record(promised, RecvPhase::Reserved, send, &self.config);
         Ok(self.streams.reserve_local(stream))
@@ -236,7 +236,7 @@ impl Connection {
                 self.out.push(data);
                 if end_stream {
                     let closed = self.streams.end_send(slot);
-                    self.apply(closed);
+                    self.apply_close(closed);
                 }
             }
             return Ok(());
@@ -271,7 +271,7 @@ impl Connection {
         }
         self.write_headers(stream.stream_id(), fields, true);
         let closed = self.streams.end_send(slot);
-        self.apply(closed);
+        self.apply_close(closed);
         Ok(())
     }
 
@@ -304,7 +304,7 @@ impl Connection {
     #[inline]
     fn data_len_max(&self) -> usize {
         const LEAST: usize = Settings::INITIAL.max_frame_size as usize;
-        (self.exchange.peer.max_frame_size as usize).min(self.config.output_ahead.max(LEAST))
+        (self.control.peer.max_frame_size as usize).min(self.config.output_ahead.max(LEAST))
     }
 
     #[inline]
@@ -328,9 +328,9 @@ impl Connection {
                 break;
             }
         }
-        if self.stalled == Since::Never && (!self.out.is_empty() || self.streams.is_window_shut()) {
-            self.stalled = Since::Next;
-            self.is_untimed = true;
+        if self.stall_timer == Timer::Stopped && (!self.out.is_empty() || self.streams.is_window_shut()) {
+            self.stall_timer = Timer::Pending;
+            self.has_pending_timer = true;
         }
     }
 
@@ -354,7 +354,7 @@ impl Connection {
                     self.write_trailers(slot, id);
                 } else if end_stream {
                     let closed = self.streams.end_send(slot);
-                    self.apply(closed);
+                    self.apply_close(closed);
                 }
             }
             NextFrame::None => {}
@@ -365,9 +365,9 @@ impl Connection {
     fn write_trailers(&mut self, slot: u32, id: StreamId) {
         let block = BlockWriter::headers(id, true, &mut self.out.bytes);
         self.encoder.encode(self.streams.section_fields(slot), &mut self.out.bytes);
-        block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
+        block.finish(self.control.peer.max_frame_size, &mut self.out.bytes);
         let closed = self.streams.finish_trailers(slot);
-        self.apply(closed);
+        self.apply_close(closed);
     }
 
     #[inline]
@@ -379,7 +379,7 @@ impl Connection {
     ) {
         let block = BlockWriter::headers(stream_id, end_stream, &mut self.out.bytes);
         self.encoder.encode(fields, &mut self.out.bytes);
-        block.finish(self.exchange.peer.max_frame_size, &mut self.out.bytes);
+        block.finish(self.control.peer.max_frame_size, &mut self.out.bytes);
     }
 
     /// Checks a message before it is sent: it has the field it cannot do without, and the peer takes a list of this size
@@ -420,7 +420,7 @@ impl Connection {
         if protocol && outgoing.kind == RequestKind::Connect {
             outgoing.kind = RequestKind::ExtendedConnect;
         }
-        if size > self.exchange.peer.max_header_list_size as usize {
+        if size > self.control.peer.max_header_list_size as usize {
             return Err(Misuse::FieldListTooLarge.into());
         }
         Ok(outgoing)

@@ -38,7 +38,7 @@ fn drain(from: &mut Connection) -> Vec<u8> {
     }
 }
 
-/// An event in words.
+/// A short description of an event.
 fn describe(event: &Event<'_>) -> String {
     use alloc::format;
     match event {
@@ -181,7 +181,7 @@ fn requests_wait_for_room_and_open_in_order() {
 }
 
 #[test]
-fn a_graceful_end_lets_streams_finish_and_refuses_new_ones() {
+fn a_graceful_shutdown_lets_streams_finish_and_refuses_new_ones() {
     let (mut client, mut server) = settled();
     let (_, there) = ask(&mut client, &mut server);
     server.shutdown();
@@ -236,7 +236,7 @@ fn a_slow_reader_of_one_stream_stalls_no_other() {
 }
 
 #[test]
-fn promises_are_refused_by_default_and_taken_when_enabled() {
+fn promises_are_refused_by_default_and_accepted_when_enabled() {
     let (mut client, mut server) = settled();
     let (_, there) = ask(&mut client, &mut server);
     assert_eq!(server.push_promise(there, GET), Err(Error::Misuse(Misuse::PushRefused)));
@@ -258,7 +258,7 @@ fn promises_are_refused_by_default_and_taken_when_enabled() {
 }
 
 #[test]
-fn a_stream_that_is_stalled_for_long_is_reset_and_the_connection_lives() {
+fn a_stalled_stream_is_reset_and_the_connection_continues() {
     let mut config = Config::new(Role::Client);
     config.settings.initial_window_size = 10;
     config.auto_release = false;
@@ -313,7 +313,7 @@ fn an_upgraded_request_is_stream_1() {
 }
 
 #[test]
-fn the_settings_of_an_upgrade_are_in_force_without_an_acknowledgement() {
+fn the_settings_of_an_upgrade_apply_without_an_acknowledgement() {
     // RFC 7540 §3.2.1: the server may use the table and the windows before it saw a SETTINGS frame.
     let mut config = Config::new(Role::Client);
     config.settings.initial_window_size = 100_000;
@@ -428,7 +428,7 @@ fn a_client_that_sends_priorities_has_the_order_of_rfc_9218() {
 }
 
 #[test]
-fn trickles_on_two_streams_do_not_evade_the_stall_timeout() {
+fn small_window_updates_on_two_streams_do_not_evade_the_stall_timeout() {
     let mut config = Config::new(Role::Client);
     config.settings.initial_window_size = 10;
     config.stream_window_max = 10;
@@ -486,6 +486,11 @@ fn a_frame_or_field_block_that_never_ends_has_a_deadline() {
                 server.handle_input(start + timeout / 2, more).unwrap();
             }
             assert_eq!(server.poll_timeout(), Some(start + timeout));
+            // Output does not extend the deadline.
+            server.send_ping(start + timeout / 2, *b"01234567").unwrap();
+            drain(&mut server);
+            server.handle_timeout(start + timeout / 2).unwrap();
+            assert_eq!(server.poll_timeout(), Some(start + timeout));
             let error = server.handle_timeout(start + timeout).unwrap_err();
             assert_eq!(error.code(), Some(ErrorCode::ENHANCE_YOUR_CALM));
         }
@@ -508,7 +513,7 @@ fn a_field_block_that_ends_has_no_deadline() {
 }
 
 #[test]
-fn resets_behind_whole_responses_are_no_flood() {
+fn resets_after_complete_responses_are_not_limited() {
     // Go, Envoy and browsers cancel a stream whose response they have read to the end.
     for ended in [true, false] {
         let (mut client, mut server) = settled();
@@ -584,7 +589,7 @@ fn a_lowered_initial_window_is_not_grown_again() {
 }
 
 #[test]
-fn a_client_reads_however_long_its_own_output_is() {
+fn a_client_reads_regardless_of_its_own_output() {
     let (mut client, mut server) = settled();
     let value = vec![b'v'; 16_000];
     let fields = || GET.into_iter().chain([Field::new(b"x-long", &value)]);
@@ -660,7 +665,7 @@ fn the_memory_of_one_connection_is_bounded() {
 }
 
 #[test]
-fn input_waits_while_too_many_answers_do() {
+fn input_is_not_read_while_too_many_answers_are_buffered() {
     let (mut client, mut server) = settled();
     let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
     let mut config = Config::new(Role::Server);
@@ -680,7 +685,7 @@ fn input_waits_while_too_many_answers_do() {
 }
 
 #[test]
-fn the_window_of_the_connection_is_kept_to_the_byte() {
+fn the_window_of_the_connection_is_exact_to_the_byte() {
     // RFC 9113 §6.9.1: a connection error, FLOW_CONTROL_ERROR, for whole frames and for frames that arrive in parts.
     for (last, fits) in [(16_382, true), (16_383, true), (16_384, false)] {
         for cut in [usize::MAX, 5_000] {
@@ -759,7 +764,7 @@ fn a_tunnel_has_no_trailers_and_a_refused_one_has() {
 }
 
 #[test]
-fn nothing_but_headers_and_reset_comes_on_a_promised_stream() {
+fn only_headers_and_rst_stream_are_allowed_on_a_promised_stream() {
     // RFC 9113 §5.1 (reserved (remote)): a connection error, PROTOCOL_ERROR.
     let mut config = Config::new(Role::Client);
     config.settings.enable_push = true;
@@ -809,7 +814,7 @@ fn a_shutdown_is_announced_once() {
     server.shutdown();
     assert!(drain(&mut server).is_empty());
     // The second GOAWAY follows the first answer to the PING, and no other one.
-    let pong = Frame::ping(exchange::DRAIN).flag(1);
+    let pong = Frame::ping(control::DRAIN).flag(1);
     feed(&mut server, &pong.to_bytes());
     let goaway = Frame::goaway(1, 0, "").to_bytes();
     assert_eq!(drain(&mut server), goaway);
@@ -823,7 +828,7 @@ fn a_shutdown_is_announced_once() {
 }
 
 #[test]
-fn only_a_client_learns_of_other_services_and_origins() {
+fn only_a_client_receives_altsvc_and_origin() {
     let (mut client, mut server) = settled();
     server.send_altsvc(None, b"https://example.org", b"h2=\":443\"").unwrap();
     server.send_origin([&b"https://example.org"[..], b"https://example.com"]).unwrap();
@@ -841,7 +846,7 @@ fn only_a_client_learns_of_other_services_and_origins() {
 }
 
 #[test]
-fn settings_that_were_announced_for_good_cannot_change() {
+fn settings_that_must_not_change_cannot_be_changed() {
     let mut config = Config::new(Role::Server);
     config.settings.enable_connect_protocol = true;
     let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
@@ -865,7 +870,7 @@ fn settings_that_were_announced_for_good_cannot_change() {
 }
 
 #[test]
-fn unread_answers_of_every_kind_stop_the_reading() {
+fn unread_answers_of_every_kind_stop_reading() {
     // CVE-2019-9512, 9514, 9515: SETTINGS, PING, errors of streams that are open and that are not, requests that are too large.
     let malformed = |stream| Frame::headers(stream, &[(":method", "GET")]);
     let open = [Frame::get(1), Frame::get(3), Frame::get(5)];
@@ -893,7 +898,7 @@ fn unread_answers_of_every_kind_stop_the_reading() {
 }
 
 #[test]
-fn promises_that_were_reset_make_room_for_others() {
+fn reset_promises_make_room_for_others() {
     let mut config = Config::new(Role::Client);
     config.settings.enable_push = true;
     config.limits.promises_max = 1;
@@ -910,7 +915,7 @@ fn promises_that_were_reset_make_room_for_others() {
 }
 
 #[test]
-fn a_field_block_that_trickles_meets_the_deadline_of_its_first_frame() {
+fn a_slow_field_block_has_the_deadline_of_its_first_frame() {
     let (_, mut server) = settled();
     let begin = Frame::get(1).no_flag(4).to_bytes();
     server.handle_input(Duration::ZERO, &begin).unwrap();

@@ -37,7 +37,7 @@ pub(crate) struct AcceptedData {
 pub(crate) enum DataCheck {
     Accepted(AcceptedData),
     /// There is no such stream.
-    Absent,
+    NotFound,
     Refused(Error),
 }
 
@@ -58,7 +58,7 @@ impl Streams {
                 StreamId::CONNECTION,
             ));
         }
-        let Some(slot) = self.slab.find(id) else { return DataCheck::Absent };
+        let Some(slot) = self.slab.find(id) else { return DataCheck::NotFound };
         let stream = self.slab.get(slot);
         let refused = |violation| DataCheck::Refused(Error::peer(violation, id));
         let is_tunnel = match stream.recv {

@@ -1,12 +1,12 @@
 //! SETTINGS and PING, and the frames of extensions that belong to the connection (RFC 9113 §6.5, §6.7; RFC 9218, 7838, 8336).
 //!
-//! The peer's settings count at once, this side's when they are acknowledged (RFC 9113 §6.5.3).
+//! The peer's settings apply at once, this side's when the peer acknowledges them (RFC 9113 §6.5.3).
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use super::Connection;
-use super::since::Since;
+use super::timer::Timer;
 use crate::Role;
 use crate::error::{Error, Exceeded, Misuse, Violation};
 use crate::event::PendingEvent;
@@ -16,23 +16,23 @@ use crate::rate_limit::Charge;
 use crate::settings::Settings;
 use crate::stream::StreamKey;
 
-/// PING of this side's own, to measure the path.
+/// The payload of PING that measures the round trip for flow control.
 pub(super) const PROBE: [u8; 8] = *b"wl probe";
-/// PING behind the first GOAWAY: when it comes back, the peer has read that.
+/// The payload of PING after the first GOAWAY: its acknowledgement shows that the peer has read the GOAWAY.
 pub(super) const DRAIN: [u8; 8] = *b"wl drain";
 
-pub(super) struct Exchange {
+pub(super) struct Control {
     pub(super) peer: Settings,
     pub(super) acknowledged: Settings,
-    /// Sent and not acknowledged, with the time of sending, in order.
-    unacknowledged: VecDeque<(Settings, Since)>,
-    /// PING of the caller that wait for an answer.
+    /// Settings that the peer has not acknowledged, in order, each with its timer.
+    unacknowledged: VecDeque<(Settings, Timer)>,
+    /// PING of the caller without an acknowledgement, and the times at which they were sent.
     pings: VecDeque<([u8; 8], Duration)>,
     pub(super) round_trip: Option<Duration>,
     first_settings: bool,
 }
 
-impl Exchange {
+impl Control {
     pub(super) const fn new() -> Self {
         Self {
             peer: Settings::INITIAL,
@@ -48,16 +48,16 @@ impl Exchange {
         self.unacknowledged.iter_mut().for_each(|(_, sent)| sent.start(now));
     }
 
-    /// Whether it is not known when the last SETTINGS were sent.
-    pub(super) fn awaits_time(&self) -> bool {
-        self.unacknowledged.back().is_some_and(|&(_, sent)| sent == Since::Next)
+    /// Whether the timer of the last SETTINGS is pending.
+    pub(super) fn needs_time(&self) -> bool {
+        self.unacknowledged.back().is_some_and(|&(_, sent)| sent == Timer::Pending)
     }
 
     pub(super) fn sent_settings(&mut self, settings: Settings) {
-        self.unacknowledged.push_back((settings, Since::Next));
+        self.unacknowledged.push_back((settings, Timer::Pending));
     }
 
-    /// The largest SETTINGS_INITIAL_WINDOW_SIZE that the peer may count with.
+    /// The largest SETTINGS_INITIAL_WINDOW_SIZE that the peer may use.
     pub(super) fn initial_window_max(&self) -> u32 {
         let sent = self.unacknowledged.iter().map(|(settings, _)| settings.initial_window_size);
         sent.fold(self.acknowledged.initial_window_size, u32::max)
@@ -70,11 +70,11 @@ impl Exchange {
 }
 
 impl Connection {
-    /// The longest frame that this side takes: what it announced counts from then on, because the peer may have
-    /// read it before its acknowledgement is here.
+    /// The longest frame that this side accepts. A larger setting applies when it is announced, because the peer may use it before
+    /// its acknowledgement arrives.
     #[inline]
     pub(super) fn frame_len_max(&self) -> u32 {
-        self.config.settings.max_frame_size.max(self.exchange.acknowledged.max_frame_size)
+        self.config.settings.max_frame_size.max(self.control.acknowledged.max_frame_size)
     }
 
     pub(super) fn receive_settings(&mut self, values: Values<'_>) -> Result<Option<PendingEvent>, Error> {
@@ -83,15 +83,15 @@ impl Connection {
         if values.len() > self.limits().settings_entries_max {
             return Err(Error::limit(Exceeded::SettingsEntries, connection));
         }
-        let first = core::mem::take(&mut self.exchange.first_settings);
+        let first = core::mem::take(&mut self.control.first_settings);
         let peer = |violation| Error::peer(violation, connection);
-        let changes = self.exchange.peer.apply(values, self.role.peer(), first).map_err(peer)?;
+        let changes = self.control.peer.apply(values, self.role.peer(), first).map_err(peer)?;
         if let Some(smallest) = changes.header_table_size_min {
-            // RFC 7541 §4.2: a table that shrank in between is announced, even if it may be large again.
+            // RFC 7541 §4.2: the smallest size is announced as well, even if the final size is larger.
             self.encoder.set_table_size_max(smallest);
-            self.encoder.set_table_size_max(self.exchange.peer.header_table_size);
+            self.encoder.set_table_size_max(self.control.peer.header_table_size);
         }
-        if !self.streams.apply_peer_settings(&self.exchange.peer) {
+        if !self.streams.apply_peer_settings(&self.control.peer) {
             // RFC 9113 §6.9.2: a connection error, FLOW_CONTROL_ERROR.
             return Err(peer(Violation::WindowOverflowBySettings));
         }
@@ -101,27 +101,27 @@ impl Connection {
     }
 
     pub(super) fn receive_settings_ack(&mut self) -> Result<Option<PendingEvent>, Error> {
-        let Some((settings, _)) = self.exchange.unacknowledged.pop_front() else {
-            // An answer to nothing: RFC 9113 §6.5.3 does not say; it is counted.
+        let Some((settings, _)) = self.control.unacknowledged.pop_front() else {
+            // RFC 9113 §6.5.3 does not mention an acknowledgement without SETTINGS. It is ignored and counted.
             self.charge(Charge::UnknownFrame)?;
             return Ok(None);
         };
-        if settings.header_table_size != self.exchange.acknowledged.header_table_size {
+        if settings.header_table_size != self.control.acknowledged.header_table_size {
             self.decoder.set_table_size_max(settings.header_table_size);
         }
-        self.exchange.acknowledged = settings;
-        // RFC 9113 §6.9.2: a smaller setting may have shut windows of which nothing is held that would be released.
-        for slot in self.streams.set_recv_initial(self.exchange.initial_window_max()) {
+        self.control.acknowledged = settings;
+        // RFC 9113 §6.9.2: a smaller setting may have closed windows of streams that hold no DATA to release.
+        for slot in self.streams.set_recv_initial(self.control.initial_window_max()) {
             self.release_stream(slot);
         }
         Ok(Some(PendingEvent::SettingsAcknowledged))
     }
 
-    /// Announces other settings; they are in force from [`crate::Event::SettingsAcknowledged`] on.
+    /// Sends changed settings. They apply from [`crate::Event::SettingsAcknowledged`] on.
     ///
     /// # Errors
-    /// [`Misuse::SettingInvalid`] for a value out of range, and for extended CONNECT taken back (RFC 8441 §3) or the
-    /// priorities of RFC 7540 changed (RFC 9218 §2.1).
+    /// [`Misuse::SettingInvalid`] if a value is out of range, if extended CONNECT is disabled after it was enabled (RFC 8441 §3), or
+    /// if SETTINGS_NO_RFC7540_PRIORITIES changes (RFC 9218 §2.1).
     pub fn update_settings(&mut self, settings: Settings) -> Result<(), Error> {
         settings.check(self.role)?;
         let before = self.config.settings;
@@ -134,28 +134,28 @@ impl Connection {
         self.check_alive()?;
         frame::Settings::encode(settings.entries_since(&before), &mut self.out.bytes);
         self.config.settings = settings;
-        self.announce(before.initial_window_size);
+        self.settings_written(before.initial_window_size);
         Ok(())
     }
 
-    /// The settings of the configuration were written; those before had another initial window.
-    pub(super) fn announce(&mut self, initial_window_before: u32) {
+    /// Records that the settings of the configuration were written, which replace `initial_window_before`.
+    pub(super) fn settings_written(&mut self, initial_window_before: u32) {
         let settings = self.config.settings;
-        self.exchange.sent_settings(settings);
-        // The largest setting only grows here: no window is shut.
-        self.streams.set_recv_initial(self.exchange.initial_window_max());
+        self.control.sent_settings(settings);
+        // The largest setting can only grow here, so no window closes.
+        self.streams.set_recv_initial(self.control.initial_window_max());
         self.streams.announce_initial_window(
             initial_window_before,
             settings.initial_window_size,
             &self.config,
         );
-        self.is_untimed = true;
+        self.has_pending_timer = true;
     }
 
     pub(super) fn receive_ping(&mut self, ping: Ping) -> Result<Option<PendingEvent>, Error> {
         if !ping.ack {
             self.charge(Charge::Ping)?;
-            // RFC 9113 §6.7: answered with the same payload.
+            // RFC 9113 §6.7: the acknowledgement has the same payload.
             Ping { ack: true, payload: ping.payload }.encode(&mut self.out.bytes);
             self.out.answers_len += 17;
             return Ok(None);
@@ -163,31 +163,30 @@ impl Connection {
         if ping.payload == PROBE
             && let Some(round_trip) = self.streams.finish_probe(self.now)
         {
-            self.exchange.round_trip = Some(round_trip);
+            self.control.round_trip = Some(round_trip);
             return Ok(None);
         }
         if ping.payload == DRAIN && self.finish_drain() {
             return Ok(None);
         }
-        let position = self.exchange.pings.iter().position(|(payload, _)| *payload == ping.payload);
-        let Some((payload, sent_at)) = position.and_then(|at| self.exchange.pings.remove(at)) else {
+        let position = self.control.pings.iter().position(|(payload, _)| *payload == ping.payload);
+        let Some((payload, sent_at)) = position.and_then(|at| self.control.pings.remove(at)) else {
             self.charge(Charge::UnknownFrame)?;
             return Ok(None);
         };
         let round_trip = self.now.saturating_sub(sent_at);
-        self.exchange.round_trip = Some(round_trip);
+        self.control.round_trip = Some(round_trip);
         Ok(Some(PendingEvent::Pong { payload, round_trip }))
     }
 
-    /// Asks the peer for an answer, which comes as [`crate::Event::Pong`] with the round-trip time. `now` is the time of
-    /// asking.
+    /// Sends PING. [`crate::Event::Pong`] reports its acknowledgement and the round-trip time from `now` on.
     ///
     /// # Errors
     /// [`Misuse::ConnectionClosed`]
     pub fn send_ping(&mut self, now: Duration, payload: [u8; 8]) -> Result<(), Error> {
         self.check_alive()?;
         self.update_now(now);
-        self.exchange.pings.push_back((payload, self.now));
+        self.control.pings.push_back((payload, self.now));
         Ping { ack: false, payload }.encode(&mut self.out.bytes);
         Ok(())
     }
@@ -199,13 +198,13 @@ impl Connection {
         update: &PriorityUpdate<'_>,
     ) -> Result<Option<PendingEvent>, Error> {
         let connection = StreamId::CONNECTION;
-        // RFC 9218 §7.1: a server does not send it.
+        // RFC 9218 §7.1: a server does not send PRIORITY_UPDATE.
         if self.role == Role::Client {
             return Err(Error::peer(Violation::PriorityUpdateByServer, connection));
         }
         self.charge(Charge::Priority)?;
         let id = update.prioritized_id;
-        // RFC 9218 §7.1: a push stream that was not promised yet.
+        // RFC 9218 §7.1: PRIORITY_UPDATE for a push stream that was not promised.
         if id.opener() == Some(Role::Server) && self.streams.is_idle(id) {
             return Err(Error::peer(Violation::PriorityUpdateIdlePush, connection));
         }
@@ -224,11 +223,11 @@ impl Connection {
         Ok(Some(PendingEvent::Priority { stream: self.streams.key(slot), priority }))
     }
 
-    /// The priority of a request that has not arrived.
+    /// Sets the priority of a request that has not arrived.
     fn set_idle_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), Error> {
-        // RFC 9218 §7.1: idle streams that were prioritized and active ones MUST NOT be more than may be open; while a lower
-        // number is not acknowledged, the client may not know it.
-        let [announced, acknowledged] = [&self.config.settings, &self.exchange.acknowledged]
+        // RFC 9218 §7.1: the number of prioritized idle streams and active ones MUST NOT exceed SETTINGS_MAX_CONCURRENT_STREAMS. The
+        // client may not know a lower number that it has not acknowledged.
+        let [announced, acknowledged] = [&self.config.settings, &self.control.acknowledged]
             .map(|settings| settings.max_concurrent_streams as usize);
         let (streams_max, kept_max) = (announced.max(acknowledged), self.config.limits.idle_priorities_max);
         if !self.streams.set_idle_priority(id, priority, streams_max, kept_max) {
@@ -237,7 +236,7 @@ impl Connection {
         Ok(())
     }
 
-    /// How this side serves a stream, from now on; the peer's signals no longer count (RFC 9218 §8).
+    /// Sets the priority of a stream. Later signals of the peer are ignored (RFC 9218 §8).
     ///
     /// # Errors
     /// [`Misuse::StreamGone`]
@@ -248,7 +247,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks the server to serve a response differently (RFC 9218 §7.1); where the request waits to open, when it does.
+    /// Sends the priority of a response to the server (RFC 9218 §7.1). If the request waits to open, it is sent after the request.
     ///
     /// # Errors
     /// [`Misuse::NotClient`], [`Misuse::StreamGone`]
@@ -270,11 +269,11 @@ impl Connection {
         PriorityUpdate { prioritized_id, value: priority.as_str().as_bytes() }.encode(&mut self.out.bytes);
     }
 
-    // ---- where else, and for whom
+    // ---- alternative services and origins
 
     pub(super) fn receive_altsvc(&mut self, altsvc: &AltSvc<'_>) -> Result<Option<PendingEvent>, Error> {
         self.charge(Charge::UnknownFrame)?;
-        // RFC 7838 §4: a server ignores it, and a client what does not say which origin it means.
+        // RFC 7838 §4: a server ignores ALTSVC, and a client ignores it if the origin is unclear.
         if self.role == Role::Server || !altsvc.is_valid() {
             return Ok(None);
         }
@@ -290,7 +289,7 @@ impl Connection {
         payload: &[u8],
     ) -> Result<Option<PendingEvent>, Error> {
         self.charge(Charge::UnknownFrame)?;
-        // RFC 8336 §2.1: a server ignores it, and a client on another stream than 0.
+        // RFC 8336 §2.1: a server ignores ORIGIN, and a client ignores it if the stream is not 0.
         if self.role == Role::Server || !origin.is_valid() {
             return Ok(None);
         }
@@ -299,7 +298,7 @@ impl Connection {
         Ok(Some(PendingEvent::Origin))
     }
 
-    /// Announces where else an origin is served (RFC 7838 §4): `origin` by name, or empty for the origin of `stream`.
+    /// Announces alternative services (RFC 7838 §4) of `origin`, or of the origin of `stream` if `origin` is empty.
     ///
     /// # Errors
     /// [`Misuse::NotServer`], [`Misuse::StreamGone`]

@@ -1,0 +1,33 @@
+//! [`Timer`]: the start of a timeout.
+//!
+//! Commands have no argument for the time, and the connection may have been idle for hours before one. The timers that they start
+//! run from the next time that the caller passes. `poll_timeout` returns a time in the past while one is pending.
+
+use core::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timer {
+    /// The timer does not run.
+    Stopped,
+    /// The timer starts at the next time that the caller passes.
+    Pending,
+    /// The timer started at this time.
+    Since(Duration),
+}
+
+impl Timer {
+    #[inline]
+    pub(super) fn start(&mut self, now: Duration) {
+        if *self == Self::Pending {
+            *self = Self::Since(now);
+        }
+    }
+
+    /// The time at which `timeout` expires.
+    pub(super) fn deadline(self, timeout: Duration) -> Option<Duration> {
+        match self {
+            Self::Since(since) => Some(since.saturating_add(timeout)),
+            Self::Stopped | Self::Pending => None,
+        }
+    }
+}
