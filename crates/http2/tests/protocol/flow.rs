@@ -71,6 +71,25 @@ fn the_connections_window_is_kept_to_the_byte() {
 }
 
 #[test]
+fn a_connection_with_a_small_window_receives_all_the_same() {
+    for window in [1, 2, 1_000, 4_000, 9_000] {
+        let mut config = Config::new(Role::Server);
+        (config.settings.initial_window_size, config.stream_window_max) = (window, window);
+        config.connection_window = window;
+        let mut end = End::with(Role::Server, config);
+        let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::post(1)];
+        end.receive(&[PREFACE, &join(&opening)].concat());
+        // More than the first window of the connection, which has 65,535 bytes.
+        // At least half of a window is always granted.
+        let frame_len = (window / 2).clamp(1, 1_000) as usize;
+        for _ in 0..70_000_usize.div_ceil(frame_len) {
+            end.receive(&data(1, frame_len).to_bytes());
+        }
+        assert_eq!(errors(&end), [], "{window}");
+    }
+}
+
+#[test]
 fn data_of_a_stream_that_was_reset_give_their_window_back() {
     // §5.4.2, §6.9: frames on a stream that this side has reset are ignored, and count for the connection's window.
     let mut end = holding(1 << 20, 65_535);
