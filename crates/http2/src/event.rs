@@ -1,6 +1,6 @@
 //! The events of a connection.
 //!
-//! [`Event`] is for the caller; [`PendingEvent`] is the same without borrows, for the parts of a connection.
+//! [`Event`] is for the caller. [`PendingEvent`] is the same without borrows, for use inside the connection.
 
 use crate::error::{Error, ErrorCode};
 use crate::field::FieldList;
@@ -11,116 +11,115 @@ use crate::stream::StreamKey;
 use core::ops::Range;
 use core::time::Duration;
 
-/// Something that happened. Fields and bytes are borrowed: keep what is needed, or copy it.
+/// An event. Fields and bytes are borrowed from the connection and from the input.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A client's request (to a server). Its fields are valid; several cookie fields are joined by [`crate::message::cookie`].
+    /// A request was received by a server. Its fields are valid. [`crate::message::cookie`] joins several cookie fields.
     Request {
-        /// Its stream.
+        /// The stream.
         stream: StreamKey,
-        /// The kind of exchange, by its method.
+        /// The kind of the request, by its method.
         kind: RequestKind,
-        /// Its fields, pseudo-fields first.
+        /// The fields, pseudo-fields first.
         fields: &'a FieldList,
-        /// Whether it has no content.
+        /// Whether the message ends here, so that it has no content.
         end_stream: bool,
     },
-    /// The final response (to a client).
+    /// The final response was received by a client.
     Response {
-        /// Its stream.
+        /// The stream.
         stream: StreamKey,
         /// The status code: 200 to 999.
         status: u16,
-        /// Its fields, `:status` first.
+        /// The fields, `:status` first.
         fields: &'a FieldList,
-        /// Whether it has no content.
+        /// Whether the message ends here, so that it has no content.
         end_stream: bool,
     },
-    /// An interim response (RFC 9110 §15.2): the final one follows.
+    /// An interim response (RFC 9110 §15.2). The final one follows.
     Informational {
-        /// Its stream.
+        /// The stream.
         stream: StreamKey,
         /// The status code: 100 to 199.
         status: u16,
-        /// Its fields, `:status` first.
+        /// The fields, `:status` first.
         fields: &'a FieldList,
     },
     /// Trailers, which end the message.
     Trailers {
-        /// Their stream.
+        /// The stream.
         stream: StreamKey,
         /// The fields.
         fields: &'a FieldList,
     },
-    /// The server promises a response to a request it made up (RFC 9113 §8.4); to refuse it, reset `promised`.
+    /// The server promises a response (RFC 9113 §8.4). To refuse it, reset `promised`.
     Promise {
-        /// The stream that led to it; gone when it was reset meanwhile.
+        /// The stream of the associated request; `None` if it has been reset.
         stream: Option<StreamKey>,
-        /// The stream that the response will come on.
+        /// The stream of the promised response.
         promised: StreamKey,
-        /// The fields of the request.
+        /// The fields of the promised request.
         fields: &'a FieldList,
     },
-    /// Content, in the pieces in which it arrived; borrowed from the input.
+    /// Content, in chunks as it arrives. It is borrowed from the input.
     Data {
-        /// Its stream.
+        /// The stream.
         stream: StreamKey,
-        /// The bytes; may be empty where the message ends.
+        /// The bytes; may be empty at the end of the message.
         data: &'a [u8],
         /// Whether the message ends here.
         end_stream: bool,
     },
-    /// A stream ended before its time.
+    /// A stream was reset.
     Reset {
-        /// The stream, gone by now.
+        /// The stream, which no longer exists.
         stream: StreamKey,
-        /// The code that was received or sent.
+        /// The error code that was received or sent.
         code: ErrorCode,
-        /// Why this end reset it; `None` when the peer did.
+        /// The reason why this end reset the stream; `None` if the peer did.
         error: Option<Error>,
     },
-    /// The peer will not have processed this stream: the request may be sent again, elsewhere (RFC 9113 §8.7).
+    /// The peer has not processed this request, so it can be retried (RFC 9113 §8.7).
     Refused {
-        /// The stream, gone by now.
+        /// The stream, which no longer exists.
         stream: StreamKey,
     },
-    /// A stream whose queue was full has room again.
+    /// There is room again in the send queue of a stream: see [`crate::Connection::send_capacity`].
     Writable {
         /// The stream.
         stream: StreamKey,
     },
-    /// The peer's settings came or changed: see [`crate::Connection::peer_settings`].
+    /// The peer's settings were received: see [`crate::Connection::peer_settings`].
     Settings,
     /// The peer has acknowledged this end's settings.
     SettingsAcknowledged,
-    /// A PING was answered.
+    /// A PING was acknowledged.
     Pong {
-        /// Opaque data that was sent with it.
+        /// The opaque data of the PING.
         payload: [u8; 8],
-        /// From sending to the answer.
+        /// The time from sending the PING to its acknowledgement.
         round_trip: Duration,
     },
-    /// The peer ends the connection, gracefully or not (RFC 9113 §6.8). Streams it will not process were
-    /// [`Event::Refused`].
+    /// The peer ends the connection (RFC 9113 §6.8). [`Event::Refused`] reports the streams that it will not process.
     GoAway {
-        /// The last stream of this end that it did or may process.
+        /// The last stream of this end that the peer has processed or may process.
         last_stream_id: StreamId,
-        /// Why.
+        /// The reason.
         code: ErrorCode,
-        /// The same in words, perhaps.
+        /// Diagnostic data; may be empty.
         debug_data: &'a [u8],
     },
-    /// The client changed the priority of a response (RFC 9218 §7.1); the scheduler has taken it already.
+    /// The client changed the priority of a response (RFC 9218 §7.1). The scheduler already uses it.
     Priority {
         /// The stream.
         stream: StreamKey,
-        /// How it is to be served.
+        /// The new priority.
         priority: Priority,
     },
-    /// Where else an origin is served (RFC 7838 §4).
+    /// Alternative services of an origin (RFC 7838 §4).
     AltSvc {
-        /// The stream whose origin is meant, 0 where `origin` names it.
+        /// The stream whose origin has the services; 0 if `origin` is not empty.
         stream_id: StreamId,
         /// The origin, or empty.
         origin: &'a [u8],
@@ -131,7 +130,7 @@ pub enum Event<'a> {
     Origin(Origin<'a>),
 }
 
-/// [`Event`] by position: ranges refer to bytes of the input or of the scratch buffer.
+/// An [`Event`] without borrows: ranges refer to the input, and lengths to the scratch buffer.
 #[derive(Clone, Debug)]
 pub(crate) enum PendingEvent {
     Request { stream: StreamKey, kind: RequestKind, end_stream: bool },

@@ -202,7 +202,7 @@ impl Connection {
         if has_passed(self.incomplete_deadline()) {
             return Err(Error::limit(Exceeded::FieldBlockTime, StreamId::CONNECTION));
         }
-        if self.out.is_empty() && !self.streams.is_window_shut() {
+        if self.out.is_empty() && !self.streams.is_window_closed() {
             self.stall_timer = Timer::Stopped;
         }
         if has_passed(self.stall_timer.deadline(limits.stall_timeout)) {

@@ -406,7 +406,7 @@ impl Connection {
             self.reader.incomplete_timer = Timer::Pending;
             self.has_pending_timer = true;
         }
-        if written > 0 && !self.streams.is_window_shut() {
+        if written > 0 && !self.streams.is_window_closed() {
             self.stall_timer = if self.out.is_empty() { Timer::Stopped } else { Timer::Pending };
             self.has_pending_timer = true;
         }

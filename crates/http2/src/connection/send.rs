@@ -1,7 +1,7 @@
-//! What this side sends on streams: messages, and DATA within the windows.
+//! Sending of messages: HEADERS, and DATA within the windows.
 //!
-//! HEADERS go out at once, because HPACK encodes blocks in the order of the wire. DATA goes straight to the output when
-//! nothing is queued before it, and is queued by reference otherwise.
+//! HEADERS are written to the output at once, because HPACK blocks must be sent in the order in which they are encoded. DATA is
+//! written to the output if nothing is queued before it, and queued by reference otherwise.
 
 use bytes::Bytes;
 
@@ -17,7 +17,7 @@ use crate::message::{ContentLeft, RequestKind, response_content};
 use crate::settings::Settings;
 use crate::stream::{NextFrame, RecvPhase, SendPhase, StreamKey, check_content};
 
-/// The parts of a message that its sender has to know.
+/// The properties of a message that this side sends.
 struct Outgoing {
     kind: RequestKind,
     status: u16,
@@ -25,15 +25,15 @@ struct Outgoing {
 }
 
 impl Connection {
-    /// Sends a request: opens a stream, at once or as soon as the peer allows one more. Its content follows by
-    /// [`Connection::send_data`], unless `end_stream`.
+    /// Sends a request: opens a stream, or queues the request until the peer allows another stream. [`Connection::send_data`] sends
+    /// its content, unless `end_stream`.
     ///
-    /// The fields are sent as they are: pseudo-fields first, names in lower case (see [`crate::message::check_request`]).
+    /// The fields are sent unchanged: pseudo-fields first, names in lower case (see [`crate::message::check_request`]).
     ///
     /// # Errors
     /// [`Misuse::NotClient`], [`Misuse::GoingAway`], [`Misuse::StreamIdsExhausted`], [`Misuse::OpenQueueFull`],
     /// [`Misuse::MessageInvalid`] without a method or with an invalid `content-length`, [`Misuse::ContentLengthMismatch`]
-    /// when that announces content and there is none, [`Misuse::ConnectProtocolNotEnabled`],
+    /// if that announces content and `end_stream` is set, [`Misuse::ConnectProtocolNotEnabled`],
     /// [`Misuse::FieldListTooLarge`].
     pub fn send_request<'f, I>(&mut self, fields: I, end_stream: bool) -> Result<StreamKey, Error>
     where
@@ -75,7 +75,7 @@ impl Connection {
         Ok(self.streams.open_request(stream))
     }
 
-    /// Opens the requests that wait, while the peer allows it and the output has room.
+    /// Opens waiting requests, while the peer allows it and the output has room.
     fn open_waiting(&mut self) {
         while self.out.len() < self.config.output_ahead {
             let Some(request) = self.streams.next_request() else { return };
@@ -95,8 +95,8 @@ impl Connection {
     ///
     /// # Errors
     /// [`Misuse::NotServer`], [`Misuse::StreamGone`], [`Misuse::HeadersSent`], [`Misuse::MessageInvalid`] without a status
-    /// of 200 to 999 or with an invalid `content-length`, [`Misuse::ContentLengthMismatch`] when that announces content
-    /// and there is none, [`Misuse::FieldListTooLarge`].
+    /// of 200 to 999 or with an invalid `content-length`, [`Misuse::ContentLengthMismatch`] if that announces content and
+    /// `end_stream` is set, [`Misuse::FieldListTooLarge`].
     pub fn send_response<'f, I>(
         &mut self,
         stream: StreamKey,
@@ -135,7 +135,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends an interim response (RFC 9110 §15.2): 100 to 199 but 101, before the final one.
+    /// Sends an interim response (RFC 9110 §15.2) before the final one. Its status is 100 to 199, except 101.
     ///
     /// # Errors
     /// As [`Connection::send_response`].
@@ -164,7 +164,7 @@ impl Connection {
         }
     }
 
-    /// Promises a response to a request that the client has not made (RFC 9113 §8.4), on a stream of its own.
+    /// Promises a response on a new stream to a request that the client has not made (RFC 9113 §8.4).
     ///
     /// # Errors
     /// [`Misuse::NotServer`], [`Misuse::PushRefused`], [`Misuse::StreamGone`] when `stream` is not open on this side,
@@ -201,16 +201,16 @@ impl Connection {
         Ok(self.streams.reserve_local(stream))
     }
 
-    /// Sends content: at once where the windows allow it, the rest in the stream's turn. Large chunks are kept by
-    /// reference and never copied; small ones that had to wait share frames.
+    /// Sends content, or queues it until the windows allow it and it is the stream's turn. Large chunks are never copied. Small chunks
+    /// that are queued share frames.
     ///
-    /// Everything is taken. [`Connection::queued`] returns what is queued; a caller that produces without end waits for
-    /// [`crate::Event::Writable`] when [`Connection::send_capacity`] is 0.
+    /// All content is accepted, and [`Connection::queued`] returns how much is queued. A caller with unbounded content should wait for
+    /// [`crate::Event::Writable`] if [`Connection::send_capacity`] is 0.
     ///
     /// # Errors
     /// [`Misuse::StreamGone`], [`Misuse::SendBeforeHeaders`], [`Misuse::SendAfterEnd`]; [`Misuse::ContentLengthMismatch`]
-    /// when it is more than `content-length` announced, or ends with less, or a response to HEAD, 204 or 304 would have
-    /// content; [`Misuse::StreamQueueFull`] when a stream would queue 4 GiB.
+    /// if there is more content than `content-length` announced, or less at the end, or if a response to HEAD, 204 or 304 would have
+    /// content; [`Misuse::StreamQueueFull`] if the queue of the stream would reach 4 GiB.
     #[inline]
     pub fn send_data(
         &mut self,
@@ -245,10 +245,10 @@ impl Connection {
         Ok(self.streams.queue_data(slot, data, end_stream, content, queue_max)?)
     }
 
-    /// Sends trailers behind the content, which end the stream.
+    /// Sends trailers after the content. They end the stream.
     ///
     /// # Errors
-    /// As [`Connection::send_data`], and [`Misuse::MessageInvalid`] when there is a pseudo-field, or on a tunnel.
+    /// As [`Connection::send_data`], and [`Misuse::MessageInvalid`] if there is a pseudo-field, or on a tunnel.
     pub fn send_trailers<'f, I>(&mut self, stream: StreamKey, fields: I) -> Result<(), Error>
     where
         I: IntoIterator<Item = Field<'f>>,
@@ -275,13 +275,13 @@ impl Connection {
         Ok(())
     }
 
-    /// DATA that a stream has queued, in bytes: taken by [`Connection::send_data`] and not framed yet.
+    /// The queued DATA of a stream, in bytes: passed to [`Connection::send_data`] and not framed yet.
     pub fn queued(&self, stream: StreamKey) -> usize {
         self.streams.slot(stream).map_or(0, |slot| self.streams.get(slot).queued as usize)
     }
 
-    /// How much a stream should be given now, in bytes; 0 means to wait for [`crate::Event::Writable`], which is sent
-    /// after this was called.
+    /// The number of bytes that the caller should send on a stream now. If it is 0, [`crate::Event::Writable`] reports when there is
+    /// room again.
     pub fn send_capacity(&mut self, stream: StreamKey) -> usize {
         let Some(slot) = self.streams.slot(stream) else { return 0 };
         let queue_max = self.config.queue_max(self.streams.queued());
@@ -300,7 +300,8 @@ impl Connection {
         Ok(slot)
     }
 
-    /// The longest DATA frame: no longer than the peer takes, and than one stream may be ahead of the others.
+    /// The maximum length of a DATA frame: the peer's SETTINGS_MAX_FRAME_SIZE, or less, so that one frame does not delay other
+    /// streams by more than [`crate::Config::output_ahead`].
     #[inline]
     fn data_len_max(&self) -> usize {
         const LEAST: usize = Settings::INITIAL.max_frame_size as usize;
@@ -314,8 +315,8 @@ impl Connection {
         self.rates.data_sent(len, &self.config.limits);
     }
 
-    /// Fills the output up to [`crate::Config::output_ahead`]: HEADERS of requests that waited, then DATA and trailers of
-    /// the streams in their turns.
+    /// Fills the output up to [`crate::Config::output_ahead`]: HEADERS of waiting requests, then DATA and trailers in the order of the
+    /// scheduler.
     pub(super) fn fill_output(&mut self) {
         if self.has_ended() {
             return;
@@ -328,13 +329,13 @@ impl Connection {
                 break;
             }
         }
-        if self.stall_timer == Timer::Stopped && (!self.out.is_empty() || self.streams.is_window_shut()) {
+        if self.stall_timer == Timer::Stopped && (!self.out.is_empty() || self.streams.is_window_closed()) {
             self.stall_timer = Timer::Pending;
             self.has_pending_timer = true;
         }
     }
 
-    /// Writes what a stream sends in its turn.
+    /// Writes the next frame of a stream.
     fn write_next(&mut self, slot: u32) {
         let frame_len_max = self.data_len_max() as u32;
         let queue_max = self.config.queue_max(self.streams.queued());
@@ -361,7 +362,7 @@ impl Connection {
         }
     }
 
-    /// Writes the trailers that a stream has queued.
+    /// Writes the queued trailers of a stream.
     fn write_trailers(&mut self, slot: u32, id: StreamId) {
         let block = BlockWriter::headers(id, true, &mut self.out.bytes);
         self.encoder.encode(self.streams.section_fields(slot), &mut self.out.bytes);
@@ -382,8 +383,8 @@ impl Connection {
         block.finish(self.control.peer.max_frame_size, &mut self.out.bytes);
     }
 
-    /// Checks a message before it is sent: it has the field it cannot do without, and the peer takes a list of this size
-    /// (RFC 9113 §6.5.2, §8.3).
+    /// Checks a message before it is sent: it has the required field, and its list is not larger than the peer accepts (RFC 9113
+    /// §6.5.2, §8.3).
     #[inline]
     fn check_outgoing<'f>(
         &self,

@@ -1,12 +1,12 @@
-//! DATA from the peer, and the windows it fills (RFC 9113 §6.1, §6.9).
+//! Receiving DATA, and the receive windows (RFC 9113 §6.1, §6.9).
 //!
-//! The window of a stream is given back as the caller releases. The window of the connection is given back ahead of the
-//! caller while all that it holds stays within a bound, so that one slow reader stalls no other stream.
+//! The window of a stream grows when the caller releases its DATA. The window of the connection grows when DATA arrives, as long as
+//! all DATA that the caller holds is within a bound. So a slow reader of one stream does not stall the others.
 //!
 //! ```text
 //! stream      |held by the caller|  window the peer has  |   deficit   |
 //!             |<------------------ target ---------------------------->|
-//! WINDOW_UPDATE of the deficit when it is half of the target
+//! The deficit is granted by WINDOW_UPDATE when it is half of the target.
 //! ```
 
 use alloc::vec::Vec;
@@ -21,22 +21,22 @@ use crate::frame::{StreamId, WindowUpdate};
 use crate::message::ContentLeft;
 use crate::rate_limit::Charge;
 
-/// WINDOW_UPDATE of the connection is not sent for less, in bytes.
+/// The minimum increment of a WINDOW_UPDATE of the connection, in bytes.
 const UPDATE_MIN: i64 = 4096;
 
-/// A DATA frame that its stream takes.
+/// A valid DATA frame.
 pub(crate) struct AcceptedData {
     slot: u32,
     content: ContentLeft,
     is_tiny: bool,
-    /// The rate limit that the frame counts against.
+    /// The rate limit that the frame counts towards.
     pub(crate) charge: Option<Charge>,
 }
 
-/// How DATA is received.
+/// The result of checking a DATA frame.
 pub(crate) enum DataCheck {
     Accepted(AcceptedData),
-    /// There is no such stream.
+    /// The stream is not open.
     NotFound,
     Refused(Error),
 }
@@ -51,7 +51,7 @@ impl Streams {
         data_len: u32,
         end_stream: bool,
     ) -> DataCheck {
-        // RFC 9113 §6.9.1: the window of the connection comes first, because it counts whatever becomes of the stream.
+        // RFC 9113 §6.9.1: the window of the connection is checked first, because DATA on closed streams counts as well.
         if i64::from(flow_len) > self.recv_window {
             return DataCheck::Refused(Error::peer(
                 Violation::ConnectionWindowExceeded,
@@ -69,10 +69,10 @@ impl Streams {
             // RFC 9113 §5.1 (reserved (local)), (reserved (remote)).
             _ if stream.is_reserved() => return refused(Violation::FrameOnReservedStream),
             _ if stream.is_waiting() => return refused(Violation::FrameOnIdleStream),
-            // RFC 9113 §8.1: content follows the final fields.
+            // RFC 9113 §8.1: content follows the final header section.
             _ => return refused(Violation::DataBeforeHeaders),
         };
-        // RFC 9113 §6.9.1: no more than the stream's window; an empty frame may come even where that is negative.
+        // RFC 9113 §6.9.1: no more than the stream's window. An empty frame is allowed even if the window is negative.
         if flow_len > 0 && i64::from(flow_len) > window(self.recv_initial, stream.recv_delta) {
             return refused(Violation::StreamWindowExceeded);
         }
@@ -89,18 +89,18 @@ impl Streams {
         } else if data_len < Limits::TINY_DATA_LEN as u32 {
             is_tiny = true;
             if data_len == 0 {
-                // CVE-2019-9518: frames that carry nothing and end nothing.
+                // CVE-2019-9518: empty frames without END_STREAM.
                 charge = Some(Charge::EmptyFrame);
             } else if stream.had_tiny_data() && !is_tunnel {
-                // CVE-2019-9511: data dribble. The first tiny frame of a stream is free: a short answer in two frames is
-                // ordinary, and opening a stream for each costs the peer more than the frame.
+                // CVE-2019-9511: data dribble. The first tiny frame of a stream is free: a short message in two frames is ordinary,
+                // and opening a stream costs the peer more than the frame.
                 charge = Some(Charge::TinyData);
             }
         }
         DataCheck::Accepted(AcceptedData { slot, content, is_tiny, charge })
     }
 
-    /// Takes a DATA frame that was validated.
+    /// Accepts a DATA frame that was validated. Returns the slot of its stream.
     #[inline(always)]
     pub(crate) fn accept_data(&mut self, accepted: &AcceptedData, flow_len: u32) -> u32 {
         let stream = self.slab.get_mut(accepted.slot);
@@ -113,14 +113,14 @@ impl Streams {
         accepted.slot
     }
 
-    /// DATA came that no stream takes: the window of the connection counts it all the same (RFC 9113 §5.1, §6.9).
+    /// Subtracts DATA from the window of the connection. DATA that is ignored counts too (RFC 9113 §5.1, §6.9).
     #[inline]
     pub(crate) fn spend_connection(&mut self, flow_len: u32) {
         self.recv_window -= i64::from(flow_len);
         self.growth.received(flow_len);
     }
 
-    /// Content is passed to the caller, who holds it from now on if the stream releases manually.
+    /// Counts content that is passed to the caller. The caller holds it if the stream releases manually.
     #[inline]
     pub(crate) fn hold(&mut self, slot: u32, len: u32) {
         let stream = self.slab.get_mut(slot);
@@ -130,10 +130,10 @@ impl Streams {
         }
     }
 
-    /// The caller gives back `len` bytes that it held.
+    /// The caller releases `len` bytes that it holds.
     ///
     /// # Errors
-    /// [`Misuse::ReleaseTooMuch`] when less is held.
+    /// [`Misuse::ReleaseTooMuch`] if it holds less.
     pub(crate) fn release(&mut self, slot: u32, len: usize) -> Result<(), Misuse> {
         let stream = self.slab.get_mut(slot);
         let len = u32::try_from(len).map_err(|_| Misuse::ReleaseTooMuch)?;
@@ -142,7 +142,7 @@ impl Streams {
         Ok(())
     }
 
-    /// The WINDOW_UPDATE of a stream, if it is worth one.
+    /// The WINDOW_UPDATE of a stream, if its deficit is large enough.
     #[inline]
     pub(crate) fn stream_update(&mut self, slot: u32) -> Option<WindowUpdate> {
         let (initial, target) = (self.recv_initial, i64::from(self.growth.target()));
@@ -154,21 +154,21 @@ impl Streams {
         if deficit <= 0 || deficit * 2 < target {
             return None;
         }
-        // A deficit is at most the target (2^31-1) and what a negative window adds to it.
+        // The deficit exceeds the target (at most 2^31-1) if the window is negative.
         let increment = deficit.min(WINDOW_MAX) as u32;
         stream.recv_delta = grant(initial, stream.recv_delta, increment)?;
         Some(WindowUpdate { stream_id: stream.id, increment })
     }
 
-    /// The WINDOW_UPDATE of the connection, if it is worth one.
+    /// The WINDOW_UPDATE of the connection, if its deficit is large enough.
     #[inline]
     pub(crate) fn connection_update(&mut self, config: &Config) -> Option<WindowUpdate> {
-        // Window that is granted and DATA that is held stay within the bound together. The peer may count with the first
-        // window whatever this side does (RFC 9113 §6.9.2).
+        // The bound is for granted window and held DATA together. The peer may always use the initial window of the connection (RFC
+        // 9113 §6.9.2).
         let bound = config.receive_max().max(i64::from(WINDOW_DEFAULT));
         let target = i64::from(config.connection_window).max(i64::from(self.growth.target())).min(bound);
         let room = bound.saturating_sub_unsigned(self.held + self.caller_memory);
-        // Half of what the window can be, not of the target: where slow readers hold much, the other streams get the rest.
+        // Half of the possible window, not of the target: if slow readers hold much DATA, the other streams use the rest.
         let allowed = target.min(room);
         let deficit = allowed - self.recv_window;
         if deficit < UPDATE_MIN.min(target / 2).max(1) || deficit * 2 < allowed {
@@ -179,13 +179,13 @@ impl Streams {
         Some(WindowUpdate { stream_id: StreamId::CONNECTION, increment })
     }
 
-    /// The settings of this side that the peer may count with changed: `initial_window_max` is the largest
-    /// SETTINGS_INITIAL_WINDOW_SIZE that is acknowledged or on its way.
+    /// Changes the SETTINGS_INITIAL_WINDOW_SIZE that the peer may use: `initial_window_max` is the largest one that is acknowledged or in
+    /// flight.
     ///
-    /// Window is granted against the largest, because the peer adds the difference when it applies the setting
-    /// (RFC 9113 §6.9.2): what was granted before must not be granted twice.
+    /// Windows are computed from the largest one, because the peer adds the difference when it applies the setting (RFC 9113
+    /// §6.9.2): it must not be granted twice.
     ///
-    /// Returns the streams whose window shrank. O(streams).
+    /// Returns the streams whose windows have shrunk. O(streams).
     pub(crate) fn set_recv_initial(&mut self, initial_window_max: u32) -> Vec<u32> {
         let before = core::mem::replace(&mut self.recv_initial, initial_window_max);
         let mut shrunk = Vec::new();
@@ -195,19 +195,37 @@ impl Streams {
         shrunk
     }
 
-    /// The caller announced another SETTINGS_INITIAL_WINDOW_SIZE.
+    /// Adapts the target of the windows to a new SETTINGS_INITIAL_WINDOW_SIZE.
     pub(crate) fn announce_initial_window(&mut self, before: u32, after: u32, config: &Config) {
         self.growth.set_start(before, after, config.stream_window_max);
     }
 
-    /// Whether a PING is to leave with a WINDOW_UPDATE, to measure the path; it counts as sent.
+    /// Whether to send a PING that measures the round trip, together with a WINDOW_UPDATE. If `true`, it counts as sent.
     #[inline]
     pub(crate) fn start_probe(&mut self, now: Duration) -> bool {
         self.growth.start_probe(now)
     }
 
-    /// The probe was answered: the round trip, or `None` when none was sent.
+    /// Handles the acknowledgement of the PING. Returns the round trip, or `None` if no PING was sent.
     pub(crate) fn finish_probe(&mut self, now: Duration) -> Option<Duration> {
         self.growth.finish_probe(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Role;
+
+    #[test]
+    fn the_window_of_the_connection_grows_by_4096_bytes_or_more() {
+        let mut config = Config::new(Role::Server);
+        (config.settings.initial_window_size, config.connection_window) = (8_192, 8_192);
+        for (window, increment) in [(4_097, None), (4_096, Some(4_096)), (0, Some(8_192))] {
+            let mut streams = Streams::new(Role::Server, &config);
+            streams.spend_connection(WINDOW_DEFAULT - window);
+            let update = streams.connection_update(&config);
+            assert_eq!(update.map(|update| update.increment), increment, "{window}");
+        }
     }
 }

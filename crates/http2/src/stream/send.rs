@@ -1,4 +1,4 @@
-//! What streams send: DATA within the windows, in the order of the scheduler (RFC 9113 §5.2, §6.9; RFC 9218 §10).
+//! Sending on streams: DATA within the windows, in the order of the scheduler (RFC 9113 §5.2, §6.9; RFC 9218 §10).
 
 use bytes::Bytes;
 
@@ -9,10 +9,10 @@ use crate::flow_control::{WINDOW_MAX, grant, spend, window};
 use crate::frame::{StreamId, WindowUpdate};
 use crate::message::ContentLeft;
 
-/// Progress below this does not reset the clock of a stalled stream, in bytes.
+/// A window below this does not stop the clock of a stalled stream, in bytes.
 pub(crate) const PROGRESS_MIN: u32 = 1024;
 
-/// What a stream sends in its turn. The connection writes it before it asks for the next one.
+/// The next frame of a stream. The connection writes it before it requests another one.
 pub(crate) enum NextFrame {
     /// A DATA frame of `len` queued bytes, which [`Streams::take_chunk`] returns.
     Data {
@@ -21,15 +21,15 @@ pub(crate) enum NextFrame {
         end_stream: bool,
         /// The trailers in [`Streams::section_fields`] end the stream behind this frame. [`Streams::finish_trailers`] follows.
         trailers: bool,
-        /// The caller waits for room in the queue, and there is some.
+        /// The key of the stream if the caller waits for room in its queue and there is some.
         writable: Option<StreamKey>,
     },
-    /// Nothing in this turn.
+    /// No frame.
     None,
 }
 
-/// What is left of the content after `len` bytes more, and the end if they are the last (RFC 9113 §8.1.1): a message that
-/// does not add up would be reset by the peer.
+/// Subtracts `len` bytes from the announced content. Checks that no content is missing at the end of the message (RFC 9113
+/// §8.1.1), because the peer would reset the stream.
 #[inline]
 pub(crate) fn check_content(
     mut left: ContentLeft,
@@ -42,27 +42,27 @@ pub(crate) fn check_content(
 }
 
 impl Streams {
-    /// The window of a stream for what this side sends.
+    /// The send window of a stream.
     #[inline]
     fn send_window_of(&self, stream: &Stream) -> i64 {
         window(self.send_initial, stream.send_delta)
     }
 
-    /// What this side may still send on all streams.
+    /// The send window of the connection.
     #[inline]
     pub(crate) const fn send_window(&self) -> i64 {
         self.send_window
     }
 
-    /// Whether a stream has DATA that its own window lets through.
+    /// Whether a stream has DATA that its window allows.
     #[inline]
     pub(crate) const fn has_ready(&self) -> bool {
         !self.scheduler.is_idle()
     }
 
-    /// Whether DATA is ready and the window of the connection is shut.
+    /// Whether DATA is ready, but the window of the connection is closed.
     #[inline]
-    pub(crate) const fn is_window_shut(&self) -> bool {
+    pub(crate) const fn is_window_closed(&self) -> bool {
         self.has_ready() && self.send_window <= 0
     }
 
@@ -85,7 +85,7 @@ impl Streams {
         }
     }
 
-    /// Whether `len` bytes may go out at once as one frame, without overtaking others.
+    /// Whether `len` bytes may be written at once as one frame, without overtaking other DATA.
     #[inline]
     pub(crate) fn may_send_now(&self, slot: u32, len: usize) -> bool {
         let stream = self.slab.get(slot);
@@ -97,7 +97,7 @@ impl Streams {
                     && len as i64 <= self.send_window_of(stream)))
     }
 
-    /// Counts a DATA frame that is written. Returns its stream.
+    /// Subtracts a DATA frame from both windows. Returns the identifier of its stream.
     #[inline]
     pub(crate) fn spend_send(&mut self, slot: u32, len: u32) -> StreamId {
         let stream = self.slab.get_mut(slot);
@@ -106,10 +106,10 @@ impl Streams {
         stream.id
     }
 
-    /// Queues content, or the end behind the content that is queued.
+    /// Queues content, or END_STREAM after the queued content.
     ///
     /// # Errors
-    /// [`Misuse::StreamQueueFull`] when the stream would queue 4 GiB.
+    /// [`Misuse::StreamQueueFull`] if the queue of the stream would reach 4 GiB.
     pub(crate) fn queue_data(
         &mut self,
         slot: u32,
@@ -143,7 +143,7 @@ impl Streams {
         stream.list != List::None
     }
 
-    /// Queues trailers behind the content.
+    /// Queues trailers after the content.
     pub(crate) fn queue_trailers<'f>(&mut self, slot: u32, fields: impl Iterator<Item = Field<'f>>) {
         let stream = self.slab.get_mut(slot);
         if stream.first_section == NONE {
@@ -151,13 +151,13 @@ impl Streams {
             list.extend(fields);
             stream.first_section = at;
         } else {
-            // The request itself waits.
+            // The request waits to open.
             self.sections.add_behind(stream.first_section).extend(fields);
         }
         stream.send = SendPhase::TrailersQueued;
     }
 
-    /// A stream has something queued: puts it into the list where it belongs.
+    /// Adds a stream with queued DATA to the list of ready streams, or of blocked ones.
     pub(super) fn schedule(&mut self, slot: u32) {
         let stream = self.slab.get_mut(slot);
         if stream.list != List::None {
@@ -175,7 +175,7 @@ impl Streams {
         self.scheduler.next()
     }
 
-    /// What the stream sends in its turn: a frame of at most `frame_len_max` bytes. Chunks smaller than `small` share one.
+    /// The next frame of a stream, with at most `frame_len_max` bytes. Chunks smaller than `small` share a frame.
     pub(crate) fn next_frame(
         &mut self,
         slot: u32,
@@ -189,7 +189,7 @@ impl Streams {
         let room = stream_window.min(self.send_window).min(i64::from(frame_len_max));
         if room <= 0 {
             if stream_window <= 0 {
-                // The window was taken away by SETTINGS (RFC 9113 §6.9.2).
+                // SETTINGS have closed the window (RFC 9113 §6.9.2).
                 self.scheduler.remove(&mut self.slab, slot);
                 self.block(slot);
             }
@@ -201,7 +201,7 @@ impl Streams {
             stream.set_stall_clock(StallClock::Stopped);
         }
         let end_stream = left == 0 && stream.send == SendPhase::EndQueued;
-        // RFC 9113 §5.2.1: flow control applies to DATA alone, so trailers do not wait for another turn.
+        // RFC 9113 §5.2.1: flow control applies only to DATA, so trailers do not wait for another turn.
         let trailers = left == 0 && stream.send == SendPhase::TrailersQueued;
         let has_room = stream.wants_writable() && stream.send.takes_data() && left <= queue_max / 2;
         if has_room {
@@ -221,43 +221,43 @@ impl Streams {
         NextFrame::Data { id, len, end_stream, trailers, writable }
     }
 
-    /// Takes at most `max` queued bytes of a stream.
+    /// Removes at most `max` bytes from the queue of a stream.
     #[inline]
     pub(crate) fn take_chunk(&mut self, slot: u32, max: usize) -> Option<Bytes> {
         self.chunks.pop(self.slab.get_mut(slot), max)
     }
 
-    /// The trailers of a stream are written.
+    /// Ends a stream whose trailers were written.
     pub(crate) fn finish_trailers(&mut self, slot: u32) -> CloseEffects {
         self.pop_section(slot);
         self.end_send(slot)
     }
 
-    /// The peer opened the window of the connection further.
+    /// Applies a WINDOW_UPDATE of the connection.
     ///
     /// # Errors
     /// [`Violation::WindowOverflow`] beyond 2^31-1 (RFC 9113 §6.9.1).
     #[inline]
     pub(crate) fn grant_connection(&mut self, increment: u32) -> Result<(), Error> {
         self.send_window += i64::from(increment);
-        // RFC 9113 §6.9.1: a connection error when the window passes 2^31-1.
+        // RFC 9113 §6.9.1: a connection error if the window exceeds 2^31-1.
         if self.send_window > WINDOW_MAX {
             return Err(Error::peer(Violation::WindowOverflow, StreamId::CONNECTION));
         }
         Ok(())
     }
 
-    /// The peer opened the window of a stream further.
+    /// Applies a WINDOW_UPDATE of a stream.
     ///
     /// # Errors
-    /// A rule of RFC 9113 §5.1 or §6.9.1 that the frame breaks.
+    /// A rule of RFC 9113 §5.1 or §6.9.1 that the frame violates.
     #[inline]
     pub(crate) fn grant_stream(&mut self, slot: u32, update: WindowUpdate) -> Result<(), Error> {
         let stream = self.slab.get_mut(slot);
         if stream.list == List::Waiting {
             return Err(Error::peer(Violation::FrameOnIdleStream, StreamId::CONNECTION));
         }
-        // RFC 9113 §5.1 (reserved (remote)): the peer sends nothing but HEADERS and RST_STREAM there.
+        // RFC 9113 §5.1 (reserved (remote)): the peer may only send HEADERS and RST_STREAM.
         if stream.send == SendPhase::Reserved {
             return Err(Error::peer(Violation::FrameOnReservedStream, StreamId::CONNECTION));
         }
@@ -278,11 +278,11 @@ impl Streams {
         self.scheduler.add_ready(&mut self.slab, slot);
     }
 
-    /// RFC 9113 §6.9.2: the windows of all streams have grown; some may send again. Returns `false` when one would pass
-    /// 2^31-1.
+    /// Unblocks streams after the peer has increased SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 §6.9.2). Returns `false` if the window of
+    /// a stream exceeds 2^31-1.
     pub(super) fn send_windows_grew(&mut self) -> bool {
         if window(self.send_initial, self.send_delta_max) > WINDOW_MAX {
-            // The bound is of all streams that ever were; those that are open may be fine.
+            // The bound includes streams that have been closed. Compute the maximum of the open ones.
             let mut max = 0;
             self.slab.for_each(|_, stream| max = max.max(stream.send_delta));
             self.send_delta_max = max;
@@ -331,7 +331,7 @@ mod tests {
         let (mut streams, slot) = sending(0);
         queue(&mut streams, slot, 5);
         assert_eq!((streams.next_ready(), streams.scheduler.first_blocked()), (None, Some(slot)));
-        assert!(!streams.wants_write() && !streams.is_window_shut());
+        assert!(!streams.wants_write() && !streams.is_window_closed());
         let (mut streams, slot) = sending(1);
         queue(&mut streams, slot, 5);
         assert_eq!((streams.next_ready(), streams.scheduler.first_blocked()), (Some(slot), None));
@@ -355,13 +355,13 @@ mod tests {
     fn the_window_of_the_connection_is_closed_while_content_is_ready() {
         let (mut streams, slot) = sending(100_000);
         streams.send_window = 0;
-        assert!(!streams.is_window_shut() && !streams.wants_write());
+        assert!(!streams.is_window_closed() && !streams.wants_write());
         queue(&mut streams, slot, 5);
-        assert!(streams.is_window_shut() && !streams.wants_write());
+        assert!(streams.is_window_closed() && !streams.wants_write());
         assert!(matches!(streams.next_frame(slot, 10, 512, 1 << 20), NextFrame::None));
         assert_eq!(streams.next_ready(), Some(slot));
         streams.grant_connection(1).unwrap();
-        assert!(!streams.is_window_shut() && streams.wants_write());
+        assert!(!streams.is_window_closed() && streams.wants_write());
     }
 
     #[test]
