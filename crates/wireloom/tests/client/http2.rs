@@ -595,6 +595,12 @@ async fn content_waits_for_100_continue() {
     assert_eq!(came.load(Ordering::SeqCst), 0);
     // A server that sends nothing receives it after a while.
     assert_eq!(http2.request(upload("/silent")).await.unwrap().status, 200);
+    assert_eq!(came.swap(0, Ordering::SeqCst), 5);
+    // So it is when the future is dropped again and again meanwhile.
+    let mut silent = http2.send(upload("/silent")).unwrap();
+    for _ in 0..15 {
+        let _ = tokio::time::timeout(Duration::from_millis(100), silent.informational()).await;
+    }
     assert_eq!(came.load(Ordering::SeqCst), 5);
 }
 

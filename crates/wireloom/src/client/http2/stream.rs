@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use wireloom_http2::error::ErrorCode;
 
 use super::Http2;
@@ -18,8 +19,9 @@ use crate::http2::{RecvStream, SendStream};
 pub(in crate::client) struct Stream {
     /// `None` once the response owns it.
     recv: Option<RecvStream>,
-    /// The content, while it waits for `100 Continue`.
+    /// The content, while it waits for `100 Continue`, and how long it waits.
     held: Option<(SendStream, Body)>,
+    held_until: Instant,
     pub(in crate::client) http2: Http2,
 }
 
@@ -34,7 +36,8 @@ impl Stream {
         expects: bool,
         http2: Http2,
     ) -> Self {
-        let mut stream = Self { recv: Some(recv), held: content, http2 };
+        let held_until = Instant::now() + CONTINUE_TIMEOUT;
+        let mut stream = Self { recv: Some(recv), held: content, held_until, http2 };
         if !expects {
             stream.send_held();
         }
@@ -57,7 +60,7 @@ impl Stream {
         if self.held.is_none() {
             return recv.head().await;
         }
-        match tokio::time::timeout(CONTINUE_TIMEOUT, recv.head()).await {
+        match tokio::time::timeout_at(self.held_until, recv.head()).await {
             Ok(head) => head,
             Err(_) => {
                 self.send_held();
