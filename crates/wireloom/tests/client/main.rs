@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod dial;
+mod frames;
 mod hostile;
 mod http1;
 mod http2;
