@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,7 +13,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use wireloom::{
     CloseCode, Connector, DeflateConfig, Error, PreparedMessage, Request, Response, Server, ServerConfig,
-    ServerHandle, WebSocketConfig,
+    ServerHandle, Tap, TapEvent, WebSocketConfig,
 };
 use wireloom_testing::frame::upgrade_request;
 
@@ -488,6 +490,38 @@ async fn a_short_message_does_not_hold_the_memory_of_a_long_one() {
     assert!(memory.total <= 128 << 10, "{memory:?}");
     short.send_piece(vec![], true).await.unwrap();
     assert_eq!(short.recv().await.unwrap().unwrap().as_text(), Some("20000"));
+}
+
+// What a client sends behind a head stays in the socket until it is wanted: a handler that waits holds little memory.
+#[tokio::test]
+async fn a_waiting_handler_holds_no_long_input() {
+    let received = Arc::new(AtomicUsize::new(0));
+    let counter = received.clone();
+    let mut config = ServerConfig::default();
+    config.tap = Some(Tap::new(move |_, event| {
+        if let TapEvent::Received(bytes) = event {
+            counter.fetch_add(bytes.len(), Ordering::Relaxed);
+        }
+    }));
+    let handler = |request: Request| async move {
+        std::future::pending::<()>().await;
+        Response::text(200, request.path())
+    };
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let (address, server_handle) = (server.local_addr().unwrap(), server.handle());
+    tokio::spawn(server.serve(handler));
+    let head = &b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 250000\r\n\r\n"[..];
+    let body = [head, &[b'x'; 250_000]].concat();
+    let pipelined = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(8_000);
+    for bytes in [body, pipelined] {
+        let (before, requests) = (received.load(Ordering::Relaxed), server_handle.stats().requests);
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let _ = tokio::time::timeout(Duration::from_millis(100), client.write_all(&bytes)).await;
+        watch(&server_handle, |_| server_handle.stats().requests > requests).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let held = received.load(Ordering::Relaxed) - before;
+        assert!(held <= 40 << 10, "{held} bytes");
+    }
 }
 
 // Nothing receives the message any more.

@@ -12,11 +12,11 @@ use bytes::BytesMut;
 use tokio::io::ReadBuf;
 use tokio::sync::Semaphore;
 
-use super::connection::Connection;
+use super::connection::{Connection, READ_LEN_MAX};
 use super::timeouts::Deadline;
 use crate::registry::{Handshaking, Phase};
 use crate::transport::Io;
-use crate::transport::poll_read;
+use crate::transport::poll_read_at_most;
 #[cfg(feature = "tls")]
 use crate::{http::Origin, transport::tls::ServerTls};
 
@@ -41,7 +41,11 @@ impl Connection {
                 }
             };
             let first = poll_fn(|cx| {
-                Poll::Ready(if secured { poll_tls(cx, io, bytes) } else { poll_read(cx, io, bytes) })
+                Poll::Ready(if secured {
+                    poll_tls(cx, io, bytes)
+                } else {
+                    poll_read_at_most(cx, io, bytes, READ_LEN_MAX)
+                })
             });
             match first.await {
                 Poll::Ready(Ok(1..)) => return Some(turn),
@@ -88,5 +92,9 @@ fn poll_tls(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<std
     let mut byte = [0];
     let len = ready!(stream.poll_peek(cx, &mut ReadBuf::new(&mut byte)))?;
     // RFC 8446 §5.1: a handshake is in records of type 22.
-    if len == 0 || byte == [TLS_HANDSHAKE] { Poll::Ready(Ok(len)) } else { poll_read(cx, io, bytes) }
+    if len == 0 || byte == [TLS_HANDSHAKE] {
+        Poll::Ready(Ok(len))
+    } else {
+        poll_read_at_most(cx, io, bytes, READ_LEN_MAX)
+    }
 }

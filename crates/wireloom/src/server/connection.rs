@@ -35,13 +35,17 @@ use crate::memory::Category;
 #[cfg(feature = "http2")]
 use crate::memory::Group;
 use crate::registry::{Handshaking, Phase, Registration, Registry};
-use crate::transport::{Io, poll_read, poll_write_all};
+use crate::transport::{Io, poll_read, poll_read_at_most, poll_write_all};
 
 /// How long a refused peer may continue to send before it is disconnected: it should read the response (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The most that is read from such a peer, in bytes.
 const LINGER_LEN_MAX: usize = 1 << 20;
+
+/// The most that one read for a head brings, in bytes. What follows the head is held as long as the handler runs: it stays in the
+/// socket.
+pub(super) const READ_LEN_MAX: usize = 16 << 10;
 
 /// RFC 7540 §3.2.
 #[cfg(feature = "http2")]
@@ -253,7 +257,10 @@ impl Connection {
             }
             // A request that has started is answered, also while the server shuts down.
             let end = if quiet { Phase::Draining } else { Phase::Cut };
-            match timeouts.within(&mut deadline, end, |cx| poll_read(cx, io, bytes)).await {
+            match timeouts
+                .within(&mut deadline, end, |cx| poll_read_at_most(cx, io, bytes, READ_LEN_MAX))
+                .await
+            {
                 Ok(Ok(1..)) => {}
                 Err(Stopped::TimedOut) if !quiet => {
                     return HeadOutcome::Refused((408, "the request took too long"));
@@ -568,7 +575,7 @@ fn poll_disconnected(cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) ->
     if !bytes.is_empty() {
         return Poll::Pending;
     }
-    match ready!(poll_read(cx, io, bytes)) {
+    match ready!(poll_read_at_most(cx, io, bytes, READ_LEN_MAX)) {
         Ok(1..) => Poll::Pending,
         _ => Poll::Ready(()),
     }

@@ -165,9 +165,21 @@ impl From<TcpStream> for Io {
 
 /// Reads once and appends to `into`; returns 0 at the end of the stream. No buffer is held while the read is pending.
 pub(crate) fn poll_read(cx: &mut Context<'_>, io: &mut Io, into: &mut BytesMut) -> Poll<io::Result<usize>> {
+    poll_read_at_most(cx, io, into, usize::MAX)
+}
+
+/// As [`poll_read`], but reads at most `len_max` bytes.
+pub(crate) fn poll_read_at_most(
+    cx: &mut Context<'_>,
+    io: &mut Io,
+    into: &mut BytesMut,
+    len_max: usize,
+) -> Poll<io::Result<usize>> {
     ready!(io.poll_read_ready(cx))?;
     let mut buffer = Buffer::take();
-    let len = ready!(io.poll_read(cx, buffer.space()))?;
+    let space = buffer.space();
+    let len_max = space.len().min(len_max);
+    let len = ready!(io.poll_read(cx, &mut space[..len_max]))?;
     buffer.filled(len);
     into.extend_from_slice(buffer.unread());
     Poll::Ready(Ok(len))

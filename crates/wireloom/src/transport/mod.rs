@@ -13,7 +13,7 @@ pub mod tls;
 #[cfg(feature = "hyper")]
 pub(crate) use hyper::PendingUpgrade;
 pub use io::Transport;
-pub(crate) use io::{Io, Tunnel, poll_read, poll_write_all, read, write_all};
+pub(crate) use io::{Io, Tunnel, poll_read, poll_read_at_most, poll_write_all, read, write_all};
 pub use tap::{Tap, TapEvent};
 
 /// The outcome of a TLS handshake.
