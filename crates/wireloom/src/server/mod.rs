@@ -179,7 +179,7 @@ impl Server {
         };
         let state = Arc::new(ServerState {
             handler: Arc::new(handler),
-            handshakes: Arc::new(Semaphore::new(config.handshakes_max)),
+            handshakes: Arc::new(Semaphore::new(config.handshakes_max.min(Semaphore::MAX_PERMITS))),
             #[cfg(feature = "tls")]
             tls,
         });

@@ -95,7 +95,7 @@ async fn an_empty_piece_does_not_end_a_chunked_body() {
     assert!(answer.ends_with("\r\n\r\n4\r\none \r\n3\r\ntwo\r\n0\r\n\r\n"), "{answer}");
 }
 
-// A timeout beyond what the clock can represent never expires.
+// A timeout beyond what the clock can represent never expires, and a number of handshakes is not limited by it.
 #[tokio::test]
 async fn timeouts_may_be_unlimited() {
     let mut config = ServerConfig::default();
@@ -103,6 +103,7 @@ async fn timeouts_may_be_unlimited() {
     config.handshake_timeout = Duration::MAX;
     config.keep_alive_timeout = Duration::MAX;
     config.shutdown_grace = Duration::MAX;
+    config.handshakes_max = usize::MAX;
     let address = serve(config).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"POST /whole HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nha").await.unwrap();
