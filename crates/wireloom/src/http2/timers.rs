@@ -6,6 +6,9 @@ use tokio::time::Instant;
 use wireloom_http2::Role;
 use wireloom_ws::Keepalive;
 
+/// Thirty years.
+const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+
 /// Sends a PING to a silent peer, and gives up one that does not answer (RFC 9113 §6.7).
 pub(super) struct KeepaliveTimer {
     config: Keepalive,
@@ -32,7 +35,9 @@ impl KeepaliveTimer {
 
     pub(super) fn deadline(&self) -> Instant {
         let Keepalive { ping_after, dead_after } = self.config;
-        self.received_at + if self.ping_sent { dead_after } else { ping_after }
+        let timeout = if self.ping_sent { dead_after } else { ping_after };
+        // A deadline that the clock cannot represent never expires.
+        self.received_at.checked_add(timeout).unwrap_or(self.received_at + FAR)
     }
 
     pub(super) fn handle_deadline(&mut self, now: Instant) -> KeepaliveAction {
