@@ -108,7 +108,8 @@ impl Outbound {
             sender: Sender::new(keys, compressor, limits.queued_len_max),
             timers: Timers::new(config.keepalive, now),
             close_timeout: config.close_timeout,
-            queued_len_high: limits.queued_len_high,
+            // An empty queue is never congested.
+            queued_len_high: limits.queued_len_high.max(1),
             pending_pong: None,
             len_before_close: 0,
             phase: Phase::Open,

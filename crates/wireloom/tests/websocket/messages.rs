@@ -607,6 +607,18 @@ async fn closing_waits_for_what_was_sent_before() {
     assert_eq!((received.len(), &received[received.len() - 4..]), (10 + LEN + 4, &[0x88, 2, 0x03, 0xE8][..]));
 }
 
+#[tokio::test]
+async fn sends_although_no_byte_may_be_queued() {
+    let mut config = WebSocketConfig::default();
+    config.core.limits.queued_len_high = 0;
+    let (client, server) = tokio::io::duplex(1024);
+    let (mut client, mut server) =
+        (open(client, Role::Client, WebSocketConfig::default()), open(server, Role::Server, config));
+    let sent = tokio::time::timeout(Duration::from_secs(10), server.send("hi")).await;
+    assert_eq!(sent, Ok(Ok(())));
+    assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some("hi"));
+}
+
 fn slow(slow_peer: SlowPeer) -> WebSocketConfig {
     let mut config = WebSocketConfig::default();
     config.core.limits.queued_len_high = 10_000;
