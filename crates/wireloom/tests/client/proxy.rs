@@ -198,6 +198,9 @@ async fn keeps_bytes_behind_the_answer_of_a_proxy() {
     let settings = b"\0\0\0\x04\0\0\0\0\0";
     for (scheme, turns) in [
         ("http", vec![(&b"\r\n\r\n"[..], &b"HTTP/1.1 200 OK\r\n\r\n"[..])]),
+        // RFC 9112 §2.2: a line may end with LF alone.
+        ("http", vec![(b"\r\n\r\n", b"HTTP/1.1 200 OK\n\r\n")]),
+        ("http", vec![(b"\r\n\r\n", b"HTTP/1.1 200 OK\r\n\n")]),
         ("socks5h", vec![(b"\x05\x01\x00", b"\x05\x00"), (b"\x50", b"\x05\x00\x00\x01\0\0\0\0\0\0")]),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -39,8 +39,8 @@ pub(super) async fn open(
 /// Reads the head of a response and returns its status. The head is read byte by byte, because the bytes after it belong to the
 /// tunnel; it is short, and read once per connection.
 async fn read_head(io: &mut Io, room: &mut usize) -> Result<u16, Error> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") && !head.ends_with(b"\n\n") {
+    let (mut head, mut scanned) = (Vec::new(), 0);
+    while head::end(&head, &mut scanned).is_none() {
         *room = room.checked_sub(1).ok_or(ProxyError::HeadLen)?;
         let mut byte = [0];
         read_exact(io, &mut byte).await?;
