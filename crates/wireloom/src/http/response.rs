@@ -66,6 +66,8 @@ impl Response {
     /// valid header value becomes `application/octet-stream`.
     #[must_use]
     pub fn with_body(mut self, content_type: &str, body: impl Into<Body>) -> Self {
+        // RFC 9110 §8.3: one media type.
+        self.headers.remove("content-type");
         if self.headers.push("Content-Type", content_type).is_err() {
             self.headers.push_unchecked(b"Content-Type", b"application/octet-stream");
         }

@@ -235,6 +235,13 @@ async fn bounds_the_length_and_the_time_of_a_body() {
     }
 }
 
+// RFC 9110 §8.3.
+#[test]
+fn a_response_has_one_media_type() {
+    let response = Response::text(200, "{}").with_body("application/json", "{}");
+    assert_eq!(response.headers().collect::<Vec<_>>(), [("Content-Type", &b"application/json"[..])]);
+}
+
 #[test]
 fn headers_that_cannot_be_sent_are_refused() {
     let mut headers = Headers::new();
