@@ -22,6 +22,8 @@ pub(crate) struct BodyReader {
     /// The part of `100 Continue` that is not written yet.
     interim: &'static [u8],
     end: Option<BodyEnd>,
+    /// Bytes have been consumed since the last call of [`take_progress`](Self::take_progress).
+    has_progressed: bool,
 }
 
 /// How a body ended.
@@ -49,7 +51,7 @@ impl BodyReader {
     pub(crate) fn new(framing: Framing, bytes: &mut BytesMut) -> Result<(Self, Content), Refusal> {
         let decoder = BodyDecoder::new(framing);
         let len = decoder.remaining();
-        let mut reader = Self { channel: None, interim: &[], end: None, decoder };
+        let mut reader = Self { channel: None, interim: &[], end: None, has_progressed: false, decoder };
         if let Some(len) = len
             && len <= bytes.len() as u64
         {
@@ -89,6 +91,12 @@ impl BodyReader {
         }
     }
 
+    /// Whether a part of the body has arrived since the last call.
+    #[cfg(feature = "server")]
+    pub(crate) fn take_progress(&mut self) -> bool {
+        std::mem::take(&mut self.has_progressed)
+    }
+
     /// Reads while the application requests content. Ready at the end of the body.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, io: &mut Io, bytes: &mut BytesMut) -> Poll<BodyEnd> {
         loop {
@@ -126,6 +134,7 @@ impl BodyReader {
             if let Err((_, why)) = pushed {
                 return self.fail(Error::Malformed(why));
             }
+            self.has_progressed |= bytes.len() < before;
             self.finish_if_complete();
             if self.end.is_none() && bytes.len() == before && !bytes.is_empty() {
                 // An incomplete line of the chunked coding.

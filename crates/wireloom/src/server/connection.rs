@@ -306,9 +306,19 @@ impl Connection {
     /// Reads the rest of a request's body; true when it is complete.
     async fn read_rest(&mut self, body_reader: &mut BodyReader) -> bool {
         let Self { io, bytes, timeouts, config, .. } = self;
-        let mut deadline = Deadline::after(config.body_timeout);
-        let read = timeouts.within(&mut deadline, Phase::Cut, |cx| body_reader.poll(cx, io, bytes)).await;
-        read == Ok(BodyEnd::Complete)
+        loop {
+            // From one chunk to the next: a task of the application may read the body as it arrives.
+            let mut deadline = Deadline::after(config.body_timeout);
+            let read =
+                timeouts.within(&mut deadline, Phase::Cut, |cx| match body_reader.poll(cx, io, bytes) {
+                    Poll::Pending if body_reader.take_progress() => Poll::Ready(None),
+                    read => read.map(Some),
+                });
+            match read.await {
+                Ok(None) => {}
+                read => return read == Ok(Some(BodyEnd::Complete)),
+            }
+        }
     }
 
     /// Sends a body as it is produced, the head with the first chunk.

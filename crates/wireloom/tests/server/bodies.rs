@@ -1,6 +1,7 @@
 //! Bodies over HTTP/1.1, streamed both ways, with trailers, with clients that follow the rules and clients that do not.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,6 +10,9 @@ use wireloom::{Body, Connector, Error, Headers, Request, Response, Server, Serve
 
 use crate::ask;
 use crate::running::{Running, answer_with_trailers};
+
+/// The length of the body that was read after its request was answered.
+static LATER_LEN: AtomicUsize = AtomicUsize::new(0);
 
 async fn handle(mut request: Request) -> Result<Response, Error> {
     let kind = "application/octet-stream";
@@ -33,6 +37,13 @@ async fn handle(mut request: Request) -> Result<Response, Error> {
             Response::new(200).with_body(kind, Body::from_stream(futures_util::stream::iter(pieces)))
         }
         "/large" => Response::new(200).with_body(kind, vec![b'x'; 100_000]),
+        "/later" => {
+            tokio::spawn(async move {
+                let len = request.bytes().await.map(|bytes| bytes.len());
+                LATER_LEN.store(len.unwrap_or(usize::MAX), Ordering::Relaxed);
+            });
+            Response::new(204)
+        }
         "/empty" => Response::new(204),
         // The body is left alone.
         _ => Response::not_found(),
@@ -198,6 +209,27 @@ async fn streams_both_ways_at_once() {
     stream.write_all(b"0\r\n\r\nGET /empty HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
     assert_eq!(read_until(&mut stream, b"0\r\n\r\n").await, b"0\r\n\r\n");
     assert!(read_until(&mut stream, b"\r\n\r\n").await.starts_with(b"HTTP/1.1 204 "));
+}
+
+// The body takes longer than the time from one chunk to the next.
+#[tokio::test]
+async fn a_body_is_read_after_the_response() {
+    let mut config = ServerConfig::default();
+    config.body_timeout = Duration::from_millis(400);
+    let address = serve(config).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"POST /later HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n").await.unwrap();
+    assert!(read_until(&mut stream, b"\r\n\r\n").await.starts_with(b"HTTP/1.1 204 "));
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        stream.write_all(&[b'x'; 20_000]).await.unwrap();
+    }
+    stream.write_all(b"GET /empty HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    assert!(read_until(&mut stream, b"\r\n\r\n").await.starts_with(b"HTTP/1.1 204 "));
+    while LATER_LEN.load(Ordering::Relaxed) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(LATER_LEN.load(Ordering::Relaxed), 200_000);
 }
 
 // RFC 9110 §10.1.1: 100 Continue is sent only if the body is read.
