@@ -80,10 +80,14 @@ impl BodyReader {
     }
 
     /// The final response begins, so that no interim one may be sent. Returns whether another request may follow: not when the
-    /// rest of the body precedes it on the connection and is not read.
-    pub(crate) fn respond(&mut self) -> bool {
-        let continued = self.interim.len() < CONTINUE.len();
-        self.interim = &[];
+    /// rest of the body precedes it on the connection and is not read. The rest of an interim response that was written in part
+    /// is appended to `out`.
+    pub(crate) fn respond(&mut self, out: &mut Vec<u8>) -> bool {
+        let interim = std::mem::take(&mut self.interim);
+        let continued = interim.len() < CONTINUE.len();
+        if continued {
+            out.extend_from_slice(interim);
+        }
         match self.end {
             Some(end) => end == BodyEnd::Complete,
             // A client that did not receive 100 may send its body or not (RFC 9110 §10.1.1).
@@ -162,5 +166,40 @@ impl BodyReader {
         }
         self.end = Some(BodyEnd::Broken);
         Poll::Ready(BodyEnd::Broken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    // RFC 9110 §10.1.1: an interim response that is cut off would be part of the final one.
+    #[tokio::test]
+    async fn an_interim_response_that_was_begun_is_completed() {
+        for room in [1, CONTINUE.len() - 1, CONTINUE.len()] {
+            let (mut peer, transport) = tokio::io::duplex(room);
+            let mut io = Io::Other(Box::new(transport));
+            let (mut bytes, cx) = (BytesMut::new(), &mut Context::from_waker(Waker::noop()));
+            let (mut reader, content) = BodyReader::new(Framing::Length(2), &mut bytes).unwrap();
+            let Content::Streamed(mut receiver, _) = content else { panic!("nothing has arrived") };
+            reader.expect_continue();
+            assert!(
+                receiver.poll_chunk(cx).is_pending() && reader.poll(cx, &mut io, &mut bytes).is_pending()
+            );
+            let mut out = Vec::new();
+            assert!(reader.respond(&mut out));
+            let mut sent = vec![0; room];
+            peer.read_exact(&mut sent).await.unwrap();
+            assert_eq!([sent, out].concat(), CONTINUE, "{room}");
+        }
+        // It was not begun: the client may send its body or not.
+        let (mut reader, _content) = BodyReader::new(Framing::Length(2), &mut BytesMut::new()).unwrap();
+        reader.expect_continue();
+        let mut out = Vec::new();
+        assert!(!reader.respond(&mut out) && out.is_empty());
     }
 }

@@ -517,7 +517,7 @@ fn encode_response(mut response: Response, traits: &RequestTraits, body_reader: 
     }
     let len = body.len_hint();
     let whole = body.whole();
-    let may_follow = body_reader.respond();
+    let may_follow = body_reader.respond(&mut head);
     let mut keep_alive = may_follow && traits.keep_alive;
     let ending = match (&whole, len) {
         _ if !allows_body => Ending::None,
