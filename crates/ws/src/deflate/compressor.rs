@@ -1,30 +1,30 @@
-//! One direction's outgoing messages, turned into DEFLATE blocks (RFC 7692 §7.2.1).
+//! Compresses the messages of one direction into DEFLATE blocks (RFC 7692 §7.2.1).
 //!
-//! Owns the LZ77 window of the messages sent. Does not decide whether a message is compressed, nor frame it.
+//! It owns the LZ77 window of the messages sent. `send` decides which messages are compressed, and frames them.
 
 use alloc::vec::Vec;
 use core::fmt;
 
 use zlib_rs::{Deflate, DeflateFlush};
 
-use super::pool::{DeflatePool, DeflaterParams, Pooled};
+use super::pool::{DeflatePool, DeflaterParams, PooledCodec};
 use super::window::Window;
 use super::{DeflateConfig, DeflateParams, TAIL, WINDOW_BITS};
 use crate::role::Role;
 
-/// zlib's smallest window. Its matcher keeps 262 bytes of look-ahead inside the window, so that with 9 bits no distance
-/// exceeds 512 − 262 = 250: a stream made with 9 bits keeps within the 256 bytes of a window of 8 bits.
+/// zlib's smallest window. Its matcher keeps_window 262 bytes of look-ahead inside the window, so that with 9 bits no distance
+/// exceeds 512 − 262 = 250: a stream made with 9 bits keeps_window within the 256 bytes of a window of 8 bits.
 const ZLIB_MIN_WINDOW_BITS: u8 = 9;
 
-/// The most output that is made room for at a time.
+/// The output buffer grows by at most this many bytes at a time.
 const ROOM_MAX: usize = 64 * 1024;
 
-/// What zlib-rs allocates for a deflating codec whatever its window, in bytes: the hash table, mostly.
+/// Bytes that zlib-rs allocates for a deflating codec, whatever its window: mostly the hash table.
 const CODEC_LEN_MIN: usize = 134_300;
 
 /// Compresses the messages of one direction of one connection.
 ///
-/// The codec is made at the first message that needs it, or taken from a [`DeflatePool`]; in steady state no message allocates.
+/// The codec is created for the first message, or taken from a [`DeflatePool`]. In steady state no message allocates.
 ///
 /// ```
 /// use wireloom_ws::deflate::{Compressor, Decompressor, DeflateConfig, DeflateParams, InflateLimit};
@@ -43,19 +43,19 @@ const CODEC_LEN_MIN: usize = 134_300;
 /// # Ok::<(), wireloom_ws::deflate::InflateError>(())
 /// ```
 pub struct Compressor {
-    codec: Option<Pooled<Deflate>>,
+    codec: Option<PooledCodec<Deflate>>,
     params: DeflaterParams,
-    /// What the next message may refer to; always empty without context takeover.
+    /// The bytes that the next message may refer to; always empty without context takeover.
     window: Window,
-    /// A message has begun and not ended; only the chunked form leaves it so.
+    /// A message has begun and not ended, which only `compress_chunk` leaves so.
     in_message: bool,
-    /// The message that has begun holds at least one byte.
-    any: bool,
+    /// The current message has at least one byte.
+    has_input: bool,
     min_len: usize,
 }
 
 impl Compressor {
-    /// The compressor of what `role` sends.
+    /// The compressor for the messages that `role` sends.
     pub fn new(role: Role, params: &DeflateParams, config: &DeflateConfig) -> Self {
         let (no_context_takeover, window_bits) = match role {
             Role::Client => (params.client_no_context_takeover, params.client_max_window_bits),
@@ -68,7 +68,7 @@ impl Compressor {
             mem_level: config.mem_level.clamp(1, 9),
         };
         let window = Window::new(if no_context_takeover { 0 } else { 1 << window_bits });
-        Self { codec: None, params, window, in_message: false, any: false, min_len: config.min_len }
+        Self { codec: None, params, window, in_message: false, has_input: false, min_len: config.min_len }
     }
 
     /// Whether a message of `len` bytes reaches the configured minimum.
@@ -77,14 +77,14 @@ impl Compressor {
         len >= self.min_len
     }
 
-    /// The level, the memory and the least length of messages; the rest is the default.
+    /// The configured level, memory level and minimum length; other fields have their defaults.
     pub(crate) fn config(&self) -> DeflateConfig {
         let DeflaterParams { level, mem_level, .. } = self.params;
         DeflateConfig { level, mem_level, min_len: self.min_len, ..DeflateConfig::default() }
     }
 
-    /// Appends the whole message `payload`, compressed, to `out`: the payload of one compressed frame, or of several,
-    /// cut wherever the caller likes.
+    /// Compresses the whole message `payload` and appends it to `out`: the payload of one compressed frame, or of several, split
+    /// anywhere.
     ///
     /// # Panics
     /// When a message begun by [`compress_chunk`](Self::compress_chunk) has not ended.
@@ -93,37 +93,37 @@ impl Compressor {
         self.compress_chunk(payload, true, out);
     }
 
-    /// Appends what the next chunk of a message compresses to; `fin` ends the message.
+    /// Compresses the next chunk of a message and appends it to `out`; `fin` ends the message.
     ///
-    /// The chunks before the last may append nothing: DEFLATE gathers a block before it writes one.
+    /// Chunks before the last may append nothing: DEFLATE buffers a block before it writes it.
     pub fn compress_chunk(&mut self, chunk: &[u8], fin: bool, out: &mut Vec<u8>) {
         if !self.in_message {
             self.in_message = true;
-            self.any = false;
+            self.has_input = false;
         }
-        let is_first = !self.any && !chunk.is_empty();
-        self.any |= !chunk.is_empty();
-        // RFC 7692 §7.1.1: without context takeover the next message starts with an empty window. A full flush forgets as
-        // much as a reset of the codec would, at less cost.
-        let keeps = self.window.is_kept();
-        if self.any {
-            let flush = match (fin, keeps) {
+        let is_first = !self.has_input && !chunk.is_empty();
+        self.has_input |= !chunk.is_empty();
+        // RFC 7692 §7.1.1: without context takeover the next message starts with an empty window. A full flush has the effect of a
+        // reset of the codec, at less cost.
+        let keeps_window = self.window.is_kept();
+        if self.has_input {
+            let flush = match (fin, keeps_window) {
                 (false, _) => DeflateFlush::NoFlush,
                 (true, true) => DeflateFlush::SyncFlush,
                 (true, false) => DeflateFlush::FullFlush,
             };
-            self.run(chunk, is_first, flush, out);
+            self.deflate(chunk, is_first, flush, out);
             self.window.push(chunk);
         }
         if fin
-            && self.any
+            && self.has_input
             && let Some(codec) = &mut self.codec
         {
-            if keeps { codec.pause(&mut self.window) } else { codec.pause_flushed() }
+            if keeps_window { codec.end_message(&mut self.window) } else { codec.end_flushed_message() }
         }
         if fin {
             self.in_message = false;
-            if self.any {
+            if self.has_input {
                 // RFC 7692 §7.2.1: the flush ended with an empty stored block; its last four octets do not travel.
                 debug_assert!(out.ends_with(&TAIL));
                 out.truncate(out.len() - TAIL.len());
@@ -134,14 +134,14 @@ impl Compressor {
         }
     }
 
-    /// Takes a codec from `pool`, if there is one and none is held. Optional: without one the next message makes its own.
+    /// Takes a codec from `pool` if this has none. Optional: the next message creates one if necessary.
     pub fn take_codec(&mut self, pool: &mut DeflatePool) {
         if self.codec.is_none() {
             self.codec = pool.deflaters.take(&self.window, self.params);
         }
     }
 
-    /// Returns the codec to `pool`, unless a message is under way. The window stays here.
+    /// Returns the codec to `pool`, except within a message. The window is kept.
     pub fn return_codec(&mut self, pool: &mut DeflatePool) {
         if !self.in_message
             && let Some(codec) = self.codec.take()
@@ -150,8 +150,7 @@ impl Compressor {
         }
     }
 
-    /// Gives back the memory of the codec, unless a message is under way; the next message gets another one. The window is
-    /// kept.
+    /// Frees the codec, except within a message; the next message gets another one. The window is kept.
     pub fn shrink(&mut self) {
         if !self.in_message {
             self.codec = None;
@@ -159,28 +158,28 @@ impl Compressor {
         }
     }
 
-    /// Bytes of memory held: those of the window, and those of the codec, if there is one.
+    /// Memory in use, in bytes: that of the window, and that of the codec if there is one.
     pub fn memory_len(&self) -> usize {
         let DeflaterParams { window_bits, mem_level, .. } = self.params;
         let codec = CODEC_LEN_MIN + (4 << window_bits) + (7 << (mem_level + 6));
         self.window.memory_len() + if self.codec.is_some() { codec } else { 0 }
     }
 
-    /// The largest window that this uses, as an exponent of two: 9 to 15.
+    /// The window size, as an exponent of two: 9 to 15.
     pub(crate) fn window_bits(&self) -> u8 {
         self.params.window_bits
     }
 
-    /// Refers to no message before this call from now on; for a sender that sends messages which this has not compressed.
+    /// Clears the window: later messages refer to none before this call. For messages that another compressor has compressed.
     pub(crate) fn forget(&mut self) {
         self.window.clear();
     }
 
-    /// Compresses a chunk; `is_first` begins a message.
-    fn run(&mut self, mut input: &[u8], is_first: bool, flush: DeflateFlush, out: &mut Vec<u8>) {
+    /// Compresses a chunk; `is_first` begins the message.
+    fn deflate(&mut self, mut input: &[u8], is_first: bool, flush: DeflateFlush, out: &mut Vec<u8>) {
         let params = self.params;
-        let codec = self.codec.get_or_insert_with(|| Pooled::make(params));
-        let stream = if is_first { codec.resume(&mut self.window) } else { codec.codec() };
+        let codec = self.codec.get_or_insert_with(|| PooledCodec::new(params));
+        let stream = if is_first { codec.begin_message(&mut self.window) } else { codec.codec() };
         loop {
             // Data that does not compress grows by an eighth at most (level 1 writes literals in 8 or 9 bits).
             let room = (input.len() + input.len() / 8 + 64).min(ROOM_MAX);
@@ -196,7 +195,7 @@ impl Compressor {
             let produced = (stream.total_out() - total_out) as usize;
             out.truncate(start + produced);
             input = &input[consumed..];
-            // Room left over means that what was taken in (4 GiB at most) is flushed, if that was asked for.
+            // With room left, the codec has written everything that it had to flush. It consumes at most 4 GiB per call.
             if produced < room && (input.is_empty() || consumed == 0) {
                 return;
             }
@@ -245,7 +244,7 @@ mod tests {
 
     // RFC 7692 §7.1.1.1, §7.2.3.2
     #[test]
-    fn repeats_itself_without_context_takeover() {
+    fn makes_the_same_bytes_again_without_context_takeover() {
         let params = DeflateParams { server_no_context_takeover: true, ..DeflateParams::default() };
         let mut compressor = server(params, DeflateConfig::default());
         for _ in 0..3 {
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn appends_to_what_is_there() {
+    fn appends_to_the_output() {
         let mut compressor = server(DeflateParams::default(), DeflateConfig::default());
         let mut out = b"header".to_vec();
         compressor.compress(b"Hello", &mut out);
@@ -319,7 +318,7 @@ mod tests {
     #[test]
     fn refers_to_the_message_before_with_another_codec() {
         let mut pool = DeflatePool::new(1, 1);
-        let give_up: [fn(&mut Compressor, &mut DeflatePool); 3] = [
+        let release: [fn(&mut Compressor, &mut DeflatePool); 3] = [
             |compressor, _| compressor.shrink(),
             |compressor, pool| compressor.return_codec(pool),
             // Another connection has used the codec since.
@@ -335,10 +334,10 @@ mod tests {
                 other.return_codec(pool);
             },
         ];
-        for give_up in give_up {
+        for release in release {
             let mut compressor = server(DeflateParams::default(), DeflateConfig::default());
             compress(&mut compressor, b"Hello");
-            give_up(&mut compressor, &mut pool);
+            release(&mut compressor, &mut pool);
             assert_eq!(compressor.memory_len(), 5);
             compressor.take_codec(&mut pool);
             assert_eq!(compress(&mut compressor, b"Hello"), HELLO_AGAIN);
@@ -346,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn refers_to_nothing_after_it_was_told_to_forget() {
+    fn refers_to_nothing_before_forget() {
         let mut compressor = server(DeflateParams::default(), DeflateConfig::default());
         let first = compress(&mut compressor, b"Hello");
         assert_eq!(compress(&mut compressor, b"Hello"), HELLO_AGAIN);
@@ -367,7 +366,7 @@ mod tests {
         assert_eq!(out, [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00]);
     }
 
-    // A codec of other parameters writes what this connection's peer cannot read.
+    // The peer may not be able to inflate the output of a codec with other parameters.
     #[test]
     fn takes_a_codec_of_its_own_parameters() {
         let mut pool = DeflatePool::new(4, 4);
@@ -389,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_numbers_out_of_range_as_the_nearest() {
+    fn clamps_numbers_out_of_range() {
         for (level, mem_level, bits) in [(255, 0, 0), (10, 10, 255), (0, 255, 8)] {
             let params = DeflateParams { server_max_window_bits: bits, ..DeflateParams::default() };
             let config = DeflateConfig { level, mem_level, ..DeflateConfig::default() };
@@ -406,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn states_its_memory_and_its_configuration() {
+    fn getters_return_memory_and_configuration() {
         let config = DeflateConfig { level: 2, mem_level: 6, min_len: 9, ..DeflateConfig::default() };
         let params = DeflateParams { server_max_window_bits: 12, ..DeflateParams::default() };
         let mut compressor = server(params, config.clone());
@@ -429,7 +428,7 @@ mod tests {
 
     // Level 1 writes each of these literals in nine bits.
     #[test]
-    fn makes_room_for_what_does_not_compress() {
+    fn reserves_for_incompressible_messages() {
         let config = DeflateConfig { level: 1, ..DeflateConfig::default() };
         let mut rng = fastrand::Rng::with_seed(1);
         let noise: Vec<u8> = (0..10_000).map(|_| rng.u8(144..)).collect();

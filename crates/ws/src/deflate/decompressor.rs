@@ -1,39 +1,39 @@
-//! One direction's incoming messages, turned back from DEFLATE blocks within a limit (RFC 7692 §7.2.2).
+//! Inflates the messages of one direction within a limit (RFC 7692 §7.2.2).
 //!
-//! Owns the LZ77 window of the messages received, the length of the current message, and the check that it is complete.
-//! Takes payloads of frames, cut anywhere.
+//! It owns the LZ77 window of the messages received, the length of the current message, and the check that the message is complete. Its
+//! input is the payloads of frames, split anywhere.
 //!
-//! Between messages the negotiated window is kept and nothing else. A codec holds 32 KiB, so that a distance within a message
-//! is not held to a smaller window; a distance before the kept window, before the first byte of the connection, or before the
-//! message where the peer promised not to take over its context, is corrupt.
+//! Between messages only the negotiated window is kept. A codec has a window of 32 KiB, so a smaller negotiated window is not enforced
+//! within a message. A distance beyond the kept window, beyond the first byte of the connection, or, without context takeover, beyond
+//! the first byte of the message is corrupt.
 
 use alloc::vec::Vec;
 use core::fmt;
 
 use zlib_rs::{Inflate, InflateFlush, Status};
 
-use super::pool::{DeflatePool, Pooled};
+use super::pool::{DeflatePool, PooledCodec};
 use super::window::Window;
 use super::{DeflateParams, TAIL, WINDOW_BITS};
 use crate::role::Role;
 
-/// The tail that the sender left out, and one octet more: see [`Decompressor::finish`].
+/// The tail that the sender removed, and one octet more: see [`Decompressor::finish`].
 const TAIL_AND_SENTINEL: [u8; 5] = [TAIL[0], TAIL[1], TAIL[2], TAIL[3], 0x00];
 
-/// Room for the output that zlib-rs wants to leave its careful path (260 bytes), with a margin.
+/// With less output space than 260 bytes zlib-rs takes a slow path; this has a margin.
 const ROOM_MIN: usize = 512;
 
-/// The most output that is made room for at a time.
+/// The output buffer grows by at most this many bytes at a time.
 const ROOM_MAX: usize = 64 * 1024;
 
-/// What zlib-rs allocates for an inflating codec, in bytes.
+/// Bytes that zlib-rs allocates for an inflating codec.
 const CODEC_LEN: usize = 47_600;
 
-/// Why a compressed message could not be had.
+/// Why a message was not inflated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InflateError {
-    /// The peer's data is no DEFLATE stream, or ends within a block: close with 1007.
+    /// The data is not DEFLATE, or ends within a block: close with 1007.
     Corrupt,
     /// The message is longer than [`InflateLimit::max_len`]: close with 1009.
     TooLarge,
@@ -53,17 +53,17 @@ impl fmt::Display for InflateError {
 
 impl core::error::Error for InflateError {}
 
-/// How far a message may grow. Counted over all its fragments, after inflation.
+/// The bounds of an inflated message, over all its fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InflateLimit {
     /// The longest message, in bytes.
     pub max_len: usize,
-    /// How many bytes each compressed byte may become.
+    /// The most inflated bytes per compressed byte.
     ///
-    /// DEFLATE cannot exceed 1,032; [`InflateLimit::new`] sets that, which is no bound: text repeats itself honestly,
-    /// and `max_len` alone bounds the memory.
+    /// DEFLATE cannot exceed 1,032, which [`InflateLimit::new`] sets, so that only `max_len` bounds the memory: honest text may
+    /// compress very well.
     pub max_ratio: u32,
-    /// Messages up to this length are not held to `max_ratio`, in bytes.
+    /// `max_ratio` does not apply to messages of up to this length, in bytes.
     pub ratio_free_len: usize,
 }
 
@@ -74,10 +74,10 @@ impl InflateLimit {
     }
 }
 
-/// What one [`Decompressor::step`] did.
+/// The result of one [`Decompressor::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Bytes taken from the input.
+    /// Bytes consumed from the input.
     pub consumed: usize,
     /// Bytes written to the start of the output.
     pub produced: usize,
@@ -87,40 +87,40 @@ pub struct Step {
 
 /// Decompresses the messages of one direction of one connection.
 ///
-/// After an error it stays failed: the connection cannot go on (RFC 7692 §7.2.2 leaves no way to find the next block).
+/// After an error every call fails, because the next block cannot be found (RFC 7692 §7.2.2).
 pub struct Decompressor {
-    codec: Option<Pooled<Inflate>>,
-    /// What the next message may refer to; always empty without context takeover.
+    codec: Option<PooledCodec<Inflate>>,
+    /// The bytes that the next message may refer to; always empty without context takeover.
     window: Window,
     /// Within a message.
     in_message: bool,
     /// The last byte of the message so far ended a block with BFINAL set.
-    ended: bool,
+    is_stream_end: bool,
     /// Compressed bytes of the message so far.
-    taken: u64,
+    compressed_len: u64,
     /// Bytes of the message so far.
     len: usize,
-    /// Length of the message before, as a guess at the next.
+    /// Length of the previous message, as an estimate of the next.
     last_len: usize,
     failed: Option<InflateError>,
 }
 
 impl Decompressor {
-    /// The decompressor of what `role` receives.
+    /// The decompressor for the messages that `role` receives.
     pub fn new(role: Role, params: &DeflateParams) -> Self {
         let (no_context_takeover, window_bits) = match role {
             Role::Client => (params.server_no_context_takeover, params.server_max_window_bits),
             Role::Server => (params.client_no_context_takeover, params.client_max_window_bits),
         };
         let window_bits = window_bits.clamp(*WINDOW_BITS.start(), *WINDOW_BITS.end());
-        // RFC 7692 §7.1.1: what a peer without context takeover sends refers to nothing before the message.
+        // RFC 7692 §7.1.1: without context takeover a message refers to no earlier one.
         let window_len_max = if no_context_takeover { 0 } else { 1 << window_bits };
         Self {
             codec: None,
             window: Window::new(window_len_max),
             in_message: false,
-            ended: false,
-            taken: 0,
+            is_stream_end: false,
+            compressed_len: 0,
             len: 0,
             last_len: 0,
             failed: None,
@@ -138,14 +138,14 @@ impl Decompressor {
         out: &mut Vec<u8>,
         limit: &InflateLimit,
     ) -> Result<(), InflateError> {
-        // A guess that is right for messages like the last one; a wrong one costs another turn of the loop.
+        // An estimate; one that is too low costs another iteration.
         let guess = input.len().saturating_mul(4).max(self.last_len);
         let mut room = guess.saturating_add(ROOM_MIN).min(ROOM_MAX);
         loop {
             let start = out.len();
             room = room.min(limit.max_len.saturating_sub(self.message_len()).saturating_add(1));
             if start < ROOM_MAX && out.capacity() < start + room {
-                // A vector that grows doubles: short messages would hold twice as much.
+                // Doubling would give short messages twice the memory that they need.
                 out.reserve_exact(room);
             }
             out.resize(start + room, 0);
@@ -161,11 +161,10 @@ impl Decompressor {
         }
     }
 
-    /// Inflates from the next piece of a message into `out` until one of them is used up; with `fin` the message ends
-    /// there. That delivers a message in chunks, in constant memory.
+    /// Inflates the next piece of a message into `out` until the piece is consumed or `out` is full; with `fin` the message ends with
+    /// this piece. For delivery in chunks, in constant memory.
     ///
-    /// While [`Step::more`] is set, call again with what remains of the input (which may be nothing). An `out` of less
-    /// than 512 bytes works, slowly.
+    /// While [`Step::more`] is set, call again with the remaining input, which may be empty. An `out` of less than 512 bytes is slow.
     ///
     /// # Errors
     /// [`InflateError`].
@@ -196,7 +195,7 @@ impl Decompressor {
         if !self.in_message {
             self.begin();
         }
-        // One byte beyond the limit shows that there is more, and is all that is ever held of it.
+        // One byte beyond the limit shows that the message is too long; no more of it is ever buffered.
         let room = out.len().min(limit.max_len.saturating_sub(self.len).saturating_add(1));
         let out = &mut out[..room];
         let mut step = Step { consumed: 0, produced: 0, more: false };
@@ -205,9 +204,9 @@ impl Decompressor {
                 self.inflate(&input[step.consumed..], &mut out[step.produced..], InflateFlush::NoFlush);
             step.consumed += inflated.consumed;
             step.produced += inflated.produced;
-            // Output before corrupt data is checked against the limits first: the decoder may look far ahead of the
-            // limit or not at all, depending on how the input is cut.
-            self.account(&inflated, limit)?;
+            // The limits are checked before corruption, because how far the codec reads beyond the limit depends on how the input is
+            // split.
+            self.check_limits(&inflated, limit)?;
             if inflated.corrupt {
                 return Err(InflateError::Corrupt);
             }
@@ -229,56 +228,56 @@ impl Decompressor {
     }
 
     fn begin(&mut self) {
-        self.codec.get_or_insert_with(|| Pooled::make(())).resume(&mut self.window);
+        self.codec.get_or_insert_with(|| PooledCodec::new(())).begin_message(&mut self.window);
         self.in_message = true;
-        self.ended = false;
-        self.taken = 0;
+        self.is_stream_end = false;
+        self.compressed_len = 0;
         self.len = 0;
     }
 
     fn inflate(&mut self, input: &[u8], out: &mut [u8], flush: InflateFlush) -> Inflated {
-        let codec = self.codec.get_or_insert_with(|| Pooled::make(())).codec();
+        let codec = self.codec.get_or_insert_with(|| PooledCodec::new(())).codec();
         let (total_in, total_out) = (codec.total_in(), codec.total_out());
         let status = codec.decompress(input, out, flush);
         let consumed = (codec.total_in() - total_in) as usize;
         let produced = (codec.total_out() - total_out) as usize;
         self.window.push(&out[..produced]);
-        self.ended &= consumed == 0;
+        self.is_stream_end &= consumed == 0;
         let ended = status == Ok(Status::StreamEnd);
         if ended {
             // RFC 7692 §7.2.3.4: a block with BFINAL set ends a DEFLATE stream but not the message. What follows is a
             // stream of its own (RFC 1951 §3.2.3), for which both ends start with an empty window.
             codec.reset(false);
             self.window.clear();
-            self.ended = true;
+            self.is_stream_end = true;
         }
         Inflated { consumed, produced, ended, corrupt: status.is_err() }
     }
 
-    fn account(&mut self, inflated: &Inflated, limit: &InflateLimit) -> Result<(), InflateError> {
-        self.taken += inflated.consumed as u64;
+    fn check_limits(&mut self, inflated: &Inflated, limit: &InflateLimit) -> Result<(), InflateError> {
+        self.compressed_len += inflated.consumed as u64;
         self.len += inflated.produced;
         if self.len > limit.max_len {
             return Err(InflateError::TooLarge);
         }
         if self.len > limit.ratio_free_len
-            && self.len as u64 > self.taken.saturating_mul(u64::from(limit.max_ratio))
+            && self.len as u64 > self.compressed_len.saturating_mul(u64::from(limit.max_ratio))
         {
             return Err(InflateError::Ratio);
         }
         Ok(())
     }
 
-    /// The message ends here: `spare` has room for a byte at least, and the decoder has no output waiting.
+    /// The message ends here. `spare` has at least one byte, and the codec has no pending output.
     ///
-    /// The last octet of a whole message is the header of an empty stored block, whose lengths are the tail that was
-    /// left out (RFC 7692 §7.2.1). So a decoder that stops at the end of a block consumes the four octets and no
-    /// more, and produces nothing. A decoder at any other position reads them as symbols or lengths: it fails,
-    /// produces bytes, stops before the last octet, or continues to the sentinel after it.
+    /// The last octet of a complete message is the header of an empty stored block, whose lengths are the removed tail (RFC 7692
+    /// §7.2.1). A codec that stops at the end of a block therefore consumes exactly these four octets and produces nothing. A codec at
+    /// any other position reads them as symbols or lengths: it fails, produces bytes, stops before the last octet, or consumes the
+    /// sentinel behind it.
     fn finish(&mut self, spare: &mut [u8]) -> Result<(), InflateError> {
-        // A message that ended with a final block is whole by RFC 1951. One without any octet is the same as
-        // §7.2.3.6's single octet does; neither leaves the decoder inside a block.
-        if !self.ended && self.taken > 0 {
+        // A message that ended with a final block is complete by RFC 1951, and a message without any octet is empty like the single
+        // octet of §7.2.3.6. Neither leaves the codec within a block.
+        if !self.is_stream_end && self.compressed_len > 0 {
             let tail = self.inflate(&TAIL_AND_SENTINEL, spare, InflateFlush::Block);
             if tail.corrupt || tail.consumed != TAIL.len() || tail.produced != 0 || tail.ended {
                 return Err(InflateError::Corrupt);
@@ -287,7 +286,7 @@ impl Decompressor {
         self.in_message = false;
         self.last_len = self.len;
         if let Some(codec) = &mut self.codec {
-            codec.pause(&mut self.window);
+            codec.end_message(&mut self.window);
         }
         Ok(())
     }
@@ -304,14 +303,14 @@ impl Decompressor {
         self.in_message
     }
 
-    /// Takes a codec from `pool`, if there is one and none is held. Optional: without one the next message makes its own.
+    /// Takes a codec from `pool` if this has none. Optional: the next message creates one if necessary.
     pub fn take_codec(&mut self, pool: &mut DeflatePool) {
         if self.codec.is_none() {
             self.codec = pool.inflaters.take(&self.window, ());
         }
     }
 
-    /// Returns the codec to `pool`, except within a message. The window stays here.
+    /// Returns the codec to `pool`, except within a message. The window is kept.
     pub fn return_codec(&mut self, pool: &mut DeflatePool) {
         if !self.in_message
             && self.failed.is_none()
@@ -321,8 +320,7 @@ impl Decompressor {
         }
     }
 
-    /// Gives back the memory of the codec, except within a message; the next message gets another one. The window is
-    /// kept.
+    /// Frees the codec, except within a message; the next message gets another one. The window is kept.
     pub fn shrink(&mut self) {
         if !self.in_message {
             self.codec = None;
@@ -330,19 +328,19 @@ impl Decompressor {
         }
     }
 
-    /// Bytes of memory held: those of the window, and those of the codec, if there is one.
+    /// Memory in use, in bytes: that of the window, and that of the codec if there is one.
     pub fn memory_len(&self) -> usize {
         self.window.memory_len() + if self.codec.is_some() { CODEC_LEN } else { 0 }
     }
 }
 
-/// What one call of the decoder did.
+/// The result of one call of the codec.
 struct Inflated {
     consumed: usize,
     produced: usize,
     /// A block with BFINAL set has ended.
     ended: bool,
-    /// The decoder met what is no DEFLATE, behind what it produced.
+    /// The data behind the produced bytes is not DEFLATE.
     corrupt: bool,
 }
 
@@ -350,7 +348,7 @@ impl fmt::Debug for Decompressor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decompressor")
             .field("in_message", &self.in_message)
-            .field("taken", &self.taken)
+            .field("compressed_len", &self.compressed_len)
             .field("len", &self.len)
             .field("failed", &self.failed)
             .field("memory_len", &self.memory_len())
@@ -528,7 +526,7 @@ mod tests {
         assert_eq!(inflate(client, &[last, second]), [hello(), Err(InflateError::Corrupt)]);
     }
 
-    // RFC 7692 §7.2.2, RFC 1951 §3.2: what no decoder can read.
+    // RFC 7692 §7.2.2, RFC 1951 §3.2.
     #[test]
     fn refuses_corrupt_data() {
         let table: &[(&str, &[u8])] = &[
@@ -571,13 +569,13 @@ mod tests {
         assert_eq!(out, b"");
     }
 
-    // RFC 7692 §7.2.3.2, with the codec given up between the messages in each possible way.
+    // RFC 7692 §7.2.3.2, with each way to release the codec between the messages.
     #[test]
     fn continues_from_the_window_with_another_codec() {
         let first: &[u8] = &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
         let second: &[u8] = &[0xf2, 0x00, 0x11, 0x00, 0x00];
         let mut pool = DeflatePool::new(1, 1);
-        let give_up: [fn(&mut Decompressor, &mut DeflatePool); 3] = [
+        let release: [fn(&mut Decompressor, &mut DeflatePool); 3] = [
             |d, _| d.shrink(),
             |d, pool| d.return_codec(pool),
             // Another connection has used the codec since.
@@ -591,21 +589,21 @@ mod tests {
                 other.return_codec(pool);
             },
         ];
-        for give_up in give_up {
+        for release in release {
             let mut d = client();
             assert_eq!(d.memory_len(), 0, "nothing is allocated before the first message");
             for payload in [first, second, second] {
                 let mut out = Vec::new();
                 d.take_codec(&mut pool);
                 d.decompress(payload, true, &mut out, &LIMIT).unwrap();
-                give_up(&mut d, &mut pool);
+                release(&mut d, &mut pool);
                 assert_eq!(out, b"Hello");
             }
         }
     }
 
     #[test]
-    fn holds_the_window_in_use_between_messages() {
+    fn keeps_only_its_window_between_messages() {
         let mut pool = DeflatePool::new(1, 1);
         let (mut d, mut out) = (client(), Vec::new());
         d.decompress(&[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00], true, &mut out, &LIMIT).unwrap();
@@ -613,7 +611,6 @@ mod tests {
         assert_eq!((d.memory_len(), pool.inflaters()), (5, 1));
     }
 
-    // What another connection received must not be reachable.
     #[test]
     fn refuses_a_reference_into_the_window_of_another_connection() {
         let mut pool = DeflatePool::new(1, 1);
@@ -627,7 +624,7 @@ mod tests {
         assert_eq!(pool.inflaters(), 0, "a codec that failed is not used again");
     }
 
-    // A connection that changes threads leaves a codec behind that holds an older window of its own.
+    // A connection that moves to another thread leaves a codec in the first pool, with an older state of its window.
     #[test]
     fn does_not_continue_from_an_older_window() {
         let mut threads = [DeflatePool::new(4, 4), DeflatePool::new(4, 4)];
@@ -662,7 +659,7 @@ mod tests {
 
     // 1,000 bytes in a stored block: the room is four times the input, and 512 bytes.
     #[test]
-    fn makes_room_for_short_messages_without_doubling() {
+    fn reserves_for_short_messages_without_doubling() {
         let stored = [&[0x00, 0xE8, 0x03, 0x17, 0xFC][..], &[7; 1000], &[0x00]].concat();
         let mut out = Vec::with_capacity(3000);
         client().decompress(&stored, true, &mut out, &LIMIT).unwrap();
@@ -695,7 +692,7 @@ mod tests {
     }
 
     #[test]
-    fn states_its_memory() {
+    fn memory_len_counts_codec_and_window() {
         let mut d = client();
         assert_eq!(d.memory_len(), 0);
         let hello = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];

@@ -1,27 +1,25 @@
-//! permessage-deflate (RFC 7692): what to offer and accept, what was agreed, and the compression state of each
-//! direction.
+//! permessage-deflate (RFC 7692): offers, answers, negotiated parameters, and the compression state of each direction.
 //!
-//! This module owns the negotiation of §7.1 and the payload transformation of §7.2. It does not own the RSV1 bit, the
-//! frames or the question whether this message is to be compressed (§6): those are the connection's. DEFLATE itself
-//! (RFC 1951) is zlib-rs.
+//! This module owns the negotiation of §7.1 and the payload transformation of §7.2. The connection owns the RSV1 bit, the frames, and
+//! the decision which messages are compressed (§6). DEFLATE itself (RFC 1951) is zlib-rs.
 //!
 //! ```text
 //! negotiation   offer -> DeflateParams                                   once, in the opening handshake
-//! compressor    message -> DEFLATE blocks, less their 00 00 FF FF tail   one for the direction that is sent
-//! decompressor  fragments -> message, within an InflateLimit             one for the direction that is received
-//! window        what the next message may refer to                       one for each direction
-//! pool          codecs that connections take turns with                  one for each thread of a driver
+//! compressor    message -> DEFLATE blocks without 00 00 FF FF            one for the sending direction
+//! decompressor  fragments -> message, within an InflateLimit             one for the receiving direction
+//! window        the bytes that the next message may refer to             one per direction
+//! pool          codecs that connections share                            one per thread of a driver
 //! ```
 //!
 //! # Memory
-//! Nothing is allocated before the first compressed message of a direction. Between messages a direction holds its window: the
-//! bytes that the next message may refer to, 32 KiB at most and none without context takeover. During a message it also holds a
-//! codec, in bytes, on a 64-bit machine:
+//! Nothing is allocated before the first compressed message of a direction. Between messages a direction keeps its window: the bytes that
+//! the next message may refer to, at most 32 KiB, and none without context takeover. During a message it also has a codec. Its size in
+//! bytes on a 64-bit machine:
 //!
 //! | | |
 //! |---|---|
-//! | sending | 134,300 + 4 × 2^window + 7 × 2^(level of memory + 6) |
-//! | receiving | 47,600 whatever was negotiated |
+//! | sending | 134,300 + 4 × 2^window + 7 × 2^(memory level + 6) |
+//! | receiving | 47,600, whatever was negotiated |
 //!
 //! | sending window, bits | memory level 8 | 6 | 5 (default) | 1 |
 //! |---|---|---|---|---|
@@ -29,8 +27,8 @@
 //! | 12 | 265 KB | 179 KB | 165 KB | 152 KB |
 //! | 9 (8 takes as much) | 251 KB | 165 KB | 151 KB | 137 KB |
 //!
-//! The 128 KiB that no setting changes are the hash table of zlib-rs. The codec stays until [`Compressor::shrink`] or
-//! [`Decompressor::shrink`], or until it is returned to a [`DeflatePool`], from which other connections take it.
+//! No setting changes the 128 KiB of the hash table of zlib-rs. [`Compressor::shrink`] and [`Decompressor::shrink`] free the codec, and a
+//! [`DeflatePool`] lets connections share codecs.
 
 mod compressor;
 mod decompressor;
@@ -46,16 +44,16 @@ pub use pool::DeflatePool;
 /// The name under which the extension is registered (RFC 7692 §7).
 pub const NAME: &str = "permessage-deflate";
 
-/// The four octets that end every flushed DEFLATE stream, and that never travel (RFC 7692 §7.2.1, §7.2.2).
+/// The four octets that end every flushed DEFLATE stream, and are not sent (RFC 7692 §7.2.1, §7.2.2).
 const TAIL: [u8; 4] = [0x00, 0x00, 0xff, 0xff];
 
 /// The smallest and the largest window that can be negotiated, as exponents of two (RFC 7692 §7.1.2).
 const WINDOW_BITS: core::ops::RangeInclusive<u8> = 8..=15;
 
-/// What this side offers or accepts, and how it compresses.
+/// The parameters that this end offers or accepts, and how it compresses.
 ///
-/// The same settings serve either role; each field documents its meaning for a client and for a server. Numbers outside
-/// their range are taken as the nearest one within it. Fields may be added: use struct update.
+/// The same settings serve either role; each field documents its meaning for a client and for a server. Numbers outside of their range
+/// are clamped. Fields may be added: use struct update.
 ///
 /// ```
 /// use wireloom_ws::deflate::DeflateConfig;
@@ -66,9 +64,9 @@ const WINDOW_BITS: core::ops::RangeInclusive<u8> = 8..=15;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeflateConfig {
-    /// How hard to look for matches: 0 stores, 1 is fastest, 9 is smallest.
+    /// The compression level: 0 stores, 1 is fastest, 9 is smallest.
     ///
-    /// The default is 4. What a message of 1,024 bytes of JSON becomes, and how long it takes, on one machine:
+    /// The default is 4. The compressed size of a message of 1,024 bytes of JSON, and the time, on one machine:
     ///
     /// | level | with context takeover | without |
     /// |---|---|---|
@@ -78,25 +76,24 @@ pub struct DeflateConfig {
     /// | 6, zlib's default | 224 B, 15.2 µs | 341 B, 15.1 µs |
     /// | 9 | 222 B, 24 µs | 341 B, 18 µs |
     ///
-    /// Longer messages gain more from 4: 4 KiB of source code take 44 µs and become 24.3%, against 63 µs and 23.5%
-    /// at 6. Level 1 suits servers that are short of time rather than bytes.
+    /// Longer messages gain more from 4: 4 KiB of source code take 44 µs and are compressed to 24.3%, at level 6 63 µs and 23.5%. Level 1
+    /// suits servers that are limited by processor time rather than bandwidth.
     pub level: u8,
-    /// How much memory a block of compressed data may gather before it is written, 1 to 9: 7 × 2^(n + 6) bytes.
+    /// The memory level, 1 to 9: a block of compressed data buffers up to 7 × 2^(n + 6) bytes before it is written.
     ///
-    /// The default is 5: a block holds 2,048 symbols, which is a whole message of usual size, and takes 100 KB less
-    /// than zlib's default of 8, and 3 to 8% less time. A message of 256 KiB comes out 1% smaller at 8.
+    /// The default is 5: a block of 2,048 symbols, enough for a message of usual size. It uses 100 KB less memory than zlib's default of 8,
+    /// and 3 to 8% less time. A message of 256 KiB is 1% smaller at 8.
     pub mem_level: u8,
-    /// Messages shorter than this are better sent as they are, in bytes.
+    /// Shorter messages are sent uncompressed, in bytes.
     ///
-    /// The default is 64: without context takeover so short a message does not shrink, and with it there is little to
-    /// save.
+    /// The default is 64: without context takeover a shorter message does not shrink, and with it little is saved.
     pub min_len: usize,
-    /// The server forgets after each message what it has sent. A client demands it (to hold no window between
-    /// messages), a server announces it in its answer.
+    /// The server compresses each message without reference to earlier ones. A client demands it, to keep no window between messages; a
+    /// server announces it in its answer.
     ///
-    /// Off by default: messages of one connection resemble each other, and the window saves more than half of them.
+    /// Off by default: messages of one connection resemble each other, and the window saves more than half of their size.
     pub server_no_context_takeover: bool,
-    /// The client forgets after each message what it has sent. A client announces it, a server demands it.
+    /// The client compresses each message without reference to earlier ones. A client announces it, a server demands it.
     ///
     /// Off by default, for the same reason.
     pub client_no_context_takeover: bool,
@@ -122,7 +119,7 @@ impl Default for DeflateConfig {
     }
 }
 
-/// What both ends agreed on.
+/// The negotiated parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeflateParams {
     /// The server compresses each message without reference to earlier ones.
@@ -136,7 +133,7 @@ pub struct DeflateParams {
 }
 
 impl Default for DeflateParams {
-    /// What an offer and an answer without parameters mean.
+    /// The parameters of an offer and an answer that name none.
     fn default() -> Self {
         Self {
             server_no_context_takeover: false,

@@ -1,13 +1,13 @@
-//! DEFLATE codecs that connections take turns with.
+//! A pool of DEFLATE codecs that connections share.
 //!
-//! A codec takes 48 KB (inflating) to 380 KB (deflating); the window that a connection must remember between messages takes
-//! 32 KiB at most. So a connection returns its codec when it has nothing to do, and continues with any other later. The pool
-//! hands a connection the codec that it returned last while that is still there, which then continues without any work.
+//! A codec uses 48 KB (inflating) to 380 KB (deflating); the window that a connection must keep between messages is at most 32 KiB. An
+//! idle connection therefore returns its codec and later continues with any other. If the codec that it returned last is still in the
+//! pool, the connection gets that one, which continues without a reset.
 //!
 //! ```text
-//! bytes arrive -> take: own codec, as it was returned          -> message -> return
-//!                       another's, reset, window copied into it
-//!                       none: one is made at the first message
+//! bytes arrive -> take: its own codec, in the state of its window   -> message -> return
+//!                       another codec, reset, the window copied into it
+//!                       none in the pool: the first message creates one
 //! ```
 
 use super::WINDOW_BITS;
@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use zlib_rs::{Deflate, Inflate};
 
-/// Codecs that no connection is using. A driver keeps one pool for each thread.
+/// Idle codecs. A driver has one pool per thread.
 ///
 /// ```
 /// use wireloom_ws::deflate::{Decompressor, DeflateParams, DeflatePool, InflateLimit};
@@ -39,31 +39,31 @@ use zlib_rs::{Deflate, Inflate};
 /// # Ok::<(), wireloom_ws::deflate::InflateError>(())
 /// ```
 pub struct DeflatePool {
-    pub(super) inflaters: Shelf<Inflate>,
-    pub(super) deflaters: Shelf<Deflate>,
-    /// Memory in which a message is compressed before its length is known; empty.
+    pub(super) inflaters: IdleCodecs<Inflate>,
+    pub(super) deflaters: IdleCodecs<Deflate>,
+    /// An empty buffer for a compressed message.
     scratch: Vec<u8>,
 }
 
-/// The pool keeps memory of up to this length for the next message.
+/// The pool keeps a scratch buffer of at most this capacity, in bytes.
 const SCRATCH_LEN_MAX: usize = 64 << 10;
 
 impl DeflatePool {
-    /// A pool that keeps up to `inflaters_max` and `deflaters_max` codecs.
+    /// A pool of at most `inflaters_max` and `deflaters_max` codecs.
     pub const fn new(inflaters_max: usize, deflaters_max: usize) -> Self {
         Self {
-            inflaters: Shelf::new(inflaters_max),
-            deflaters: Shelf::new(deflaters_max),
+            inflaters: IdleCodecs::new(inflaters_max),
+            deflaters: IdleCodecs::new(deflaters_max),
             scratch: Vec::new(),
         }
     }
 
-    /// Memory for a compressed message.
+    /// Takes the buffer for a compressed message.
     pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
         core::mem::take(&mut self.scratch)
     }
 
-    /// Keeps memory for the next compressed message, unless it is very large.
+    /// Keeps the buffer for the next compressed message if it is the largest so far, within its bound.
     pub(crate) fn put_scratch(&mut self, mut scratch: Vec<u8>) {
         scratch.clear();
         if (self.scratch.capacity()..=SCRATCH_LEN_MAX).contains(&scratch.capacity()) {
@@ -91,74 +91,74 @@ impl fmt::Debug for DeflatePool {
     }
 }
 
-/// One direction's half of DEFLATE, with what cannot be changed once it is made.
+/// A codec of zlib-rs for one direction.
 pub(super) trait Codec: Sized {
     type Params: Copy + PartialEq;
 
-    fn make(params: Self::Params) -> Self;
+    fn create(params: Self::Params) -> Self;
 
-    /// Forgets everything, and continues as if `window` had just been processed.
-    fn restart(&mut self, window: &[u8]);
+    /// Resets the codec to the state in which `window` was processed last.
+    fn reset_to(&mut self, window: &[u8]);
 }
 
-/// A codec, and the window that it holds.
-pub(super) struct Pooled<C: Codec> {
+/// A codec, its parameters, and the state of its history.
+pub(super) struct PooledCodec<C: Codec> {
     codec: C,
     params: C::Params,
-    holds: Holds,
+    history: History,
 }
 
-enum Holds {
-    /// Nothing that a message may refer to: the codec is new, or was flushed completely.
-    Nothing,
-    /// This window.
+enum History {
+    /// Empty: the codec is new, or was flushed completely.
+    Empty,
+    /// Equal to this window.
     Window(WindowId),
-    /// Something else: a message is under way, or ended without a window to keep.
+    /// Something else: within a message, or after one whose window is not kept.
     Unknown,
 }
 
-impl<C: Codec> Pooled<C> {
-    pub(super) fn make(params: C::Params) -> Self {
-        Self { codec: C::make(params), params, holds: Holds::Nothing }
+impl<C: Codec> PooledCodec<C> {
+    pub(super) fn new(params: C::Params) -> Self {
+        Self { codec: C::create(params), params, history: History::Empty }
     }
 
-    /// The codec, ready for the first byte of a message that may refer to `window`.
-    pub(super) fn resume(&mut self, window: &mut Window) -> &mut C {
-        let is_ready = match core::mem::replace(&mut self.holds, Holds::Unknown) {
-            Holds::Nothing => window.is_empty(),
-            Holds::Window(id) => window.is(&id),
-            Holds::Unknown => false,
+    /// Prepares the codec for a message that may refer to `window`.
+    pub(super) fn begin_message(&mut self, window: &mut Window) -> &mut C {
+        let is_ready = match core::mem::replace(&mut self.history, History::Unknown) {
+            History::Empty => window.is_empty(),
+            History::Window(id) => window.is(&id),
+            History::Unknown => false,
         };
         if !is_ready {
-            self.codec.restart(window.as_slice());
+            self.codec.reset_to(window.as_slice());
         }
         &mut self.codec
     }
 
-    /// The codec within a message.
+    /// The codec, within a message.
     pub(super) fn codec(&mut self) -> &mut C {
         &mut self.codec
     }
 
-    /// A message has ended, and the codec holds `window`. Without context takeover it holds more than that.
-    pub(super) fn pause(&mut self, window: &mut Window) {
-        self.holds = if window.is_kept() { Holds::Window(window.id()) } else { Holds::Unknown };
+    /// A message has ended. With context takeover the history of the codec is `window`.
+    pub(super) fn end_message(&mut self, window: &mut Window) {
+        self.history = if window.is_kept() { History::Window(window.id()) } else { History::Unknown };
     }
 
-    /// A message has ended with a full flush, after which nothing refers to it.
-    pub(super) fn pause_flushed(&mut self) {
-        self.holds = Holds::Nothing;
+    /// A message has ended with a full flush: the history is empty.
+    pub(super) fn end_flushed_message(&mut self) {
+        self.history = History::Empty;
     }
 }
 
 impl Codec for Inflate {
     type Params = ();
 
-    fn make((): ()) -> Self {
+    fn create((): ()) -> Self {
         Self::new(false, *WINDOW_BITS.end())
     }
 
-    fn restart(&mut self, window: &[u8]) {
+    fn reset_to(&mut self, window: &[u8]) {
         self.reset(false);
         if !window.is_empty() {
             let set = self.set_dictionary(window);
@@ -170,7 +170,7 @@ impl Codec for Inflate {
 impl Codec for Deflate {
     type Params = DeflaterParams;
 
-    fn make(params: DeflaterParams) -> Self {
+    fn create(params: DeflaterParams) -> Self {
         Self::new_with_config(zlib_rs::DeflateConfig {
             level: i32::from(params.level),
             window_bits: -i32::from(params.window_bits),
@@ -179,7 +179,7 @@ impl Codec for Deflate {
         })
     }
 
-    fn restart(&mut self, window: &[u8]) {
+    fn reset_to(&mut self, window: &[u8]) {
         self.reset();
         if !window.is_empty() {
             let set = self.set_dictionary(window);
@@ -188,7 +188,7 @@ impl Codec for Deflate {
     }
 }
 
-/// What cannot be changed of a deflating codec.
+/// The parameters of a deflating codec, which cannot change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeflaterParams {
     /// 9 to 15.
@@ -199,27 +199,29 @@ pub(super) struct DeflaterParams {
     pub(super) mem_level: u8,
 }
 
-/// The codecs of one direction, the one returned longest ago first.
-pub(super) struct Shelf<C: Codec> {
-    codecs: Vec<Pooled<C>>,
+/// The idle codecs of one direction, the one that was returned first in front.
+pub(super) struct IdleCodecs<C: Codec> {
+    codecs: Vec<PooledCodec<C>>,
     len_max: usize,
 }
 
-impl<C: Codec> Shelf<C> {
+impl<C: Codec> IdleCodecs<C> {
     const fn new(len_max: usize) -> Self {
         Self { codecs: Vec::new(), len_max }
     }
 
-    /// The codec that holds `window`, or the one of these parameters that has been here longest.
-    pub(super) fn take(&mut self, window: &Window, params: C::Params) -> Option<Pooled<C>> {
-        let holds = |pooled: &Pooled<C>| matches!(&pooled.holds, Holds::Window(id) if window.is(id));
-        let fits = |pooled: &Pooled<C>| pooled.params == params;
-        let at = self.codecs.iter().rposition(holds).or_else(|| self.codecs.iter().position(fits))?;
+    /// Takes the codec whose history is `window`, or the oldest one with these parameters.
+    pub(super) fn take(&mut self, window: &Window, params: C::Params) -> Option<PooledCodec<C>> {
+        let continues =
+            |pooled: &PooledCodec<C>| matches!(&pooled.history, History::Window(id) if window.is(id));
+        let has_params = |pooled: &PooledCodec<C>| pooled.params == params;
+        let at =
+            self.codecs.iter().rposition(continues).or_else(|| self.codecs.iter().position(has_params))?;
         Some(self.codecs.remove(at))
     }
 
-    /// Takes back a codec that is not within a message; drops the one that has been here longest when there are too many.
-    pub(super) fn put(&mut self, pooled: Pooled<C>) {
+    /// Adds a codec that is not within a message, and drops the oldest one if there are too many.
+    pub(super) fn put(&mut self, pooled: PooledCodec<C>) {
         if self.len_max == 0 {
             return;
         }
@@ -251,15 +253,15 @@ mod tests {
         assert_eq!(pool.take_scratch().capacity(), 0);
     }
 
-    // Only the codec's time shows whether it is made ready again.
+    // A reset would have no effect but its cost.
     #[test]
-    fn a_codec_that_holds_nothing_begins_at_once() {
+    fn a_flushed_codec_is_not_reset() {
         let params = DeflaterParams { window_bits: 9, level: 1, mem_level: 1 };
-        let (mut codec, mut empty) = (Pooled::<Deflate>::make(params), Window::new(0));
-        codec.resume(&mut empty);
-        assert!(matches!(codec.holds, Holds::Unknown));
-        codec.pause_flushed();
-        assert!(matches!(codec.holds, Holds::Nothing));
+        let (mut codec, mut empty) = (PooledCodec::<Deflate>::new(params), Window::new(0));
+        codec.begin_message(&mut empty);
+        assert!(matches!(codec.history, History::Unknown));
+        codec.end_flushed_message();
+        assert!(matches!(codec.history, History::Empty));
         assert!(empty.is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! The LZ77 window of one direction (RFC 7692 §7.1.1): the last bytes of its messages, to which the next message may refer.
 //!
-//! A codec holds these bytes too, beside tables that are many times larger. The window is kept apart from it, so that an idle
-//! connection keeps its window alone, and any codec can continue from there.
+//! A codec has these bytes too, next to tables that are many times larger. The window is stored separately, so that an idle connection
+//! keeps only the window, and any codec can continue from it.
 //!
 //! ```text
 //! not full   bytes: [ oldest ........ newest ]             start = 0, len < len_max
@@ -11,7 +11,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Identifies the content of a window: whose it is, and how far its direction had come.
+/// Identifies the content of a window: its owner, and a position in the stream.
 #[derive(Clone, Debug)]
 pub(super) struct WindowId {
     owner: Arc<()>,
@@ -24,19 +24,19 @@ pub(super) struct Window {
     bytes: Vec<u8>,
     start: usize,
     len_max: usize,
-    /// Grows with each byte and each [`Window::clear`], so that no content is identified twice.
+    /// Increases with each byte and each [`Window::clear`], so that each content has its own position.
     position: u64,
-    /// Made when the window is identified for the first time.
+    /// Allocated for the first [`Window::id`].
     owner: Option<Arc<()>>,
 }
 
 impl Window {
-    /// An empty window that holds up to `len_max` bytes; 0 where no message refers to earlier ones.
+    /// An empty window of up to `len_max` bytes; 0 without context takeover.
     pub(super) const fn new(len_max: usize) -> Self {
         Self { bytes: Vec::new(), start: 0, len_max, position: 0, owner: None }
     }
 
-    /// Appends what the direction has carried, and forgets what is too far back.
+    /// Appends bytes of a message, and drops those beyond `len_max`.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.position += bytes.len() as u64;
         if bytes.len() >= self.len_max {
@@ -58,7 +58,7 @@ impl Window {
         self.start = (self.start + rest.len()) % self.len_max;
     }
 
-    /// Appends to a ring that is not full, in memory that exceeds its content by half at most.
+    /// Appends to a ring that is not full. Its capacity is at most one and a half times its content.
     fn append(&mut self, bytes: &[u8]) {
         let spare = self.bytes.capacity() - self.bytes.len();
         if spare < bytes.len() {
@@ -68,7 +68,7 @@ impl Window {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Forgets everything: what follows refers to nothing before it.
+    /// Empties the window.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.start = 0;
@@ -82,7 +82,7 @@ impl Window {
         &self.bytes
     }
 
-    /// What identifies the content.
+    /// The identifier of the content.
     pub(super) fn id(&mut self) -> WindowId {
         let owner = self.owner.get_or_insert_with(|| Arc::new(())).clone();
         WindowId { owner, position: self.position }
@@ -93,22 +93,22 @@ impl Window {
         id.position == self.position && self.owner.as_ref().is_some_and(|owner| Arc::ptr_eq(owner, &id.owner))
     }
 
-    /// Whether a message may refer to the one before it.
+    /// Whether a message may refer to earlier ones.
     pub(super) fn is_kept(&self) -> bool {
         self.len_max > 0
     }
 
-    /// Whether there is nothing to refer to.
+    /// Whether it has no content.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Bytes of memory that the content takes.
+    /// Memory in use, in bytes.
     pub(super) fn memory_len(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Gives back memory that holds nothing.
+    /// Frees the spare capacity.
     pub(super) fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
     }
@@ -127,7 +127,7 @@ mod tests {
                 for piece in all.chunks(step) {
                     window.push(piece);
                     sent += piece.len();
-                    // In the ring's own order at every other step, so that it wraps in many places.
+                    // At every other step only, so that the ring wraps at many offsets.
                     if sent % 2 == 0 {
                         let expected = &all[sent.saturating_sub(len_max)..sent];
                         assert_eq!(window.as_slice(), expected, "{len_max} by {step}");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn wraps_without_being_put_in_order() {
+    fn returns_a_wrapped_ring_in_order() {
         let all: Vec<u8> = (0..200).collect();
         let mut window = Window::new(32);
         all.chunks(5).for_each(|piece| window.push(piece));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_little_more_memory_than_its_content() {
+    fn capacity_is_at_most_one_and_a_half_times_the_content() {
         let mut window = Window::new(1 << 15);
         for len in 1..3000 {
             window.push(&[7; 10]);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_back_memory_that_holds_nothing() {
+    fn shrinks_to_its_content() {
         let mut window = Window::new(1 << 15);
         (0..100).for_each(|_| window.push(&[7; 10]));
         assert!(window.memory_len() > 1000);
