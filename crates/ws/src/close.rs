@@ -1,4 +1,4 @@
-//! Close codes and the body of a Close frame (RFC 6455 §5.5.1, §7.4). The closing handshake itself is `connection`'s.
+//! Close codes and the body of a Close frame (RFC 6455 §5.5.1, §7.4). `outbound` has the closing handshake.
 
 use crate::error::{Misuse, PeerMisbehaved};
 use core::fmt;
@@ -13,7 +13,7 @@ pub struct CloseCode(u16);
 impl CloseCode {
     /// 1000: the purpose has been fulfilled.
     pub const NORMAL: Self = Self(1000);
-    /// 1001: the server goes down or the page is left.
+    /// 1001: the server shuts down, or the browser leaves the page.
     pub const GOING_AWAY: Self = Self(1001);
     /// 1002: the peer broke the protocol.
     pub const PROTOCOL_ERROR: Self = Self(1002);
@@ -31,13 +31,13 @@ impl CloseCode {
     pub const TOO_BIG: Self = Self(1009);
     /// 1010: the client needs an extension that the server did not negotiate.
     pub const MANDATORY_EXTENSION: Self = Self(1010);
-    /// 1011: the server met something unexpected.
+    /// 1011: an unexpected error of the server.
     pub const INTERNAL_ERROR: Self = Self(1011);
     /// 1012: the service restarts.
     pub const SERVICE_RESTART: Self = Self(1012);
     /// 1013: try again later.
     pub const TRY_AGAIN_LATER: Self = Self(1013);
-    /// 1014: a gateway got a bad answer from behind.
+    /// 1014: a gateway received an invalid response from the upstream server.
     pub const BAD_GATEWAY: Self = Self(1014);
     /// 1015: TLS failed. Never sent.
     pub const TLS_HANDSHAKE: Self = Self(1015);
@@ -54,8 +54,8 @@ impl CloseCode {
         self.0
     }
 
-    /// Whether the code is allowed in a Close frame (RFC 6455 §7.4.1, §7.4.2): the defined ones but those that only
-    /// describe an ending, 3000–3999 for libraries and frameworks, 4000–4999 for applications.
+    /// Whether the code is allowed in a Close frame (RFC 6455 §7.4.1, §7.4.2): the defined ones except those that are never sent,
+    /// 3000–3999 for libraries and frameworks, 4000–4999 for applications.
     #[inline]
     pub const fn is_sendable(self) -> bool {
         matches!(self.0, 1000..=1003 | 1007..=1014 | 3000..=4999)
@@ -82,14 +82,14 @@ impl fmt::Display for CloseCode {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseFrame<'a> {
-    /// Why, as a number; `None` when the body was empty.
+    /// The code; `None` when the body was empty.
     pub code: Option<CloseCode>,
-    /// Why, for people; empty without a code.
+    /// The reason; empty without a code.
     pub reason: &'a str,
 }
 
 impl<'a> CloseFrame<'a> {
-    /// Reads a body that arrived.
+    /// Decodes a received body.
     ///
     /// # Errors
     /// A body of one byte, a code that may not be sent, a reason that is not UTF-8.
@@ -110,7 +110,7 @@ impl<'a> CloseFrame<'a> {
         }
     }
 
-    /// Whether this body may be sent.
+    /// Checks that this body may be sent.
     ///
     /// # Errors
     /// A code that may not be sent, a reason over [`REASON_LEN_MAX`] bytes or without a code.

@@ -3,8 +3,7 @@
 use crate::limits::Limits;
 use core::time::Duration;
 
-/// The configuration of one open connection; that of the handshake is in [`crate::handshake`]. Fields may be added: use struct
-/// update.
+/// The configuration of one open connection; [`crate::handshake`] has that of the handshake. Fields may be added: use struct update.
 ///
 /// ```
 /// use std::time::Duration;
@@ -15,14 +14,14 @@ use core::time::Duration;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bounds on what the peer can make this end hold.
+    /// Bounds on the memory that the peer can cause.
     pub limits: Limits,
     /// Whether messages are assembled or delivered in chunks.
     pub delivery: Delivery,
-    /// Pings sent on their own, and the silence that ends the connection; off by default.
+    /// Keepalive pings, and the silence that ends the connection; off by default.
     pub keepalive: Option<Keepalive>,
-    /// How long the closing handshake may take before the transport is to be cut. 10 s: longer than any round trip, shorter
-    /// than a person would wait. It starts again while the peer accepts at least 64 KiB of the send queue within it.
+    /// The longest closing handshake, after which the transport is closed. 10 s: longer than any round trip, shorter than a person would
+    /// wait. The time starts again whenever the peer has accepted at least 64 KiB of the send queue within it.
     pub close_timeout: Duration,
 }
 
@@ -37,14 +36,14 @@ impl Default for Config {
     }
 }
 
-/// How messages are handed over.
+/// How messages are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
-    /// Complete: [`crate::Event::Text`] and [`crate::Event::Binary`].
+    /// Whole: [`crate::Event::Text`] and [`crate::Event::Binary`].
     #[default]
     Messages,
-    /// A message that arrived whole in one frame is delivered whole, every other one as [`crate::Event::Chunk`]s, as they
-    /// arrive: no message is assembled.
+    /// A message that arrived in one frame and one read is delivered whole, every other one as [`crate::Event::Chunk`]s as they arrive: no
+    /// message is assembled.
     Chunks,
 }
 

@@ -1,8 +1,8 @@
-//! Frames into pieces of messages, without buffers: the rules of RFC 6455 §5.2–§5.5 on the order of frames, masking and UTF-8
-//! in one pass, limits. Assembly, inflation and answers belong to the layers above.
+//! Decodes frames into pieces of messages, without buffers: the order of frames (RFC 6455 §5.2–§5.5), unmasking and UTF-8 validation in
+//! one pass, limits. The layers above assemble, inflate and answer.
 //!
 //! ```text
-//!            +-- uncompressed message in one frame, all of it buffered: the fast path, no state changes --+
+//!            +-- uncompressed message in one frame, completely buffered: the fast path, no state change --+
 //!            |                                                                                            v
 //! bytes -> header (kept over splits) -> data frame ----> payload, in place -------------------------> Item
 //!                                    \-> control frame -> payload (kept over splits) ---------------/
@@ -28,12 +28,12 @@ const WHOLE_BINARY: u8 = FIN | Opcode::Binary as u8;
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Piece<'a> {
-    /// A text message that came in one frame and arrived whole; it is validated.
+    /// A validated text message in one frame that was completely buffered.
     Text(&'a str),
-    /// A binary message that came in one frame and arrived whole.
+    /// A binary message in one frame that was completely buffered.
     Binary(&'a mut [u8]),
-    /// A part of a message, cut where a frame or the input ended. Text is valid up to its end, except that a code point may
-    /// continue in the next piece.
+    /// A part of a message, up to the end of a frame or of the input. Text is valid, except that its last code point may continue in the
+    /// next piece.
     Chunk(Chunk<'a>),
     /// A part of a compressed message, or all of it: DEFLATE blocks (RFC 7692 §6.2), not validated.
     Compressed {
@@ -54,14 +54,14 @@ pub enum Piece<'a> {
     Close(CloseFrame<'a>),
 }
 
-/// [`Piece`] by offsets into the input. The variant says how far the payload has been validated.
+/// [`Piece`] by offsets into the input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Item {
     /// All input was consumed and nothing is complete.
     Nothing,
     /// A complete message.
     Message { whole: Whole, at: usize, len: usize },
-    /// A part of a message: the last one when `end` is set, which then holds for the message.
+    /// A part of a message. `end` is set for the last one, with the kind of the message.
     Chunk { kind: Kind, first: bool, end: Option<Whole>, at: usize, len: usize },
     /// A part of a compressed message.
     Compressed { kind: Kind, first: bool, fin: bool, at: usize, len: usize },
@@ -69,32 +69,32 @@ pub(crate) enum Item {
     Control { opcode: Opcode, at: Option<usize>, len: usize },
 }
 
-/// Decodes the frames of one direction of a connection. It holds no payload of messages, only its position among the frames.
+/// Decodes the frames of one direction of a connection. It stores no payloads of messages.
 #[derive(Debug)]
 pub struct Decoder {
     sender: Role,
     /// 4 when permessage-deflate was negotiated, else 0.
     rsv_allowed: u8,
-    /// The next byte begins a frame of a new message, and the fast path may be taken. Not set within a header, frame or
-    /// message, after an error, and while headers are logged.
+    /// The next byte begins the first frame of a message, and the fast path is enabled. False within a header, frame or message, after an
+    /// error, and while headers are logged.
     idle: bool,
     /// MASK if the sender masks, else 0.
     mask_bit: u8,
     /// The longest payload of a message in one frame, in bytes.
     whole_len_max: usize,
     header_len: u8,
-    /// The first `header_len` bytes of a header that has not arrived whole.
+    /// The first `header_len` bytes of an incomplete header.
     header: [u8; HEADER_LEN_MAX],
     frame: Option<Frame>,
     message: Option<Message>,
     utf8: utf8::Validator,
-    /// The payload so far of a control frame that did not arrive whole; kept until the next one begins.
+    /// The payload of a control frame that arrived in several pieces; kept until the next one begins.
     control: Vec<u8>,
     frame_len_max: u64,
     message_len_max: u64,
     fragments_spare: u64,
     failed: Option<Error>,
-    /// Headers of frames that have begun, for an observer.
+    /// Headers of the frames that have begun, if they are logged.
     log: Option<Box<HeaderLog>>,
 }
 
@@ -103,7 +103,7 @@ pub struct Decoder {
 struct Frame {
     opcode: Opcode,
     fin: bool,
-    /// Turned to the next payload byte.
+    /// Rotated to the next payload byte.
     key: Option<MaskKey>,
     remaining: u64,
 }
@@ -115,13 +115,13 @@ struct Message {
     compressed: bool,
     /// A piece of it has been returned.
     started: bool,
-    /// Payload announced so far, in bytes; `len <= message_len_max`.
+    /// Announced payload so far, in bytes; `len <= message_len_max`.
     len: u64,
     fragments: u64,
 }
 
 impl Decoder {
-    /// A decoder for what a peer in the role `sender` sends. `compression` allows RSV1 (RFC 7692 §6).
+    /// A decoder for the frames of a peer in the role `sender`. `compression` allows RSV1 (RFC 7692 §6).
     pub fn new(sender: Role, compression: bool, limits: &Limits) -> Self {
         Self {
             sender,
@@ -156,8 +156,8 @@ impl Decoder {
         }
     }
 
-    /// The sender's role, and the limits of frames, messages and fragments: the whole state of an idle decoder. `None` when
-    /// it is not idle.
+    /// The complete state of an idle decoder: the role of the sender, and the limits of frames, messages and fragments. `None` if it is not
+    /// idle.
     pub(crate) fn idle(&self) -> Option<(Role, u64, u64, u64)> {
         (self.idle && self.rsv_allowed == 0).then_some((
             self.sender,
@@ -179,7 +179,7 @@ impl Decoder {
     }
 
     /// Disables the fast path.
-    pub(crate) fn stop(&mut self) {
+    pub(crate) fn disable_fast_path(&mut self) {
         self.idle = false;
     }
 
@@ -189,8 +189,8 @@ impl Decoder {
         &self.control
     }
 
-    /// Takes bytes from the front of `bytes` up to the end of the next piece: how many, and the piece. Without a piece,
-    /// all bytes were taken. Payloads are unmasked in place; bytes behind the piece are untouched.
+    /// Consumes bytes from the front of `bytes` up to the end of the next piece; returns their number and the piece. Without a piece, all
+    /// bytes were consumed. Payloads are unmasked in place; the bytes behind the piece are not changed.
     ///
     /// ```
     /// use wireloom_ws::{Decoder, Limits, Piece, Role};
@@ -205,7 +205,7 @@ impl Decoder {
     /// ```
     ///
     /// # Errors
-    /// The rule or limit that the peer broke; every later call returns the same.
+    /// The rule or limit that the peer broke; every later call returns the same error.
     #[inline]
     pub fn decode<'a>(&'a mut self, bytes: &'a mut [u8]) -> Result<(usize, Option<Piece<'a>>), Error> {
         let (used, item) = self.step(bytes)?;
@@ -248,12 +248,12 @@ impl Decoder {
     pub(crate) fn step(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
         match self.whole_message(bytes) {
             Some((whole, at, len)) => Ok((at + len, Item::Message { whole, at, len })),
-            None => self.step_slowly(bytes),
+            None => self.step_general(bytes),
         }
     }
 
-    /// The fast path: an uncompressed message in one frame that is buffered to its last byte, with its offset and length.
-    /// `None` for everything else, and for errors.
+    /// The fast path: an uncompressed message in one frame that is completely buffered, with its offset and length. `None` for
+    /// everything else, and for errors.
     #[inline(always)]
     pub(crate) fn whole_message(&mut self, bytes: &mut [u8]) -> Option<(Whole, usize, usize)> {
         let &mut [first, second, ..] = bytes else { return None };
@@ -270,7 +270,7 @@ impl Decoder {
         if len7 >= 126 {
             return self.whole_extended(bytes, kind, len7);
         }
-        // Offsets that the compiler knows leave one bound to be checked.
+        // With constant offsets the compiler checks one bound only.
         let len = usize::from(len7);
         if len > self.whole_len_max {
             return None;
@@ -320,8 +320,8 @@ impl Decoder {
         }
     }
 
-    /// How many bytes are missing of the message that begins `bytes`; `None` unless [`Decoder::whole_message`] will find it once
-    /// they are there, or will find its text invalid.
+    /// How many bytes of the message at the front of `bytes` are missing; `None` unless [`Decoder::whole_message`] will find it, or its
+    /// text to be invalid, once they have arrived.
     pub(crate) fn missing_len(&self, bytes: &[u8]) -> Option<usize> {
         if !self.idle || !matches!(bytes.first(), Some(&(WHOLE_TEXT | WHOLE_BINARY))) {
             return None;
@@ -331,10 +331,10 @@ impl Decoder {
         at.checked_add(len)?.checked_sub(bytes.len())
     }
 
-    /// Everything but the fast path: splits anywhere, fragments, control frames, compressed messages, errors.
+    /// The general path: frames split anywhere, fragments, control frames, compressed messages, errors.
     #[cold]
     #[inline(never)]
-    pub(crate) fn step_slowly(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
+    pub(crate) fn step_general(&mut self, bytes: &mut [u8]) -> Result<(usize, Item), Error> {
         if let Some(error) = self.failed {
             return Err(error);
         }
@@ -370,7 +370,7 @@ impl Decoder {
         }
     }
 
-    /// The next header and how many bytes of `bytes` it took; `None` when it took all and is not complete.
+    /// The next header, and how many of `bytes` it has; `None` if it has all of them and is incomplete.
     fn read_header(&mut self, bytes: &[u8]) -> Result<Option<(Header, usize)>, Error> {
         let kept = usize::from(self.header_len);
         if kept == 0
@@ -445,7 +445,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Takes `payload`, which has arrived of the rest of a control frame, at `at` of the input.
+    /// Handles `payload` of a control frame, at `at` of the input.
     fn read_control(&mut self, mut frame: Frame, payload: &mut [u8], at: usize) -> Item {
         let whole = self.control.is_empty() && payload.len() as u64 == frame.remaining;
         if let Some(key) = frame.key {
@@ -465,7 +465,7 @@ impl Decoder {
         Item::Nothing
     }
 
-    /// Takes `data`, which has arrived of the rest of a data frame, at `at` of the input.
+    /// Handles `data` of a data frame, at `at` of the input.
     fn read_data(&mut self, mut frame: Frame, data: &mut [u8], at: usize) -> Result<Item, Error> {
         let Some(mut message) = self.message else { return Ok(Item::Nothing) };
         let len = data.len();
@@ -515,7 +515,7 @@ impl Decoder {
     }
 }
 
-/// A length of 126 to 2^63 - 1 in its extended form, and where it ends; `None` for what is incomplete or breaks a rule.
+/// An extended length and the offset behind it; `None` if it is incomplete or breaks a rule.
 fn extended_len(bytes: &[u8], len7: u8) -> Option<(usize, usize)> {
     match len7 {
         126 => {
@@ -525,7 +525,7 @@ fn extended_len(bytes: &[u8], len7: u8) -> Option<(usize, usize)> {
         127 => {
             let field = bytes.get(2..10)?.first_chunk()?;
             let len = usize::try_from(u64::from_be_bytes(*field)).ok()?;
-            // More than is here, which also keeps sums of it from overflowing, or not in its shortest form.
+            // `step_general` handles lengths beyond the buffer, whose sums could overflow, and those not in the shortest form.
             (len > 0xFFFF && len < bytes.len()).then_some((len, 10))
         }
         _ => None,
@@ -590,7 +590,7 @@ mod tests {
 
     // RFC 6455 §5.4: control frames may come between fragments.
     #[test]
-    fn finds_the_same_messages_at_every_step() {
+    fn decodes_the_same_messages_at_every_split() {
         let mut stream = Vec::new();
         stream.extend(frame(0x81, b"Hello"));
         stream.extend(frame(0x82, &[b'x'; 300]));
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn returns_its_error_again() {
+    fn returns_the_same_error_again() {
         let mut decoder = server();
         for _ in 0..3 {
             let error = decoder.decode(&mut [0x83]).map(drop).unwrap_err();
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_fragments_by_what_they_carry() {
+    fn bounds_fragments_by_their_payload() {
         let limits = Limits { fragments_spare: 4, ..Limits::default() };
         let run = |fragment: &[u8], count: usize| {
             let mut stream = frame(0x02, fragment);
@@ -672,7 +672,7 @@ mod tests {
 
     // RFC 6455 §5.2, §10.4: the fast path has the same bounds and forms of lengths.
     #[test]
-    fn bounds_a_message_that_is_buffered_whole() {
+    fn bounds_a_message_on_the_fast_path() {
         for max in [100, 125, 126, 1000, 65_535, 65_536, 70_000] {
             for limits in [
                 Limits { frame_len_max: max, ..Limits::default() },
@@ -691,7 +691,7 @@ mod tests {
 
     // RFC 6455 §5.2: the minimal number of bytes MUST be used, and the highest bit MUST be 0.
     #[test]
-    fn rejects_a_length_out_of_form_with_all_of_its_payload() {
+    fn rejects_a_non_minimal_length_on_the_fast_path() {
         let payload = vec![7; 70_000];
         let decode = |len7: u8, extended: &[u8]| {
             let mut wire = [&[0x82, 0x80 | len7], extended, &[0; 4], &payload].concat();
@@ -733,7 +733,7 @@ mod tests {
         );
     }
 
-    // RFC 6455 §8.1: also where nothing is masked.
+    // RFC 6455 §8.1: also in unmasked text.
     #[test]
     fn rejects_invalid_text_in_the_fragments_of_a_server() {
         let mut decoder = Decoder::new(Role::Server, false, &Limits::default());
@@ -742,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_the_missing_bytes_of_data_frames_alone() {
+    fn payload_remaining_counts_data_frames_only() {
         let mut decoder = server();
         let mut wire = frame(0x02, &[7; 10]);
         assert!(decoder.decode(&mut wire[..10]).is_ok());

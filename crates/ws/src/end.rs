@@ -4,23 +4,23 @@ use crate::close::CloseCode;
 use crate::error::Error;
 use alloc::string::String;
 
-/// How a connection came to its end.
+/// How a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Who began it.
+    /// The side that began.
     pub by: Initiator,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
 }
 
-/// Who began the end.
+/// The side that began the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Initiator {
-    /// This end: by [`crate::Outbound::close`], or because the peer broke a rule, reached a limit or fell silent.
+    /// This end: by [`crate::Outbound::close`], or because the peer broke a rule, reached a limit or was silent.
     Local,
     /// The other end, by a Close frame.
     Peer,
-    /// The transport ended beneath both.
+    /// The transport ended.
     Transport,
 }
 

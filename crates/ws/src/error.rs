@@ -9,9 +9,9 @@ use core::fmt;
 pub enum Error {
     /// The peer broke the protocol. The connection has failed.
     Peer(PeerMisbehaved),
-    /// What the peer sent is over a limit of this end. The connection has failed.
+    /// The peer exceeded a limit of this end. The connection has failed.
     Limit(LimitExceeded),
-    /// The command does not fit the connection's state or the protocol. Nothing was sent and nothing changed.
+    /// The command is not allowed by the state of the connection or by the protocol. Nothing was sent, and nothing has changed.
     Misuse(Misuse),
 }
 
@@ -21,7 +21,7 @@ pub enum Error {
 pub enum PeerMisbehaved {
     /// A reserved opcode (RFC 6455 §5.2).
     ReservedOpcode(u8),
-    /// Reserved bits that no negotiated extension owns here; RSV1 is 4, RSV2 is 2, RSV3 is 1 (RFC 6455 §5.2, RFC 7692 §6).
+    /// Reserved bits that no negotiated extension uses here; RSV1 is 4, RSV2 is 2, RSV3 is 1 (RFC 6455 §5.2, RFC 7692 §6).
     ReservedBits(u8),
     /// A control frame without FIN (RFC 6455 §5.5).
     FragmentedControl,
@@ -57,7 +57,7 @@ pub enum PeerMisbehaved {
 pub enum LimitExceeded {
     /// A frame announced a payload over `frame_len_max`.
     FrameTooLarge {
-        /// What the header announced, in bytes.
+        /// The announced length, in bytes.
         len: u64,
         /// The limit, in bytes.
         max: u64,
@@ -67,7 +67,7 @@ pub enum LimitExceeded {
         /// The limit, in bytes.
         max: u64,
     },
-    /// A message came in more fragments than its size excuses.
+    /// A message has more fragments than its length allows.
     TooManyFragments,
     /// A compressed message inflates to more than `message_len_max`.
     InflatedTooLarge {
@@ -81,13 +81,13 @@ pub enum LimitExceeded {
     },
 }
 
-/// What the caller did wrong.
+/// The mistake of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Misuse {
-    /// The connection is closing or closed: nothing but the closing handshake is sent any more (RFC 6455 §5.5.1).
+    /// The connection is closing or closed (RFC 6455 §5.5.1).
     NotOpen,
-    /// A whole message, or a piece of the other kind, while a message is being sent in pieces (RFC 6455 §5.4).
+    /// A whole message, or a fragment of the other kind, while a message is being sent in fragments (RFC 6455 §5.4).
     MessageUnderWay,
     /// A ping or pong over 125 bytes (RFC 6455 §5.5).
     ControlTooLong(usize),
@@ -100,7 +100,7 @@ pub enum Misuse {
     /// A compressed [`PreparedFrame`](crate::PreparedFrame) for a larger window than was negotiated, or on a connection
     /// without compression.
     PreparedForOthers,
-    /// The queue of outgoing bytes has no room for this message; transmit first.
+    /// The send queue has no room for this message; transmit first.
     QueueFull {
         /// Bytes queued now.
         queued: usize,
@@ -218,14 +218,14 @@ impl fmt::Display for Misuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotOpen => f.write_str("the connection is not open"),
-            Self::MessageUnderWay => f.write_str("another message is being sent in pieces"),
+            Self::MessageUnderWay => f.write_str("another message is being sent in fragments"),
             Self::ControlTooLong(len) => write!(f, "control payload of {len} bytes is over 125"),
             Self::UnsendableCloseCode(code) => write!(f, "close code {code} may not be sent"),
             Self::CloseReasonTooLong(len) => write!(f, "close reason of {len} bytes is over 123"),
             Self::CloseReasonWithoutCode => f.write_str("close reason without a code"),
             Self::PreparedForOthers => f.write_str("the prepared frame is compressed for other parameters"),
             Self::QueueFull { queued, max } => {
-                write!(f, "{queued} bytes wait to be sent; the limit is {max}")
+                write!(f, "{queued} bytes are queued; the limit is {max}")
             }
         }
     }
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use alloc::string::ToString;
 
-    // A close reason carries the error's words, so they must fit into one.
+    // The text of the error is sent as the close reason.
     #[test]
     fn every_message_fits_a_close_reason() {
         let errors: [Error; 7] = [
@@ -260,13 +260,13 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_is_not_answered_with_a_close_code() {
+    fn misuse_has_no_close_code() {
         assert_eq!(Error::from(Misuse::NotOpen).close_code(), None);
     }
 
     // RFC 6455 §7.4.1.
     #[test]
-    fn a_limit_is_answered_with_the_code_for_it() {
+    fn limits_have_their_close_codes() {
         let code = |limit: LimitExceeded| Error::from(limit).close_code();
         assert_eq!(code(LimitExceeded::TooManyFragments), Some(CloseCode::POLICY_VIOLATION));
         assert_eq!(code(LimitExceeded::MessageTooLarge { max: 1 }), Some(CloseCode::TOO_BIG));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_section_of_a_rule() {
+    fn rules_name_their_section() {
         assert_eq!(PeerMisbehaved::ReservedBits(4).rule(), "RFC 6455 §5.2");
         assert_eq!(PeerMisbehaved::InvalidDeflate.rule(), "RFC 7692 §7.2.2");
     }

@@ -69,9 +69,9 @@ impl Whole {
 
 /// The payload of a complete message.
 pub(crate) enum Payload<'a> {
-    /// In the bytes that the caller passed in: it arrived whole.
+    /// In the input of the caller: it arrived in one piece.
     Input(&'a mut [u8]),
-    /// In the connection: it came in fragments, in several reads, or compressed.
+    /// In the connection: it arrived in fragments, in several reads, or compressed.
     Assembled(&'a mut Assembly),
 }
 
@@ -119,8 +119,7 @@ impl<'a> Text<'a> {
         self.valid.text(self.payload.as_slice())
     }
 
-    /// The message to keep. It is moved out of the connection where it was assembled, unless its buffer is more than twice as
-    /// long, and copied otherwise.
+    /// The owned message. An assembled message is moved out with its buffer unless that is more than twice as long; others are copied.
     pub fn into_utf8_bytes(self) -> Utf8Bytes {
         Utf8Bytes::new(self.payload.into_bytes(), self.valid)
     }
@@ -161,7 +160,7 @@ impl<'a> Binary<'a> {
         Self(payload)
     }
 
-    /// The message to keep; moved or copied as by [`Text::into_utf8_bytes`].
+    /// The owned message; moved or copied like by [`Text::into_utf8_bytes`].
     pub fn into_bytes(self) -> Bytes {
         self.0.into_bytes()
     }
@@ -200,9 +199,8 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    // In the caller's buffer, and in the assembly.
     #[test]
-    fn a_message_can_be_kept_wherever_it_is() {
+    fn messages_in_the_input_and_in_the_assembly_become_owned() {
         let mut input = *b"text";
         let mut assembly = Assembly::default();
         let mut payloads = |is_assembled: bool, run: &mut dyn FnMut(Payload<'_>)| {

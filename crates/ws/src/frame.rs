@@ -1,4 +1,4 @@
-//! The frame header of RFC 6455 §5.2, both ways. What frames mean to each other is `decoder`'s.
+//! Encodes and decodes the frame header of RFC 6455 §5.2. `decoder` checks the order of frames.
 //!
 //! ```text
 //!  byte 0            byte 1             then
@@ -36,14 +36,14 @@ pub struct Header {
     pub rsv: u8,
     /// What the frame is for.
     pub opcode: Opcode,
-    /// The key that the payload is masked with, if it is.
+    /// The masking key, if the payload is masked.
     pub mask: Option<MaskKey>,
     /// Bytes of payload, below 2^63.
     pub payload_len: u64,
 }
 
 impl Header {
-    /// Bytes that this header takes: 2 to 14.
+    /// The encoded length, 2 to 14 bytes.
     #[inline]
     pub const fn encoded_len(&self) -> usize {
         let extended = match self.payload_len {
@@ -83,13 +83,13 @@ impl Header {
         len
     }
 
-    /// Reads a header from the front of `bytes`; `None` until all of it has arrived. Rules that need no more than the bytes
-    /// that have arrived are checked at once.
+    /// Reads a header from the front of `bytes`; `None` until it is complete. Each rule is checked as soon as the bytes that it needs have
+    /// arrived.
     ///
-    /// `rsv_allowed` holds the reserved bits (4, 2, 1) that an extension owns on data frames.
+    /// `rsv_allowed`: the reserved bits (4, 2, 1) that an extension uses on data frames.
     ///
     /// # Errors
-    /// The rule of RFC 6455 §5 that the header breaks, whatever comes before it.
+    /// The rule of RFC 6455 §5 that the header breaks.
     #[inline]
     pub fn decode(
         bytes: &[u8],
@@ -201,7 +201,7 @@ mod tests {
 
     // RFC 6455 §5.2: minimal encoding, 63 bits.
     #[test]
-    fn refuses_lengths_out_of_form() {
+    fn rejects_non_minimal_lengths() {
         assert_eq!(decode(&[0x82, 126, 0, 125]), Err(PeerMisbehaved::NonMinimalLength));
         assert!(decode(&[0x82, 126, 0, 126]).is_ok());
         let long = |len: u64| {
@@ -217,7 +217,7 @@ mod tests {
 
     // RFC 6455 §5.1.
     #[test]
-    fn demands_masks_from_clients_alone() {
+    fn requires_masks_from_clients_only() {
         assert_eq!(Header::decode(&[0x81, 0x01], Role::Client, 0), Err(PeerMisbehaved::UnmaskedFrame));
         assert_eq!(Header::decode(&[0x81, 0x81], Role::Server, 0), Err(PeerMisbehaved::MaskedFrame));
     }

@@ -200,7 +200,7 @@ impl Inbound {
     /// Drops all further input.
     fn close(&mut self) {
         self.is_closed = true;
-        self.receiver.decoder_mut().stop();
+        self.receiver.decoder_mut().disable_fast_path();
     }
 
     /// A control frame's payload.

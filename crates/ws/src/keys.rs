@@ -1,16 +1,15 @@
-//! Masking keys for a client (RFC 6455 §5.3): each is new and cannot be predicted from earlier ones (§10.3).
+//! Masking keys of a client (RFC 6455 §5.3): each is new and cannot be predicted from earlier ones (§10.3).
 
 use crate::mask::MaskKey;
 use alloc::boxed::Box;
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-/// Masking keys from a seed of the caller: ChaCha8, so that the keys on the wire reveal nothing about the next ones, without a
-/// system call for each.
+/// Generates masking keys from a seed with ChaCha8: keys do not reveal later ones, and need no system call.
 #[derive(Debug)]
 pub(crate) struct MaskKeys {
     seed: [u8; 32],
-    /// Made for the first key: a client that sends nothing needs no room for it.
+    /// Allocated for the first key.
     generator: Option<Box<ChaCha8Rng>>,
 }
 

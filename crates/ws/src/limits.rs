@@ -1,38 +1,37 @@
-//! The bounds on everything a peer can make this end hold or do once the handshake is over. The handshake's own bounds
-//! are [`crate::handshake`]'s.
+//! The bounds on the memory and work that a peer can cause after the handshake. [`crate::handshake`] has those of the handshake.
 
 /// Limits of one open connection. Each field documents the reason for its default. Fields may be added: use struct update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest payload that one frame may announce, in bytes. 64 MiB: as much as the longest message, so that a message
-    /// needs no fragmentation. Memory is not reserved on the announcement alone.
+    /// The longest payload of a frame, in bytes. 64 MiB, like the longest message, so that no message needs fragmentation. Memory is
+    /// allocated for the bytes that arrive, not for the announced length.
     pub frame_len_max: u64,
-    /// The longest message, in bytes, over all its fragments, and once more after inflation. 64 MiB: what the common
-    /// libraries allow by default. It holds for messages that are delivered in chunks too; raise it to stream more.
+    /// The longest message over all its fragments, before and after inflation, in bytes. 64 MiB: the default of common libraries. It
+    /// applies to messages that are delivered in chunks too; raise it to stream longer ones.
     pub message_len_max: u64,
-    /// Fragments that a message may have beyond one per [`FRAGMENT_LEN_EXCUSED`] bytes of payload. 16,384: a message of
-    /// up to 16 KiB may come byte by byte and 4 MiB in 64-byte fragments are fine, but an endless stream of empty
-    /// fragments, which costs its sender 2 to 6 bytes and this end a header each, is not.
+    /// The most fragments of a message beyond one per [`FRAGMENT_LEN_EXCUSED`] bytes of payload. 16,384: a message of up to 16 KiB may
+    /// arrive in fragments of a byte, and 4 MiB in fragments of 64 bytes. An endless stream of empty fragments, each of which costs its
+    /// sender 2 to 6 bytes and this end the handling of a header, is an error.
     pub fragments_spare: u64,
-    /// How many times its compressed size a message may inflate to, once it holds over [`INFLATE_RATIO_FREE`] bytes.
-    /// 1,032 is the most that DEFLATE can do, so the default of 1,100 refuses nothing; set 100 where the traffic is known.
+    /// The highest ratio of inflated to compressed length, for messages of more than [`INFLATE_RATIO_FREE`] bytes. DEFLATE reaches at
+    /// most 1,032, so the default of 1,100 refuses nothing; set 100 where the traffic is known.
     pub inflate_ratio_max: u32,
-    /// Bytes that may wait to be transmitted before `send_*` is refused. 64 MiB: one message of the default limit. The
-    /// application's own messages fill this queue, never the peer's frames alone.
+    /// The longest send queue, in bytes; beyond it `send_*` fails. 64 MiB: one message of the default limit. Only messages of the
+    /// application fill this queue, never frames of the peer alone.
     pub queued_len_max: usize,
-    /// Bytes waiting from which [`crate::Outbound::is_congested`] holds. 1 MiB: several times a socket's send
-    /// buffer, so that a sender that pauses then still keeps the socket busy.
+    /// From this length of the send queue on, [`crate::Outbound::is_congested`] is true, in bytes. 1 MiB: several times the send buffer of
+    /// a socket, so that the socket stays busy while the sender pauses.
     pub queued_len_high: usize,
 }
 
-/// One fragment per this many payload bytes is never counted against [`Limits::fragments_spare`].
+/// One fragment per this many bytes of payload does not count towards [`Limits::fragments_spare`].
 pub const FRAGMENT_LEN_EXCUSED: u64 = 16;
 
-/// Messages up to this many inflated bytes are never measured against [`Limits::inflate_ratio_max`].
+/// [`Limits::inflate_ratio_max`] does not apply to messages of up to this length, in bytes.
 pub const INFLATE_RATIO_FREE: u64 = 1 << 20;
 
-/// Pings are answered one by one while fewer bytes than these wait to be transmitted; beyond, the newest alone (RFC 6455
-/// §5.5.3). 64 KiB: more than an honest peer pings at once, and little to hold for one that pings and does not read.
+/// Every ping is answered while the send queue is shorter than this; beyond it, only the newest (RFC 6455 §5.5.3). 64 KiB: more than an
+/// honest peer pings at once, and little memory for a peer that pings and does not read.
 pub const PONGS_QUEUED_LEN_MAX: usize = 64 << 10;
 
 impl Default for Limits {

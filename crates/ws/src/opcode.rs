@@ -1,6 +1,6 @@
 //! Opcodes (RFC 6455 §5.2) and the two kinds of message (§5.6).
 
-/// What a frame is for. The reserved values have no variant: they are refused where the header is read.
+/// The opcode of a frame. Reserved values have no variant: [`Header::decode`](crate::frame::Header::decode) rejects them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
@@ -10,7 +10,7 @@ pub enum Opcode {
     Text = 0x1,
     /// The first or only frame of a binary message.
     Binary = 0x2,
-    /// Ends the conversation.
+    /// Closes the connection.
     Close = 0x8,
     /// Asks for a pong.
     Ping = 0x9,
@@ -40,7 +40,7 @@ impl Opcode {
     }
 }
 
-/// What a message holds.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// UTF-8.
@@ -66,7 +66,7 @@ mod tests {
 
     // RFC 6455 §5.2: 3–7 and B–F are reserved.
     #[test]
-    fn knows_the_six_opcodes_and_no_other() {
+    fn has_six_opcodes() {
         let known: alloc::vec::Vec<u8> = (0..=255).filter(|&b| Opcode::from_bits(b).is_some()).collect();
         assert_eq!(known, [0x0, 0x1, 0x2, 0x8, 0x9, 0xA]);
         for bits in known {

@@ -1,4 +1,4 @@
-//! Messages that the application keeps.
+//! Owned messages.
 
 use crate::opcode::Kind;
 use crate::utf8::{self, InvalidUtf8, Valid};
@@ -10,7 +10,7 @@ use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::ops::Deref;
 
-/// A message to keep.
+/// An owned message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OwnedMessage {
     /// Text.
@@ -54,7 +54,7 @@ impl OwnedMessage {
         }
     }
 
-    /// A chunk of a message on its own: text where it is UTF-8, and binary where a code point is split.
+    /// A chunk of a message: text if it is UTF-8 by itself, and binary if it begins or ends within a code point.
     #[cold]
     pub(crate) fn from_chunk(kind: Kind, data: Bytes) -> Self {
         match kind {
@@ -88,7 +88,7 @@ impl From<Vec<u8>> for OwnedMessage {
     }
 }
 
-/// `Bytes` that are UTF-8: a `str` to keep and share.
+/// `Bytes` that are UTF-8: an owned `str` whose clones share memory.
 #[derive(Clone)]
 pub struct Utf8Bytes {
     bytes: Bytes,
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_is_text_only_where_it_is_utf8() {
+    fn a_chunk_is_text_only_if_it_is_utf8() {
         let chunk = |data: &'static [u8]| OwnedMessage::from_chunk(Kind::Text, Bytes::from_static(data));
         assert_eq!(chunk("ß".as_bytes()).as_text(), Some("ß"));
         assert_eq!(chunk(b"\xc3"), OwnedMessage::Binary(Bytes::from_static(b"\xc3")));

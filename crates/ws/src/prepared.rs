@@ -1,5 +1,4 @@
-//! A message that is encoded once and sent over any number of connections: the frame of a server, whose frames carry no
-//! masking key, plain or compressed.
+//! A message that is encoded once and sent over any number of connections: an unmasked frame, plain or compressed.
 
 use alloc::vec::Vec;
 
@@ -48,7 +47,7 @@ impl PreparedFrame {
         Self::encode(Kind::Binary, data, None)
     }
 
-    /// The same message, compressed. A frame that is compressed already stays as it is.
+    /// The same message, compressed. A compressed frame is returned unchanged.
     #[must_use]
     pub fn compressed(&self, compressor: &mut FrameCompressor) -> Self {
         match self.window_bits {
@@ -67,12 +66,12 @@ impl PreparedFrame {
         self.window_bits
     }
 
-    /// The frame as it is sent: header and payload.
+    /// The encoded frame: header and payload.
     pub fn as_bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The payload: of a compressed frame, DEFLATE blocks.
+    /// The payload; DEFLATE blocks if the frame is compressed.
     pub fn payload(&self) -> &[u8] {
         self.bytes.get(self.header.encoded_len()..).unwrap_or_default()
     }
@@ -98,8 +97,8 @@ impl PreparedFrame {
     }
 }
 
-/// Compresses messages for [`PreparedFrame`], each without reference to the one before, so that every connection whose window
-/// is large enough can receive them. Keep one for many messages: it holds up to 280 KB.
+/// Compresses messages for [`PreparedFrame`], each without reference to earlier ones, so that every connection with a window of this size
+/// can receive them. Keep one for many messages: it uses up to 280 KB.
 #[derive(Debug)]
 pub struct FrameCompressor {
     compressor: Compressor,
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_header_and_payload_alone() {
+    fn uses_no_more_memory_than_the_frame() {
         let frame = PreparedFrame::text(&"x".repeat(300));
         assert_eq!((frame.kind(), frame.window_bits(), frame.payload().len()), (Kind::Text, None, 300));
         let bytes = frame.as_bytes().clone();

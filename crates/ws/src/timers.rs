@@ -195,4 +195,13 @@ mod tests {
         assert_eq!(timers.pings_answered, 20);
         assert_eq!(timers.next(), None);
     }
+
+    // Without time between the two there is no ping to wait for.
+    #[test]
+    fn ends_without_a_ping_that_would_be_as_late() {
+        for (ping_after, due) in [(4, Due::Ping), (5, Due::Silence), (6, Due::Silence)] {
+            let keepalive = Keepalive { ping_after: s(ping_after), dead_after: s(5) };
+            assert_eq!(Timers::new(Some(keepalive), s(100)).due(s(105)), due, "{ping_after}");
+        }
+    }
 }

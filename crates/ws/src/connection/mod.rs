@@ -1,5 +1,5 @@
-//! One end of an open WebSocket: both halves, [`Inbound`] and [`Outbound`], and the events that pass between them. The opening
-//! handshake comes before, in [`crate::handshake`].
+//! One end of an open WebSocket: the halves [`Inbound`] and [`Outbound`], and the events between them. [`crate::handshake`] has the
+//! opening handshake.
 //!
 //! ```text
 //!           close(), or the peer broke a rule
@@ -29,13 +29,12 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 
-/// How to treat the transport once nothing is left to transmit.
+/// How to treat the transport once everything is transmitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Keep it: read, write, wait for [`Connection::poll_timeout`].
     Open,
-    /// Shut down the writing side, and continue to read until the end or the deadline, so that the peer reads the Close frame
-    /// instead of a reset.
+    /// Shut down the writing side, and read until the end or the deadline, so that the peer receives the Close frame instead of a reset.
     ShutdownWrite,
     /// Close it.
     Close,
@@ -84,23 +83,23 @@ pub enum Transport {
 /// drop(first);
 /// ```
 ///
-/// A driver that reads and writes in different tasks takes the halves apart with [`split`](Self::split).
+/// A driver that reads and writes in different tasks [splits](Self::split) the connection.
 pub struct Connection {
     inbound: Inbound,
     outbound: Outbound,
-    /// Of the pong that arrived last, if it answered a ping.
+    /// The round-trip time of the last pong, if it answered a ping.
     round_trip: Option<Duration>,
 }
 
 impl Connection {
-    /// The server's end of a WebSocket whose handshake is over. `deflate` is what the handshake negotiated, with the
-    /// configuration that it was negotiated from.
+    /// The server's end of a WebSocket after the handshake. `deflate`: the negotiated parameters, and the configuration that they were
+    /// negotiated with.
     pub fn server(config: Config, deflate: Option<(DeflateParams, &DeflateConfig)>, now: Duration) -> Self {
         Self::new(Role::Server, config, deflate, None, now)
     }
 
-    /// The client's end of a WebSocket whose handshake is over. `seed` comes fresh from the operating system's source of
-    /// randomness for each connection: masking keys are drawn from it (RFC 6455 §10.3).
+    /// The client's end of a WebSocket after the handshake. Masking keys are generated from `seed`, which must be new for each connection
+    /// and come from the operating system's source of randomness (RFC 6455 §10.3).
     pub fn client(
         config: Config,
         deflate: Option<(DeflateParams, &DeflateConfig)>,
@@ -127,9 +126,9 @@ impl Connection {
         (self.inbound, self.outbound)
     }
 
-    /// Takes bytes from the front of `input` up to the end of the next event, and returns how many with that event. Call again
-    /// with the rest until there is no event; all of `input` has been taken then. Payloads are unmasked in place, and borrowed
-    /// from there when they arrived whole.
+    /// Consumes bytes from the front of `input` up to the end of the next event; returns their number and the event. Call again with the
+    /// remaining bytes until there is no event: then all of `input` was consumed. Payloads are unmasked in place. A message that arrived
+    /// in one piece is borrowed from `input`.
     ///
     /// Once the peer has sent a Close frame or broken a rule, all further input is dropped (RFC 6455 §1.4).
     ///
@@ -154,12 +153,12 @@ impl Connection {
         Ok((used, self.inbound.event(arrival, input, self.round_trip)))
     }
 
-    /// Space for the next bytes of a large message, at the end of the message itself. `None` outside of one: then read into a
-    /// buffer of your own, and pass it to [`handle_input`](Self::handle_input).
+    /// Space for the next bytes of a large message, in the buffer in which it is assembled. `None` outside of one: then read into a buffer
+    /// of your own and pass it to [`handle_input`](Self::handle_input).
     ///
-    /// The space is at most as long as the part of the message that has arrived, and 256 KiB; a read may bring less. From memory,
-    /// reads of 16 KiB are fastest, since their bytes are still in the first level of cache when they are unmasked; from a
-    /// socket, longer ones save system calls.
+    /// The space is at most 256 KiB, and not longer than the part of the message that has arrived; a read may be shorter. From memory,
+    /// reads of 16 KiB are fastest, because their bytes are still in the first-level cache when they are unmasked; from a socket, longer
+    /// reads save system calls.
     ///
     /// ```
     /// # use std::{io::Read, time::Duration};
@@ -183,15 +182,14 @@ impl Connection {
         Some(RecvSlot { connection: self })
     }
 
-    /// Frees memory that an idle connection does not need: empty buffers, and compression state that no later message refers to.
-    /// For a driver whose connection has been idle for a while.
+    /// Frees the memory that an idle connection does not need: empty buffers, and compression state that no later message refers to.
     pub fn release_buffers(&mut self) {
         self.inbound.release_buffers();
         self.outbound.release_buffers();
     }
 
-    /// Everything but the fast path. It returns the position of an event, not the event, which would go through memory on the
-    /// fast path too.
+    /// The general path. It returns the position of an event instead of the event, which would be passed through memory on the fast path
+    /// too.
     #[inline(never)]
     fn advance(&mut self, now: Duration, input: &mut [u8]) -> Result<(usize, Arrival), Error> {
         if !input.is_empty() {
@@ -222,7 +220,7 @@ pub struct RecvSlot<'a> {
 }
 
 impl<'a> RecvSlot<'a> {
-    /// The first `len` bytes have been read into.
+    /// `len` bytes were read into the front of the slot.
     ///
     /// # Errors
     /// As for [`Connection::handle_input`].

@@ -153,7 +153,7 @@ fn closes_cleanly_from_either_end() {
 
 // RFC 6455 §7.1.7.
 #[test]
-fn says_why_it_failed_and_stops_listening() {
+fn sends_the_reason_of_a_failure_and_drops_input() {
     let mut server = server();
     let error = server.handle_input(NOW, &mut [0x81, 0x01, b'x']).map(drop).unwrap_err();
     assert_eq!(error, PeerMisbehaved::UnmaskedFrame.into());
@@ -195,7 +195,7 @@ fn bounds_the_answers_to_a_peer_that_does_not_read() {
     }
     let most = PONGS_QUEUED_LEN_MAX.next_multiple_of(6);
     assert_eq!(server.queued_len(), most);
-    // What is owed when there is room again is the newest.
+    // The pong that is sent when there is room again answers the newest ping.
     let wire = server.take_transmit();
     assert_eq!(wire[..6], [0x8A, 4, 0, 0, 0, 0]);
     assert_eq!(wire.len(), most + 6);
@@ -216,7 +216,7 @@ fn sends_no_pong_behind_a_close() {
 }
 
 #[test]
-fn pings_a_silent_peer_and_gives_it_up() {
+fn pings_a_silent_peer_and_ends_the_connection() {
     let keepalive = Keepalive { ping_after: Duration::from_secs(5), dead_after: Duration::from_secs(12) };
     let config = Config { keepalive: Some(keepalive), ..Config::default() };
     let mut server = Connection::server(config, None, NOW);
@@ -229,7 +229,7 @@ fn pings_a_silent_peer_and_gives_it_up() {
 }
 
 #[test]
-fn refuses_what_would_pile_up() {
+fn rejects_messages_beyond_the_queue_limit() {
     let mut config = Config::default();
     config.limits.queued_len_max = 100;
     let mut server = Connection::server(config, None, NOW);
@@ -239,9 +239,8 @@ fn refuses_what_would_pile_up() {
     server.send_binary(&[0; 98]).unwrap();
 }
 
-// Separate halves behave as a connection does, if each is given the events of the other.
 #[test]
-fn works_in_halves() {
+fn halves_behave_like_a_connection() {
     let (mut inbound, mut outbound) = server().split();
     let mut client = client();
     client.send_ping(NOW, b"ping").unwrap();
@@ -263,7 +262,7 @@ fn works_in_halves() {
 }
 
 #[test]
-fn tells_a_fault_from_one_half_to_the_other() {
+fn passes_an_error_from_inbound_to_outbound() {
     let (mut inbound, mut outbound) = server().split();
     let error = inbound.handle_input(&mut [0x81, 0x01, b'x']).map(drop).unwrap_err();
     outbound.handle_error(NOW, error);
@@ -271,9 +270,9 @@ fn tells_a_fault_from_one_half_to_the_other() {
     assert!(matches!(inbound.handle_input(&mut [0x82, 0x80, 0, 0, 0, 0]), Ok((6, None))));
 }
 
-// The peer's Close frame may have arrived before this end learns that nothing can be written.
+// The peer's Close frame may have arrived before a write fails.
 #[test]
-fn hears_a_close_after_a_write_has_failed() {
+fn receives_a_close_after_a_write_has_failed() {
     let mut server = server();
     server.send_text("lost").unwrap();
     server.handle_write_failed(NOW);
@@ -296,7 +295,7 @@ fn hears_a_close_after_a_write_has_failed() {
 }
 
 #[test]
-fn writes_a_borrowed_payload_behind_the_queue_and_copies_the_rest() {
+fn writes_a_borrowed_payload_behind_the_queue_and_copies_the_remainder() {
     for step in [0, 1, 4, 200, 312, usize::MAX] {
         let mut server = server();
         server.send_ping(NOW, b"first").unwrap();
@@ -323,7 +322,7 @@ fn writes_a_borrowed_payload_behind_the_queue_and_copies_the_rest() {
     assert_eq!(receive(&mut server(), &client.take_transmit(), 100, false), ["text 6"]);
 }
 
-// A congested queue lets no ping out, so that no pong can come: what the peer reads shows that it is alive.
+// No ping is sent while the queue is congested. That the peer reads shows that it is alive.
 #[test]
 fn a_peer_that_reads_a_congested_queue_is_not_silent() {
     let (ping_after, dead_after) = (Duration::from_secs(10), Duration::from_secs(25));
@@ -361,7 +360,7 @@ fn a_keepalive_ping_neither_follows_a_close_frame_nor_joins_a_congested_queue() 
 }
 
 #[test]
-fn what_is_idle_can_be_made_again() {
+fn restores_an_idle_inbound() {
     let mut config = Config::default();
     config.limits.message_len_max = 7;
     let (mut inbound, _) = Connection::server(config, None, NOW).split();
@@ -379,9 +378,8 @@ fn what_is_idle_can_be_made_again() {
     assert_eq!(again.idle(), None);
 }
 
-// Large messages are read to their end while the peer's bytes are accepted.
 #[test]
-fn offers_a_slot_until_the_end() {
+fn offers_a_slot_until_eof() {
     let mut client = client();
     client.send_binary(&[7; 20_000]).unwrap();
     let wire = client.take_transmit();
@@ -407,9 +405,9 @@ fn offers_a_slot_until_the_end() {
     assert!(server.recv_slot().is_none());
 }
 
-// Keepalive: a byte of a frame shows that the peer is alive, no byte does not.
+// Keepalive: a byte of a frame is activity, an empty read is not.
 #[test]
-fn bytes_are_activity() {
+fn input_is_activity() {
     let (ping_after, dead_after) = (Duration::from_secs(10), Duration::from_secs(25));
     let config = Config { keepalive: Some(Keepalive { ping_after, dead_after }), ..Config::default() };
     let later = NOW + Duration::from_secs(5);

@@ -391,3 +391,31 @@ fn rejects_each_impossible_byte_where_it_arrives() {
     mask::apply(&mut text, KEY);
     assert_eq!(unmask_validate(&mut text, KEY), Err(InvalidUtf8));
 }
+
+// In ASCII and not, at some alignments: the bytes behind the text are not valid.
+#[test]
+fn reads_and_writes_nothing_behind_the_text() {
+    let kernels = kernels();
+    let lens = if cfg!(miri) { 70..71 } else { 64..400 };
+    for len in lens.step_by(3) {
+        for (text, at) in [("a".repeat(len), 0), ("a".repeat(len), 5), ("ß".repeat(len / 2), 33)] {
+            let mut buffer = vec![0xFF; at + text.len() + 512];
+            let range = at..at + text.len();
+            for (index, (name, kernel)) in kernels.iter().enumerate() {
+                for is_masked in [false, true] {
+                    buffer[range.clone()].copy_from_slice(text.as_bytes());
+                    if is_masked {
+                        mask::apply(&mut buffer[range.clone()], KEY);
+                    }
+                    let result = kernel(index, &mut buffer[range.clone()], KEY.word(), is_masked);
+                    assert_eq!(result, Ok(0), "{name}, {len} bytes at {at}");
+                    assert_eq!(&buffer[range.clone()], text.as_bytes());
+                    assert!(
+                        buffer[range.end..].iter().all(|&byte| byte == 0xFF),
+                        "{name}, {len} bytes at {at}"
+                    );
+                }
+            }
+        }
+    }
+}
