@@ -1,9 +1,9 @@
-//! The caller's choices about a connection: what is announced to the peer, the bounds on what a peer may cause, and the sizes
-//! of windows and buffers. Each default has its reason beside it.
+//! [`Config`]: the settings, the limits, and the sizes of windows and buffers of a connection. Each default has its reason beside
+//! it.
 
 use crate::{Limits, Role, Settings};
 
-/// The choices of one end.
+/// The configuration of one end of a connection.
 ///
 /// ```
 /// use wireloom_http2::{Config, Role};
@@ -17,51 +17,50 @@ use crate::{Limits, Role, Settings};
 pub struct Config {
     /// The first SETTINGS of this end.
     pub settings: Settings,
-    /// The bounds on what the peer can make this end hold or do.
+    /// The limits on the memory and work that the peer can cause.
     pub limits: Limits,
-    /// The window of the connection as a whole, in bytes: DATA that may be in flight on all streams together.
+    /// The receive window of the connection, in bytes: DATA that may be in flight on all streams together.
     pub connection_window: u32,
-    /// How large the windows of streams may grow by themselves when the path is long and wide; at or below
-    /// `settings.initial_window_size` they never do. In bytes.
+    /// The maximum size to which the receive windows of streams grow automatically, in bytes. They do not grow if this is at most
+    /// `settings.initial_window_size`.
     pub stream_window_max: u32,
-    /// Whether window is given back as soon as DATA was passed on. When `false`, the caller calls
-    /// [`crate::Connection::release_capacity`]; single streams can choose otherwise.
+    /// Whether window is released as soon as DATA was passed to the caller. Otherwise the caller calls
+    /// [`crate::Connection::release_capacity`]. [`crate::Connection::set_auto_release`] changes it for a stream.
     pub auto_release: bool,
-    /// The memory that one connection may take, in bytes: DATA that the caller holds or the peer may still send, queues,
-    /// output, and what the caller reports with [`crate::Connection::set_caller_memory`]. A quarter is for the queues
-    /// of what this side sends. Slow readers of some streams take nothing from the others until the rest is used up.
+    /// The maximum memory of the connection, in bytes: DATA that the caller holds or that the peer may send, send queues, output, and
+    /// the memory that the caller reports with [`crate::Connection::set_caller_memory`]. A quarter is for the send queues. Slow
+    /// readers do not affect other streams until the other three quarters are used.
     pub memory_max: u64,
-    /// How much DATA is framed ahead of the transport, in bytes: enough for a large write, little enough for an urgent
-    /// stream to overtake. The default is three frames of 16 KiB, which the kernel sends as one packet of up to 64 KiB; a few
-    /// bytes more than that would be a large packet and a tiny one.
+    /// The amount of DATA that is framed ahead of the transport, in bytes: enough for large writes, but not so much that urgent
+    /// streams are delayed. The default is three frames of 16 KiB, which the kernel sends as one packet of up to 64 KiB.
     pub output_ahead: usize,
-    /// How much a stream should have queued at most before the caller waits for [`crate::Event::Writable`], in bytes. Where
-    /// much is queued on others it is less, so that all queues stay within their share of `memory_max`.
+    /// The maximum length of the send queue of a stream before the caller should wait for [`crate::Event::Writable`], in bytes. It is
+    /// less while much is queued on other streams, so that all queues stay within their share of `memory_max`.
     pub stream_queue: u32,
-    /// A server takes no input while its output is longer than this, in bytes: a peer that reads nothing cannot request
-    /// more. A client always reads, or both ends could wait for each other.
+    /// A server handles no input while its output is longer than this, in bytes: a client that does not read cannot send requests. A
+    /// client always handles input, because otherwise both ends could wait for each other.
     pub output_max: usize,
-    /// Keys the map of stream identifiers. Random, where a hostile peer may have many thousand streams.
+    /// The key of the hash table of stream identifiers. Choose it at random if a hostile peer may open thousands of streams.
     pub hash_key: u64,
 }
 
 impl Config {
-    /// The defaults for an end of this role.
+    /// The default configuration of an end with this role.
     pub const fn new(role: Role) -> Self {
         let settings = Settings {
-            // RFC 9113 §8.4: push is refused by default; browsers have given it up.
+            // RFC 9113 §8.4: push is disabled by default; browsers no longer support it.
             enable_push: false,
-            // RFC 9113 §6.5.2 recommends no less than 100; 256 streams of 256 KiB are 64 MiB at worst.
+            // RFC 9113 §6.5.2 recommends at least 100. 256 streams of 256 KiB are at most 64 MiB.
             max_concurrent_streams: 256,
-            // A round trip of 20 ms at 100 Mbit/s; more is measured.
+            // A round trip of 20 ms at 100 Mbit/s. Windows grow if more is needed.
             initial_window_size: 256 * 1024,
-            // Four times what common servers take.
+            // Four times as much as common servers accept.
             max_header_list_size: 64 * 1024,
-            // RFC 9218 §2.1: only the new priorities are used.
+            // RFC 9218 §2.1: the priorities of RFC 7540 are not used.
             no_rfc7540_priorities: true,
             ..Settings::INITIAL
         };
-        // RFC 9113 §6.5.2: a server has no ENABLE_PUSH to send.
+        // RFC 9113 §6.5.2: a server does not send SETTINGS_ENABLE_PUSH.
         let settings = match role {
             Role::Client => settings,
             Role::Server => Settings { enable_push: true, ..settings },
@@ -80,7 +79,7 @@ impl Config {
         }
     }
 
-    /// The share of [`Config::memory_max`] for DATA from the peer and for the caller, in bytes.
+    /// The share of [`Config::memory_max`] for DATA from the peer and memory of the caller, in bytes.
     #[inline]
     pub(crate) fn receive_max(&self) -> i64 {
         let [memory_max, output_max] =
@@ -88,14 +87,14 @@ impl Config {
         (memory_max - memory_max / 4).saturating_sub(output_max)
     }
 
-    /// How much a stream should queue at most while `queued` bytes are queued on all streams.
+    /// The maximum length of the send queue of a stream while `queued` bytes are queued on all streams.
     #[inline]
     pub(crate) fn queue_max(&self, queued: u64) -> u32 {
         let room = (self.memory_max / 4).saturating_sub(queued) / 4;
         room.max(Self::QUEUE_MIN).min(u64::from(self.stream_queue)) as u32
     }
 
-    /// A stream may queue this much whatever is queued on others, in bytes.
+    /// A stream may always queue this much, in bytes.
     const QUEUE_MIN: u64 = 1024;
 }
 
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_gets_a_quarter_of_what_is_left() {
+    fn a_queue_may_use_a_quarter_of_the_free_memory() {
         let mut config = Config::new(Role::Server);
         (config.memory_max, config.stream_queue) = (4 * 100_000, 20_000);
         for (queued, expected) in [

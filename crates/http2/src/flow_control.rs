@@ -1,53 +1,49 @@
-//! Flow control: the arithmetic of windows, and how large this side's windows are to be (RFC 9113 §5.2, §6.9).
+//! Arithmetic of flow-control windows, and automatic tuning of the receive windows (RFC 9113 §5.2, §6.9).
 //!
-//! [`Growth`] measures the bandwidth-delay product with PING, and derives the window from it.
-//!
-//! A window is kept as a difference from the initial window in force:
+//! A window is stored as its difference from the current SETTINGS_INITIAL_WINDOW_SIZE:
 //!
 //! ```text
 //! window = SETTINGS_INITIAL_WINDOW_SIZE + granted by WINDOW_UPDATE - sent
-//!          `------ one number -------'    `--- delta, one a stream ---'
+//!          `---- per connection -----'    `---- delta, per stream ----'
 //! ```
 //!
-//! so a change of the setting moves every window at once (RFC 9113 §6.9.2), below zero where it must.
+//! A change of the setting thereby changes all windows (RFC 9113 §6.9.2), which can become negative.
 
 use core::time::Duration;
 
-/// The largest window: RFC 9113 §6.9.1.
+/// The maximum window (RFC 9113 §6.9.1).
 pub(crate) const WINDOW_MAX: i64 = (1 << 31) - 1;
 
-/// The window of a new connection, and of its streams before any SETTINGS: RFC 9113 §6.9.2.
+/// The initial window of a connection, and of its streams until SETTINGS arrive (RFC 9113 §6.9.2).
 pub(crate) const WINDOW_DEFAULT: u32 = 65_535;
 
-/// What may still be sent: the initial window in force and a stream's delta. May be negative.
+/// A window: the initial window and the delta. It may be negative.
 #[inline]
 pub(crate) const fn window(initial: u32, delta: i32) -> i64 {
     initial as i64 + delta as i64
 }
 
-/// The delta after a WINDOW_UPDATE, or `None` when the window would pass 2^31-1 (RFC 9113 §6.9.1).
+/// The delta after a WINDOW_UPDATE; `None` if the window would exceed 2^31-1 (RFC 9113 §6.9.1).
 #[inline]
 pub(crate) const fn grant(initial: u32, delta: i32, increment: u32) -> Option<i32> {
     let granted = delta as i64 + increment as i64;
-    // With a small initial window the delta itself might pass i32: it cannot while the window is at most 2^31-1,
-    // because the initial window is not negative.
+    // The delta fits in i32 if the window is at most 2^31-1, because the initial window is not negative.
     if initial as i64 + granted > WINDOW_MAX { None } else { Some(granted as i32) }
 }
 
 /// The delta after sending or receiving `len` bytes of DATA.
 ///
-/// Never passes i32: a delta falls by what a window allowed, and a window is at most 2^31-1 above it.
+/// It fits in i32: a delta decreases at most by the window, which is at most 2^31-1 above it.
 #[inline]
 pub(crate) const fn spend(delta: i32, len: u32) -> i32 {
     delta.saturating_sub_unsigned(len)
 }
 
-/// How large a receive window is to be: three times the bandwidth-delay product, measured.
+/// Tunes the receive windows of streams to three times the bandwidth-delay product, which it measures.
 ///
-/// A probe is a PING that leaves together with a WINDOW_UPDATE, so only a peer that sends much is probed. Bytes that
-/// arrive until its acknowledgement are about one bandwidth-delay product. An update leaves when half of the window is
-/// used, so half a window is the most that can arrive meanwhile; when a third does, the window is what holds
-/// the peer back.
+/// A probe is a PING that is sent together with a WINDOW_UPDATE, so only a peer that sends much is probed. The bytes that arrive
+/// until its acknowledgement are about one bandwidth-delay product. An update is sent when half of the window is used, so at most
+/// half a window can arrive meanwhile. If a third arrives, the window limits the peer.
 ///
 /// ```text
 /// WINDOW_UPDATE + PING ->                    <- PING ACK
@@ -55,20 +51,20 @@ pub(crate) const fn spend(delta: i32, len: u32) -> i32 {
 ///                       `--- bytes since the probe ---'
 /// ```
 #[derive(Clone, Debug)]
-pub(crate) struct Growth {
+pub(crate) struct WindowTuner {
     target: u32,
     max: u32,
-    /// Bytes since the probe left; meaningful while one is out.
+    /// The bytes that have arrived since the probe was sent.
     bytes: u64,
     probe_sent_at: Option<Duration>,
-    /// Probes in a row that found the window wide enough; each doubles the pause.
+    /// The number of successive probes that found the window large enough. Each doubles the pause.
     settled: u8,
     next_probe_at: Duration,
 }
 
-impl Growth {
-    /// Between probes that found the window wide enough. Round trips within a machine are so short that probes would be taken
-    /// for a flood of PING (CVE-2019-9512): `Limits::pings` allows 100 a second for long.
+impl WindowTuner {
+    /// The minimum time between probes that find the window large enough. With the round trips within a machine, probes without a
+    /// pause would look like a flood of PING (CVE-2019-9512): `Limits::pings` allows 100 a second.
     const PROBE_PAUSE_MIN: Duration = Duration::from_millis(50);
 
     pub(crate) const fn new(start: u32, max: u32) -> Self {
@@ -82,9 +78,9 @@ impl Growth {
         }
     }
 
-    /// The caller announced another initial window. A larger one is kept open at once. A smaller one than before is the
-    /// caller's choice, which growth must not undo.
-    pub(crate) fn set_start(&mut self, before: u32, after: u32, max: u32) {
+    /// Changes the initial window. A larger one applies at once. A smaller one is also the maximum, because tuning must not undo the
+    /// caller's choice.
+    pub(crate) fn set_initial(&mut self, before: u32, after: u32, max: u32) {
         if after < before {
             self.target = after;
             self.max = after;
@@ -94,19 +90,19 @@ impl Growth {
         }
     }
 
-    /// The window to keep open for each stream, in bytes.
+    /// The target of the receive window of each stream, in bytes.
     #[inline]
     pub(crate) const fn target(&self) -> u32 {
         self.target
     }
 
-    /// Counts DATA that came in.
+    /// Counts DATA that has arrived.
     #[inline]
     pub(crate) fn received(&mut self, len: u32) {
         self.bytes = self.bytes.wrapping_add(u64::from(len));
     }
 
-    /// Whether a probe is to leave with this WINDOW_UPDATE; it counts as sent.
+    /// Whether to send a probe with this WINDOW_UPDATE. If `true`, it counts as sent.
     pub(crate) fn start_probe(&mut self, now: Duration) -> bool {
         if self.target >= self.max || self.probe_sent_at.is_some() || now < self.next_probe_at {
             return false;
@@ -116,7 +112,7 @@ impl Growth {
         true
     }
 
-    /// The probe came back: the round trip, or `None` when none was out.
+    /// Handles the acknowledgement of a probe. Returns the round trip, or `None` if no probe was sent.
     pub(crate) fn finish_probe(&mut self, now: Duration) -> Option<Duration> {
         let sent_at = self.probe_sent_at.take()?;
         let round_trip = now.saturating_sub(sent_at);
@@ -127,7 +123,7 @@ impl Growth {
             self.next_probe_at = now;
             return Some(round_trip);
         }
-        // Twice a round trip, four times, ... 256 times: the path may have become wider.
+        // The pause is 2, 4, ... 256 round trips: the bandwidth may increase.
         self.settled = (self.settled + 1).min(8);
         let pause = round_trip.saturating_mul(1 << self.settled).max(Self::PROBE_PAUSE_MIN);
         self.next_probe_at = now.saturating_add(pause);
@@ -141,7 +137,7 @@ mod tests {
     use wireloom_testing::{Rng, rounds};
 
     #[test]
-    fn a_window_passes_no_more_than_its_maximum() {
+    fn a_window_does_not_exceed_its_maximum() {
         // RFC 9113 §6.9.1: MUST NOT allow a window to exceed 2^31-1.
         assert_eq!(grant(0, 0, WINDOW_MAX as u32), Some(i32::MAX));
         assert_eq!(grant(1, 0, WINDOW_MAX as u32), None);
@@ -163,47 +159,47 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_a_third_of_fills_a_round_trip_doubles() {
+    fn a_window_doubles_if_a_third_of_it_arrives_in_a_round_trip() {
         let ms = Duration::from_millis;
         for (received, expected) in [(332, 1_000), (333, 1_000), (334, 2_000), (900, 2_000), (1_100, 2_200)] {
-            let mut growth = Growth::new(1_000, 10_000);
-            assert!(growth.start_probe(ms(0)) && !growth.start_probe(ms(0)));
-            growth.received(received);
-            assert_eq!(growth.finish_probe(ms(7)), Some(ms(7)));
-            assert_eq!(growth.target(), expected, "{received}");
-            assert_eq!(growth.finish_probe(ms(8)), None);
+            let mut tuner = WindowTuner::new(1_000, 10_000);
+            assert!(tuner.start_probe(ms(0)) && !tuner.start_probe(ms(0)));
+            tuner.received(received);
+            assert_eq!(tuner.finish_probe(ms(7)), Some(ms(7)));
+            assert_eq!(tuner.target(), expected, "{received}");
+            assert_eq!(tuner.finish_probe(ms(8)), None);
         }
         // Exactly a third.
-        let mut growth = Growth::new(900, 10_000);
-        assert!(growth.start_probe(ms(0)));
-        growth.received(300);
-        growth.finish_probe(ms(1));
-        assert_eq!(growth.target(), 1_800);
-        let mut growth = Growth::new(1_000, 1_500);
-        assert!(growth.start_probe(ms(0)));
-        growth.received(1_000);
-        growth.finish_probe(ms(1));
-        assert_eq!(growth.target(), 1_500);
-        // Nothing is left to find out.
-        assert!(!growth.start_probe(ms(1_000)));
+        let mut tuner = WindowTuner::new(900, 10_000);
+        assert!(tuner.start_probe(ms(0)));
+        tuner.received(300);
+        tuner.finish_probe(ms(1));
+        assert_eq!(tuner.target(), 1_800);
+        let mut tuner = WindowTuner::new(1_000, 1_500);
+        assert!(tuner.start_probe(ms(0)));
+        tuner.received(1_000);
+        tuner.finish_probe(ms(1));
+        assert_eq!(tuner.target(), 1_500);
+        // The maximum is reached: no further probes.
+        assert!(!tuner.start_probe(ms(1_000)));
     }
 
     #[test]
-    fn probes_that_find_nothing_pause_twice_as_long_each() {
+    fn the_pause_between_probes_doubles() {
         let ms = Duration::from_millis;
-        let (mut growth, mut now) = (Growth::new(1_000, 10_000), ms(0));
+        let (mut tuner, mut now) = (WindowTuner::new(1_000, 10_000), ms(0));
         for pause in [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 25_600] {
-            assert!(growth.start_probe(now));
+            assert!(tuner.start_probe(now));
             now += ms(100);
-            growth.finish_probe(now);
-            assert!(!growth.start_probe(now + ms(pause - 1)), "{pause}");
+            tuner.finish_probe(now);
+            assert!(!tuner.start_probe(now + ms(pause - 1)), "{pause}");
             now += ms(pause);
         }
-        // Not shorter than 50 ms, however short the path.
-        let mut growth = Growth::new(1_000, 10_000);
-        assert!(growth.start_probe(ms(0)));
-        growth.finish_probe(ms(1));
-        assert!(!growth.start_probe(ms(50)) && growth.start_probe(ms(51)));
+        // At least 50 ms, even if the round trip is shorter.
+        let mut tuner = WindowTuner::new(1_000, 10_000);
+        assert!(tuner.start_probe(ms(0)));
+        tuner.finish_probe(ms(1));
+        assert!(!tuner.start_probe(ms(50)) && tuner.start_probe(ms(51)));
     }
 
     #[test]
@@ -242,51 +238,51 @@ mod tests {
     }
 
     #[test]
-    fn the_window_grows_while_it_is_what_holds_the_peer_back() {
+    fn the_window_grows_while_it_limits_the_peer() {
         let ms = Duration::from_millis;
-        let mut growth = Growth::new(65_535, 1 << 20);
+        let mut tuner = WindowTuner::new(65_535, 1 << 20);
         let mut now = ms(0);
-        let mut targets = alloc::vec![growth.target()];
+        let mut targets = alloc::vec![tuner.target()];
         for _ in 0..6 {
-            if growth.start_probe(now) {
-                assert!(!growth.start_probe(now));
-                growth.received(growth.target());
+            if tuner.start_probe(now) {
+                assert!(!tuner.start_probe(now));
+                tuner.received(tuner.target());
                 now += ms(50);
-                assert_eq!(growth.finish_probe(now), Some(ms(50)));
-                targets.push(growth.target());
+                assert_eq!(tuner.finish_probe(now), Some(ms(50)));
+                targets.push(tuner.target());
             }
         }
         assert_eq!(targets, [65_535, 131_070, 262_140, 524_280, 1_048_560, 1 << 20]);
-        assert!(!growth.start_probe(now));
+        assert!(!tuner.start_probe(now));
     }
 
     #[test]
-    fn probes_over_a_short_path_are_no_flood() {
-        let mut growth = Growth::new(65_535, 1 << 20);
+    fn probes_with_short_round_trips_are_infrequent() {
+        let mut tuner = WindowTuner::new(65_535, 1 << 20);
         let mut probes = 0;
         for tick in 0..1_000_000 {
             let now = Duration::from_micros(tick * 10);
-            if growth.start_probe(now) {
+            if tuner.start_probe(now) {
                 probes += 1;
-                growth.finish_probe(now);
+                tuner.finish_probe(now);
             }
         }
         assert!((100..=200).contains(&probes), "{probes} in 10 s");
     }
 
     #[test]
-    fn a_window_that_is_wide_enough_is_probed_less_and_less() {
+    fn a_window_that_is_large_enough_is_probed_less_often() {
         let ms = Duration::from_millis;
-        let mut growth = Growth::new(65_535, 1 << 20);
+        let mut tuner = WindowTuner::new(65_535, 1 << 20);
         let mut probes = 0;
         for tick in 0..1000 {
-            if growth.start_probe(ms(tick * 10)) {
+            if tuner.start_probe(ms(tick * 10)) {
                 probes += 1;
-                growth.received(1000);
-                assert_eq!(growth.finish_probe(ms(tick * 10 + 10)), Some(ms(10)));
+                tuner.received(1000);
+                assert_eq!(tuner.finish_probe(ms(tick * 10 + 10)), Some(ms(10)));
             }
         }
         assert!((8..20).contains(&probes), "{probes}");
-        assert_eq!(growth.target(), 65_535);
+        assert_eq!(tuner.target(), 65_535);
     }
 }

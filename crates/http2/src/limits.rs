@@ -1,16 +1,16 @@
-//! Every bound on what a peer can make this side hold or do, with its default and the reason for it.
+//! [`Limits`]: the limits on the memory and work that a peer can cause, with their defaults and reasons.
 //!
-//! Rates are counted by [`crate::rate_limit`], the rest by the connection and by HPACK. What is announced to the peer
-//! (streams, windows, frame and list sizes) is in [`crate::Settings`].
+//! [`crate::rate_limit`] counts rates; the connection and HPACK enforce the other limits. Limits that are announced to the peer
+//! (streams, windows, frame and list sizes) are in [`crate::Settings`].
 //!
-//! A rate must let the honest traffic of every client through, and stay near the limits that other servers have shipped for
-//! years. What is known about both, and from where:
+//! A rate must allow the legitimate traffic of every client, and should be close to the limits of other servers. Known traffic and
+//! limits, with their sources:
 //!
-//! | frames | what clients send | limits of other servers |
+//! | frames | traffic of clients | limits of other servers |
 //! |---|---|---|
-//! | RST_STREAM | Go cancels a stream whenever a response body is closed, read to its end or not: `abortStream` in `transportResponseBody.Close` (golang.org/x/net, `http2/transport.go`) | nghttp2: bucket of 1,000, 33 a second (`nghttp2_option_set_stream_reset_rate_limit`). Envoy: the connection ends when half of 500 requests were reset within a second of their start (release notes of 1.24.11) |
-//! | PING | gRPC-Go measures the path with one PING at a time, sent for the first DATA after the last answer (`internal/transport/bdp_estimator.go`): one a round trip at most | Go: 10,000 answers that wait (`maxQueuedControlFrames`, `http2/server.go`) |
-//! | WINDOW_UPDATE | Go: behind 4 KiB that were read (`inflowMinRefresh`, `http2/flow.go`), on the stream and on the connection. curl, nghttpx and others on nghttp2: behind half of a window (`nghttp2_should_send_window_update`). Chromium: behind half of a window, or after a time without (`SpdySession::IncreaseRecvWindowSize`, `net/spdy/spdy_session.cc`) | Envoy: 1 + 2 × (streams + 10 × DATA frames sent) (`protocol_constraints.h`) |
+//! | RST_STREAM | Go cancels a stream whenever a response body is closed, even if it was read to its end: `abortStream` in `transportResponseBody.Close` (golang.org/x/net, `http2/transport.go`) | nghttp2: bucket of 1,000, 33 a second (`nghttp2_option_set_stream_reset_rate_limit`). Envoy: the connection ends when half of 500 requests were reset within a second of their start (release notes of 1.24.11) |
+//! | PING | gRPC-Go measures the path with one PING at a time, sent for the first DATA after the last answer (`internal/transport/bdp_estimator.go`): at most one per round trip | Go: 10,000 queued answers (`maxQueuedControlFrames`, `http2/server.go`) |
+//! | WINDOW_UPDATE | Go: after 4 KiB were read (`inflowMinRefresh`, `http2/flow.go`), on the stream and on the connection. curl, nghttpx and others on nghttp2: after half of a window (`nghttp2_should_send_window_update`). Chromium: after half of a window, or after a timeout (`SpdySession::IncreaseRecvWindowSize`, `net/spdy/spdy_session.cc`) | Envoy: 1 + 2 × (streams + 10 × DATA frames sent) (`protocol_constraints.h`) |
 //! | PRIORITY | Chromium 69 sends PRIORITY in any state of a stream (github.com/OpenLiberty/open-liberty, issue 5126) | Envoy: 100 × (1 + streams) (`protocol_constraints.h`) |
 //! | empty frames | – | Envoy and Netty end a connection for a few in a row (`max_consecutive_inbound_frames_with_empty_payload`; two, `AbstractHttp2ConnectionHandlerBuilder`) |
 //! | SETTINGS | a client needs one, at the start (RFC 9113 §3.4) | Go: as for PING |
@@ -19,82 +19,80 @@ use core::time::Duration;
 
 use crate::rate_limit::Rate;
 
-/// The bounds of one connection.
+/// The limits of one connection.
 ///
-/// The defaults let every honest use pass that the trackers of other implementations report as cut off: bursts count
-/// against a bucket that refills, never against a number for the life of a connection.
+/// The defaults allow the legitimate uses that other implementations are reported to have blocked: bursts use up a token bucket that
+/// refills, and there are no totals over the lifetime of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Entries in one SETTINGS frame. Eight settings are known and each need be named once; applying 2,700 in a frame,
-    /// each with a walk over the streams, is what CVE-2020-11080 did.
+    /// Entries in one SETTINGS frame. Eight settings are known, and a frame needs each at most once. CVE-2020-11080 was about frames
+    /// of 2,700 settings, each of which visited all streams.
     pub settings_entries_max: usize,
-    /// CONTINUATION frames in one field block. The largest list by default is 64 KiB, so an honest peer with frames
-    /// of 16 KiB sends three; a flood of empty ones (VU#421644, 2024) is cut off at this number.
+    /// CONTINUATION frames in one field block. The default maximum of a list is 64 KiB, for which a peer needs three frames of 16 KiB.
+    /// The limit stops floods of empty frames (VU#421644, 2024).
     pub continuations_max: usize,
-    /// Compressed bytes in one field block, which are kept until it is complete. Twice the largest list by default,
-    /// because a peer may compress badly and still be honest.
+    /// Compressed bytes in one field block, which are stored until it is complete. By default twice the maximum of a list, because
+    /// a peer may compress badly.
     pub field_block_len_max: usize,
-    /// Fields in one list. The size alone would allow 2,000 of the smallest ones, each with a cost of its own
-    /// (CVE-2019-9516).
+    /// Fields in one list. The limit on the size would allow 2,000 minimal fields, each with its own cost (CVE-2019-9516).
     pub fields_max: usize,
-    /// Streams that this side reset and remembers, so that frames in flight are not taken for errors. Beyond
-    /// it the oldest are forgotten. A client that cancels a thousand downloads at once is honest, and their DATA still
-    /// come.
+    /// Reset streams that this side remembers, so that frames in flight are not errors. The oldest are forgotten first. A client may
+    /// cancel a thousand downloads at once, and their DATA still arrives.
     pub resets_remembered_max: usize,
-    /// Requests of the caller that wait for the peer's SETTINGS_MAX_CONCURRENT_STREAMS to have room.
+    /// Requests of the caller that wait for the peer's SETTINGS_MAX_CONCURRENT_STREAMS.
     pub queued_opens_max: usize,
-    /// Requests that have not come yet and whose priority is kept (RFC 9218 §7.1), 8 bytes each. As many as there may be
-    /// streams by default; beyond it PRIORITY_UPDATE counts once its stream is open.
+    /// Idle streams whose priority is stored (RFC 9218 §7.1), 8 bytes each. By default as many as streams may be open. Further
+    /// PRIORITY_UPDATE frames for idle streams are ignored.
     pub idle_priorities_max: usize,
-    /// Streams that a server has promised and not begun. Push is refused by default, so no one meets it by accident.
+    /// Reserved streams of a server. Push is disabled by default.
     pub promises_max: usize,
-    /// Bytes of answers (acknowledgements, RST_STREAM, WINDOW_UPDATE) that wait because the peer does not read
-    /// (CVE-2019-9512, 9514, 9515). 64 KiB are 3,800 answers to PING, several times an honest burst.
+    /// Bytes of buffered answers (acknowledgements, RST_STREAM, WINDOW_UPDATE) to a peer that does not read (CVE-2019-9512, 9514,
+    /// 9515). 64 KiB are 3,800 answers to PING, several times a legitimate burst.
     pub answers_len_max: usize,
-    /// For how long data may wait on windows that the peer keeps shut (CVE-2019-9517): long enough for a reader that
-    /// has been paused by hand.
+    /// The time for which DATA may be queued because the peer keeps windows closed (CVE-2019-9517): long enough for a user who pauses
+    /// a download.
     pub stall_timeout: Duration,
-    /// How long the peer may take to acknowledge SETTINGS (RFC 9113 §6.5.3): several round trips of the worst link.
+    /// The time in which the peer must acknowledge SETTINGS (RFC 9113 §6.5.3): several round trips of a slow link.
     pub settings_timeout: Duration,
-    /// How long a frame other than DATA, or a field block with its CONTINUATION frames, may take from its first byte to its
-    /// last. 16 KiB take 13 seconds at 10 kbit/s.
+    /// The time in which a frame other than DATA, or a field block with its CONTINUATION frames, must arrive completely. 16 KiB take
+    /// 13 seconds at 10 kbit/s.
     pub field_block_timeout: Duration,
-    /// RST_STREAM from the peer that undoes work (CVE-2023-44487): see [`crate::rate_limit::Charge::PeerReset`]. A client may
-    /// cancel all streams at once, and has 100 by default: ten times that, then the rate of nghttp2.
+    /// RST_STREAM from the peer that discards work (CVE-2023-44487): see [`crate::rate_limit::Charge::PeerReset`]. A client may cancel
+    /// all its streams at once, often 100: the burst is ten times that, and the rate is that of nghttp2.
     pub peer_resets: Rate,
-    /// RST_STREAM on a stream that has ended, beyond one for each stream that both sides ended. Go cancels a stream when the
-    /// response body is closed, even behind its end. It undoes no work: the frame is read and dropped.
+    /// RST_STREAM on closed streams, except one for each stream that both sides ended. Go cancels a stream when the response body is
+    /// closed, even after its end. This discards no work: the frame is ignored.
     pub late_resets: Rate,
-    /// Streams that the peer made this side reset (CVE-2025-8671): the same work for this side, so the same bound.
+    /// Streams that the peer caused this side to reset (CVE-2025-8671). The work is the same as for `peer_resets`, so the limit is
+    /// too.
     pub stream_errors: Rate,
-    /// PING (CVE-2019-9512). gRPC sends one a round trip at most: 100 a second are enough for paths of 10 ms, and shorter
-    /// paths have the burst.
+    /// PING (CVE-2019-9512). gRPC sends at most one per round trip: 100 a second are enough for a round trip of 10 ms, and the burst
+    /// for shorter ones.
     pub pings: Rate,
     /// SETTINGS (CVE-2019-9515). A client needs one.
     pub settings: Rate,
-    /// HEADERS, CONTINUATION and DATA that carry nothing and end nothing (CVE-2019-9518).
+    /// Empty HEADERS, CONTINUATION and DATA frames that do not end a block or message (CVE-2019-9518).
     pub empty_frames: Rate,
-    /// DATA of less than [`Limits::TINY_DATA_LEN`] bytes that end nothing. Honest streams of small messages have high rates,
-    /// so the bound is high. Tunnels are not counted, because they carry such messages.
+    /// DATA frames of less than [`Limits::TINY_DATA_LEN`] bytes that do not end a message. Streams of small messages have high rates,
+    /// so the limit is high. Tunnels are not counted.
     pub tiny_data: Rate,
-    /// PRIORITY and PRIORITY_UPDATE (CVE-2019-9513): 20 for each of 100 streams at once, and two for each of 100 requests a
-    /// second.
+    /// PRIORITY and PRIORITY_UPDATE (CVE-2019-9513): a burst of 20 for each of 100 streams, and two for each of 100 requests a second.
     pub priorities: Rate,
-    /// WINDOW_UPDATE beyond what DATA sent to the peer gives it reason for: two for every frame and one for every 256 bytes.
-    /// Go, the most frequent sender that is known, sends two for every 4 KiB.
+    /// WINDOW_UPDATE frames in addition to two for each DATA frame that was sent and one for every 256 bytes. Go, the most frequent
+    /// known sender, sends two for every 4 KiB.
     pub window_updates: Rate,
     /// Frames that are ignored: unknown types and extensions.
     pub unknown_frames: Rate,
-    /// Interim responses: 103 for a page, 102 for a slow one.
+    /// Interim responses, for example 102 and 103.
     pub interim_responses: Rate,
 }
 
 impl Limits {
-    /// DATA with less content is tiny, in bytes: its number per second is bounded.
+    /// A DATA frame with less content than this is tiny, in bytes: `tiny_data` limits its rate.
     pub const TINY_DATA_LEN: usize = 64;
 
-    /// The default for every bound.
+    /// The default limits.
     pub const DEFAULT: Self = Self {
         settings_entries_max: 32,
         continuations_max: 8,
@@ -121,8 +119,8 @@ impl Limits {
         interim_responses: Rate::new(1_000, 100),
     };
 
-    /// For how long after this side reset a stream the peer's frames on it are not held against it: two round trips,
-    /// or a second while none has been measured, because what the peer sent before it knew is no fault of its.
+    /// The time after this side has reset a stream during which frames of the peer may have been in flight: two round trips, or a
+    /// second if none has been measured.
     pub fn reset_grace(rtt: Option<Duration>) -> Duration {
         const SHORTEST: Duration = Duration::from_millis(100);
         const LONGEST: Duration = Duration::from_secs(5);

@@ -1,44 +1,43 @@
 //! The priority of a response: urgency and incremental (RFC 9218 §4 and §5).
 //!
-//! Owns [`Priority`] and the reading of the `priority` field and of PRIORITY_UPDATE, which hold a dictionary of
-//! structured fields (RFC 8941 §3.2). Refuses to own what the scheduler makes of it.
+//! [`Priority`] parses the `priority` field and PRIORITY_UPDATE, which are dictionaries of structured fields (RFC 8941 §3.2).
 //!
 //! ```text
 //! u=2, i              urgency 2, incremental
-//! i=?0, x=(a b);c     unknown keys, of whatever type, are passed over
+//! i=?0, x=(a b);c     unknown keys of any type are ignored
 //! ```
 
-/// How a client wants a response to be served (RFC 9218 §4).
+/// The priority of a response (RFC 9218 §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Priority {
     /// From 0, the most urgent, to 7: `<= URGENCY_MAX`.
     pub urgency: u8,
-    /// Whether pieces of the response are of use before the whole is there, so that it may share with its equals.
+    /// Whether the client can use the response incrementally, so that it may share the bandwidth with responses of equal urgency.
     pub incremental: bool,
 }
 
 impl Priority {
-    /// The least urgent.
+    /// The lowest urgency.
     pub const URGENCY_MAX: u8 = 7;
 
     /// The priority of a response without a signal (RFC 9218 §4.1, §4.2).
     pub const DEFAULT: Self = Self { urgency: 3, incremental: false };
 
-    /// How responses are served to a client that sends no priority signal at all: in turns. Such a client is not likely
-    /// to know RFC 9218, and a large response must not delay all that were requested after it.
+    /// The priority of responses to a client that sends no priority signal at all. Such a client probably does not implement RFC
+    /// 9218, and a large response must not delay all later ones.
     pub(crate) const UNSIGNALLED: Self = Self { urgency: 3, incremental: true };
 
-    /// 0 to 15: twice the urgency, plus one for incremental.
+    /// An index from 0 to 15: twice the urgency, plus one if incremental.
     #[inline]
     pub(crate) const fn index(self) -> usize {
         let urgency = if self.urgency > Self::URGENCY_MAX { Self::URGENCY_MAX } else { self.urgency };
         (urgency as usize) << 1 | self.incremental as usize
     }
 
-    /// Reads the value of a `priority` field (several joined by commas) or of PRIORITY_UPDATE. Omitted parameters are as
-    /// in [`Priority::DEFAULT`]; unknown keys, values out of range and values of another type are passed over.
+    /// Parses the value of a `priority` field (several are joined by commas) or of PRIORITY_UPDATE. Omitted parameters are as in
+    /// [`Priority::DEFAULT`]. Unknown keys, values out of range and values of another type are ignored.
     ///
-    /// `None` is for what is no dictionary. Such a field is ignored as a whole (RFC 8941 §4.2).
+    /// Returns `None` if the value is not a dictionary. Such a field is ignored completely (RFC 8941 §4.2).
     ///
     /// ```
     /// use wireloom_http2::priority::Priority;
@@ -49,12 +48,12 @@ impl Priority {
     /// ```
     pub fn parse(value: &[u8]) -> Option<Self> {
         let mut priority = Self::DEFAULT;
-        let mut rest = Reader { rest: value };
-        rest.skip(|byte| byte == b' ');
-        while !rest.rest.is_empty() {
-            let key = rest.key()?;
-            let item = rest.member()?;
-            // RFC 8941 §3.2: of repeated keys the last counts; RFC 9218 §4: what makes no sense is ignored.
+        let mut parser = Parser { input: value };
+        parser.take_while(|byte| byte == b' ');
+        while !parser.input.is_empty() {
+            let key = parser.key()?;
+            let item = parser.member()?;
+            // RFC 8941 §3.2: the last of repeated keys counts. RFC 9218 §4: invalid values are ignored.
             match (key, item) {
                 (b"u", Item::Integer(urgency @ 0..=7)) => priority.urgency = urgency as u8,
                 (b"u", _) => priority.urgency = Self::DEFAULT.urgency,
@@ -62,16 +61,16 @@ impl Priority {
                 (b"i", _) => priority.incremental = Self::DEFAULT.incremental,
                 _ => {}
             }
-            rest.skip(is_ows);
-            if rest.rest.is_empty() {
+            parser.take_while(is_ows);
+            if parser.input.is_empty() {
                 break;
             }
-            if rest.next()? != b',' {
+            if parser.next()? != b',' {
                 return None;
             }
-            rest.skip(is_ows);
-            // RFC 8941 §4.2.2: nothing may follow the last comma but another member.
-            if rest.rest.is_empty() {
+            parser.take_while(is_ows);
+            // RFC 8941 §4.2.2: a member must follow each comma.
+            if parser.input.is_empty() {
                 return None;
             }
         }
@@ -108,48 +107,49 @@ const fn is_ows(byte: u8) -> bool {
 enum Item {
     Integer(i64),
     Boolean(bool),
-    /// Of a type that neither key has.
+    /// A type that neither key has.
     Other,
 }
 
-/// Structured fields (RFC 8941 §4.2, and dates and display strings of RFC 9651), read from the left. Each step takes
-/// what it reads, so that all of them together look at each byte a bounded number of times.
-struct Reader<'a> {
-    rest: &'a [u8],
+/// A parser of structured fields (RFC 8941 §4.2), and of dates and display strings (RFC 9651). It reads each byte a bounded number
+/// of times.
+struct Parser<'a> {
+    /// The input that has not been parsed.
+    input: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> Parser<'a> {
     fn next(&mut self) -> Option<u8> {
-        let (&byte, rest) = self.rest.split_first()?;
-        self.rest = rest;
+        let (&byte, input) = self.input.split_first()?;
+        self.input = input;
         Some(byte)
     }
 
     fn take_if(&mut self, wanted: u8) -> bool {
-        let found = self.rest.first() == Some(&wanted);
+        let found = self.input.first() == Some(&wanted);
         if found {
-            self.rest = &self.rest[1..];
+            self.input = &self.input[1..];
         }
         found
     }
 
-    /// Takes the bytes that are of a kind.
-    fn skip(&mut self, of_kind: impl Fn(u8) -> bool) -> &'a [u8] {
-        let len = self.rest.iter().position(|&byte| !of_kind(byte)).unwrap_or(self.rest.len());
-        let (taken, rest) = self.rest.split_at(len);
-        self.rest = rest;
+    /// Consumes the bytes that match.
+    fn take_while(&mut self, matches: impl Fn(u8) -> bool) -> &'a [u8] {
+        let len = self.input.iter().position(|&byte| !matches(byte)).unwrap_or(self.input.len());
+        let (taken, input) = self.input.split_at(len);
+        self.input = input;
         taken
     }
 
     /// RFC 8941 §3.1.2
     fn key(&mut self) -> Option<&'a [u8]> {
-        if !matches!(self.rest.first()?, b'a'..=b'z' | b'*') {
+        if !matches!(self.input.first()?, b'a'..=b'z' | b'*') {
             return None;
         }
-        Some(self.skip(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'*')))
+        Some(self.take_while(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'*')))
     }
 
-    /// RFC 8941 §4.2.2: what follows a key; nothing is as good as true.
+    /// The value after a key; without one it is true (RFC 8941 §4.2.2).
     fn member(&mut self) -> Option<Item> {
         let item = if !self.take_if(b'=') {
             Item::Boolean(true)
@@ -163,16 +163,16 @@ impl<'a> Reader<'a> {
         Some(item)
     }
 
-    /// RFC 8941 §4.2.1.2, behind the parenthesis that opens.
+    /// RFC 8941 §4.2.1.2, after the opening parenthesis.
     fn inner_list(&mut self) -> Option<()> {
         loop {
-            self.skip(|byte| byte == b' ');
+            self.take_while(|byte| byte == b' ');
             if self.take_if(b')') {
                 return Some(());
             }
             self.bare_item()?;
             self.parameters()?;
-            if !matches!(self.rest.first()?, b' ' | b')') {
+            if !matches!(self.input.first()?, b' ' | b')') {
                 return None;
             }
         }
@@ -181,7 +181,7 @@ impl<'a> Reader<'a> {
     /// RFC 8941 §4.2.3.2
     fn parameters(&mut self) -> Option<()> {
         while self.take_if(b';') {
-            self.skip(|byte| byte == b' ');
+            self.take_while(|byte| byte == b' ');
             self.key()?;
             if self.take_if(b'=') {
                 self.bare_item()?;
@@ -192,7 +192,7 @@ impl<'a> Reader<'a> {
 
     /// RFC 8941 §4.2.3.1
     fn bare_item(&mut self) -> Option<Item> {
-        match *self.rest.first()? {
+        match *self.input.first()? {
             b'-' | b'0'..=b'9' => self.number(),
             b'?' => {
                 self.next();
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
             }
             b':' => {
                 self.next();
-                self.skip(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'='));
+                self.take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'='));
                 (self.next()? == b':').then_some(Item::Other)
             }
             b'@' => {
@@ -222,29 +222,29 @@ impl<'a> Reader<'a> {
                 (self.next()? == b'"').then(|| self.string())?
             }
             b'a'..=b'z' | b'A'..=b'Z' | b'*' => {
-                self.skip(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&byte));
+                self.take_while(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&byte));
                 Some(Item::Other)
             }
             _ => None,
         }
     }
 
-    /// RFC 8941 §4.2.4: fifteen digits, or twelve, a dot and three.
+    /// RFC 8941 §4.2.4: at most fifteen digits, or twelve, a dot and three.
     fn number(&mut self) -> Option<Item> {
         let negative = self.take_if(b'-');
-        let digits = self.skip(|byte| byte.is_ascii_digit());
+        let digits = self.take_while(|byte| byte.is_ascii_digit());
         if digits.is_empty() || digits.len() > 15 {
             return None;
         }
         if self.take_if(b'.') {
-            let fraction = self.skip(|byte| byte.is_ascii_digit());
+            let fraction = self.take_while(|byte| byte.is_ascii_digit());
             return (digits.len() <= 12 && (1..=3).contains(&fraction.len())).then_some(Item::Other);
         }
         let number = digits.iter().fold(0_i64, |number, digit| number * 10 + i64::from(digit - b'0'));
         Some(Item::Integer(if negative { -number } else { number }))
     }
 
-    /// RFC 8941 §4.2.5, behind the quote that opens.
+    /// RFC 8941 §4.2.5, after the opening quote.
     fn string(&mut self) -> Option<Item> {
         loop {
             match self.next()? {
@@ -263,7 +263,7 @@ mod tests {
     use wireloom_testing::rounds;
 
     #[test]
-    fn reads_what_the_rfc_shows() {
+    fn parses_the_values_of_the_rfc() {
         // RFC 9218 §4, §5: value, urgency, incremental.
         let cases: &[(&str, u8, bool)] = &[
             ("", 3, false),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_dictionary_is_ignored_as_a_whole() {
+    fn a_value_that_is_not_a_dictionary_is_ignored() {
         // RFC 8941 §4.2: parsing fails as a whole.
         let cases = [
             "u=",
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_it_writes() {
+    fn parsing_inverts_formatting() {
         for urgency in 0..=Priority::URGENCY_MAX {
             for incremental in [false, true] {
                 let priority = Priority { urgency, incremental };
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_is_survived() {
+    fn any_bytes_are_parsed_without_a_panic() {
         rounds(3_000, |rng| {
             let len = rng.len(60);
             let value: alloc::vec::Vec<u8> =
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn an_urgency_beyond_the_last_is_the_last() {
+    fn an_urgency_above_the_maximum_is_the_maximum() {
         for (urgency, index) in [(0, 1), (6, 13), (7, 15), (8, 15), (u8::MAX, 15)] {
             assert_eq!(Priority { urgency, incremental: true }.index(), index);
         }

@@ -1,10 +1,10 @@
-//! Token buckets against floods of frames that are cheap to send and not to receive.
+//! Token buckets against floods of frames that are cheaper to send than to receive.
 //!
-//! Each kind of flood has a bucket. The connection decides which bucket a frame is charged to, and charges nothing for frames
-//! on a stream that this side reset within [`Limits::reset_grace`].
+//! Each kind of flood has a bucket. The connection chooses the bucket of a frame. Frames on a stream that this side reset within
+//! [`Limits::reset_grace`] are free.
 //!
-//! A bucket is one number, the moment at which it will be full again (the virtual scheduling form of the leaky
-//! bucket). Nothing has to be refilled, and no rounding error adds up:
+//! A bucket is one number, the time at which it is full again (the virtual scheduling form of the leaky bucket). It needs no
+//! refill, and rounding errors do not accumulate:
 //!
 //! ```text
 //!            now          full_at                                now + capacity
@@ -17,7 +17,7 @@ use core::time::Duration;
 use crate::error::Exceeded;
 use crate::limits::Limits;
 
-/// A burst that is accepted at once, and a number per second in the long run.
+/// A burst, and a long-term rate per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     burst: u32,
@@ -27,16 +27,16 @@ pub struct Rate {
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
 impl Rate {
-    /// `burst` at once, and `per_second` in the long run; 0 counts as 1.
+    /// A burst of `burst`, and `per_second` in the long term; 0 counts as 1.
     pub const fn new(burst: u32, per_second: u32) -> Self {
         let per_second = if per_second == 0 { 1 } else { per_second };
         Self { burst, interval_ns: NANOS_PER_SECOND / per_second }
     }
 
-    /// No bound.
+    /// No limit.
     pub const UNLIMITED: Self = Self { burst: u32::MAX, interval_ns: 0 };
 
-    /// The number that is accepted at once.
+    /// The size of the burst.
     pub const fn burst(self) -> u32 {
         self.burst
     }
@@ -64,35 +64,35 @@ impl Bucket {
     }
 
     #[inline]
-    fn earn(&mut self, rate: Rate, count: u64) {
+    fn refund(&mut self, rate: Rate, count: u64) {
         self.full_at_ns = self.full_at_ns.saturating_sub(count.saturating_mul(u64::from(rate.interval_ns)));
     }
 }
 
-/// What a frame is charged for.
+/// The reason for which a frame is charged, which has its own bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Charge {
-    /// The peer reset a stream that it had opened and that was not answered to the end. A reset after the whole response
-    /// undoes no work (some clients send one after every response), and a server cannot reset more streams than the
-    /// client opened: neither is charged.
+    /// The peer reset a stream that it had opened, before the response was complete. A reset after the complete response discards
+    /// no work (some clients send one after every response), and a server cannot reset more streams than the client opened:
+    /// neither is charged.
     PeerReset,
-    /// RST_STREAM on a stream that has ended. Each stream that ends gives reason for one: [`RateLimit::stream_finished`].
+    /// RST_STREAM on a closed stream. One per stream is free: [`RateLimit::stream_finished`].
     LateReset,
-    /// The peer made this side reset a stream: a stream error, a refused stream.
+    /// The peer caused this side to reset a stream: a stream error, or a refused stream.
     StreamError,
-    /// PING that is to be answered.
+    /// PING without ACK.
     Ping,
-    /// SETTINGS that are to be acknowledged.
+    /// SETTINGS without ACK.
     Settings,
-    /// HEADERS, CONTINUATION or DATA that carry nothing and end nothing.
+    /// An empty HEADERS, CONTINUATION or DATA frame that does not end a block or message.
     EmptyFrame,
-    /// DATA with little content that end nothing.
+    /// A DATA frame with little content that does not end a message.
     TinyData,
     /// PRIORITY or PRIORITY_UPDATE.
     Priority,
     /// WINDOW_UPDATE.
     WindowUpdate,
-    /// A frame that is ignored: of unknown type, of an extension, or on a stream that is gone.
+    /// A frame that is ignored: of an unknown type, of an extension, or on a closed stream.
     UnknownFrame,
     /// An interim response.
     InterimResponse,
@@ -133,7 +133,7 @@ impl Charge {
     }
 }
 
-/// The buckets of one connection, full at first.
+/// The buckets of one connection. They are full at first.
 ///
 /// ```
 /// use core::time::Duration;
@@ -157,7 +157,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Counts one frame. `now` does not run backwards.
+    /// Charges a frame. `now` must not decrease.
     ///
     /// # Errors
     /// The bucket is empty: the connection ends with ENHANCE_YOUR_CALM.
@@ -167,23 +167,23 @@ impl RateLimit {
         if within { Ok(()) } else { Err(charge.exceeded()) }
     }
 
-    /// Counts a stream of the peer that ended, which gives it reason for one late RST_STREAM.
+    /// Refunds one late RST_STREAM, because a stream has ended.
     #[inline]
     pub fn stream_finished(&mut self, limits: &Limits) {
-        self.buckets[Charge::LateReset as usize].earn(limits.late_resets, 1);
+        self.buckets[Charge::LateReset as usize].refund(limits.late_resets, 1);
     }
 
-    /// Counts DATA that this side sent, which give the peer reason for WINDOW_UPDATE: two for every frame, and one
-    /// more for every 256 bytes, because some give back what they have read piece by piece.
+    /// Refunds WINDOW_UPDATE for a DATA frame that this side sent: two for each frame, and one more for every 256 bytes, because some
+    /// peers release window in small steps.
     #[inline]
     pub fn data_sent(&mut self, len: usize, limits: &Limits) {
-        self.buckets[Charge::WindowUpdate as usize].earn(limits.window_updates, 2 + len as u64 / 256);
+        self.buckets[Charge::WindowUpdate as usize].refund(limits.window_updates, 2 + len as u64 / 256);
     }
 }
 
 #[inline]
 fn nanos(now: Duration) -> u64 {
-    // 584 years; after them no bucket refills.
+    // Enough for 584 years.
     now.as_secs().saturating_mul(u64::from(NANOS_PER_SECOND)).saturating_add(u64::from(now.subsec_nanos()))
 }
 
@@ -207,7 +207,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_burst_is_taken_to_the_last_one_and_no_further() {
+    fn a_burst_is_accepted_and_one_more_is_not() {
         let limits = Limits::default();
         let now = Clock::new().now();
         for charge in CHARGES {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_honest_pace_is_taken_for_ever() {
+    fn a_steady_rate_is_accepted_forever() {
         // A burst, and then exactly the rate, for an hour: lifetime counters would end it.
         let limits = Limits { pings: Rate::new(10, 50), ..Limits::default() };
         let (mut rates, mut clock) = (RateLimit::default(), Clock::new());
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn window_updates_are_earned_by_data() {
+    fn data_refunds_window_updates() {
         let limits = Limits { window_updates: Rate::new(10, 1), ..Limits::default() };
         let (mut rates, now) = (RateLimit::default(), Clock::new().now());
         for _ in 0..100_000 {
@@ -253,13 +253,13 @@ mod tests {
             rates.charge(Charge::WindowUpdate, &limits, now).unwrap();
             rates.charge(Charge::WindowUpdate, &limits, now).unwrap();
         }
-        // Credit does not pile up beyond the burst, of which the last two are still in use.
+        // Refunds do not exceed the burst, of which the last two are still in use.
         let taken = (0..100).take_while(|_| rates.charge(Charge::WindowUpdate, &limits, now).is_ok()).count();
         assert_eq!(taken, 8);
     }
 
     #[test]
-    fn never_takes_more_than_burst_and_rate_allow() {
+    fn never_accepts_more_than_burst_and_rate_allow() {
         rounds(200, |rng| {
             let (burst, per_second) = (rng.u32(1..50), rng.u32(1..2_000));
             let limits = Limits { settings: Rate::new(burst, per_second), ..Limits::default() };
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_and_no_bound_are_survived() {
+    fn the_maximum_time_and_unlimited_rates_do_not_overflow() {
         let mut rates = RateLimit::default();
         let limits = Limits { pings: Rate::UNLIMITED, settings: Rate::new(2, 0), ..Limits::default() };
         for _ in 0..10_000 {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn each_256_bytes_of_data_earn_a_window_update_and_each_frame_two() {
+    fn each_256_bytes_of_data_refund_a_window_update_and_each_frame_two() {
         let limits = Limits { window_updates: Rate::new(100, 1), ..Limits::default() };
         for (len, earned) in [(0, 2), (255, 2), (256, 3), (16_384, 66)] {
             let (mut rates, now) = (RateLimit::default(), Clock::new().now());

@@ -1,4 +1,4 @@
-//! Which end of the connection something belongs to.
+//! [`Role`]: client or server.
 
 /// One of the two ends of a connection (RFC 9113 §2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

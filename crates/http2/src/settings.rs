@@ -1,13 +1,12 @@
-//! What an endpoint can take, as its SETTINGS say (RFC 9113 §6.5.2, RFC 8441 §3, RFC 9218 §2.1).
+//! [`Settings`]: the settings of an endpoint, their initial values and their ranges (RFC 9113 §6.5.2, RFC 8441 §3, RFC 9218 §2.1).
 //!
-//! Owns the values, their defaults and their ranges. Refuses to own when they count: the connection applies its own
-//! when the peer acknowledges them (RFC 9113 §6.5.3), the peer's at once.
+//! The connection applies its own settings when the peer acknowledges them (RFC 9113 §6.5.3), and the peer's at once.
 
 use crate::Role;
 use crate::error::{Misuse, Violation};
 use crate::frame::{FrameHeader, Setting, Values};
 
-/// The identifiers of the settings that are known.
+/// The identifiers of the known settings.
 pub mod id {
     /// RFC 9113 §6.5.2
     pub const HEADER_TABLE_SIZE: u16 = 0x1;
@@ -27,9 +26,9 @@ pub mod id {
     pub const NO_RFC7540_PRIORITIES: u16 = 0x9;
 }
 
-/// The largest window (RFC 9113 §6.9.1), in bytes.
+/// The maximum window (RFC 9113 §6.9.1), in bytes.
 pub const WINDOW_SIZE_MAX: u32 = u32::MAX >> 1;
-/// The smallest SETTINGS_MAX_FRAME_SIZE, which every endpoint takes (RFC 9113 §4.2), in bytes.
+/// The minimum of SETTINGS_MAX_FRAME_SIZE, which every endpoint accepts (RFC 9113 §4.2), in bytes.
 pub const FRAME_LEN_MIN: u32 = 1 << 14;
 
 /// The settings of one endpoint.
@@ -49,37 +48,36 @@ pub const FRAME_LEN_MIN: u32 = 1 << 14;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
-    /// How large the dynamic table may be that the other end compresses with, in bytes.
+    /// The maximum size of the other end's encoder table, in bytes.
     pub header_table_size: u32,
-    /// Whether push is taken; means something from a client alone.
+    /// Whether push is accepted. Only a client sends it.
     pub enable_push: bool,
-    /// The number of streams that the other end may have open; `u32::MAX` means no bound, and is not sent.
+    /// The number of streams that the other end may have open; `u32::MAX` means no limit, and is not sent.
     pub max_concurrent_streams: u32,
-    /// The window that streams begin with, in bytes: `<= WINDOW_SIZE_MAX`.
+    /// The initial window of streams, in bytes: `<= WINDOW_SIZE_MAX`.
     pub initial_window_size: u32,
-    /// The longest payload of a frame that is taken, in bytes: `FRAME_LEN_MIN..=FrameHeader::LEN_MAX`.
+    /// The maximum length of a frame's payload, in bytes: `FRAME_LEN_MIN..=FrameHeader::LEN_MAX`.
     pub max_frame_size: u32,
-    /// The largest field list that is taken, in bytes as RFC 9113 §6.5.2 counts them; `u32::MAX` means no bound,
-    /// and is not sent.
+    /// The maximum size of a field list, in bytes as RFC 9113 §6.5.2 counts them; `u32::MAX` means no limit, and is not sent.
     pub max_header_list_size: u32,
-    /// Whether extended CONNECT is taken (RFC 8441); means something from a server alone.
+    /// Whether extended CONNECT is accepted (RFC 8441). Only a server sends it.
     pub enable_connect_protocol: bool,
-    /// Whether the priorities of RFC 7540 are given up (RFC 9218 §2.1).
+    /// Whether the priorities of RFC 7540 are not used (RFC 9218 §2.1).
     pub no_rfc7540_priorities: bool,
 }
 
-/// What a SETTINGS frame asks of the rest of the connection.
+/// The changes by a SETTINGS frame that affect other parts of the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// The smallest SETTINGS_HEADER_TABLE_SIZE that the frame named, if it named one: an encoder must signal it when a
-    /// table shrank in between, even if it may be large again (RFC 7541 §4.2).
+    /// The smallest SETTINGS_HEADER_TABLE_SIZE in the frame, if there is one. An encoder must signal it, even if the final size is
+    /// larger (RFC 7541 §4.2).
     pub header_table_size_min: Option<u32>,
-    /// By how much the windows of the streams change (RFC 9113 §6.9.2), in bytes.
+    /// The change of the windows of all streams (RFC 9113 §6.9.2), in bytes.
     pub initial_window_delta: i64,
 }
 
 impl Settings {
-    /// The values before any SETTINGS (RFC 9113 §6.5.2).
+    /// The initial values (RFC 9113 §6.5.2).
     pub const INITIAL: Self = Self {
         header_table_size: 4_096,
         enable_push: true,
@@ -91,11 +89,11 @@ impl Settings {
         no_rfc7540_priorities: false,
     };
 
-    /// Applies the entries of a frame from an endpoint of this role, in order, so that of repeated ones the last
-    /// counts. `first` is for the frame that its connection preface consists of.
+    /// Applies the entries of a frame from an endpoint of this role in order, so that the last of repeated ones counts. `first` is
+    /// whether the frame is the first one of the connection.
     ///
     /// # Errors
-    /// A value that the setting cannot have. Entries before it have been applied: the connection ends.
+    /// A value is invalid. The entries before it have been applied, and it is a connection error.
     pub fn apply(&mut self, values: Values<'_>, from: Role, first: bool) -> Result<Changes, Violation> {
         let before = *self;
         let mut header_table_size_min = None;
@@ -139,7 +137,7 @@ impl Settings {
                     }
                     self.no_rfc7540_priorities = no_priorities;
                 }
-                // RFC 9113 §6.5.2: a setting that is unknown MUST be ignored.
+                // RFC 9113 §6.5.2: unknown settings MUST be ignored.
                 _ => {}
             }
         }
@@ -148,21 +146,20 @@ impl Settings {
         Ok(Changes { header_table_size_min, initial_window_delta })
     }
 
-    /// Checks settings that this side, of this role, is to announce.
+    /// Checks settings that an end of this role announces.
     ///
     /// # Errors
-    /// [`Misuse::SettingInvalid`] for a value that the peer would have to refuse.
+    /// [`Misuse::SettingInvalid`] if the peer would have to refuse a value.
     pub const fn check(&self, role: Role) -> Result<(), Misuse> {
         let valid = self.initial_window_size <= WINDOW_SIZE_MAX
             && self.max_frame_size >= FRAME_LEN_MIN
             && self.max_frame_size <= FrameHeader::LEN_MAX
-            // RFC 9113 §6.5.2: a server MUST NOT set ENABLE_PUSH to 1, and RFC 8441 §3 speaks of servers alone.
+            // RFC 8441 §3: only servers send SETTINGS_ENABLE_CONNECT_PROTOCOL.
             && (matches!(role, Role::Server) || !self.enable_connect_protocol);
         if valid { Ok(()) } else { Err(Misuse::SettingInvalid) }
     }
 
-    /// The entries that take the peer from `before` to these settings. `enable_push` of a server is left out: it may
-    /// not send 1 and has no need to send 0.
+    /// The entries that differ from `before`.
     pub fn entries_since(&self, before: &Self) -> impl Iterator<Item = Setting> + use<> {
         self.numbers().into_iter().zip(before.numbers()).filter_map(|((id, value), (_, value_before))| {
             (value != value_before).then_some(Setting { id, value })
@@ -273,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_promised_is_not_taken_back() {
+    fn settings_that_must_not_change_do_not_change() {
         let mut settings = Settings::INITIAL;
         apply(&mut settings, &[(id::ENABLE_CONNECT_PROTOCOL, 1)], Role::Server, true).unwrap();
         apply(&mut settings, &[(id::ENABLE_CONNECT_PROTOCOL, 1)], Role::Server, false).unwrap();
@@ -308,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_arrives_at_what_was_announced() {
+    fn applying_the_entries_gives_the_announced_settings() {
         rounds(300, |rng| {
             let mut draw = || Settings {
                 header_table_size: *rng.pick(&[0, 4_096, u32::MAX]),

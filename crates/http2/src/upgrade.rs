@@ -1,7 +1,6 @@
-//! The beginning of a connection: the preface, and the settings that an upgraded request brings along.
+//! The client's connection preface (RFC 9113 §3.4), and the `HTTP2-Settings` field of an upgrade from HTTP/1.1 (RFC 7540 §3.2.1).
 //!
-//! Owns [`PREFACE`] (RFC 9113 §3.4) and the value of `HTTP2-Settings` (RFC 7540 §3.2.1). RFC 9113 §3.1 made h2c by
-//! Upgrade obsolete, and it is still met behind proxies. Refuses to own HTTP/1.1: who upgrades reads that request.
+//! RFC 9113 §3.1 obsoletes the upgrade to h2c, but some clients behind proxies still use it. The caller handles its HTTP/1.1 request.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -15,10 +14,10 @@ use crate::frame::{FrameHeader, Settings as SettingsFrame, Values};
 use crate::settings::{Changes, Settings};
 use crate::{Limits, Role};
 
-/// What a client sends before anything else (RFC 9113 §3.4); SETTINGS follow.
+/// The first bytes of a client (RFC 9113 §3.4). SETTINGS follow.
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// RFC 7540 §3.2.1: base64url without padding; padding is read all the same.
+/// RFC 7540 §3.2.1: base64url without padding. Padding is accepted as well.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new()
@@ -26,7 +25,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Looks at the first bytes of a client: `true` when they begin with the preface, `false` when more are needed to say.
+/// Compares the first bytes of a client with the preface. Returns `true` if they begin with it, and `false` if more bytes are
+/// needed.
 ///
 /// ```
 /// use wireloom_http2::upgrade::{PREFACE, check_preface};
@@ -37,22 +37,23 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// ```
 ///
 /// # Errors
-/// [`Violation::PrefaceInvalid`] as soon as a byte differs.
+/// [`Violation::PrefaceInvalid`] if a byte differs.
 pub fn check_preface(received: &[u8]) -> Result<bool, Violation> {
     let len = received.len().min(PREFACE.len());
     // RFC 9113 §3.4: an invalid preface is a connection error, PROTOCOL_ERROR.
     if received[..len] == PREFACE[..len] { Ok(len == PREFACE.len()) } else { Err(Violation::PrefaceInvalid) }
 }
 
-/// The value of `HTTP2-Settings`: what these settings change, as a SETTINGS frame would say it.
+/// The value of `HTTP2-Settings` for these settings: the payload of a SETTINGS frame with the ones that differ from the initial
+/// values.
 pub fn encode_http2_settings(settings: &Settings) -> String {
     let mut frame = Vec::new();
     SettingsFrame::encode(settings.entries_since(&Settings::INITIAL), &mut frame);
     BASE64.encode(&frame[FrameHeader::LEN..])
 }
 
-/// Applies the value of a client's `HTTP2-Settings` as if it had come in a SETTINGS frame, which is not acknowledged
-/// (RFC 7540 §3.2.1). The client's first SETTINGS frame still follows.
+/// Applies the value of a client's `HTTP2-Settings` like a SETTINGS frame. It is not acknowledged (RFC 7540 §3.2.1), and the client's
+/// first SETTINGS frame still follows.
 ///
 /// ```
 /// use wireloom_http2::{Limits, Settings, upgrade};
@@ -66,14 +67,14 @@ pub fn encode_http2_settings(settings: &Settings) -> String {
 /// ```
 ///
 /// # Errors
-/// [`Violation::UpgradeSettingsInvalid`] for what is not base64url or longer than [`Limits::settings_entries_max`]
-/// allows, and what [`Settings::apply`] refuses. The upgrade is not to take place then.
+/// [`Violation::UpgradeSettingsInvalid`] if the value is not base64url or has more than [`Limits::settings_entries_max`] entries,
+/// and the errors of [`Settings::apply`]. Do not upgrade then.
 pub fn apply_http2_settings(
     value: &[u8],
     limits: &Limits,
     settings: &mut Settings,
 ) -> Result<Changes, Violation> {
-    // Six bytes an entry are eight characters.
+    // An entry of six bytes has eight characters.
     if value.len() > limits.settings_entries_max.saturating_mul(8) {
         return Err(Violation::UpgradeSettingsInvalid);
     }

@@ -1,4 +1,4 @@
-//! `:authority` and `host`: who is asked (RFC 9113 §8.3.1, RFC 3986 §3.2).
+//! Checks `:authority` and `host` (RFC 9113 §8.3.1, RFC 3986 §3.2).
 
 use super::bytes::is_authority;
 use crate::error::Violation;
@@ -13,21 +13,21 @@ pub(super) fn port_default(scheme: &[u8]) -> Option<u16> {
     }
 }
 
-/// Checks who a request is for; `port_default` is that of "http" or "https", `None` for other schemes.
+/// Checks `:authority` and `host` of a request; `port_default` is that of "http" or "https", `None` for other schemes.
 pub(super) fn check(
     authority: Option<&[u8]>,
     host: Option<&[u8]>,
     port_default: Option<u16>,
 ) -> Result<(), Violation> {
     if port_default.is_none() {
-        // RFC 9113 §8.3.1: other schemes may have none, and their own syntax.
+        // RFC 9113 §8.3.1: other schemes may have no authority, or one with another syntax.
         return check_same(authority, host, None);
     }
     // RFC 9113 §8.3.1: "http" and "https" have :authority or host, and neither is empty.
     match (authority, host) {
         (None, None) => return Err(Violation::AuthorityMissing),
         (Some(one), None) | (None, Some(one)) => check_authority(one)?,
-        // The other one is compared with it.
+        // `host` is compared with it below.
         (Some(authority), Some(_)) => check_authority(authority)?,
     }
     check_same(authority, host, port_default)
@@ -43,7 +43,7 @@ pub(super) fn check_connect(target: &[u8], host: Option<&[u8]>) -> Result<(), Vi
     check_same(Some(target), host, None)
 }
 
-/// RFC 9113 §8.3.1: a `host` that names another than `:authority` makes the request malformed.
+/// RFC 9113 §8.3.1: a request is malformed if `host` differs from `:authority`.
 fn check_same(
     authority: Option<&[u8]>,
     host: Option<&[u8]>,
@@ -53,7 +53,7 @@ fn check_same(
     if authority == host {
         return Ok(());
     }
-    // RFC 3986 §6.2.2.1, §6.2.3: the case of a host and the default port of a scheme make no difference.
+    // RFC 3986 §6.2.2.1, §6.2.3: hosts are case-insensitive, and the default port may be omitted.
     let (host_a, port_a) = split_port(authority);
     let (host_b, port_b) = split_port(host);
     let same_port = port_number(port_a, port_default) == port_number(port_b, port_default);
@@ -65,18 +65,18 @@ fn check_authority(authority: &[u8]) -> Result<(), Violation> {
     if is_authority(authority) { Ok(()) } else { Err(Violation::AuthorityInvalid) }
 }
 
-/// The host, and the digits of the port if a colon and nothing but digits follow it.
+/// The host, and the digits of the port if a colon and only digits follow the host.
 fn split_port(authority: &[u8]) -> (&[u8], Option<&[u8]>) {
     let digits = authority.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let (before, port) = authority.split_at(authority.len() - digits);
     match before {
-        // The colons of an address in brackets are followed by the bracket, sooner or later.
+        // Only an address in brackets contains other colons.
         [host @ .., b':'] if !host.contains(&b':') || host.ends_with(b"]") => (host, Some(port)),
         _ => (authority, None),
     }
 }
 
-/// The number of a port: the default one where there is none (RFC 3986 §6.2.3); `None` for one that cannot be.
+/// The number of a port, or the default if there is none (RFC 3986 §6.2.3); `None` if it is too large.
 fn port_number(port: Option<&[u8]>, default: Option<u16>) -> Option<u64> {
     match port {
         None | Some(b"") => default.map(u64::from),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn authorities_name_a_host_and_no_user() {
+    fn authorities_have_a_host_and_no_user_information() {
         // RFC 9113 §8.3.1: no user information; not empty; RFC 3986 §3.2.2 for the characters.
         for good in [&b"a"[..], b"a.b:1", b"[::1]", b"[::1]:80", b"127.0.0.1", b"a_b-c~d", b"%41"] {
             assert_eq!(check(Some(good), None, Some(443)), Ok(()), "{}", good.escape_ascii());
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn connect_names_a_port() {
+    fn connect_requires_a_port() {
         // RFC 9113 §8.5: :authority holds the host and port to connect to.
         for good in [&b"a:1"[..], b"a.example:65535", b"[::1]:443"] {
             assert_eq!(check_connect(good, None), Ok(()), "{}", good.escape_ascii());

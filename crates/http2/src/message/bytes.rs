@@ -1,13 +1,13 @@
-//! The bytes that each part of a message allows, in one table: one look-up per byte.
+//! The bytes that are allowed in the parts of a message.
 
-/// RFC 9110 §5.6.2: of a token, as methods and protocols are.
+/// Bytes of a token (RFC 9110 §5.6.2), such as a method or a protocol.
 const TOKEN: u8 = 1;
-/// RFC 3986 §3.1: of a scheme.
+/// Bytes of a scheme (RFC 3986 §3.1).
 const SCHEME: u8 = 2;
-/// RFC 3986 §3.2 without user information: of a host and a port.
+/// Bytes of a host and a port (RFC 3986 §3.2), without user information.
 const AUTHORITY: u8 = 4;
-/// RFC 3986 §3.3 and §3.4: of a path and a query. Visible ASCII but `#`: clients send characters that should be
-/// percent-encoded, and those are harmless; a space, a fragment or a byte above ASCII could be taken for something else.
+/// Bytes of a path and a query (RFC 3986 §3.3, §3.4): visible ASCII except `#`. Clients send characters that should be
+/// percent-encoded, which are harmless. A space, a fragment or a byte above ASCII could be misinterpreted.
 const PATH: u8 = 8;
 
 static CLASSES: [u8; 256] = {
@@ -16,13 +16,13 @@ static CLASSES: [u8; 256] = {
     while at < 256 {
         let byte = at as u8;
         let alphanumeric = byte.is_ascii_alphanumeric();
-        if alphanumeric || among(byte, b"!#$%&'*+-.^_`|~") {
+        if alphanumeric || contains(byte, b"!#$%&'*+-.^_`|~") {
             classes[at] |= TOKEN;
         }
-        if alphanumeric || among(byte, b"+-.") {
+        if alphanumeric || contains(byte, b"+-.") {
             classes[at] |= SCHEME;
         }
-        if alphanumeric || among(byte, b"-._~%:[]!$&'()*+,;=") {
+        if alphanumeric || contains(byte, b"-._~%:[]!$&'()*+,;=") {
             classes[at] |= AUTHORITY;
         }
         if byte.is_ascii_graphic() && byte != b'#' {
@@ -33,7 +33,7 @@ static CLASSES: [u8; 256] = {
     classes
 };
 
-const fn among(byte: u8, set: &[u8]) -> bool {
+const fn contains(byte: u8, set: &[u8]) -> bool {
     let mut at = 0;
     while at < set.len() {
         if set[at] == byte {
@@ -75,7 +75,7 @@ mod tests {
         for (set, expected) in
             [(&b"abc"[..], true), (b"xab", true), (b"bca", true), (b"bc", false), (b"", false)]
         {
-            assert_eq!(among(b'a', set), expected, "{}", set.escape_ascii());
+            assert_eq!(contains(b'a', set), expected, "{}", set.escape_ascii());
         }
     }
 

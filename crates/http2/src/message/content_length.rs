@@ -1,8 +1,8 @@
-//! `content-length` against the DATA that come (RFC 9113 §8.1.1, RFC 9110 §8.6).
+//! [`ContentLeft`]: compares `content-length` with the length of the DATA (RFC 9113 §8.1.1, RFC 9110 §8.6).
 
 use crate::error::Violation;
 
-/// How many bytes of content are still to come, if that was announced; one number, for a stream to hold.
+/// The announced content of a message that has not been received or sent yet, in bytes.
 ///
 /// ```
 /// use wireloom_http2::message::ContentLeft;
@@ -18,17 +18,17 @@ use crate::error::Violation;
 pub struct ContentLeft(u64);
 
 impl ContentLeft {
-    /// Nothing was announced: any amount may come. (No content is 16 EiB long.)
+    /// No length was announced: any amount is allowed. (No content is 16 EiB long.)
     pub const UNKNOWN: Self = Self(u64::MAX);
-    /// No content may come.
+    /// No content is allowed.
     pub const NOTHING: Self = Self(0);
 
-    /// This many bytes are still to come.
+    /// This many bytes remain.
     pub const fn bytes(len: u64) -> Self {
         Self(len)
     }
 
-    /// How many bytes are to come; `None` when that is not known.
+    /// The number of remaining bytes; `None` if it is not known.
     pub const fn get(self) -> Option<u64> {
         match self {
             Self::UNKNOWN => None,
@@ -36,12 +36,12 @@ impl ContentLeft {
         }
     }
 
-    /// Takes the value of `content-length`; a repetition must have the same value.
+    /// Applies the value of a `content-length` field. Repeated fields must have the same value.
     ///
     /// # Errors
     /// [`Violation::ContentLengthInvalid`]
     pub(crate) fn announce(&mut self, value: &[u8]) -> Result<(), Violation> {
-        // RFC 9110 §8.6: digits and nothing else; several that differ are an unrecoverable error.
+        // RFC 9110 §8.6: only digits. Several fields that differ are an unrecoverable error.
         match parse_digits(value).filter(|&len| len != u64::MAX) {
             Some(len) if *self == Self::UNKNOWN || *self == Self(len) => {
                 *self = Self(len);
@@ -51,24 +51,24 @@ impl ContentLeft {
         }
     }
 
-    /// Counts the content of a DATA frame, padding not included.
+    /// Counts the content of a DATA frame without its padding.
     ///
     /// # Errors
-    /// [`Violation::ContentLengthMismatch`] when it is more than announced.
+    /// [`Violation::ContentLengthMismatch`] if there is more than announced.
     #[inline]
     pub fn receive(&mut self, len: usize) -> Result<(), Violation> {
         if *self == Self::UNKNOWN {
             return Ok(());
         }
-        // RFC 9113 §8.1.1: malformed if content-length does not equal the sum of the DATA.
+        // RFC 9113 §8.1.1: a message is malformed if content-length differs from the sum of the DATA.
         self.0 = self.0.checked_sub(len as u64).ok_or(Violation::ContentLengthMismatch)?;
         Ok(())
     }
 
-    /// Checks that nothing is left, when the message ends.
+    /// Checks that no content is missing at the end of the message.
     ///
     /// # Errors
-    /// [`Violation::ContentLengthMismatch`] when less came than announced.
+    /// [`Violation::ContentLengthMismatch`] if there was less than announced.
     #[inline]
     pub const fn end(self) -> Result<(), Violation> {
         match self {
@@ -78,7 +78,7 @@ impl ContentLeft {
     }
 }
 
-/// A number in digits; `None` for anything else, and above 2^64-1.
+/// Parses decimal digits; `None` for other characters, and above 2^64-1.
 pub(super) fn parse_digits(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_digits() {
+    fn numbers_have_only_digits() {
         assert_eq!(parse_digits(b"0"), Some(0));
         assert_eq!(parse_digits(b"0042"), Some(42));
         assert_eq!(parse_digits(b"18446744073709551615"), Some(u64::MAX));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn data_must_add_up() {
+    fn the_sum_of_data_must_be_the_announced_length() {
         // RFC 9113 §8.1.1
         let mut left = ContentLeft::bytes(10);
         assert_eq!((left.get(), ContentLeft::UNKNOWN.get()), (Some(10), None));

@@ -1,13 +1,13 @@
-//! Cookie values, joined again (RFC 9113 §8.2.3).
+//! Joins the cookie fields of a request (RFC 9113 §8.2.3).
 
 use alloc::vec::Vec;
 
 use crate::field::{FieldList, Token};
 
-/// The cookie of a request as one value: RFC 9113 §8.2.3 lets it be cut into several fields for the sake of
-/// compression, and demands that they be joined before anything but HTTP/2 sees them.
+/// The cookie of a request as one value. RFC 9113 §8.2.3 allows to split it into several fields for better compression, and demands
+/// that they are joined before they are passed to anything other than HTTP/2.
 ///
-/// A single field is borrowed from the list; several are joined in `buf`, whose content is lost.
+/// A single field is borrowed from the list. Several are joined in `buf`, which is cleared.
 ///
 /// ```
 /// use wireloom_http2::field::{Field, FieldList, Token};

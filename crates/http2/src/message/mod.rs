@@ -1,11 +1,8 @@
-//! What a message must contain, and what it must not (RFC 9113 §8.1 to §8.5, RFC 8441 §4).
+//! Validation of messages (RFC 9113 §8.1 to §8.5, RFC 8441 §4): the fields of requests, responses and trailers, and
+//! `content-length`.
 //!
-//! Owns the rules about the fields of a request, a response and trailers, and `content-length` against DATA. Refuses
-//! to own the characters of names and values (RFC 9113 §8.2.1), which [`crate::hpack`] checks while it decodes, and the
-//! order of frames on a stream.
-//!
-//! Each rule is a row of [`Violation`]; all of them are stream errors (RFC 9113 §8.1.1). The same functions check what
-//! this side is about to send.
+//! All violations are stream errors (RFC 9113 §8.1.1). [`crate::hpack`] checks the characters of names and values (RFC 9113 §8.2.1)
+//! when it decodes them.
 
 mod authority;
 mod bytes;
@@ -31,10 +28,10 @@ impl From<Malformed> for Violation {
     }
 }
 
-/// What the rest of an exchange must know of its request.
+/// The kind of a request, which determines the rules for its response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RequestKind {
-    /// Any method but those below.
+    /// Any other method.
     #[default]
     Plain,
     /// HEAD, whose response has no content.
@@ -53,23 +50,23 @@ impl RequestKind {
     }
 }
 
-/// A request that was found valid.
+/// A valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHead {
-    /// Kind of the request, for the rest of the exchange.
+    /// The kind of the request.
     pub kind: RequestKind,
-    /// How much content the DATA must add up to.
+    /// The announced length of the content.
     pub content: ContentLeft,
 }
 
-/// A response that was found valid.
+/// A valid response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseHead {
     /// The status code, 100 to 999.
     pub status: u16,
-    /// How much content the DATA must add up to.
+    /// The announced length of the content.
     pub content: ContentLeft,
-    /// Whether the stream is a tunnel from here on.
+    /// Whether the stream is a tunnel after this response.
     pub tunnel: bool,
 }
 
@@ -81,7 +78,7 @@ impl ResponseHead {
     }
 }
 
-/// Checks the fields of a request. `connect_protocol` is whether the server has enabled extended CONNECT.
+/// Checks the fields of a request. `connect_protocol` is whether the server has enabled extended CONNECT (RFC 8441).
 ///
 /// ```
 /// use wireloom_http2::field::{Field, FieldList, Token};
@@ -98,7 +95,7 @@ impl ResponseHead {
 /// ```
 ///
 /// # Errors
-/// The first rule that the request breaks.
+/// The first rule that the request violates.
 pub fn check_request(fields: &FieldList, connect_protocol: bool) -> Result<RequestHead, Violation> {
     let request = Parts::of(fields, Section::Request)?;
     // RFC 9113 §8.3.1: exactly one value for :method, :scheme and :path, unless it is CONNECT.
@@ -136,7 +133,7 @@ pub fn check_request(fields: &FieldList, connect_protocol: bool) -> Result<Reque
 /// Checks the fields of a promised request (RFC 9113 §8.4).
 ///
 /// # Errors
-/// The first rule that the request breaks.
+/// The first rule that the request violates.
 pub fn check_promise(fields: &FieldList) -> Result<RequestHead, Violation> {
     let head = check_request(fields, false)?;
     // RFC 9113 §8.4.1: a promised request is safe and cacheable (RFC 9110 §9.2.3) and has no content.
@@ -150,10 +147,10 @@ pub fn check_promise(fields: &FieldList) -> Result<RequestHead, Violation> {
 /// Checks the fields of a response, interim or final, to a request of this kind.
 ///
 /// # Errors
-/// The first rule that the response breaks.
+/// The first rule that the response violates.
 pub fn check_response(fields: &FieldList, request: RequestKind) -> Result<ResponseHead, Violation> {
     let response = Parts::of(fields, Section::Response)?;
-    // RFC 9113 §8.3.2: :status MUST be there.
+    // RFC 9113 §8.3.2: :status MUST be present.
     let status = match response.status.ok_or(Violation::StatusMissing)? {
         &[a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'] => {
             u16::from(a - b'0') * 100 + u16::from(b - b'0') * 10 + u16::from(c - b'0')
@@ -168,14 +165,14 @@ pub fn check_response(fields: &FieldList, request: RequestKind) -> Result<Respon
     Ok(ResponseHead { status, content: response_content(status, request, response.content), tunnel })
 }
 
-/// How much content a response has whose `content-length` is `announced`.
+/// The length of the content of a response whose `content-length` is `announced`.
 #[inline]
 pub(crate) fn response_content(status: u16, request: RequestKind, announced: ContentLeft) -> ContentLeft {
     if request.is_connect() && status / 100 == 2 {
         // RFC 9110 §9.3.6: content-length in a successful response to CONNECT MUST be ignored.
         ContentLeft::UNKNOWN
     } else if status < 200 || matches!(status, 204 | 304) || request == RequestKind::Head {
-        // RFC 9113 §8.1.1, RFC 9110 §6.4.1: these have no content, whatever their content-length.
+        // RFC 9113 §8.1.1, RFC 9110 §6.4.1: these have no content, even if they have a content-length.
         ContentLeft::NOTHING
     } else {
         announced
@@ -185,7 +182,7 @@ pub(crate) fn response_content(status: u16, request: RequestKind, announced: Con
 /// Checks trailers, of a request or a response.
 ///
 /// # Errors
-/// The first rule that they break.
+/// The first rule that they violate.
 pub fn check_trailers(fields: &FieldList) -> Result<(), Violation> {
     Parts::of(fields, Section::Trailers).map(drop)
 }
@@ -201,18 +198,18 @@ fn check_connect(request: &Parts<'_>) -> Result<RequestHead, Violation> {
 }
 
 fn check_path(path: &[u8], method: &[u8], is_http: bool) -> Result<(), Violation> {
-    let begins_well = match path {
+    let has_valid_start = match path {
         [b'/', ..] => true,
         // RFC 9113 §8.3.1: OPTIONS for the server as a whole has the path "*".
         b"*" => method == b"OPTIONS" || !is_http,
-        // RFC 9113 §8.3.1: :path MUST NOT be empty for "http" and "https", and begins with a slash. Other schemes have
-        // paths of their own kind.
+        // RFC 9113 §8.3.1: :path MUST NOT be empty for "http" and "https", and begins with a slash. Other schemes define their own
+        // paths.
         _ => !is_http,
     };
-    if begins_well && is_path(path) { Ok(()) } else { Err(Violation::PathInvalid) }
+    if has_valid_start && is_path(path) { Ok(()) } else { Err(Violation::PathInvalid) }
 }
 
-/// Which kind of field section is looked at.
+/// The kind of a field section.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Section {
     Request,
@@ -220,7 +217,7 @@ enum Section {
     Trailers,
 }
 
-/// The fields that rules speak of, found in one pass.
+/// The fields for which there are rules.
 struct Parts<'a> {
     method: Option<&'a [u8]>,
     scheme: Option<&'a [u8]>,
@@ -254,17 +251,17 @@ impl<'a> Parts<'a> {
                 if regular {
                     return Err(Violation::PseudoAfterField);
                 }
-                parts.take_pseudo(field, section)?;
+                parts.add_pseudo(field, section)?;
             } else {
                 regular = true;
-                parts.take_regular(field.token(), field, section)?;
+                parts.add_regular(field.token(), field, section)?;
             }
         }
         Ok(parts)
     }
 
     #[inline]
-    fn take_pseudo(&mut self, field: Field<'a>, section: Section) -> Result<(), Violation> {
+    fn add_pseudo(&mut self, field: Field<'a>, section: Section) -> Result<(), Violation> {
         let (slot, belongs_to) = match field.token() {
             Token::Method => (&mut self.method, Section::Request),
             Token::Scheme => (&mut self.scheme, Section::Request),
@@ -272,7 +269,7 @@ impl<'a> Parts<'a> {
             Token::Authority => (&mut self.authority, Section::Request),
             Token::Protocol => (&mut self.protocol, Section::Request),
             Token::Status => (&mut self.status, Section::Response),
-            // RFC 9113 §8.3: what is not defined MUST NOT be generated, and makes a message malformed.
+            // RFC 9113 §8.3: an undefined pseudo-field makes a message malformed.
             _ => return Err(Violation::PseudoUnknown),
         };
         if section == Section::Trailers {
@@ -280,26 +277,26 @@ impl<'a> Parts<'a> {
             return Err(Violation::PseudoInTrailers);
         }
         if section != belongs_to {
-            // RFC 9113 §8.3: those of requests not in responses, and the other way round.
+            // RFC 9113 §8.3: pseudo-fields of requests are not allowed in responses, and vice versa.
             return Err(Violation::PseudoMisplaced);
         }
-        // RFC 9113 §8.3: the same pseudo-field MUST NOT come more than once.
+        // RFC 9113 §8.3: a pseudo-field MUST NOT be repeated.
         if slot.replace(field.value()).is_some() { Err(Violation::PseudoRepeated) } else { Ok(()) }
     }
 
     #[inline]
-    fn take_regular(&mut self, token: Token, field: Field<'a>, section: Section) -> Result<(), Violation> {
+    fn add_regular(&mut self, token: Token, field: Field<'a>, section: Section) -> Result<(), Violation> {
         match token {
-            // RFC 9113 §8.2.2: fields that belong to a connection of HTTP/1.1.
+            // RFC 9113 §8.2.2: connection-specific fields of HTTP/1.1.
             Token::Connection
             | Token::KeepAlive
             | Token::ProxyConnection
             | Token::TransferEncoding
             | Token::Upgrade => Err(Violation::ConnectionField),
-            // RFC 9113 §8.2.2: TE is let through in a request alone, with no other value than "trailers".
+            // RFC 9113 §8.2.2: TE is allowed only in requests, and only with the value "trailers".
             Token::Te if section != Section::Request => Err(Violation::ConnectionField),
             Token::Te if !field.value().eq_ignore_ascii_case(b"trailers") => Err(Violation::TeValue),
-            // RFC 9110 §6.5.1: in trailers it does not describe the content.
+            // RFC 9110 §6.5.1: in trailers, content-length does not describe the content.
             Token::ContentLength if section != Section::Trailers => self.content.announce(field.value()),
             Token::Host if section == Section::Request => match self.host.replace(field.value()) {
                 // RFC 9110 §7.2: a request with more than one Host is invalid.

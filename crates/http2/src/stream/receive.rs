@@ -117,7 +117,7 @@ impl Streams {
     #[inline]
     pub(crate) fn spend_connection(&mut self, flow_len: u32) {
         self.recv_window -= i64::from(flow_len);
-        self.growth.received(flow_len);
+        self.window_tuner.received(flow_len);
     }
 
     /// Counts content that is passed to the caller. The caller holds it if the stream releases manually.
@@ -145,7 +145,7 @@ impl Streams {
     /// The WINDOW_UPDATE of a stream, if its deficit is large enough.
     #[inline]
     pub(crate) fn stream_update(&mut self, slot: u32) -> Option<WindowUpdate> {
-        let (initial, target) = (self.recv_initial, i64::from(self.growth.target()));
+        let (initial, target) = (self.recv_initial, i64::from(self.window_tuner.target()));
         let stream = self.slab.get_mut(slot);
         if !stream.recv.is_open() {
             return None;
@@ -166,7 +166,8 @@ impl Streams {
         // The bound is for granted window and held DATA together. The peer may always use the initial window of the connection (RFC
         // 9113 §6.9.2).
         let bound = config.receive_max().max(i64::from(WINDOW_DEFAULT));
-        let target = i64::from(config.connection_window).max(i64::from(self.growth.target())).min(bound);
+        let target =
+            i64::from(config.connection_window).max(i64::from(self.window_tuner.target())).min(bound);
         let room = bound.saturating_sub_unsigned(self.held + self.caller_memory);
         // Half of the possible window, not of the target: if slow readers hold much DATA, the other streams use the rest.
         let allowed = target.min(room);
@@ -197,18 +198,18 @@ impl Streams {
 
     /// Adapts the target of the windows to a new SETTINGS_INITIAL_WINDOW_SIZE.
     pub(crate) fn announce_initial_window(&mut self, before: u32, after: u32, config: &Config) {
-        self.growth.set_start(before, after, config.stream_window_max);
+        self.window_tuner.set_initial(before, after, config.stream_window_max);
     }
 
     /// Whether to send a PING that measures the round trip, together with a WINDOW_UPDATE. If `true`, it counts as sent.
     #[inline]
     pub(crate) fn start_probe(&mut self, now: Duration) -> bool {
-        self.growth.start_probe(now)
+        self.window_tuner.start_probe(now)
     }
 
     /// Handles the acknowledgement of the PING. Returns the round trip, or `None` if no PING was sent.
     pub(crate) fn finish_probe(&mut self, now: Duration) -> Option<Duration> {
-        self.growth.finish_probe(now)
+        self.window_tuner.finish_probe(now)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::Role;
 use crate::config::Config;
 use crate::error::{ErrorCode, Misuse};
 use crate::field::{Field, FieldList};
-use crate::flow_control::{Growth, WINDOW_DEFAULT};
+use crate::flow_control::{WINDOW_DEFAULT, WindowTuner};
 use crate::frame::{RstStream, StreamId};
 use crate::message::ContentLeft;
 use crate::priority::Priority;
@@ -54,7 +54,7 @@ pub(crate) struct Streams {
     pub(super) held: u64,
     /// Other memory that the caller uses for this connection, in bytes. It shares the bound with `held`.
     pub(super) caller_memory: u64,
-    pub(super) growth: Growth,
+    pub(super) window_tuner: WindowTuner,
     pub(super) stall: super::stall::Stall,
 }
 
@@ -111,7 +111,7 @@ impl Streams {
             recv_initial: Settings::INITIAL.initial_window_size,
             held: 0,
             caller_memory: 0,
-            growth: Growth::new(config.settings.initial_window_size, config.stream_window_max),
+            window_tuner: WindowTuner::new(config.settings.initial_window_size, config.stream_window_max),
             stall: super::stall::Stall::new(),
         }
     }
@@ -547,7 +547,7 @@ impl Streams {
 impl Streams {
     /// The target of the receive windows of streams.
     pub(crate) fn recv_target(&self) -> u32 {
-        self.growth.target()
+        self.window_tuner.target()
     }
 
     /// The number of pages and buckets for which memory is allocated.
