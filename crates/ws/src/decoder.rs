@@ -308,8 +308,8 @@ impl Decoder {
                 mask::apply(data, key);
                 return Some(Whole::Binary);
             }
-            (Kind::Text, None) => utf8::prove(data),
-            (Kind::Text, Some(key)) => utf8::unmask_prove(data, key),
+            (Kind::Text, None) => utf8::validate_text(data),
+            (Kind::Text, Some(key)) => utf8::unmask_validate_text(data, key),
         };
         match valid {
             Ok(valid) => Some(Whole::Text(valid)),
@@ -485,7 +485,7 @@ impl Decoder {
         frame.remaining -= len as u64;
         let fin = frame.fin && frame.remaining == 0;
         let whole = if fin && is_text {
-            Whole::Text(self.utf8.end().map_err(|_| PeerMisbehaved::InvalidUtf8)?)
+            Whole::Text(self.utf8.finish_text().map_err(|_| PeerMisbehaved::InvalidUtf8)?)
         } else {
             Whole::Binary
         };

@@ -197,7 +197,7 @@ impl TryFrom<Bytes> for Utf8Bytes {
     type Error = InvalidUtf8;
 
     fn try_from(bytes: Bytes) -> Result<Self, InvalidUtf8> {
-        let valid = utf8::prove(&bytes)?;
+        let valid = utf8::validate_text(&bytes)?;
         Ok(Self::new(bytes, valid))
     }
 }

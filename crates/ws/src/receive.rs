@@ -396,7 +396,7 @@ fn validate(
             if !fin {
                 return Ok(None);
             }
-            Whole::Text(utf8.end().map_err(|_| PeerMisbehaved::InvalidUtf8)?)
+            Whole::Text(utf8.finish_text().map_err(|_| PeerMisbehaved::InvalidUtf8)?)
         }
     };
     Ok(fin.then_some(whole))

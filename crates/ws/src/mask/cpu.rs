@@ -1,7 +1,7 @@
 //! The SIMD level of the processor, detected once.
 //!
-//! Owns the order of the SIMD levels and the proof that one may be used: a [`Level`] is made only here, and only of
-//! what was detected, so that a kernel which takes one needs no further check.
+//! It owns the order of the levels, and the proof that one may be used: a [`Level`] is created only here, and only for detected
+//! instructions, so that kernels need no further check.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -10,12 +10,12 @@ use super::isa::Isa;
 /// The rank of [`Level::best`]; 0 before the first call.
 static BEST: AtomicU8 = AtomicU8::new(0);
 
-/// A set of instructions that this processor has been seen to offer.
+/// A set of instructions that this processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Level(u8);
 
 impl Level {
-    /// What every x86-64 has.
+    /// Part of every x86-64.
     pub(crate) const SSE2: Self = Self(1);
     /// Bytes looked up in tables of 16: `pshufb`.
     const SSSE3_RANK: u8 = 2;
@@ -47,7 +47,7 @@ impl Level {
         BEST.store(rank.min(detect()), Ordering::Relaxed);
     }
 
-    /// Every level that this processor offers, for tests which must see them all.
+    /// Every level of this processor, for tests.
     #[cfg(test)]
     pub(crate) fn offered() -> impl Iterator<Item = Self> {
         (1..=detect()).map(Self)
@@ -69,7 +69,7 @@ impl Level {
     }
 }
 
-/// Each rank asks for everything that the ranks below it need.
+/// Each rank requires the instructions of the ranks below it.
 #[cfg(feature = "std")]
 #[cold]
 fn detect() -> u8 {
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_ordered_and_start_at_what_every_processor_has() {
+    fn levels_are_ordered_from_sse2_on() {
         let levels: alloc::vec::Vec<_> = Level::offered().collect();
         assert_eq!(levels.first(), Some(&Level::SSE2));
         assert!(levels.contains(&Level::best()));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_has_what_the_levels_below_it_have() {
+    fn a_level_has_the_instructions_of_lower_levels() {
         let has =
             [1, 2, 3, 4].map(Level).map(|level| [level.has_ssse3(), level.has_avx2(), level.has_avx512()]);
         let expected = [[false; 3], [true, false, false], [true, true, false], [true; 3]];
@@ -128,7 +128,7 @@ mod tests {
 
     #[cfg(feature = "std")]
     #[test]
-    fn detects_what_the_processor_offers() {
+    fn detects_the_instructions_of_the_processor() {
         use std::is_x86_feature_detected as has;
         let level = Level(detect());
         assert_eq!(level.has_ssse3(), has!("ssse3"));

@@ -3,20 +3,20 @@
 //! Keys are chosen by the caller.
 //!
 //! # How it is fast
-//! XOR with a key of four bytes is XOR with that key repeated over a register of any width, as long as each register
-//! starts at a multiple of four from where the key was turned to. So nothing here goes byte by byte, not even the odd
-//! ends: the first and the last register of the payload are loaded before anything is stored, the whole registers
-//! between them are done, and the two ends are stored last. Where they overlap the middle they write the same bytes again.
+//! XOR with a key of four bytes is XOR with that key repeated over a register of any width, if the key is rotated for the offset of the
+//! register. Nothing is done byte by byte, not even the ends: the first and the last register of the payload are loaded before anything
+//! is stored, then the whole registers between them are masked, and the two ends are stored last. Where they overlap the middle they
+//! write the same bytes again.
 //!
 //! ```text
 //! payload   |---------------------------------------------|
 //! first     |=======|                                          loaded at its start, key as given
-//! middle        |=======|=======|=======|=======|=======|      stores aligned, key turned by the gap
-//! last                                          |=======|      loaded at its end, key turned by len mod 4
+//! middle        |=======|=======|=======|=======|=======|      stores aligned, key rotated by the gap
+//! last                                          |=======|      loaded at its end, key rotated by len mod 4
 //! ```
 //!
-//! Below `SHORT` bytes the code is small, inlined into the caller and independent of the processor: it
-//! detects nothing at run time. From there on the widest registers are used (see `cpu`).
+//! Below `SHORT` bytes the code is small, inlined into the caller, and needs no run-time detection. Longer payloads use the widest
+//! registers of the processor (see `cpu`).
 
 use alloc::vec::Vec;
 
@@ -33,7 +33,7 @@ pub(crate) use short::{apply_short, is_ascii_short};
 /// Payloads below this many bytes take the inlined path.
 pub(crate) const SHORT: usize = 256;
 
-/// A masking key, turned so that the next byte of the payload meets its first byte.
+/// A masking key, rotated so that its first byte is for the next byte of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskKey(
     /// The first byte is the least significant one, on every machine.
@@ -56,7 +56,7 @@ impl MaskKey {
     /// The key for the byte `len` bytes further on.
     #[inline]
     pub const fn advanced(self, len: usize) -> Self {
-        Self(turned(self.0, len))
+        Self(rotated(self.0, len))
     }
 
     #[inline]
@@ -67,13 +67,13 @@ impl MaskKey {
 
 /// The key word for the byte `len` bytes further on.
 #[inline]
-pub(crate) const fn turned(key: u32, len: usize) -> u32 {
+pub(crate) const fn rotated(key: u32, len: usize) -> u32 {
     key.rotate_right(8 * (len & 3) as u32)
 }
 
 /// The key repeated over eight bytes.
 #[inline]
-const fn doubled(key: u32) -> u64 {
+const fn repeated(key: u32) -> u64 {
     (key as u64) << 32 | key as u64
 }
 
@@ -119,7 +119,7 @@ pub fn extend(out: &mut Vec<u8>, src: &[u8], key: MaskKey) -> MaskKey {
     key.advanced(src.len())
 }
 
-/// Masks at least eight bytes in place with the widest registers there are.
+/// Masks at least eight bytes in place with the widest registers.
 #[inline(never)]
 pub(crate) fn apply_long(data: &mut [u8], key: u32) {
     #[cfg(target_arch = "x86_64")]
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_advances_by_the_bytes_it_has_met() {
+    fn a_key_rotates_by_the_masked_bytes() {
         assert_eq!(KEY.bytes(), [0x37, 0xfa, 0x21, 0x3d]);
         assert_eq!(KEY.advanced(1).bytes(), [0xfa, 0x21, 0x3d, 0x37]);
         assert_eq!(KEY.advanced(6).bytes(), [0x21, 0x3d, 0x37, 0xfa]);

@@ -3,7 +3,7 @@
 //! Both functions cover a payload by two words that overlap: 8 to 15 bytes are one word at each end, 4 to 7 bytes one
 //! half-word at each end. Everything is loaded before anything is stored.
 
-use super::doubled;
+use super::repeated;
 #[cfg(target_arch = "x86_64")]
 use super::x86;
 
@@ -20,14 +20,14 @@ pub(crate) fn apply_short(data: &mut [u8], key: u32) -> bool {
         return apply_words(data, key);
     }
     if let (Some(first), Some(last)) = (data.first_chunk::<8>(), data.last_chunk::<8>()) {
-        let first = u64::from_le_bytes(*first) ^ doubled(key);
-        let last = u64::from_le_bytes(*last) ^ doubled(super::turned(key, len));
+        let first = u64::from_le_bytes(*first) ^ repeated(key);
+        let last = u64::from_le_bytes(*last) ^ repeated(super::rotated(key, len));
         set_ends(data, first.to_le_bytes(), last.to_le_bytes());
         return (first | last) & HIGH_BITS == 0;
     }
     if let (Some(first), Some(last)) = (data.first_chunk::<4>(), data.last_chunk::<4>()) {
         let first = u32::from_le_bytes(*first) ^ key;
-        let last = u32::from_le_bytes(*last) ^ super::turned(key, len);
+        let last = u32::from_le_bytes(*last) ^ super::rotated(key, len);
         set_ends(data, first.to_le_bytes(), last.to_le_bytes());
         return (first | last) & HIGH_BITS as u32 == 0;
     }
@@ -73,10 +73,10 @@ fn set_ends<const N: usize>(data: &mut [u8], first: [u8; N], last: [u8; N]) {
 pub(crate) fn apply_words(data: &mut [u8], key: u32) -> bool {
     let len = data.len();
     let Some(last) = data.last_chunk::<8>() else { return apply_short(data, key) };
-    let last = u64::from_le_bytes(*last) ^ doubled(super::turned(key, len));
+    let last = u64::from_le_bytes(*last) ^ repeated(super::rotated(key, len));
     let mut any = last;
     for chunk in data.as_chunks_mut::<8>().0 {
-        let word = u64::from_le_bytes(*chunk) ^ doubled(key);
+        let word = u64::from_le_bytes(*chunk) ^ repeated(key);
         any |= word;
         *chunk = word.to_le_bytes();
     }

@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use super::cpu::Level;
-use super::{SHORT, doubled, turned};
+use super::{SHORT, repeated, rotated};
 use alloc::vec::Vec;
 use core::arch::x86_64::*;
 
@@ -54,7 +54,7 @@ unsafe fn copy_to(dst: *mut u8, src: &[u8], key: u32) {
         if len >= SHORT {
             copy_long(dst, from, len, key);
         } else if len >= 16 {
-            let last = _mm_xor_si128(load128(from.add(len - 16)), _mm_set1_epi32(turned(key, len) as i32));
+            let last = _mm_xor_si128(load128(from.add(len - 16)), _mm_set1_epi32(rotated(key, len) as i32));
             let keys = _mm_set1_epi32(key as i32);
             let mut i = 0;
             while i < len - 16 {
@@ -63,13 +63,13 @@ unsafe fn copy_to(dst: *mut u8, src: &[u8], key: u32) {
             }
             _mm_storeu_si128(dst.add(len - 16).cast(), last);
         } else if len >= 8 {
-            let first = from.cast::<u64>().read_unaligned() ^ doubled(key);
-            let last = from.add(len - 8).cast::<u64>().read_unaligned() ^ doubled(turned(key, len));
+            let first = from.cast::<u64>().read_unaligned() ^ repeated(key);
+            let last = from.add(len - 8).cast::<u64>().read_unaligned() ^ repeated(rotated(key, len));
             dst.cast::<u64>().write_unaligned(first);
             dst.add(len - 8).cast::<u64>().write_unaligned(last);
         } else if len >= 4 {
             let first = from.cast::<u32>().read_unaligned() ^ key;
-            let last = from.add(len - 4).cast::<u32>().read_unaligned() ^ turned(key, len);
+            let last = from.add(len - 4).cast::<u32>().read_unaligned() ^ rotated(key, len);
             dst.cast::<u32>().write_unaligned(first);
             dst.add(len - 4).cast::<u32>().write_unaligned(last);
         } else {
@@ -117,9 +117,9 @@ macro_rules! xor_kernel {
             // each access. `dst + i` is aligned from `gap` on, since `i - gap` grows by multiples of `WIDTH`.
             unsafe {
                 let first = $xor($load(from.cast()), $splat(key as i32));
-                let last = $xor($load(from.add(len - WIDTH).cast()), $splat(turned(key, len) as i32));
+                let last = $xor($load(from.add(len - WIDTH).cast()), $splat(rotated(key, len) as i32));
                 let gap = dst.addr().wrapping_neg() % WIDTH;
-                let keys = $splat(turned(key, gap) as i32);
+                let keys = $splat(rotated(key, gap) as i32);
                 let mut i = gap;
                 while len - i >= 4 * WIDTH {
                     let a = $xor($load(from.add(i).cast()), keys);
@@ -184,7 +184,7 @@ pub(super) fn apply_sse2(data: &mut [u8], key: u32) -> bool {
     // of x86-64.
     unsafe {
         let end = place.add(len - 16);
-        let last = _mm_xor_si128(load128(end), _mm_set1_epi32(turned(key, len) as i32));
+        let last = _mm_xor_si128(load128(end), _mm_set1_epi32(rotated(key, len) as i32));
         let keys = _mm_set1_epi32(key as i32);
         let mut any = last;
         let mut at = place;

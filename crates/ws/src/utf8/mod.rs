@@ -1,16 +1,16 @@
 //! UTF-8 validation (RFC 3629), incremental at any split and fused with unmasking.
 //!
-//! A text that was validated to its end yields a `Valid`, and only that makes a `str` of bytes that a peer sent.
+//! Validation of a whole text returns a `Valid`, the only way to a `str` of bytes from a peer.
 //!
 //! # Speed
-//! Text is read from memory once. A masked piece is loaded, unmasked, validated and stored in the same pass; a register of
-//! ASCII costs one OR more than unmasking alone, and the lookup tables (see `x86`) are used for other registers only.
-//! Pieces of ASCII below 256 bytes are handled by code inlined into the caller, without run-time detection of the processor.
+//! Text is read from memory once. A masked piece is loaded, unmasked, validated and stored in the same pass; a register of ASCII costs
+//! one OR more than unmasking alone, and only other registers use the lookup tables (see `x86`). ASCII below 256 bytes is handled by code
+//! inlined into the caller, without run-time detection of the processor.
 //!
 //! # State between pieces
-//! Only an incomplete code point is remembered, at most three bytes: the [`Validator`] is one word. It is completed byte by
-//! byte before the tables see the next piece, which thus always starts at a boundary. An error is reported in the piece
-//! that holds the first impossible byte: `C0` at once, `ED A0` at its second byte.
+//! The state of a [`Validator`] is one word, an incomplete code point of at most three bytes. It is completed byte by byte, so that the
+//! kernels always start at a code point boundary. An error is reported for the piece with the first impossible byte: `C0` at once,
+//! `ED A0` at its second byte.
 
 use crate::mask::{self, MaskKey, SHORT};
 
@@ -18,7 +18,7 @@ mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-/// A byte that cannot occur at its place in UTF-8 has arrived (RFC 6455 §8.1: close with 1007).
+/// A byte that cannot occur at its place in UTF-8 (RFC 6455 §8.1: close with 1007).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidUtf8;
 
@@ -30,7 +30,7 @@ impl core::fmt::Display for InvalidUtf8 {
 
 impl core::error::Error for InvalidUtf8 {}
 
-/// Proof that a text was validated to its end. Only the validators of this module make one.
+/// Proof that a whole text was validated. Only the validators of this module create one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Valid(());
 
@@ -43,20 +43,20 @@ impl Valid {
 
     /// The text. `bytes` are those that were validated when this proof was made.
     ///
-    /// Every `str` of a peer's bytes that is not checked again is made here.
+    /// Every `str` of a peer's bytes without another check is created here.
     #[inline(always)]
     #[allow(unsafe_code)]
     pub(crate) fn text(self, bytes: &[u8]) -> &str {
         debug_assert!(core::str::from_utf8(bytes).is_ok());
-        // SAFETY: a `Valid` is made when the validation of a text has ended without an error, and is kept beside that text
-        // alone: by `Text`, `Utf8Bytes` and the place of a message in `receive`, none of which hands out mutable access.
+        // SAFETY: a `Valid` is created when the validation of a whole text has ended without an error, and is stored only with that
+        // text: by `Text`, `Utf8Bytes` and the place of a message in `receive`, none of which allows mutable access.
         unsafe { core::str::from_utf8_unchecked(bytes) }
     }
 }
 
-/// Validates text that arrives in pieces, and fails in the piece that holds the first impossible byte.
+/// Validates text that arrives in pieces; fails in the piece with the first impossible byte.
 ///
-/// Once it has failed it refuses every further piece, until [`finish`](Self::finish).
+/// After an error, every further piece fails until [`finish`](Self::finish).
 ///
 /// ```
 /// use wireloom_ws::utf8::{InvalidUtf8, Validator};
@@ -78,19 +78,19 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// A validator that has seen nothing.
+    /// A validator at the beginning of a text.
     #[inline]
     pub const fn new() -> Self {
         Self { partial: 0 }
     }
 
-    /// Whether all code points so far are complete, so that the text could end here.
+    /// Whether all code points so far are complete: the text could end here.
     #[inline]
     pub const fn is_boundary(&self) -> bool {
         self.partial == 0
     }
 
-    /// Takes the next piece of the text.
+    /// Validates the next piece of the text.
     ///
     /// # Errors
     /// [`InvalidUtf8`] when no continuation could make the text valid.
@@ -99,7 +99,7 @@ impl Validator {
         if self.partial == 0 && piece.len() < SHORT && mask::is_ascii_short(piece) {
             return Ok(());
         }
-        self.keep(push(self.partial, piece))
+        self.set_state(push(self.partial, piece))
     }
 
     /// Unmasks the next piece in place and validates it in the same pass; returns the key for the byte after it.
@@ -109,9 +109,9 @@ impl Validator {
     #[inline]
     pub fn push_masked(&mut self, piece: &mut [u8], key: MaskKey) -> Result<MaskKey, InvalidUtf8> {
         if piece.len() >= SHORT {
-            self.keep(push_masked(self.partial, piece, key.word()))?;
+            self.set_state(push_masked(self.partial, piece, key.word()))?;
         } else if !mask::apply_short(piece, key.word()) || self.partial != 0 {
-            self.keep(push(self.partial, piece))?;
+            self.set_state(push(self.partial, piece))?;
         }
         Ok(key.advanced(piece.len()))
     }
@@ -122,17 +122,17 @@ impl Validator {
     /// [`InvalidUtf8`] when the text ends within a code point.
     #[inline]
     pub fn finish(&mut self) -> Result<(), InvalidUtf8> {
-        self.end().map(drop)
+        self.finish_text().map(drop)
     }
 
     /// [`finish`](Self::finish) with the proof.
     #[inline]
-    pub(crate) fn end(&mut self) -> Result<Valid, InvalidUtf8> {
-        whole(core::mem::take(&mut self.partial))
+    pub(crate) fn finish_text(&mut self) -> Result<Valid, InvalidUtf8> {
+        check_complete(core::mem::take(&mut self.partial))
     }
 
     #[inline]
-    fn keep(&mut self, state: Result<u32, InvalidUtf8>) -> Result<(), InvalidUtf8> {
+    fn set_state(&mut self, state: Result<u32, InvalidUtf8>) -> Result<(), InvalidUtf8> {
         self.partial = state.unwrap_or(scalar::FAILED);
         state.map(drop)
     }
@@ -144,7 +144,7 @@ impl Validator {
 /// [`InvalidUtf8`] when it is not UTF-8, or ends within a code point.
 #[inline]
 pub fn validate(text: &[u8]) -> Result<(), InvalidUtf8> {
-    prove(text).map(drop)
+    validate_text(text).map(drop)
 }
 
 /// Unmasks one whole text in place and validates it in the same pass.
@@ -153,50 +153,50 @@ pub fn validate(text: &[u8]) -> Result<(), InvalidUtf8> {
 /// [`InvalidUtf8`] when it is not UTF-8, or ends within a code point; it is then partly unmasked.
 #[inline]
 pub fn unmask_validate(text: &mut [u8], key: MaskKey) -> Result<(), InvalidUtf8> {
-    unmask_prove(text, key).map(drop)
+    unmask_validate_text(text, key).map(drop)
 }
 
-/// Validates one whole text and returns it as such.
+/// Validates one whole text and returns it.
 ///
 /// # Errors
 /// As [`validate`].
 #[inline]
 pub fn text(bytes: &[u8]) -> Result<&str, InvalidUtf8> {
-    Ok(prove(bytes)?.text(bytes))
+    Ok(validate_text(bytes)?.text(bytes))
 }
 
-/// Unmasks one whole text in place, validates it in the same pass and returns it as such.
+/// Unmasks one whole text in place, validates it in the same pass, and returns it.
 ///
 /// # Errors
 /// As [`unmask_validate`].
 #[inline]
 pub fn unmask_text(bytes: &mut [u8], key: MaskKey) -> Result<&str, InvalidUtf8> {
-    Ok(unmask_prove(bytes, key)?.text(bytes))
+    Ok(unmask_validate_text(bytes, key)?.text(bytes))
 }
 
 /// [`validate`] with the proof.
 #[inline(always)]
-pub(crate) fn prove(text: &[u8]) -> Result<Valid, InvalidUtf8> {
+pub(crate) fn validate_text(text: &[u8]) -> Result<Valid, InvalidUtf8> {
     if text.len() < SHORT && mask::is_ascii_short(text) {
         return Ok(Valid(()));
     }
-    whole(push(0, text)?)
+    check_complete(push(0, text)?)
 }
 
 /// [`unmask_validate`] with the proof.
 #[inline(always)]
-pub(crate) fn unmask_prove(text: &mut [u8], key: MaskKey) -> Result<Valid, InvalidUtf8> {
+pub(crate) fn unmask_validate_text(text: &mut [u8], key: MaskKey) -> Result<Valid, InvalidUtf8> {
     if text.len() >= SHORT {
-        whole(push_masked(0, text, key.word())?)
+        check_complete(push_masked(0, text, key.word())?)
     } else if mask::apply_short(text, key.word()) {
         Ok(Valid(()))
     } else {
-        whole(push(0, text)?)
+        check_complete(push(0, text)?)
     }
 }
 
 #[inline]
-fn whole(partial: u32) -> Result<Valid, InvalidUtf8> {
+fn check_complete(partial: u32) -> Result<Valid, InvalidUtf8> {
     if partial == 0 { Ok(Valid(())) } else { Err(InvalidUtf8) }
 }
 
@@ -215,8 +215,8 @@ fn push(partial: u32, piece: &[u8]) -> Result<u32, InvalidUtf8> {
 /// Validates a piece that may begin within a code point.
 #[cold]
 fn push_after(partial: u32, piece: &[u8]) -> Result<u32, InvalidUtf8> {
-    let (partial, settled) = scalar::settle(partial, piece)?;
-    if settled == piece.len() { Ok(partial) } else { push(partial, &piece[settled..]) }
+    let (partial, consumed) = scalar::complete(partial, piece)?;
+    if consumed == piece.len() { Ok(partial) } else { push(partial, &piece[consumed..]) }
 }
 
 /// Unmasks and validates a piece after `partial`; returns the state after it.
@@ -236,11 +236,15 @@ fn push_masked(partial: u32, piece: &mut [u8], key: u32) -> Result<u32, InvalidU
 fn push_masked_after(partial: u32, piece: &mut [u8], key: u32) -> Result<u32, InvalidUtf8> {
     let head = piece.len().min(4);
     mask::apply_short(&mut piece[..head], key);
-    let (partial, settled) = scalar::settle(partial, &piece[..head])?;
-    let key_after = mask::turned(key, settled);
-    // The bytes after the settled ones are masked again, to be unmasked with their neighbours.
-    mask::apply_short(&mut piece[settled..head], key_after);
-    if settled == piece.len() { Ok(partial) } else { push_masked(partial, &mut piece[settled..], key_after) }
+    let (partial, consumed) = scalar::complete(partial, &piece[..head])?;
+    let key_after = mask::rotated(key, consumed);
+    // The other bytes are masked again, because the kernel unmasks them with those behind them.
+    mask::apply_short(&mut piece[consumed..head], key_after);
+    if consumed == piece.len() {
+        Ok(partial)
+    } else {
+        push_masked(partial, &mut piece[consumed..], key_after)
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! UTF-8 byte by byte: the state between two pieces, the ends of a text, and every processor without a kernel.
+//! Scalar validation: the state between two pieces, the ends of a text, and processors without a kernel.
 //!
 //! ```text
 //! RFC 3629 §4             first   second          then
@@ -13,8 +13,8 @@
 //!                         F4      80-8F           80-BF 80-BF  90-BF would be above U+10FFFF
 //! ```
 //!
-//! A code point that has begun is a word with its bytes in order, the first one least significant. None of them is
-//! zero, so zero means that none has begun.
+//! An incomplete code point is a word with its bytes in order, the first one least significant. None of them is zero, so zero means that
+//! there is no incomplete code point.
 
 use super::InvalidUtf8;
 use crate::mask;
@@ -22,7 +22,7 @@ use crate::mask;
 /// The state after an impossible byte. `FF` begins no code point, so that nothing can follow.
 pub(super) const FAILED: u32 = u32::MAX;
 
-/// How many bytes are unmasked before they are validated: both passes run in the first-level cache.
+/// Bytes that are unmasked before they are validated, so that both passes run in the first-level cache.
 const BLOCK: usize = 4096;
 
 /// The state after the first byte of a code point that has more.
@@ -68,20 +68,20 @@ fn length(lead: u8) -> u32 {
     }
 }
 
-/// Completes a code point that has begun, as far as `piece` goes; returns its state and how many bytes it took.
+/// Completes a code point with bytes of `piece`; returns the new state and the number of bytes consumed.
 #[inline]
-pub(super) fn settle(mut partial: u32, piece: &[u8]) -> Result<(u32, usize), InvalidUtf8> {
-    let mut taken = 0;
-    while partial != 0 && taken < piece.len() {
-        partial = step(partial, piece[taken])?;
-        taken += 1;
+pub(super) fn complete(mut partial: u32, piece: &[u8]) -> Result<(u32, usize), InvalidUtf8> {
+    let mut consumed = 0;
+    while partial != 0 && consumed < piece.len() {
+        partial = step(partial, piece[consumed])?;
+        consumed += 1;
     }
-    Ok((partial, taken))
+    Ok((partial, consumed))
 }
 
-/// The code point that has begun at the end of `text`, in which nothing else is wrong than perhaps its last byte.
+/// The incomplete code point at the end of `text`, which is valid except perhaps for its last byte.
 ///
-/// The kernels check a byte against those before it: they find that `C0` was wrong only when another byte follows.
+/// The kernels check a byte against those before it, so they do not detect `C0` as the last byte.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn ending(text: &[u8]) -> Result<u32, InvalidUtf8> {
@@ -105,17 +105,17 @@ pub(super) fn ending(text: &[u8]) -> Result<u32, InvalidUtf8> {
     Ok(0)
 }
 
-/// Validates `text`, which starts at a boundary; returns what it leaves incomplete.
+/// Validates `text`, which starts at a boundary; returns its incomplete code point.
 pub(super) fn validate(text: &[u8]) -> Result<u32, InvalidUtf8> {
     match core::str::from_utf8(text) {
         Ok(_) => Ok(0),
         Err(error) if error.error_len().is_some() => Err(InvalidUtf8),
-        Err(error) => Ok(settle_all(&text[error.valid_up_to()..])),
+        Err(error) => Ok(partial_of(&text[error.valid_up_to()..])),
     }
 }
 
-/// The bytes of a code point that has begun, at most three, as a state.
-fn settle_all(bytes: &[u8]) -> u32 {
+/// The state for the bytes of an incomplete code point, at most three.
+fn partial_of(bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(0, |partial, byte| partial << 8 | u32::from(*byte))
 }
 
@@ -132,9 +132,9 @@ pub(super) fn unmask_validate(
         } else {
             mask::apply_long(block, key);
         }
-        key = mask::turned(key, block.len());
-        let (state, settled) = settle(partial, block)?;
-        partial = if settled < block.len() { validate(&block[settled..])? } else { state };
+        key = mask::rotated(key, block.len());
+        let (state, consumed) = complete(partial, block)?;
+        partial = if consumed < block.len() { validate(&block[consumed..])? } else { state };
     }
     Ok(partial)
 }

@@ -170,7 +170,7 @@ fn every_kernel_agrees_with_std_at_every_length_and_alignment() {
 }
 
 #[test]
-fn the_place_in_memory_does_not_matter() {
+fn the_alignment_does_not_matter() {
     let kernels = kernels();
     let mut rng = generator();
     let lengths =
@@ -203,7 +203,7 @@ fn the_place_in_memory_does_not_matter() {
 }
 
 #[test]
-fn sees_every_impossible_byte_at_every_place_around_a_register() {
+fn detects_every_impossible_byte_at_every_offset_in_a_register() {
     // RFC 3629 §3: implementations MUST protect against decoding invalid sequences.
     let kernels = kernels();
     let len = if cfg!(miri) { 70 } else { 330 };
@@ -226,7 +226,7 @@ fn sees_every_impossible_byte_at_every_place_around_a_register() {
 }
 
 #[test]
-fn sees_every_text_that_ends_within_a_code_point_wherever_it_ends() {
+fn detects_texts_that_end_within_a_code_point_at_every_offset() {
     let kernels = kernels();
     for edge in EDGES {
         for cut in 1..edge.len() {
@@ -310,7 +310,7 @@ fn every_code_point_passes_and_each_of_its_prefixes_is_incomplete() {
 }
 
 #[test]
-fn refuses_everything_after_a_failure_until_it_is_finished() {
+fn fails_after_an_error_until_finish() {
     let mut validator = Validator::new();
     assert_eq!(validator.push(b"\xc0"), Err(InvalidUtf8));
     assert_eq!(validator.push(b"fine"), Err(InvalidUtf8));

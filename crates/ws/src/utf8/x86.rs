@@ -14,10 +14,9 @@
 //! A register of ASCII needs none of this: only that the one before it did not end within a code point.
 //!
 //! # Heads and tails
-//! The kernels start between code points and walk whole aligned registers. The bytes before the first and after the last
-//! of them are seen through a register that is zero elsewhere; zero is ASCII, and what it proves wrong about an
-//! incomplete code point before it is masked off. While unmasking, both ends are also kept as whole registers, loaded
-//! first and stored last, as in `mask`.
+//! The kernels start at a code point boundary and process whole aligned registers. The bytes before the first and behind the last of them
+//! are put into a register that is zero elsewhere. Zero is ASCII; the errors that it causes after an incomplete code point are masked
+//! off. For unmasking, both ends are also whole registers, loaded first and stored last, as in `mask`.
 
 #![allow(unsafe_code)]
 
@@ -28,11 +27,10 @@ mod avx2;
 mod avx512;
 mod ssse3;
 
-/// Validates `text`, which starts at a boundary; returns what it leaves incomplete.
+/// Validates `text`, which starts at a boundary; returns its incomplete code point.
 pub(super) fn validate(level: Level, text: &[u8]) -> Result<u32, InvalidUtf8> {
     let (place, len) = (text.as_ptr().cast_mut(), text.len());
-    // SAFETY: a `Level` is made only of what the processor was seen to offer; with `MASKED` off the kernels only read,
-    // within the slice.
+    // SAFETY: a `Level` is created only for detected instructions; without `MASKED` the kernels only read, within the slice.
     let ends_in_ascii = unsafe {
         if level.has_avx512() {
             avx512::run::<false>(place, len, 0)?
@@ -47,11 +45,11 @@ pub(super) fn validate(level: Level, text: &[u8]) -> Result<u32, InvalidUtf8> {
     if ends_in_ascii { Ok(0) } else { scalar::ending(text) }
 }
 
-/// Unmasks and validates `text`, which starts at a boundary; returns what it leaves incomplete.
+/// Unmasks and validates `text`, which starts at a boundary; returns its incomplete code point.
 pub(super) fn unmask_validate(level: Level, text: &mut [u8], key: u32) -> Result<u32, InvalidUtf8> {
     let (place, len) = (text.as_mut_ptr(), text.len());
-    // SAFETY: a `Level` is made only of what the processor was seen to offer; the slice is borrowed exclusively and at
-    // least as long as the kernels ask for.
+    // SAFETY: a `Level` is created only for detected instructions; the slice is borrowed exclusively and has the length that the kernel
+    // requires.
     let ends_in_ascii = unsafe {
         if level.has_avx512() && len >= 64 {
             avx512::run::<true>(place, len, key)?

@@ -74,7 +74,7 @@ fn a_message_in_small_fragments() {
 }
 
 #[test]
-fn a_message_that_comes_byte_by_byte() {
+fn a_message_that_arrives_byte_by_byte() {
     assert_linear(16 << 10, |len| {
         let wire = Frame::text("x".repeat(len)).mask(KEY).bytes();
         assert_eq!(receive(&mut End::server(), &wire, 1), 1);
@@ -136,7 +136,7 @@ fn compressed_messages_after_a_large_one() {
 }
 
 #[test]
-fn a_queue_that_leaves_in_small_writes() {
+fn a_queue_that_is_written_in_small_pieces() {
     assert_linear(2 << 10, |count| {
         let mut server = Connection::server(Config::default(), None, Duration::ZERO);
         for i in 0..count {
@@ -155,7 +155,7 @@ fn a_queue_that_leaves_in_small_writes() {
 }
 
 #[test]
-fn the_queue_is_bounded_at_its_bound() {
+fn the_queue_has_its_configured_bound() {
     let mut config = Config::default();
     config.limits.queued_len_max = 1_000;
     config.limits.queued_len_high = 500;

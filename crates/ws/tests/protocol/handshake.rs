@@ -103,7 +103,7 @@ fn speaks_the_example_of_the_rfc() {
 }
 
 #[test]
-fn the_request_is_what_the_rfc_wants() {
+fn the_request_has_the_required_fields() {
     // RFC 6455 §4.1: a GET of HTTP/1.1 (2, 3), Host (4), Upgrade (5), Connection (6), Key (7), Origin (8), Version (9),
     // Protocol (10), Extensions (11), other headers (12).
     let options = example().deflate(DeflateConfig::default()).header("Cookie", "a=b");
@@ -472,7 +472,7 @@ fn authority_and_host_agree_over_http2() {
 
 // RFC 9110 §7.8, §15: what a refusal of each class of status is written as.
 #[test]
-fn every_refusal_says_that_the_connection_closes() {
+fn every_refusal_has_connection_close() {
     for status in [200, 201, 404, 503] {
         let refusal = Response::refusal(status).unwrap().with_body("text/plain", "why").unwrap();
         assert_eq!(refusal.body(), b"why");
@@ -485,7 +485,7 @@ fn every_refusal_says_that_the_connection_closes() {
 }
 
 #[test]
-fn an_http_library_may_carry_the_handshake() {
+fn checks_responses_of_an_http_library() {
     let handshake = client(example());
     let request = handshake.request().to_vec();
     for status in [100, 102, 103, 199] {
@@ -497,7 +497,7 @@ fn an_http_library_may_carry_the_handshake() {
 }
 
 #[test]
-fn an_error_says_what_is_wrong() {
+fn errors_have_a_reason() {
     let extensions = ExtensionsError::ExpectedSeparator { offset: 7 };
     let errors: [(HandshakeError, &str); 6] = [
         (RequestError::VersionUnsupported(8).into(), "Sec-WebSocket-Version must be 13, not 8"),

@@ -62,7 +62,7 @@ fn failed(options: &ClientOptions, bytes: &[u8], error: impl Into<HandshakeError
 }
 
 #[test]
-fn what_the_rfcs_allow_is_accepted() {
+fn accepts_every_form_that_the_rfcs_allow() {
     for bytes in [
         with(&[]),
         line("HTTP/1.1 101 "),
@@ -87,7 +87,7 @@ fn what_the_rfcs_allow_is_accepted() {
 }
 
 #[test]
-fn responses_that_do_not_answer() {
+fn rejects_responses_that_do_not_match() {
     let start_line = R::Malformed(Malformed::StartLine);
     let deflate = "Sec-WebSocket-Extensions: permessage-deflate";
     for (bytes, error) in [
@@ -178,7 +178,7 @@ fn responses_that_do_not_answer() {
 }
 
 #[test]
-fn what_was_not_offered_is_not_accepted() {
+fn rejects_answers_to_nothing_offered() {
     // RFC 6455 §4.1, response items 5 and 6, for a client that offers nothing.
     let plain = ClientOptions::new("h", "/");
     failed(&plain, &with(&["Sec-WebSocket-Extensions: permessage-deflate"]), R::ExtensionNotOffered);
@@ -194,7 +194,7 @@ fn what_was_not_offered_is_not_accepted() {
 }
 
 #[test]
-fn responses_without_end_meet_the_limits() {
+fn limits_endless_responses() {
     let long = with(&[&format!("Set-Cookie: {}", "c".repeat(16 * 1024))]);
     failed(&options(), &long, LimitReached::HeadLen);
     failed(&options(), "\r\n".repeat(10_000).as_bytes(), LimitReached::HeadLen);

@@ -81,7 +81,7 @@ fn the_valid_head_is_valid() {
 }
 
 #[test]
-fn what_the_rfcs_allow_is_accepted() {
+fn accepts_every_form_that_the_rfcs_allow() {
     // Each of these looks odd, and breaks no rule.
     for bytes in [
         line("GET http://h/chat HTTP/1.1"),  // RFC 6455 §4.2.1, item 1
@@ -122,7 +122,7 @@ fn what_the_rfcs_allow_is_accepted() {
 }
 
 #[test]
-fn first_lines_that_are_none() {
+fn rejects_invalid_first_lines() {
     let start_line = R::Malformed(Malformed::StartLine);
     for (bytes, error, status) in [
         // RFC 6455 §4.2.1, item 1: an HTTP/1.1 or higher GET.
@@ -176,7 +176,7 @@ fn first_lines_that_are_none() {
 }
 
 #[test]
-fn lines_that_are_no_headers() {
+fn rejects_invalid_header_lines() {
     use Malformed::{ControlByte, HeaderName, HeaderValue, LineEnd, StartLine};
     for (bytes, malformed) in [
         (with(&["X"]), HeaderName),
@@ -217,7 +217,7 @@ fn lines_that_are_no_headers() {
 }
 
 #[test]
-fn headers_that_are_missing_repeated_or_wrong() {
+fn rejects_missing_repeated_and_invalid_headers() {
     for (bytes, error, status) in [
         // RFC 6455 §4.2.1, item 2; RFC 9112 §3.2.
         (instead(HOST, &[]), R::HostMissing, 400),
@@ -351,7 +351,7 @@ fn headers_that_are_missing_repeated_or_wrong() {
 }
 
 #[test]
-fn heads_without_end_meet_the_limits() {
+fn limits_endless_heads() {
     let long = |unit: &str, times: usize| unit.repeat(times);
     let defaults = HandshakeLimits::default();
     let cookie = long("c", 16 * 1024);
@@ -442,7 +442,7 @@ fn http2_requests_have_rules_of_their_own() {
 
 // RFC 9112 §3.2: a target is ASCII. Bytes that are not text must not turn into an empty target, or into `/`.
 #[test]
-fn refuses_targets_and_methods_that_are_no_text() {
+fn rejects_targets_and_methods_that_are_not_text() {
     let request = |method: &[u8], target: &[u8]| {
         let rest = b" HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";

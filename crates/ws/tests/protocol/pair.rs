@@ -73,7 +73,7 @@ fn without_pongs(received: &[Received]) -> Vec<&Received> {
 }
 
 #[test]
-fn both_hear_exactly_what_the_other_said() {
+fn both_receive_exactly_what_the_other_sent() {
     rounds(60, |rng| {
         let mut pair = draw(rng);
         let (mut by_client, mut by_server) = (Vec::new(), Vec::new());
@@ -135,7 +135,7 @@ fn closes_at_any_moment_end_cleanly_on_both_sides() {
 }
 
 #[test]
-fn a_pong_tells_the_round_trip() {
+fn a_pong_has_the_round_trip_time() {
     rounds(20, |rng| {
         let mut pair = Pair::new();
         let now = pair.client.clock.now();

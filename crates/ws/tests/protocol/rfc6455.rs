@@ -80,7 +80,7 @@ fn sends_no_reserved_bit_without_an_extension() {
 
 // §5.2: "the minimal number of bytes MUST be used to encode the length".
 #[test]
-fn tells_lengths_in_the_fewest_bytes() {
+fn encodes_lengths_in_the_fewest_bytes() {
     for role in [Role::Client, Role::Server] {
         for len in [0, 1, 125, 126, 127, 65_535, 65_536] {
             let mut end = End::new(role);
@@ -270,7 +270,7 @@ fn answers_a_close_with_its_code() {
 
 // §5.5.1: what was being sent may be finished before the Close frame, and what is queued goes first.
 #[test]
-fn the_answer_goes_behind_what_is_queued() {
+fn an_answer_is_sent_behind_the_queue() {
     let mut server = End::server();
     server.connection.send_text("first").unwrap();
     server.receive(from_client(&[Frame::ping("?"), Frame::close(1000, "")]));
@@ -305,7 +305,7 @@ fn answers_a_ping_with_its_payload() {
 
 // §5.5.2: "It SHOULD respond with Pong frame as soon as is practical": before what answers later messages.
 #[test]
-fn answers_every_ping_in_its_place() {
+fn answers_every_ping_in_order() {
     let mut server = End::server();
     let pings: Vec<Frame> = (0..10u32).map(|i| Frame::ping(i.to_be_bytes())).collect();
     assert_eq!(server.receive(from_client(&pings)).len(), 10);
@@ -418,7 +418,7 @@ fn the_server_closes_tcp_and_the_client_waits() {
 
 // §7.1.1: a client that waits for the server's end does so for a time, and then "MAY close".
 #[test]
-fn the_wait_for_the_end_has_an_end() {
+fn the_closing_handshake_has_a_deadline() {
     let mut client = End::client();
     client.receive(Frame::close(1000, "").bytes());
     client.sent_frames();
@@ -433,7 +433,7 @@ fn the_wait_for_the_end_has_an_end() {
 
 // §7.1.3: the closing handshake is started once a Close frame is sent or received; messages may still arrive until then.
 #[test]
-fn hears_messages_until_the_answer_to_its_close() {
+fn receives_messages_until_the_close_is_answered() {
     let mut server = End::server();
     server.connection.close(server.clock.now(), CloseCode::NORMAL, "").unwrap();
     let received =
@@ -480,7 +480,7 @@ fn a_close_without_an_answer_is_abnormal() {
 // §5.5.1, §7.1.2: the Close frame goes behind what was sent before, which a slow line takes its time for. Each deadline wants
 // 64 KiB of it, or all; once it has left, the answer has a time of its own.
 #[test]
-fn closing_waits_for_what_was_sent_before() {
+fn a_close_is_sent_behind_queued_messages() {
     const LEN: usize = 64 << 10;
     let deadlines = |taken: &[usize]| {
         let mut server = End::server();
@@ -522,7 +522,7 @@ fn the_reason_is_kept() {
 // §7.1.7: an endpoint that fails the connection "MUST NOT continue to attempt to process data (including a responding
 // Close frame) from the remote endpoint".
 #[test]
-fn a_failed_connection_listens_no_more() {
+fn a_failed_connection_drops_input() {
     let mut server = End::server();
     let error = PeerMisbehaved::InvalidUtf8.into();
     let wire =
@@ -537,7 +537,7 @@ fn a_failed_connection_listens_no_more() {
 
 // §7.1.7: the Close frame of a failure comes behind what this end had sent, and at most once.
 #[test]
-fn a_failure_after_its_own_close_says_nothing_more() {
+fn a_failure_after_close_sends_no_second_close() {
     let mut server = End::server();
     server.connection.close(server.clock.now(), CloseCode::NORMAL, "").unwrap();
     assert_eq!(server.sent_frames().len(), 1);
@@ -563,7 +563,7 @@ fn a_lost_transport_is_abnormal() {
 // §7.4.1: 1005, 1006 and 1015 "MUST NOT be set as a status code in a Close control frame by an endpoint"; §7.4.2: 0–999
 // are not used, 1000–2999 are the protocol's.
 #[test]
-fn refuses_to_send_codes_that_may_not_be_sent() {
+fn refuses_to_send_reserved_close_codes() {
     for code in 0..=u16::MAX {
         let mut server = End::server();
         let sent = server.connection.close(server.clock.now(), CloseCode::new(code), "");

@@ -42,7 +42,7 @@ fn marks_the_first_frame_of_a_compressed_message() {
 
 // §6: "An endpoint MAY send ... both compressed and uncompressed messages"; those have RSV1 unset.
 #[test]
-fn leaves_out_what_is_not_worth_it_or_not_wanted() {
+fn sends_short_and_uncompressed_messages_uncompressed() {
     let mut server = End::deflated(Role::Server, Config::default());
     let long = "long ".repeat(100);
     server.connection.send_text("short").unwrap();
@@ -74,7 +74,7 @@ fn compresses_no_control_frame() {
 
 // §6.2: a message whose first frame has RSV1 is decompressed; control frames between its fragments are not part of it.
 #[test]
-fn control_frames_between_compressed_fragments_stay_what_they_are() {
+fn control_frames_between_compressed_fragments_are_not_compressed() {
     let mut client = client();
     let received = client.receive(concat(&[
         Frame::text(&HELLO[..3]).rsv(RSV1).fin(false),
@@ -131,7 +131,7 @@ fn shares_the_window_unless_it_was_agreed_away() {
 
 // §7.1.1: an end that was promised no context takeover need not keep the window, and a reference to it fails.
 #[test]
-fn refuses_a_reference_to_a_window_that_was_agreed_away() {
+fn rejects_a_reference_without_context_takeover() {
     let params = DeflateParams { server_no_context_takeover: true, ..DeflateParams::default() };
     let mut client = eager(Role::Client, params);
     let reference = Frame::text([0xf2, 0x00, 0x11, 0x00, 0x00]).rsv(RSV1);
@@ -165,7 +165,7 @@ fn the_empty_message_is_one_octet() {
 
 // §6.1: fragments of a compressed message may be cut anywhere, whatever pieces the sender had.
 #[test]
-fn a_message_sent_in_pieces_comes_out_whole() {
+fn a_message_sent_in_fragments_arrives_whole() {
     wireloom_testing::rounds(30, |rng: &mut Rng| {
         let chars = rng.len(5_000);
         let text = rng.text(chars);

@@ -1,12 +1,12 @@
 //! The lookup algorithm in registers of 32 bytes, eight of them at a time while they are ASCII.
 
 use super::pair;
-use crate::mask::turned;
+use crate::mask::rotated;
 use crate::utf8::InvalidUtf8;
 use core::arch::x86_64::*;
 
 const WIDTH: usize = 32;
-/// Registers that are asked together whether they are ASCII.
+/// Registers that are tested for ASCII together.
 const ROW: usize = 4;
 
 /// The largest last bytes of a register that leave no code point incomplete.
@@ -53,14 +53,14 @@ pub(super) unsafe fn run<const MASKED: bool>(
         return state.result(((high(bytes) << 1) >> len) & 1 == 0);
     }
     let gap = place.addr().wrapping_neg() % WIDTH;
-    let keys = _mm256_set1_epi32(turned(key, gap) as i32);
+    let keys = _mm256_set1_epi32(rotated(key, gap) as i32);
     // SAFETY: the ends are whole registers because `len >= WIDTH`; between them `i + WIDTH <= len` before each access, and
     // `place + i` is aligned, since `i - gap` grows by multiples of `WIDTH`.
     unsafe {
         let end = place.add(len - WIDTH);
         let first = unmask::<MASKED>(_mm256_loadu_si256(place.cast()), _mm256_set1_epi32(key as i32));
         let last =
-            unmask::<MASKED>(_mm256_loadu_si256(end.cast()), _mm256_set1_epi32(turned(key, len) as i32));
+            unmask::<MASKED>(_mm256_loadu_si256(end.cast()), _mm256_set1_epi32(rotated(key, len) as i32));
         let (first_high, last_high) = (high(first), high(last));
         let mut i = gap;
         if first_high == 0 {
@@ -110,8 +110,8 @@ pub(super) unsafe fn run<const MASKED: bool>(
     }
 }
 
-/// Unmasks the aligned registers at `place` for as long as they are ASCII, and returns how many bytes those were. The bytes
-/// after them are left as they were. Text in English takes no other path.
+/// Unmasks the aligned registers at `place` while they are ASCII, and returns the number of their bytes. The bytes behind them are not
+/// changed. English text takes only this path.
 ///
 /// # Safety
 /// As for [`run`], except that any `len` will do; `place` is aligned to a register.

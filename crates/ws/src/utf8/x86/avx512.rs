@@ -10,12 +10,12 @@
 //! - `vpshldd` moves bytes up by one, two or three places and, with a few bits more, brings those two bits to the
 //!   highest, off the port that lookups need. It takes the dword before as its second operand: one `valignd` for all three.
 
-use crate::mask::turned;
+use crate::mask::rotated;
 use crate::utf8::InvalidUtf8;
 use core::arch::x86_64::*;
 
 const WIDTH: usize = 64;
-/// Registers that are asked together whether they are ASCII.
+/// Registers that are tested for ASCII together.
 const ROW: usize = 4;
 
 /// What the first byte of a pair may be wrong about, one bit each. Where a second byte has the same bit, it is an error.
@@ -137,14 +137,14 @@ pub(super) unsafe fn run<const MASKED: bool>(
         return state.result((_mm512_movepi8_mask(bytes) << 1) >> len == 0);
     }
     let gap = place.addr().wrapping_neg() % WIDTH;
-    let keys = _mm512_set1_epi32(turned(key, gap) as i32);
+    let keys = _mm512_set1_epi32(rotated(key, gap) as i32);
     // SAFETY: the ends are whole registers because `len >= WIDTH`; between them `i + WIDTH <= len` before each access, and
     // `place + i` is aligned, since `i - gap` grows by multiples of `WIDTH`.
     unsafe {
         let end = place.add(len - WIDTH);
         let first = unmask::<MASKED>(_mm512_loadu_si512(place.cast()), _mm512_set1_epi32(key as i32));
         let last =
-            unmask::<MASKED>(_mm512_loadu_si512(end.cast()), _mm512_set1_epi32(turned(key, len) as i32));
+            unmask::<MASKED>(_mm512_loadu_si512(end.cast()), _mm512_set1_epi32(rotated(key, len) as i32));
         let (first_high, last_high) = (_mm512_movepi8_mask(first), _mm512_movepi8_mask(last));
         let mut i = gap;
         if first_high == 0 {
@@ -189,8 +189,8 @@ pub(super) unsafe fn run<const MASKED: bool>(
     }
 }
 
-/// Unmasks the aligned registers at `place` for as long as they are ASCII, and returns how many bytes those were. The bytes
-/// after them are left as they were. Text in English takes no other path.
+/// Unmasks the aligned registers at `place` while they are ASCII, and returns the number of their bytes. The bytes behind them are not
+/// changed. English text takes only this path.
 ///
 /// # Safety
 /// As for [`run`], except that any `len` will do; `place` is aligned to a register.

@@ -107,7 +107,7 @@ fn decompress(
 
 // RFC 7692 §7.1.1, §7.1.2, §7.2: each setting, each direction, each way to cut.
 #[test]
-fn every_message_comes_back_whatever_was_agreed() {
+fn every_message_round_trips_with_any_parameters() {
     rounds(200, |rng| {
         let (params, config) = (params(rng), config(rng));
         for (from, to) in [(Role::Client, Role::Server), (Role::Server, Role::Client)] {
@@ -132,7 +132,7 @@ fn every_message_comes_back_whatever_was_agreed() {
 
 // RFC 7692 §7.1.1.1, §7.1.1.2: "MUST NOT use context takeover"; §7.1.2.1, §7.1.2.2: a window no larger than agreed.
 #[test]
-fn no_reference_reaches_beyond_what_was_agreed() {
+fn no_reference_exceeds_the_negotiated_window() {
     let mut longest = [0; 16];
     rounds(100, |rng| {
         let (params, config) = (params(rng), config(rng));
@@ -233,7 +233,7 @@ fn bomb(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_message_is_held_to_its_length_exactly() {
+fn bounds_the_length_of_a_message_exactly() {
     let lengths: [usize; 16] =
         [0, 1, 2, 255, 256, 257, 258, 259, 511, 512, 513, 4096, 65_535, 65_536, 65_537, 1_000_000];
     rounds(4, |rng| {
@@ -260,7 +260,7 @@ fn a_message_is_held_to_its_length_exactly() {
 }
 
 #[test]
-fn a_bomb_is_stopped_before_it_is_held() {
+fn a_bomb_is_stopped_before_it_is_buffered() {
     let payload = bomb(64 << 20);
     assert!(payload.len() < 80_000);
     for params in
@@ -286,7 +286,7 @@ fn a_bomb_is_stopped_before_it_is_held() {
 }
 
 #[test]
-fn a_message_is_held_to_its_ratio_once_it_is_long() {
+fn bounds_the_ratio_of_long_messages() {
     let limit = InflateLimit { max_len: 1 << 24, max_ratio: 100, ratio_free_len: 50_000 };
     for (len, expected) in [(49_999, Ok(())), (50_000, Ok(())), (50_001, Err(InflateError::Ratio))] {
         let mut decompressor = Decompressor::new(Role::Client, &DeflateParams::default());
@@ -303,7 +303,7 @@ fn a_message_is_held_to_its_ratio_once_it_is_long() {
 }
 
 #[test]
-fn no_stream_exceeds_the_ratio_that_stands_for_none() {
+fn no_stream_exceeds_the_default_ratio() {
     for len in [100_000, 1_000_000, 10_000_000] {
         let (payload, mut out) = (bomb(len), Vec::new());
         let mut decompressor = Decompressor::new(Role::Client, &DeflateParams::default());
