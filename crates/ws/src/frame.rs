@@ -34,7 +34,7 @@ pub struct Header {
     pub fin: bool,
     /// RSV1, RSV2 and RSV3 as 4, 2 and 1.
     pub rsv: u8,
-    /// What the frame is for.
+    /// The opcode.
     pub opcode: Opcode,
     /// The masking key, if the payload is masked.
     pub mask: Option<MaskKey>,

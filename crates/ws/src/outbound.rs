@@ -36,7 +36,7 @@ const CLOSE_PROGRESS_LEN_MIN: u32 = 64 << 10;
 ///   | their Close; ours is queued as its answer             |   |
 ///   +-------------------------------------------------------+   |
 ///   |                    |                                      |
-///   | the peer broke a rule; our Close says which               | EOF
+///   | the peer broke a rule; our Close has the reason           | EOF
 ///   +--------------------+--------------> Failed ---------------+----> Draining -- all written --> Closed
 ///   |                    |                                      |
 ///   | a write to the transport failed                           |
@@ -251,8 +251,8 @@ impl Outbound {
         }
     }
 
-    /// The peer broke this rule or limit. RFC 6455 §7.1.7: fails the connection, with a Close frame that says why if none
-    /// has been sent.
+    /// The peer broke this rule or limit. RFC 6455 §7.1.7: fails the connection, and sends a Close frame with the reason unless one was
+    /// sent before.
     #[cold]
     pub fn handle_error(&mut self, now: Duration, error: Error) {
         if self.phase == Phase::Open {

@@ -5,8 +5,8 @@
 //! ```text
 //!             Delivery::Messages                       Delivery::Chunks
 //! frames ---> collected in the assembly --complete-->  |  in place, as they arrive -->
-//!             collected, then chunks are asked for:    |  what was collected is the next chunk
-//!             a chunk was delivered before:            |  the rest of the message is its last chunk
+//!             collected, then a call wants chunks:     |  the collected bytes are the next chunk
+//!             a chunk was delivered before:            |  the remaining message is its last chunk
 //! ```
 
 use crate::assembly::{Assembly, DIRECT_LEN_MIN};

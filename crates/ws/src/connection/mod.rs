@@ -51,7 +51,7 @@ pub enum Transport {
 ///   [`poll_timeout`](Self::poll_timeout).
 ///
 /// A driver reads, calls `handle_input` until it returns no event, writes the slices of `poll_transmit`, and sleeps until bytes
-/// arrive or the deadline of `poll_timeout` passes, until [`transport`](Self::transport) asks it to stop. Times are durations
+/// arrive or the deadline of `poll_timeout` passes, until [`transport`](Self::transport) requires it to stop. Times are durations
 /// since any epoch that does not change.
 ///
 /// ```
@@ -134,7 +134,7 @@ impl Connection {
     ///
     /// # Errors
     /// The rule or limit that the peer broke. It is returned once; [`end`](Self::end) keeps it. The Close frame that answers it
-    /// is queued: continue to transmit, and treat the transport as [`transport`](Self::transport) says.
+    /// is queued: continue to transmit, and treat the transport according to [`transport`](Self::transport).
     #[inline]
     pub fn handle_input<'a>(
         &'a mut self,

@@ -1,14 +1,14 @@
 //! The parameters of permessage-deflate: offered, answered, checked (RFC 7692 §5, §7.1).
 //!
-//! Owns what each parameter means in an offer and in an answer. Does not own the grammar of `Sec-WebSocket-Extensions`
-//! (RFC 6455 §9.1), which the handshake has parsed already.
+//! It defines the meaning of each parameter in an offer and in an answer. The handshake parses `Sec-WebSocket-Extensions` (RFC 6455
+//! §9.1).
 //!
 //! | parameter | in an offer | in the answer |
 //! |---|---|---|
-//! | `server_no_context_takeover` | demand; no value | the same promise, also unasked |
-//! | `client_no_context_takeover` | hint; no value | demand, also unasked |
-//! | `server_max_window_bits` | demand; 8 to 15 | promise; at most what was demanded, also unasked |
-//! | `client_max_window_bits` | readiness, or a hint of 8 to 15 | demand, only if offered; 8 to 15 |
+//! | `server_no_context_takeover` | demand; no value | the promise, also without a demand |
+//! | `client_no_context_takeover` | hint; no value | demand, also without a hint |
+//! | `server_max_window_bits` | demand; 8 to 15 | promise; at most the demanded value, also without a demand |
+//! | `client_max_window_bits` | support, or a hint of 8 to 15 | demand, only if offered; 8 to 15 |
 
 use alloc::string::String;
 use core::fmt::{self, Write as _};
@@ -21,7 +21,7 @@ const CLIENT_NO_CONTEXT_TAKEOVER: &str = "client_no_context_takeover";
 const SERVER_MAX_WINDOW_BITS: &str = "server_max_window_bits";
 const CLIENT_MAX_WINDOW_BITS: &str = "client_max_window_bits";
 
-/// What is wrong with a server's answer: the client fails the handshake (RFC 7692 §7.1).
+/// An invalid answer of a server, for which the client fails the handshake (RFC 7692 §7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NegotiationError {
@@ -60,7 +60,7 @@ struct Parsed {
     server_no_context_takeover: bool,
     client_no_context_takeover: bool,
     server_max_window_bits: Option<u8>,
-    /// The inner `None` is the parameter without a value, which only an offer may hold.
+    /// The inner `None` is the parameter without a value, which only an offer may have.
     client_max_window_bits: Option<Option<u8>>,
 }
 
@@ -131,7 +131,7 @@ impl DeflateConfig {
 
     /// Appends a client's offer, in the form of one element of `Sec-WebSocket-Extensions`.
     ///
-    /// It always shows readiness for `client_max_window_bits`: any window that a server asks for can be kept to.
+    /// It always offers `client_max_window_bits`: the client supports any window that a server demands.
     pub fn offer(&self, out: &mut String) {
         out.push_str(NAME);
         push_flag(out, SERVER_NO_CONTEXT_TAKEOVER, self.server_no_context_takeover);
@@ -146,7 +146,7 @@ impl DeflateConfig {
         }
     }
 
-    /// Checks a server's answer to [`offer`](Self::offer); the client uses what it returns.
+    /// Checks a server's answer to [`offer`](Self::offer) and returns the negotiated parameters.
     ///
     /// # Errors
     /// [`NegotiationError`] when the client has to fail the connection (RFC 7692 §7.1).
@@ -155,7 +155,7 @@ impl DeflateConfig {
             return Err(NegotiationError::NotPermessageDeflate);
         }
         let answer = parse(ext)?;
-        // RFC 7692 §7.1.1.1: a server accepts the demand by repeating it. It may also promise it unasked.
+        // RFC 7692 §7.1.1.1: a server accepts the demand by repeating it. It may also promise it without a demand.
         if self.server_no_context_takeover && !answer.server_no_context_takeover {
             return Err(NegotiationError::ContextTakeoverNotAnswered);
         }
@@ -245,7 +245,7 @@ mod tests {
         DeflateConfig::default()
     }
 
-    // RFC 7692 §7.1, §7.1.1, §7.1.2: each parameter by itself, answered by a server that asks for nothing.
+    // RFC 7692 §7.1, §7.1.1, §7.1.2: each parameter by itself, answered by a server that demands nothing.
     #[test]
     fn answers_each_parameter_and_nothing_else() {
         let table = [
@@ -465,9 +465,9 @@ mod tests {
         assert_eq!(accepted(&config(), response), Ok(params));
     }
 
-    // RFC 7692 §7.1.2.2: the client is not going to use more than it hinted, whatever the answer says.
+    // RFC 7692 §7.1.2.2: the client uses no larger window than its hint, even if the answer allows it.
     #[test]
-    fn a_client_keeps_to_its_own_hints() {
+    fn a_client_uses_its_own_hints() {
         let config =
             DeflateConfig { client_max_window_bits: 10, client_no_context_takeover: true, ..config() };
         for (response, bits) in [
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_come_to_the_same_parameters() {
+    fn both_ends_negotiate_the_same_parameters() {
         for round in 0..10_000u64 {
             let mut rng = fastrand::Rng::with_seed(round);
             let mut draw = || DeflateConfig {
@@ -501,7 +501,7 @@ mod tests {
             let (client, server) = (draw(), draw());
             let (response, params) = answer(&server, &offer(&client)).unwrap();
             let seen = accepted(&client, &response).unwrap();
-            // The server may use less than it was asked to promise; everything else is the same.
+            // The server may use a smaller window than it has promised; everything else is equal.
             assert!(params.server_max_window_bits <= seen.server_max_window_bits, "seed {round}");
             assert_eq!(
                 DeflateParams { server_max_window_bits: seen.server_max_window_bits, ..params },

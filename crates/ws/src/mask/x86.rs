@@ -35,7 +35,7 @@ pub(super) fn copy(dst: &mut [u8], src: &[u8], key: u32) {
 pub(super) fn extend(out: &mut Vec<u8>, src: &[u8], key: u32) {
     out.reserve(src.len());
     // SAFETY: the spare capacity holds at least `src.len()` bytes, apart from `src`, which `out` does not own while it
-    // is borrowed exclusively; `copy_to` writes each of them before the length says so.
+    // is borrowed exclusively; `copy_to` writes each of them before `set_len`.
     unsafe {
         copy_to(out.as_mut_ptr().add(out.len()), src, key);
         out.set_len(out.len() + src.len());
@@ -92,7 +92,7 @@ unsafe fn copy_long(dst: *mut u8, from: *const u8, len: usize, key: u32) {
 /// `from` is valid for reads and `dst` for writes of `len >= 64` bytes; they are the same place or do not overlap.
 #[inline]
 unsafe fn xor(level: Level, dst: *mut u8, from: *const u8, len: usize, key: u32) {
-    // SAFETY: a `Level` is made only of what the processor was seen to offer; the rest of the contract is passed on.
+    // SAFETY: a `Level` is created only for detected instructions; the other conditions are the contract of the caller.
     unsafe {
         if level.has_avx512() {
             xor_avx512(dst, from, len, key);

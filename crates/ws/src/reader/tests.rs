@@ -173,11 +173,11 @@ fn mixes_messages_and_chunks() {
         }
     };
     let some = |bytes: &[u8], whole, last, text| Some((bytes.to_vec(), whole, last, text));
-    // Collected, then asked for in chunks.
+    // Collected, then delivered in chunks.
     assert_eq!(next(&frame(0x01, b"a\xc3"), true), None);
     assert_eq!(next(&frame(0x00, b"\xa4b"), false), some(b"a\xc3", false, false, false));
     assert_eq!(next(b"", false), some(b"\xa4b", false, false, false));
-    // In chunks, then the rest.
+    // In chunks, then the remainder.
     assert_eq!(next(&frame(0x00, b"c"), true), None);
     assert_eq!(next(&frame(0x80, b"d"), true), some(b"cd", false, true, true));
     // And a complete message again.
@@ -429,7 +429,7 @@ fn offers_no_slot_for_chunks_and_compressed_messages() {
     assert!(!decoded(reader.decode_whole()));
     assert!(reader.has_slot());
     assert!(!reader.buffer_space().is_direct());
-    // A chunk is asked for, which holds what was collected.
+    // The next call delivers the collected bytes as a chunk.
     reader.inbound.advance(&mut [], Delivery::Chunks).unwrap();
     assert!(!reader.has_slot());
 
@@ -481,7 +481,7 @@ fn a_compressed_message_comes_in_chunks_of_bounded_length() {
     assert_eq!((reader.message().text(), reader.message().is_whole()), (Some("short"), true));
     assert!(!reader.has_more() && !reader.has_more_whole());
 
-    // Or the rest of it at once.
+    // Or the remainder at once.
     client.send_binary(&[7; 100_000]).unwrap();
     read(&mut reader, &client.take_transmit()).unwrap();
     assert!(decoded(reader.decode()));

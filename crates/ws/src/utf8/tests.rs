@@ -31,7 +31,7 @@ const EDGES: [&str; 11] = [
     "\u{10ffff}",
 ];
 
-/// What RFC 3629 §3 and §4 forbid, each by the first impossible byte, which comes last.
+/// Sequences that RFC 3629 §3 and §4 forbid. Only the last byte is impossible.
 const IMPOSSIBLE: [&[u8]; 31] = [
     // A continuation where nothing has begun.
     b"\x80",
@@ -87,7 +87,7 @@ fn expect(text: &[u8]) -> Outcome {
     }
 }
 
-/// Every implementation there is on this machine, each called directly: `(level, text, key, masked)`.
+/// Every implementation on this machine, each called directly: `(level, text, key, masked)`.
 fn kernels() -> Vec<Kernel> {
     let mut kernels: Vec<Kernel> = Vec::from([(
         "scalar".into(),
@@ -133,7 +133,7 @@ fn all_agree(kernels: &[Kernel], text: &[u8], note: &dyn core::fmt::Debug) {
     assert_eq!(unmask_text(&mut copy, KEY), whole, "{note:?}: {text:02x?}");
 }
 
-/// Text of `len` bytes or a few less, of code points as long as `lengths` says by its bits 1 to 4.
+/// Text of at most `len` bytes. Bits 1 to 4 of `lengths` select the lengths of its code points.
 fn random_text(rng: &mut fastrand::Rng, len: usize, lengths: u8) -> Vec<u8> {
     let mut text = alloc::string::String::new();
     while text.len() + 4 <= len {
@@ -159,7 +159,7 @@ fn every_kernel_agrees_with_std_at_every_length_and_alignment() {
     };
     for len in lengths {
         for kinds in [0b00010, 0b00100, 0b01000, 0b10000, 0b11110] {
-            // Longer than asked for, so that cutting it often leaves a code point incomplete at either end.
+            // Longer than required, so that truncating it often splits a code point at either end.
             let text = random_text(&mut rng, len + 80, kinds);
             for &align in alignments {
                 let Some(cut) = text.get(align..text.len().min(align + len)) else { continue };
@@ -274,7 +274,7 @@ fn agrees_with_std_on_all_short_sequences() {
 /// Every sequence of two bytes, and every kind of third, through the scalar automaton and the public door.
 #[test]
 fn the_validator_fails_in_the_piece_that_holds_the_first_impossible_byte() {
-    // RFC 6455 §8.1 fails the connection on invalid text; RFC 3629 §4 says which byte is the first that cannot be.
+    // RFC 6455 §8.1 fails the connection on invalid text; RFC 3629 §4 defines the first impossible byte.
     let firsts = if cfg!(miri) { 0xed..=0xed } else { 0..=255 };
     let seconds = if cfg!(miri) { 0x9e..=0xa1 } else { 0..=255 };
     for first in firsts {

@@ -20,30 +20,30 @@ fn count(by: isize) {
     }
 }
 
-// SAFETY: every call goes on to the system's allocator with its arguments as they came; counting allocates nothing.
+// SAFETY: every call is passed to the system's allocator with its arguments; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller has promised what `alloc` asks for.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller has promised what `alloc_zeroed` asks for.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: the caller has promised what `dealloc` asks for.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, len: usize) -> *mut u8 {
         count(-(layout.size() as isize));
         count(len as isize);
-        // SAFETY: the caller has promised what `realloc` asks for.
+        // SAFETY: the caller upholds the contract of `realloc`.
         unsafe { System.realloc(ptr, layout, len) }
     }
 }

@@ -1,5 +1,4 @@
-//! What permessage-deflate allocates: nothing for a message once the connection is warm, and for a connection exactly
-//! what the documentation of `deflate` says.
+//! Allocations of permessage-deflate: none per message in steady state, and per connection the documented memory.
 
 use wireloom_ws::deflate::{Compressor, Decompressor, DeflateConfig, DeflateParams, InflateLimit};
 use wireloom_ws::role::Role;

@@ -1,4 +1,4 @@
-//! What the core allocates, counted by the allocator.
+//! Allocations of the core, counted by the allocator.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 

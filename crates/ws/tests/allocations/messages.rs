@@ -1,5 +1,5 @@
-//! What a connection allocates: nothing for a message once it is warm, and no more than has arrived for a length that was
-//! only announced.
+//! Allocations of a connection: none per message in steady state, and no more memory than the bytes that have arrived, whatever length is
+//! announced.
 
 use std::time::Duration;
 
@@ -12,8 +12,7 @@ use crate::counting::{HELD, allocations};
 const NOW: Duration = Duration::from_secs(1);
 const KEY: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
 
-/// What the server takes a stream through, as a driver does: reads of `read` bytes into a buffer of its own or into the slot.
-/// Counts messages.
+/// Feeds a stream to the server like a driver: reads of the length of `buffer` into it or into the slot. Returns the number of messages.
 fn serve(server: &mut Connection, wire: &[u8], buffer: &mut [u8]) -> usize {
     let (mut rest, mut messages) = (wire, 0);
     let mut note = |event: &Event<'_>| {

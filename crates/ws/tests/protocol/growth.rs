@@ -1,5 +1,5 @@
-//! No input takes more than linear time: eight times as much may cost about eight times as much, where a quadratic path
-//! would cost 64 times. And what the application queues stays within its bounds.
+//! The time for any input is linear: eight times the input may cost about eight times the time, where a quadratic path would cost 64 times.
+//! The send queue remains within its bounds.
 
 use std::time::Duration;
 use wireloom_testing::{End, Frame, Received};
@@ -9,7 +9,7 @@ use wireloom_ws::{Config, Connection, Delivery, Error, Misuse, Role};
 
 const KEY: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
 
-/// The time that this thread has had, so that what else the machine does counts for nothing.
+/// The CPU time of this thread, which does not depend on other load.
 #[cfg(unix)]
 fn time_used() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -171,7 +171,7 @@ fn the_queue_has_its_configured_bound() {
             assert_eq!(sent, Err(Error::Misuse(Misuse::QueueFull { queued: 502, max: 1_000 })));
             assert_eq!(server.queued_len(), 502, "nothing was queued");
         }
-        // A close always goes.
+        // A Close frame is sent in any case.
         server.close(Duration::ZERO, None, "").unwrap();
         server.take_transmit();
         assert!(!server.is_congested());
@@ -183,7 +183,7 @@ fn the_queue_has_its_configured_bound() {
     }
 }
 
-// A peer that only asks and never reads: what it makes this end queue has a bound.
+// The answers to a peer that sends pings and does not read are bounded.
 #[test]
 fn a_peer_that_reads_nothing_cannot_fill_the_queue() {
     let ping = Frame::ping([1; 125]).mask(KEY).bytes();

@@ -126,7 +126,7 @@ fn the_request_has_the_required_fields() {
     assert_ne!(other.request(), client(example()).request());
 }
 
-/// A request with as much in it as chance wants.
+/// A random request.
 fn any_options(rng: &mut Rng) -> ClientOptions {
     let hosts = ["example.com", "example.com:8080", "127.0.0.1:1", "[::1]", "[2001:db8::7]:443"];
     let mut options = ClientOptions::new(*rng.pick(&hosts), *rng.pick(&["/", "/a/b?c=d", "/?x", "/%20|{}"]));

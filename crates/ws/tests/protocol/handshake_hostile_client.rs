@@ -1,5 +1,4 @@
-//! Responses that do not open the connection, whatever they claim (RFC 6455 §4.1), and requests that a client is not to
-//! send.
+//! Responses that do not open the connection (RFC 6455 §4.1), and requests that a client must not send.
 
 use wireloom_testing::Rng;
 use wireloom_testing::split::Split;

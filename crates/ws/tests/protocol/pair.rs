@@ -1,4 +1,4 @@
-//! Two ends joined in memory: the other end receives exactly what one sends, in order, however it is cut.
+//! Two ends joined in memory: each end receives exactly the messages of the other, in order, however the bytes are split.
 
 use std::time::Duration;
 use wireloom_testing::{Pair, Received, Rng, rounds};
@@ -7,7 +7,7 @@ use wireloom_ws::{Cause, CloseCode, Config, Delivery, Initiator, Keepalive, Role
 
 const BOTH: [Role; 2] = [Role::Client, Role::Server];
 
-/// Any settings, with the extension or without.
+/// A pair with random settings, with or without the extension.
 fn draw(rng: &mut Rng) -> Pair {
     let mut config = Config::default();
     config.delivery = if rng.bool() { Delivery::Messages } else { Delivery::Chunks };
@@ -67,7 +67,7 @@ fn send_random(pair: &mut Pair, role: Role, rng: &mut Rng) -> Received {
     Received::Text(text)
 }
 
-/// What was received but for pongs, which depend on when pings were read.
+/// All received events except pongs, whose number depends on when pings were read.
 fn without_pongs(received: &[Received]) -> Vec<&Received> {
     received.iter().filter(|received| !matches!(received, Received::Pong(..))).collect()
 }
@@ -160,7 +160,7 @@ fn keepalive_keeps_an_idle_pair_open_and_ends_a_dead_one() {
     }
     assert!(pair.client.connection.is_open() && pair.server.connection.is_open());
     assert!(pair.server_received.iter().any(|received| matches!(received, Received::Ping(_))));
-    // The wire is cut: time passes and nothing arrives.
+    // From now on nothing arrives.
     for _ in 0..7 {
         pair.advance(Duration::from_secs(10));
     }
@@ -172,7 +172,7 @@ fn keepalive_keeps_an_idle_pair_open_and_ends_a_dead_one() {
     }
 }
 
-/// A driver that only ever asks for the next deadline and sleeps until it must come to an end.
+/// A driver that only sleeps until the next deadline comes to an end.
 #[test]
 fn deadlines_do_not_spin() {
     let mut config = Config::default();

@@ -1,5 +1,5 @@
-//! RFC 6455, §5 to §8: a test for each MUST that concerns an open connection, citing its section. What inputs are refused,
-//! and with which close code, is the table of `hostile/`; the opening handshake (§4) has tests of its own.
+//! RFC 6455, §5 to §8: a test for each MUST on an open connection, citing its section. `hostile/` has a table of invalid inputs and their
+//! close codes; the opening handshake (§4) has its own tests.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn a_server_masks_no_frame() {
     assert!(sent.iter().all(|frame| frame.key().is_none()));
 }
 
-// §5.1: "The server MUST close the connection upon receiving a frame that is not masked", with 1002 if it says why.
+// §5.1: "The server MUST close the connection upon receiving a frame that is not masked", with 1002 if it sends a code.
 #[test]
 fn a_server_closes_on_an_unmasked_frame() {
     let mut server = End::server();
@@ -120,7 +120,7 @@ fn a_server_reads_what_a_client_masked() {
 }
 
 // §5.4: an unfragmented message is one frame with FIN and an opcode; a fragmented one begins without FIN and with the
-// opcode, goes on with opcode 0, and ends with FIN.
+// opcode, continues with opcode 0, and ends with FIN.
 #[test]
 fn sends_fragments_with_the_opcode_first_and_fin_last() {
     let mut end = End::server();
@@ -268,7 +268,7 @@ fn answers_a_close_with_its_code() {
     }
 }
 
-// §5.5.1: what was being sent may be finished before the Close frame, and what is queued goes first.
+// §5.5.1: the queue may be sent before the Close frame.
 #[test]
 fn an_answer_is_sent_behind_the_queue() {
     let mut server = End::server();
@@ -477,8 +477,8 @@ fn a_close_without_an_answer_is_abnormal() {
     assert_eq!(client.connection.end().unwrap().cause, Cause::CloseTimeout);
 }
 
-// §5.5.1, §7.1.2: the Close frame goes behind what was sent before, which a slow line takes its time for. Each deadline wants
-// 64 KiB of it, or all; once it has left, the answer has a time of its own.
+// §5.5.1, §7.1.2: the Close frame is sent behind the queue, which may take long on a slow connection. The peer must accept 64 KiB of the
+// queue per deadline, or all of it; then it has one more to answer.
 #[test]
 fn a_close_is_sent_behind_queued_messages() {
     const LEN: usize = 64 << 10;

@@ -10,7 +10,7 @@ use wireloom_ws::{CloseCode, Config, PeerMisbehaved, Role};
 const RSV1: u8 = 4;
 const HELLO: [u8; 7] = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
 
-/// An end that compresses whatever it sends.
+/// An end that compresses every message.
 fn eager(role: Role, params: DeflateParams) -> End {
     let deflate = DeflateConfig { min_len: 0, ..DeflateConfig::default() };
     End::with(role, Config::default(), Some((params, &deflate)))
@@ -163,7 +163,7 @@ fn the_empty_message_is_one_octet() {
     assert_eq!(client().receive(sent[0].bytes()), [Received::text("")]);
 }
 
-// §6.1: fragments of a compressed message may be cut anywhere, whatever pieces the sender had.
+// §6.1: a compressed message may be fragmented anywhere.
 #[test]
 fn a_message_sent_in_fragments_arrives_whole() {
     wireloom_testing::rounds(30, |rng: &mut Rng| {

@@ -18,7 +18,7 @@ const WIDTH: usize = 64;
 /// Registers that are tested for ASCII together.
 const ROW: usize = 4;
 
-/// What the first byte of a pair may be wrong about, one bit each. Where a second byte has the same bit, it is an error.
+/// The errors that the first byte of a pair permits, one bit each. A second byte with the same bit is an error.
 mod class {
     /// ASCII: no continuation may follow.
     pub(super) const TOO_LONG: u8 = 0x01;
@@ -34,14 +34,14 @@ mod class {
     pub(super) const FOUR: u8 = 0x20;
     /// A lead byte of three or four. The second byte has no such bit.
     pub(super) const THREE: u8 = 0x40;
-    /// A continuation: that another follows must be asked for by a lead byte further back.
+    /// A continuation: another one may follow only if a lead byte further back requires it.
     pub(super) const CONTINUED: u8 = 0x80;
 }
 
 #[repr(align(64))]
 struct Table([u8; WIDTH]);
 
-/// What a first byte may be wrong about by its high half, repeated four times.
+/// The classes of a first byte by its high half, repeated four times.
 static FIRST_HIGH: Table = {
     use class::*;
     let mut table = [TOO_LONG; WIDTH];
@@ -59,7 +59,7 @@ static FIRST_HIGH: Table = {
     Table(table)
 };
 
-/// What a first byte may be wrong about by its low six bits; about a byte that is no lead byte it says nothing.
+/// The classes of a first byte by its low six bits; all of them if it is not a lead byte.
 static FIRST_LOW: Table = {
     use class::*;
     let mut table = [TOO_LONG | LEAD | FOUR | THREE | CONTINUED; WIDTH];
@@ -78,7 +78,7 @@ static FIRST_LOW: Table = {
     Table(table)
 };
 
-/// What a second byte makes an error of by its high half, repeated four times.
+/// The classes that a second byte turns into an error, by its high half, repeated four times.
 static SECOND_HIGH: Table = {
     use class::*;
     let mut table = [LEAD; WIDTH];
@@ -336,7 +336,7 @@ impl State {
         if _mm512_test_epi32_mask(self.error, self.error) == 0 { Ok(ends_in_ascii) } else { Err(InvalidUtf8) }
     }
 
-    /// What is wrong in the next register.
+    /// The errors in the next register.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
     #[inline]
     fn lookup(&mut self, bytes: __m512i) -> __m512i {

@@ -1,12 +1,12 @@
-//! The lookup algorithm in registers of 16 bytes, for the few processors that stop at SSSE3 or SSE4. It only reads: masked
-//! text is unmasked block by block ahead of it.
+//! The lookup algorithm in registers of 16 bytes, for the few processors with SSSE3 or SSE4 but not AVX2. It only reads: the caller
+//! unmasks text block by block before.
 
 use super::pair;
 use crate::utf8::InvalidUtf8;
 use core::arch::x86_64::*;
 
 const WIDTH: usize = 16;
-/// Registers that are asked together whether they are ASCII.
+/// Registers that are tested for ASCII together.
 const ROW: usize = 4;
 
 /// The largest last bytes of a register that leave no code point incomplete.

@@ -1,17 +1,17 @@
 //! A naive decoder of DEFLATE (RFC 1951), bit by bit, as the reference for the crate.
 //!
-//! It reads one message of permessage-deflate at a time, knows how far back the longest reference went, and refuses
-//! whatever zlib refuses (code sets that are over-subscribed or, but for a single distance code, incomplete).
+//! It decodes one message of permessage-deflate at a time, records the longest distance, and rejects what zlib rejects: code sets that are
+//! over-subscribed or, except for a single distance code, incomplete.
 
-/// The message is no DEFLATE stream, or is not whole.
+/// The message is not a DEFLATE stream, or is incomplete.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Corrupt;
 
-/// A reader that remembers what it has read, as context takeover wants.
+/// A decoder with a window for context takeover.
 #[derive(Default)]
 pub(crate) struct Naive {
     window: Vec<u8>,
-    /// The longest distance met so far.
+    /// The longest distance so far.
     pub(crate) distance_max: usize,
 }
 

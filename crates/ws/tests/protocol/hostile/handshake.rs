@@ -249,7 +249,7 @@ pub(crate) fn requests() -> Vec<Request> {
         let head = good().set("Sec-WebSocket-Extensions", value);
         put("§9.1", &format!("Sec-WebSocket-Extensions: {value}"), 101, head);
     }
-    // RFC 7692 §7.1: an invalid parameter declines the offer, and the handshake goes on without it.
+    // RFC 7692 §7.1: an invalid parameter declines the offer, and the handshake continues without it.
     for value in [
         "permessage-deflate; server_max_window_bits",
         "permessage-deflate; server_max_window_bits=7",

@@ -4,7 +4,7 @@ use super::table::Expected::{Closes, Fails, Open};
 use super::table::Table;
 use wireloom_testing::Frame;
 
-/// Invalid whatever follows.
+/// Invalid with any continuation.
 const IMPOSSIBLE: &[(&str, &[u8])] = &[
     ("a lone 80", &[0x80]),
     ("a lone BF", &[0xBF]),
