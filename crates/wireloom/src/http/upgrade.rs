@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::pin::Pin;
 #[cfg(feature = "hyper")]
 use std::sync::Arc;
+use std::sync::Weak;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
@@ -17,7 +18,7 @@ use crate::registry::Registration;
 #[cfg(feature = "hyper")]
 use crate::registry::Registry;
 use crate::transport::Io;
-use crate::websocket::{Driven, WebSocket, WebSocketConfig};
+use crate::websocket::{Driven, Shared, WebSocket, WebSocketConfig, poll_ended};
 
 /// The server that hands the connection over after the response.
 #[derive(Clone, Debug)]
@@ -87,6 +88,7 @@ impl Upgrade {
     }
 
     /// Accepts the handshake: returns the response for the handler to return. Once it has been sent, `run` is called with the WebSocket.
+    /// `run` may pass the WebSocket on and return: the connection counts, and a shutdown closes it, until it has ended.
     pub fn on_open<F, Fut>(self, run: F) -> Response
     where
         F: FnOnce(WebSocket) -> Fut + Send + 'static,
@@ -149,7 +151,8 @@ where
         if let Some(registration) = &registration {
             registration.open(&shared);
         }
-        Box::pin(Registered { driven: Driven::new(&shared, run(socket)), is_done: false, registration })
+        let driven = Driven::new(&shared, run(socket));
+        Box::pin(Registered { serving: Serving::Handler { driven, is_done: false }, registration })
     }
 
     #[cfg(feature = "hyper")]
@@ -171,9 +174,22 @@ pin_project! {
     /// Serves a WebSocket, then closes its transport. The WebSocket is registered with the server until then.
     struct Registered<F> {
         #[pin]
-        driven: Driven<F>,
-        is_done: bool,
+        serving: Serving<F>,
         registration: Option<Registration>,
+    }
+}
+
+pin_project! {
+    #[project = ServingProjection]
+    enum Serving<F> {
+        /// The future of the handler runs, or its transport lingers.
+        Handler {
+            #[pin]
+            driven: Driven<F>,
+            is_done: bool,
+        },
+        /// The handler has returned, and passed the WebSocket on if it has not ended.
+        PassedOn { shared: Weak<Shared> },
     }
 }
 
@@ -181,9 +197,20 @@ impl<F: Future<Output = ()>> Future for Registered<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut this = self.project();
-        *this.is_done = *this.is_done || this.driven.as_mut().poll(cx).is_ready();
-        ready!(this.driven.poll_linger(cx));
-        if *this.is_done { Poll::Ready(()) } else { Poll::Pending }
+        let mut serving = self.project().serving;
+        loop {
+            match serving.as_mut().project() {
+                ServingProjection::Handler { mut driven, is_done } => {
+                    *is_done = *is_done || driven.as_mut().poll(cx).is_ready();
+                    ready!(driven.as_mut().poll_linger(cx));
+                    if !*is_done {
+                        return Poll::Pending;
+                    }
+                    let shared = driven.shared().clone();
+                    serving.set(Serving::PassedOn { shared });
+                }
+                ServingProjection::PassedOn { shared } => return poll_ended(shared, cx),
+            }
+        }
     }
 }

@@ -212,6 +212,12 @@ impl<F> Driven<F> {
         Self { shared: Arc::downgrade(shared), future, linger: None }
     }
 
+    /// The state of the WebSocket.
+    #[cfg(feature = "server")]
+    pub(crate) fn shared(&self) -> &Weak<Shared> {
+        &self.shared
+    }
+
     /// Ready when the transport of a WebSocket that the future has dropped is closed.
     pub(crate) fn poll_linger(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let linger = self.project().linger;
@@ -224,6 +230,19 @@ impl<F> Driven<F> {
             None => Poll::Ready(()),
         }
     }
+}
+
+/// Ready when a WebSocket has ended, or both of its halves are dropped.
+#[cfg(feature = "server")]
+pub(crate) fn poll_ended(shared: &Weak<Shared>, cx: &Context<'_>) -> Poll<()> {
+    let Some(shared) = shared.upgrade() else { return Poll::Ready(()) };
+    let mut state = shared.lock();
+    if state.write_error().is_some() {
+        return Poll::Ready(());
+    }
+    // Woken by every end, and by the drop of the state. It registers again when it is woken for another reason.
+    state.register(Some((Waiter::Driver, cx)));
+    Poll::Pending
 }
 
 impl<F: Future> Future for Driven<F> {

@@ -49,6 +49,8 @@ pub use state::Traffic;
 use crate::error::Error;
 use crate::transport::{Io, Transport};
 pub(crate) use flush::Driven;
+#[cfg(feature = "server")]
+pub(crate) use flush::poll_ended;
 pub(crate) use slow::SlowCounters;
 
 pub(crate) use state::Shared;

@@ -184,3 +184,81 @@ async fn a_handler_that_drops_its_socket_with_unread_bytes_resets_nobody() {
     handle.shut_down();
     tokio::time::timeout(Duration::from_secs(3), serving).await.expect("it ends").unwrap().unwrap();
 }
+
+// A handler may pass its WebSocket to another task and return, as applications with one task for all of them do.
+#[tokio::test]
+async fn a_websocket_that_its_handler_has_passed_on_is_closed_by_a_shutdown() {
+    let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel::<wireloom::WebSocket>();
+    let mut config = wireloom::ServerConfig::default();
+    config.connections_per_address_max = Some(2);
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
+    let (address, handle) = (server.local_addr().unwrap(), server.handle());
+    let serving = tokio::spawn(server.serve(move |request: wireloom::Request| {
+        let passed = passed.clone();
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(async move |socket| {
+                    let _ = passed.send(socket);
+                }),
+                Err(refusal) => refusal,
+            }
+        }
+    }));
+    let url = format!("ws://{address}/");
+    let (mut first, mut second) =
+        (wireloom::connect(&url).await.unwrap(), wireloom::connect(&url).await.unwrap());
+    let echo = |mut socket: wireloom::WebSocket| {
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = socket.recv_owned().await {
+                let _ = socket.send(message).await;
+            }
+        })
+    };
+    let echoing = [echo(sockets.recv().await.unwrap()), echo(sockets.recv().await.unwrap())];
+    for client in [&mut first, &mut second] {
+        client.send("hi").await.unwrap();
+        assert_eq!(client.recv().await.unwrap().unwrap().as_text(), Some("hi"));
+    }
+    // It is counted as long as it is open.
+    assert_eq!(handle.stats().websockets_open, 2);
+    assert!(wireloom::connect(&url).await.is_err());
+    second.close(wireloom::CloseCode::NORMAL, "").await.unwrap();
+    while handle.stats().websockets_open > 1 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    handle.shut_down();
+    assert!(first.recv().await.unwrap().is_none());
+    assert_eq!(first.end().unwrap().code(), wireloom::CloseCode::GOING_AWAY);
+    let served = tokio::time::timeout(Duration::from_secs(5), serving).await;
+    served.expect("nothing is open").unwrap().unwrap();
+    for echo in echoing {
+        echo.await.unwrap();
+    }
+}
+
+// An application that keeps a half of a WebSocket that has ended does not keep its connection.
+#[tokio::test]
+async fn a_half_of_an_ended_websocket_delays_no_shutdown() {
+    let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel();
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let (address, handle) = (server.local_addr().unwrap(), server.handle());
+    let serving = tokio::spawn(server.serve(move |request: wireloom::Request| {
+        let passed = passed.clone();
+        async move {
+            match request.websocket() {
+                Ok(upgrade) => upgrade.on_open(async move |socket| {
+                    let (sender, mut receiver) = socket.split();
+                    let _ = passed.send(sender);
+                    while let Ok(Some(_)) = receiver.recv().await {}
+                }),
+                Err(refusal) => refusal,
+            }
+        }
+    }));
+    let mut client = wireloom::connect(&format!("ws://{address}/")).await.unwrap();
+    let _sender = sockets.recv().await.unwrap();
+    client.close(wireloom::CloseCode::NORMAL, "").await.unwrap();
+    handle.shut_down();
+    let served = tokio::time::timeout(Duration::from_secs(5), serving).await;
+    served.expect("nothing is open").unwrap().unwrap();
+}
