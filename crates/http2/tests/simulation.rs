@@ -1,8 +1,8 @@
 //! Client and server joined by bounded pipes under a fake clock: random exchanges with cancels, resets, priorities,
 //! trailers, tunnels, changed settings and GOAWAY.
 //!
-//! What must hold: everything that was begun completes (no deadlock, whatever the pipes hold); no request is refused without
-//! a cause; content arrives whole and in order; memory stays within its bound; and at the end both ends agree.
+//! Invariants: all exchanges complete (no deadlock with pipes of any size), no request is refused without a reason, content arrives
+//! completely and in order, memory stays within its limit, and in the end both ends agree.
 //!
 //! `WIRELOOM_SEED=<number> cargo test -p wireloom-http2 --test simulation` reruns one round, and
 //! `WIRELOOM_SEED=random WIRELOOM_ROUNDS=100 cargo test --release -p wireloom-http2 --test simulation` explores for hours.
@@ -29,7 +29,7 @@ struct Pipe {
 struct Exchange {
     key: StreamKey,
     is_tunnel: bool,
-    /// Content that is still to be sent, after the header section.
+    /// Content that has not been sent yet.
     left: usize,
     sent: usize,
     trailers: bool,
@@ -51,7 +51,7 @@ struct End {
     /// The limit on streams that was announced last.
     streams_max: u32,
     exchanges: BTreeMap<u32, Exchange>,
-    /// Streams that ended before their time, and whether this end chose that.
+    /// Streams that were reset, and whether this end reset them.
     cut: BTreeMap<u32, bool>,
     /// Bytes of content that were sent and received on each stream.
     sent: BTreeMap<u32, usize>,
@@ -60,7 +60,7 @@ struct End {
     requests_left: u32,
     content_max: usize,
     settings_seen: bool,
-    /// GOAWAY came or went: requests may be refused.
+    /// Whether GOAWAY was sent or received, so that requests may be refused.
     is_going_away: bool,
 }
 
@@ -100,12 +100,12 @@ impl End {
         }
     }
 
-    /// The application does one thing. Returns whether there was something to do.
+    /// The application takes one step. Returns whether there was one to take.
     fn act(&mut self, rng: &mut Rng, is_last: bool) -> bool {
         if self.core.ended().is_some() {
             return false;
         }
-        // A client that knows the limits is never refused without a cause.
+        // A client that knows the limits is never refused without a reason.
         if self.requests_left > 0 && self.settings_seen && (is_last || rng.u8(0..4) == 0) {
             self.requests_left -= 1;
             self.request(rng);
@@ -183,7 +183,7 @@ impl End {
                 if rng.u8(0..4) == 0 {
                     self.streams_max += rng.u32(1..40);
                 }
-                // A limit below one that was announced before would be a cause to refuse requests in flight.
+                // A limit below one that was announced before would be a reason to refuse requests in flight.
                 settings.max_concurrent_streams = self.streams_max;
                 let _ = self.core.update_settings(settings);
             }
@@ -430,7 +430,7 @@ impl Simulation {
         Self { ends, pipes, now: Duration::from_secs(1) }
     }
 
-    /// One of the two ends does one thing. Returns whether something happened.
+    /// One of the two ends takes a step. Returns whether there was one to take.
     fn step(&mut self, choice: usize, rng: &mut Rng, is_last: bool) -> bool {
         let side = choice % 2;
         let end = &mut self.ends[side];
@@ -451,7 +451,7 @@ impl Simulation {
             self.now += Duration::from_micros(rng.u64(0..300));
         }
         self.limit_content();
-        // Nothing new begins, and everything completes without help of the clock.
+        // No new exchange begins, and all of them complete although the clock does not advance.
         let mut last_progress = (0, 0);
         for round in 0.. {
             let mut moved = false;

@@ -1,5 +1,5 @@
-//! Random operations on both ends of a connection, joined by wires that split bytes anywhere, and what must hold whatever
-//! they do: counts, lists and windows agree at every step, and when all is quiet both ends see the same streams.
+//! Random operations on both ends of a connection, joined by wires that split bytes anywhere. Invariants: counters, lists and windows
+//! are consistent after every step, and both ends have the same streams when the connection is idle.
 
 use super::tests::{GET, OK};
 use super::*;
@@ -10,7 +10,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use wireloom_testing::{Rng, rounds};
 
-/// What one end knows of a stream.
+/// The state of a stream at one end.
 #[derive(Default)]
 struct Known {
     /// Bytes that this end passed to `send_data`, and that it received: byte n of a stream is n modulo 251.
@@ -25,7 +25,7 @@ struct Known {
 struct End {
     connection: Connection,
     streams: BTreeMap<u32, (StreamKey, Known)>,
-    /// Bytes on their way to this end.
+    /// Bytes in flight to this end.
     wire: VecDeque<u8>,
     reset: Vec<u32>,
 }
@@ -193,7 +193,7 @@ impl Pair {
         self.forget_gone(1);
     }
 
-    /// Streams that ended without a reset: everything was received.
+    /// Checks that streams which ended without a reset have received all content.
     fn forget_gone(&mut self, side: usize) {
         let end = &mut self.ends[side];
         end.streams.retain(|_, (key, known)| {
@@ -209,14 +209,14 @@ impl Pair {
             connection.streams.check();
         }
         let [client, server] = &self.ends;
-        // What one may send, the other has granted; the difference is on the wire.
+        // The send window of one end is the granted window of the other, except for frames in flight.
         let [client, server] = [&client.connection.streams, &server.connection.streams];
         assert!(client.send_window() <= server.recv_window());
         assert!(server.send_window() <= client.recv_window());
     }
 
     fn settle(&mut self) {
-        // A stream whose window is shut for good is quiet as well.
+        // A stream whose window stays closed is idle as well.
         for _ in 0..400 {
             self.deliver(0, true);
             self.deliver(1, true);

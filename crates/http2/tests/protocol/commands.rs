@@ -1,5 +1,4 @@
-//! What the caller may do, and what the peer sees of it: messages that are refused before they are sent, and the bounds of
-//! what is framed ahead.
+//! Commands of the caller: messages that are refused before they are sent, and the limits on output.
 
 use std::time::Duration;
 
@@ -40,7 +39,7 @@ fn frames(end: &End, kind: u8) -> Vec<Frame> {
 }
 
 #[test]
-fn an_interim_response_is_no_final_one() {
+fn an_interim_response_is_not_a_final_one() {
     // RFC 9110 §15.2, and RFC 9113 §8.6: 101 does not exist in HTTP/2.
     let mut end = server(Config::new(Role::Server), &[], &Frame::get(1));
     let key = end.key(1);
@@ -54,7 +53,7 @@ fn an_interim_response_is_no_final_one() {
             );
         }
     }
-    // RFC 9113 §8.4.2: a promised stream goes on by its final response.
+    // RFC 9113 §8.4.2: a promised stream continues with its final response.
     let promised = end.connection.push_promise(key, fields(GET)).unwrap();
     let interim = end.connection.send_informational(promised, status("103"));
     assert_eq!(interim, Err(Misuse::MessageInvalid.into()));
@@ -86,7 +85,7 @@ fn each_digit_of_a_status_counts() {
 }
 
 #[test]
-fn extended_connect_waits_for_the_setting_of_the_server() {
+fn extended_connect_needs_the_setting_of_the_server() {
     // RFC 8441 §3, §4
     let request =
         [CONNECT[0], (":protocol", "websocket"), (":scheme", "https"), (":authority", "a"), (":path", "/")];
@@ -100,7 +99,7 @@ fn extended_connect_waits_for_the_setting_of_the_server() {
 }
 
 #[test]
-fn a_list_of_fields_is_no_larger_than_the_peer_takes() {
+fn a_field_list_is_not_larger_than_the_peer_accepts() {
     // RFC 9113 §6.5.2: the sum of names, values, and 32 for each.
     let size: usize = GET.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
     for (max, expected) in
@@ -112,8 +111,8 @@ fn a_list_of_fields_is_no_larger_than_the_peer_takes() {
 }
 
 #[test]
-fn a_tunnel_that_is_refused_goes_on_as_a_request_with_content() {
-    // RFC 9113 §8.5: a tunnel has nothing but DATA; a request that was not accepted may have trailers.
+fn a_refused_tunnel_continues_as_a_request_with_content() {
+    // RFC 9113 §8.5: a tunnel has only DATA; a request that was not accepted may have trailers.
     for (code, is_tunnel) in [("200", true), ("403", false)] {
         let mut end = server(Config::new(Role::Server), &[], &Frame::headers(1, CONNECT));
         let key = end.key(1);
@@ -126,7 +125,7 @@ fn a_tunnel_that_is_refused_goes_on_as_a_request_with_content() {
 }
 
 #[test]
-fn no_more_is_promised_than_the_client_has_room_for() {
+fn no_more_streams_are_promised_than_the_client_allows() {
     let mut end = server(Config::new(Role::Server), &[(3, 2)], &Frame::get(1));
     let key = end.key(1);
     for _ in 0..2 {
@@ -136,7 +135,7 @@ fn no_more_is_promised_than_the_client_has_room_for() {
 }
 
 #[test]
-fn no_more_is_framed_ahead_than_the_configuration_says() {
+fn no_more_than_output_ahead_is_framed() {
     let mut config = Config::new(Role::Server);
     // One frame with its header.
     config.output_ahead = 16_384 + 9;
@@ -144,7 +143,7 @@ fn no_more_is_framed_ahead_than_the_configuration_says() {
     let key = end.key(1);
     end.connection.send_response(key, status("200"), false).unwrap();
     end.drain();
-    // The longest frame leaves at once, and the next byte waits.
+    // The longest frame is written at once, and the next byte is queued.
     end.connection.send_data(key, vec![b'd'; 16_384], false).unwrap();
     assert_eq!((end.connection.queued(key), end.connection.memory().output), (0, 16_384 + 9));
     end.connection.send_data(key, vec![b'd'; 16_384], false).unwrap();
@@ -156,7 +155,7 @@ fn no_more_is_framed_ahead_than_the_configuration_says() {
 }
 
 #[test]
-fn requests_that_wait_open_as_far_as_the_output_has_room() {
+fn waiting_requests_open_while_the_output_has_room() {
     // The length of the first one, and then exactly so much room.
     let mut output_ahead = 1 << 20;
     for opened in [3, 1] {
@@ -176,7 +175,7 @@ fn requests_that_wait_open_as_far_as_the_output_has_room() {
 }
 
 #[test]
-fn the_priority_that_a_server_chooses_counts_from_then_on() {
+fn a_priority_that_the_server_sets_overrides_signals() {
     // RFC 9218 §8: whatever the client signals.
     let mut end = server(Config::new(Role::Server), &[(4, 1 << 20)], &Frame::get(1));
     end.receive(&join(&[Frame::get(3), Frame::priority_update(1, "u=2")]));
@@ -223,7 +222,7 @@ fn a_ping_measures_the_round_trip() {
 }
 
 #[test]
-fn a_server_reads_no_more_while_its_output_is_long_and_a_client_does() {
+fn a_server_stops_reading_while_its_output_is_long_and_a_client_does_not() {
     for role in [Role::Client, Role::Server] {
         let mut config = Config::new(role);
         config.output_max = 100;
@@ -249,7 +248,7 @@ fn a_server_reads_no_more_while_its_output_is_long_and_a_client_does() {
 }
 
 #[test]
-fn output_that_moves_is_no_stall() {
+fn output_that_is_written_is_not_stalled() {
     let config = Config::new(Role::Server);
     let timeout = config.limits.stall_timeout;
     let mut end = server(config, &[], &Frame::get(1));
@@ -275,7 +274,7 @@ fn output_that_moves_is_no_stall() {
 }
 
 #[test]
-fn a_window_of_the_connection_that_stays_shut_is_a_stall() {
+fn a_connection_window_that_stays_closed_is_a_stall() {
     let config = Config::new(Role::Server);
     let timeout = config.limits.stall_timeout;
     let mut end = server(config, &[(4, 1 << 20)], &Frame::get(1));

@@ -1,4 +1,4 @@
-//! The MUSTs of RFC 9113 §6.9 on the wire: windows that are filled to the last byte, passed by one, and taken away.
+//! The MUSTs of RFC 9113 §6.9 on the wire: windows that are used completely, exceeded by one byte, and reduced by SETTINGS.
 
 use crate::wire::End;
 use wireloom_http2::field::{Field, Token};
@@ -35,7 +35,7 @@ fn errors(end: &End) -> Vec<(u8, u32, u32)> {
 }
 
 #[test]
-fn a_streams_window_is_kept_to_the_byte() {
+fn the_window_of_a_stream_is_exact_to_the_byte() {
     // §6.9.1: a stream error, FLOW_CONTROL_ERROR, for DATA above the stream's window; the other stream goes on.
     for (sent, fits) in [(999, true), (1_000, true), (1_001, false)] {
         let mut end = holding(1_000, 1 << 20);
@@ -58,7 +58,7 @@ fn padding_counts_for_the_window() {
 }
 
 #[test]
-fn the_connections_window_is_kept_to_the_byte() {
+fn the_window_of_the_connection_is_exact_to_the_byte() {
     // §6.9.1: a connection error, FLOW_CONTROL_ERROR, for DATA above the connection's window.
     for (last, fits) in [(0, true), (1, true), (2, false)] {
         let mut end = holding(65_535, 65_535);
@@ -71,7 +71,7 @@ fn the_connections_window_is_kept_to_the_byte() {
 }
 
 #[test]
-fn a_connection_with_a_small_window_receives_all_the_same() {
+fn a_connection_with_a_small_window_receives_everything() {
     for window in [1, 2, 1_000, 4_000, 9_000] {
         let mut config = Config::new(Role::Server);
         (config.settings.initial_window_size, config.stream_window_max) = (window, window);
@@ -90,7 +90,7 @@ fn a_connection_with_a_small_window_receives_all_the_same() {
 }
 
 #[test]
-fn data_of_a_stream_that_was_reset_give_their_window_back() {
+fn data_on_a_reset_stream_releases_its_window() {
     // §5.4.2, §6.9: frames on a stream that this side has reset are ignored, and count for the connection's window.
     let mut end = holding(1 << 20, 65_535);
     end.reset(1);
@@ -133,7 +133,7 @@ fn settings_may_make_a_window_negative() {
 }
 
 #[test]
-fn settings_move_the_windows_of_streams_alone() {
+fn settings_change_only_the_windows_of_streams() {
     // §6.9.2: the connection's window is changed by WINDOW_UPDATE alone.
     let mut end = End::new(Role::Server);
     let opening = [Frame::settings(&[(4, 1 << 20)]), Frame::settings_ack(), Frame::get(1)];
@@ -147,7 +147,7 @@ fn settings_move_the_windows_of_streams_alone() {
 }
 
 #[test]
-fn frames_are_as_long_as_the_peer_takes_them() {
+fn frames_are_as_long_as_the_peer_accepts() {
     // §4.2: no frame above the peer's SETTINGS_MAX_FRAME_SIZE.
     for frame_len_max in [16_384, 20_000] {
         let mut end = End::new(Role::Server);
@@ -162,7 +162,7 @@ fn frames_are_as_long_as_the_peer_takes_them() {
 }
 
 #[test]
-fn settings_are_acknowledged_once_each_and_pings_with_their_payload() {
+fn settings_and_pings_are_acknowledged_once() {
     // §6.5.3: an acknowledgement for each SETTINGS; §6.7: the answer has the same payload and comes with ACK; what is an
     // answer is not answered.
     let mut end = End::new(Role::Server);
@@ -184,7 +184,7 @@ fn settings_are_acknowledged_once_each_and_pings_with_their_payload() {
 
 #[test]
 fn small_queued_chunks_share_a_frame() {
-    // Each costs nine bytes more and a turn at both ends otherwise. Large ones keep to themselves: they are not copied.
+    // Otherwise each would need nine more bytes. Large chunks have their own frames, because they are not copied.
     let mut end = End::new(Role::Server);
     let opening = [Frame::settings(&[(4, 0)]), Frame::settings_ack(), Frame::get(1)];
     end.receive(&[PREFACE, &join(&opening)].concat());
@@ -205,7 +205,7 @@ fn small_queued_chunks_share_a_frame() {
 }
 
 #[test]
-fn a_slow_reader_leaves_the_rest_of_the_memory_to_other_streams() {
+fn a_slow_reader_leaves_the_free_memory_to_other_streams() {
     // One stream holds a whole large window: a part of the memory is free, though less than half such a window.
     let mut config = Config::new(Role::Server);
     config.settings.initial_window_size = 8 << 20;

@@ -1,4 +1,4 @@
-//! What fuzzing found, each made small.
+//! Minimized regressions that fuzzing found.
 
 use crate::wire::{Case, End, client_sends};
 use wireloom_http2::field::{Field, Token};
@@ -13,7 +13,7 @@ const REQUEST: [Field<'static>; 4] = [
 ];
 
 #[test]
-fn a_stream_that_has_sent_its_last_queued_byte_has_no_more_turns() {
+fn a_stream_without_queued_bytes_is_not_scheduled() {
     // RFC 9113 §5.1: after END_STREAM no DATA may follow. The queue ran dry together with its end, and the stream, which
     // still waited for its response, got another turn and sent END_STREAM again.
     let mut end = End::new(Role::Client);
@@ -56,7 +56,7 @@ fn an_empty_frame_may_end_a_stream_whose_window_is_negative() {
 }
 
 #[test]
-fn padding_of_no_bytes_is_not_held_by_the_caller() {
+fn the_length_of_empty_padding_is_not_held_by_the_caller() {
     // RFC 9113 §6.1: the pad length counts against the window and is no content: the caller does not hold it,
     // and can release exactly the bytes that it holds.
     for padding in [0, 1, 9] {
@@ -77,7 +77,7 @@ fn padding_of_no_bytes_is_not_held_by_the_caller() {
 }
 
 #[test]
-fn a_frame_with_two_faults_is_answered_the_same_however_it_is_cut() {
+fn a_frame_with_two_errors_has_the_same_answer_at_any_split() {
     // RFC 9113 §6.1: DATA on stream 0 is PROTOCOL_ERROR, whatever else it lacks.
     let frame = Frame::data(0, "").flag(flag::PADDED);
     client_sends(vec![
@@ -86,7 +86,7 @@ fn a_frame_with_two_faults_is_answered_the_same_however_it_is_cut() {
 }
 
 #[test]
-fn padded_data_on_stream_0_is_refused_by_its_header_however_that_came() {
+fn padded_data_on_stream_0_is_refused_at_any_split() {
     // RFC 9113 §6.1: the header alone is wrong. When it arrived in parts, the connection waited for the length of the padding.
     let header = [0, 0, 1, kind::DATA, flag::PADDED, 0, 0, 0, 0];
     let bytes = [PREFACE, &join(&[Frame::settings(&[])]), &header].concat();

@@ -1,4 +1,4 @@
-//! The MUSTs of RFC 9113 §3, §4 and §6 on the wire: what a raw peer sends, and how it is answered.
+//! The MUSTs of RFC 9113 §3, §4 and §6 on the wire: the answers to the frames of a raw peer.
 
 use crate::wire::Step::{Raw, Respond, Send};
 use crate::wire::{Case, client_sends, server_sends};
@@ -64,7 +64,7 @@ fn frame_sizes_are_enforced() {
     let case = |what, frame: Frame| Case::frames(what, &[frame]).connection_error(code::FRAME_SIZE_ERROR);
     let long = |kind, stream| Frame::new(kind, stream, "").header_len(16_385);
     client_sends(vec![
-        // §4.2: answered when the header is there, whatever follows.
+        // §4.2: an error as soon as the header has arrived.
         case("§4.2: DATA above SETTINGS_MAX_FRAME_SIZE", long(kind::DATA, 1)),
         case("§4.2: HEADERS above it", long(kind::HEADERS, 3)),
         case("§4.2: SETTINGS above it", long(kind::SETTINGS, 0)),
@@ -101,7 +101,7 @@ fn frame_sizes_are_enforced() {
             &[Frame::post(3), Frame::new(kind::PRIORITY, 3, "\0\0\0\x01\0\0")],
         )
         .stream_error(3, code::FRAME_SIZE_ERROR),
-        // §4.2: every endpoint takes frames of 2^14 bytes.
+        // §4.2: every endpoint accepts frames of 2^14 bytes.
         Case::frames("§4.2: DATA of 16,384 bytes", &[Frame::post(3), Frame::data(3, vec![b'd'; 16_384])]),
         Case::frames("§4.2: an unknown type of 16,384 bytes", &[Frame::new(0x16, 0, vec![0; 16_384])]),
     ]);
@@ -286,7 +286,7 @@ fn a_field_block_that_cannot_be_decoded_ends_the_connection() {
 }
 
 #[test]
-fn tables_stay_in_step_when_a_stream_is_refused() {
+fn tables_stay_equal_when_a_stream_is_refused() {
     // RFC 9113 §4.3: the block of a stream that is refused or reset changes the table all the same. A malformed request
     // (§8.2.1) adds an entry to the table; the request after it refers to the entry.
     let get = wireloom_testing::http2::block(wireloom_testing::http2::GET);
@@ -346,8 +346,8 @@ fn priority_frames_are_validated_and_ignored() {
 }
 
 #[test]
-fn incomplete_frames_wait() {
-    // RFC 9113 §4.1: nothing is checked before it has arrived; a frame that never ends does no harm.
+fn incomplete_frames_are_not_handled() {
+    // RFC 9113 §4.1: a payload is not checked before it has arrived.
     let frames = join(&[Frame::post(3), Frame::data(3, vec![b'x'; 100])]);
     client_sends(vec![
         Case::new("§4.1: DATA cut off", vec![Raw(frames[..frames.len() - 1].to_vec())]).unfinished(),

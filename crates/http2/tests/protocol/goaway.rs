@@ -1,4 +1,4 @@
-//! GOAWAY of both ends: which streams it names, what is ignored behind it, and when a connection has ended (RFC 9113 §6.8).
+//! GOAWAY of both ends: its last stream ID, the frames that are ignored after it, and the end of a connection (RFC 9113 §6.8).
 
 use crate::wire::End;
 use wireloom_http2::error::ErrorCode;
@@ -23,7 +23,7 @@ fn opened(role: Role) -> End {
     end
 }
 
-/// Announces the end; the peer answers the PING behind it.
+/// Begins a shutdown. The peer acknowledges its PING.
 fn shut_down(end: &mut End) {
     end.connection.shutdown();
     end.drain();
@@ -31,7 +31,7 @@ fn shut_down(end: &mut End) {
     end.receive(&ping.flag(flag::ACK).to_bytes());
 }
 
-/// The last streams that the sent GOAWAY frames name.
+/// The last stream IDs of the sent GOAWAY frames.
 fn sent(end: &End) -> Vec<u32> {
     let frames = end.sent().into_iter().filter(|frame| frame.kind == kind::GOAWAY);
     frames.map(|frame| frame.word(0)).collect()
@@ -47,7 +47,7 @@ fn a_server_ignores_streams_above_the_last_one() {
     shut_down(&mut end);
     assert_eq!(sent(&end), [LAST, 1]);
     let before = end.sent().len();
-    // The first one opens no stream, and what follows on it is no error.
+    // The first one opens no stream, and later frames on it are not errors.
     let late = [Frame::post(3), Frame::data(3, "late"), Frame::headers(3, &[("a", "b")]).end_stream()];
     end.receive(&join(&late));
     end.receive(&Frame::priority_update(5, "u=1").to_bytes());
@@ -79,7 +79,7 @@ fn a_client_ignores_promises_above_the_last_one() {
 }
 
 #[test]
-fn a_client_without_streams_ends_unless_the_goaway_is_a_warning() {
+fn a_client_without_streams_ends_after_the_final_goaway() {
     let cases = [(LAST, code::NO_ERROR, false), (LAST, 2, true), (0, code::NO_ERROR, true), (0, 2, true)];
     for (last, code, ends) in cases {
         let mut end = opened(Role::Client);
@@ -91,8 +91,8 @@ fn a_client_without_streams_ends_unless_the_goaway_is_a_warning() {
 }
 
 #[test]
-fn an_end_that_has_drained_names_its_last_stream_once() {
-    // Neither step of its own, the first one, and both.
+fn a_drained_end_sends_its_last_stream_id_once() {
+    // No GOAWAY of its own, the first one, and both.
     for (steps, expected) in [(0, vec![0]), (1, vec![LAST, 0]), (2, vec![LAST, 0])] {
         let mut end = opened(Role::Client);
         match steps {
@@ -112,7 +112,7 @@ fn an_end_that_has_drained_names_its_last_stream_once() {
 }
 
 #[test]
-fn nothing_is_written_or_kept_after_the_transport_has_ended() {
+fn nothing_is_written_or_stored_after_the_end_of_the_transport() {
     let mut end = opened(Role::Client);
     end.receive(&Frame::goaway(1, code::NO_ERROR, "").to_bytes());
     // The beginning of a frame.
@@ -128,7 +128,7 @@ fn nothing_is_written_or_kept_after_the_transport_has_ended() {
 }
 
 #[test]
-fn events_that_wait_come_before_data() {
+fn pending_events_precede_data() {
     // The application learns that a request was refused before it gets content of another.
     let mut end = opened(Role::Client);
     assert_eq!(end.request(), 3);

@@ -1,4 +1,4 @@
-//! What the HPACK encoder finds in its dynamic table (RFC 7541 §2.3.2, §6): any choice is valid, but only some compress.
+//! The choices of the HPACK encoder (RFC 7541 §2.3.2, §6): all are valid, but only some compress well.
 
 use wireloom_http2::field::{Field, FieldLimits, FieldList};
 use wireloom_http2::hpack::{Decoder, Encoder, HuffmanPolicy, IndexPolicy, static_get};

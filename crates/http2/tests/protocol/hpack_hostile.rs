@@ -1,4 +1,4 @@
-//! Blocks that no honest encoder makes: each is refused for its own reason, or costs the stream alone.
+//! Invalid and hostile HPACK blocks: each is a connection error or a stream error.
 
 use wireloom_http2::field::{Field, FieldLimits, FieldList, Malformed, Token};
 use wireloom_http2::hpack::{DecodeError, Decoder, Encoder, HuffmanPolicy, IndexPolicy};
@@ -10,7 +10,7 @@ fn decode(block: &[u8]) -> Result<FieldList, DecodeError> {
 }
 
 #[test]
-fn refuses_blocks_that_are_no_hpack() {
+fn refuses_invalid_blocks() {
     let cases: &[(&[u8], DecodeError, &str)] = &[
         (b"\x80", DecodeError::IndexZero, "RFC 7541 §6.1: index 0 MUST be refused"),
         (b"\xbe", DecodeError::IndexTooLarge, "RFC 7541 §2.3.3: beyond both tables MUST be refused"),
@@ -45,7 +45,7 @@ fn refuses_blocks_that_are_no_hpack() {
 }
 
 #[test]
-fn every_cut_of_a_block_is_decoded_or_refused() {
+fn every_prefix_of_a_block_is_decoded_or_refused() {
     let mut block = Vec::new();
     Encoder::new().encode(
         [
@@ -62,7 +62,7 @@ fn every_cut_of_a_block_is_decoded_or_refused() {
 }
 
 #[test]
-fn a_broken_field_costs_the_stream_and_not_the_table() {
+fn an_invalid_field_does_not_affect_the_table() {
     // RFC 9113 §8.2.1: MUST be treated as malformed, which §8.1.1 makes a stream error.
     let cases: &[(&[u8], &[u8], Malformed)] = &[
         (b"", b"v", Malformed::NameEmpty),
@@ -107,7 +107,7 @@ fn a_broken_field_costs_the_stream_and_not_the_table() {
 }
 
 #[test]
-fn a_mandated_update_must_come() {
+fn a_required_size_update_must_not_be_missing() {
     let mut list = FieldList::new();
     let limits = FieldLimits::default();
     // RFC 9113 §4.3.1: after the reduction was acknowledged, a block without an update is a COMPRESSION_ERROR.
@@ -132,7 +132,7 @@ fn a_mandated_update_must_come() {
     decoder.set_table_size_max(4096);
     assert_eq!(decoder.decode(b"\x3f\x45\x3f\xe1\x1f\x82", &limits, &mut list), Ok(()));
     assert_eq!(decoder.table_size_max(), 4096);
-    // Once signalled it is owed no more; a larger limit owes nothing.
+    // No update is required again, nor for a larger limit.
     assert_eq!(decoder.decode(b"\x82", &limits, &mut list), Ok(()));
     decoder.set_table_size_max(65_536);
     assert_eq!(decoder.decode(b"\x82", &limits, &mut list), Ok(()));
@@ -142,7 +142,7 @@ fn a_mandated_update_must_come() {
 }
 
 #[test]
-fn the_encoder_announces_shrinking_and_growing() {
+fn the_encoder_sends_size_updates() {
     let mut encoder = Encoder::new();
     let mut decoder = Decoder::new(4096);
     let mut list = FieldList::new();
@@ -166,13 +166,13 @@ fn the_encoder_announces_shrinking_and_growing() {
     exchange(&[100], b"\x3f\x45\xbe");
     exchange(&[0], b"\x20\x00");
     exchange(&[], b"\x00");
-    // The local limit holds however much the peer offers.
+    // The local limit applies even if the peer allows more.
     exchange(&[65_536], b"\x3f\xe1\x1f\x40");
     exchange(&[4096, 100_000], b"\xbe");
 }
 
 #[test]
-fn secrets_are_never_indexed_and_stay_so() {
+fn sensitive_fields_are_never_indexed_nor_when_forwarded() {
     // RFC 7541 §6.2.3 and §7.1.3.
     let cases = [
         (Field::new(b"authorization", b"Bearer 0123456789abcdef0123456789abcdef"), true),
@@ -203,7 +203,7 @@ fn secrets_are_never_indexed_and_stay_so() {
 }
 
 #[test]
-fn a_list_too_large_is_not_stored_but_decoded() {
+fn a_list_that_is_too_large_is_decoded_but_not_stored() {
     let limits = FieldLimits::new(1000, 10);
     let mut decoder = Decoder::new(4096);
     let mut encoder = Encoder::new();
@@ -231,7 +231,7 @@ fn a_list_too_large_is_not_stored_but_decoded() {
 }
 
 #[test]
-fn a_bomb_is_given_up_at_four_times_the_limit() {
+fn a_bomb_is_an_error_at_four_times_the_limit() {
     let limits = FieldLimits::new(64 * 1024, 512);
     let mut decoder = Decoder::new(4096);
     let mut list = FieldList::new();
@@ -247,15 +247,15 @@ fn a_bomb_is_given_up_at_four_times_the_limit() {
     block.push(0xbe);
     assert_eq!(decoder.decode(&block, &limits, &mut list), Err(DecodeError::ListTooLarge));
     assert!(DecodeError::ListTooLarge.is_limit());
-    // However long the block, what is kept stays within the limit.
+    // The stored fields are within the limit for a block of any length.
     block.resize(head + 1_000_000, 0xbe);
     assert_eq!(decoder.decode(&block, &limits, &mut list), Err(DecodeError::ListTooLarge));
     assert!(list.iter().map(|field| field.list_size()).sum::<usize>() <= 64 * 1024);
 }
 
 #[test]
-fn names_that_collide_cost_no_more_time() {
-    // The same name with many values makes one chain; a walk is bounded, so this ends at once.
+fn colliding_names_take_no_more_time() {
+    // The same name with many values makes one long chain, but look-ups are bounded.
     let mut encoder = Encoder::new();
     encoder.set_table_size_local(1 << 22);
     encoder.set_table_size_max(1 << 22);
@@ -273,7 +273,7 @@ fn names_that_collide_cost_no_more_time() {
 }
 
 #[test]
-fn random_exchanges_come_back_whole() {
+fn random_fields_are_decoded_as_they_were_encoded() {
     rounds(300, |random| {
         let mut encoder = Encoder::new();
         let mut decoder = Decoder::new(4096);
@@ -339,7 +339,7 @@ fn random_exchanges_come_back_whole() {
 }
 
 #[test]
-fn noise_never_panics_and_stays_within_bounds() {
+fn random_bytes_never_panic_nor_exceed_the_limits() {
     rounds(3_000, |random| {
         let mut decoder = Decoder::new(4096);
         let limits = FieldLimits::new(2000, 20);
@@ -348,7 +348,7 @@ fn noise_never_panics_and_stays_within_bounds() {
             let len = random.usize(..120);
             let mut block = random.bytes(len);
             if random.bool() {
-                // Mostly what the decoder accepts, so that it gets somewhere.
+                // Mostly valid bytes, so that the decoder makes progress.
                 block
                     .iter_mut()
                     .for_each(|byte| *byte = if *byte < 200 { 0x80 | (*byte % 75 + 1) } else { *byte });

@@ -1,5 +1,5 @@
-//! The stories of the HTTP/2 Japan community: real requests and responses, encoded by nghttp2, decoded here; and encoded
-//! here and decoded back.
+//! Decodes the stories of the HTTP/2 Japan community, real requests and responses that nghttp2 encoded; encodes them and decodes
+//! the result.
 
 use std::path::PathBuf;
 
@@ -117,7 +117,7 @@ fn decodes_what_nghttp2_encoded() {
 }
 
 #[test]
-fn follows_tables_that_change_their_size() {
+fn decodes_stories_with_changing_table_sizes() {
     let stories = stories("nghttp2-change-table-size");
     if !stories.is_empty() {
         assert_eq!(decode_all(&stories), 38_037);
@@ -125,7 +125,7 @@ fn follows_tables_that_change_their_size() {
 }
 
 #[test]
-fn decodes_back_what_it_encodes_and_compresses_as_well_as_nghttp2() {
+fn compresses_as_well_as_nghttp2() {
     for set in ["nghttp2", "nghttp2-change-table-size"] {
         let stories = stories(set);
         let theirs: usize = stories.iter().flatten().map(|case| case.wire.len()).sum();
@@ -138,7 +138,7 @@ fn decodes_back_what_it_encodes_and_compresses_as_well_as_nghttp2() {
 }
 
 #[test]
-fn a_synthetic_story_comes_back_too() {
+fn a_synthetic_story_is_decoded_as_it_was_encoded() {
     let json = r#"{"cases": [
         {"wire": "828684410f7777772e6578616d706c652e636f6d",
          "headers": [{":method": "GET"}, {":scheme": "http"}, {":path": "/"}, {":authority": "www.example.com"}]},

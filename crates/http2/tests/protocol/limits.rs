@@ -1,5 +1,5 @@
-//! Protection against peers that keep the rules and mean harm (RFC 9113 §10.5): each bound one below, at it and one
-//! above, and honest bursts that come and go.
+//! Protection against hostile peers that violate no rule (RFC 9113 §10.5): each limit is tested one below, at it and one above, and
+//! with legitimate bursts.
 
 use crate::wire::Step::{Send, Wait};
 use crate::wire::{Case, End, MAX_CONCURRENT_STREAMS, Step, client_sends, server_sends};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const LIMITS: Limits = Limits::DEFAULT;
 
-/// The same thing over and over: below the bound and at it nothing happens; one more, and the connection ends.
+/// Repeats frames up to the limit, which has no effect, and once more, which ends the connection.
 fn flood(what: &'static str, bound: u32, once: impl Fn(u32) -> Vec<Frame>) -> Vec<Case> {
     let case = |count: u32| Case::frames(what, &(0..count).flat_map(&once).collect::<Vec<_>>());
     let calm = |case: Case| case.connection_error(code::ENHANCE_YOUR_CALM);
@@ -22,7 +22,7 @@ fn flood(what: &'static str, bound: u32, once: impl Fn(u32) -> Vec<Frame>) -> Ve
 
 #[test]
 fn pings() {
-    // The one that asks afterwards whether the connection lives on counts as well.
+    // The PING that checks afterwards whether the connection is alive counts as well.
     let burst = LIMITS.pings.burst() as usize;
     let case = |count| Case::frames("CVE-2019-9512", &vec![Frame::ping("01234567"); count]).whole();
     let cases = || {
@@ -38,7 +38,7 @@ fn pings() {
 
 #[test]
 fn empty_frames_on_a_stream_that_was_reset_here() {
-    // Frames in flight are ignored (RFC 9113 §5.4.2), and a flood of empty ones is a flood all the same.
+    // Frames in flight are ignored (RFC 9113 §5.4.2), but a flood of empty ones is limited.
     let case = |frame: &Frame, count: u32| {
         let mut steps = vec![Send(Frame::post(3)), Step::Reset(3)];
         steps.extend((0..count).map(|_| Send(frame.clone())));
@@ -56,7 +56,7 @@ fn empty_frames_on_a_stream_that_was_reset_here() {
 
 #[test]
 fn settings() {
-    // The preface is one of them.
+    // The SETTINGS of the preface count.
     client_sends(flood("CVE-2019-9515", LIMITS.settings.burst() - 1, |_| vec![Frame::settings(&[])]));
     let entries = |count: usize| vec![Frame::settings(&vec![(7, 7); count])];
     let bound = LIMITS.settings_entries_max;
@@ -76,7 +76,7 @@ fn rapid_reset() {
 
 #[test]
 fn made_you_reset() {
-    // CVE-2025-8671: the peer breaks a rule, and this side resets the stream.
+    // CVE-2025-8671: the peer violates a rule, and this side resets the stream.
     let bound = LIMITS.stream_errors.burst();
     let case = |count| {
         let once = |n| [Frame::get(2 * n + 3), Frame::window_update(2 * n + 3, 0)];
@@ -103,9 +103,8 @@ fn empty_frames() {
 
 #[test]
 fn tiny_data() {
-    // CVE-2019-9511, the other way round: frames whose headers outweigh what they carry. The default bound is met after a
-    // million of them, so a lower one is tested; the first such frame of a stream, frames of 64 bytes and the content
-    // of tunnels are not counted.
+    // CVE-2019-9511: frames with more header than content. The default limit is a million, so a lower one is tested. The first such
+    // frame of a stream, frames of 64 bytes and the content of tunnels are not counted.
     let run = |len: usize, count: usize, tunnel: bool| {
         let mut config = Config::new(Role::Server);
         config.settings.enable_connect_protocol = true;
@@ -179,8 +178,8 @@ fn continuations() {
 
 #[test]
 fn field_blocks() {
-    // The block of one field whose value makes it as long as wanted, in frames of 16,384 bytes. It is above the
-    // announced list size, which costs the stream; above the bound of the block, the connection.
+    // A block of one field of a given length, in frames of 16,384 bytes. Above the announced list size it is a stream error, and above
+    // the limit of the block a connection error.
     let case = |len: usize| {
         let mut fields = block(GET);
         let value_len = len - fields.len() - literal(b"a", &[b'v'; 100_000]).len() + 100_000;
@@ -205,7 +204,7 @@ fn field_blocks() {
 
 #[test]
 fn bombs() {
-    // CVE-2016-6581: an entry of 3 KiB in the table, and then a byte for each time that it is meant.
+    // CVE-2016-6581: an entry of 3 KiB in the table, and one byte for each reference to it.
     let case = |references: usize| {
         let entry = [b"\x40", &literal(b"a", &[b'v'; 3_000])[1..]].concat();
         let fields = [block(GET), entry, vec![0xbe; references]].concat();
@@ -223,7 +222,7 @@ fn bombs() {
 
 #[test]
 fn many_fields() {
-    // CVE-2019-9516: small fields in great number.
+    // CVE-2019-9516: many small fields.
     let case = |count: usize| {
         let fields = [block(GET), literal(b"a", b"").repeat(count - GET.len())].concat();
         Case::frames(
@@ -235,11 +234,11 @@ fn many_fields() {
     client_sends(vec![case(bound - 1).request(3), case(bound).request(3), case(bound + 1).answer(3, 431)]);
 }
 
-// RFC 9113 §10.5.1: the stream alone is lost; the table goes on from all that was in the list.
+// RFC 9113 §10.5.1: a stream error. The table has all fields of the list.
 #[test]
-fn a_list_that_is_too_large_is_answered_431() {
+fn a_list_that_is_too_large_is_answered_with_431() {
     let large = vec![b'v'; Config::new(Role::Server).settings.max_header_list_size as usize];
-    // A field that goes into the table, behind what is too large, and a request that takes it from there.
+    // A field that enters the table after one that is too large, and a request that refers to it.
     let first = [block(GET), literal(b"a", &large), [b"\x40", &literal(b"b", b"c")[1..]].concat()].concat();
     let chunks = |end: bool| {
         let mut frames: Vec<Frame> =
@@ -257,19 +256,19 @@ fn a_list_that_is_too_large_is_answered_431() {
     let late = [Frame::data(3, "under way").end_stream(), Frame::window_update(3, 1)];
     client_sends(vec![
         Case::frames(what, &[chunks(true), vec![second.clone()]].concat()).answer(3, 431).request(5),
-        // The rest of the request is not wanted, and what is under way of it is no fault.
+        // The rest of the request is ignored.
         Case::frames(what, &[chunks(false), late.to_vec(), vec![second.clone()]].concat())
             .answer(3, 431)
             .stream_error(3, code::NO_ERROR)
             .request(5),
-        // A peer that does not accept the response is sent RST_STREAM.
+        // RST_STREAM is sent if the peer does not accept the response.
         Case::frames(what, &[vec![Frame::settings(&[(6, 41)])], chunks(true), vec![second]].concat())
             .stream_error(3, code::ENHANCE_YOUR_CALM)
             .request(5),
     ]);
 }
 
-// CVE-2025-8671: what makes this side answer is counted.
+// CVE-2025-8671: frames that cause an answer are counted.
 #[test]
 fn lists_that_are_too_large() {
     let list = [block(GET), literal(b"a", b"").repeat(LIMITS.fields_max)].concat();
@@ -292,8 +291,8 @@ fn interim_responses() {
 }
 
 #[test]
-fn honest_bursts_come_and_go() {
-    // A burst up to the bound, some time, and another: nothing is counted for ever.
+fn repeated_bursts_within_the_limits_are_accepted() {
+    // A burst up to the limit, a pause, and another burst: there are no totals over the lifetime of a connection.
     let bursts = |once: &dyn Fn(u32) -> Vec<Frame>, burst: u32| -> Vec<Step> {
         let mut steps = Vec::new();
         for round in 0..3 {
@@ -314,15 +313,15 @@ fn honest_bursts_come_and_go() {
     ]);
 }
 
-/// The first frames of a client, behind its preface.
+/// The preface and the first frames of a client.
 fn hello() -> Vec<u8> {
     [PREFACE, &join(&[Frame::settings(&[]), Frame::settings_ack()])].concat()
 }
 
 #[test]
 fn late_frames() {
-    // What the peer sent before it knew that this side had reset the stream is not held against it; what comes long
-    // after is. Without a measured round trip, that is a second.
+    // Frames that were in flight when this side reset the stream are not counted, and later ones are. Without a measured round trip the
+    // limit is a second.
     let grace = Limits::reset_grace(None);
     let late = |frame: Frame, wait: Duration, count: usize| {
         let mut config = Config::new(Role::Server);
@@ -375,8 +374,8 @@ fn late_resets() {
 }
 
 #[test]
-fn resets_that_are_remembered() {
-    // The oldest is forgotten at the bound and one: frames on it are answered with RST_STREAM once more.
+fn remembered_resets() {
+    // The oldest is forgotten above the limit: frames on it are answered with RST_STREAM again.
     let answers = |resets: u32| {
         let mut config = Config::new(Role::Server);
         config.limits.resets_remembered_max = 4;
@@ -397,18 +396,18 @@ fn resets_that_are_remembered() {
 }
 
 #[test]
-fn requests_that_wait_to_open() {
+fn waiting_requests() {
     let mut config = Config::new(Role::Client);
     config.limits.queued_opens_max = 3;
     let mut end = End::with(Role::Client, config);
     end.receive(&join(&[Frame::settings(&[(3, 1)]), Frame::settings_ack()]));
-    // One opens at once; three wait, and the next is not taken.
+    // One opens at once, three wait, and the next one is refused.
     let streams: Vec<u32> = (0..4).map(|_| end.request()).collect();
     let fields = [Field::known(Token::Method, b"GET")];
     let one_more = end.connection.send_request(fields, true);
     assert_eq!(one_more, Err(Error::Misuse(Misuse::OpenQueueFull)));
     assert_eq!((end.connection.streams(), streams), (4, vec![1, 3, 5, 7]));
-    // There is room again as soon as one is withdrawn, or opens.
+    // There is room again when one is cancelled, or opens.
     end.reset(5);
     assert_eq!(end.request(), 9);
     end.receive(&Frame::headers(1, &[(":status", "204")]).end_stream().to_bytes());
@@ -451,7 +450,7 @@ fn promises() {
 }
 
 #[test]
-fn answers_that_wait() {
+fn buffered_answers() {
     let mut config = Config::new(Role::Server);
     config.limits.answers_len_max = 3 * 17;
     let mut server = Connection::new(Role::Server, config).unwrap();
@@ -479,7 +478,7 @@ fn answers_that_wait() {
         assert_eq!(read(&mut server, &ping.repeat(answers)), answers * 17);
         assert_eq!(server.wants_read(), wants_read, "{answers}");
         assert_eq!(read(&mut server, &ping), if wants_read { 17 } else { 0 });
-        // One answer leaves, and there is room for one, although output never runs dry.
+        // When one answer is written, there is room for another one, although the output is never empty.
         if !wants_read {
             assert_eq!(write(&mut server, 16), 16);
             assert!(!server.wants_read());
@@ -493,8 +492,8 @@ fn answers_that_wait() {
 }
 
 #[test]
-fn priorities_of_requests_to_come() {
-    // RFC 9218 §7.1: one beside the open stream for each that may be open, and no more.
+fn priorities_of_idle_streams() {
+    // RFC 9218 §7.1: open streams and idle ones with a priority together are not more than may be open.
     let updates = |count: u32| {
         let frames: Vec<Frame> = (0..count).map(|n| Frame::priority_update(2 * n + 3, "u=1")).collect();
         Case::frames("RFC 9218 §7.1", &[frames.clone(), frames].concat()).whole()
@@ -504,8 +503,8 @@ fn priorities_of_requests_to_come() {
         updates(MAX_CONCURRENT_STREAMS - 1),
         updates(MAX_CONCURRENT_STREAMS).connection_error(code::PROTOCOL_ERROR),
     ]);
-    // This side's own bound, below that: what goes beyond it is forgotten. The last word counts, streams that are
-    // skipped are closed, and PRIORITY_UPDATE counts for more than the field.
+    // The lower limit of this side: further ones are ignored. The last priority counts, skipped streams are closed, and PRIORITY_UPDATE
+    // overrides the field.
     let mut config = Config::new(Role::Server);
     config.limits.idle_priorities_max = 2;
     let mut server = Connection::new(Role::Server, config).unwrap();

@@ -1,4 +1,4 @@
-//! The HTTP/2 core against raw peers and against itself: RFC 9113 and RFC 7541, rule by rule.
+//! Tests of the HTTP/2 core with raw peers and with itself: the rules of RFC 9113 and RFC 7541.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 

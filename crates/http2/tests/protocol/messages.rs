@@ -1,5 +1,5 @@
-//! The MUSTs of RFC 9113 §8 on the wire: a malformed message costs its stream, PROTOCOL_ERROR, and nothing else (§8.1.1).
-//! The rules themselves are tested one by one beside `message`; here it is that they are asked, and when.
+//! The MUSTs of RFC 9113 §8 on the wire: a malformed message is a stream error, PROTOCOL_ERROR (§8.1.1). The unit tests of `message`
+//! test each rule; these tests check that and when the rules are applied.
 
 use crate::wire::Step::{Request, Send};
 use crate::wire::{Case, client_sends, server_sends};
@@ -10,7 +10,7 @@ fn with<'a>(fields: &[(&'a str, &'a str)], more: &[(&'a str, &'a str)]) -> Vec<(
 }
 
 #[test]
-fn malformed_requests_cost_their_stream() {
+fn malformed_requests_are_stream_errors() {
     let case = |what, fields: &[(&str, &str)]| {
         Case::frames(what, &[Frame::headers(3, fields).end_stream()]).stream_error(3, code::PROTOCOL_ERROR)
     };
@@ -52,7 +52,7 @@ fn malformed_requests_cost_their_stream() {
 }
 
 #[test]
-fn content_adds_up_to_its_length() {
+fn content_has_the_announced_length() {
     let post = |len| Frame::headers(3, &with(POST, &[("content-length", len)]));
     let case = |what, frames: &[Frame]| Case::frames(what, frames);
     client_sends(vec![
@@ -112,7 +112,7 @@ fn trailers_end_the_message() {
 }
 
 #[test]
-fn malformed_responses_cost_their_stream() {
+fn malformed_responses_are_stream_errors() {
     let steps = |frames: &[Frame]| {
         std::iter::once(Request(3)).chain(frames.iter().cloned().map(Send)).collect::<Vec<_>>()
     };
@@ -163,7 +163,7 @@ fn malformed_responses_cost_their_stream() {
 }
 
 #[test]
-fn content_announced_by_a_response_that_ends_is_missing() {
+fn a_response_that_ends_without_its_announced_content_is_malformed() {
     // RFC 9113 §8.1.1: malformed, a stream error, PROTOCOL_ERROR.
     let case = |what, len: &str| {
         Case::new(

@@ -1,4 +1,4 @@
-//! PUSH_PROMISE on the wire: which streams it may come on, and which it may promise (RFC 9113 §6.6, §8.4).
+//! PUSH_PROMISE on the wire: the streams on which it is allowed, and the ones that it can promise (RFC 9113 §6.6, §8.4).
 
 use crate::wire::End;
 use wireloom_http2::error::{Error, Violation};
@@ -33,7 +33,7 @@ fn violation(end: &End) -> Option<Violation> {
 }
 
 #[test]
-fn a_promised_stream_is_a_new_one_of_the_server() {
+fn a_promised_stream_is_a_new_stream_of_the_server() {
     // RFC 9113 §5.1.1, §6.6: even identifiers, in increasing order.
     for (promised, expected) in
         [(4, None), (2, Some(Violation::PromisedIdInvalid)), (7, Some(Violation::PromisedIdInvalid))]
@@ -47,7 +47,7 @@ fn a_promised_stream_is_a_new_one_of_the_server() {
 }
 
 #[test]
-fn a_promise_comes_on_a_stream_that_the_server_has_not_ended() {
+fn a_promise_needs_a_stream_that_the_server_has_not_ended() {
     // RFC 9113 §6.6: "open" or "half-closed (local)"; otherwise a connection error, PROTOCOL_ERROR.
     let mut end = client(10);
     let fields =
@@ -86,7 +86,7 @@ fn a_promise_comes_on_a_stream_that_the_server_has_not_ended() {
 
 #[test]
 fn a_promise_on_a_stream_that_was_reset_is_refused() {
-    // RFC 9113 §6.6: it may have been under way, and reserves a stream all the same.
+    // RFC 9113 §6.6: it may have been in flight, and reserves a stream nevertheless.
     let mut end = client(10);
     end.reset(1);
     promise(&mut end, 1, 2);

@@ -1,4 +1,4 @@
-//! The public declarations are those that are committed.
+//! Compares the public declarations with the committed list.
 
 #[test]
 fn the_public_api_is_the_list_that_is_committed() {

@@ -1,4 +1,4 @@
-//! When input is taken, what it brings, and which rule it breaks.
+//! Receiving: when input is handled, its events, and its violations.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn violation(end: &End) -> Option<Violation> {
 }
 
 #[test]
-fn data_without_content_are_no_event() {
+fn data_without_content_is_not_an_event() {
     let mut end = server(Config::new(Role::Server));
     let empty = Frame::data(1, "");
     let header = &Frame::data(1, "content").to_bytes()[..9];
@@ -32,7 +32,7 @@ fn data_without_content_are_no_event() {
         empty.to_bytes(),
         join(&[Frame::ping("01234567"), empty.clone()]),
         join(&[Frame::ping("01234567"), empty.clone().padded(3, 3)]),
-        // The header of a frame whose content comes later.
+        // The header of a frame whose content arrives later.
         [&Frame::ping("01234567").to_bytes(), header].concat(),
     ];
     for input in inputs {
@@ -45,7 +45,7 @@ fn data_without_content_are_no_event() {
 }
 
 #[test]
-fn data_wait_while_too_many_answers_do() {
+fn data_is_not_read_while_too_many_answers_are_buffered() {
     let mut config = Config::new(Role::Server);
     config.limits.answers_len_max = 16;
     let mut end = server(config);
@@ -59,7 +59,7 @@ fn data_wait_while_too_many_answers_do() {
 }
 
 #[test]
-fn an_answer_counts_by_its_own_length() {
+fn an_answer_counts_with_its_own_length() {
     // Beside a long response, a request that is refused adds a few bytes to the answers.
     let mut config = Config::new(Role::Server);
     config.limits.answers_len_max = 100;
@@ -77,8 +77,8 @@ fn an_answer_counts_by_its_own_length() {
 }
 
 #[test]
-fn a_field_block_in_parts_is_bounded_to_the_byte() {
-    // RFC 9113 §10.5.1: it is kept until it is complete.
+fn the_limit_of_a_fragmented_field_block_is_exact_to_the_byte() {
+    // RFC 9113 §10.5.1: it is stored until it is complete.
     let first = Frame::get(3).no_flag(flag::END_HEADERS);
     let len = first.payload.len();
     for (second, third, fails) in
@@ -102,7 +102,7 @@ fn a_field_block_in_parts_is_bounded_to_the_byte() {
 }
 
 #[test]
-fn the_size_of_the_table_counts_from_the_acknowledgement_on() {
+fn the_size_of_the_table_applies_from_the_acknowledgement_on() {
     // RFC 7541 §4.2: the encoder acknowledges a smaller table at the beginning of its next block, and may use a larger one.
     for (size, update, acknowledged, expected) in [
         (100, &[][..], true, Some(Violation::HpackSizeUpdateMissing)),
@@ -125,8 +125,8 @@ fn the_size_of_the_table_counts_from_the_acknowledgement_on() {
 }
 
 #[test]
-fn frames_on_streams_that_are_not_open_break_the_rule_of_their_kind() {
-    // RFC 9113 §5.1.1: HEADERS open no stream of a server; §5.1: other frames have no business on an idle stream.
+fn frames_on_streams_that_are_not_open_are_errors_by_their_type() {
+    // RFC 9113 §5.1.1: HEADERS open no stream of a server. §5.1: other frames are not allowed on an idle stream.
     let idle = Violation::FrameOnIdleStream;
     let response = |stream| Frame::headers(stream, &[(":status", "200")]);
     for (frame, expected) in [
@@ -147,7 +147,7 @@ fn frames_on_streams_that_are_not_open_break_the_rule_of_their_kind() {
 }
 
 #[test]
-fn the_window_of_a_reset_stream_goes_back_at_once() {
+fn the_window_of_a_reset_stream_is_released_at_once() {
     let mut config = Config::new(Role::Server);
     config.auto_release = false;
     // Room for the first window of the connection, and no more.
@@ -166,7 +166,7 @@ fn the_window_of_a_reset_stream_goes_back_at_once() {
 }
 
 #[test]
-fn a_request_with_too_many_fields_is_answered_once_if_the_client_takes_the_answer() {
+fn a_request_with_too_many_fields_is_answered_once_if_the_client_accepts_the_answer() {
     // RFC 6585 §5; RFC 9113 §6.5.2: ":status: 431" has the size 7 + 3 + 32.
     let large = Frame::headers(3, &[("x-large", &"x".repeat(1_000))]);
     for (max, ended, answers, reset) in [
@@ -188,9 +188,9 @@ fn a_request_with_too_many_fields_is_answered_once_if_the_client_takes_the_answe
 }
 
 #[test]
-fn priorities_are_kept_for_streams_that_may_still_open_and_no_others() {
-    // RFC 9218 §7.1: those and the open ones are no more than may be open. Streams that are closed, or above the last one of
-    // GOAWAY, are none.
+fn priorities_are_stored_only_for_streams_that_can_still_open() {
+    // RFC 9218 §7.1: they and the open streams are not more than may be open. Closed streams and those above the last stream of GOAWAY
+    // have no priority.
     let mut config = Config::new(Role::Server);
     config.settings.max_concurrent_streams = 2;
     let update = |stream| Frame::priority_update(stream, "u=1").to_bytes();

@@ -1,4 +1,4 @@
-//! When DATA and trailers leave: at once where the windows allow it, otherwise in their turn, and never beyond a window
+//! Sending of DATA and trailers: at once if the windows allow it, otherwise in the order of the scheduler, and never beyond a window
 //! (RFC 9113 §5.2, §6.9).
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn responding(streams: u32, stream_window: u32) -> End {
     end
 }
 
-/// The DATA frames that left: stream, length, whether the stream ended.
+/// The DATA frames that were sent: stream, length, END_STREAM.
 fn data(end: &End) -> Vec<(u32, usize, bool)> {
     let frames = end.sent().into_iter().filter(|frame| frame.kind == kind::DATA);
     frames.map(|frame| (frame.stream, frame.payload.len(), frame.has(1))).collect()
@@ -59,7 +59,7 @@ fn content_that_fits_the_window_of_the_connection_is_framed_at_once() {
 }
 
 #[test]
-fn content_does_not_overtake_what_is_ready_on_other_streams() {
+fn content_does_not_overtake_ready_content_of_other_streams() {
     let mut end = responding(2, 1 << 20);
     let (first, second) = (end.key(1), end.key(3));
     end.connection.send_data(first, vec![b'd'; 40_000], true).unwrap();
@@ -75,7 +75,7 @@ fn an_empty_frame_that_ends_a_stream_needs_no_window() {
     // RFC 9113 §6.9.1: a frame with an empty payload and END_STREAM may be sent.
     let mut end = responding(2, 0);
     end.connection.send_data(end.key(1), "", true).unwrap();
-    // Behind content it waits for that.
+    // It waits for the content before it.
     end.connection.send_data(end.key(3), "content", false).unwrap();
     end.connection.send_data(end.key(3), "", true).unwrap();
     end.drain();
@@ -88,7 +88,7 @@ fn an_empty_frame_that_ends_a_stream_needs_no_window() {
 }
 
 #[test]
-fn an_empty_frame_that_ends_nothing_is_not_sent() {
+fn an_empty_frame_without_end_stream_is_not_sent() {
     let mut end = responding(1, 1_000);
     end.connection.send_data(end.key(1), "", false).unwrap();
     end.drain();
@@ -99,7 +99,7 @@ fn an_empty_frame_that_ends_nothing_is_not_sent() {
 fn trailers_follow_the_content_and_need_no_window() {
     let trailer = [Field::new(b"x-sum", b"1")];
     let is_trailers = |frame: &Frame| frame.kind == kind::HEADERS && frame.has(1);
-    // Nothing is queued: they leave at once.
+    // Nothing is queued: they are sent at once.
     let mut end = responding(1, 0);
     end.connection.send_trailers(end.key(1), trailer).unwrap();
     assert_eq!(end.connection.streams(), 0);
@@ -119,7 +119,7 @@ fn trailers_follow_the_content_and_need_no_window() {
 }
 
 #[test]
-fn a_window_that_opens_by_one_byte_lets_one_byte_through() {
+fn a_window_of_one_byte_allows_one_byte() {
     let mut end = responding(1, 0);
     end.connection.send_data(end.key(1), "two", true).unwrap();
     end.drain();
@@ -132,7 +132,7 @@ fn a_window_that_opens_by_one_byte_lets_one_byte_through() {
 }
 
 #[test]
-fn a_window_that_settings_made_negative_has_to_become_positive() {
+fn a_negative_window_has_to_become_positive() {
     // RFC 9113 §6.9.2
     let mut end = responding(1, 1_000);
     end.connection.send_data(end.key(1), vec![b'd'; 1_500], true).unwrap();
@@ -148,7 +148,7 @@ fn a_window_that_settings_made_negative_has_to_become_positive() {
 }
 
 #[test]
-fn a_ready_stream_whose_window_settings_took_away_is_blocked() {
+fn a_ready_stream_is_blocked_when_settings_close_its_window() {
     // The window of the connection keeps the stream ready when the setting arrives.
     let mut end = responding(1, 100_000);
     let key = end.key(1);
@@ -164,7 +164,7 @@ fn a_ready_stream_whose_window_settings_took_away_is_blocked() {
 }
 
 #[test]
-fn a_used_up_window_without_content_is_no_stall() {
+fn an_exhausted_window_without_content_is_not_a_stall() {
     let mut end = responding(1, 1 << 20);
     end.connection.send_data(end.key(1), vec![b'd'; 65_535], false).unwrap();
     end.drain();
@@ -177,7 +177,7 @@ fn a_used_up_window_without_content_is_no_stall() {
 }
 
 #[test]
-fn a_stream_without_a_window_is_no_stall_of_the_connection() {
+fn a_blocked_stream_is_not_a_stall_of_the_connection() {
     let config = Config::new(Role::Server);
     let timeout = config.limits.stall_timeout;
     let mut end = responding(2, 10);
@@ -192,7 +192,7 @@ fn a_stream_without_a_window_is_no_stall_of_the_connection() {
 }
 
 #[test]
-fn a_stream_that_is_blocked_without_output_stalls() {
+fn a_blocked_stream_without_output_stalls() {
     // Its window is used up before, so that no output makes the connection wait for the time.
     let timeout = Config::new(Role::Server).limits.stall_timeout;
     let mut end = responding(1, 10);
@@ -213,7 +213,7 @@ fn a_stream_that_is_blocked_without_output_stalls() {
 
 #[test]
 fn progress_of_1024_bytes_restarts_the_stall_clock_of_a_stream() {
-    // CVE-2019-9517: less is a trickle, unless it is all that was left.
+    // CVE-2019-9517: less is not progress, unless it is all of the queued content.
     let timeout = Config::new(Role::Server).limits.stall_timeout;
     for (increment, is_reset) in [(1_023, true), (1_024, false)] {
         let mut end = responding(1, 10);
@@ -230,7 +230,7 @@ fn progress_of_1024_bytes_restarts_the_stall_clock_of_a_stream() {
 
 #[test]
 fn the_last_queued_bytes_stop_the_stall_clock() {
-    // However few they are: content that follows has all its time.
+    // Even if they are few: content that follows has the whole timeout.
     let timeout = Config::new(Role::Server).limits.stall_timeout;
     let mut end = responding(1, 10);
     let key = end.key(1);
@@ -248,8 +248,8 @@ fn the_last_queued_bytes_stop_the_stall_clock() {
 }
 
 #[test]
-fn trailers_leave_with_the_last_content() {
-    // RFC 9113 §5.2.1: flow control applies to DATA alone. The content uses up the connection's window to the last byte.
+fn trailers_are_sent_with_the_last_content() {
+    // RFC 9113 §5.2.1: flow control applies only to DATA. The content uses up the connection's window to the last byte.
     let trailer = [Field::new(b"x-sum", b"1")];
     let mut end = responding(1, 1 << 20);
     let key = end.key(1);

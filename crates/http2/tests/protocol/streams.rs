@@ -1,4 +1,4 @@
-//! The MUSTs of RFC 9113 §5 and §8.4 on the wire: what may come in which state of a stream.
+//! The MUSTs of RFC 9113 §5 and §8.4 on the wire: the frames that are allowed in each state of a stream.
 
 use crate::wire::Step::{Request, Reset, Respond, Send};
 use crate::wire::{Case, client_sends, server_sends};
@@ -50,7 +50,7 @@ fn after_the_peer_ended_the_stream() {
 
 #[test]
 fn after_both_ended_the_stream() {
-    // §5.1 (closed): STREAM_CLOSED; WINDOW_UPDATE, PRIORITY and RST_STREAM may have been on their way.
+    // §5.1 (closed): STREAM_CLOSED; WINDOW_UPDATE, PRIORITY and RST_STREAM may have been in flight.
     let case = |what, frame| Case::new(what, vec![Send(Frame::get(3)), Respond(3), Send(frame)]);
     client_sends(vec![
         case("§5.1: DATA", Frame::data(3, "x")).connection_error(code::STREAM_CLOSED),
@@ -65,7 +65,7 @@ fn after_both_ended_the_stream() {
 fn after_the_peer_reset_the_stream() {
     let case = |what, frame| Case::frames(what, &[Frame::post(3), Frame::rst_stream(3, code::CANCEL), frame]);
     client_sends(vec![
-        // §5.1 (closed), §5.4.2: STREAM_CLOSED, and no more than the stream.
+        // §5.1 (closed), §5.4.2: STREAM_CLOSED, a stream error.
         case("§5.1: DATA", Frame::data(3, "x")).stream_error(3, code::STREAM_CLOSED),
         case("§5.1: HEADERS", Frame::post(3)).stream_error(3, code::STREAM_CLOSED),
         // §5.4.2: RST_STREAM is not answered with RST_STREAM.
@@ -77,7 +77,7 @@ fn after_the_peer_reset_the_stream() {
 
 #[test]
 fn after_this_side_reset_the_stream() {
-    // §5.1, §5.4.2: whatever was on its way MUST be ignored, and is no error.
+    // §5.1, §5.4.2: frames in flight MUST be ignored.
     let case = |what, frame: Frame| {
         Case::new(what, vec![Send(Frame::post(3)), Reset(3), Send(frame)]).stream_error(3, code::CANCEL)
     };
@@ -117,9 +117,9 @@ fn identifiers_belong_to_one_side_and_increase() {
 }
 
 #[test]
-fn concurrent_streams_are_counted() {
-    // §5.1.2: the stream beyond SETTINGS_MAX_CONCURRENT_STREAMS is refused, and one that has ended makes room. The
-    // stream that every case opens beforehand counts as well.
+fn concurrent_streams_are_limited() {
+    // §5.1.2: streams above SETTINGS_MAX_CONCURRENT_STREAMS are refused, and one that has ended makes room. The stream that each case
+    // opens beforehand counts as well.
     let limit = crate::wire::MAX_CONCURRENT_STREAMS;
     let open = |n: u32| (1..n).map(|n| Frame::post(2 * n + 1)).collect::<Vec<_>>();
     let id = |n: u32| 2 * n - 1;
@@ -149,7 +149,7 @@ fn push_is_refused_unless_it_was_allowed() {
 }
 
 #[test]
-fn a_goaway_never_raises_its_last_stream() {
+fn the_last_stream_id_of_goaway_never_increases() {
     server_sends(vec![
         Case::frames("§6.8: the last stream increases", &[Frame::goaway(1, 0, ""), Frame::goaway(3, 0, "")])
             .connection_error(code::PROTOCOL_ERROR),

@@ -1,4 +1,4 @@
-//! When WINDOW_UPDATE is sent, to the byte, and what the peer's does (RFC 9113 §6.9).
+//! Sending of WINDOW_UPDATE, exact to the byte, and the effects of those of the peer (RFC 9113 §6.9).
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const GET: [Field<'static>; 4] = [
     Field::known(Token::Path, b"/"),
 ];
 
-/// A server that gives window back by itself, with stream 1 open.
+/// A server that releases window automatically, with stream 1 open.
 fn server(stream_window: u32, connection_window: u32) -> End {
     let mut config = Config::new(Role::Server);
     config.settings.initial_window_size = stream_window;
@@ -38,7 +38,7 @@ fn increments(end: &End, stream: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_stream_gets_window_back_at_half() {
+fn the_window_of_a_stream_is_updated_at_half() {
     for (received, expected) in [(499, vec![]), (500, vec![500]), (501, vec![501])] {
         let mut end = server(1_000, 1 << 20);
         end.receive(&data(received));
@@ -47,8 +47,8 @@ fn a_stream_gets_window_back_at_half() {
 }
 
 #[test]
-fn the_connection_gets_window_back_at_half() {
-    // The first window of every connection is 65,535 (§6.9.2), one byte less than this server keeps open.
+fn the_window_of_the_connection_is_updated_at_half() {
+    // The initial window of a connection is 65,535 (§6.9.2), one byte less than the target of this server.
     for (last, expected) in [(12_766, vec![]), (12_767, vec![32_768])] {
         let mut end = server(60_000, 65_536);
         end.receive(&data(10_000));
@@ -59,7 +59,7 @@ fn the_connection_gets_window_back_at_half() {
 }
 
 #[test]
-fn a_window_that_settings_made_negative_is_opened_again() {
+fn a_window_that_settings_made_negative_is_updated() {
     // §6.9.2: otherwise the peer could never send again.
     let mut end = server(1_000, 1 << 20);
     end.receive(&data(450));
@@ -74,7 +74,7 @@ fn a_window_that_settings_made_negative_is_opened_again() {
 }
 
 #[test]
-fn manual_release_can_be_chosen_for_one_stream() {
+fn manual_release_can_be_set_for_one_stream() {
     let mut end = server(1_000, 1 << 20);
     end.receive(&Frame::post(3).to_bytes());
     end.connection.set_auto_release(end.key(1), false).unwrap();
@@ -91,7 +91,7 @@ fn manual_release_can_be_chosen_for_one_stream() {
 
 #[test]
 fn updates_that_are_not_read_stop_the_reader() {
-    // CVE-2019-9517: each is an answer that waits.
+    // CVE-2019-9517: each is a buffered answer.
     let mut config = Config::new(Role::Client);
     config.limits.answers_len_max = 100;
     config.settings.initial_window_size = 1_000;
@@ -115,7 +115,7 @@ fn updates_that_are_not_read_stop_the_reader() {
     assert!(end.connection.wants_read());
 }
 
-/// Whether a server with much to send gives up while the connection's window opens by `increment` every 100 s, for 1,000 s.
+/// Whether a server with queued DATA reports a stall while the connection's window grows by `increment` every 100 s, for 1,000 s.
 fn is_stalled(increment: u32) -> bool {
     let mut end = End::new(Role::Server);
     let frames = [Frame::settings(&[(4, 1 << 20)]), Frame::settings_ack(), Frame::get(1)];
@@ -131,7 +131,7 @@ fn is_stalled(increment: u32) -> bool {
 }
 
 #[test]
-fn a_window_that_opens_by_a_trickle_is_a_stall() {
+fn a_window_that_opens_in_tiny_steps_is_a_stall() {
     // CVE-2019-9517: the timeout is 300 s.
     assert!(is_stalled(1_023));
     assert!(!is_stalled(1_024));

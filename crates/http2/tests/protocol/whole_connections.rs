@@ -1,5 +1,5 @@
 //! Both ends of a connection joined in memory, with windows of any size and a wire that splits bytes anywhere: messages
-//! arrive whole, timeouts expire, and memory stays bounded when a peer does not read.
+//! arrive completely, timeouts expire, and memory stays bounded when a peer does not read.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ fn messages_arrive_whole_in_both_directions() {
 
 #[test]
 fn trailers_go_with_a_request_that_waits() {
-    // Without content, with content, and with windows that are shut: trailers need none.
+    // Without content, with content, and with closed windows, which trailers do not need.
     for (len, window) in [(0, 65_535), (1, 65_535), (30_000, 65_535), (0, 0)] {
         let mut rng = Rng::with_seed(len as u64);
         let mut server = Config::new(Role::Server);
@@ -163,7 +163,7 @@ fn content_that_contradicts_content_length_is_not_sent() {
 
 #[test]
 fn a_response_without_content_has_none() {
-    // RFC 9110 §6.4.1: to HEAD, with 204 and with 304, whatever content-length says.
+    // RFC 9110 §6.4.1: responses to HEAD, with 204 and with 304, even if they have a content-length.
     let mut rng = Rng::with_seed(0);
     let mut pair = Pair::new();
     for (method, status) in [(&b"HEAD"[..], &b"200"[..]), (b"GET", b"204"), (b"GET", b"304")] {
@@ -238,7 +238,7 @@ fn settings_are_acknowledged_in_time_or_the_connection_ends() {
     assert!(was_notified, "{:?}", pair.client.received);
 }
 
-/// A client that gives no window back, and a server that responds with more than the window.
+/// A client that releases no window, and a server that responds with more than the window.
 fn stalled_response(client: Config, len: usize) -> (Pair, StreamKey, StreamKey) {
     let mut rng = Rng::with_seed(1);
     let mut pair = Pair::with(client, Config::new(Role::Server));
@@ -263,7 +263,7 @@ fn a_stalled_stream_is_reset_after_the_timeout_and_no_other() {
     let (mut pair, key, there) = stalled_response(client, 100);
     assert_eq!((pair.client.content(key).len(), pair.server.connection.queued(there)), (10, 90));
     pair.advance(timeout - Duration::from_millis(1));
-    // A trickle of window does not restart the clock.
+    // Small increments of the window do not restart the clock.
     pair.client.connection.release_capacity(key, 10).unwrap();
     pair.run(&mut rng);
     assert_eq!(pair.server.connection.queued(there), 80);
@@ -314,7 +314,7 @@ fn a_connection_whose_window_stays_closed_ends_after_the_timeout() {
 
 #[test]
 fn a_peer_that_does_not_read_stops_being_read() {
-    // CVE-2019-9512, 9517: it asks for everything, and nothing that it asks for leaves.
+    // CVE-2019-9512, 9517: the peer sends requests and pings, and reads no output.
     let mut rng = Rng::with_seed(3);
     let mut client = Config::new(Role::Client);
     client.limits.answers_len_max = usize::MAX;
@@ -334,7 +334,7 @@ fn a_peer_that_does_not_read_stops_being_read() {
         assert_eq!(pair.server.failure(), None);
         assert!(sent < 10_000, "it never stops");
     }
-    // An answer is 17 bytes long; the one that passes the bound is the last.
+    // An answer has 17 bytes. The one that exceeds the limit is the last.
     assert!(sent > limits.answers_len_max / 17);
     pair.server.writes = true;
     pair.run(&mut rng);
@@ -372,7 +372,7 @@ fn a_caller_waits_for_room_in_the_queue_and_is_notified() {
                 most = most.max(pair.server.connection.queued(there));
                 continue;
             }
-            // Full: nothing is lost, and `Writable` follows when there is room.
+            // The queue is full: no content is lost, and `Writable` follows when there is room.
             pair.server.received.clear();
             while !pair.server.received.contains(&Received::Writable(there)) {
                 pair.run(rng);
@@ -424,7 +424,7 @@ fn a_timeout_that_starts_after_an_idle_hour_has_its_full_length() {
     pair.advance(Duration::from_millis(1));
     assert!(pair.server.failure().is_some());
 
-    // Output that does not leave.
+    // Output that is not written.
     let (mut pair, there) = idle(Config::new(Role::Client), &mut rng);
     pair.server.connection.send_response(there, OK, false).unwrap();
     pair.server.connection.send_data(there, vec![b'd'; 100_000], true).unwrap();
@@ -436,7 +436,7 @@ fn a_timeout_that_starts_after_an_idle_hour_has_its_full_length() {
     pair.advance(Duration::from_millis(1));
     assert!(pair.server.failure().is_some());
 
-    // A stream without window; another that is blocked later does not set its clock back.
+    // A stream without window. Another one that is blocked later does not affect its clock.
     let mut client = Config::new(Role::Client);
     client.settings.initial_window_size = 0;
     client.stream_window_max = 0;
