@@ -419,3 +419,15 @@ fn reads_and_writes_nothing_behind_the_text() {
         }
     }
 }
+
+// The scalar kernel unmasks 4,096 bytes at a time; the last block may be the middle of a code point.
+#[test]
+fn keeps_an_incomplete_code_point_across_blocks() {
+    let kernels = kernels();
+    for ascii in 4090..4098 {
+        for len in 1..=4 {
+            let text = [&vec![b'a'; ascii][..], &"\u{1f600}".as_bytes()[..len]].concat();
+            all_agree(&kernels, &text, &(ascii, len));
+        }
+    }
+}
