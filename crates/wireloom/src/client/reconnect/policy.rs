@@ -154,12 +154,12 @@ impl LossReason {
         let Self::NotOpened(Error::Refused(response)) = self else { return Duration::ZERO };
         let value = response.header("retry-after").and_then(|value| std::str::from_utf8(value).ok());
         let Some(value) = value else { return Duration::ZERO };
-        let asked = match value.parse() {
-            Ok(seconds) => Duration::from_secs(seconds),
-            Err(_) => {
-                let date = httpdate::parse_http_date(value).ok();
-                date.and_then(|date| date.duration_since(SystemTime::now()).ok()).unwrap_or_default()
-            }
+        let asked = if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
+            // A number that is too large is more than the maximum.
+            Duration::from_secs(value.parse().unwrap_or(u64::MAX))
+        } else {
+            let date = httpdate::parse_http_date(value).ok();
+            date.and_then(|date| date.duration_since(SystemTime::now()).ok()).unwrap_or_default()
         };
         asked.min(RETRY_AFTER_MAX)
     }
@@ -250,6 +250,9 @@ mod tests {
         let longest = ReconnectPolicy::default().delay(&refused(response), 0, u64::MAX).unwrap();
         assert_eq!(longest.as_secs_f64().round(), 8.0, "clients do not come back together");
         assert_eq!(after("99999999"), RETRY_AFTER_MAX);
+        assert_eq!(after("99999999999999999999999999"), RETRY_AFTER_MAX);
+        assert_eq!(after("+7"), Duration::ZERO);
+        assert_eq!(after(""), Duration::ZERO);
         assert_eq!(after("soon"), Duration::ZERO);
         assert_eq!(after("Fri, 31 Dec 1999 23:59:59 GMT"), Duration::ZERO);
         let later = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(100));
