@@ -89,7 +89,14 @@ impl OriginPolicy {
 }
 
 fn is_same(origin: &str, host: &str, hosts: &[String]) -> bool {
-    let same = origin.split_once("://").is_some_and(|(_, authority)| authority == host);
+    let Some((scheme, authority)) = origin.split_once("://") else { return false };
+    // RFC 6454 §6.1: an origin leaves the default port out, where a proxy may add it to Host.
+    let default_port = match scheme {
+        "http" => ":80",
+        "https" => ":443",
+        _ => "",
+    };
+    let same = authority == host || host.strip_suffix(default_port) == Some(authority);
     same && is_known(without_port(host), hosts)
 }
 
@@ -198,6 +205,17 @@ mod tests {
             assert!(!allows(&policy, Some(&format!("http://{host}")), host), "{host}");
         }
         assert!(!allows(&policy, Some("http://own.example"), "own.example:8080"));
+        assert!(!allows(&policy, Some("http://own.example:8080"), "own.example"));
+        for (origin, host, is_allowed) in [
+            ("http://own.example", "own.example:80", true),
+            ("https://own.example", "own.example:443", true),
+            ("https://[::1]", "[::1]:443", true),
+            ("http://own.example", "own.example:443", false),
+            ("https://own.example", "own.example:80", false),
+            ("https://evil.example", "evil.example:443", false),
+        ] {
+            assert_eq!(allows(&policy, Some(origin), host), is_allowed, "{origin} {host}");
+        }
         assert!(!allows(&policy, Some("null"), "null"));
     }
 }
