@@ -27,6 +27,9 @@ pub struct Config {
     /// Whether window is released as soon as DATA was passed to the caller. Otherwise the caller calls
     /// [`crate::Connection::release_capacity`]. [`crate::Connection::set_auto_release`] changes it for a stream.
     pub auto_release: bool,
+    /// Whether the end of a stream releases the DATA that the caller holds of it. Otherwise it counts as [`crate::Memory::held`]
+    /// until the caller releases it, also after the stream has ended.
+    pub release_at_end: bool,
     /// The maximum memory of the connection, in bytes: DATA that the caller holds or that the peer may send, send queues, output, and
     /// the memory that the caller reports with [`crate::Connection::set_caller_memory`]. A quarter is for the send queues. Slow
     /// readers do not affect other streams until the other three quarters are used.
@@ -71,6 +74,7 @@ impl Config {
             connection_window: 1 << 20,
             stream_window_max: 8 << 20,
             auto_release: true,
+            release_at_end: true,
             memory_max: 16 << 20,
             output_ahead: 48 * 1024,
             stream_queue: 64 * 1024,

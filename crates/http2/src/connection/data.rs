@@ -78,14 +78,19 @@ impl Connection {
 
     /// Releases window for `len` bytes of DATA that were passed to the caller, on a stream without automatic release.
     ///
-    /// Does nothing on a stream that has ended, because its DATA was released then.
+    /// On a stream that has ended it does nothing, because its DATA was released then, unless
+    /// [`crate::Config::release_at_end`] is `false`.
     ///
     /// # Errors
     /// [`Misuse::ReleaseTooMuch`] if the caller holds less.
     pub fn release_capacity(&mut self, stream: StreamKey, len: usize) -> Result<(), Error> {
-        let Some(slot) = self.streams.slot(stream) else { return Ok(()) };
-        self.streams.release(slot, len)?;
-        self.release_stream(slot);
+        match self.streams.slot(stream) {
+            Some(slot) => {
+                self.streams.release(slot, len)?;
+                self.release_stream(slot);
+            }
+            None => self.streams.release_ended(len),
+        }
         self.release_connection();
         Ok(())
     }

@@ -142,6 +142,13 @@ impl Streams {
         Ok(())
     }
 
+    /// The caller releases `len` bytes of a stream that has ended. What the end of the stream released is not counted again.
+    pub(crate) fn release_ended(&mut self, len: usize) {
+        let len = (len as u64).min(self.held_ended);
+        self.held_ended -= len;
+        self.held -= len;
+    }
+
     /// The WINDOW_UPDATE of a stream, if its deficit is large enough.
     #[inline]
     pub(crate) fn stream_update(&mut self, slot: u32) -> Option<WindowUpdate> {

@@ -52,6 +52,9 @@ pub(crate) struct Streams {
     pub(super) recv_initial: u32,
     /// DATA of all streams that was passed to the caller and not released, in bytes.
     pub(super) held: u64,
+    /// The part of `held` whose streams have ended; always 0 if their end releases it.
+    pub(super) held_ended: u64,
+    release_at_end: bool,
     /// Other memory that the caller uses for this connection, in bytes. It shares the bound with `held`.
     pub(super) caller_memory: u64,
     pub(super) window_tuner: WindowTuner,
@@ -110,6 +113,8 @@ impl Streams {
             recv_window: i64::from(WINDOW_DEFAULT),
             recv_initial: Settings::INITIAL.initial_window_size,
             held: 0,
+            held_ended: 0,
+            release_at_end: config.release_at_end,
             caller_memory: 0,
             window_tuner: WindowTuner::new(config.settings.initial_window_size, config.stream_window_max),
             stall: super::stall::Stall::new(),
@@ -455,6 +460,10 @@ impl Streams {
         }
         self.scheduler.remove(&mut self.slab, slot);
         self.slab.remove(slot);
+        if !self.release_at_end {
+            self.held_ended += u64::from(held);
+            return false;
+        }
         self.held -= u64::from(held);
         held > 0
     }
@@ -600,7 +609,7 @@ impl Streams {
         });
         let counted =
             (self.open_local, self.open_peer, self.reserved, self.waiting(), self.held, self.queued());
-        assert_eq!((local, peer, reserved, waiting, held, queued), counted);
+        assert_eq!((local, peer, reserved, waiting, held + self.held_ended, queued), counted);
         assert!(self.send_window >= 0);
     }
 }

@@ -222,3 +222,44 @@ fn a_slow_reader_leaves_the_free_memory_to_other_streams() {
     }
     assert_eq!(errors(&end), []);
 }
+
+#[test]
+fn held_data_of_ended_streams_is_bounded_unless_their_end_releases_it() {
+    for release_at_end in [true, false] {
+        let mut config = Config::new(Role::Client);
+        (config.auto_release, config.release_at_end) = (false, release_at_end);
+        (config.memory_max, config.output_max) = (400_000, 0);
+        let mut end = End::with(Role::Client, config);
+        end.receive(&join(&[Frame::settings(&[]), Frame::settings_ack()]));
+        let granted = |end: &End| -> u32 {
+            let updates = end.sent().into_iter().filter(|f| f.kind == kind::WINDOW_UPDATE && f.stream == 0);
+            updates.map(|f| f.word(0)).sum::<u32>() + 65_535
+        };
+        // Responses that are complete and not released, as long as there is window for one.
+        let mut received = 0;
+        for _ in 0..50 {
+            if granted(&end) < received + 16_384 {
+                break;
+            }
+            let stream = end.request();
+            let headers = Frame::headers(stream, &[(":status", "200")]);
+            end.receive(&join(&[headers, data(stream, 16_384).end_stream()]));
+            received += 16_384;
+        }
+        assert_eq!(end.connection.streams(), 0);
+        if release_at_end {
+            assert_eq!((received, end.connection.memory().held), (50 * 16_384, 0));
+            continue;
+        }
+        // Three quarters of the memory are for DATA.
+        assert!((280_000..=300_000).contains(&received), "{received}");
+        assert_eq!(end.connection.memory().held, u64::from(received));
+        let before = granted(&end);
+        for stream in 0..received / 16_384 {
+            end.connection.release_capacity(end.key(2 * stream + 1), 16_384).unwrap();
+        }
+        end.drain();
+        assert_eq!(end.connection.memory().held, 0);
+        assert!(granted(&end) >= before + received / 2);
+    }
+}

@@ -147,3 +147,47 @@ impl Drop for RecvStream {
         });
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use wireloom_http2::Config;
+    use wireloom_testing::http2::{Frame, GET, join};
+
+    use super::super::Driver;
+    use super::super::incoming::IncomingRequests;
+    use super::*;
+    use crate::transport::Io;
+
+    #[tokio::test]
+    async fn unread_content_counts_after_its_stream_has_ended() {
+        let io = Io::Other(Box::new(tokio::io::empty()));
+        let driver = Driver::new(io, Role::Client, Config::new(Role::Client)).unwrap();
+        let (requests, shared) = (driver.requests(), driver.shared().clone());
+        let receive = |frames: &[Frame]| {
+            let (bytes, mut incoming) = (join(frames), Vec::new());
+            let mut incoming = IncomingRequests::new(&shared, &mut incoming);
+            shared.lock().handle_input(&bytes, None, &mut incoming).unwrap();
+        };
+        receive(&[Frame::settings(&[])]);
+        let mut responses = Vec::new();
+        for stream in [1, 3, 5] {
+            let fields = GET.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+            responses.push(requests.open(fields, true).unwrap().1);
+            let last = match stream {
+                5 => Frame::rst_stream(5, 0),
+                _ => Frame::data(stream, "").end_stream(),
+            };
+            receive(&[Frame::headers(stream, &[(":status", "200")]), Frame::data(stream, "content"), last]);
+        }
+        assert_eq!(shared.lock().core.streams(), 0);
+        let held = || shared.lock().core.memory().held;
+        assert_eq!(held(), 21);
+        let content = std::future::poll_fn(|cx| responses[0].poll_data(cx)).await;
+        assert_eq!((content.unwrap().unwrap(), held()), ("content".into(), 14));
+        responses.pop();
+        assert_eq!(held(), 7);
+        responses.pop();
+        assert_eq!(held(), 0);
+    }
+}

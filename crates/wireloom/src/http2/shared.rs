@@ -502,6 +502,8 @@ impl Drop for Locked<'_> {
 fn with_manual_release(mut config: Config) -> Config {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
     config.auto_release = false;
+    // Content that the application has not read takes memory, whatever has become of its stream.
+    config.release_at_end = false;
     config.hash_key = RandomState::new().build_hasher().finish();
     config
 }
