@@ -249,8 +249,8 @@ impl Pair {
                 let received = there.streams[&stream.id.get()].1.received;
                 assert_eq!(known.sent, received + stream.queued as usize);
                 if stream.queued > 0 {
-                    let shut = ours.windows(slot).0 <= 0 || ours.send_window() == 0;
-                    assert!(shut, "{stream:?} could send");
+                    let is_closed = ours.windows(slot).0 <= 0 || ours.send_window() == 0;
+                    assert!(is_closed, "{stream:?} could send");
                 }
             });
         }

@@ -147,7 +147,7 @@ impl Connection {
         let fields = fields.into_iter();
         let (slot, _) = self.check_responding(stream)?;
         let outgoing = self.check_outgoing(fields.clone(), Token::Status)?;
-        // RFC 9113 §8.6: there is no 101. A promised stream goes on by its final response.
+        // RFC 9113 §8.6: there is no 101. A promised stream continues with its final response.
         if outgoing.status >= 200 || outgoing.status == 101 || self.streams.get(slot).is_reserved() {
             return Err(Misuse::MessageInvalid.into());
         }
@@ -228,7 +228,7 @@ impl Connection {
         let content = check_content(record.send_content, len, end_stream)?;
         let has_room = len == 0 || (len <= self.data_len_max() && self.out.len() < self.config.output_ahead);
         if has_room && self.streams.may_send_now(slot, len) {
-            // RFC 9113 §6.9.1: an empty frame is sent whatever the windows are; without END_STREAM it means nothing.
+            // RFC 9113 §6.9.1: an empty frame needs no window. Without END_STREAM it has no effect and is not sent.
             if len > 0 || end_stream {
                 self.streams.get_mut(slot).send_content = content;
                 self.streams.spend_send(slot, len as u32);

@@ -388,7 +388,7 @@ fn a_request_that_waits_is_idle_for_the_peer() {
     }
 }
 
-/// What a server sends on each stream, in order, for responses of these lengths to requests without content.
+/// The streams of the DATA frames of a server, in order, for responses of these lengths to requests without content.
 fn order_of_data(requests: &[&[Field<'static>]], lens: &[usize]) -> Vec<u32> {
     let (mut client, mut server) = settled();
     for request in requests {
@@ -649,7 +649,7 @@ fn the_memory_of_one_connection_is_bounded() {
     assert!(memory.held <= memory_max - memory_max / 4 - output_max, "{memory:?}");
     assert!(memory.queued <= memory_max / 4 + 256 * 1024, "{memory:?}");
     assert!(memory.total() <= memory_max, "{memory:?}");
-    // What the caller keeps besides takes from the same bound, and new requests are refused above it.
+    // Memory that the caller reports counts towards the same limit, and new requests are refused above it.
     server.set_caller_memory(memory_max + 1);
     let (events, _) = {
         client.reset(keys[0], ErrorCode::CANCEL).unwrap();
@@ -928,7 +928,7 @@ fn a_slow_field_block_has_the_deadline_of_its_first_frame() {
     let deadline = server.poll_timeout().unwrap();
     let mut now = Duration::from_secs(1);
     while now < deadline {
-        // Each frame comes in two pieces.
+        // Each frame arrives in two parts.
         let frame = Frame::continuation(1, "x").no_flag(4).to_bytes();
         for piece in frame.chunks(5) {
             server.handle_input(now, piece).unwrap();

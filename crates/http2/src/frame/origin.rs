@@ -8,7 +8,7 @@ use crate::error::Violation;
 /// An ORIGIN frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin<'a> {
-    /// Stream 0, or the frame is to be ignored.
+    /// Stream 0; otherwise the frame is ignored.
     pub stream_id: StreamId,
     /// The reserved flags that are set.
     flags: Flags,

@@ -192,7 +192,7 @@ fn takes_the_responses_that_there_are() {
         ("200", None, K::Plain, UNKNOWN, false),
         ("200", Some("5"), K::Plain, ContentLeft::bytes(5), false),
         ("999", None, K::Plain, UNKNOWN, false),
-        // RFC 9113 §8.1.1: these have no content, whatever their content-length.
+        // RFC 9113 §8.1.1: these have no content, even if they have a content-length.
         ("200", Some("5"), K::Head, ContentLeft::NOTHING, false),
         ("304", Some("5"), K::Plain, ContentLeft::NOTHING, false),
         ("204", None, K::Plain, ContentLeft::NOTHING, false),

@@ -61,7 +61,7 @@ pub(crate) struct Streams {
     pub(super) stall: super::stall::Stall,
 }
 
-/// What the connection has to do after a stream was closed, in the order of the fields.
+/// The actions of the connection after a stream was closed, in the order of the fields.
 #[must_use]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CloseEffects {

@@ -156,7 +156,7 @@ fn no_more_than_output_ahead_is_framed() {
 
 #[test]
 fn waiting_requests_open_while_the_output_has_room() {
-    // The length of the first one, and then exactly so much room.
+    // The length of the first one, and then exactly as much room.
     let mut output_ahead = 1 << 20;
     for opened in [3, 1] {
         let mut config = Config::new(Role::Client);
@@ -176,7 +176,7 @@ fn waiting_requests_open_while_the_output_has_room() {
 
 #[test]
 fn a_priority_that_the_server_sets_overrides_signals() {
-    // RFC 9218 §8: whatever the client signals.
+    // RFC 9218 §8: signals of the client are ignored.
     let mut end = server(Config::new(Role::Server), &[(4, 1 << 20)], &Frame::get(1));
     end.receive(&join(&[Frame::get(3), Frame::priority_update(1, "u=2")]));
     let streams = [end.key(1), end.key(3)];

@@ -12,7 +12,7 @@ fn holding(stream_window: u32, connection_window: u32) -> End {
     config.stream_window_max = stream_window;
     config.connection_window = connection_window;
     config.auto_release = false;
-    // What is held is not replaced: three quarters are for DATA from the peer.
+    // Window is not granted for held DATA: three quarters of the memory are for DATA from the peer.
     config.memory_max = u64::from(connection_window) * 4 / 3 + 2;
     config.output_max = 0;
     let mut end = End::with(Role::Server, config);
@@ -36,7 +36,7 @@ fn errors(end: &End) -> Vec<(u8, u32, u32)> {
 
 #[test]
 fn the_window_of_a_stream_is_exact_to_the_byte() {
-    // §6.9.1: a stream error, FLOW_CONTROL_ERROR, for DATA above the stream's window; the other stream goes on.
+    // §6.9.1: a stream error, FLOW_CONTROL_ERROR, for DATA above the stream's window; the other stream continues.
     for (sent, fits) in [(999, true), (1_000, true), (1_001, false)] {
         let mut end = holding(1_000, 1 << 20);
         end.receive(&join(&[data(1, sent), data(3, 1_000), Frame::data(3, "").end_stream()]));

@@ -78,7 +78,7 @@ fn the_length_of_empty_padding_is_not_held_by_the_caller() {
 
 #[test]
 fn a_frame_with_two_errors_has_the_same_answer_at_any_split() {
-    // RFC 9113 §6.1: DATA on stream 0 is PROTOCOL_ERROR, whatever else it lacks.
+    // RFC 9113 §6.1: DATA on stream 0 is PROTOCOL_ERROR, even if it is also too short.
     let frame = Frame::data(0, "").flag(flag::PADDED);
     client_sends(vec![
         Case::frames("§6.1: stream 0, no length", &[frame]).connection_error(code::PROTOCOL_ERROR),

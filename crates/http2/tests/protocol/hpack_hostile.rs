@@ -34,7 +34,7 @@ fn refuses_invalid_blocks() {
         (b"\x3f\xe2\x1f", DecodeError::SizeUpdateTooLarge, "RFC 7541 §6.3: 4097 MUST be refused"),
         (b"\x3f\xff\xff\xff\xff\x0f", DecodeError::IntegerOverflow, "an update that overflows"),
         (b"\x82\x20", DecodeError::SizeUpdateMisplaced, "RFC 7541 §4.2: an update MUST come first"),
-        (b"\x20\x82\x3f\xe1\x1f", DecodeError::SizeUpdateMisplaced, "the same after an honest one"),
+        (b"\x20\x82\x3f\xe1\x1f", DecodeError::SizeUpdateMisplaced, "the same after a valid one"),
     ];
     for (block, error, why) in cases {
         assert_eq!(decode(block).map(|_| ()), Err(*error), "{why}");

@@ -171,7 +171,7 @@ fn block<'a>(mut fields: Vec<(&'a str, &'a str)>, choices: &mut Choices<'_>) -> 
                 block.extend_from_slice(&literal(name.as_bytes(), value.as_bytes())[1..]);
             }
             2 if choices.one_in(8) => block.push(0xbe),
-            // RFC 7541 §6.3, and whatever the bytes mean.
+            // RFC 7541 §6.3, and random bytes.
             3 if choices.one_in(8) => block.push(0x20 | choices.byte() & 0x1f),
             4 if choices.one_in(8) => block.extend(choices.bytes(6)),
             _ => block.extend(literal(name.as_bytes(), value.as_bytes())),
@@ -205,7 +205,7 @@ fn frame(sender: Role, choices: &mut Choices<'_>, next_stream: &mut u32, out: &m
             match choices.below(12) {
                 0 => headers = headers.padded(choices.byte(), choices.below(40)),
                 1 => headers = headers.depends_on(choices.pick(streams)),
-                // The block goes on in CONTINUATION.
+                // The block continues in CONTINUATION.
                 2 => {
                     let block = std::mem::take(&mut headers.payload);
                     let at = choices.below(block.len() + 1).min(block.len());

@@ -17,7 +17,7 @@ pub struct End {
 impl End {
     pub fn new(role: Role) -> Self {
         let mut config = Config::new(role);
-        // What all implementations announce when nothing is configured.
+        // The default of all implementations.
         config.settings = Settings::INITIAL;
         config.settings.enable_push = false;
         config.settings.max_concurrent_streams = 100;

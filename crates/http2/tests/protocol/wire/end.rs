@@ -157,7 +157,7 @@ impl End {
         &self.ended
     }
 
-    /// What ended the connection.
+    /// The error that ended the connection.
     pub(crate) fn error(&self) -> Option<Error> {
         self.errors.first().copied()
     }

@@ -161,7 +161,7 @@ impl Case {
         }
         send(&mut end, &pending);
         if self.connection_error.is_none() && !self.unfinished && !self.bare {
-            // The connection works, and stream 1 goes on.
+            // The connection works, and stream 1 continues.
             let last = match tested {
                 Role::Server => Frame::data(1, "the end").end_stream(),
                 Role::Client => Frame::headers(1, &[(":status", "204")]).end_stream(),
@@ -217,7 +217,7 @@ impl Case {
         if self.connection_error.is_none() && !self.unfinished && !self.bare {
             let pong = Frame::ping("alive?  ").flag(flag::ACK);
             assert!(frames.contains(&pong), "{context}: PING was not answered: {frames:?}");
-            assert!(end.ended().contains(&1), "{context}: stream 1 did not go on");
+            assert!(end.ended().contains(&1), "{context}: stream 1 did not continue");
         }
     }
 }
