@@ -196,7 +196,6 @@ mod tests {
         assert_eq!(timers.next(), None);
     }
 
-    // Without time between the two there is no ping to wait for.
     #[test]
     fn ends_without_a_ping_that_would_be_as_late() {
         for (ping_after, due) in [(4, Due::Ping), (5, Due::Silence), (6, Due::Silence)] {

@@ -81,7 +81,7 @@ pub struct Step {
     pub consumed: usize,
     /// Bytes written to the start of the output.
     pub produced: usize,
-    /// The output is full and there may be more: call again with the rest of the input.
+    /// The output is full and there may be more: call again with the remaining input.
     pub more: bool,
 }
 

@@ -194,7 +194,7 @@ impl DeflateConfig {
         let params = DeflateParams {
             // RFC 7692 §7.1.1.1: has to be promised if it was demanded.
             server_no_context_takeover: offer.server_no_context_takeover || self.server_no_context_takeover,
-            // RFC 7692 §7.1.1.2: the client's hint is taken, since it lets this side forget too.
+            // RFC 7692 §7.1.1.2: with the client's hint this end need not keep a window either.
             client_no_context_takeover: offer.client_no_context_takeover || self.client_no_context_takeover,
             // RFC 7692 §7.1.2.1: at most what was demanded.
             server_max_window_bits: self.server_bits().min(offer.server_max_window_bits.unwrap_or(15)),

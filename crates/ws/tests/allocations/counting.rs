@@ -1,4 +1,4 @@
-//! An allocator that counts, for each thread, the allocations and the bytes that are held.
+//! An allocator that counts the allocations and the allocated bytes of each thread.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ thread_local! {
 }
 
 fn count(by: isize) {
-    // A thread that ends has no counters.
+    // The counters of a thread that ends are gone.
     let _ = HELD.try_with(|held| held.set(held.get() + by));
     if by > 0 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
@@ -51,14 +51,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often `of` allocates.
+/// The number of allocations of `of`.
 pub(crate) fn allocations(of: impl FnOnce()) -> usize {
     let before = ALLOCATIONS.get();
     of();
     ALLOCATIONS.get() - before
 }
 
-/// Bytes that `of` allocates and does not free.
+/// The bytes that `of` allocates and does not free.
 pub(crate) fn held(of: impl FnOnce()) -> isize {
     let before = HELD.get();
     of();

@@ -49,7 +49,7 @@ fn a_connection_holds_what_the_documentation_says() {
             let bytes = held(|| compressor.compress(b"Hello", &mut payload));
             let documented = 134_300 + (4 << window_bits.max(9)) + (7 << (mem_level + 6));
             assert!((bytes - documented).abs() < 500, "{bytes} for {window_bits}, {mem_level}");
-            // The window of five bytes stays, and what identifies it.
+            // The window of five bytes and its identifier are kept.
             assert_eq!(held(|| compressor.shrink()), 5 + 16 - bytes);
         }
     }

@@ -23,8 +23,8 @@ fn time_used() -> Duration {
     START.elapsed()
 }
 
-/// Demands that `run(8 * n)` costs less than 16 times `run(n)`, the quickest of some tries each: room for caches that
-/// overflow, and none for a quadratic path.
+/// Asserts that `run(8 * n)` costs less than 16 times `run(n)`, the fastest of several runs each: enough for cache misses, and too little
+/// for a quadratic path.
 fn assert_linear(n: usize, run: impl Fn(usize)) {
     let quickest = |n: usize| {
         let try_once = || {
@@ -34,7 +34,7 @@ fn assert_linear(n: usize, run: impl Fn(usize)) {
         };
         (0..5).map(|_| try_once()).min().unwrap().max(Duration::from_micros(50))
     };
-    // Caches that something else empties may spoil a comparison; a quadratic path spoils all.
+    // Other load may spoil one comparison; a quadratic path fails all of them.
     let ratios: Vec<f64> = (0..3)
         .map(|_| quickest(8 * n).as_secs_f64() / quickest(n).as_secs_f64())
         .take_while(|&r| r >= 16.0)
@@ -42,7 +42,7 @@ fn assert_linear(n: usize, run: impl Fn(usize)) {
     assert!(ratios.len() < 3, "eight times as much costs {ratios:?} times as much");
 }
 
-/// A server that receives `wire` in reads of `read` bytes; messages.
+/// Receives `wire` in reads of `read` bytes; returns the number of messages.
 fn receive(end: &mut End, wire: &[u8], read: usize) -> usize {
     let mut messages = 0;
     for piece in wire.chunks(read) {

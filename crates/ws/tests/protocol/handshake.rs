@@ -42,7 +42,7 @@ fn client(options: ClientOptions) -> ClientHandshake {
     ClientHandshake::new(options, *b"the sample nonce", HandshakeLimits::default()).unwrap()
 }
 
-/// Feeds the server; the request, and what follows it.
+/// Feeds the server. Returns the handshake, and the bytes behind the request.
 fn serve(rng: &mut Rng, split: Split, bytes: &[u8]) -> Result<(ServerHandshake, Vec<u8>), HandshakeError> {
     let mut handshake = ServerHandshake::new(HandshakeLimits::default());
     let mut at = 0;
@@ -57,7 +57,7 @@ fn serve(rng: &mut Rng, split: Split, bytes: &[u8]) -> Result<(ServerHandshake, 
     panic!("incomplete after {} bytes", bytes.len());
 }
 
-/// Feeds the client; the outcome with `consumed` counted from the first byte of all.
+/// Feeds the client. Returns its progress, with `consumed` relative to `bytes`.
 fn ask(
     rng: &mut Rng,
     split: Split,
@@ -156,7 +156,7 @@ fn any_deflate(rng: &mut Rng) -> DeflateConfig {
     }
 }
 
-/// Both ends as far as agreement goes: what the client sends in compressed form, the server can read, and back.
+/// Checks that each end can inflate the messages of the other.
 fn assert_agree(server: &Negotiated, client: &Negotiated) {
     assert_eq!(server.subprotocol, client.subprotocol);
     assert_eq!(server.deflate.is_some(), client.deflate.is_some());
@@ -330,7 +330,7 @@ fn informational_responses_come_first_within_the_limit() {
     }
     assert!(matches!(handshake.handle_input(RESPONSE), Ok(client::Progress::Done { .. })));
 
-    // Endless ones end: all of them share one limit.
+    // One limit bounds all of them together.
     let max = hint.len() * 3 + RESPONSE.len();
     for (hints, room, fits) in [(3, max, true), (3, max - 1, false), (1_000_000, max, false)] {
         let limits = HandshakeLimits::default().with_head_len_max(room);
@@ -470,7 +470,7 @@ fn authority_and_host_agree_over_http2() {
     assert_eq!(check(None, &[]), Err(RequestError::HostMissing.into()));
 }
 
-// RFC 9110 §7.8, §15: what a refusal of each class of status is written as.
+// RFC 9110 §7.8, §15.
 #[test]
 fn every_refusal_has_connection_close() {
     for status in [200, 201, 404, 503] {

@@ -1,4 +1,4 @@
-//! Requests that are no opening handshake, and what a server answers to each (RFC 6455 §4.2.1).
+//! Requests that are not a valid opening handshake, and the answers of a server (RFC 6455 §4.2.1).
 
 use wireloom_testing::Rng;
 use wireloom_testing::split::Split;
@@ -24,7 +24,7 @@ fn head(request_line: &str, lines: &[&str]) -> Vec<u8> {
     head.into_bytes()
 }
 
-/// A valid handshake but for its first line.
+/// A valid handshake except for its first line.
 fn line(request_line: &str) -> Vec<u8> {
     head(request_line, &[HOST, UPGRADE, CONNECTION, KEY, VERSION])
 }
@@ -82,7 +82,7 @@ fn the_valid_head_is_valid() {
 
 #[test]
 fn accepts_every_form_that_the_rfcs_allow() {
-    // Each of these looks odd, and breaks no rule.
+    // Unusual, but valid.
     for bytes in [
         line("GET http://h/chat HTTP/1.1"),  // RFC 6455 §4.2.1, item 1
         line("GET https://h:99?x HTTP/1.1"), // RFC 9112 §3.2.2

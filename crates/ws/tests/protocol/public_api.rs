@@ -1,4 +1,4 @@
-//! The public methods are those that a driver needs: none that passes bytes off as validated, and none that bypasses a guard.
+//! The public methods are those that a driver needs: none treats bytes as validated without a check, and none bypasses a guard.
 
 use std::ops::Deref;
 

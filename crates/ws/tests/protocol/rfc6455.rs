@@ -12,7 +12,7 @@ use wireloom_ws::{
 
 const KEY: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
 
-/// Frames as a client masks them.
+/// Frames with the masks of a client.
 fn from_client(frames: &[Frame]) -> Vec<u8> {
     concat(&frames.iter().map(|frame| frame.clone().mask(KEY)).collect::<Vec<_>>())
 }
@@ -245,7 +245,7 @@ fn sends_nothing_after_its_close() {
     assert_eq!(server.connection.send_ping(now, b""), refused);
     assert_eq!(server.connection.send_pong(b""), refused);
     assert_eq!(server.connection.close(now, CloseCode::GOING_AWAY, ""), Ok(()));
-    // A ping that comes now gets no pong behind the Close frame.
+    // A ping that arrives now is not answered behind the Close frame.
     assert_eq!(server.receive(from_client(&[Frame::ping("?")])), [Received::Ping(b"?".into())]);
     let sent = server.sent_frames();
     assert_eq!(sent.len(), 2);
@@ -416,7 +416,7 @@ fn the_server_closes_tcp_and_the_client_waits() {
     }
 }
 
-// §7.1.1: a client that waits for the server's end does so for a time, and then "MAY close".
+// §7.1.1: a client waits for the server to close until a deadline, and then "MAY close".
 #[test]
 fn the_closing_handshake_has_a_deadline() {
     let mut client = End::client();
@@ -535,7 +535,7 @@ fn a_failed_connection_drops_input() {
     assert!(server.connection.recv_slot().is_none());
 }
 
-// §7.1.7: the Close frame of a failure comes behind what this end had sent, and at most once.
+// §7.1.7: the Close frame of a failure is sent behind the queue, and at most once.
 #[test]
 fn a_failure_after_close_sends_no_second_close() {
     let mut server = End::server();

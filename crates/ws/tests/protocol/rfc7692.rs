@@ -1,6 +1,5 @@
-//! RFC 7692 on an open connection: a test for each MUST that concerns frames, citing its section. The negotiation's rules
-//! (§5, §7.1) are tested beside it in `deflate/negotiation`, the data's (§7.2) in `deflate/`, and refused inputs in the table
-//! of `hostile/`.
+//! RFC 7692 on an open connection: a test for each MUST on frames, citing its section. `deflate/negotiation` tests the rules of the
+//! negotiation (§5, §7.1), `deflate/` those of the data (§7.2), and the table of `hostile/` has invalid inputs.
 
 use wireloom_testing::frame::concat;
 use wireloom_testing::{End, Frame, Received, Rng};
@@ -129,7 +128,7 @@ fn shares_the_window_unless_it_was_agreed_away() {
     assert_eq!(twice(client, Role::Client), alone);
 }
 
-// §7.1.1: an end that was promised no context takeover need not keep the window, and a reference to it fails.
+// §7.1.1: without context takeover the window is not kept, and a reference to it fails.
 #[test]
 fn rejects_a_reference_without_context_takeover() {
     let params = DeflateParams { server_no_context_takeover: true, ..DeflateParams::default() };

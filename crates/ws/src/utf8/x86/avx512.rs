@@ -269,7 +269,7 @@ fn shifted(bytes: __m512i, from: usize, kept: __mmask64) -> __m512i {
 }
 
 struct State {
-    /// Not zero where something was wrong.
+    /// Not zero at errors.
     error: __m512i,
     /// The classes of the register before.
     before: __m512i,

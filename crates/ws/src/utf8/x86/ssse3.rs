@@ -9,7 +9,7 @@ const WIDTH: usize = 16;
 /// Registers that are tested for ASCII together.
 const ROW: usize = 4;
 
-/// The largest last bytes of a register that leave no code point incomplete.
+/// The largest last bytes of a register without an incomplete code point.
 const COMPLETE: [u8; WIDTH] = {
     let mut table = [0xff; WIDTH];
     table[WIDTH - 3] = 0xf0 - 1;
@@ -53,9 +53,9 @@ pub(super) fn run(text: &[u8]) -> Result<bool, InvalidUtf8> {
 }
 
 struct State {
-    /// Not zero where something was wrong.
+    /// Not zero at errors.
     error: __m128i,
-    /// The register before, or anything that is complete.
+    /// The previous register; zero before the first.
     before: __m128i,
 }
 

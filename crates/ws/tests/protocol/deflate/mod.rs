@@ -1,5 +1,5 @@
-//! permessage-deflate compared with a naive decoder: it reads what the crate compresses, both have the same result for any input,
-//! and output stays within its limit.
+//! permessage-deflate compared with a naive decoder: it inflates the messages of the crate, both have the same result for any input, and
+//! output remains within its limit.
 
 mod naive;
 
@@ -21,7 +21,7 @@ fn message(rng: &mut Rng, max: usize) -> Vec<u8> {
         1 => vec![rng.u8(..); len],
         2 => rng.text(len / 2).into_bytes(),
         3 => {
-            // One piece again and again, at a distance that meets every window's edge.
+            // One piece repeated at a distance around the size of each window.
             let period = 1 + rng.len(40_000);
             let piece = rng.bytes(period.min(len.max(1)));
             piece.iter().copied().cycle().take(len).collect()
@@ -105,7 +105,7 @@ fn decompress(
     Ok(out)
 }
 
-// RFC 7692 §7.1.1, §7.1.2, §7.2: each setting, each direction, each way to cut.
+// RFC 7692 §7.1.1, §7.1.2, §7.2: each setting and direction, split in each way.
 #[test]
 fn every_message_round_trips_with_any_parameters() {
     rounds(200, |rng| {
@@ -130,7 +130,7 @@ fn every_message_round_trips_with_any_parameters() {
     });
 }
 
-// RFC 7692 §7.1.1.1, §7.1.1.2: "MUST NOT use context takeover"; §7.1.2.1, §7.1.2.2: a window no larger than agreed.
+// RFC 7692 §7.1.1.1, §7.1.1.2: "MUST NOT use context takeover"; §7.1.2.1, §7.1.2.2: a window no larger than negotiated.
 #[test]
 fn no_reference_exceeds_the_negotiated_window() {
     let mut longest = [0; 16];
@@ -142,7 +142,7 @@ fn no_reference_exceeds_the_negotiated_window() {
             let message = message(rng, 80_000);
             let payload = compress(rng, &mut compressor, &message);
             if params.server_no_context_takeover {
-                // A reader that has seen nothing refuses every reference across messages.
+                // A new decoder rejects every reference to an earlier message.
                 naive.forget();
             }
             assert_eq!(naive.message(&payload), Ok(message), "{params:?} {config:?}");
@@ -157,7 +157,7 @@ fn no_reference_exceeds_the_negotiated_window() {
     }
 }
 
-// RFC 7692 §7.1.2: 8 bits in our direction, at every level: zlib compresses with 9, and must not reach beyond 256.
+// RFC 7692 §7.1.2: with 8 bits, at every level: zlib compresses with 9, and no distance may exceed 256.
 #[test]
 fn a_window_of_8_bits_is_kept_at_every_level() {
     let params = DeflateParams { server_max_window_bits: 8, ..DeflateParams::default() };
@@ -328,7 +328,7 @@ fn blocks_without_content_cost_no_memory_and_linear_time() {
     }
 }
 
-// RFC 7692 §6.1: a fragment may hold any part of the compressed message, even none.
+// RFC 7692 §6.1: a fragment may have any part of the compressed message, or none.
 #[test]
 fn empty_fragments_change_nothing() {
     let hello = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];

@@ -37,7 +37,7 @@ impl Bits<'_> {
     }
 }
 
-/// A canonical Huffman code (RFC 1951 §3.2.2): how many codes have each length, and the symbols in the codes' order.
+/// A canonical Huffman code (RFC 1951 §3.2.2): the number of codes of each length, and the symbols in the order of their codes.
 struct Code {
     counts: [usize; 16],
     symbols: Vec<usize>,
@@ -123,15 +123,14 @@ fn dynamic(bits: &mut Bits<'_>) -> Result<(Code, Code), Corrupt> {
 }
 
 impl Naive {
-    /// Forgets what was read, as a reader does whose peer promised no context takeover.
+    /// Clears the window, as without context takeover.
     pub(crate) fn forget(&mut self) {
         self.window.clear();
     }
 
-    /// Reads one message, its tail still missing (RFC 7692 §7.2.2).
+    /// Decodes one message without its tail (RFC 7692 §7.2.2).
     ///
-    /// It is whole when what is missing are the lengths of an empty stored block (§7.2.1), or when it ends with a block
-    /// that has BFINAL set.
+    /// It is complete if only the lengths of an empty stored block are missing (§7.2.1), or if it ends with a block that has BFINAL set.
     pub(crate) fn message(&mut self, payload: &[u8]) -> Result<Vec<u8>, Corrupt> {
         let data = [payload, &[0x00, 0x00, 0xff, 0xff]].concat();
         let mut bits = Bits { data: &data, at: 0 };
@@ -155,7 +154,7 @@ impl Naive {
                 _ => return Err(Corrupt),
             }
             if last {
-                // The stream is over, and its window with it.
+                // The end of the stream, and of its window.
                 bits.align();
                 message.extend_from_slice(&self.window[start..]);
                 self.window.clear();
