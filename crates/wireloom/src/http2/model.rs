@@ -49,6 +49,7 @@ async fn serve(mut driver: Driver) {
     }
     let state = shared.lock();
     assert_eq!((state.slots.len(), state.core.streams()), (0, 0));
+    assert_eq!((state.core.memory().held, state.core.memory().caller), (0, 0));
 }
 
 async fn echo(shared: Arc<Shared>, incoming: Incoming) -> Result<(), Error> {
@@ -105,6 +106,7 @@ fn connected<F: Future<Output = ()> + Send + 'static>(client: impl FnOnce(Reques
     });
     let state = shared.lock();
     assert_eq!((state.slots.len(), state.core.streams()), (0, 0));
+    assert_eq!((state.core.memory().held, state.core.memory().caller), (0, 0));
 }
 
 #[test]

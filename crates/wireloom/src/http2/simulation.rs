@@ -282,6 +282,7 @@ async fn serve(mut driver: Driver, volume: usize, goaway_after: Option<usize>) {
     }
     let state = shared.lock();
     assert_eq!((state.slots.len(), state.core.streams()), (0, 0), "the server keeps streams");
+    assert_eq!((state.core.memory().held, state.core.memory().caller), (0, 0));
 }
 
 fn random_config(rng: &mut Rng, role: Role) -> Config {
@@ -340,6 +341,7 @@ async fn round(rng: &mut Rng, time_max: Duration) {
     assert!(elapsed < time_max, "pipes of {pipe_len}: the end stalled, {elapsed:?}");
     let state = shared.lock();
     assert_eq!((state.slots.len(), state.core.streams()), (0, 0), "the client keeps streams");
+    assert_eq!((state.core.memory().held, state.core.memory().caller), (0, 0));
 }
 
 fn paused_runtime() -> tokio::runtime::Runtime {
