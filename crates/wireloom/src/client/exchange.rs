@@ -157,9 +157,11 @@ impl Exchange {
         recv: RecvStream,
         content: Option<(SendStream, Body)>,
         expects: bool,
+        is_head: bool,
         http2: Http2,
     ) -> Self {
-        Self { protocol: ProtocolState::Http2(Stream::new(recv, content, expects, http2)), response: None }
+        let stream = Stream::new(recv, content, expects, is_head, http2);
+        Self { protocol: ProtocolState::Http2(stream), response: None }
     }
 
     pub(super) fn http1(pending: PendingResponse) -> Self {

@@ -333,7 +333,12 @@ impl RequestTask {
                 let begun = BodyReader::new(framing, &mut self.bytes);
                 let (body_reader, content) = begun.map_err(|(_, why)| Error::Malformed(why))?;
                 self.body_reader = Some(body_reader);
-                Answer::Final(version, Head { status, headers }, Body::http1(content))
+                let body = match headers.get("content-length").and_then(|len| parse_len(len).ok()) {
+                    // RFC 9110 §8.6: the length of content that is not sent.
+                    Some(len) if self.is_head || status == 304 => Body::omitted(len),
+                    _ => Body::http1(content),
+                };
+                Answer::Final(version, Head { status, headers }, body)
             }
         };
         // Fails if the caller has dropped the exchange; then this task is stopped.

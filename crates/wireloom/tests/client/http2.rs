@@ -247,6 +247,34 @@ async fn a_response_can_be_forwarded() {
     assert_eq!(http2.request(Request::get("/nothing")).await.unwrap().status, 404);
 }
 
+// RFC 9110 §8.6, §9.3.2: the length of content that is not sent, however long it would be.
+#[tokio::test]
+async fn a_response_to_head_can_be_forwarded() {
+    const LEN: u64 = 1 << 40;
+    let script = |core: &mut Connection, happened: Happened<'_>| {
+        if let Happened::Asked(asked) = happened {
+            let len = LEN.to_string();
+            let fields =
+                status(b"200").into_iter().chain([Field::known(Token::ContentLength, len.as_bytes())]);
+            core.send_response(asked.stream, fields, true).unwrap();
+        }
+    };
+    let by_http2 = scripted::serve(Config::new(Role::Server), script).await;
+    let (by_http1, _) = raw_server(b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n").await;
+    for (behind, is_http1) in [(by_http2, false), (by_http1, true)] {
+        let server = Server::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        tokio::spawn(server.serve(move |_: wireloom::Request| async move {
+            let request = Request::new("HEAD", format!("http://{behind}/"));
+            Connector::new().http1_only(is_http1).request(request).await.map(Response::from)
+        }));
+        let mut response = connect(address).await.request(Request::new("HEAD", "/")).await.unwrap();
+        assert_eq!(response.headers.get("content-length"), Some(LEN.to_string().as_bytes()), "{is_http1}");
+        assert_eq!(response.body.len_hint(), Some(LEN));
+        assert_eq!(response.body.bytes().await.unwrap(), "");
+    }
+}
+
 // RFC 9110 §7.6.1, RFC 9113 §8.2.2: fields of a connection of HTTP/1.1 are not forwarded.
 #[tokio::test]
 async fn a_response_of_http1_can_be_forwarded() {

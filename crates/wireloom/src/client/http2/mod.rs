@@ -200,7 +200,7 @@ impl Http2 {
             Some(bytes) => Some((send, bytes.into())),
             None => Some((send, body)),
         };
-        Ok(Exchange::http2(recv, content, expects, self.clone()))
+        Ok(Exchange::http2(recv, content, expects, method == "HEAD", self.clone()))
     }
 
     /// Opens a WebSocket over this connection (RFC 8441), with the options of the [`Connector`]. `url` is a path, or a URL of this

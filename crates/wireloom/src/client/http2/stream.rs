@@ -22,6 +22,7 @@ pub(in crate::client) struct Stream {
     /// The content, while it waits for `100 Continue`, and how long it waits.
     held: Option<(SendStream, Body)>,
     held_until: Instant,
+    is_head: bool,
     pub(in crate::client) http2: Http2,
 }
 
@@ -34,10 +35,11 @@ impl Stream {
         recv: RecvStream,
         content: Option<(SendStream, Body)>,
         expects: bool,
+        is_head: bool,
         http2: Http2,
     ) -> Self {
         let held_until = Instant::now() + CONTINUE_TIMEOUT;
-        let mut stream = Self { recv: Some(recv), held: content, held_until, http2 };
+        let mut stream = Self { recv: Some(recv), held: content, held_until, is_head, http2 };
         if !expects {
             stream.send_held();
         }
@@ -72,7 +74,11 @@ impl Stream {
     pub(in crate::client) fn response(&mut self, Head { status, headers }: Head) -> Result<Response, Error> {
         let recv = self.recv.take().ok_or(Error::Closed)?;
         let len = headers.get("content-length").and_then(|len| std::str::from_utf8(len).ok()?.parse().ok());
-        let body = Body::http2(recv, len).with_len_max(BODY_LEN_MAX);
+        let body = match len {
+            // RFC 9110 §8.6: the length of content that is not sent.
+            Some(len) if self.is_head || status == 304 => Body::omitted(len),
+            _ => Body::http2(recv, len).with_len_max(BODY_LEN_MAX),
+        };
         let _unsent = self.held.take().map(|(send, _)| Unsent(send));
         let connection = Some(self.http2.clone());
         Ok(Response { version: Version::Http2, status, headers, body, connection, _unsent })
