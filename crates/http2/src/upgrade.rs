@@ -90,7 +90,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn the_preface_is_told_at_the_first_byte_that_differs() {
+    fn the_preface_is_refused_at_the_first_byte_that_differs() {
         // RFC 9113 §3.4
         for len in 0..PREFACE.len() {
             assert_eq!(check_preface(&PREFACE[..len]), Ok(false));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_travel_in_base64url() {
+    fn settings_are_encoded_as_base64url() {
         // RFC 7540 §3.2.1: SETTINGS_MAX_CONCURRENT_STREAMS 100 and SETTINGS_INITIAL_WINDOW_SIZE 65,535.
         let mut settings = Settings::INITIAL;
         let limits = Limits::default();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_no_client_would_send() {
+    fn refuses_invalid_settings() {
         let limits = Limits::default();
         for bad in [&b"AAMAAAB"[..], b"AAMAAABkAA", b"AAMAAAB+", b"AAMAAA/k", b"AAM AABk", b"\xff"] {
             let result = apply_http2_settings(bad, &limits, &mut Settings::INITIAL.clone());
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_bounded() {
+    fn the_number_of_entries_is_limited() {
         let limits = Limits::default();
         for (entries, taken) in [(31, true), (32, true), (33, false)] {
             let value = BASE64.encode(vec![0xee; entries * 6]);

@@ -334,7 +334,7 @@ fn the_settings_of_an_upgrade_apply_without_an_acknowledgement() {
 }
 
 #[test]
-fn nothing_follows_the_goaway_that_ends_a_connection() {
+fn no_frame_follows_the_goaway_that_ends_a_connection() {
     // RFC 9113 §5.4.1: the reason in GOAWAY is the reason for every stream.
     let (mut client, mut server) = settled();
     let (_, there) = ask(&mut client, &mut server);
@@ -536,7 +536,7 @@ fn resets_after_complete_responses_are_not_limited() {
 }
 
 #[test]
-fn window_is_granted_once_whether_settings_are_acknowledged_or_not() {
+fn window_is_granted_once_with_and_without_an_acknowledgement() {
     // RFC 9113 §6.9.2: the peer adds the difference of the settings to every window.
     for initial in [1 << 20, i32::MAX as u32] {
         let mut config = Config::new(Role::Server);
@@ -1000,7 +1000,7 @@ fn a_service_is_announced_for_an_origin_or_for_a_stream() {
 }
 
 #[test]
-fn an_idle_connection_gives_its_memory_back_and_goes_on() {
+fn an_idle_connection_frees_its_memory_and_continues() {
     let mut config = Config::new(Role::Server);
     config.settings.max_concurrent_streams = 1;
     let (mut client, mut server) = ends_with(Config::new(Role::Client), config);

@@ -326,7 +326,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn gives_back_what_was_pushed() {
+    fn returns_the_fields_that_were_pushed() {
         let fields = [
             Field::new(b":path", b"/a"),
             Field::new(b"x-one", b""),
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_keeps_memory_and_shrinking_gives_it_back() {
+    fn clearing_keeps_memory_and_shrinking_frees_it() {
         let mut list = FieldList::new();
         list.extend([Field::new(b"x", &[b'v'; 100_000])]);
         list.extend([Field::new(b"x", b"y"); 100]);

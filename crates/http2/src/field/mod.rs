@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_both_halves() {
+    fn checks_name_and_value() {
         assert_eq!(Field::new(b"a", b"b").check(), Ok(()));
         assert_eq!(Field::new(b"A", b"b").check(), Err(Malformed::NameCharacter));
         assert_eq!(Field::known(Token::Via, b"b\n").check(), Err(Malformed::ValueCharacter));

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_nothing_but_bytes_of_one_kind_are_checked() {
+    fn values_of_one_repeated_byte_are_checked() {
         // The check of eight bytes at once must not cancel out.
         for byte in 0..=255_u8 {
             let allowed = byte == b'\t' || (byte >= b' ' && byte != 0x7f);

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_back_whole_however_they_are_cut() {
+    fn split_blocks_are_joined_unchanged() {
         // RFC 9113 §4.3: a field block is one HEADERS or PUSH_PROMISE frame and CONTINUATION frames, the last of
         // which has END_HEADERS.
         rounds(300, |rng| {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_block_leaves_nothing_behind() {
+    fn an_abandoned_block_leaves_the_output_unchanged() {
         let mut out = b"before".to_vec();
         let writer = BlockWriter::headers(StreamId::FIRST_CLIENT, true, &mut out);
         out.extend_from_slice(b"fields");

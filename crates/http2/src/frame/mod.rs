@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_frames_are_answered_as_the_rfc_says() {
+    fn invalid_frames_have_the_errors_of_the_rfcs() {
         const CONNECTION: ErrorLevel = ErrorLevel::Connection;
         const PROTOCOL: ErrorCode = ErrorCode::PROTOCOL_ERROR;
         const SIZE: ErrorCode = ErrorCode::FRAME_SIZE_ERROR;

@@ -8,7 +8,7 @@ fn list<'a>(fields: impl IntoIterator<Item = &'a (&'a str, &'a str)>) -> FieldLi
     fields.into_iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes())).collect()
 }
 
-/// The request above, with fields put in the place of those of the same name, or behind them.
+/// The request above with changed fields. Fields with another name are added at the end.
 fn with(changes: &[(&str, &str)]) -> FieldList {
     let kept = GET.iter().map(|field| changes.iter().find(|change| change.0 == field.0).unwrap_or(field));
     let added = changes.iter().filter(|change| GET.iter().all(|field| field.0 != change.0));
@@ -24,7 +24,7 @@ fn without(name: &str) -> FieldList {
 }
 
 #[test]
-fn takes_the_requests_that_there_are() {
+fn accepts_valid_requests() {
     let cases: &[(FieldList, RequestKind, ContentLeft)] = &[
         (list(&GET), RequestKind::Plain, ContentLeft::UNKNOWN),
         (with(&[(":method", "HEAD")]), RequestKind::Head, ContentLeft::UNKNOWN),
@@ -40,16 +40,16 @@ fn takes_the_requests_that_there_are() {
         // RFC 9113 §8.3.1: OPTIONS for the whole server.
         (with(&[(":method", "OPTIONS"), (":path", "*")]), RequestKind::Plain, ContentLeft::UNKNOWN),
         (with(&[(":path", "/a?b=%20&c={|}")]), RequestKind::Plain, ContentLeft::UNKNOWN),
-        // RFC 9113 §8.3.1: other schemes than "http" and "https" may have other paths, and no authority.
+        // RFC 9113 §8.3.1: schemes other than "http" and "https" may have other paths, and no authority.
         (
             list(&[(":method", "GET"), (":scheme", "urn"), (":path", "a:b")]),
             RequestKind::Plain,
             ContentLeft::UNKNOWN,
         ),
-        // RFC 9113 §8.2.2: TE may be there with "trailers".
+        // RFC 9113 §8.2.2: TE is allowed with "trailers".
         (with(&[("te", "trailers")]), RequestKind::Plain, ContentLeft::UNKNOWN),
         (with(&[("te", "Trailers")]), RequestKind::Plain, ContentLeft::UNKNOWN),
-        // RFC 9113 §8.3.1: host in the place of :authority, or beside it.
+        // RFC 9113 §8.3.1: host instead of :authority, or in addition.
         (with(&[("host", "example.org")]), RequestKind::Plain, ContentLeft::UNKNOWN),
         (
             list(&[(":method", "GET"), (":scheme", "https"), (":path", "/"), ("host", "a")]),
@@ -184,7 +184,7 @@ fn extended_connect_has_to_be_enabled() {
 }
 
 #[test]
-fn takes_the_responses_that_there_are() {
+fn accepts_valid_responses() {
     use RequestKind as K;
     const UNKNOWN: ContentLeft = ContentLeft::UNKNOWN;
     // Status, content-length, the request, and what is to come.

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_reset_is_closed_for_the_grace_time() {
+    fn a_local_reset_is_recent_for_the_grace_time() {
         let mut closed = ClosedStreams::new(RESETS_MAX);
         let at_ms = u32::MAX - 10;
         closed.add_reset(id(3), false, at_ms);

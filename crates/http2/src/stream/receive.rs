@@ -142,7 +142,7 @@ impl Streams {
         Ok(())
     }
 
-    /// The caller releases `len` bytes of a stream that has ended. What the end of the stream released is not counted again.
+    /// The caller releases `len` bytes of a stream that has ended. DATA that the end of the stream has released is not counted again.
     pub(crate) fn release_ended(&mut self, len: usize) {
         let len = (len as u64).min(self.held_ended);
         self.held_ended -= len;

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn content_goes_out_at_once_up_to_both_windows_and_overtakes_nothing() {
+    fn content_is_sent_at_once_within_both_windows_and_overtakes_nothing() {
         let (streams, slot) = sending(10);
         assert!(streams.may_send_now(slot, 10) && !streams.may_send_now(slot, 11));
         let (mut streams, slot) = sending(100);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_taken_between_headers_and_the_end() {
+    fn data_is_allowed_between_headers_and_the_end() {
         // RFC 9113 §8.1: HEADERS, DATA, trailers.
         let kind = RequestKind::Plain;
         for (phase, takes) in [
