@@ -72,7 +72,7 @@ fn the_window_of_the_connection_is_exact_to_the_byte() {
 
 #[test]
 fn a_connection_with_a_small_window_receives_everything() {
-    for window in [1, 2, 1_000, 4_000, 9_000] {
+    for window in [100, 1_000, 4_000, 9_000] {
         let mut config = Config::new(Role::Server);
         (config.settings.initial_window_size, config.stream_window_max) = (window, window);
         config.connection_window = window;
@@ -81,7 +81,7 @@ fn a_connection_with_a_small_window_receives_everything() {
         end.receive(&[PREFACE, &join(&opening)].concat());
         // More than the first window of the connection, which has 65,535 bytes.
         // At least half of a window is always granted.
-        let frame_len = (window / 2).clamp(1, 1_000) as usize;
+        let frame_len = (window / 2).min(1_000) as usize;
         for _ in 0..70_000_usize.div_ceil(frame_len) {
             end.receive(&data(1, frame_len).to_bytes());
         }
@@ -261,5 +261,8 @@ fn held_data_of_ended_streams_is_bounded_unless_their_end_releases_it() {
         end.drain();
         assert_eq!(end.connection.memory().held, 0);
         assert!(granted(&end) >= before + received / 2);
+        // DATA is released once: the second release does nothing.
+        end.connection.release_capacity(end.key(1), 16_384).unwrap();
+        assert_eq!(end.connection.memory().held, 0);
     }
 }
