@@ -673,7 +673,9 @@ mod tests {
     // RFC 6455 §5.2, §10.4: the fast path has the same bounds and forms of lengths.
     #[test]
     fn bounds_a_message_on_the_fast_path() {
-        for max in [100, 125, 126, 1000, 65_535, 65_536, 70_000] {
+        let maxima: &[u64] =
+            if cfg!(miri) { &[125, 1000] } else { &[100, 125, 126, 1000, 65_535, 65_536, 70_000] };
+        for &max in maxima {
             for limits in [
                 Limits { frame_len_max: max, ..Limits::default() },
                 Limits { message_len_max: max, ..Limits::default() },
@@ -720,13 +722,13 @@ mod tests {
         let (used, piece) = decoder.decode(&mut wire).unwrap();
         assert_eq!((used, piece), (10, Some(Piece::Pong(b"pong"))));
         let (used, piece) = decoder.decode(&mut wire[10..]).unwrap();
-        let data = &mut b"DEF".to_owned();
+        let data = &mut [b'D', b'E', b'F'];
         assert_eq!(
             (used, piece),
             (9, Some(Piece::Compressed { kind: Kind::Text, first: true, fin: false, data }))
         );
         let (used, piece) = decoder.decode(&mut wire[19..]).unwrap();
-        let data = &mut b"LATE".to_owned();
+        let data = &mut [b'L', b'A', b'T', b'E'];
         assert_eq!(
             (used, piece),
             (10, Some(Piece::Compressed { kind: Kind::Text, first: false, fin: true, data }))

@@ -360,6 +360,7 @@ impl fmt::Debug for Decompressor {
 mod tests {
     use super::*;
     use crate::deflate::{Compressor, DeflateConfig};
+    use alloc::vec;
 
     const LIMIT: InflateLimit = InflateLimit::new(1 << 20);
 
@@ -664,6 +665,9 @@ mod tests {
         let mut out = Vec::with_capacity(3000);
         client().decompress(&stored, true, &mut out, &LIMIT).unwrap();
         assert_eq!((out.len(), out.capacity()), (1000, 4 * stored.len() + ROOM_MIN));
+        if cfg!(miri) {
+            return;
+        }
         // The memory of long ones doubles, so that they are copied a few times only.
         let mut compressed = Vec::new();
         Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default())
