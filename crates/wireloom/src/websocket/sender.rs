@@ -342,7 +342,8 @@ impl Permit<'_> {
     /// Queues a message. It is written when the task waits for something, or by [`Sender::flush`].
     ///
     /// # Errors
-    /// The connection is closed or has failed.
+    /// The connection is closed or has failed; the message would exceed [`queued_len_max`](wireloom_ws::Limits::queued_len_max) together
+    /// with the bytes that are queued. Nothing was queued then.
     pub fn send<'a>(self, message: impl Into<Payload<'a>>) -> Result<(), Error> {
         self.0.start_send(&message.into())
     }
