@@ -685,9 +685,9 @@ mod tests {
             InflateLimit { max_len: 7, max_ratio: 1032, ratio_free_len: 65_536 }
         );
         for (len, ratio, inflated) in
-            [(1000, 1, Ok(())), (1001, 1, Err(InflateError::Ratio)), (1001, 1000, Ok(()))]
+            [(100, 1, Ok(())), (101, 1, Err(InflateError::Ratio)), (101, 100, Ok(()))]
         {
-            let limit = InflateLimit { max_len: 1 << 20, max_ratio: ratio, ratio_free_len: 1000 };
+            let limit = InflateLimit { max_len: 1 << 20, max_ratio: ratio, ratio_free_len: 100 };
             let mut compressed = Vec::new();
             Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default())
                 .compress(&vec![7; len], &mut compressed);
@@ -710,7 +710,7 @@ mod tests {
         let mut compressor =
             Compressor::new(Role::Server, &DeflateParams::default(), &DeflateConfig::default());
         // A length that is a multiple of the compressed one.
-        let len = (2000..).find(|&len| {
+        let len = (200..).find(|&len| {
             compressed.clear();
             compressor.forget();
             compressor.compress(&vec![7; len], &mut compressed);
