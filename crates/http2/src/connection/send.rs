@@ -248,7 +248,8 @@ impl Connection {
     /// Sends trailers after the content. They end the stream.
     ///
     /// # Errors
-    /// As [`Connection::send_data`], and [`Misuse::MessageInvalid`] if there is a pseudo-field, or on a tunnel.
+    /// As [`Connection::send_data`], [`Misuse::MessageInvalid`] if there is a pseudo-field, or on a tunnel, and
+    /// [`Misuse::FieldListTooLarge`].
     pub fn send_trailers<'f, I>(&mut self, stream: StreamKey, fields: I) -> Result<(), Error>
     where
         I: IntoIterator<Item = Field<'f>>,
@@ -265,6 +266,10 @@ impl Connection {
             return Err(Misuse::MessageInvalid.into());
         }
         check_content(record.send_content, 0, true)?;
+        let size: usize = fields.clone().map(|field| field.list_size()).sum();
+        if size > self.control.peer.max_header_list_size as usize {
+            return Err(Misuse::FieldListTooLarge.into());
+        }
         if self.streams.must_queue_trailers(slot) {
             self.streams.queue_trailers(slot, fields);
             return Ok(());

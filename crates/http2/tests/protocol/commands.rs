@@ -108,6 +108,14 @@ fn a_field_list_is_not_larger_than_the_peer_accepts() {
         let sent = client(&[(6, max as u32)]).connection.send_request(fields(GET), true);
         assert_eq!(sent.map(|key| key.id()), expected, "{max}");
     }
+    // Trailers as well.
+    let size = ":status".len() + "200".len() + 32;
+    for (value, expected) in [("12345", Ok(())), ("123456", Err(Misuse::FieldListTooLarge.into()))] {
+        let mut end = server(Config::new(Role::Server), &[(6, size as u32)], &Frame::get(1));
+        let key = end.key(1);
+        end.connection.send_response(key, status("200"), false).unwrap();
+        assert_eq!(end.connection.send_trailers(key, fields(&[("trail", value)])), expected);
+    }
 }
 
 #[test]
@@ -288,4 +296,17 @@ fn a_connection_window_that_stays_closed_is_a_stall() {
     assert!(!end.has_failed());
     end.wait(Duration::from_millis(1));
     assert!(end.has_failed());
+}
+
+#[test]
+fn remembers_the_newest_pings_alone() {
+    let mut end = server(Config::new(Role::Server), &[], &Frame::get(1));
+    for number in 0..=64 {
+        end.connection.send_ping(Duration::ZERO, [number; 8]).unwrap();
+    }
+    for (number, is_known) in [(0, false), (1, true), (64, true)] {
+        let answer = Frame::ping([number; 8]).flag(flag::ACK).to_bytes();
+        let (_, event) = end.connection.handle_input(Duration::ZERO, &answer).unwrap();
+        assert_eq!(matches!(event, Some(Event::Pong { .. })), is_known, "{number}");
+    }
 }

@@ -446,7 +446,10 @@ impl Connection {
 #[cfg(feature = "http2")]
 fn http2_config(config: &ServerConfig) -> wireloom_http2::Config {
     let mut http2 = config.http2;
-    http2.limits.field_block_timeout = http2.limits.field_block_timeout.min(config.handshake_timeout);
+    let limits = &mut http2.limits;
+    limits.field_block_timeout = limits.field_block_timeout.min(config.handshake_timeout);
+    // A client that is silent after TLS does not acknowledge SETTINGS either.
+    limits.settings_timeout = limits.settings_timeout.min(config.handshake_timeout);
     http2
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wireloom::ServerConfig;
 use wireloom_http2::error::ErrorCode;
 use wireloom_http2::{Config, Role};
@@ -111,4 +112,20 @@ async fn a_head_that_never_ends_times_out() {
         assert_eq!(goaway, ErrorCode::ENHANCE_YOUR_CALM);
         assert!(began.elapsed() >= Duration::from_millis(390));
     }
+}
+
+// The same time for the acknowledgement of SETTINGS: a client that sends nothing after the handshake of TLS has no other deadline.
+#[tokio::test]
+async fn settings_without_an_acknowledgement_time_out() {
+    let mut config = ServerConfig::default();
+    config.handshake_timeout = Duration::from_millis(400);
+    let server = serve(config).await;
+    let mut client = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    // The preface and empty SETTINGS.
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut received = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(10), client.read_to_end(&mut received)).await;
+    assert!(ended.is_ok(), "the connection stays open");
+    // RFC 9113 §6.8: GOAWAY with the last stream 0 and SETTINGS_TIMEOUT (0x4).
+    assert!(received.windows(8).any(|bytes| bytes == [0, 0, 0, 0, 0, 0, 0, 4]), "{received:?}");
 }
