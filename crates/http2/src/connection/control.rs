@@ -21,9 +21,6 @@ pub(super) const PROBE: [u8; 8] = *b"wl probe";
 /// The payload of PING after the first GOAWAY: its acknowledgement shows that the peer has read the GOAWAY.
 pub(super) const DRAIN: [u8; 8] = *b"wl drain";
 
-/// The number of unacknowledged PING frames that are remembered: a peer may answer none of them.
-const PINGS_MAX: usize = 64;
-
 pub(super) struct Control {
     pub(super) peer: Settings,
     pub(super) acknowledged: Settings,
@@ -182,17 +179,13 @@ impl Connection {
         Ok(Some(PendingEvent::Pong { payload, round_trip }))
     }
 
-    /// Sends PING. [`crate::Event::Pong`] reports its acknowledgement and the round-trip time from `now` on, for the newest 64 that a
-    /// peer has not acknowledged.
+    /// Sends PING. [`crate::Event::Pong`] reports its acknowledgement and the round-trip time from `now` on.
     ///
     /// # Errors
     /// [`Misuse::ConnectionClosed`]
     pub fn send_ping(&mut self, now: Duration, payload: [u8; 8]) -> Result<(), Error> {
         self.check_alive()?;
         self.update_now(now);
-        if self.control.pings.len() == PINGS_MAX {
-            self.control.pings.pop_front();
-        }
         self.control.pings.push_back((payload, self.now));
         Ping { ack: false, payload }.encode(&mut self.out.bytes);
         Ok(())

@@ -297,16 +297,3 @@ fn a_connection_window_that_stays_closed_is_a_stall() {
     end.wait(Duration::from_millis(1));
     assert!(end.has_failed());
 }
-
-#[test]
-fn remembers_the_newest_pings_alone() {
-    let mut end = server(Config::new(Role::Server), &[], &Frame::get(1));
-    for number in 0..=64 {
-        end.connection.send_ping(Duration::ZERO, [number; 8]).unwrap();
-    }
-    for (number, is_known) in [(0, false), (1, true), (64, true)] {
-        let answer = Frame::ping([number; 8]).flag(flag::ACK).to_bytes();
-        let (_, event) = end.connection.handle_input(Duration::ZERO, &answer).unwrap();
-        assert_eq!(matches!(event, Some(Event::Pong { .. })), is_known, "{number}");
-    }
-}
