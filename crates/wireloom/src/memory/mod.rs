@@ -42,8 +42,6 @@ pub use stats::MemoryStats;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Category {
-    /// Bytes read and not yet consumed.
-    ReadBuffer,
     /// Messages that are still arriving.
     Assembly,
     /// Inflated messages and deflate windows.
@@ -59,7 +57,7 @@ pub(crate) enum Category {
 }
 
 /// Categories.
-const CATEGORIES: usize = 7;
+const CATEGORIES: usize = 6;
 
 /// How close a server is to its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

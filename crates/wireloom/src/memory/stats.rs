@@ -12,8 +12,6 @@ pub struct MemoryStats {
     pub max: usize,
     /// Bytes in use, of all categories.
     pub total: usize,
-    /// Bytes read from transports and not yet consumed.
-    pub read_buffers: usize,
     /// Bytes of messages that are still arriving.
     pub assemblies: usize,
     /// Bytes of inflated messages and deflate windows.
@@ -38,7 +36,6 @@ impl Memory {
         MemoryStats {
             max: self.max(),
             total: self.total.load(Ordering::Relaxed),
-            read_buffers: of(Category::ReadBuffer),
             assemblies: of(Category::Assembly),
             inflated: of(Category::Inflated),
             send_queues: of(Category::SendQueue),

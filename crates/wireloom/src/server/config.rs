@@ -44,15 +44,16 @@ pub struct ServerConfig {
     /// Bytes of a request's body that [`Request::bytes`](crate::Request::bytes) collects. 1 MiB: they are held in
     /// memory. A body that is streamed slows its sender down instead.
     pub body_len_max: usize,
-    /// Bytes that all connections of the server may hold together: read buffers, messages that are arriving, inflated data, send
-    /// queues, HTTP heads and bodies, unread HTTP/2 data. Near the limit (three quarters) connections that hold memory are not
+    /// Bytes that all connections of the server may hold together: messages that are arriving, inflated data, send queues, HTTP
+    /// heads and bodies that are collected, unread HTTP/2 data. Near the limit (three quarters) connections that hold memory are not
     /// read from; at the limit new work is refused and the connections that hold the most are closed, WebSockets with 1013,
     /// HTTP/1.1 with 503 and HTTP/2 with ENHANCE_YOUR_CALM. A quarter of the memory of the machine or of the control group:
-    /// the application, the kernel's socket buffers and the allocator's overhead need the rest.
+    /// the application, the kernel's socket buffers and the allocator's overhead need the rest. So do read buffers, which belong to
+    /// the threads: at most 64 of 256 KiB in the process, and 16 KiB for each connection with messages that its handler has not
+    /// received yet.
     pub memory_max: usize,
     /// HTTP/2: settings, windows, limits. As [`wireloom_http2::Config::new`] says, but with extended CONNECT (RFC 8441), 60 s
-    /// for a peer that does not read, and at most 256 KiB a write while the transport keeps up: with 64 KiB a download costs a third
-    /// more.
+    /// for a peer that does not read.
     #[cfg(feature = "http2")]
     pub http2: wireloom_http2::Config,
     /// Whether a request over plain HTTP/1.1 may switch to HTTP/2 by `Upgrade: h2c` (RFC 7540 §3.2; RFC 9113 §3.1 deprecates it). On:
