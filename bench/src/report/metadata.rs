@@ -50,9 +50,11 @@ impl Metadata {
     /// The words that name the machine's set-up in a path.
     pub(crate) fn label(&self) -> String {
         let isa = self.capped.as_deref().unwrap_or(&self.vectors);
-        let plain: String = isa.chars().filter(char::is_ascii_alphanumeric).collect();
-        let plain = plain.to_lowercase();
-        if self.capped.is_some() { plain + "-capped" } else { plain }
+        let isa: String = isa.chars().filter(char::is_ascii_alphanumeric).collect();
+        // Results of machines of different makers do not replace each other.
+        let maker = if self.cpu.starts_with("AMD") { "amd-" } else { "" };
+        let capped = if self.capped.is_some() { "-capped" } else { "" };
+        format!("{maker}{}{capped}", isa.to_lowercase())
     }
 
     /// One line each.
