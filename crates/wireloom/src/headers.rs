@@ -183,7 +183,7 @@ impl Headers {
             let name = self.at(name);
             let is_name = |token: &[u8]| token.trim_ascii().eq_ignore_ascii_case(name);
             let is_named = |&value: &Span| self.at(value).split(|&byte| byte == b',').any(is_name);
-            !CONNECTION_SPECIFIC.iter().any(|known| is_name(known)) && !connection.iter().any(is_named)
+            !is_connection_specific(name) && !connection.iter().any(is_named)
         });
         self.spans = spans;
     }
@@ -199,10 +199,13 @@ impl Headers {
     }
 }
 
-/// RFC 9110 §7.6.1.
-#[cfg(any(feature = "http2", all(feature = "client", feature = "server")))]
-const CONNECTION_SPECIFIC: [&[u8]; 6] =
-    [b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade"];
+/// Whether a field belongs to one connection (RFC 9110 §7.6.1).
+#[cfg(any(feature = "http2", feature = "client"))]
+pub(crate) fn is_connection_specific(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 6] =
+        [b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade"];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
 
 /// The bytes of a token (RFC 9110 §5.6.2).
 static TOKEN: [bool; 256] = {

@@ -492,7 +492,7 @@ async fn a_short_message_does_not_hold_the_memory_of_a_long_one() {
     assert_eq!(short.recv().await.unwrap().unwrap().as_text(), Some("20000"));
 }
 
-// What a client sends behind a head stays in the socket until it is wanted: a handler that waits holds little memory.
+// Bytes after the head stay in the socket until the body is read, so a connection whose handler waits holds little memory.
 #[tokio::test]
 async fn a_waiting_handler_holds_no_long_input() {
     let received = Arc::new(AtomicUsize::new(0));

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::Error;
-use crate::headers::{Headers, is_token};
+use crate::headers::{Headers, is_connection_specific, is_token};
 use crate::http::Body;
 
 /// A request to send: a method, a URL or path, headers, content.
@@ -111,10 +111,8 @@ impl Request {
 
 /// Connection-specific headers (RFC 9113 §8.2.2, §8.3.1), which this crate sends itself over HTTP/1.1.
 fn is_of_connection(name: &str, value: &[u8]) -> bool {
-    ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "host"]
-        .iter()
-        .any(|own| name.eq_ignore_ascii_case(own))
-        || (name.eq_ignore_ascii_case("te") && !value.eq_ignore_ascii_case(b"trailers"))
+    let accepts_trailers = name.eq_ignore_ascii_case("te") && value.eq_ignore_ascii_case(b"trailers");
+    name.eq_ignore_ascii_case("host") || (is_connection_specific(name.as_bytes()) && !accepts_trailers)
 }
 
 /// Without the query and the values of headers, which may be secrets.

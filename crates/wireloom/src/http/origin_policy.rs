@@ -57,7 +57,7 @@ impl OriginPolicy {
                 && scheme.bytes().all(is_in_scheme)
                 && !host.is_empty()
                 && host.bytes().all(is_in_host)
-                && !has_default_port(&lower(scheme), host)
+                && without_default_port(&lower(scheme), host).is_none()
         })
     }
 
@@ -91,12 +91,7 @@ impl OriginPolicy {
 fn is_same(origin: &str, host: &str, hosts: &[String]) -> bool {
     let Some((scheme, authority)) = origin.split_once("://") else { return false };
     // RFC 6454 §6.1: an origin leaves the default port out, where a proxy may add it to Host.
-    let default_port = match scheme {
-        "http" => ":80",
-        "https" => ":443",
-        _ => "",
-    };
-    let same = authority == host || host.strip_suffix(default_port) == Some(authority);
+    let same = authority == host || without_default_port(scheme, host) == Some(authority);
     same && is_known(without_port(host), hosts)
 }
 
@@ -115,12 +110,13 @@ fn without_port(authority: &str) -> &str {
     }
 }
 
-/// Browsers leave the default port out (RFC 6454 §6.1).
-fn has_default_port(scheme: &str, host: &str) -> bool {
+/// The authority without the default port of the scheme, which browsers leave out (RFC 6454 §6.1); `None` if it has another port or
+/// none.
+fn without_default_port<'a>(scheme: &str, authority: &'a str) -> Option<&'a str> {
     match scheme {
-        "http" => host.ends_with(":80"),
-        "https" => host.ends_with(":443"),
-        _ => false,
+        "http" => authority.strip_suffix(":80"),
+        "https" => authority.strip_suffix(":443"),
+        _ => None,
     }
 }
 
