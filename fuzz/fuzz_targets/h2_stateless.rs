@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use wireloom_http2::field::{Field, FieldList};
-use wireloom_http2::frame::{Flags, Frame, FrameHeader, Kind, Settings as SettingsFrame, StreamId};
+use wireloom_http2::frame::{Flags, Frame, FrameHeader, Kind, SettingsFrame, StreamId};
 use wireloom_http2::message::{self, RequestKind};
 use wireloom_http2::priority::Priority;
 use wireloom_http2::{Limits, Settings, upgrade};

@@ -204,7 +204,7 @@ mod tests {
 
     fn bytes(entries: &[(u16, u32)]) -> Vec<u8> {
         let mut out = Vec::new();
-        frame::Settings::encode(entries.iter().map(|&(id, value)| Setting { id, value }), &mut out);
+        frame::SettingsFrame::encode(entries.iter().map(|&(id, value)| Setting { id, value }), &mut out);
         out.split_off(FrameHeader::LEN)
     }
 

@@ -10,7 +10,7 @@ use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use crate::error::Violation;
-use crate::frame::{FrameHeader, Settings as SettingsFrame, Values};
+use crate::frame::{FrameHeader, SettingsFrame, Values};
 use crate::settings::{Changes, Settings};
 use crate::{Limits, Role};
 

@@ -95,7 +95,7 @@ impl Connection {
             // RFC 9113 §6.9.2: a connection error, FLOW_CONTROL_ERROR.
             return Err(peer(Violation::WindowOverflowBySettings));
         }
-        frame::Settings::encode_ack(&mut self.out.bytes);
+        frame::SettingsFrame::encode_ack(&mut self.out.bytes);
         self.out.answers_len += 9;
         Ok(Some(PendingEvent::Settings))
     }
@@ -132,7 +132,7 @@ impl Connection {
             return Err(Misuse::SettingInvalid.into());
         }
         self.check_alive()?;
-        frame::Settings::encode(settings.entries_since(&before), &mut self.out.bytes);
+        frame::SettingsFrame::encode(settings.entries_since(&before), &mut self.out.bytes);
         self.config.settings = settings;
         self.settings_written(before.initial_window_size);
         Ok(())

@@ -228,7 +228,7 @@ impl Connection {
             self.out.bytes.extend_from_slice(PREFACE);
         }
         let settings = self.config.settings;
-        frame::Settings::encode(settings.entries_since(&Settings::INITIAL), &mut self.out.bytes);
+        frame::SettingsFrame::encode(settings.entries_since(&Settings::INITIAL), &mut self.out.bytes);
         self.settings_written(settings.initial_window_size);
         self.release_connection();
     }

@@ -16,7 +16,7 @@ use super::{Connection, RateLimit, Timer};
 use crate::Role;
 use crate::error::{Error, Exceeded, Scope, Violation};
 use crate::event::PendingEvent;
-use crate::frame::{Flags, Frame, FrameHeader, Kind, Settings, StreamId};
+use crate::frame::{Flags, Frame, FrameHeader, Kind, SettingsFrame, StreamId};
 use crate::rate_limit::Charge;
 use crate::stream::StreamKey;
 use crate::upgrade::PREFACE;
@@ -297,8 +297,8 @@ impl Connection {
         };
         match frame {
             Frame::RstStream(reset) => self.receive_reset(reset),
-            Frame::Settings(Settings::Values(values)) => self.receive_settings(values),
-            Frame::Settings(Settings::Ack) => self.receive_settings_ack(),
+            Frame::Settings(SettingsFrame::Values(values)) => self.receive_settings(values),
+            Frame::Settings(SettingsFrame::Ack) => self.receive_settings_ack(),
             Frame::PushPromise(promise) => self.receive_push_promise(&promise),
             Frame::Ping(ping) => self.receive_ping(ping),
             Frame::Goaway(goaway) => self.receive_goaway(&goaway),

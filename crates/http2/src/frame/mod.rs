@@ -30,11 +30,11 @@ pub use header::{Flags, FrameHeader, Kind};
 pub use headers::Headers;
 pub use origin::Origin;
 pub use ping::Ping;
-pub use priority::{Dependency, Priority};
+pub use priority::{Dependency, PriorityFrame};
 pub use priority_update::PriorityUpdate;
 pub use push_promise::PushPromise;
 pub use rst_stream::RstStream;
-pub use settings::{Setting, Settings, Values};
+pub use settings::{Setting, SettingsFrame, Values};
 pub use stream_id::StreamId;
 pub use window_update::WindowUpdate;
 
@@ -49,11 +49,11 @@ pub enum Frame<'a> {
     /// RFC 9113 §6.2
     Headers(Headers<'a>),
     /// RFC 9113 §6.3
-    Priority(Priority),
+    Priority(PriorityFrame),
     /// RFC 9113 §6.4
     RstStream(RstStream),
     /// RFC 9113 §6.5
-    Settings(Settings<'a>),
+    Settings(SettingsFrame<'a>),
     /// RFC 9113 §6.6
     PushPromise(PushPromise<'a>),
     /// RFC 9113 §6.7
@@ -94,9 +94,9 @@ impl<'a> Frame<'a> {
         Ok(match header.kind {
             Kind::DATA => Self::Data(Data::parse(header, payload)?),
             Kind::HEADERS => Self::Headers(Headers::parse(header, payload)?),
-            Kind::PRIORITY => Self::Priority(Priority::parse(header, payload)?),
+            Kind::PRIORITY => Self::Priority(PriorityFrame::parse(header, payload)?),
             Kind::RST_STREAM => Self::RstStream(RstStream::parse(header, payload)?),
-            Kind::SETTINGS => Self::Settings(Settings::parse(header, payload)?),
+            Kind::SETTINGS => Self::Settings(SettingsFrame::parse(header, payload)?),
             Kind::PUSH_PROMISE => Self::PushPromise(PushPromise::parse(header, payload)?),
             Kind::PING => Self::Ping(Ping::parse(header, payload)?),
             Kind::GOAWAY => Self::Goaway(Goaway::parse(header, payload)?),
@@ -251,7 +251,10 @@ mod tests {
         );
         let reset = RstStream { stream_id: StreamId::FIRST_CLIENT, code: ErrorCode::CANCEL };
         assert_eq!(parse(Kind::RST_STREAM, 0xff, 0x8000_0001, b"\0\0\0\x08"), Ok(Frame::RstStream(reset)));
-        assert!(matches!(parse(Kind::SETTINGS, all(0x1), 0, b""), Ok(Frame::Settings(Settings::Values(_)))));
+        assert!(matches!(
+            parse(Kind::SETTINGS, all(0x1), 0, b""),
+            Ok(Frame::Settings(SettingsFrame::Values(_)))
+        ));
         let update = WindowUpdate { stream_id: StreamId::CONNECTION, increment: 1 };
         assert_eq!(parse(Kind::WINDOW_UPDATE, 0xff, 0, b"\x80\0\0\x01"), Ok(Frame::WindowUpdate(update)));
         let Ok(Frame::Continuation(more)) = parse(Kind::CONTINUATION, all(0x4), 1, b"F") else { panic!() };
@@ -325,7 +328,7 @@ mod tests {
             2 => {
                 let dependency =
                     Dependency { stream_id: StreamId::from_wire(stream_id.get() ^ 1), ..dependency };
-                let frame = Priority { stream_id, dependency };
+                let frame = PriorityFrame { stream_id, dependency };
                 frame.encode(out);
                 Frame::Priority(frame)
             }
@@ -336,8 +339,8 @@ mod tests {
             }
             4 => {
                 let values = Values::from_bytes(&bytes[..bytes.len() / 6 * 6]).unwrap();
-                Settings::encode(values.iter(), out);
-                Frame::Settings(Settings::Values(values))
+                SettingsFrame::encode(values.iter(), out);
+                Frame::Settings(SettingsFrame::Values(values))
             }
             5 => {
                 let frame =
@@ -395,8 +398,8 @@ mod tests {
         Origin::encode([&b"https://a"[..], b"", b"https://b"], &mut out);
         let Ok(Frame::Origin(origin)) = parse(Kind::ORIGIN, 0, 0, &out[9..]) else { panic!() };
         assert_eq!(origin.iter().collect::<Vec<_>>(), [&b"https://a"[..], b"", b"https://b"]);
-        Settings::encode_ack(&mut out);
-        assert_eq!(parse(Kind::SETTINGS, 1, 0, b""), Ok(Frame::Settings(Settings::Ack)));
+        SettingsFrame::encode_ack(&mut out);
+        assert_eq!(parse(Kind::SETTINGS, 1, 0, b""), Ok(Frame::Settings(SettingsFrame::Ack)));
         assert_eq!(out[out.len() - 9..], [0, 0, 0, 4, 1, 0, 0, 0, 0]);
     }
 
@@ -434,7 +437,7 @@ mod tests {
         assert_eq!(encoded(&|out| headers.encode(out)), b"\0\0\x08\x01\x29\0\0\0\x03\x01\x80\0\0\x07\x0fF\0");
         // RFC 9113 §6.3
         let priority =
-            Priority { stream_id: id(5), dependency: Dependency { exclusive: false, ..dependency } };
+            PriorityFrame { stream_id: id(5), dependency: Dependency { exclusive: false, ..dependency } };
         assert_eq!(encoded(&|out| priority.encode(out)), b"\0\0\x05\x02\0\0\0\0\x05\0\0\0\x07\x0f");
         // RFC 9113 §6.4
         let reset = RstStream { stream_id: id(1), code: ErrorCode::CANCEL };

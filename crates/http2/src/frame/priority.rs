@@ -47,14 +47,14 @@ impl Dependency {
 
 /// A PRIORITY frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Priority {
+pub struct PriorityFrame {
     /// The stream, not 0.
     pub stream_id: StreamId,
     /// The stream that it depends on.
     pub dependency: Dependency,
 }
 
-impl Priority {
+impl PriorityFrame {
     /// Parses a frame.
     ///
     /// # Errors

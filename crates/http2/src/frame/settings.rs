@@ -33,7 +33,7 @@ impl Setting {
 
 /// A SETTINGS frame: entries, or an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settings<'a> {
+pub enum SettingsFrame<'a> {
     /// The peer's settings, to be applied in order and acknowledged.
     Values(Values<'a>),
     /// The acknowledgement of the settings that this side sent.
@@ -74,7 +74,7 @@ impl<'a> Values<'a> {
     }
 }
 
-impl<'a> Settings<'a> {
+impl<'a> SettingsFrame<'a> {
     /// Parses a frame.
     ///
     /// # Errors

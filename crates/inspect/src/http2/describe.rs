@@ -1,7 +1,7 @@
 //! The fields of frames in words, each with the section that defines it.
 
 use wireloom_http2::field::FieldList;
-use wireloom_http2::frame::{Frame, FrameHeader, Kind, Settings};
+use wireloom_http2::frame::{Frame, FrameHeader, Kind, SettingsFrame};
 use wireloom_http2::priority::Priority;
 use wireloom_http2::settings::id;
 
@@ -69,7 +69,7 @@ pub(super) fn frame(entry: &mut Entry, frame: &Frame<'_>, payload: &[u8]) {
             text = reset.code.to_string();
             entry.detail("Error Code", format!("{:#x}: {}", reset.code.get(), reset.code), "RFC 9113 §7");
         }
-        Frame::Settings(Settings::Values(values)) => {
+        Frame::Settings(SettingsFrame::Values(values)) => {
             for setting in values.iter() {
                 let (name, section) = setting_name(setting.id);
                 let name = name.map_or_else(|| format!("{:#06x}", setting.id), str::to_owned);
@@ -80,7 +80,7 @@ pub(super) fn frame(entry: &mut Entry, frame: &Frame<'_>, payload: &[u8]) {
                 entry.detail(name, setting.value.to_string(), section);
             }
         }
-        Frame::Settings(Settings::Ack) => {}
+        Frame::Settings(SettingsFrame::Ack) => {}
         Frame::PushPromise(promise) => {
             padding(entry, promise.padding, "RFC 9113 §6.6");
             entry.detail("Promised Stream ID", promise.promised_id.get().to_string(), "RFC 9113 §6.6");

@@ -313,7 +313,7 @@ impl Http2 {
                     entry.undecoded("the beginning of the field block is not known");
                 }
             }
-            Frame::Settings(frame::Settings::Values(values)) => {
+            Frame::Settings(frame::SettingsFrame::Values(values)) => {
                 let is_first = side.settings == Settings::INITIAL;
                 match side.settings.apply(values, role(direction), is_first) {
                     Ok(changes) => {
@@ -334,7 +334,7 @@ impl Http2 {
                     self.streams.set_connect_protocol(side.settings.enable_connect_protocol);
                 }
             }
-            Frame::Settings(frame::Settings::Ack) => {
+            Frame::Settings(frame::SettingsFrame::Ack) => {
                 if let Some((table_size_min, shrinks)) = other.pending.pop_front() {
                     // RFC 9113 §4.3.1: the encoder of this side keeps to the size from its acknowledgement on.
                     if let Some(smallest) = table_size_min {
