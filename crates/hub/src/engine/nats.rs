@@ -16,7 +16,7 @@ mod presence;
 mod streams;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use async_nats::Event;
@@ -29,14 +29,14 @@ use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
 use self::follower::Follower;
-use self::nodes::Peers;
+use self::nodes::{Announcements, Peers};
 use self::streams::{Nats, encoded, epoch};
 use super::{Control, Delivery, Engine, EngineError, EngineFuture, Membership, MemoryEngine};
 use crate::config::RecoveryMode;
 use crate::history::{History, HistoryQuery, Position, Recovery, Retention};
 use crate::protocol::{ClientInfo, Join, Leave, Publication, Push};
 use crate::random::token;
-use crate::shards::Shards;
+use crate::shards::{Shards, lock};
 
 /// How often a followed history is compared with its stream, in calls of [`Engine::maintain`].
 const SYNC_EVERY: u64 = 10;
@@ -53,6 +53,8 @@ pub struct NatsEngine {
     /// The clients of this node, while NATS cannot be reached.
     local: MemoryEngine,
     peers: Arc<Peers>,
+    /// Taken by the task that follows them.
+    announcements: Mutex<Option<Announcements>>,
     delivery: Arc<OnceLock<Weak<dyn Delivery>>>,
     ticks: AtomicU64,
     /// Set by each new connection to NATS.
@@ -119,13 +121,16 @@ impl NatsEngine {
         let client = options.connect(urls).await.map_err(unavailable)?;
         let jetstream = jetstream::new(client.clone());
         jetstream.query_account().await.map_err(unavailable)?;
+        let nats = Arc::new(Nats::new(client, jetstream));
+        let announcements = Announcements::subscribe(&nats).await?;
         Ok(Self {
-            nats: Arc::new(Nats::new(client, jetstream)),
+            nats,
             name,
             channels: Shards::new(),
             presence: OnceCell::new(),
             local: MemoryEngine::new(0),
             peers: Arc::default(),
+            announcements: Mutex::new(Some(announcements)),
             delivery: Arc::default(),
             ticks: AtomicU64::new(0),
             reconnected,
@@ -188,6 +193,7 @@ impl NatsEngine {
         let start = || async {
             let subject = format!("wl.live.*.{}", encoded(channel));
             let messages = self.nats.client.subscribe(subject).await.map_err(unavailable)?;
+            self.nats.confirm_subscriptions().await;
             let (nats, delivery) = (self.nats.clone(), self.delivery.clone());
             Ok(tokio::spawn(follower.clone().run(nats, delivery, messages)).abort_handle())
         };
@@ -208,7 +214,10 @@ impl Engine for NatsEngine {
     fn start(&self, delivery: Weak<dyn Delivery>) {
         let _ = self.delivery.set(delivery.clone());
         self.local.start(delivery.clone());
-        tokio::spawn(nodes::follow(self.nats.clone(), self.name.clone(), self.peers.clone(), delivery));
+        if let Some(announcements) = lock(&self.announcements).take() {
+            let (nats, name, peers) = (self.nats.clone(), self.name.clone(), self.peers.clone());
+            tokio::spawn(announcements.follow(nats, name, peers, delivery));
+        }
     }
 
     fn publish<'a>(

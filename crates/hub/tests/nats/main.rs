@@ -39,6 +39,15 @@ history_size = 100
 history_ttl = "10m"
 "#;
 
+/// What a configuration needs for [`Node::api`] and for users with a [`token`].
+const WITH_API: &str = "token.hmac_secret = \"secret\"\napi.key = \"key\"\n";
+
+/// A token of this user, for a node configured [`WITH_API`].
+fn token(user: &str) -> String {
+    let key = EncodingKey::from_secret(b"secret");
+    jsonwebtoken::encode(&Header::default(), &json!({ "sub": user }), &key).unwrap()
+}
+
 async fn node(nats: &Nats) -> Node {
     Node::connect_to(nats.port, CONFIG).await
 }
@@ -77,6 +86,37 @@ async fn a_message_reaches_the_clients_of_every_node() {
             assert_eq!(received, (0..50).collect::<Vec<_>>(), "{channel}");
         }
     }
+}
+
+/// NATS learns of a subscription late over a slow link; the client must not be told before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_receives_what_is_published_after_its_reply() {
+    let Some(nats) = Nats::start() else { return };
+    let link = Link::to(nats.port).await;
+    let (one, two) = (node(&nats).await, Node::connect_to(link.port, CONFIG).await);
+    let mut client = two.connect().await;
+    link.set(Weather::Slow(Duration::from_millis(200)));
+    for (number, channel) in ["plain", "log:x", "chat:x"].into_iter().enumerate() {
+        client.call("subscribe", json!({ "channel": channel })).await;
+        one.hub.publish(channel, number.to_string()).await.unwrap();
+        client.payloads(number + 1).await;
+    }
+    assert_eq!(payloads(&client.publications), [0, 1, 2]);
+}
+
+/// A node that has just started carries out commands that other nodes receive.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_node_carries_out_commands_from_its_first_client_on() {
+    let Some(nats) = Nats::start() else { return };
+    let config = format!("{WITH_API}{CONFIG}");
+    let link = Link::to(nats.port).await;
+    let one = Node::connect_to(nats.port, &config).await;
+    link.set(Weather::Slow(Duration::from_millis(200)));
+    let two = Node::connect_to(link.port, &config).await;
+    let mut client = two.connect_with(json!({ "token": token("7") })).await;
+    one.api("disconnect", json!({ "user": "7" })).await;
+    while let Ok(Some(_)) = client.socket.recv_owned().await {}
+    assert_eq!(client.socket.end().unwrap().code().value(), 3503);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,11 +181,9 @@ async fn presence_covers_all_nodes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_api_reaches_the_connections_of_other_nodes() {
     let Some(nats) = Nats::start() else { return };
-    let config = format!("token.hmac_secret = \"secret\"\napi.key = \"key\"\n{CONFIG}");
+    let config = format!("{WITH_API}{CONFIG}");
     let (one, two) = (Node::connect_to(nats.port, &config).await, Node::connect_to(nats.port, &config).await);
-    let key = EncodingKey::from_secret(b"secret");
-    let token = jsonwebtoken::encode(&Header::default(), &json!({ "sub": "7" }), &key).unwrap();
-    let mut client = two.connect_with(json!({ "token": token })).await;
+    let mut client = two.connect_with(json!({ "token": token("7") })).await;
     one.api("subscribe", json!({ "user": "7", "channel": "chat:x" })).await;
     while client.receive().await["push"]["subscribe"].is_null() {}
     one.api("publish", json!({ "channel": "chat:x", "data": 1 })).await;

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use async_nats::Subscriber;
 use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
-use tracing::warn;
 
 use super::streams::Nats;
-use crate::engine::Delivery;
+use super::unavailable;
+use crate::engine::{Delivery, EngineError};
 use crate::shards::lock;
 
 /// The subject of announcements.
@@ -39,37 +40,53 @@ impl Peers {
     }
 }
 
-/// Announces this node, and receives the announcements of the others and the commands of the server API.
-pub(super) async fn follow(nats: Arc<Nats>, name: String, peers: Arc<Peers>, delivery: Weak<dyn Delivery>) {
-    let (Ok(mut nodes), Ok(mut control)) =
-        (nats.client.subscribe(format!("{NODES}.*")).await, nats.client.subscribe(CONTROL).await)
-    else {
-        warn!("the other nodes cannot be followed");
-        return;
-    };
-    let mut heartbeat = tokio::time::interval(HEARTBEAT);
-    loop {
-        tokio::select! {
-            _ = heartbeat.tick() => {
-                if delivery.strong_count() == 0 {
-                    return;
+/// The announcements of the other nodes and the commands of the server API that they received.
+pub(super) struct Announcements {
+    nodes: Subscriber,
+    control: Subscriber,
+}
+
+impl Announcements {
+    /// Returns once the server has processed the subscriptions: a command that any node receives afterwards arrives here.
+    pub(super) async fn subscribe(nats: &Nats) -> Result<Self, EngineError> {
+        let nodes = nats.client.subscribe(format!("{NODES}.*")).await.map_err(unavailable)?;
+        let control = nats.client.subscribe(CONTROL).await.map_err(unavailable)?;
+        nats.confirm_subscriptions().await;
+        Ok(Self { nodes, control })
+    }
+
+    /// Announces this node, and follows the others until the hub is dropped.
+    pub(super) async fn follow(
+        mut self,
+        nats: Arc<Nats>,
+        name: String,
+        peers: Arc<Peers>,
+        delivery: Weak<dyn Delivery>,
+    ) {
+        let mut heartbeat = tokio::time::interval(HEARTBEAT);
+        loop {
+            tokio::select! {
+                _ = heartbeat.tick() => {
+                    if delivery.strong_count() == 0 {
+                        return;
+                    }
+                    if nats.is_connected() {
+                        let _ = nats.client.publish(format!("{NODES}.{name}"), Vec::new().into()).await;
+                    }
+                    peers.expire();
                 }
-                if nats.is_connected() {
-                    let _ = nats.client.publish(format!("{NODES}.{name}"), Vec::new().into()).await;
+                Some(message) = self.nodes.next() => {
+                    if let Some(name) = message.subject.strip_prefix(NODES).and_then(|name| name.strip_prefix('.')) {
+                        peers.insert(name);
+                    }
                 }
-                peers.expire();
+                Some(message) = self.control.next() => {
+                    if let (Some(delivery), Ok(control)) = (delivery.upgrade(), serde_json::from_slice(&message.payload)) {
+                        delivery.deliver_control(&control);
+                    }
+                }
+                else => return,
             }
-            Some(message) = nodes.next() => {
-                if let Some(name) = message.subject.strip_prefix(NODES).and_then(|name| name.strip_prefix('.')) {
-                    peers.insert(name);
-                }
-            }
-            Some(message) = control.next() => {
-                if let (Some(delivery), Ok(control)) = (delivery.upgrade(), serde_json::from_slice(&message.payload)) {
-                    delivery.deliver_control(&control);
-                }
-            }
-            else => return,
         }
     }
 }

@@ -8,6 +8,7 @@ use async_nats::jetstream::{self, stream};
 use async_nats::{Client, connection};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
 use tokio::sync::OnceCell;
 
 use super::unavailable;
@@ -24,6 +25,9 @@ pub(super) struct Nats {
 
 /// By the number of publications and the seconds for which they are kept.
 type Streams = HashMap<(usize, u64), Arc<OnceCell<stream::Stream>>>;
+
+/// A subject without subscribers.
+const UNUSED_SUBJECT: &str = "wl.unused";
 
 /// The name of a channel as a part of a subject.
 pub(super) fn encoded(channel: &str) -> String {
@@ -53,6 +57,16 @@ impl Nats {
 
     pub(super) fn is_connected(&self) -> bool {
         self.client.connection_state() == connection::State::Connected
+    }
+
+    /// Waits until the server has processed the subscriptions that this node made before: it takes a connection's commands in
+    /// order, and answers this request itself because nobody subscribes to its subject.
+    ///
+    /// Without an answer the connection is about to be lost; the client repeats its subscriptions on the next one.
+    pub(super) async fn confirm_subscriptions(&self) {
+        if self.is_connected() {
+            let _no_responders = self.client.request(UNUSED_SUBJECT, Bytes::new()).await;
+        }
     }
 
     pub(super) fn subject(channel: &str, retention: Retention) -> String {
