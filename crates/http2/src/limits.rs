@@ -50,8 +50,9 @@ pub struct Limits {
     /// Bytes of buffered answers (acknowledgements, RST_STREAM, WINDOW_UPDATE) to a peer that does not read (CVE-2019-9512, 9514,
     /// 9515). 64 KiB are 3,800 answers to PING, several times a legitimate burst.
     pub answers_len_max: usize,
-    /// The time for which DATA may be queued because the peer keeps windows closed (CVE-2019-9517): long enough for a user who pauses
-    /// a download.
+    /// The time for which DATA may be queued because the peer keeps windows closed, and output because it does not read
+    /// (CVE-2019-9517): long enough for a user who pauses a download. A peer that accepts at least 1,024 bytes in this time, also in
+    /// small steps, is not stalled.
     pub stall_timeout: Duration,
     /// The time in which the peer must acknowledge SETTINGS (RFC 9113 §6.5.3): several round trips of a slow link.
     pub settings_timeout: Duration,

@@ -145,7 +145,10 @@ impl Connection {
             self.charge(Charge::WindowUpdate)?;
             self.streams.grant_connection(update.increment)?;
             if update.increment >= PROGRESS_MIN {
-                self.stall_timer = Timer::Stopped;
+                self.window_timer = Timer::Stopped;
+            } else {
+                let timeout = self.config.limits.stall_timeout;
+                self.window_timer.postpone(update.increment as usize, timeout, self.now);
             }
             return Ok(None);
         }

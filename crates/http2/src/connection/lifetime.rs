@@ -161,14 +161,16 @@ impl Connection {
     fn start_clocks(&mut self) {
         self.has_pending_timer = false;
         self.control.start_clocks(self.now);
-        self.stall_timer.start(self.now);
+        self.write_timer.start(self.now);
+        self.window_timer.start(self.now);
         self.reader.incomplete_timer.start(self.now);
         self.streams.start_clocks(self.now, self.config.limits.stall_timeout);
     }
 
     /// Whether a timer is pending.
     pub(super) fn needs_time(&self) -> bool {
-        self.stall_timer == Timer::Pending
+        self.write_timer == Timer::Pending
+            || self.window_timer == Timer::Pending
             || self.reader.incomplete_timer == Timer::Pending
             || self.control.needs_time()
             || self.streams.has_pending_clock()
@@ -179,7 +181,8 @@ impl Connection {
         let limits = self.limits();
         let deadlines = [
             self.control.settings_deadline(limits.settings_timeout),
-            self.stall_timer.deadline(limits.stall_timeout),
+            self.write_timer.deadline(limits.stall_timeout),
+            self.window_timer.deadline(limits.stall_timeout),
             self.streams.stall_deadline(),
             self.incomplete_deadline(),
         ];
@@ -202,10 +205,12 @@ impl Connection {
         if has_passed(self.incomplete_deadline()) {
             return Err(Error::limit(Exceeded::FieldBlockTime, StreamId::CONNECTION));
         }
-        if self.out.is_empty() && !self.streams.is_window_closed() {
-            self.stall_timer = Timer::Stopped;
+        if !self.streams.has_ready() {
+            self.window_timer = Timer::Stopped;
         }
-        if has_passed(self.stall_timer.deadline(limits.stall_timeout)) {
+        if has_passed(self.write_timer.deadline(limits.stall_timeout))
+            || has_passed(self.window_timer.deadline(limits.stall_timeout))
+        {
             return Err(Error::limit(Exceeded::Stalled, StreamId::CONNECTION));
         }
         for stream in self.streams.stalled(now, limits.stall_timeout) {

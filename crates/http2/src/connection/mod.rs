@@ -34,7 +34,7 @@ use crate::hpack::{Decoder, Encoder, TABLE_SIZE_DEFAULT};
 use crate::message::RequestKind;
 use crate::rate_limit::RateLimit;
 use crate::settings::Settings;
-use crate::stream::{RecvPhase, SendPhase, StreamKey, Streams};
+use crate::stream::{PROGRESS_MIN, RecvPhase, SendPhase, StreamKey, Streams};
 use crate::upgrade::{self, PREFACE};
 use crate::{Limits, Memory, Role};
 
@@ -134,8 +134,10 @@ pub struct Connection {
     pending: VecDeque<PendingEvent>,
     rates: RateLimit,
 
-    /// Runs while output or DATA is queued and the peer accepts none.
-    stall_timer: Timer,
+    /// Runs while output is buffered. Bytes that the transport accepts postpone it.
+    write_timer: Timer,
+    /// Runs while DATA is ready and the window of the connection is closed. Window that the peer grants postpones it.
+    window_timer: Timer,
 
     control: Control,
     closing: Closing,
@@ -215,7 +217,8 @@ impl Connection {
             out: Output::new(),
             pending: VecDeque::new(),
             rates: RateLimit::default(),
-            stall_timer: Timer::Stopped,
+            write_timer: Timer::Stopped,
+            window_timer: Timer::Stopped,
             control: Control::new(),
             closing: Closing::new(),
             config,
@@ -406,9 +409,13 @@ impl Connection {
             self.reader.incomplete_timer = Timer::Pending;
             self.has_pending_timer = true;
         }
-        if written > 0 && !self.streams.is_window_closed() {
-            self.stall_timer = if self.out.is_empty() { Timer::Stopped } else { Timer::Pending };
+        if self.out.is_empty() {
+            self.write_timer = Timer::Stopped;
+        } else if written >= PROGRESS_MIN as usize {
+            self.write_timer = Timer::Pending;
             self.has_pending_timer = true;
+        } else {
+            self.write_timer.postpone(written, self.config.limits.stall_timeout, self.now);
         }
     }
 

@@ -7,7 +7,6 @@ use bytes::Bytes;
 
 use super::Connection;
 use super::output::BY_REFERENCE;
-use super::timer::Timer;
 use crate::Role;
 use crate::error::{Error, Misuse};
 use crate::event::PendingEvent;
@@ -334,9 +333,11 @@ impl Connection {
                 break;
             }
         }
-        if self.stall_timer == Timer::Stopped && (!self.out.is_empty() || self.streams.is_window_closed()) {
-            self.stall_timer = Timer::Pending;
-            self.has_pending_timer = true;
+        if !self.out.is_empty() {
+            self.has_pending_timer |= self.write_timer.begin();
+        }
+        if self.streams.is_window_closed() {
+            self.has_pending_timer |= self.window_timer.begin();
         }
     }
 
@@ -344,7 +345,7 @@ impl Connection {
     fn write_next(&mut self, slot: u32) {
         let frame_len_max = self.data_len_max() as u32;
         let queue_max = self.config.queue_max(self.streams.queued());
-        match self.streams.next_frame(slot, frame_len_max, BY_REFERENCE, queue_max) {
+        match self.streams.next_frame(slot, self.now, frame_len_max, BY_REFERENCE, queue_max) {
             NextFrame::Data { id, len, end_stream, trailers, writable } => {
                 self.write_data_header(id, len as usize, end_stream);
                 let mut left = len as usize;

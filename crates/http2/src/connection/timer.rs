@@ -5,6 +5,8 @@
 
 use core::time::Duration;
 
+use crate::stream::progress;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     /// The timer does not run.
@@ -28,6 +30,23 @@ impl Timer {
         match self {
             Self::Since(since) => Some(since.saturating_add(timeout)),
             Self::Stopped | Self::Pending => None,
+        }
+    }
+
+    /// Starts a stopped timer at the next time that the caller passes. Returns whether it was stopped.
+    #[inline]
+    pub(super) fn begin(&mut self) -> bool {
+        let was_stopped = *self == Self::Stopped;
+        if was_stopped {
+            *self = Self::Pending;
+        }
+        was_stopped
+    }
+
+    /// The peer has accepted `len` bytes: see [`progress`].
+    pub(super) fn postpone(&mut self, len: usize, timeout: Duration, now: Duration) {
+        if let Self::Since(since) = self {
+            *since = since.saturating_add(progress(len, timeout)).min(now);
         }
     }
 }

@@ -19,8 +19,8 @@ mod streams;
 pub(crate) use closed_streams::CloseCause;
 pub(crate) use receive::DataCheck;
 pub(crate) use record::Stream;
-pub(crate) use send::{NextFrame, PROGRESS_MIN, check_content};
-pub(crate) use stall::millis;
+pub(crate) use send::{NextFrame, check_content};
+pub(crate) use stall::{PROGRESS_MIN, millis, progress};
 pub(crate) use state::{RecvPhase, SendPhase};
 pub(crate) use streams::{CloseEffects, Streams};
 

@@ -1,16 +1,15 @@
 //! Sending on streams: DATA within the windows, in the order of the scheduler (RFC 9113 §5.2, §6.9; RFC 9218 §10).
 
+use core::time::Duration;
+
 use bytes::Bytes;
 
-use super::{CloseEffects, List, NONE, SendPhase, StallClock, Stream, StreamKey, Streams};
+use super::{CloseEffects, List, NONE, PROGRESS_MIN, SendPhase, StallClock, Stream, StreamKey, Streams};
 use crate::error::{Error, Misuse, Violation};
 use crate::field::Field;
 use crate::flow_control::{WINDOW_MAX, grant, spend, window};
 use crate::frame::{StreamId, WindowUpdate};
 use crate::message::ContentLeft;
-
-/// A window below this does not stop the clock of a stalled stream, in bytes.
-pub(crate) const PROGRESS_MIN: u32 = 1024;
 
 /// The next frame of a stream. The connection writes it before it requests another one.
 pub(crate) enum NextFrame {
@@ -179,6 +178,7 @@ impl Streams {
     pub(crate) fn next_frame(
         &mut self,
         slot: u32,
+        now: Duration,
         frame_len_max: u32,
         small: usize,
         queue_max: u32,
@@ -199,6 +199,8 @@ impl Streams {
         let left = stream.queued - len;
         if room >= i64::from(PROGRESS_MIN) || left == 0 {
             stream.set_stall_clock(StallClock::Stopped);
+        } else {
+            self.stall.postpone(stream, len, now);
         }
         let end_stream = left == 0 && stream.send == SendPhase::EndQueued;
         // RFC 9113 §5.2.1: flow control applies only to DATA, so trailers do not wait for another turn.
@@ -343,7 +345,7 @@ mod tests {
         for (window, is_blocked) in [(10, true), (11, false)] {
             let (mut streams, slot) = sending(window);
             queue(&mut streams, slot, 25);
-            let frame = streams.next_frame(slot, 10, 512, 1 << 20);
+            let frame = streams.next_frame(slot, Duration::ZERO, 10, 512, 1 << 20);
             assert!(matches!(frame, NextFrame::Data { len: 10, end_stream: false, writable: None, .. }));
             streams.take_chunk(slot, 10).unwrap();
             assert_eq!(streams.next_ready().is_none(), is_blocked);
@@ -358,7 +360,7 @@ mod tests {
         assert!(!streams.is_window_closed() && !streams.wants_write());
         queue(&mut streams, slot, 5);
         assert!(streams.is_window_closed() && !streams.wants_write());
-        assert!(matches!(streams.next_frame(slot, 10, 512, 1 << 20), NextFrame::None));
+        assert!(matches!(streams.next_frame(slot, Duration::ZERO, 10, 512, 1 << 20), NextFrame::None));
         assert_eq!(streams.next_ready(), Some(slot));
         streams.grant_connection(1).unwrap();
         assert!(!streams.is_window_closed() && streams.wants_write());

@@ -1,13 +1,22 @@
 //! The stall timeout of streams whose window the peer keeps closed although DATA is queued (CVE-2019-9517).
 //!
-//! The clock of a stream starts when the stream is blocked. Windows below `PROGRESS_MIN` do not stop it. The list of blocked
-//! streams is not ordered by time, because a stream that is blocked again keeps its clock. The list is scanned when the oldest
-//! known clock expires, at most `SCANS_MAX` times per timeout.
+//! The clock of a stream starts when the stream is blocked. A window of [`PROGRESS_MIN`] bytes stops it. A smaller one sets it
+//! back in proportion ([`progress`]), so that many small windows count as much as a large one. The list of blocked streams is not
+//! ordered by time, because a stream that is blocked again keeps its clock. The list is scanned when the oldest known clock
+//! expires, at most `SCANS_MAX` times per timeout.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{NONE, StallClock, StreamKey, Streams};
+use super::{NONE, StallClock, Stream, StreamKey, Streams};
+
+/// The number of bytes that a peer must accept per timeout.
+pub(crate) const PROGRESS_MIN: u32 = 1024;
+
+/// The time by which `len` bytes that the peer accepts postpone the timeout: [`PROGRESS_MIN`] bytes are worth all of it.
+pub(crate) fn progress(len: usize, timeout: Duration) -> Duration {
+    (timeout / PROGRESS_MIN).saturating_mul(len.min(PROGRESS_MIN as usize) as u32)
+}
 
 /// The maximum number of scans of the blocked streams per timeout. It bounds the work that a peer can cause.
 const SCANS_MAX: u32 = 64;
@@ -18,8 +27,9 @@ pub(crate) struct Stall {
     next_scan: Option<Duration>,
     /// The earliest time of the next scan.
     scan_min: Duration,
-    /// The last time at which clocks were started, and their timeout.
+    /// No clock started after this time.
     started: Duration,
+    /// The timeout of the clocks.
     timeout: Duration,
     /// Whether a clock starts at the next time that the caller passes.
     is_pending: bool,
@@ -42,6 +52,17 @@ impl Stall {
     fn deadline(&self, since_ms: u32) -> Duration {
         let age = Duration::from_millis(u64::from(millis(self.started).wrapping_sub(since_ms)));
         self.started.saturating_sub(age).saturating_add(self.timeout)
+    }
+
+    /// Sets back the clock of a stream whose peer has accepted `len` bytes.
+    pub(super) fn postpone(&mut self, stream: &mut Stream, len: u32, now: Duration) {
+        let StallClock::Since(since_ms) = stream.stall_clock() else { return };
+        // Rounded up, so that many small windows are not worth less than a large one.
+        let by_ms = progress(len as usize, self.timeout).as_millis() + 1;
+        let age_ms = millis(now).wrapping_sub(since_ms);
+        let by_ms = u32::try_from(by_ms).unwrap_or(u32::MAX).min(age_ms);
+        stream.set_stall_clock(StallClock::Since(since_ms.wrapping_add(by_ms)));
+        self.started = self.started.max(now);
     }
 }
 

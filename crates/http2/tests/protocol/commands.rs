@@ -264,10 +264,11 @@ fn output_that_is_written_is_not_stalled() {
     // Without output there is no deadline.
     end.connection.poll_transmit(&mut [&[]]);
     assert_eq!(end.connection.poll_timeout(), None);
-    end.connection.send_response(end.key(1), status("200"), true).unwrap();
+    end.connection.send_response(end.key(1), status("200"), false).unwrap();
+    end.connection.send_data(end.key(1), vec![b'd'; 10_000], true).unwrap();
     assert!(end.connection.poll_transmit(&mut [&[]]) > 0);
     let mut now = end.connection.poll_timeout().unwrap();
-    for written in [1, 1, 0] {
+    for written in [1_024, 1_024, 0] {
         now += timeout / 2;
         end.connection.handle_timeout(now).unwrap();
         assert!(end.connection.poll_timeout().unwrap() <= now + timeout);

@@ -18,6 +18,7 @@ mod promises;
 mod public_api;
 mod receiving;
 mod sending;
+mod stalls;
 mod streams;
 mod updates;
 mod whole_connections;

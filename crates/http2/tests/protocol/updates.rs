@@ -115,28 +115,6 @@ fn updates_that_are_not_read_stop_the_reader() {
     assert!(end.connection.wants_read());
 }
 
-/// Whether a server with queued DATA reports a stall while the connection's window grows by `increment` every 100 s, for 1,000 s.
-fn is_stalled(increment: u32) -> bool {
-    let mut end = End::new(Role::Server);
-    let frames = [Frame::settings(&[(4, 1 << 20)]), Frame::settings_ack(), Frame::get(1)];
-    end.receive(&[PREFACE, &join(&frames)].concat());
-    end.connection.send_response(end.key(1), [Field::known(Token::Status, b"200")], false).unwrap();
-    end.connection.send_data(end.key(1), vec![b'd'; 200_000], true).unwrap();
-    end.drain();
-    for _ in 0..10 {
-        end.wait(Duration::from_secs(100));
-        end.receive(&Frame::window_update(0, increment).to_bytes());
-    }
-    end.has_failed()
-}
-
-#[test]
-fn a_window_that_opens_in_tiny_steps_is_a_stall() {
-    // CVE-2019-9517: the timeout is 300 s.
-    assert!(is_stalled(1_023));
-    assert!(!is_stalled(1_024));
-}
-
 #[test]
 fn data_on_a_promised_stream_ends_the_connection() {
     // §5.1 (reserved (remote)): nothing but HEADERS, RST_STREAM and PRIORITY.
