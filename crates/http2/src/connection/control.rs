@@ -95,8 +95,9 @@ impl Connection {
             // RFC 9113 §6.9.2: a connection error, FLOW_CONTROL_ERROR.
             return Err(peer(Violation::WindowOverflowBySettings));
         }
+        let start = self.out.bytes.len();
         frame::SettingsFrame::encode_ack(&mut self.out.bytes);
-        self.out.answers_len += 9;
+        self.out.count_answer(start);
         Ok(Some(PendingEvent::Settings))
     }
 
@@ -156,8 +157,9 @@ impl Connection {
         if !ping.ack {
             self.charge(Charge::Ping)?;
             // RFC 9113 §6.7: the acknowledgement has the same payload.
+            let start = self.out.bytes.len();
             Ping { ack: true, payload: ping.payload }.encode(&mut self.out.bytes);
-            self.out.answers_len += 17;
+            self.out.count_answer(start);
             return Ok(None);
         }
         if ping.payload == PROBE

@@ -123,7 +123,7 @@ impl Connection {
         if self.has_ended() {
             return;
         }
-        let before = self.out.bytes.len();
+        let start = self.out.bytes.len();
         update.encode(&mut self.out.bytes);
         // A WINDOW_UPDATE of a stream means that much DATA arrives, so the round trip is measured.
         if self.reader.settings_seen
@@ -132,7 +132,7 @@ impl Connection {
         {
             Ping { ack: false, payload: PROBE }.encode(&mut self.out.bytes);
         }
-        self.out.answers_len += self.out.bytes.len() - before;
+        self.out.count_answer(start);
     }
 
     #[inline]

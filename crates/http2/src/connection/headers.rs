@@ -248,14 +248,14 @@ impl Connection {
         }
         // CVE-2025-8671: it causes an answer, as a reset does.
         self.charge(Charge::StreamError)?;
-        let before = self.out.bytes.len();
+        let start = self.out.bytes.len();
         self.write_headers(id, core::iter::once(status), true);
         if !block.end_stream {
             // RFC 9113 §8.1: the response is complete, and the client should stop sending the request.
             RstStream { stream_id: id, code: ErrorCode::NO_ERROR }.encode(&mut self.out.bytes);
         }
         self.streams.remember_refused(id, !block.end_stream, millis(self.now));
-        self.out.answers_len += self.out.bytes.len() - before;
+        self.out.count_answer(start);
         Ok(None)
     }
 

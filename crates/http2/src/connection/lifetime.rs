@@ -36,6 +36,15 @@ impl Connection {
         }
     }
 
+    /// Writes RST_STREAM as an answer to a frame of the peer.
+    fn answer_reset(&mut self, reset: Option<RstStream>) {
+        let start = self.out.bytes.len();
+        if let Some(reset) = reset {
+            self.write_reset(reset);
+        }
+        self.out.count_answer(start);
+    }
+
     /// Checks DATA or HEADERS on a stream that is not open. Returns `Ok` if they are ignored.
     #[cold]
     pub(super) fn check_closed_stream(&mut self, id: StreamId, headers: bool) -> Result<(), Error> {
@@ -87,16 +96,15 @@ impl Connection {
         self.charge(Charge::StreamError)?;
         if let Some(slot) = slot {
             let stream = self.streams.key(slot);
-            let closed = self.streams.reset(slot, code, millis(self.now));
+            let mut closed = self.streams.reset(slot, code, millis(self.now));
+            self.answer_reset(closed.reset.take());
             self.apply_close(closed);
-            self.out.answers_len += 13;
             return Ok(Some(PendingEvent::Reset { stream, code, error: Some(error) }));
         }
         if self.streams.close_cause(id) != Some(CloseCause::LocalReset) {
             // RFC 9113 §5.4.2: at most one RST_STREAM for each stream.
             self.streams.remember_refused(id, true, millis(self.now));
-            self.write_reset(RstStream { stream_id: id, code });
-            self.out.answers_len += 13;
+            self.answer_reset(Some(RstStream { stream_id: id, code }));
         }
         Ok(None)
     }

@@ -3,8 +3,9 @@
 //! [`Connection`] parses input, writes frames and reports events. [`Streams`] has the state of the streams; its methods return
 //! the frames to write. The other files: `receive` splits the input into frames, `headers` and `data` handle received messages,
 //! `send` sends messages, `lifetime` closes streams and checks deadlines, `control` handles SETTINGS and PING, `goaway` ends the
-//! connection, and `output` buffers frames.
+//! connection, and `output` buffers frames, `answers` counts those that answer the peer.
 
+mod answers;
 mod control;
 mod data;
 mod goaway;
@@ -284,7 +285,7 @@ impl Connection {
     /// and the client could wait for each other.
     #[inline]
     pub fn wants_read(&self) -> bool {
-        self.out.answers_len <= self.limits().answers_len_max
+        self.out.answers_len() <= self.limits().answers_len_max
             && (self.role == Role::Client || self.out.len() <= self.config.output_max)
     }
 

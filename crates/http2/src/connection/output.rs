@@ -10,6 +10,8 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
+use super::answers::Answers;
+
 /// Smaller chunks are copied, in bytes: this costs less than another slice in a vectored write.
 pub(super) const BY_REFERENCE: usize = 512;
 /// The capacity that an empty buffer keeps, in bytes. Larger buffers are freed when they were not needed for a while.
@@ -28,13 +30,19 @@ pub(super) struct Output {
     refs_len: usize,
     /// A decaying maximum of `bytes.len()`, which decides whether the buffer shrinks.
     peak: usize,
-    /// An upper bound on the buffered answers to frames of the peer, in bytes.
-    pub(super) answers_len: usize,
+    answers: Answers,
 }
 
 impl Output {
     pub(super) const fn new() -> Self {
-        Self { bytes: Vec::new(), head: 0, refs: VecDeque::new(), refs_len: 0, peak: 0, answers_len: 0 }
+        Self {
+            bytes: Vec::new(),
+            head: 0,
+            refs: VecDeque::new(),
+            refs_len: 0,
+            peak: 0,
+            answers: Answers::new(),
+        }
     }
 
     /// The length of the buffered output, in bytes.
@@ -46,6 +54,18 @@ impl Output {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Counts the bytes from `start` on, which were just written, as an answer to a frame of the peer.
+    #[inline]
+    pub(super) fn count_answer(&mut self, start: usize) {
+        self.answers.push(start, self.bytes.len());
+    }
+
+    /// The length of the buffered answers to frames of the peer, in bytes.
+    #[inline]
+    pub(super) const fn answers_len(&self) -> usize {
+        self.answers.len()
     }
 
     /// Appends the payload of a DATA frame, whose header is in `bytes`.
@@ -102,8 +122,7 @@ impl Output {
                 let _ = reference.data.split_to(step);
             }
         }
-        // Answers are sent even if the output is never empty: not more of them are buffered than there are bytes.
-        self.answers_len = self.answers_len.min(self.bytes.len() - self.head);
+        self.answers.advance(self.head);
         if self.head == self.bytes.len() && self.refs.is_empty() {
             self.reset_empty();
         } else if self.head >= KEPT && self.head * 2 >= self.bytes.len() {
@@ -111,6 +130,7 @@ impl Output {
             self.peak = self.peak.max(self.bytes.len());
             self.bytes.drain(..self.head);
             self.refs.iter_mut().for_each(|reference| reference.at -= self.head);
+            self.answers.shift(self.head);
             self.head = 0;
         }
     }
@@ -121,7 +141,7 @@ impl Output {
         self.peak = self.peak.max(self.bytes.len());
         self.bytes.clear();
         self.head = 0;
-        self.answers_len = 0;
+        self.answers.clear();
         if self.bytes.capacity() > KEPT && self.peak < self.bytes.capacity() / 4 {
             self.bytes.shrink_to(self.peak.max(KEPT));
         }
@@ -183,7 +203,7 @@ mod tests {
             out.advance(offered.len());
         }
         assert_eq!(sent, expected);
-        assert_eq!(out.answers_len, 0);
+        assert_eq!(out.answers_len(), 0);
     }
 
     #[test]

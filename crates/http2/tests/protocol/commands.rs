@@ -256,6 +256,31 @@ fn a_server_stops_reading_while_its_output_is_long_and_a_client_does_not() {
 }
 
 #[test]
+fn answers_that_were_sent_do_not_stop_a_client_whose_output_never_ends() {
+    // A server that waits for the client to read, and the client, would wait for each other.
+    let mut config = Config::new(Role::Client);
+    config.limits.answers_len_max = 100;
+    let mut end = End::with(Role::Client, config);
+    end.receive(&join(&[Frame::settings(&[(3, 1_000)]), Frame::settings_ack()]));
+    // A path is not indexed: each request is long.
+    let path = format!("/{}", "v".repeat(1_000));
+    let request = [(":method", "GET"), (":scheme", "https"), (":authority", "example.org"), (":path", &path)];
+    for _ in 0..5 {
+        end.connection.send_request(fields(&request), true).unwrap();
+    }
+    let unsent = end.connection.memory().output;
+    for answered in 0..50 {
+        let ping = Frame::ping([0; 8]).to_bytes();
+        let (taken, _) = end.connection.handle_input(Duration::ZERO, &ping).unwrap();
+        assert_eq!(taken, ping.len(), "not read after {answered} answers");
+        end.connection.send_request(fields(&request), true).unwrap();
+        // Five answers of 17 bytes are in the output at most.
+        end.connection.poll_transmit(&mut [&[]]);
+        end.connection.transmitted((end.connection.memory().output - unsent) as usize);
+    }
+}
+
+#[test]
 fn output_that_is_written_is_not_stalled() {
     let config = Config::new(Role::Server);
     let timeout = config.limits.stall_timeout;
