@@ -42,6 +42,9 @@ pub struct Limits {
     pub resets_remembered_max: usize,
     /// Requests of the caller that wait for the peer's SETTINGS_MAX_CONCURRENT_STREAMS.
     pub queued_opens_max: usize,
+    /// PING frames of the caller that the peer has not acknowledged, 24 bytes each. gRPC-Go has one at a time; a peer that has not
+    /// acknowledged 64 does not read.
+    pub pings_unacknowledged_max: usize,
     /// Idle streams whose priority is stored (RFC 9218 §7.1), 8 bytes each. By default as many as streams may be open. Further
     /// PRIORITY_UPDATE frames for idle streams are ignored.
     pub idle_priorities_max: usize,
@@ -101,6 +104,7 @@ impl Limits {
         fields_max: 512,
         resets_remembered_max: 1_024,
         queued_opens_max: 1 << 20,
+        pings_unacknowledged_max: 64,
         idle_priorities_max: 256,
         promises_max: 100,
         answers_len_max: 64 * 1024,

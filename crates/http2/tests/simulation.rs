@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use wireloom_http2::error::{Error, ErrorCode};
+use wireloom_http2::error::{Error, ErrorCode, Misuse};
 use wireloom_http2::field::{Field, Token};
 use wireloom_http2::priority::Priority;
 use wireloom_http2::{Config, Connection, Event, Role, StreamKey};
@@ -172,7 +172,10 @@ impl End {
                 self.is_going_away = true;
                 self.requests_left = 0;
             }
-            1 => self.core.send_ping(Duration::ZERO, [7; 8]).unwrap(),
+            1 => {
+                let sent = self.core.send_ping(Duration::ZERO, [7; 8]);
+                assert!(matches!(sent, Ok(()) | Err(Error::Misuse(Misuse::PingsUnacknowledged))), "{sent:?}");
+            }
             _ => {
                 let mut settings = *self.core.acknowledged_settings();
                 if settings == wireloom_http2::Settings::INITIAL {

@@ -26,7 +26,8 @@ pub(super) struct Control {
     pub(super) acknowledged: Settings,
     /// Settings that the peer has not acknowledged, in order, each with its timer.
     unacknowledged: VecDeque<(Settings, Timer)>,
-    /// PING of the caller without an acknowledgement, and the times at which they were sent.
+    /// PING of the caller without an acknowledgement, and the times at which they were sent. At most
+    /// [`crate::Limits::pings_unacknowledged_max`].
     pings: VecDeque<([u8; 8], Duration)>,
     pub(super) round_trip: Option<Duration>,
     first_settings: bool,
@@ -184,9 +185,12 @@ impl Connection {
     /// Sends PING. [`crate::Event::Pong`] reports its acknowledgement and the round-trip time from `now` on.
     ///
     /// # Errors
-    /// [`Misuse::ConnectionClosed`]
+    /// [`Misuse::ConnectionClosed`], [`Misuse::PingsUnacknowledged`]
     pub fn send_ping(&mut self, now: Duration, payload: [u8; 8]) -> Result<(), Error> {
         self.check_alive()?;
+        if self.control.pings.len() >= self.limits().pings_unacknowledged_max {
+            return Err(Misuse::PingsUnacknowledged.into());
+        }
         self.update_now(now);
         self.control.pings.push_back((payload, self.now));
         Ping { ack: false, payload }.encode(&mut self.out.bytes);

@@ -3,7 +3,7 @@
 //! [`Connection`] parses input, writes frames and reports events. [`Streams`] has the state of the streams; its methods return
 //! the frames to write. The other files: `receive` splits the input into frames, `headers` and `data` handle received messages,
 //! `send` sends messages, `lifetime` closes streams and checks deadlines, `control` handles SETTINGS and PING, `goaway` ends the
-//! connection, and `output` buffers frames, `answers` counts those that answer the peer.
+//! connection, `output` buffers frames, and `answers` counts those that answer the peer.
 
 mod answers;
 mod control;

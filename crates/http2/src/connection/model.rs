@@ -121,7 +121,10 @@ impl Pair {
                     end.streams.insert(promised.id(), (promised, Known::default()));
                 }
             }
-            _ => connection.send_ping(self.now, self.random.u64(..).to_be_bytes()).unwrap(),
+            _ => {
+                let sent = connection.send_ping(self.now, self.random.u64(..).to_be_bytes());
+                assert!(matches!(sent, Ok(()) | Err(Error::Misuse(Misuse::PingsUnacknowledged))), "{sent:?}");
+            }
         }
         self.forget_gone(side);
     }

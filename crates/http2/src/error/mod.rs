@@ -183,6 +183,8 @@ misuses! {
     OpenQueueFull => "too many requests wait to open";
     /// The send queue of a stream would reach 4 GiB.
     StreamQueueFull => "queue of the stream is full";
+    /// The peer has not acknowledged [`crate::Limits::pings_unacknowledged_max`] PING frames.
+    PingsUnacknowledged => "too many PING frames are not acknowledged";
     /// All stream identifiers of this side have been used.
     StreamIdsExhausted => "stream identifiers are used up";
     /// The peer has disabled push.

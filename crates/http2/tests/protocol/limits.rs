@@ -396,6 +396,32 @@ fn remembered_resets() {
 }
 
 #[test]
+fn unacknowledged_pings_of_the_caller() {
+    let mut config = Config::new(Role::Server);
+    config.limits.pings_unacknowledged_max = 3;
+    let mut end = End::with(Role::Server, config);
+    end.receive(&[PREFACE, &join(&[Frame::settings(&[]), Frame::settings_ack()])].concat());
+    let ping = |end: &mut End, number| end.connection.send_ping(Duration::ZERO, [number; 8]);
+    for number in 0..3 {
+        ping(&mut end, number).unwrap();
+    }
+    let refused = Err(Error::Misuse(Misuse::PingsUnacknowledged));
+    assert_eq!(ping(&mut end, 3), refused);
+    end.drain();
+    assert_eq!(end.sent().iter().filter(|frame| frame.kind == kind::PING).count(), 3);
+    // Each acknowledgement makes room, in any order, and none counts as a flood.
+    let charged = config.limits.unknown_frames.burst() as usize;
+    for number in [1, 0, 2].into_iter().cycle().take(2 * charged) {
+        let answer = Frame::ping([number; 8]).flag(flag::ACK).to_bytes();
+        let (_, event) = end.connection.handle_input(Duration::ZERO, &answer).unwrap();
+        assert!(matches!(event, Some(Event::Pong { .. })), "{event:?}");
+        ping(&mut end, number).unwrap();
+        assert_eq!(ping(&mut end, 3), refused);
+        end.drain();
+    }
+}
+
+#[test]
 fn waiting_requests() {
     let mut config = Config::new(Role::Client);
     config.limits.queued_opens_max = 3;

@@ -318,6 +318,7 @@ fn a_peer_that_does_not_read_stops_being_read() {
     let mut rng = Rng::with_seed(3);
     let mut client = Config::new(Role::Client);
     client.limits.answers_len_max = usize::MAX;
+    client.limits.pings_unacknowledged_max = usize::MAX;
     client.output_max = usize::MAX;
     let mut pair = Pair::with(client, Config::new(Role::Server));
     pair.run(&mut rng);

@@ -430,7 +430,8 @@ impl Driver {
         match keepalive.handle_deadline(now) {
             KeepaliveAction::Wait => {}
             KeepaliveAction::SendPing => {
-                // Fails when the connection has ended: then no answer is needed.
+                // Fails when the connection has ended, or the peer has acknowledged none of many: that one is dead if it stays
+                // silent.
                 let _ = state.core.send_ping(state.now(), KEEPALIVE_PING);
             }
             KeepaliveAction::PeerDead => {
