@@ -36,11 +36,15 @@ impl Deadlines {
     }
 
     /// Arms the timer for the earliest deadline; ready with the time once that has expired.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Instant> {
         let Some(deadline) = self.table.iter().flatten().min().copied() else {
             self.sleep = None;
             return Poll::Pending;
         };
+        if deadline <= now {
+            // The timer does not fire while reads use up the budget of the task (`tokio::task::coop`).
+            return Poll::Ready(now);
+        }
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         if sleep.deadline() > deadline {
             sleep.as_mut().reset(deadline);
@@ -91,7 +95,7 @@ mod tests {
         deadlines.set(Timer::Idle, None);
         let mut expired = Vec::new();
         while deadlines.table.iter().any(Option::is_some) {
-            let now = poll_fn(|cx| deadlines.poll(cx)).await;
+            let now = poll_fn(|cx| deadlines.poll(cx, Instant::now())).await;
             while let Some(timer) = deadlines.take_expired(now) {
                 expired.push((timer, (now - start).as_secs()));
             }
@@ -107,9 +111,9 @@ mod tests {
         let start = Instant::now();
         let mut deadlines = Deadlines::default();
         deadlines.set(Timer::Idle, Some(start + Duration::from_secs(1)));
-        assert!(poll_fn(|cx| Poll::Ready(deadlines.poll(cx))).await.is_pending());
+        assert!(poll_fn(|cx| Poll::Ready(deadlines.poll(cx, start))).await.is_pending());
         deadlines.set(Timer::Idle, Some(start + Duration::from_secs(5)));
-        let now = poll_fn(|cx| deadlines.poll(cx)).await;
+        let now = poll_fn(|cx| deadlines.poll(cx, Instant::now())).await;
         assert_eq!(((now - start).as_secs(), deadlines.take_expired(now)), (5, Some(Timer::Idle)));
     }
 }

@@ -383,15 +383,16 @@ impl Driver {
 
     /// Ready when a deadline has expired and was acted on.
     fn poll_deadlines(&mut self, cx: &mut Context<'_>, state: &mut State) -> Poll<()> {
-        self.update_deadlines(state);
-        let Poll::Ready(now) = self.deadlines.poll(cx) else { return Poll::Pending };
+        let now = self.update_deadlines(state);
+        let Poll::Ready(now) = self.deadlines.poll(cx, now) else { return Poll::Pending };
         while let Some(timer) = self.deadlines.take_expired(now) {
             self.handle_deadline(timer, now, state);
         }
         Poll::Ready(())
     }
 
-    fn update_deadlines(&mut self, state: &State) {
+    /// Returns the current time.
+    fn update_deadlines(&mut self, state: &State) -> Instant {
         let (now, core, streams) = (Instant::now(), &state.core, state.streams());
         self.idle.update(streams, now);
         self.drain.update(core.ended().is_some(), core.is_going_away(), streams, now);
@@ -401,6 +402,7 @@ impl Driver {
         self.deadlines.set(Timer::Idle, self.idle.deadline().filter(|_| !is_going_away));
         self.deadlines.set(Timer::Drain, self.drain.deadline(core.role()));
         self.deadlines.set(Timer::Shrink, self.shrink.deadline(now));
+        now
     }
 
     fn handle_deadline(&mut self, timer: Timer, now: Instant, state: &mut State) {
@@ -484,4 +486,75 @@ fn transport_error(error: &io::Error) -> Error {
 fn yield_now<T>(cx: &mut Context<'_>) -> Poll<T> {
     let _ = pin!(tokio::task::yield_now()).poll(cx);
     Poll::Pending
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use std::pin::Pin;
+
+    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+    use wireloom_http2::upgrade::PREFACE;
+
+    use super::*;
+
+    /// A client that sends PING as fast as it is read.
+    struct Flood {
+        opening: &'static [u8],
+    }
+
+    impl AsyncRead for Flood {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let budget = std::task::ready!(tokio::task::coop::poll_proceed(cx));
+            budget.made_progress();
+            let opening = std::mem::take(&mut self.opening);
+            buf.put_slice(if opening.is_empty() { b"\0\0\x08\x06\0\0\0\0\0question" } else { opening });
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Flood {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_never_stops_sending_does_not_postpone_deadlines() {
+        const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0, 0];
+        let opening = Vec::leak([PREFACE, SETTINGS].concat());
+        let mut driver =
+            Driver::new(Io::Other(Box::new(Flood { opening })), Role::Server, Config::new(Role::Server))
+                .unwrap()
+                .with_idle_timeout(Duration::from_secs(60));
+        let shared = driver.shared().clone();
+        let driving = tokio::spawn(async move {
+            let mut incoming = Vec::new();
+            poll_fn(|cx| driver.poll(cx, &mut incoming)).await
+        });
+        let start = Instant::now();
+        let is_going_away = || shared.lock().core.is_going_away();
+        while start.elapsed() < Duration::from_secs(58) {
+            assert!(!is_going_away());
+            // Each poll reads until its budget is used up.
+            tokio::time::advance(Duration::from_secs(2)).await;
+        }
+        for _ in 0..3 {
+            tokio::time::advance(Duration::from_secs(2)).await;
+        }
+        assert!(is_going_away(), "the idle timeout of 60 s has passed");
+        driving.abort();
+    }
 }
