@@ -7,6 +7,8 @@ mod connect_events;
 mod examples;
 mod hostile;
 mod leaving;
+#[path = "../pace/mod.rs"]
+mod pace;
 mod panic;
 mod requests;
 #[path = "../running/mod.rs"]
