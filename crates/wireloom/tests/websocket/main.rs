@@ -7,6 +7,8 @@ mod gathering;
 mod load;
 mod messages;
 mod observer;
+#[path = "../pace/mod.rs"]
+mod pace;
 mod prepared;
 mod slow;
 mod transports;
