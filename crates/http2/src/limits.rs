@@ -96,6 +96,15 @@ impl Limits {
     /// A DATA frame with less content than this is tiny, in bytes: `tiny_data` limits its rate.
     pub const TINY_DATA_LEN: usize = 64;
 
+    /// The number of bytes that a peer must accept in each `stall_timeout`.
+    pub const PROGRESS_MIN: u32 = 1024;
+
+    /// The time by which `len` bytes that a peer accepts postpone a `stall_timeout`: [`Limits::PROGRESS_MIN`] bytes are worth all of
+    /// it.
+    pub fn progress(stall_timeout: Duration, len: usize) -> Duration {
+        (stall_timeout / Self::PROGRESS_MIN).saturating_mul(len.min(Self::PROGRESS_MIN as usize) as u32)
+    }
+
     /// The default limits.
     pub const DEFAULT: Self = Self {
         settings_entries_max: 32,

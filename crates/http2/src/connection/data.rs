@@ -3,11 +3,12 @@
 use super::Connection;
 use super::control::PROBE;
 use super::timer::Timer;
+use crate::Limits;
 use crate::error::{Error, Misuse, Violation};
 use crate::event::PendingEvent;
 use crate::frame::{Ping, StreamId, WindowUpdate};
 use crate::rate_limit::Charge;
-use crate::stream::{DataCheck, PROGRESS_MIN, StreamKey};
+use crate::stream::{DataCheck, StreamKey};
 
 impl Connection {
     /// Receives the header of a DATA frame with `flow_len` flow-controlled bytes, of which `data_len` are content. Returns the slot of
@@ -144,7 +145,7 @@ impl Connection {
         if id.is_connection() {
             self.charge(Charge::WindowUpdate)?;
             self.streams.grant_connection(update.increment)?;
-            if update.increment >= PROGRESS_MIN {
+            if update.increment >= Limits::PROGRESS_MIN {
                 self.window_timer = Timer::Stopped;
             } else {
                 let timeout = self.config.limits.stall_timeout;

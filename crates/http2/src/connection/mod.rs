@@ -35,7 +35,7 @@ use crate::hpack::{Decoder, Encoder, TABLE_SIZE_DEFAULT};
 use crate::message::RequestKind;
 use crate::rate_limit::RateLimit;
 use crate::settings::Settings;
-use crate::stream::{PROGRESS_MIN, RecvPhase, SendPhase, StreamKey, Streams};
+use crate::stream::{RecvPhase, SendPhase, StreamKey, Streams};
 use crate::upgrade::{self, PREFACE};
 use crate::{Limits, Memory, Role};
 
@@ -237,11 +237,12 @@ impl Connection {
         self.release_connection();
     }
 
-    const fn limits(&self) -> &Limits {
+    // ---- getters
+
+    /// The limits of the configuration.
+    pub const fn limits(&self) -> &Limits {
         &self.config.limits
     }
-
-    // ---- getters
 
     /// The role of this end.
     pub const fn role(&self) -> Role {
@@ -412,7 +413,7 @@ impl Connection {
         }
         if self.out.is_empty() {
             self.write_timer = Timer::Stopped;
-        } else if written >= PROGRESS_MIN as usize {
+        } else if written >= Limits::PROGRESS_MIN as usize {
             self.write_timer = Timer::Pending;
             self.has_pending_timer = true;
         } else {

@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use crate::stream::progress;
+use crate::Limits;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
@@ -43,10 +43,10 @@ impl Timer {
         was_stopped
     }
 
-    /// The peer has accepted `len` bytes: see [`progress`].
+    /// The peer has accepted `len` bytes: see [`Limits::progress`].
     pub(super) fn postpone(&mut self, len: usize, timeout: Duration, now: Duration) {
         if let Self::Since(since) = self {
-            *since = since.saturating_add(progress(len, timeout)).min(now);
+            *since = since.saturating_add(Limits::progress(timeout, len)).min(now);
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) use closed_streams::CloseCause;
 pub(crate) use receive::DataCheck;
 pub(crate) use record::Stream;
 pub(crate) use send::{NextFrame, check_content};
-pub(crate) use stall::{PROGRESS_MIN, millis, progress};
+pub(crate) use stall::millis;
 pub(crate) use state::{RecvPhase, SendPhase};
 pub(crate) use streams::{CloseEffects, Streams};
 

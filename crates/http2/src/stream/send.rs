@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use bytes::Bytes;
 
-use super::{CloseEffects, List, NONE, PROGRESS_MIN, SendPhase, StallClock, Stream, StreamKey, Streams};
+use super::{CloseEffects, List, NONE, SendPhase, StallClock, Stream, StreamKey, Streams};
+use crate::Limits;
 use crate::error::{Error, Misuse, Violation};
 use crate::field::Field;
 use crate::flow_control::{WINDOW_MAX, grant, spend, window};
@@ -197,7 +198,7 @@ impl Streams {
         }
         let len = self.chunks.frame_len(stream, room as usize, small) as u32;
         let left = stream.queued - len;
-        if room >= i64::from(PROGRESS_MIN) || left == 0 {
+        if room >= i64::from(Limits::PROGRESS_MIN) || left == 0 {
             stream.set_stall_clock(StallClock::Stopped);
         } else {
             self.stall.postpone(stream, len, now);

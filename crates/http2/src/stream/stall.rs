@@ -1,7 +1,7 @@
 //! The stall timeout of streams whose window the peer keeps closed although DATA is queued (CVE-2019-9517).
 //!
-//! The clock of a stream starts when the stream is blocked. A window of [`PROGRESS_MIN`] bytes stops it. A smaller one sets it
-//! back in proportion ([`progress`]), so that many small windows count as much as a large one. The list of blocked streams is not
+//! The clock of a stream starts when the stream is blocked. A window of [`Limits::PROGRESS_MIN`] bytes stops it. A smaller one sets it
+//! back in proportion ([`Limits::progress`]), so that many small windows count as much as a large one. The list of blocked streams is not
 //! ordered by time, because a stream that is blocked again keeps its clock. The list is scanned when the oldest known clock
 //! expires, at most `SCANS_MAX` times per timeout.
 
@@ -9,14 +9,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{NONE, StallClock, Stream, StreamKey, Streams};
-
-/// The number of bytes that a peer must accept per timeout.
-pub(crate) const PROGRESS_MIN: u32 = 1024;
-
-/// The time by which `len` bytes that the peer accepts postpone the timeout: [`PROGRESS_MIN`] bytes are worth all of it.
-pub(crate) fn progress(len: usize, timeout: Duration) -> Duration {
-    (timeout / PROGRESS_MIN).saturating_mul(len.min(PROGRESS_MIN as usize) as u32)
-}
+use crate::Limits;
 
 /// The maximum number of scans of the blocked streams per timeout. It bounds the work that a peer can cause.
 const SCANS_MAX: u32 = 64;
@@ -58,7 +51,7 @@ impl Stall {
     pub(super) fn postpone(&mut self, stream: &mut Stream, len: u32, now: Duration) {
         let StallClock::Since(since_ms) = stream.stall_clock() else { return };
         // Rounded up, so that many small windows are not worth less than a large one.
-        let by_ms = progress(len as usize, self.timeout).as_millis() + 1;
+        let by_ms = Limits::progress(self.timeout, len as usize).as_millis() + 1;
         let age_ms = millis(now).wrapping_sub(since_ms);
         let by_ms = u32::try_from(by_ms).unwrap_or(u32::MAX).min(age_ms);
         stream.set_stall_clock(StallClock::Since(since_ms.wrapping_add(by_ms)));

@@ -327,6 +327,7 @@ impl Driver {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(len)) => {
                     self.shrink.handle_written();
+                    self.drain.handle_written(len, state.core.limits());
                     let prefix_len = len.min(self.prefix.len());
                     self.prefix = &self.prefix[prefix_len..];
                     state.core.transmitted(len - prefix_len);
@@ -359,9 +360,9 @@ impl Driver {
             return true;
         }
         let now = Instant::now();
-        self.drain.update(true, true, 0, now);
+        self.drain.update(&state.core, 0, self.blocked, now);
         let stalled = matches!(ended, Ended::Failed(CoreError::Limit { exceeded: Exceeded::Stalled, .. }));
-        stalled || self.drain.deadline(state.core.role()).is_some_and(|deadline| deadline <= now)
+        stalled || self.drain.deadline(&state.core).is_some_and(|deadline| deadline <= now)
     }
 
     fn end(&mut self, mut state: Locked<'_>) {
@@ -395,12 +396,12 @@ impl Driver {
     fn update_deadlines(&mut self, state: &State) -> Instant {
         let (now, core, streams) = (Instant::now(), &state.core, state.streams());
         self.idle.update(streams, now);
-        self.drain.update(core.ended().is_some(), core.is_going_away(), streams, now);
+        self.drain.update(core, streams, self.blocked, now);
         let is_going_away = core.is_going_away();
         self.deadlines.set(Timer::Core, state.deadline().map(|deadline| state.instant(deadline)));
         self.deadlines.set(Timer::Keepalive, self.keepalive.as_ref().map(KeepaliveTimer::deadline));
         self.deadlines.set(Timer::Idle, self.idle.deadline().filter(|_| !is_going_away));
-        self.deadlines.set(Timer::Drain, self.drain.deadline(core.role()));
+        self.deadlines.set(Timer::Drain, self.drain.deadline(core));
         self.deadlines.set(Timer::Shrink, self.shrink.deadline(now));
         now
     }
@@ -413,7 +414,7 @@ impl Driver {
             Timer::Drain => match self.drain {
                 Drain::AwaitingPeer { .. } => state.core.abort(ErrorCode::NO_ERROR, b""),
                 // `has_ended` compares the time.
-                Drain::NotStarted | Drain::Flushing { .. } => {}
+                Drain::NotStarted | Drain::Flushing { .. } | Drain::Failing { .. } => {}
             },
             Timer::Shrink => {
                 if self.shrink.handle_deadline() {
@@ -493,8 +494,9 @@ fn yield_now<T>(cx: &mut Context<'_>) -> Poll<T> {
 mod tests {
     use std::pin::Pin;
 
-    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-    use wireloom_http2::upgrade::PREFACE;
+    use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+    use wireloom_http2::field::{Field, Token};
+    use wireloom_testing::http2::{Frame, PREFACE, join};
 
     use super::*;
 
@@ -556,5 +558,48 @@ mod tests {
         }
         assert!(is_going_away(), "the idle timeout of 60 s has passed");
         driving.abort();
+    }
+
+    /// A byte that no head has.
+    const CONTENT: u8 = 0xfe;
+
+    /// A server that responds with 40,000 bytes to a request and shuts down, and a client that reads `step` bytes every second.
+    /// Returns how much of the content has arrived.
+    async fn content_read_after_shutdown(step: usize, stall_timeout: Duration) -> usize {
+        let (mut client, server) = tokio::io::duplex(1_000);
+        let opening = [Frame::settings(&[]), Frame::settings_ack(), Frame::get(1)];
+        client.write_all(&[PREFACE, &join(&opening)].concat()).await.unwrap();
+        let mut config = Config::new(Role::Server);
+        config.limits.stall_timeout = stall_timeout;
+        let mut driver = Driver::new(Io::Other(Box::new(server)), Role::Server, config).unwrap();
+        let shared = driver.shared().clone();
+        tokio::spawn(async move {
+            let mut incoming = Vec::new();
+            while poll_fn(|cx| driver.poll(cx, &mut incoming)).await == Progress::Incoming {
+                let key = incoming.pop().unwrap().key;
+                let status = [Field::known(Token::Status, b"200")];
+                shared.send_response(key, status, vec![CONTENT; 40_000].into()).unwrap();
+                shared.shut_down();
+            }
+            driver.linger().await;
+        });
+        let (mut received, mut bytes) = (Vec::new(), vec![0; step]);
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            match client.read(&mut bytes).await {
+                Ok(0) | Err(_) => break,
+                Ok(len) => received.extend_from_slice(&bytes[..len]),
+            }
+        }
+        received.iter().filter(|&&byte| byte == CONTENT).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_client_receives_its_response_although_the_server_goes_away() {
+        let timeout = Duration::from_secs(60);
+        assert_eq!(content_read_after_shutdown(1_000, timeout).await, 40_000);
+        assert_eq!(content_read_after_shutdown(100, timeout).await, 40_000);
+        // A client that takes less than 1,024 bytes in each timeout is stalled.
+        assert!(content_read_after_shutdown(10, timeout).await < 40_000);
     }
 }

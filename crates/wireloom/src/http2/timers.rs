@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use wireloom_http2::Role;
+use wireloom_http2::error::ErrorCode;
+use wireloom_http2::{Connection, Ended, Limits, Role};
 use wireloom_ws::Keepalive;
 
 /// Thirty years.
@@ -81,10 +82,12 @@ impl IdleTimer {
 pub(super) enum Drain {
     /// Streams are open, or may be opened.
     NotStarted,
-    /// GOAWAY was sent or received, and no stream is left.
+    /// GOAWAY was sent or received, no stream is left, and the peer may have read all output.
     AwaitingPeer { since: Instant },
-    /// The core has ended, and its last output is not written yet.
+    /// All streams have finished, and their last output is not written yet. What the peer accepts of it postpones `since`.
     Flushing { since: Instant },
+    /// The connection has failed, and GOAWAY is not written yet.
+    Failing { since: Instant },
 }
 
 impl Drain {
@@ -93,24 +96,43 @@ impl Drain {
     /// Of a client, which has everything that it asked for.
     const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-    pub(super) fn update(&mut self, has_ended: bool, is_going_away: bool, streams: usize, now: Instant) {
-        *self = match *self {
-            flushing @ Self::Flushing { .. } => flushing,
-            _ if has_ended => Self::Flushing { since: now },
-            waiting @ Self::AwaitingPeer { .. } if streams == 0 => waiting,
-            _ if is_going_away && streams == 0 => Self::AwaitingPeer { since: now },
-            _ => Self::NotStarted,
+    /// `is_blocked`: the transport does not accept all output.
+    pub(super) fn update(&mut self, core: &Connection, streams: usize, is_blocked: bool, now: Instant) {
+        // A client has received all that it asked for. While a server is blocked, the core measures the progress.
+        let may_wait = core.is_going_away() && streams == 0 && (core.role() == Role::Client || !is_blocked);
+        *self = match (*self, core.ended()) {
+            (last @ (Self::Flushing { .. } | Self::Failing { .. }), _) => last,
+            (_, Some(Ended::Drained | Ended::Aborted(ErrorCode::NO_ERROR))) => Self::Flushing { since: now },
+            (_, Some(_)) => Self::Failing { since: now },
+            (waiting @ Self::AwaitingPeer { .. }, None) if may_wait => waiting,
+            (_, None) if may_wait => Self::AwaitingPeer { since: now },
+            (_, None) => Self::NotStarted,
         };
     }
 
-    pub(super) fn deadline(self, role: Role) -> Option<Instant> {
-        let timeout = match role {
+    /// The transport has accepted `len` bytes.
+    pub(super) fn handle_written(&mut self, len: usize, limits: &Limits) {
+        if let Self::Flushing { since } = self {
+            let now = Instant::now();
+            let progress = Limits::progress(limits.stall_timeout, len);
+            *since = since.checked_add(progress).map_or(now, |since| since.min(now));
+        }
+    }
+
+    pub(super) fn deadline(self, core: &Connection) -> Option<Instant> {
+        let timeout = match core.role() {
             Role::Server => Self::SERVER_TIMEOUT,
             Role::Client => Self::CLIENT_TIMEOUT,
         };
         match self {
             Self::NotStarted => None,
-            Self::AwaitingPeer { since } | Self::Flushing { since } => Some(since + timeout),
+            // A deadline that the clock cannot represent never expires.
+            Self::Flushing { since } if core.role() == Role::Server => {
+                since.checked_add(core.limits().stall_timeout)
+            }
+            Self::AwaitingPeer { since } | Self::Flushing { since } | Self::Failing { since } => {
+                Some(since + timeout)
+            }
         }
     }
 }
@@ -152,7 +174,10 @@ impl ShrinkTimer {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
+    use wireloom_http2::Config;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -186,23 +211,56 @@ mod tests {
         assert_eq!(timer.deadline(), Some(at(80)));
     }
 
+    fn going_away(role: Role) -> Connection {
+        let mut core = Connection::new(role, Config::new(role)).unwrap();
+        core.shutdown();
+        core
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_end_has_a_deadline_in_each_state() {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
-        let mut drain = Drain::NotStarted;
-        drain.update(false, true, 1, at(0));
-        assert_eq!(drain.deadline(Role::Server), None);
-        drain.update(false, true, 0, at(1));
-        drain.update(false, true, 0, at(2));
-        assert_eq!(drain.deadline(Role::Server), Some(at(6)));
-        assert_eq!(drain.deadline(Role::Client), Some(at(2)));
-        // A request that was under way.
-        drain.update(false, true, 1, at(3));
-        assert_eq!(drain.deadline(Role::Server), None);
-        drain.update(true, true, 1, at(4));
-        drain.update(true, true, 0, at(8));
-        assert_eq!(drain, Drain::Flushing { since: at(4) });
+        for (role, timeout) in [(Role::Server, 5), (Role::Client, 1)] {
+            let mut core = going_away(role);
+            let mut drain = Drain::NotStarted;
+            drain.update(&core, 1, false, at(0));
+            assert_eq!(drain.deadline(&core), None);
+            drain.update(&core, 0, false, at(1));
+            drain.update(&core, 0, false, at(2));
+            assert_eq!(drain.deadline(&core), Some(at(1 + timeout)));
+            // A request that was under way.
+            drain.update(&core, 1, false, at(3));
+            assert_eq!(drain.deadline(&core), None);
+            core.abort(ErrorCode::ENHANCE_YOUR_CALM, b"");
+            drain.update(&core, 1, true, at(4));
+            drain.update(&core, 0, true, at(8));
+            assert_eq!(
+                (drain, drain.deadline(&core)),
+                (Drain::Failing { since: at(4) }, Some(at(4 + timeout)))
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_server_waits_until_its_last_output_is_read() {
+        for (role, timeout) in
+            [(Role::Server, Limits::DEFAULT.stall_timeout), (Role::Client, Duration::from_secs(1))]
+        {
+            let start = Instant::now();
+            let mut core = going_away(role);
+            let mut drain = Drain::NotStarted;
+            drain.update(&core, 0, true, start);
+            assert_eq!(drain.deadline(&core).is_none(), role == Role::Server);
+            core.abort(ErrorCode::NO_ERROR, b"");
+            drain.update(&core, 0, true, start);
+            assert_eq!(drain.deadline(&core), Some(start + timeout));
+            // Half of what the peer must read in a timeout, after half of it.
+            tokio::time::advance(timeout / 2).await;
+            drain.handle_written(512, core.limits());
+            let postponed = drain.deadline(&core).unwrap() - start - timeout;
+            assert!(postponed >= timeout / 2 - Duration::from_millis(1), "{postponed:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
