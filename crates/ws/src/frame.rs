@@ -54,32 +54,30 @@ impl Header {
         2 + extended + if self.mask.is_some() { 4 } else { 0 }
     }
 
-    /// Writes the header into the front of `out` and returns its length, 2 to 14.
+    /// Writes the header into the front of `out` and returns its length, 2 to 14. The bytes behind it are overwritten too.
     #[inline]
     pub fn encode(&self, out: &mut [u8; HEADER_LEN_MAX]) -> usize {
-        out[0] = (self.fin as u8) << 7 | (self.rsv & 7) << 4 | self.opcode as u8;
-        let mut len = match self.payload_len {
-            0..=125 => {
-                out[1] = self.payload_len as u8;
-                2
-            }
+        let first = (self.fin as u8) << 7 | (self.rsv & 7) << 4 | self.opcode as u8;
+        // The first eight bytes as one number, its first byte the least significant one. Bytes that are stored one by one and loaded as a
+        // word would wait until the processor has written its earlier stores.
+        let (mut word, mut len) = match self.payload_len {
+            len @ 0..=125 => (len << 8, 2),
             // RFC 6455 §5.2: the minimal number of bytes MUST be used.
-            126..=0xFFFF => {
-                out[1] = 126;
-                out[2..4].copy_from_slice(&(self.payload_len as u16).to_be_bytes());
-                4
-            }
-            _ => {
-                out[1] = 127;
-                out[2..10].copy_from_slice(&self.payload_len.to_be_bytes());
-                10
+            len @ 126..=0xFFFF => (u64::from((len as u16).swap_bytes()) << 16 | 126 << 8, 4),
+            len => {
+                out[8..10].copy_from_slice(&(len as u16).to_be_bytes());
+                (len.swap_bytes() << 16 | 127 << 8, 10)
             }
         };
         if let Some(key) = self.mask {
-            out[1] |= MASK;
-            out[len..len + 4].copy_from_slice(&key.bytes());
+            word |= u64::from(MASK) << 8;
+            match len {
+                10 => out[10..].copy_from_slice(&key.bytes()),
+                _ => word |= u64::from(key.word()) << (8 * len),
+            }
             len += 4;
         }
+        out[..8].copy_from_slice(&(word | u64::from(first)).to_le_bytes());
         len
     }
 
