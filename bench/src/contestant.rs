@@ -6,12 +6,11 @@ use crate::corpus::{Corpus, End};
 use crate::decode_check::{self, Expected};
 use crate::wire::Outbox;
 use bytes::Bytes;
-use std::sync::Arc;
 
 /// Reads messages off a connection whose handshake is over. Text is handed out validated.
 pub(crate) trait Reader {
     /// A connection that reads `bytes`, again and again, as `end`.
-    fn open(bytes: Arc<[u8]>, end: End) -> Self;
+    fn open(bytes: Bytes, end: End) -> Self;
     /// Hands `messages` of them to `sink`.
     fn read<S: Sink>(&mut self, messages: usize, sink: &mut S);
 }
@@ -44,7 +43,7 @@ pub(crate) struct Reading<R> {
 
 impl<R: Reader> Reading<R> {
     pub(crate) fn new(corpus: &Corpus, end: End) -> Self {
-        Self { reader: R::open(Arc::clone(&corpus.frames), end), corpus: corpus.clone() }
+        Self { reader: R::open(corpus.frames.clone(), end), corpus: corpus.clone() }
     }
 }
 
@@ -120,7 +119,7 @@ pub(crate) struct Copying {
 impl Copying {
     pub(crate) fn new(corpus: &Corpus) -> Self {
         Self {
-            feed: crate::wire::Feed::new(Arc::clone(&corpus.frames)),
+            feed: crate::wire::Feed::new(corpus.frames.clone()),
             buffer: vec![0; crate::wire::READ_LEN_MAX],
             len: corpus.frames.len(),
         }

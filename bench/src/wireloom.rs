@@ -8,7 +8,6 @@ use crate::corpus::End;
 use crate::decode_check::Takeover;
 use crate::wire::{Feed, Outbox, READ_BUFFER_LEN, READ_LEN_MAX};
 use bytes::Bytes;
-use std::sync::Arc;
 use std::time::Duration;
 use wireloom_ws::deflate::{DeflateConfig, DeflateParams};
 use wireloom_ws::{Config, Connection, Decoder, Delivery, Event, Limits, Piece, Role, Step};
@@ -54,7 +53,7 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(bytes: Arc<[u8]>, connection: Connection, buffer_len: usize) -> Self {
+    fn new(bytes: Bytes, connection: Connection, buffer_len: usize) -> Self {
         Self { connection, feed: Feed::new(bytes), buffer: Aligned::new(buffer_len), at: 0, filled: 0 }
     }
 
@@ -114,7 +113,7 @@ fn hand_out<S: Sink>(event: Event<'_>, sink: &mut S) -> bool {
 pub(crate) struct Assembling<const BUFFER_LEN: usize>(Driver);
 
 impl<const BUFFER_LEN: usize> Reader for Assembling<BUFFER_LEN> {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         Self(Driver::new(bytes, connection(end, Delivery::Messages, None), BUFFER_LEN))
     }
 
@@ -127,7 +126,7 @@ impl<const BUFFER_LEN: usize> Reader for Assembling<BUFFER_LEN> {
 pub(crate) struct Chunking(Driver);
 
 impl Reader for Chunking {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         Self(Driver::new(bytes, connection(end, Delivery::Chunks, None), LARGE))
     }
 
@@ -143,7 +142,7 @@ pub(crate) struct Keeping<const BUFFER_LEN: usize> {
 }
 
 impl<const BUFFER_LEN: usize> Reader for Keeping<BUFFER_LEN> {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         let (inbound, _) = connection(end, Delivery::Messages, None).split();
         let mut reader = wireloom_ws::Reader::new(inbound);
         reader.set_buffer(vec![0; BUFFER_LEN].into());
@@ -170,7 +169,7 @@ impl<const BUFFER_LEN: usize> Reader for Keeping<BUFFER_LEN> {
 pub(crate) struct Inflating<const TAKEOVER: bool>(Driver);
 
 impl<const TAKEOVER: bool> Reader for Inflating<TAKEOVER> {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         let takeover = if TAKEOVER { Takeover::Yes } else { Takeover::No };
         Self(Driver::new(bytes, connection(end, Delivery::Messages, Some((takeover, 6))), SMALL))
     }
@@ -190,7 +189,7 @@ pub(crate) struct Decoding<const BUFFER_LEN: usize> {
 }
 
 impl<const BUFFER_LEN: usize> Reader for Decoding<BUFFER_LEN> {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         let sender = match end {
             End::Client => Role::Server,
             End::Server => Role::Client,

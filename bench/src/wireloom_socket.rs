@@ -5,7 +5,6 @@ use crate::contestant::{Reader, Writer};
 use crate::corpus::End;
 use crate::wire::{Outbox, Wire, run};
 use bytes::Bytes;
-use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
 use wireloom::wireloom_ws::Role;
 use wireloom::wireloom_ws::handshake::Negotiated;
@@ -36,7 +35,7 @@ impl Socket {
 pub(crate) struct Borrowing(Socket);
 
 impl Reader for Borrowing {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         Self(Socket::open(Wire::reading(bytes), end))
     }
 
@@ -56,7 +55,7 @@ impl Reader for Borrowing {
 pub(crate) struct Keeping(Socket);
 
 impl Reader for Keeping {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         Self(Socket::open(Wire::reading(bytes), end))
     }
 
@@ -84,9 +83,6 @@ impl Writer for SocketWriter {
     fn write(&mut self, message: &Bytes) {
         let Socket { socket, runtime } = &mut self.0;
         let _guard = runtime.enter();
-        run(async {
-            socket.feed(message.clone()).await.expect("an open connection");
-            socket.flush().await.expect("an open connection");
-        });
+        run(async { socket.send(message.clone()).await.expect("an open connection") });
     }
 }

@@ -1,6 +1,7 @@
 //! The clients that consume a firehose, each as its documentation shows it. They are this very program, told to connect; all count
 //! the events that they are handed, some decode them, and they print the sums at the end.
 
+use crate::checksum::consume;
 use crate::events::{self, Decoded};
 use fastwebsockets::{FragmentCollector, OpCode};
 use futures_util::StreamExt;
@@ -8,7 +9,6 @@ use http_body_util::Empty;
 use hyper::header::{CONNECTION, HOST, UPGRADE};
 use std::error::Error;
 use std::fmt;
-use std::hint::black_box;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use tokio::net::TcpStream;
@@ -64,7 +64,7 @@ impl Consumer {
     #[inline]
     async fn consume(&mut self, event: &[u8]) -> Result<(), String> {
         self.sums.events += 1;
-        self.sums.bytes += black_box(event).len() as u64;
+        self.sums.bytes += consume(event) as u64;
         match self.consumption {
             Consumption::Deliver => Ok(()),
             Consumption::Decode => events::decode(event, &mut self.sums.decoded).await,

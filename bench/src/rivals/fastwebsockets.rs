@@ -7,7 +7,6 @@ use crate::corpus::End;
 use crate::wire::{Outbox, Wire, run};
 use bytes::Bytes;
 use fastwebsockets::{FragmentCollector, Frame, OpCode, Payload, Role, WebSocket};
-use std::sync::Arc;
 
 fn connection(wire: Wire, end: End) -> WebSocket<Wire> {
     let role = match end {
@@ -23,7 +22,7 @@ fn connection(wire: Wire, end: End) -> WebSocket<Wire> {
 pub(crate) struct Collector(FragmentCollector<Wire>);
 
 impl Reader for Collector {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         Self(FragmentCollector::new(connection(Wire::reading(bytes), end)))
     }
 

@@ -8,7 +8,6 @@ use crate::wire::{Outbox, Wire, run};
 use bytes::Bytes;
 use nago_wss::conn::{Connection, Role};
 use nago_wss::proto::message::{Limits, Message};
-use std::sync::Arc;
 
 /// A connection.
 pub(crate) struct Nago(Connection<Wire>);
@@ -23,7 +22,7 @@ fn connection(wire: Wire, end: End) -> Nago {
 }
 
 impl Reader for Nago {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         connection(Wire::reading(bytes), end)
     }
 

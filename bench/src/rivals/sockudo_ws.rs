@@ -14,7 +14,6 @@ use sockudo_ws::error::Result;
 use sockudo_ws::protocol::{CompressedProtocol, Message, Protocol, Role};
 use sockudo_ws::{Config, stream::WebSocketStream};
 use std::pin::Pin;
-use std::sync::Arc;
 
 fn role(end: End) -> Role {
     match end {
@@ -84,7 +83,7 @@ pub(crate) struct CoreReader<P> {
 }
 
 impl<P: Process> CoreReader<P> {
-    fn new(protocol: P, bytes: Arc<[u8]>) -> Self {
+    fn new(protocol: P, bytes: Bytes) -> Self {
         let buffer = BytesMut::with_capacity(READ_BUFFER_LEN);
         Self { protocol, feed: Feed::new(bytes), buffer, messages: Vec::new(), taken: 0 }
     }
@@ -114,7 +113,7 @@ impl<P: Process> CoreReader<P> {
 }
 
 impl Reader for CoreReader<Protocol> {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         Self::new(protocol(end), bytes)
     }
 
@@ -127,7 +126,7 @@ impl Reader for CoreReader<Protocol> {
 pub(crate) struct Inflating<const TAKEOVER: bool>(CoreReader<CompressedProtocol>);
 
 impl<const TAKEOVER: bool> Reader for Inflating<TAKEOVER> {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         let takeover = if TAKEOVER { Takeover::Yes } else { Takeover::No };
         Self(CoreReader::new(compressed(end, takeover, 6), bytes))
     }
@@ -189,7 +188,7 @@ impl Writer for CoreWriter<CompressedProtocol> {
 pub(crate) struct StreamReader(WebSocketStream<Wire>);
 
 impl Reader for StreamReader {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         // No timers: they would want a runtime, and cost.
         let config = Config::builder()
             .max_frame_size(MESSAGE_LEN_MAX)

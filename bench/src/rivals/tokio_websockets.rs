@@ -9,7 +9,6 @@ use bytes::Bytes;
 use futures_core::Stream;
 use futures_sink::Sink as _;
 use std::pin::Pin;
-use std::sync::Arc;
 use tokio_websockets::{ClientBuilder, Config, Limits, Message, ServerBuilder, WebSocketStream};
 
 /// A connection.
@@ -25,7 +24,7 @@ fn connection(wire: Wire, end: End) -> TokioWebsockets {
 }
 
 impl Reader for TokioWebsockets {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         connection(Wire::reading(bytes), end)
     }
 

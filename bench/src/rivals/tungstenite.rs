@@ -6,7 +6,6 @@ use crate::contestant::{Reader, Writer};
 use crate::corpus::End;
 use crate::wire::{Outbox, Wire};
 use bytes::Bytes;
-use std::sync::Arc;
 use tungstenite::protocol::{Role, WebSocketConfig};
 use tungstenite::{Message, WebSocket};
 
@@ -29,7 +28,7 @@ fn connection<const BUFFER_LEN: usize>(wire: Wire, end: End) -> Tungstenite<BUFF
 }
 
 impl<const BUFFER_LEN: usize> Reader for Tungstenite<BUFFER_LEN> {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         connection(Wire::reading(bytes), end)
     }
 

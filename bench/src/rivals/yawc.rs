@@ -9,7 +9,6 @@ use crate::wire::{Outbox, READ_LEN_MAX, Wire, poll};
 use bytes::{Bytes, BytesMut};
 use futures_sink::Sink as _;
 use std::pin::Pin;
-use std::sync::Arc;
 use tokio_util::codec::Encoder as _;
 use yawc::codec::Encoder;
 use yawc::frame::{Frame, OpCode};
@@ -61,7 +60,7 @@ fn hand_out<S: Sink>(socket: &mut WebSocket<Wire>, messages: usize, sink: &mut S
 pub(crate) struct Yawc(WebSocket<Wire>);
 
 impl Reader for Yawc {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         Self(WebSocket::from_stream(Wire::reading(bytes), role(end), options()).expect("lawful options"))
     }
 
@@ -74,7 +73,7 @@ impl Reader for Yawc {
 pub(crate) struct Inflating<const TAKEOVER: bool>(WebSocket<Wire>);
 
 impl<const TAKEOVER: bool> Reader for Inflating<TAKEOVER> {
-    fn open(bytes: Arc<[u8]>, end: End) -> Self {
+    fn open(bytes: Bytes, end: End) -> Self {
         let (options, agreed) = deflate(if TAKEOVER { Takeover::Yes } else { Takeover::No }, 6);
         let wire = Wire::reading(bytes);
         let socket = WebSocket::from_stream_with_extensions(wire, role(end), Some(agreed), options);
