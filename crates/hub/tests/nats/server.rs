@@ -1,7 +1,7 @@
 //! A NATS server of a test's own, and a link to it that can be cut, stalled and slowed.
 
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,20 +15,31 @@ pub(crate) struct Nats {
     store: tempfile::TempDir,
 }
 
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
+/// Limit for the start of a server; the expected time is far below.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Asks a server for any free port.
+const ANY: &str = "-1";
 
 impl Nats {
     /// `None` where no server is installed.
     pub(crate) fn start() -> Option<Self> {
-        let (port, monitor) = (free_port(), free_port());
         let store = tempfile::tempdir().unwrap();
-        let Ok(process) = run(port, monitor, store.path()) else {
+        let Ok(mut process) = run(ANY, ANY, store.path()) else {
             println!("limited: nats-server is not on the PATH; tests of several nodes did not run");
             return None;
         };
-        Some(Self { process, port, monitor, store })
+        let file = store.path().join(format!("nats-server_{}.ports", process.id()));
+        let begin = Instant::now();
+        loop {
+            // It is not written at once.
+            if let Some((port, monitor)) = std::fs::read(&file).ok().and_then(|ports| ports_of(&ports)) {
+                return Some(Self { process, port, monitor, store });
+            }
+            assert_eq!(process.try_wait().unwrap(), None, "nats-server has ended");
+            assert!(begin.elapsed() < DEADLINE, "nats-server does not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     pub(crate) fn kill(&mut self) {
@@ -36,8 +47,21 @@ impl Nats {
         self.process.wait().unwrap();
     }
 
+    /// Starts it again with the same ports.
     pub(crate) fn restart(&mut self) {
-        self.process = run(self.port, self.monitor, self.store.path()).unwrap();
+        let begin = Instant::now();
+        loop {
+            self.process = run(&self.port.to_string(), &self.monitor.to_string(), self.store.path()).unwrap();
+            while self.process.try_wait().unwrap().is_none() {
+                if std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+                    return;
+                }
+                assert!(begin.elapsed() < DEADLINE, "nats-server does not start again");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            // Another program uses one of the ports for the moment.
+            assert!(begin.elapsed() < DEADLINE, "nats-server ends at once");
+        }
     }
 
     /// Deletes every stream, as a server without its disk would.
@@ -64,9 +88,18 @@ impl Drop for Nats {
     }
 }
 
-fn run(port: u16, monitor: u16, store: &std::path::Path) -> std::io::Result<Child> {
+/// The ports for clients and for monitoring in the file that a server writes.
+fn ports_of(file: &[u8]) -> Option<(u16, u16)> {
+    let file: serde_json::Value = serde_json::from_slice(file).ok()?;
+    let port = |name: &str| file[name][0].as_str()?.rsplit(':').next()?.parse().ok();
+    Some((port("nats")?, port("monitoring")?))
+}
+
+fn run(port: &str, monitor: &str, store: &std::path::Path) -> std::io::Result<Child> {
     Command::new("nats-server")
-        .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-m", &monitor.to_string(), "-js", "-sd"])
+        .args(["-a", "127.0.0.1", "-p", port, "-m", monitor, "-js", "-sd"])
+        .arg(store)
+        .arg("--ports_file_dir")
         .arg(store)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
