@@ -1,7 +1,6 @@
 //! `rpc` and `send`, answered by callbacks and by an HTTP endpoint.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use wireloom::{Response, Server};
@@ -60,10 +59,7 @@ async fn endpoint() -> (String, Arc<Mutex<Vec<Value>>>) {
                     json!({ "error": { "code": 1000, "message": "no", "temporary": true } }).to_string()
                 }
                 "leave" => json!({ "disconnect": { "code": 4500, "reason": "go" } }).to_string(),
-                "late" => {
-                    tokio::time::sleep(Duration::from_secs(30)).await;
-                    "{}".into()
-                }
+                "late" => std::future::pending().await,
                 "nonsense" => "[]".into(),
                 _ => return Response::text(500, "broken\n"),
             };
@@ -76,8 +72,11 @@ async fn endpoint() -> (String, Arc<Mutex<Vec<Value>>>) {
 #[tokio::test]
 async fn an_http_endpoint_answers_calls() {
     let (url, calls) = endpoint().await;
-    let config = format!("{CONFIG}\n[rpc]\nurl = \"{url}\"\ntimeout = \"500ms\"\n");
-    let served = Served::start(&config, |hub| hub).await;
+    let serve = async |timeout: &str| {
+        let config = format!("{CONFIG}\n[rpc]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n");
+        Served::start(&config, |hub| hub).await
+    };
+    let served = serve("60s").await;
     let mut client = served.connect().await;
     let result = client.call("rpc", json!({ "method": "double", "data": { "n": 21 } })).await;
     assert_eq!(result, json!({ "data": 42 }));
@@ -87,10 +86,12 @@ async fn an_http_endpoint_answers_calls() {
     assert_eq!(client.call("rpc", json!({ "method": "binary" })).await, json!({ "data": "/wA=" }));
     let reply = client.reply("rpc", json!({ "method": "refuse" })).await;
     assert_eq!(reply["error"], json!({ "code": 1000, "message": "no", "temporary": true }));
-    for method in ["late", "nonsense", "broken"] {
+    for method in ["nonsense", "broken"] {
         let reply = client.reply("rpc", json!({ "method": method })).await;
         assert_eq!(reply["error"]["code"], 100, "{method}");
     }
+    let reply = serve("300ms").await.connect().await.reply("rpc", json!({ "method": "late" })).await;
+    assert_eq!(reply["error"]["code"], 100);
     client.socket.send(r#"{"id":99,"rpc":{"method":"leave"}}"#).await.unwrap();
     assert_eq!(client.ended().await, 4500);
 }

@@ -22,7 +22,6 @@ const CONFIG: &str = r#"
 [client]
 anonymous = true
 commands_per_s_max = 200
-stale_after = "1s"
 message_len_max = 10000
 channel_name_len_max = 20
 channels_max = 3
