@@ -1,0 +1,85 @@
+//! The end of a connection.
+
+use super::*;
+
+#[test]
+fn a_graceful_shutdown_lets_streams_finish_and_refuses_new_ones() {
+    let (mut client, mut server) = settled();
+    let (_, there) = ask(&mut client, &mut server);
+    server.shutdown();
+    let late = client.send_request(GET, true).unwrap();
+    let (events, at_server) = settle(&mut client, &mut server);
+    // RFC 9113 §6.8: what was under way between the two GOAWAY frames still counts.
+    assert_eq!(events, ["goaway 2147483647 NO_ERROR", "goaway 3 NO_ERROR"]);
+    assert_eq!(at_server, ["request 3 4 true"]);
+    assert_eq!(client.send_request(GET, true), Err(Error::Misuse(Misuse::GoingAway)));
+    server.send_response(there, OK, true).unwrap();
+    let late = server.find(StreamId::new(late.id()).unwrap()).unwrap();
+    server.send_response(late, OK, true).unwrap();
+    settle(&mut client, &mut server);
+    assert_eq!(server.ended(), Some(Ended::Drained));
+    assert_eq!(client.ended(), Some(Ended::Drained));
+}
+
+#[test]
+fn a_shutdown_is_announced_once() {
+    let (mut client, mut server) = settled();
+    ask(&mut client, &mut server);
+    server.shutdown();
+    assert!(!drain(&mut server).is_empty());
+    server.shutdown();
+    assert!(drain(&mut server).is_empty());
+    // The second GOAWAY follows the first answer to the PING, and no other one.
+    let pong = Frame::ping(control::DRAIN).flag(1);
+    feed(&mut server, &pong.to_bytes());
+    let goaway = Frame::goaway(1, 0, "").to_bytes();
+    assert_eq!(drain(&mut server), goaway);
+    feed(&mut server, &pong.to_bytes());
+    assert!(drain(&mut server).is_empty());
+    server.abort(ErrorCode::NO_ERROR, b"");
+    drain(&mut server);
+    server.shutdown();
+    assert!(drain(&mut server).is_empty());
+    assert_eq!(server.send_ping(Duration::ZERO, [0; 8]), Err(Misuse::ConnectionClosed.into()));
+}
+
+#[test]
+fn refused_requests_are_safe_to_retry() {
+    let (mut client, mut server) = settled();
+    client.send_request(GET, true).unwrap();
+    client.send_request(GET, true).unwrap();
+    server.abort(ErrorCode::NO_ERROR, b"restart");
+    let down = drain(&mut server);
+    assert_eq!(feed(&mut client, &down), ["goaway 0 NO_ERROR", "refused 1", "refused 3"]);
+}
+
+#[test]
+fn goaway_refuses_the_streams_above_it_and_the_requests_that_wait() {
+    let mut config = Config::new(Role::Server);
+    config.settings.max_concurrent_streams = 2;
+    let (mut client, mut server) = ends_with(Config::new(Role::Client), config);
+    settle(&mut client, &mut server);
+    for _ in 0..3 {
+        client.send_request(GET, true).unwrap();
+    }
+    assert_eq!((client.streams(), client.open_capacity()), (3, 0));
+    drain(&mut client);
+    let events = events_of(&mut client, &Frame::goaway(1, 0, ""));
+    assert_eq!(events, ["goaway 1 NO_ERROR", "refused 5", "refused 3"]);
+    assert_eq!((client.streams(), client.open_capacity()), (1, 1));
+    // RFC 9113 §6.8: a repeated one may name the same stream.
+    assert_eq!(events_of(&mut client, &Frame::goaway(1, 0, "")), ["goaway 1 NO_ERROR"]);
+    assert_eq!(client.send_request(GET, true), Err(Misuse::GoingAway.into()));
+}
+
+#[test]
+fn no_frame_follows_the_goaway_that_ends_a_connection() {
+    // RFC 9113 §5.4.1: the reason in GOAWAY is the reason for every stream.
+    let (mut client, mut server) = settled();
+    let (_, there) = ask(&mut client, &mut server);
+    server.abort(ErrorCode::ENHANCE_YOUR_CALM, b"enough");
+    server.reset(there, ErrorCode::INTERNAL_ERROR).unwrap();
+    assert!(!server.contains(there));
+    let down = drain(&mut server);
+    assert_eq!(feed(&mut client, &down), ["goaway 1 ENHANCE_YOUR_CALM"]);
+}
