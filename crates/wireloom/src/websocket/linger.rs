@@ -14,16 +14,16 @@ const READ_LEN: usize = 4 << 10;
 /// Reads per poll, so that a fast peer does not keep the thread.
 const READS_MAX: usize = 16;
 
-/// Ready when the peer has closed or reset the connection, or at the deadline.
+/// Ready when the peer has closed or reset the connection, or at the deadline, if there is one.
 pub(super) struct Linger {
     io: Io,
-    deadline: Instant,
+    deadline: Option<Instant>,
     /// Made by the first poll: a future that is dropped before needs no timer.
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Linger {
-    pub(super) fn new(io: Io, deadline: Instant) -> Self {
+    pub(super) fn new(io: Io, deadline: Option<Instant>) -> Self {
         Self { io, deadline, sleep: None }
     }
 }
@@ -33,9 +33,11 @@ impl Future for Linger {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        let sleep = this.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(this.deadline)));
-        if sleep.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(());
+        if let Some(deadline) = this.deadline {
+            let sleep = this.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+            if sleep.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
         }
         let mut bytes = [0; READ_LEN];
         for _ in 0..READS_MAX {

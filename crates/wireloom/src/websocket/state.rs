@@ -637,7 +637,7 @@ impl State {
         if matches!(flushed, Poll::Ready(Ok(()))) {
             let _ = io.poll_shutdown(&mut Context::from_waker(Waker::noop()));
             flush::linger(&self.shared, self.account(), || {
-                Linger::new(io, Instant::now() + OVERLOADED_LINGER)
+                Linger::new(io, Some(Instant::now() + OVERLOADED_LINGER))
             });
         } else {
             // Unread output holds memory of the kernel.
@@ -736,7 +736,9 @@ impl State {
         }
         if self.poll_write_all(None).is_ready() && self.core.role() == Role::Server {
             self.shut_down(&mut Context::from_waker(Waker::noop()));
-            if let Some(deadline) = self.poll_timeout() {
+            if self.core.poll_timeout().is_some() {
+                // `None` if the clock cannot represent it: it never passes.
+                let deadline = self.poll_timeout();
                 let account = self.account().clone();
                 flush::linger(&self.shared, &account, || {
                     let io = std::mem::replace(&mut self.io, Io::Other(Box::new(tokio::io::empty())));

@@ -12,7 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Du
 use tokio::net::TcpStream;
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::{
-    CloseCode, Error, Receiver, Request, Sender, Server, WebSocket, WebSocketConfig, wireloom_ws::Role,
+    CloseCode, Error, Receiver, Request, Sender, Server, ServerConfig, WebSocket, WebSocketConfig,
+    wireloom_ws::Role,
 };
 use wireloom_testing::frame::masked;
 
@@ -114,8 +115,17 @@ async fn a_peer_that_ends_and_never_reads_is_dropped_after_the_close_timeout() {
 // The peer has sent what the server does not read: closing the socket at once would reset it.
 #[tokio::test]
 async fn a_websocket_dropped_outside_of_its_handler_is_not_reset() {
+    // `Duration::MAX` never passes.
+    for close_timeout in [WebSocketConfig::default().core.close_timeout, Duration::MAX] {
+        drop_with_unread_bytes(close_timeout).await;
+    }
+}
+
+async fn drop_with_unread_bytes(close_timeout: Duration) {
     let (passed, mut sockets) = tokio::sync::mpsc::unbounded_channel();
-    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let mut config = ServerConfig::default();
+    config.websocket.core.close_timeout = close_timeout;
+    let server = Server::bind("127.0.0.1:0").await.unwrap().config(config);
     let address = server.local_addr().unwrap();
     tokio::spawn(server.serve(move |request: Request| {
         let passed = passed.clone();
