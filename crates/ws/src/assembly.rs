@@ -3,6 +3,7 @@
 
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::ops::Range;
 
 /// Reads begin at a cache line, where vector stores and the kernel's copy are fastest.
 const ALIGN: usize = 64;
@@ -16,8 +17,8 @@ const SLOT_MAX: usize = 256 << 10;
 /// An owned message uses at most twice its length and this many bytes of memory.
 pub(crate) const OWNED_EXTRA_LEN: usize = 64;
 
-/// The memory that [`Bytes`] allocates to share a buffer.
-const SHARED_LEN: usize = 32;
+/// The memory that [`Bytes`] allocates to share a buffer, with an owner of its own or without.
+const SHARED_LEN: usize = 48;
 
 /// A buffer of at most this capacity is kept between messages of any length, in bytes.
 const RETAINED_CAPACITY_MAX: usize = 64 << 10;
@@ -131,15 +132,19 @@ impl Assembly {
 
     /// Takes the message: moved out with its buffer, or copied out of a buffer that is much larger.
     pub(crate) fn take(&mut self) -> Bytes {
+        self.take_with(|buffer, message| Bytes::from(buffer).slice(message))
+    }
+
+    /// Takes the message; `share` makes it from the buffer and the range that it has there.
+    pub(crate) fn take_with(&mut self, share: impl FnOnce(Vec<u8>, Range<usize>) -> Bytes) -> Bytes {
         if !self.can_move_out() {
             let message = Bytes::copy_from_slice(self.as_slice());
             self.clear();
             return message;
         }
-        let Self { mut bytes, start, len, .. } = core::mem::take(self);
+        let Self { bytes, start, len, .. } = core::mem::take(self);
         self.last_taken_len = len.min(SLOT_MAX) as u32;
-        bytes.truncate(start + len);
-        Bytes::from(bytes).slice(start..)
+        share(bytes, start..start + len)
     }
 
     /// Appends `piece`; `more` bytes of its frame have not arrived.

@@ -19,6 +19,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::fmt;
+use core::ops::Range;
 
 /// The alignment of the first byte in the buffer, if it is long enough: vector kernels and the kernel's copy are fastest there.
 const ALIGN: usize = 64;
@@ -412,10 +413,17 @@ impl Reader {
     /// are copied.
     #[inline]
     pub fn take_message(&mut self) -> OwnedMessage {
+        self.take_message_with(|buffer, message| Bytes::from(buffer).slice(message))
+    }
+
+    /// As [`take_message`](Self::take_message). A message that is moved out is made by `share` from its buffer, all of which is
+    /// initialized, and the range of the message in it; so the driver can use the buffer again after the message is dropped.
+    #[inline]
+    pub fn take_message_with(&mut self, share: impl FnOnce(Vec<u8>, Range<usize>) -> Bytes) -> OwnedMessage {
         let data = match self.place {
             Place::Input { at, len } => Bytes::copy_from_slice(&self.buffer.bytes[at..at + len]),
             // The assembly is empty afterwards.
-            Place::Assembly => self.inbound.receiver_mut().assembly_mut().take(),
+            Place::Assembly => self.inbound.receiver_mut().assembly_mut().take_with(share),
         };
         owned(self.part, data)
     }

@@ -6,7 +6,10 @@
 //! ```
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
 
 /// Vector kernels and the kernel's copy are fastest on cache-line boundaries.
 const ALIGN: usize = 64;
@@ -207,6 +210,13 @@ impl FreeBuffers {
         if len <= SMALL_LEN_MAX { self.small.push(memory) } else { self.large.push(memory) }
     }
 
+    fn recycle(&mut self, memory: Vec<u8>) {
+        let len = memory.capacity();
+        if self.len + len <= RECYCLED_LEN_MAX {
+            self.give(memory, len);
+        }
+    }
+
     fn take(&mut self, len_max: usize) -> Option<Vec<u8>> {
         let memory = self.take_large(len_max).or_else(|| self.small.pop())?;
         self.len -= memory.capacity();
@@ -227,6 +237,40 @@ impl FreeBuffers {
 /// Keeps memory that a connection does not need now, if it could take that again with this `len_max`.
 pub(crate) fn give_memory(memory: Vec<u8>, len_max: usize) {
     let _ = FREE_BUFFERS.try_with(|buffers| buffers.borrow_mut().give(memory, len_max));
+}
+
+/// A thread keeps the memory of dropped messages up to this many bytes together with other memory.
+const RECYCLED_LEN_MAX: usize = 4 << 20;
+
+/// Shorter memory is not worth keeping: it costs as little to allocate and to zero it.
+const RECYCLED_LEN_MIN: usize = 16 << 10;
+
+/// An owned message, by its range in the memory in which it was assembled. Its memory is kept for the next long message when the
+/// last reference is dropped.
+pub(crate) fn share_memory(memory: Vec<u8>, message: Range<usize>) -> Bytes {
+    if memory.capacity() < RECYCLED_LEN_MIN {
+        return Bytes::from(memory).slice(message);
+    }
+    Bytes::from_owner(Recycled { memory, message })
+}
+
+/// The memory of an owned message.
+struct Recycled {
+    memory: Vec<u8>,
+    message: Range<usize>,
+}
+
+impl AsRef<[u8]> for Recycled {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory[self.message.clone()]
+    }
+}
+
+impl Drop for Recycled {
+    fn drop(&mut self) {
+        let memory = std::mem::take(&mut self.memory);
+        let _ = FREE_BUFFERS.try_with(|buffers| buffers.borrow_mut().recycle(memory));
+    }
 }
 
 /// Kept memory, if any: at most `len_max` bytes, or [`SMALL_LEN_MAX`] if that is more.
@@ -285,6 +329,37 @@ mod tests {
         assert_eq!((buffers.large.len(), buffers.small.len()), (15, MEMORIES_MAX - 15));
         let kept = std::iter::from_fn(|| buffers.take(usize::MAX)).count();
         assert_eq!((kept, buffers.len), (MEMORIES_MAX, 0));
+    }
+
+    #[test]
+    fn reuses_the_memory_of_a_dropped_message() {
+        let thread = std::thread::spawn(|| {
+            let memory: Vec<u8> = (0..RECYCLED_LEN_MIN).map(|i| i as u8).collect();
+            let address = memory.as_ptr();
+            let message = share_memory(memory, 10..200);
+            assert_eq!(message, (10..200).collect::<Vec<u8>>());
+            let part = message.slice(5..);
+            drop(message);
+            assert!(take_memory(0).is_none(), "a part of the message is still in use");
+            drop(part);
+            assert_eq!(
+                take_memory(0).map(|memory| (memory.as_ptr(), memory.len())),
+                Some((address, RECYCLED_LEN_MIN))
+            );
+            drop(share_memory(vec![0; RECYCLED_LEN_MIN - 1], 0..10));
+            assert!(take_memory(0).is_none(), "too short");
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn keeps_the_memory_of_dropped_messages_within_a_bound() {
+        let mut buffers = FreeBuffers::default();
+        buffers.give(Vec::with_capacity(RECYCLED_LEN_MAX - 100), usize::MAX);
+        buffers.recycle(Vec::with_capacity(101));
+        assert_eq!(buffers.len, RECYCLED_LEN_MAX - 100);
+        buffers.recycle(Vec::with_capacity(100));
+        assert_eq!(buffers.len, RECYCLED_LEN_MAX);
     }
 
     #[test]

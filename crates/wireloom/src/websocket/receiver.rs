@@ -135,7 +135,10 @@ impl Receiver {
         if !self.next_buffered() && !ready!(self.poll_found(cx, DeliveryMode::Whole)) {
             return Poll::Ready(self.take_failure().map_or(Ok(None), |error| Err(*error)));
         }
-        Poll::Ready(Ok(self.active.as_mut().map(|active| active.reader.take_message())))
+        Poll::Ready(Ok(self
+            .active
+            .as_mut()
+            .map(|active| active.reader.take_message_with(buffer::share_memory))))
     }
 
     /// Why the connection ended, and who began it; `None` while it is open.

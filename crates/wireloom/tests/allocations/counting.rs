@@ -2,25 +2,53 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicIsize, Ordering};
 
 struct Counting;
 
 thread_local! {
     /// Bytes that this thread has allocated and not freed.
     pub(crate) static HELD: Cell<isize> = const { Cell::new(0) };
+
+    /// Counts instead of `HELD`, also while the thread ends.
+    static HELD_ELSEWHERE: Cell<Option<&'static AtomicIsize>> = const { Cell::new(None) };
+}
+
+fn count(len: isize) {
+    match HELD_ELSEWHERE.get() {
+        Some(held) => {
+            held.fetch_add(len, Ordering::Relaxed);
+        }
+        None => HELD.set(HELD.get() + len),
+    }
+}
+
+/// The bytes that only `dropped` holds.
+pub(crate) fn held_by<T: Send + 'static>(dropped: T) -> usize {
+    // The end of a thread frees the memory that it keeps for further messages.
+    let held_after_drop = |dropped: Option<T>| {
+        let held: &'static AtomicIsize = Box::leak(Box::default());
+        let thread = std::thread::spawn(move || {
+            HELD_ELSEWHERE.set(Some(held));
+            drop(dropped);
+        });
+        thread.join().unwrap();
+        held.load(Ordering::Relaxed)
+    };
+    (held_after_drop(None) - held_after_drop(Some(dropped))) as usize
 }
 
 // SAFETY: everything is passed on to the system's allocator.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = HELD.try_with(|held| held.set(held.get() + layout.size() as isize));
+        count(layout.size() as isize);
         // SAFETY: the contract is passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        let _ = HELD.try_with(|held| held.set(held.get() - layout.size() as isize));
+        count(-(layout.size() as isize));
         // SAFETY: the contract is passed on.
         unsafe { System.dealloc(ptr, layout) }
     }

@@ -3,20 +3,13 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::counting::HELD;
+use crate::counting::{HELD, held_by};
 use futures_util::StreamExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use wireloom::wireloom_ws::handshake::Negotiated;
 use wireloom::wireloom_ws::{Delivery, Role};
 use wireloom::{DeflateConfig, OwnedMessage, Receiver, WebSocket, WebSocketConfig};
 use wireloom_testing::frame::masked;
-
-/// The bytes that only `dropped` holds.
-fn held_by<T>(dropped: T) -> usize {
-    let before = HELD.get();
-    drop(dropped);
-    (before - HELD.get()) as usize
-}
 
 /// A server's end, and the transport that its client writes to.
 fn open(delivery: Delivery, deflate: bool) -> (WebSocket, DuplexStream) {
@@ -192,6 +185,22 @@ async fn a_message_holds_no_more_than_twice_its_length() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_long_message_uses_the_memory_of_one_that_was_dropped() {
+    let (socket, mut peer) = open(Delivery::Messages, false);
+    let (_sender, mut receiver) = socket.split();
+    let wire = masked(0x82, [7; 70_000]);
+    let mut addresses = Vec::new();
+    for _ in 0..4 {
+        peer.write_all(&wire).await.unwrap();
+        let message = receiver.recv_owned().await.unwrap().unwrap();
+        assert_eq!(message.as_bytes(), [7; 70_000]);
+        addresses.push(message.as_bytes().as_ptr().addr() & !0xFFF);
+    }
+    // The first one grew to its length.
+    assert!(addresses[2..].iter().all(|address| *address == addresses[1]), "{addresses:x?}");
 }
 
 // Each connection announces a megabyte and sends little of it.
