@@ -2,12 +2,13 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SignatureScheme};
 use wireloom_ws::handshake::uri::UriError;
 
 use super::verifier::{TrustAnyone, TrustOwn};
@@ -114,7 +115,8 @@ impl ClientTls {
         self.with_roots(|roots| roots.webpki = true)
     }
 
-    /// Shows this certificate to servers that ask for one (PEM files).
+    /// Shows this certificate to servers that ask for one (PEM files). Proxies do not see it: see
+    /// [`Proxy::tls`](crate::client::Proxy::tls).
     ///
     /// # Errors
     /// A file cannot be read, or is invalid.
@@ -157,22 +159,21 @@ impl ClientTls {
         io: Io,
         protocols: Protocols,
     ) -> Result<(Io, TlsInfo), Error> {
-        let name = ServerName::try_from(host.to_owned()).map_err(|_| Error::Url(UriError::Authority))?;
+        handshake((*self.config().await?).clone(), host, io, protocols).await
+    }
+
+    /// Opens TLS to a proxy that is trusted as servers are. It is not shown the certificate, which would identify the client to it.
+    pub(crate) async fn connect_to_proxy(&self, host: &str, io: Io) -> Result<Io, Error> {
+        // The same for all connections, so that sessions are resumed.
+        static NO_IDENTITY: LazyLock<Arc<NoIdentity>> = LazyLock::new(Arc::default);
         let mut config = (*self.config().await?).clone();
-        config.alpn_protocols = protocols.names();
-        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-        let (io, mut info) = match io {
-            Io::Tcp(stream) => {
-                let stream = connector.connect(name, stream).await.map_err(failed)?;
-                let info = agreed(stream.get_ref().1);
-                (Io::Tls(Box::new(tokio_rustls::TlsStream::Client(stream))), info)
-            }
-            Io::Tls(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
-            Io::Tunnel(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
-            Io::Other(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
-        };
-        info.server_name = Some(host.to_owned());
-        Ok((io, info))
+        config.client_auth_cert_resolver = NO_IDENTITY.clone();
+        Ok(handshake(config, host, io, Protocols::Http1).await?.0)
+    }
+
+    /// Whether one was cloned from the other and neither was changed since.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.built, &other.built)
     }
 
     async fn config(&self) -> Result<Arc<ClientConfig>, Error> {
@@ -255,6 +256,43 @@ impl Roots {
             return Err(rustls::Error::General(why.into()).into());
         }
         Ok(store)
+    }
+}
+
+async fn handshake(
+    mut config: ClientConfig,
+    host: &str,
+    io: Io,
+    protocols: Protocols,
+) -> Result<(Io, TlsInfo), Error> {
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| Error::Url(UriError::Authority))?;
+    config.alpn_protocols = protocols.names();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let (io, mut info) = match io {
+        Io::Tcp(stream) => {
+            let stream = connector.connect(name, stream).await.map_err(failed)?;
+            let info = agreed(stream.get_ref().1);
+            (Io::Tls(Box::new(tokio_rustls::TlsStream::Client(stream))), info)
+        }
+        Io::Tls(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
+        Io::Tunnel(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
+        Io::Other(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
+    };
+    info.server_name = Some(host.to_owned());
+    Ok((io, info))
+}
+
+/// Shows no certificate.
+#[derive(Debug, Default)]
+struct NoIdentity;
+
+impl ResolvesClientCert for NoIdentity {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
     }
 }
 

@@ -7,6 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsa
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use wireloom::client::{Proxy, ProxyError};
 use wireloom::{ClientTls, Connector, Error, Server, ServerTls};
 
 use super::{handle, received_request};
@@ -154,6 +155,63 @@ async fn sends_a_client_certificate_when_requested() {
     std::fs::remove_dir_all(&folder).unwrap();
     let missing = Error::Io(std::io::ErrorKind::NotFound.into());
     assert_eq!(trusting.with_root_file(&key).err(), Some(missing));
+}
+
+/// Whether a proxy that asks for a certificate is shown one.
+async fn certificate_of(connector: impl FnOnce(Proxy) -> Connector, server: &rustls::ServerConfig) -> bool {
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server.clone()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let proxy = Proxy::new(&format!("https://localhost:{}", at.port())).unwrap();
+    let connecting = connector(proxy).resolve("localhost", [at]);
+    let accepting = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        acceptor.accept(stream).await.unwrap().get_ref().1.peer_certificates().is_some()
+    };
+    let (shown, connected) = tokio::join!(accepting, connecting.connect("ws://far.example/"));
+    // The proxy leaves after the handshake.
+    assert!(matches!(connected, Err(Error::Proxy(ProxyError::Cut))), "{connected:?}");
+    shown
+}
+
+#[tokio::test]
+async fn a_proxy_does_not_see_the_certificate_for_the_server() {
+    let authority = authority("ours");
+    let certificate = signed(&authority, "localhost", |_| ());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(authority.der().clone()).unwrap();
+    let verifier =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .allow_unauthenticated()
+            .build();
+    let server = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier.unwrap())
+        .with_single_cert(
+            vec![certificate.0.der().clone()],
+            PrivateKeyDer::Pkcs8(certificate.1.serialize_der().into()),
+        )
+        .unwrap();
+    let folder = std::env::temp_dir().join(format!("wireloom-proxy-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let files = [folder.join("certificate.pem"), folder.join("key.pem")];
+    let client = signed(&authority, "anna", |params| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    });
+    std::fs::write(&files[0], client.0.pem()).unwrap();
+    std::fs::write(&files[1], client.1.serialize_pem()).unwrap();
+    let trusting = ClientTls::default().with_root(authority.der().to_vec());
+    let known = trusting.clone().with_identity(&files[0], &files[1]).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+
+    let for_server = |proxy| Connector::new().tls(known.clone()).proxy(proxy);
+    assert!(!certificate_of(for_server, &server).await);
+    // A proxy has a certificate of its own, or none.
+    assert!(!certificate_of(|proxy| for_server(proxy.tls(trusting.clone())), &server).await);
+    let for_proxy = |proxy: Proxy| Connector::new().tls(trusting.clone()).proxy(proxy.tls(known.clone()));
+    assert!(certificate_of(for_proxy, &server).await);
 }
 
 #[tokio::test]

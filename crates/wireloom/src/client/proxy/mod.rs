@@ -29,13 +29,35 @@ pub(super) use environment::Environment;
 /// let connector = wireloom::Connector::new().proxy(proxy);
 /// # Ok::<(), wireloom::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Proxy {
     kind: Kind,
     host: String,
     port: u16,
     credentials: Option<Credentials>,
+    /// Instead of the connector's.
+    #[cfg(feature = "tls")]
+    tls: Option<ClientTls>,
 }
+
+impl PartialEq for Proxy {
+    fn eq(&self, other: &Self) -> bool {
+        #[cfg(feature = "tls")]
+        let has_same_tls = match (&self.tls, &other.tls) {
+            (Some(one), Some(other)) => one.is_same(other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        #[cfg(not(feature = "tls"))]
+        let has_same_tls = true;
+        self.kind == other.kind
+            && self.host == other.host
+            && self.port == other.port
+            && self.credentials == other.credentials
+            && has_same_tls
+    }
+}
+
+impl Eq for Proxy {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -78,7 +100,14 @@ impl Proxy {
             Kind::Socks5 | Kind::Socks5h => 1080,
         };
         let (host, port) = split_port(authority).ok_or(ProxyError::Url)?;
-        Ok(Self { kind, host: host.to_owned(), port: port.unwrap_or(default_port), credentials })
+        Ok(Self {
+            kind,
+            host: host.to_owned(),
+            port: port.unwrap_or(default_port),
+            credentials,
+            #[cfg(feature = "tls")]
+            tls: None,
+        })
     }
 
     /// Authenticates: with Basic credentials to an HTTP proxy (RFC 7617), by RFC 1929 to SOCKS5.
@@ -86,6 +115,15 @@ impl Proxy {
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         let (user, password) = (user.into().into_bytes(), password.into().into_bytes());
         self.credentials = Some(Credentials { user, password });
+        self
+    }
+
+    /// The certificates that the proxy's are checked against, and the one to show to an `https` proxy that asks for one. By default
+    /// the proxy is trusted as servers are ([`Connector::tls`](crate::Connector::tls)), and shown no certificate.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: ClientTls) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -110,7 +148,10 @@ impl Proxy {
         let mut io = Io::Tcp(stream);
         #[cfg(feature = "tls")]
         if self.kind == Kind::Https {
-            io = tls.connect(&self.host, io, super::Protocols::Http1).await?.0;
+            io = match &self.tls {
+                Some(own) => own.connect(&self.host, io, super::Protocols::Http1).await?.0,
+                None => tls.connect_to_proxy(&self.host, io).await?,
+            };
         }
         let credentials = self.credentials.as_ref();
         match (self.kind, address) {
