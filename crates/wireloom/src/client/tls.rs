@@ -267,6 +267,8 @@ async fn handshake(
 ) -> Result<(Io, TlsInfo), Error> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| Error::Url(UriError::Authority))?;
     config.alpn_protocols = protocols.names();
+    // RFC 6066 §3: an IP address is not sent.
+    let is_sent = config.enable_sni && matches!(name, ServerName::DnsName(_));
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let (io, mut info) = match io {
         Io::Tcp(stream) => {
@@ -278,7 +280,7 @@ async fn handshake(
         Io::Tunnel(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
         Io::Other(stream) => boxed(connector.connect(name, stream).await.map_err(failed)?),
     };
-    info.server_name = Some(host.to_owned());
+    info.server_name = is_sent.then(|| host.strip_suffix('.').unwrap_or(host).to_owned());
     Ok((io, info))
 }
 

@@ -20,7 +20,7 @@ pub use tap::{Tap, TapEvent};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TlsInfo {
-    /// The server name that the client sent (SNI).
+    /// The server name that the client sent (SNI); `None` if it connected to an IP address.
     pub server_name: Option<String>,
     /// The protocol version, such as `TLSv1_3`.
     pub version: String,

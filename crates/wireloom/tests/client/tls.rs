@@ -157,6 +157,23 @@ async fn sends_a_client_certificate_when_requested() {
     assert_eq!(trusting.with_root_file(&key).err(), Some(missing));
 }
 
+#[tokio::test]
+async fn only_the_name_that_was_sent_is_reported() {
+    // RFC 6066 §3: an IP address is not sent.
+    let authority = authority("ours");
+    let trusting = ClientTls::default().with_root(authority.der().to_vec());
+    for (host, sent) in [("localhost", Some("localhost")), ("127.0.0.1", None), ("[::1]", None)] {
+        let name = host.trim_matches(['[', ']']);
+        let server = Server::bind("127.0.0.1:0").await.unwrap();
+        let at = server.local_addr().unwrap();
+        let server = server.tls(server_config(&signed(&authority, name, |_| ()), None));
+        tokio::spawn(server.serve(handle));
+        let connector = Connector::new().tls(trusting.clone()).resolve(name, [at]);
+        let tls = connector.open(&format!("wss://{host}:{}/", at.port())).await.unwrap().tls.unwrap();
+        assert_eq!(tls.server_name.as_deref(), sent);
+    }
+}
+
 /// Whether a proxy that asks for a certificate is shown one.
 async fn certificate_of(connector: impl FnOnce(Proxy) -> Connector, server: &rustls::ServerConfig) -> bool {
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server.clone()));
