@@ -13,7 +13,7 @@ use super::serve;
 async fn until(what: &str, check: impl Fn() -> bool) {
     let began = Instant::now();
     while !check() {
-        assert!(began.elapsed() < Duration::from_secs(10), "{what}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -67,7 +67,7 @@ async fn a_client_that_takes_all_memory_is_evicted() {
     let mut code = None;
     let began = Instant::now();
     // Near the limit the server stops reading from connections that hold memory; it evicts a second later.
-    'sending: while began.elapsed() < Duration::from_secs(10) {
+    'sending: while began.elapsed() < Duration::from_secs(60) {
         let key = greedy.ask("POST", "/never", &[], false).await;
         greedy.send(key, &[7; 200_000], false).await;
         // The response to this one shows that the server still works.
@@ -107,7 +107,7 @@ async fn a_head_that_never_ends_times_out() {
                 Err(_) if trickles => peer.send_raw(b"\x82").await,
                 Err(_) => {}
             }
-            assert!(began.elapsed() < Duration::from_secs(5), "trickles: {trickles}");
+            assert!(began.elapsed() < Duration::from_secs(60), "trickles: {trickles}");
         };
         assert_eq!(goaway, ErrorCode::ENHANCE_YOUR_CALM);
         assert!(began.elapsed() >= Duration::from_millis(390));
