@@ -530,7 +530,7 @@ async fn a_client_that_closes_sends_goaway_and_waits_for_the_answer() {
         });
         let http2 = connect(address).await;
         let began = std::time::Instant::now();
-        tokio::time::timeout(Duration::from_secs(4), http2.close()).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(20), http2.close()).await.unwrap();
         assert!(answers || began.elapsed() > Duration::from_millis(900));
         server.await.unwrap();
     }

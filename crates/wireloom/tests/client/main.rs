@@ -16,6 +16,7 @@ mod tls;
 
 use std::net::SocketAddr;
 
+use tokio::net::TcpSocket;
 use wireloom::{Request, Response, Server, WebSocket};
 
 /// Sends the target and the headers of the request as the first message, and echoes after that.
@@ -52,6 +53,14 @@ async fn serve_at(address: &str) -> SocketAddr {
     let address = server.local_addr().unwrap();
     tokio::spawn(server.serve(handle));
     address
+}
+
+/// An address that refuses connections: nothing listens at the port, and nobody else takes it while the socket is open.
+fn refusing() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
 }
 
 async fn serve() -> SocketAddr {

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use wireloom::error::Stage;
 use wireloom::{CloseCode, Connector, Error, Proxy, ProxyError};
 
-use super::{received_request, serve};
+use super::{received_request, refusing, serve};
 
 /// What a proxy expects to receive, and its answer, in turns.
 type Talk = Vec<(Vec<u8>, Vec<u8>)>;
@@ -102,7 +102,7 @@ async fn errors_name_the_refusal_of_an_http_proxy() {
             answer[..answer.len().min(50)].escape_ascii()
         );
     }
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (_taken, closed) = refusing();
     let proxied = Connector::new().proxy(Proxy::new(&format!("http://{closed}")).unwrap());
     assert_eq!(
         proxied.connect("ws://a/").await.unwrap_err(),

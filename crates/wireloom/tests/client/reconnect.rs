@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use wireloom::client::{Loss, LossReason, ReconnectPolicy, Reconnecting, Retry, Step};
 use wireloom::{CloseCode, Connector, Error, OwnedMessage, Request, Response, Server, Stage};
 
-use super::serve;
+use super::{refusing, serve};
 
 /// How a relay treats bytes.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
@@ -230,7 +230,7 @@ async fn does_not_reconnect_after_a_final_close_code() {
 
 #[tokio::test]
 async fn gives_up_after_the_last_attempt() {
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (_taken, closed) = refusing();
     let mut policy = quick();
     policy.attempts_max = Some(2);
     let mut socket = Connector::new().reconnecting(format!("ws://{closed}/"), policy);
