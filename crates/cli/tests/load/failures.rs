@@ -1,7 +1,7 @@
 //! Each failure to connect has one line and an exit code.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use wireloom::{Response, Server, ServerTls};
 
 use crate::{Fault, run, start};
@@ -21,9 +21,10 @@ async fn answers(bytes: &'static [u8]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_to_connect_have_one_line() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let refused = format!("ws://{}/", listener.local_addr().unwrap());
-    drop(listener);
+    // A port that is taken, and at which nothing listens.
+    let taken = TcpSocket::new_v4().unwrap();
+    taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let refused = format!("ws://{}/", taken.local_addr().unwrap());
     let url = start(Fault::None).await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent_url = format!("ws://{}/", silent.local_addr().unwrap());

@@ -14,11 +14,13 @@ mod scenarios;
 mod warnings;
 
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
+use tokio::sync::watch;
 use tokio::time::{sleep, sleep_until, timeout};
 use wireloom::{CloseCode, Request, Response, Server, WebSocket};
 
@@ -128,6 +130,54 @@ async fn measure(url: &str, args: &[&str]) -> (i32, Value) {
     let report: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{errors}"));
     validate(&report).unwrap_or_else(|error| panic!("{error}: {report}"));
     (code, report)
+}
+
+/// Measures until the result is the expected one, at most five times: other load on the machine may disturb a measurement, and then
+/// the next one is right.
+async fn measure_until(url: &str, args: &[&str], is_expected: impl Fn(i32, &Value) -> bool) -> (i32, Value) {
+    for _ in 1..5 {
+        let (code, report) = measure(url, args).await;
+        if is_expected(code, &report) {
+            return (code, report);
+        }
+    }
+    measure(url, args).await
+}
+
+/// The URL of a server that echoes, and the number of messages that it has received.
+async fn start_counting() -> (String, watch::Receiver<u64>) {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", server.local_addr().unwrap());
+    let (counter, count) = watch::channel(0);
+    let counter = Arc::new(counter);
+    let handle = move |request: Request| {
+        let counter = counter.clone();
+        async move {
+            request.websocket().map(|upgrade| {
+                upgrade.on_open(async move |mut socket| {
+                    while let Ok(Some(message)) = socket.recv_owned().await {
+                        counter.send_modify(|count| *count += 1);
+                        let _ = socket.send(&message).await;
+                    }
+                })
+            })
+        }
+    };
+    tokio::spawn(async move { server.serve(handle).await });
+    (url, count)
+}
+
+/// `wireloom load` with these arguments; its output is piped.
+fn spawn(args: &[&str]) -> Child {
+    let mut command = Command::new(WIRELOOM);
+    command.arg("load").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    command.spawn().unwrap()
+}
+
+/// Sends a signal to a process: `-INT`, for example.
+async fn signal(child: &Child, name: &str) {
+    let id = child.id().unwrap().to_string();
+    assert!(Command::new("kill").args([name, &id]).status().await.unwrap().success());
 }
 
 /// `wireloom serve`, killed at the end of the test.

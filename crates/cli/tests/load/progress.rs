@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
-use crate::{DEADLINE, Fault, WIRELOOM, start};
+use crate::{DEADLINE, Fault, WIRELOOM, signal, spawn, start, start_counting};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_shows_one_line_that_is_updated() {
@@ -21,14 +22,16 @@ async fn a_terminal_shows_one_line_that_is_updated() {
     grantpt(&screen).unwrap();
     unlockpt(&screen).unwrap();
     let name = ptsname(&screen, Vec::new()).unwrap();
-    let terminal = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    // It must not become the terminal of the tests, which would end with it, where they lead a session without one.
+    let flags = OpenptFlags::NOCTTY.bits().cast_signed();
+    let terminal = File::options().read(true).write(true).custom_flags(flags).open(name.to_str().unwrap());
     let mut child = Command::new(WIRELOOM)
         .args(["load", &url, "--duration", "2500ms", "--connections", "3"])
         .env("TERM", "xterm")
         .env_remove("NO_COLOR")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(terminal)
+        .stderr(terminal.unwrap())
         .kill_on_drop(true)
         .spawn()
         .unwrap();
@@ -51,20 +54,35 @@ async fn a_terminal_shows_one_line_that_is_updated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_ends_the_run_with_its_result() {
-    let url = start(Fault::None).await;
-    let child = Command::new(WIRELOOM)
-        .args(["load", &url, "--duration", "60", "--rate", "500", "--json", "--quiet"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    sleep(Duration::from_secs(2)).await;
-    let id = child.id().unwrap().to_string();
-    assert!(Command::new("kill").args(["-INT", &id]).status().await.unwrap().success());
+    let (url, mut count) = start_counting().await;
+    let child = spawn(&[&url, "--duration", "60", "--rate", "500", "--json", "--quiet"]);
+    timeout(DEADLINE, count.wait_for(|count| *count > 100)).await.unwrap().unwrap();
+    signal(&child, "-INT").await;
     let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["interrupted"], true, "{report}");
     assert!(report["answered"].as_u64() > Some(0), "{report}");
     assert!(report["warnings"].to_string().contains("interrupted before the end"), "{report}");
+}
+
+// Nothing was sent or answered in that time: it belongs to one second, and the seconds after it have their own answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_was_stopped_reports_one_long_second() {
+    let (url, mut count) = start_counting().await;
+    let child = spawn(&[&url, "--duration", "4", "--connections", "1", "--json", "--quiet"]);
+    // Some have been answered in the second that is to be long.
+    timeout(DEADLINE, count.wait_for(|count| *count > 100)).await.unwrap().unwrap();
+    signal(&child, "-STOP").await;
+    sleep(Duration::from_millis(2_500)).await;
+    signal(&child, "-CONT").await;
+    let output = timeout(DEADLINE, child.wait_with_output()).await.unwrap().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (mut begin, mut longest) = (0.0, 0.0);
+    for second in report["series"].as_array().unwrap() {
+        let end = second["at"].as_f64().unwrap();
+        let time: f64 = end - begin;
+        assert!(time < 0.9 || second["answered"].as_u64() > Some(0), "{report}");
+        (begin, longest) = (end, time.max(longest));
+    }
+    assert!(longest >= 2.4, "{report}");
 }

@@ -103,7 +103,7 @@ async fn reports_loss_repetition_and_order() {
         "--size",
         "64",
         "--timeout",
-        "1",
+        "2",
     ];
     for (fault, answered, kind, errors) in [
         (Fault::None, 600, "lost", 0),

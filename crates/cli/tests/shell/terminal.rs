@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::mpsc;
@@ -27,7 +28,11 @@ impl Terminal {
         grantpt(&keys).unwrap();
         unlockpt(&keys).unwrap();
         let name = ptsname(&keys, Vec::new()).unwrap();
-        let terminal = || File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+        // It must not become the terminal of the tests, which would end with it, where they lead a session without one.
+        let flags = OpenptFlags::NOCTTY.bits().cast_signed();
+        let mut options = File::options();
+        let mut terminal =
+            || options.read(true).write(true).custom_flags(flags).open(name.to_str().unwrap()).unwrap();
         let child = Command::new(WIRELOOM)
             .args(["connect", url])
             .env("TERM", "xterm")

@@ -50,7 +50,7 @@ impl Samples {
         Ok(Self::of_seconds(seconds?, warmup_s, is_open_loop))
     }
 
-    /// The end of each second, and its rate, p50 and p99. Seconds of the warm-up are left out, and so is one that ended early.
+    /// The end of each second, and its answers, p50 and p99. Seconds of the warm-up are left out, and so is one that ended early.
     fn of_seconds(
         seconds: impl IntoIterator<Item = (f64, [f64; 3])>,
         warmup_s: f64,
@@ -60,9 +60,9 @@ impl Samples {
         const WHOLE_S: f64 = 0.9;
         let mut samples = Self::default();
         let mut begin_s = 0.0;
-        for (end_s, [rate, p50, p99]) in seconds {
+        for (end_s, [answered, p50, p99]) in seconds {
             if begin_s >= warmup_s - 1e-3 && end_s - begin_s >= WHOLE_S {
-                samples.push(rate, p50, p99, is_open_loop);
+                samples.push(answered / (end_s - begin_s), p50, p99, is_open_loop);
             }
             begin_s = end_s;
         }
@@ -329,6 +329,9 @@ mod tests {
             second(2.0)
         );
         assert_eq!(Samples::of_json(&text).unwrap().rate, [9.0]);
+        // A process that was stopped has a longer one.
+        let long = text.replace("]}", &format!(",{}]}}", second(5.0)));
+        assert_eq!(Samples::of_json(&long).unwrap().rate, [9.0, 3.0]);
         // A second that errors ended early is not a sample.
         let cut = text.replace("]}", &format!(",{}]}}", second(2.4)));
         assert_eq!(Samples::of_json(&cut).unwrap().rate, [9.0]);

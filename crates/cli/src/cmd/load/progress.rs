@@ -53,11 +53,12 @@ impl Progress {
 }
 
 fn line(second: &Second, has_max: bool) -> String {
-    let Second { at, received, errors, connections, .. } = second;
+    let Second { at, errors, connections, .. } = second;
     let max = if has_max { format!("  max {}", time(second.max as f64)) } else { String::new() };
     format!(
-        "{:>4.0}s {received:>8}/s  p50 {}  p99 {}{max}  {}, {}",
+        "{:>4.0}s {:>8.0}/s  p50 {}  p99 {}{max}  {}, {}",
         at.as_secs_f64(),
+        second.rate(second.received),
         time(second.p50 as f64),
         time(second.p99 as f64),
         count(*errors, "error"),

@@ -56,11 +56,13 @@ impl Errors {
     }
 }
 
-/// One second of the run.
+/// One second of the run, or more while this process could not run; less before an error at the end.
 #[derive(Clone, Debug)]
 pub(super) struct Second {
-    /// Since the run began.
+    /// Its end, since the run began.
     pub(super) at: Duration,
+    /// From its beginning to its end.
+    pub(super) time: Duration,
     /// Messages and errors of this second alone.
     pub(super) sent: u64,
     pub(super) received: u64,
@@ -70,6 +72,13 @@ pub(super) struct Second {
     pub(super) p50: u64,
     pub(super) p99: u64,
     pub(super) max: u64,
+}
+
+impl Second {
+    /// A count of this second, per second.
+    pub(super) fn rate(&self, count: u64) -> f64 {
+        count as f64 / self.time.as_secs_f64().max(1e-3)
+    }
 }
 
 /// Records a run, second by second.
@@ -191,8 +200,10 @@ impl Recorder {
         counts.received += self.warmup.received;
         let percentile =
             |quantile| if self.second.is_empty() { 0 } else { self.second.value_at_quantile(quantile) };
+        let begin = self.series.last().map_or(Duration::ZERO, |second| second.at);
         let second = Second {
             at,
+            time: at.saturating_sub(begin),
             sent: counts.sent - self.before.sent,
             received: counts.received - self.before.received,
             errors: counts.errors.total() - self.before.errors.total(),
@@ -287,6 +298,18 @@ mod tests {
         assert_eq!(recorder.series.len(), 10);
         assert_eq!(recorder.series[9].received, 1000);
         assert!((recorder.series[9].p50 as f64 / 9500e6 - 1.0).abs() < 0.001);
+    }
+
+    #[test]
+    fn a_second_that_ends_late_has_its_rate() {
+        let mut recorder = Recorder::new();
+        for (at_ms, count, rate) in [(1_000, 10, 10.0), (3_500, 10, 4.0), (4_000, 10, 20.0)] {
+            for _ in 0..count {
+                recorder.answered(Instant::now(), Duration::from_millis(1), 1, true);
+            }
+            let second = recorder.end_second(Duration::from_millis(at_ms));
+            assert_eq!(second.rate(second.received), rate, "{second:?}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use wireloom::Error;
 
 use super::pacer::{Alarm, Pacer, Schedule, Timetable};
@@ -394,6 +395,8 @@ async fn watch_run(
 ) -> WatchResult {
     const SECOND: Duration = Duration::from_secs(1);
     let mut ticks = tokio::time::interval_at((run.plan.begin + SECOND).into(), SECOND);
+    // After a time in which this process could not run, there is one long second and no empty ones.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut result = WatchResult { is_interrupted: false, memory_max: None };
     loop {
         tokio::select! {
@@ -401,12 +404,12 @@ async fn watch_run(
                 result.memory_max = result.memory_max.or_else(process::memory);
                 return result;
             },
-            tick = ticks.tick() => {
-                let at = tick.into_std().saturating_duration_since(run.plan.begin);
-                let second = run.recorder().end_second(at);
+            _ = ticks.tick() => {
+                let now = Instant::now();
+                let second = run.recorder().end_second(now.saturating_duration_since(run.plan.begin));
                 progress.show(&second);
                 // Idle connections begin to send at the end.
-                if !run.plan.is_over(tick.into_std()) {
+                if !run.plan.is_over(now) {
                     result.memory_max = result.memory_max.max(process::memory());
                 }
             }

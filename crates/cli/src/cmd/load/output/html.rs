@@ -142,8 +142,8 @@ fn plots(out: &mut String, report: &Report) -> Result<(), String> {
         may_be_logarithmic,
         x_ticks: Vec::new(),
     };
-    let received = over_time(&|second| second.received as f64);
-    let sent = over_time(&|second| second.sent as f64);
+    let received = over_time(&|second| second.rate(second.received));
+    let sent = over_time(&|second| second.rate(second.sent));
     figure(
         out,
         "Messages per second",
@@ -185,7 +185,7 @@ fn plots(out: &mut String, report: &Report) -> Result<(), String> {
         "Errors per second",
         "Messages lost, wrong or unexpected, and connections that failed or were closed by the server.",
         &["errors"],
-        &plot(&plain, vec![over_time(&|second| second.errors as f64)], false),
+        &plot(&plain, vec![over_time(&|second| second.rate(second.errors))], false),
     )
 }
 
