@@ -85,7 +85,9 @@ async fn lists_the_slow_clients_of_the_hub() {
             let ready = tokio::time::timeout(Duration::from_millis(5), live.recv()).await;
             let Ok(message) = ready else { continue };
             let state: Value = serde_json::from_str(message.unwrap().unwrap().as_text().unwrap()).unwrap();
-            if state["slowest"][0]["queued"].as_u64() >= Some(100_000) {
+            let slowest = &state["slowest"][0];
+            // One message may be on its way to any client.
+            if slowest["queued"].as_u64() >= Some(200_000) && slowest["sent"].as_u64() > Some(0) {
                 return state;
             }
         }
@@ -93,7 +95,6 @@ async fn lists_the_slow_clients_of_the_hub() {
     let state = tokio::time::timeout(DEADLINE, state).await.expect("a slow client is listed");
     let slowest = &state["slowest"][0];
     assert_eq!(slowest["route"], "/rooms", "{state}");
-    assert!(slowest["sent"].as_u64() > Some(0), "{state}");
     std::fs::remove_file(&config).unwrap();
 }
 
