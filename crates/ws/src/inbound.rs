@@ -107,10 +107,14 @@ impl Inbound {
         self.receiver.memory_len()
     }
 
-    /// Bounds the inflated length of messages from now on; [`Limits::message_len_max`](crate::Limits::message_len_max) applies as well. A
-    /// driver that is short of memory lowers it before [`handle_input`](Self::handle_input), which may inflate a whole message.
-    pub fn set_inflated_max(&mut self, max: usize) {
-        self.receiver.set_inflated_max(max);
+    /// Bounds the bytes that the message which is arriving, or the next one, inflates to from now on;
+    /// [`Limits::message_len_max`](crate::Limits::message_len_max) applies to the whole message as well. A driver that is short of memory
+    /// lowers it before each [`handle_input`](Self::handle_input), which may inflate a whole message.
+    ///
+    /// Returns the bound on the length of the message: `max` of
+    /// [`InflatedTooLarge`](crate::error::LimitExceeded::InflatedTooLarge), unless `message_len_max` is less.
+    pub fn set_inflated_max(&mut self, max: usize) -> usize {
+        self.receiver.set_inflated_max(max)
     }
 
     /// Whether permessage-deflate was negotiated.

@@ -449,8 +449,8 @@ impl Reader {
     }
 
     /// See [`Inbound::set_inflated_max`].
-    pub fn set_inflated_max(&mut self, max: usize) {
-        self.inbound.set_inflated_max(max);
+    pub fn set_inflated_max(&mut self, max: usize) -> usize {
+        self.inbound.set_inflated_max(max)
     }
 
     /// See [`Inbound::take_codec`].

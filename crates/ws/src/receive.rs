@@ -366,10 +366,12 @@ impl Receiver {
         }
     }
 
-    pub(crate) fn set_inflated_max(&mut self, max: usize) {
-        if let Some(inflate) = &mut self.inflate {
-            inflate.limit.max_len = inflate.len_max.min(max);
-        }
+    pub(crate) fn set_inflated_max(&mut self, max: usize) -> usize {
+        let Some(inflate) = &mut self.inflate else { return usize::MAX };
+        // Bytes that were delivered in chunks, or collected before, need no more memory.
+        let total = inflate.decompressor.message_len().saturating_add(max);
+        inflate.limit.max_len = inflate.len_max.min(total);
+        total
     }
 
     /// Memory in use, in bytes: the assembly and the state of compression.

@@ -446,9 +446,9 @@ impl ActiveReceiver {
         found
     }
 
-    /// Bounds the message that the next call may inflate to half of the memory that is left, so that connections which inflate at
-    /// the same time stay within it together. Returns the bound; `None` for a message that is returned in chunks, which takes no
-    /// more memory than a chunk.
+    /// Bounds what the next call may inflate to half of the memory that is left, so that connections which inflate at the same time
+    /// stay within it together. Returns the bound on the length of the message; `None` for a message that is returned in chunks,
+    /// which takes no more memory than a chunk.
     fn bound_inflation(&mut self, state: &State, mode: DeliveryMode) -> Option<u64> {
         let available = state.account().available();
         let is_collected =
@@ -457,8 +457,7 @@ impl ActiveReceiver {
             self.reader.set_inflated_max(usize::MAX);
             return None;
         }
-        self.reader.set_inflated_max(available / 2);
-        Some(available as u64 / 2)
+        Some(self.reader.set_inflated_max(available / 2) as u64)
     }
 
     /// Reports the memory held; false when the limit of the server is reached.

@@ -522,8 +522,10 @@ fn has_no_more_after_an_error() {
     read(&mut reader, &client.take_transmit()).unwrap();
     assert!(decoded(reader.decode()));
     assert!(reader.has_more());
-    reader.set_inflated_max(40_000);
-    assert_eq!(reader.decode().unwrap_err(), LimitExceeded::InflatedTooLarge { max: 40_000 }.into());
+    let delivered = reader.message().payload().len();
+    assert_eq!(reader.set_inflated_max(1_000), delivered + 1_000);
+    let max = delivered as u64 + 1_000;
+    assert_eq!(reader.decode().unwrap_err(), LimitExceeded::InflatedTooLarge { max }.into());
     assert!(!reader.has_more() && !reader.has_more_whole());
 }
 
@@ -537,6 +539,38 @@ fn a_lower_bound_on_inflated_messages_holds_within_the_configured_one() {
         client.send_binary(&vec![7; len]).unwrap();
         read(&mut reader, &client.take_transmit()).unwrap();
         assert_eq!(reader.decode().is_ok(), fits, "{len} of {max}");
+    }
+}
+
+#[test]
+fn a_bound_on_inflation_counts_from_when_it_is_set() {
+    // The configured one applies to the whole message, of which the beginning is delivered in chunks.
+    let limits = Limits { message_len_max: 100_000, ..Limits::default() };
+    for (more, len, fits) in [
+        (40_000, 80_000, true),
+        (0, 80_000, false),
+        (usize::MAX, 100_000, true),
+        (usize::MAX, 100_001, false),
+    ] {
+        let config = Config { limits: limits.clone(), delivery: Delivery::Chunks, ..Config::default() };
+        let (mut reader, mut client) = compressing_with(config);
+        client.send_binary(&vec![7; len]).unwrap();
+        read(&mut reader, &client.take_transmit()).unwrap();
+        let mut delivered = 0;
+        while delivered < 40_000 {
+            assert!(decoded(reader.decode()));
+            delivered += reader.message().payload().len();
+        }
+        let left = len - delivered;
+        assert!(more == 0 || more == usize::MAX || left <= more);
+        let total = reader.set_inflated_max(more);
+        assert_eq!(total, delivered.saturating_add(more));
+        let collected = reader.decode_whole();
+        assert_eq!(collected.is_ok(), fits, "{more} more of {len}");
+        if let Err(error) = collected {
+            let max = total.min(100_000) as u64;
+            assert_eq!(error, LimitExceeded::InflatedTooLarge { max }.into());
+        }
     }
 }
 
