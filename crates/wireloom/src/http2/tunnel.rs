@@ -120,3 +120,115 @@ fn transport_error(error: Error) -> io::Error {
         _ => io::ErrorKind::ConnectionReset.into(),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use wireloom_http2::field::{Field, Token};
+    use wireloom_http2::{Config, Role};
+
+    use super::super::{Driver, Progress};
+    use super::*;
+    use crate::transport::Io;
+
+    /// Two ends of a tunnel, and the number of times that the tasks of their connections were polled.
+    async fn tunnel() -> (Tunnel, Tunnel, &'static AtomicUsize) {
+        let (client, server) = tokio::io::duplex(64 << 10);
+        let polls: &AtomicUsize = Box::leak(Box::default());
+        let config = |role| {
+            let mut config = Config::new(role);
+            config.settings.enable_connect_protocol = role == Role::Server;
+            config
+        };
+        let mut client =
+            Driver::new(Io::Other(Box::new(client)), Role::Client, config(Role::Client)).unwrap();
+        let mut server =
+            Driver::new(Io::Other(Box::new(server)), Role::Server, config(Role::Server)).unwrap();
+        let (requests, shared) = (client.requests(), server.shared().clone());
+        tokio::spawn(async move {
+            let mut incoming = Vec::new();
+            poll_fn(|cx| {
+                polls.fetch_add(1, Ordering::Relaxed);
+                client.poll(cx, &mut incoming)
+            })
+            .await
+        });
+        let (accepted, accepting) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let (mut incoming, mut accepted) = (Vec::new(), Some(accepted));
+            loop {
+                let progress = poll_fn(|cx| {
+                    polls.fetch_add(1, Ordering::Relaxed);
+                    server.poll(cx, &mut incoming)
+                });
+                if progress.await == Progress::Ended {
+                    return;
+                }
+                let request = incoming.pop().unwrap();
+                let mut send = shared.send_stream(request.key);
+                send.send_response([Field::known(Token::Status, b"200")], false).unwrap();
+                let accepted = accepted.take().unwrap();
+                accepted.send(Tunnel::new(send, request.content.unwrap())).ok().unwrap();
+            }
+        });
+        requests.ready().await.unwrap();
+        let fields = [
+            Field::known(Token::Method, b"CONNECT"),
+            Field::known(Token::Scheme, b"https"),
+            Field::known(Token::Authority, b"example.org"),
+            Field::known(Token::Path, b"/"),
+            Field::known(Token::Protocol, b"websocket"),
+        ];
+        let (send, mut recv) = requests.open(fields, false).unwrap();
+        assert_eq!(recv.head().await.unwrap().status, 200);
+        let client = Tunnel::new(send, recv).with_requests(requests);
+        (client, accepting.await.unwrap(), polls)
+    }
+
+    /// Writes until the tunnel takes no more.
+    async fn fill(tunnel: &mut Tunnel) -> usize {
+        let mut total = 0;
+        loop {
+            match tokio::time::timeout(Duration::from_millis(10), tunnel.write(&[7; 10_000])).await {
+                Ok(written) => total += written.unwrap(),
+                Err(_) => return total,
+            }
+        }
+    }
+
+    /// How often the connection's tasks are polled in ten quiet seconds.
+    async fn polls_while_idle(polls: &AtomicUsize) -> usize {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = polls.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        polls.load(Ordering::Relaxed) - before
+    }
+
+    /// More than once or twice for a timer is a busy loop.
+    const POLLS_MAX: usize = 8;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_half_that_nobody_polls_takes_no_processor_time() {
+        let (mut client, mut server, polls) = tunnel().await;
+        // Neither end reads, and the tasks that wrote wait no more.
+        let filled = [fill(&mut client).await, fill(&mut server).await];
+        assert!(filled.iter().all(|&len| len > 200_000), "{filled:?}");
+        assert!(polls_while_idle(polls).await <= POLLS_MAX);
+        // One end has sent END_STREAM, which nobody reads.
+        client.shutdown().await.unwrap();
+        assert!(polls_while_idle(polls).await <= POLLS_MAX);
+        let mut content = Vec::new();
+        server.read_to_end(&mut content).await.unwrap();
+        assert_eq!(content.len(), filled[0]);
+        assert!(polls_while_idle(polls).await <= POLLS_MAX);
+        // RFC 9113 §8.5: the stream is reset, which nobody reads either.
+        drop(client);
+        assert!(polls_while_idle(polls).await <= POLLS_MAX);
+        assert!(server.write(&[7]).await.is_err());
+    }
+}
