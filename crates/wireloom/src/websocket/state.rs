@@ -80,8 +80,7 @@ impl Shared {
                 going_away: GoingAway::No,
                 shared: shared.clone(),
                 epoch: Instant::now(),
-                transfers: 0,
-                idle_state: IdleState::No { transfers_seen: 0 },
+                activity: Activity::Quiet,
                 traffic: Traffic::default(),
                 slow: Slow::new(slow_peer),
                 send_queue: Account::default().reservation(Category::SendQueue),
@@ -178,13 +177,11 @@ impl Shared {
     /// Frees memory of a connection on which nothing has been transferred since the last call.
     pub(crate) fn release_if_idle(&self) {
         let mut state = self.lock();
-        match state.idle_state {
-            IdleState::Released => {}
-            IdleState::No { transfers_seen } if transfers_seen != state.transfers => {
-                state.idle_state = IdleState::No { transfers_seen: state.transfers };
-            }
-            IdleState::No { .. } => {
-                state.idle_state = IdleState::Released;
+        match state.activity {
+            Activity::Released => {}
+            Activity::Recent => state.activity = Activity::Quiet,
+            Activity::Quiet => {
+                state.activity = Activity::Released;
                 state.core.release_buffers();
                 if self.compressed {
                     self.release.store(true, Ordering::Relaxed);
@@ -278,9 +275,7 @@ pub(super) struct State {
     going_away: GoingAway,
     shared: Weak<Shared>,
     epoch: Instant,
-    /// Reads and writes that transferred bytes.
-    transfers: u32,
-    idle_state: IdleState,
+    activity: Activity,
     pub(super) traffic: Traffic,
     pub(super) slow: Slow,
     /// The memory of the core's queue.
@@ -328,12 +323,20 @@ enum GoingAway {
     Discarding,
 }
 
-/// Whether the connection has transferred anything lately.
-#[derive(Debug)]
-enum IdleState {
-    /// The number of transfers when this was last checked.
-    No { transfers_seen: u32 },
-    /// Nothing has been transferred since its memory was released.
+/// Whether bytes have been transferred lately.
+///
+/// ```text
+///  Recent -- release_if_idle --> Quiet -- release_if_idle --> Released
+///    ^                             |                             |
+///    +------- a read or write -----+-----------------------------+
+/// ```
+#[derive(Clone, Copy, Debug)]
+enum Activity {
+    /// Since the last check.
+    Recent,
+    /// None since the last check.
+    Quiet,
+    /// None since the memory of the connection was released.
     Released,
 }
 
@@ -358,18 +361,10 @@ impl State {
         }
     }
 
-    /// Bytes were read or written.
-    fn count_move(&mut self) {
-        self.transfers = self.transfers.wrapping_add(1);
-        if let IdleState::Released = self.idle_state {
-            self.idle_state = IdleState::No { transfers_seen: self.transfers };
-        }
-    }
-
     /// A read has brought `len` bytes.
     pub(super) fn handle_read(&mut self, len: usize) {
         self.traffic.bytes_received += len as u64;
-        self.count_move();
+        self.activity = Activity::Recent;
         if self.core.keeps_alive() {
             let now = self.now();
             self.core.handle_activity(now);
@@ -558,7 +553,7 @@ impl State {
             return;
         }
         self.traffic.bytes_sent += len as u64;
-        self.count_move();
+        self.activity = Activity::Recent;
         if self.slow.waits() {
             self.slow.accepted(len);
             let now = self.now();
