@@ -76,7 +76,7 @@ impl Shared {
                 core,
                 io,
                 flush: Flush::Idle,
-                link: Link::Open,
+                link_end: None,
                 going_away: GoingAway::No,
                 shared: shared.clone(),
                 epoch: Instant::now(),
@@ -271,7 +271,8 @@ pub(super) struct State {
     pub(super) core: Outbound,
     pub(super) io: Io,
     flush: Flush,
-    link: Link,
+    /// `None` while the transport reads and writes.
+    link_end: Option<Box<LinkEnd>>,
     going_away: GoingAway,
     shared: Weak<Shared>,
     epoch: Instant,
@@ -293,7 +294,7 @@ pub(super) struct State {
     pub(super) close_at: Option<Box<(Duration, CloseCode)>>,
 }
 
-/// The state of the transport (RFC 6455 §7.1.1). The state of the WebSocket is the core's.
+/// How the transport has ended (RFC 6455 §7.1.1). The state of the WebSocket is the core's.
 ///
 /// ```text
 ///  Open -- shut down --> ShutDown --+
@@ -301,15 +302,13 @@ pub(super) struct State {
 ///   +-- a write fails --> WriteFailed(why)
 /// ```
 #[derive(Debug)]
-enum Link {
-    /// Reads and writes.
-    Open,
+enum LinkEnd {
     /// The writing side has ended; the peer is still read.
     ShutDown,
     /// Nothing can be written; the peer is still read.
-    WriteFailed(Box<Error>),
+    WriteFailed(Error),
     /// Nothing is read or written.
-    Closed(Box<Error>),
+    Closed(Error),
 }
 
 /// Whether the server, which shuts down, closes this connection. Messages that arrive after its Close frame are read and dropped
@@ -355,9 +354,9 @@ impl State {
 
     /// The reason that nothing can be written any more.
     pub(super) fn write_error(&self) -> Option<&Error> {
-        match &self.link {
-            Link::Open | Link::ShutDown => None,
-            Link::WriteFailed(error) | Link::Closed(error) => Some(error),
+        match self.link_end.as_deref() {
+            None | Some(LinkEnd::ShutDown) => None,
+            Some(LinkEnd::WriteFailed(error) | LinkEnd::Closed(error)) => Some(error),
         }
     }
 
@@ -598,8 +597,8 @@ impl State {
     /// Nothing can be written any more. Bytes that the peer has sent are still read: its Close frame may be among them.
     fn fail_write(&mut self, error: &io::Error) -> Error {
         let error = failure(error);
-        if let Link::Open | Link::ShutDown = self.link {
-            self.link = Link::WriteFailed(Box::new(error.clone()));
+        if self.write_error().is_none() {
+            self.link_end = Some(Box::new(LinkEnd::WriteFailed(error.clone())));
         }
         let now = self.now();
         self.core.handle_write_failed(now);
@@ -671,10 +670,8 @@ impl State {
     /// Both halves stop using the transport: for this reason, unless writing has failed before.
     pub(super) fn close_link(&mut self, error: Error) {
         self.flush = Flush::Idle;
-        self.link = match std::mem::replace(&mut self.link, Link::Open) {
-            Link::Open | Link::ShutDown => Link::Closed(Box::new(error)),
-            Link::WriteFailed(first) | Link::Closed(first) => Link::Closed(first),
-        };
+        let first = self.write_error().cloned();
+        self.link_end = Some(Box::new(LinkEnd::Closed(first.unwrap_or(error))));
     }
 
     /// Ends a connection whose peer is too slow. It is reset, so that the kernel keeps nothing for it either.
@@ -697,7 +694,7 @@ impl State {
 
     /// Treats the transport as the core asks, once the queue is written. True when the connection has ended.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> bool {
-        if let Link::Closed(_) = self.link {
+        if let Some(LinkEnd::Closed(_)) = self.link_end.as_deref() {
             return true;
         }
         match self.core.transport() {
@@ -714,10 +711,10 @@ impl State {
     }
 
     fn shut_down(&mut self, cx: &mut Context<'_>) {
-        if let Link::Open = self.link
+        if self.link_end.is_none()
             && self.io.poll_shutdown(cx).is_ready()
         {
-            self.link = Link::ShutDown;
+            self.link_end = Some(Box::new(LinkEnd::ShutDown));
         }
     }
 
