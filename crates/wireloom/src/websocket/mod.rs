@@ -12,6 +12,7 @@
 //! (`state`); the receiver locks it for each read, the sender for each message, neither while it waits. The module `flush`
 //! decides when the batch leaves. Messages that arrived together are received without a lock.
 
+mod clock;
 mod codecs;
 mod config;
 mod flush;
@@ -115,8 +116,8 @@ impl WebSocket {
         let compressed = negotiated.deflate.is_some();
         let deflate = negotiated.deflate.zip(deflate);
         let core = match role {
-            Role::Server => Connection::server(config.core, deflate, Duration::ZERO),
-            Role::Client => Connection::client(config.core, deflate, seed(), Duration::ZERO),
+            Role::Server => Connection::server(config.core, deflate, clock::now()),
+            Role::Client => Connection::client(config.core, deflate, seed(), clock::now()),
         };
         let (mut inbound, mut outbound) = core.split();
         if config.observer.0.is_some() {

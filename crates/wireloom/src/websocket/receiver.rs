@@ -13,7 +13,7 @@ use wireloom_ws::{
     Cause, Config, Connection, Delivery, End, Event, IdleInbound, Inbound, LimitExceeded, Reader, Step,
 };
 
-use super::codecs;
+use super::{clock, codecs};
 use super::message::{Message, OwnedMessage};
 use super::notifications::Notification;
 use super::state::{Shared, State, Traffic};
@@ -403,7 +403,7 @@ impl ActiveReceiver {
             match step {
                 Ok(Step::Message) => break true,
                 Ok(Step::Control(mut event)) => {
-                    let now = state.now();
+                    let now = clock::now();
                     state.core.handle_event(now, &mut event);
                     if shared.is_observed() {
                         let notification = control_notification(&event);
@@ -502,7 +502,7 @@ impl ActiveReceiver {
 
     /// The peer broke a rule or a limit.
     fn fail(&mut self, state: &mut State, error: wireloom_ws::Error) {
-        let now = state.now();
+        let now = clock::now();
         state.core.handle_error(now, error);
         self.failed = Some(Box::new(error.into()));
     }

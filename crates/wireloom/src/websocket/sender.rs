@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use wireloom_ws::{CloseCode, Misuse};
 
+use super::clock;
 use super::config::SlowPeer;
 use super::flush::{self, BATCH_LEN_MAX, COPIED_LEN_MAX};
 use super::message::Payload;
@@ -203,7 +204,7 @@ impl Sender {
         poll_fn(|cx| {
             let mut state = self.shared.lock();
             if !std::mem::replace(&mut queued, true) {
-                let now = state.now();
+                let now = clock::now();
                 state.core.send_ping(now, payload)?;
             }
             state.poll_flush(Some((self.waiter, cx)))
@@ -255,7 +256,7 @@ impl Sender {
             return Err(wireloom_ws::Error::Misuse(Misuse::UnsendableCloseCode(code)).into());
         }
         let mut state = self.shared.lock();
-        let now = state.now();
+        let now = clock::now();
         state.close_at = deadline.map(|(after, code)| Box::new((now.saturating_add(after), code)));
         // The deadline has changed.
         state.wake();
@@ -521,7 +522,7 @@ fn put_fragment(state: &mut State, fragment: &Payload<'_>, last: bool) -> Result
 }
 
 fn begin_closing(state: &mut State, code: CloseCode, reason: &str) -> Result<(), Error> {
-    let now = state.now();
+    let now = clock::now();
     state.core.close(now, code, reason)?;
     if let Some(receiver) = state.receiver.take() {
         // The deadline has changed.

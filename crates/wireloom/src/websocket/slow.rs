@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 
+use super::clock;
 use super::config::SlowPeer;
 
 /// A peer that accepts less than this number of bytes in the time of the policy accepts nothing: a trickle keeps connections open on
@@ -158,15 +159,15 @@ impl Slow {
     }
 
     /// Ready when the peer is to be disconnected; `cx` is woken for that, if there is one.
-    pub(super) fn poll_disconnect(&mut self, cx: Option<&mut Context<'_>>, epoch: Instant) -> Poll<()> {
+    pub(super) fn poll_disconnect(&mut self, cx: Option<&mut Context<'_>>) -> Poll<()> {
         let disconnects = matches!(self.policy(), SlowPeer::Disconnect { .. });
         let Some(waits) = &mut self.waits else { return Poll::Pending };
         let due = if disconnects { waits.queue.due.min(waits.stall.due) } else { waits.stall.due };
-        if due <= epoch.elapsed() {
+        if due <= clock::now() {
             return Poll::Ready(());
         }
         // A deadline that never comes needs no timer.
-        let (Some(cx), Some(due)) = (cx, epoch.checked_add(due)) else { return Poll::Pending };
+        let (Some(cx), Some(due)) = (cx, clock::instant_at(due)) else { return Poll::Pending };
         let sleep = waits.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
         // Most deadlines are renewed; the timer is moved when it fires.
         if sleep.deadline() > due || sleep.is_elapsed() {
@@ -207,28 +208,27 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_trickle_is_no_progress() {
         for (taken, is_cut) in [(PROGRESS_LEN_MIN - 1, true), (PROGRESS_LEN_MIN, false)] {
-            let epoch = Instant::now();
             let mut slow = Slow::new(SlowPeer::Wait { stall_timeout: at(10) });
-            slow.wait(at(0), 5000);
+            slow.wait(clock::now(), 5000);
             slow.accepted(taken);
             tokio::time::advance(at(10)).await;
-            slow.wait(at(10), 5000 - taken);
-            assert_eq!(slow.poll_disconnect(None, epoch).is_ready(), is_cut, "{taken}");
+            slow.wait(clock::now(), 5000 - taken);
+            assert_eq!(slow.poll_disconnect(None).is_ready(), is_cut, "{taken}");
         }
     }
 
     // Bytes that TLS buffers while the socket is full have not left.
     #[tokio::test(start_paused = true)]
     async fn bytes_buffered_by_the_transport_wait_too() {
-        let epoch = Instant::now();
+        let start = clock::now();
         let mut slow = Slow::new(SlowPeer::DropNewest { queue_timeout: at(5), stall_timeout: at(10) });
-        slow.wait(at(0), 0);
+        slow.wait(start, 0);
         slow.accepted(BUFFERED_LEN_MAX - 1);
-        slow.wait(at(5), 0);
-        assert!(slow.is_overdue(|| at(5)));
-        assert!(slow.poll_disconnect(None, epoch).is_pending());
+        slow.wait(start + at(5), 0);
+        assert!(slow.is_overdue(|| start + at(5)));
+        assert!(slow.poll_disconnect(None).is_pending());
         tokio::time::advance(at(10)).await;
-        assert!(slow.poll_disconnect(None, epoch).is_ready());
+        assert!(slow.poll_disconnect(None).is_ready());
     }
 
     #[test]
@@ -236,6 +236,6 @@ mod tests {
         let mut slow = Slow::new(SlowPeer::Wait { stall_timeout: Duration::MAX });
         slow.wait(at(1), 5000);
         assert!(!slow.is_overdue(|| at(u32::MAX)));
-        assert!(slow.poll_disconnect(None, Instant::now()).is_pending());
+        assert!(slow.poll_disconnect(None).is_pending());
     }
 }

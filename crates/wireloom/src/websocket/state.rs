@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Transport};
 
-use super::codecs;
+use super::{clock, codecs};
 use super::config::SlowPeer;
 use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::linger::Linger;
@@ -79,7 +79,6 @@ impl Shared {
                 link_end: None,
                 going_away: GoingAway::No,
                 shared: shared.clone(),
-                epoch: Instant::now(),
                 activity: Activity::Quiet,
                 traffic: Traffic::default(),
                 slow: Slow::new(slow_peer),
@@ -275,7 +274,6 @@ pub(super) struct State {
     link_end: Option<Box<LinkEnd>>,
     going_away: GoingAway,
     shared: Weak<Shared>,
-    epoch: Instant,
     activity: Activity,
     pub(super) traffic: Traffic,
     pub(super) slow: Slow,
@@ -340,10 +338,6 @@ enum Activity {
 }
 
 impl State {
-    pub(super) fn now(&self) -> Duration {
-        self.epoch.elapsed()
-    }
-
     /// Takes a codec of this thread, if messages are compressed. It is returned when the state is unlocked.
     #[inline]
     pub(super) fn take_codec(&mut self) {
@@ -365,7 +359,7 @@ impl State {
         self.traffic.bytes_received += len as u64;
         self.activity = Activity::Recent;
         if self.core.keeps_alive() {
-            let now = self.now();
+            let now = clock::now();
             self.core.handle_activity(now);
         }
     }
@@ -381,7 +375,7 @@ impl State {
     #[cold]
     fn send_going_away(&mut self) {
         self.going_away = GoingAway::Discarding;
-        let now = self.now();
+        let now = clock::now();
         // The code and reason are this crate's own.
         let _ = self.core.close(now, CloseCode::GOING_AWAY, "the server is shutting down");
         let _ = self.poll_flush(None);
@@ -451,7 +445,7 @@ impl State {
 
     /// The queue waits for the peer: ready when that has been slow for too long.
     fn poll_slow(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<Result<(), Error>> {
-        let now = self.now();
+        let now = clock::now();
         if self.send_queue.try_set(self.core.queued_len()).is_err() {
             self.fail(Error::Overloaded);
             return Poll::Ready(Err(Error::Overloaded));
@@ -465,14 +459,14 @@ impl State {
         let waker = waits.map(|waits| self.register(Some(waits)));
         // Without a task there is no timer: the flusher has one.
         let mut cx = waker.as_ref().map(Context::from_waker);
-        ready!(self.slow.poll_disconnect(cx.as_mut(), self.epoch));
+        ready!(self.slow.poll_disconnect(cx.as_mut()));
         self.disconnect_slow();
         Poll::Ready(Err(Error::SlowPeer))
     }
 
     /// Whether a message that is sent now would wait for too long.
     pub(super) fn is_slow(&self) -> bool {
-        self.core.is_congested() || self.slow.is_overdue(|| self.now())
+        self.core.is_congested() || self.slow.is_overdue(clock::now)
     }
 
     fn poll_write_all(&mut self, waits: Option<(Waiter, &Context<'_>)>) -> Poll<io::Result<()>> {
@@ -555,7 +549,7 @@ impl State {
         self.activity = Activity::Recent;
         if self.slow.waits() {
             self.slow.accepted(len);
-            let now = self.now();
+            let now = clock::now();
             self.core.handle_activity(now);
         }
     }
@@ -565,7 +559,7 @@ impl State {
         let close_at = self.close_at.as_ref().map(|close_at| close_at.0);
         let next = self.core.poll_timeout().into_iter().chain(close_at).min()?;
         // A deadline that the clock cannot represent never expires.
-        self.epoch.checked_add(next)
+        clock::instant_at(next)
     }
 
     /// Whether the closing handshake has to begin or to end by now. Deadlines of keepalive do not count: while there is something
@@ -577,11 +571,11 @@ impl State {
             _ if self.core.is_open() => None,
             _ => self.core.poll_timeout(),
         };
-        deadline.is_some_and(|deadline| deadline <= self.now())
+        deadline.is_some_and(|deadline| deadline <= clock::now())
     }
 
     pub(super) fn handle_timeout(&mut self) {
-        let now = self.now();
+        let now = clock::now();
         if let Some(close_at) = self.close_at.take_if(|close_at| close_at.0 <= now) {
             // The code was checked when it was chosen.
             let _ = self.core.close(now, close_at.1, "");
@@ -600,7 +594,7 @@ impl State {
         if self.write_error().is_none() {
             self.link_end = Some(Box::new(LinkEnd::WriteFailed(error.clone())));
         }
-        let now = self.now();
+        let now = clock::now();
         self.core.handle_write_failed(now);
         self.flush = Flush::Idle;
         self.wake();
@@ -620,7 +614,7 @@ impl State {
     /// The server is out of memory: closes with 1013, if the transport accepts the frame at once, and frees the send queue and the
     /// message that is arriving. The transport lingers, so that the peer can read the frame.
     pub(super) fn overload(&mut self) {
-        let now = self.now();
+        let now = clock::now();
         let _ = self.core.close(now, CloseCode::TRY_AGAIN_LATER, "out of memory");
         let flushed = self.poll_flush(None);
         self.core.handle_write_failed(now);
@@ -721,7 +715,7 @@ impl State {
     /// The end of a connection that was dropped while it could write.
     fn close_on_drop(&mut self) {
         if self.core.is_open() {
-            let now = self.now();
+            let now = clock::now();
             // RFC 6455 §7.4.1: an unexpected condition.
             let code = if std::thread::panicking() { CloseCode::INTERNAL_ERROR } else { self.on_drop };
             let _ = self.core.close(now, code, "");
