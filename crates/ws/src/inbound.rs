@@ -27,7 +27,7 @@ pub struct Inbound {
     is_closed: bool,
 }
 
-/// The state of an idle [`Inbound`], from which it can be restored, in a tenth of its memory.
+/// The state of an idle [`Inbound`], from which it can be restored.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleInbound {
@@ -36,6 +36,20 @@ pub struct IdleInbound {
     frame_len_max: u64,
     message_len_max: u64,
     fragments_spare: u64,
+}
+
+impl IdleInbound {
+    /// The state of an uncompressed connection of this role before its first byte.
+    pub fn new(role: Role, config: &Config) -> Self {
+        let Limits { frame_len_max, message_len_max, fragments_spare, .. } = config.limits;
+        Self {
+            sender: role.peer(),
+            delivery: config.delivery,
+            frame_len_max,
+            message_len_max,
+            fragments_spare,
+        }
+    }
 }
 
 impl From<IdleInbound> for Inbound {
@@ -49,11 +63,7 @@ impl From<IdleInbound> for Inbound {
 
 impl Inbound {
     pub(crate) fn new(role: Role, config: &Config, decompressor: Option<Decompressor>) -> Self {
-        let peer = match role {
-            Role::Client => Role::Server,
-            Role::Server => Role::Client,
-        };
-        let decoder = Decoder::new(peer, decompressor.is_some(), &config.limits);
+        let decoder = Decoder::new(role.peer(), decompressor.is_some(), &config.limits);
         let receiver = Receiver::new(decoder, decompressor, &config.limits);
         Self { receiver, delivery: config.delivery, is_closed: false }
     }

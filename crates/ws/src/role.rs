@@ -8,3 +8,13 @@ pub enum Role {
     /// Accepted the connection; refuses unmasked frames and closes TCP first.
     Server,
 }
+
+impl Role {
+    /// The other end.
+    pub(crate) fn peer(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}

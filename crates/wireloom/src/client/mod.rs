@@ -83,7 +83,7 @@ use crate::error::{Error, Stage};
 use crate::headers::Headers;
 use crate::http::{TlsInfo, Version};
 use crate::transport::{Io, Tap, read, write_all};
-use crate::websocket::{WebSocket, WebSocketConfig};
+use crate::websocket::{SharedConfig, WebSocket, WebSocketConfig};
 use dial::Known;
 use event::Events;
 use opened::Sent;
@@ -116,7 +116,7 @@ pub async fn connect(url: &str) -> Result<WebSocket, Error> {
 #[derive(Clone)]
 #[must_use]
 pub struct Connector {
-    config: WebSocketConfig,
+    config: SharedConfig,
     subprotocols: Vec<String>,
     headers: Vec<(String, String)>,
     origin: Option<String>,
@@ -165,7 +165,7 @@ enum Route {
 impl Default for Connector {
     fn default() -> Self {
         Self {
-            config: WebSocketConfig::client(),
+            config: WebSocketConfig::client().into(),
             subprotocols: Vec::new(),
             headers: Vec::new(),
             origin: None,
@@ -203,7 +203,7 @@ impl Connector {
 
     /// Sets the configuration of open WebSockets, [`WebSocketConfig::client`] by default.
     pub fn config(mut self, config: WebSocketConfig) -> Self {
-        self.config = config;
+        self.config = config.into();
         self
     }
 

@@ -18,7 +18,7 @@ use crate::headers::{Headers, Span};
 #[cfg(feature = "http2")]
 use crate::http2::Incoming;
 use crate::memory::Account;
-use crate::websocket::WebSocketConfig;
+use crate::websocket::SharedConfig;
 
 /// A request that has arrived. Its [`body`](Self::bytes) may still be arriving.
 pub struct Request {
@@ -38,7 +38,7 @@ pub struct Request {
 pub(crate) struct RequestConfig {
     pub(crate) body_len_max: usize,
     pub(crate) body_timeout: Duration,
-    pub(crate) websocket: WebSocketConfig,
+    pub(crate) websocket: SharedConfig,
     pub(crate) deflate: Option<DeflateConfig>,
     pub(crate) origins: OriginPolicy,
 }
@@ -48,7 +48,7 @@ impl Default for RequestConfig {
         Self {
             body_len_max: 1 << 20,
             body_timeout: Duration::from_secs(30),
-            websocket: WebSocketConfig::default(),
+            websocket: SharedConfig::default(),
             deflate: None,
             origins: OriginPolicy::default(),
         }

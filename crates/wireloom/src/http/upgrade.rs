@@ -18,7 +18,7 @@ use crate::registry::Registration;
 #[cfg(feature = "hyper")]
 use crate::registry::Registry;
 use crate::transport::Io;
-use crate::websocket::{Driven, Shared, WebSocket, WebSocketConfig, poll_ended};
+use crate::websocket::{Driven, Shared, SharedConfig, WebSocket, WebSocketConfig, poll_ended};
 
 /// The server that hands the connection over after the response.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub(crate) enum Carrier {
 #[derive(Debug)]
 pub struct Upgrade {
     request: handshake::Request,
-    config: WebSocketConfig,
+    config: SharedConfig,
     deflate: Option<DeflateConfig>,
     subprotocol: Option<String>,
     headers: Vec<(String, String)>,
@@ -47,7 +47,7 @@ pub struct Upgrade {
 impl Upgrade {
     pub(super) fn new(
         request: handshake::Request,
-        config: WebSocketConfig,
+        config: SharedConfig,
         deflate: Option<DeflateConfig>,
         carrier: Carrier,
     ) -> Self {
@@ -76,7 +76,7 @@ impl Upgrade {
     /// Configures this WebSocket alone, instead of [`ServerConfig::websocket`](crate::ServerConfig::websocket).
     #[must_use]
     pub fn config(mut self, config: WebSocketConfig) -> Self {
-        self.config = config;
+        self.config = config.into();
         self
     }
 
@@ -133,7 +133,7 @@ pub(crate) trait Open: Send {
 struct Opening<F> {
     negotiated: Negotiated,
     deflate: Option<DeflateConfig>,
-    config: WebSocketConfig,
+    config: SharedConfig,
     #[cfg_attr(not(feature = "hyper"), expect(dead_code, reason = "there is one carrier alone"))]
     carrier: Carrier,
     run: F,

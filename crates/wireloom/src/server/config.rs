@@ -77,8 +77,7 @@ pub struct ServerConfig {
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        let RequestConfig { body_len_max, body_timeout, websocket, deflate, origins } =
-            RequestConfig::default();
+        let RequestConfig { body_len_max, body_timeout, deflate, origins, .. } = RequestConfig::default();
         Self {
             connections_max: 100_000,
             connections_per_address_max: None,
@@ -95,7 +94,7 @@ impl Default for ServerConfig {
             #[cfg(feature = "http2")]
             http2_upgrade: true,
             shutdown_grace: Duration::from_secs(10),
-            websocket,
+            websocket: WebSocketConfig::default(),
             deflate,
             origins,
             tap: None,
@@ -116,7 +115,7 @@ impl ServerConfig {
         RequestConfig {
             body_len_max: self.body_len_max,
             body_timeout: self.body_timeout,
-            websocket: self.websocket.clone(),
+            websocket: self.websocket.clone().into(),
             deflate: self.deflate.clone(),
             origins: self.origins.clone(),
         }

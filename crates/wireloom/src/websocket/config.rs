@@ -1,5 +1,6 @@
 //! The configuration of an open WebSocket.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use wireloom_ws::Keepalive;
@@ -25,6 +26,21 @@ impl WebSocketConfig {
         config.core.keepalive =
             Some(Keepalive { ping_after: Duration::from_secs(20), dead_after: Duration::from_secs(60) });
         config
+    }
+}
+
+/// A [`WebSocketConfig`] that many WebSockets share.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedConfig {
+    /// Without its observer: WebSockets drop that at their end, because it may hold senders of them.
+    pub(super) config: Arc<WebSocketConfig>,
+    pub(super) observer: Watch,
+}
+
+impl From<WebSocketConfig> for SharedConfig {
+    fn from(mut config: WebSocketConfig) -> Self {
+        let observer = std::mem::take(&mut config.observer);
+        Self { config: Arc::new(config), observer }
     }
 }
 

@@ -38,6 +38,7 @@ use wireloom_ws::deflate::DeflateConfig;
 use wireloom_ws::handshake::Negotiated;
 use wireloom_ws::{CloseCode, Connection, End, Role};
 
+pub(crate) use config::SharedConfig;
 pub use config::{SlowPeer, WebSocketConfig};
 pub use message::{Message, OwnedMessage, Payload, Utf8Bytes};
 pub use observer::{Observed, Observer, Watch};
@@ -110,29 +111,21 @@ impl WebSocket {
         role: Role,
         negotiated: Negotiated,
         deflate: Option<&DeflateConfig>,
-        config: WebSocketConfig,
+        config: SharedConfig,
         arrived: &[u8],
     ) -> Self {
         let compressed = negotiated.deflate.is_some();
         let deflate = negotiated.deflate.zip(deflate);
         let core = match role {
-            Role::Server => Connection::server(config.core, deflate, clock::now()),
-            Role::Client => Connection::client(config.core, deflate, seed(), clock::now()),
+            Role::Server => Connection::server(config.config.core.clone(), deflate, clock::now()),
+            Role::Client => Connection::client(config.config.core.clone(), deflate, seed(), clock::now()),
         };
         let (mut inbound, mut outbound) = core.split();
         if config.observer.0.is_some() {
             inbound.log_headers();
             outbound.log_headers();
         }
-        let shared = Shared::new(
-            outbound,
-            io,
-            config.slow_peer,
-            config.observer,
-            inbound.idle(),
-            negotiated.subprotocol,
-            compressed,
-        );
+        let shared = Shared::new(outbound, io, config, negotiated.subprotocol, compressed);
         let receiver = Receiver::new(shared.clone(), inbound, arrived);
         Self { sender: Sender::new(shared), receiver }
     }
@@ -147,7 +140,7 @@ impl WebSocket {
         config: WebSocketConfig,
         arrived: &[u8],
     ) -> Self {
-        Self::open(Io::Other(Box::new(transport)), role, negotiated, deflate, config, arrived)
+        Self::open(Io::Other(Box::new(transport)), role, negotiated, deflate, config.into(), arrived)
     }
 
     /// The subprotocol that was agreed upon.

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use wireloom_ws::Role;
 use wireloom_ws::handshake::Negotiated;
 
-use super::{Receiver, Sender, WebSocket, WebSocketConfig};
+use super::{Receiver, Sender, WebSocket};
 use crate::sync::Model;
 use crate::transport::Io;
 use crate::transport::model::{End, pipe};
@@ -33,7 +33,7 @@ const FRAME_LEN: usize = 2 + PAYLOAD.len();
 /// A server's WebSocket: over a transport whose directions share a waker, or over one where they do not.
 fn open(end: End) -> WebSocket {
     let io = if thread_rng().gen_bool(0.5) { Io::Tunnel(Box::new(end)) } else { Io::Other(Box::new(end)) };
-    WebSocket::open(io, Role::Server, Negotiated::default(), None, WebSocketConfig::default(), &[])
+    WebSocket::open(io, Role::Server, Negotiated::default(), None, Default::default(), &[])
 }
 
 /// A frame as a client may mask it.

@@ -6,18 +6,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::time::Sleep;
-use wireloom_ws::{
-    Cause, Config, Connection, Delivery, End, Event, IdleInbound, Inbound, LimitExceeded, Reader, Step,
-};
+use wireloom_ws::{Cause, Delivery, End, Event, IdleInbound, Inbound, LimitExceeded, Reader, Step};
 
-use super::{clock, codecs};
 use super::message::{Message, OwnedMessage};
 use super::notifications::Notification;
 use super::state::{Shared, State, Traffic};
 use super::wakers::Waiter;
+use super::{clock, codecs};
 use crate::error::{Error, Stage};
 use crate::memory::{Category, FREE_LEN, Reservation};
 use crate::transport::buffer;
@@ -38,13 +35,9 @@ const HEAD_READ_LEN: usize = 16 << 10;
 /// It also answers pings, watches deadlines and finishes the closing handshake: keep calling [`recv`](Self::recv).
 pub struct Receiver {
     pub(super) shared: Arc<Shared>,
-    /// Boxed, so that futures that hold a receiver are small and cheap to move. `None` while the connection is idle, if it can be
-    /// created again from `Shared::idle`.
+    /// Boxed, so that futures that hold a receiver are small and cheap to move. `None` while it is parked in [`State`], where the
+    /// server can free its memory, and while the connection is idle, if it can be [created again](Shared::take_receiver).
     active: Option<Box<ActiveReceiver>>,
-    /// See [`ActiveReceiver::last_len`].
-    last_len: u32,
-    /// `active` is in [`State`], where the server can free it.
-    is_parked: bool,
 }
 
 thread_local! {
@@ -84,13 +77,13 @@ enum DeliveryMode {
 
 impl Receiver {
     pub(super) fn new(shared: Arc<Shared>, inbound: Inbound, arrived: &[u8]) -> Self {
-        if arrived.is_empty() && shared.idle.is_some() && shared.idle == inbound.idle() {
+        if arrived.is_empty() && inbound.idle().is_some() {
             // The state is created when something arrives.
-            return Self { shared, active: None, last_len: 0, is_parked: false };
+            return Self { shared, active: None };
         }
         let mut active = ActiveReceiver::new(inbound);
         active.set_input(arrived);
-        Self { shared, active: Some(Box::new(active)), last_len: 0, is_parked: false }
+        Self { shared, active: Some(Box::new(active)) }
     }
 
     /// The next message, borrowed until the next call; `None` when the connection has been closed.
@@ -170,23 +163,13 @@ impl Receiver {
     /// [failure](Self::take_failure).
     #[inline(never)]
     fn poll_found(&mut self, cx: &mut Context<'_>, mode: DeliveryMode) -> Poll<bool> {
-        let Self { shared, active, last_len, is_parked } = self;
-        if std::mem::take(is_parked) {
-            *active = Some(shared.lock().unpark().unwrap_or_else(ActiveReceiver::overloaded));
-        }
-        if active.is_none()
-            && let Some(idle) = shared.idle
-        {
-            *active = Some(ActiveReceiver::from_idle(idle, *last_len));
-        }
-        // One that cannot be created again is kept.
-        let Some(active) = active else { return Poll::Ready(false) };
+        let Self { shared, active } = self;
+        let active = active.get_or_insert_with(|| shared.take_receiver());
         if active.ended {
             return Poll::Ready(false);
         }
         let found = active.poll_next(shared, cx, mode);
-        if found.is_pending() && active.is_idle(shared.idle) {
-            *last_len = active.last_len;
+        if found.is_pending() && active.is_idle() {
             self.recycle();
         } else if found.is_pending() && active.memory.is_some() {
             self.park();
@@ -199,7 +182,6 @@ impl Receiver {
     fn park(&mut self) {
         let Some(active) = self.active.take() else { return };
         let refused = self.shared.lock().park(active);
-        self.is_parked = refused.is_none();
         if let Some(mut active) = refused {
             // The connection has ended in the meantime, and this task is woken.
             active.free();
@@ -209,7 +191,7 @@ impl Receiver {
 
     /// Takes the input that has not been decoded.
     pub(super) fn take_input(&mut self) -> Vec<u8> {
-        if std::mem::take(&mut self.is_parked) {
+        if self.active.is_none() {
             self.active = self.shared.lock().unpark();
         }
         self.active.as_mut().map(|active| active.reader.take_input()).unwrap_or_default()
@@ -248,17 +230,8 @@ impl ActiveReceiver {
         }
     }
 
-    /// The state of a receiver whose memory the server has freed.
-    #[cold]
-    fn overloaded() -> Box<Self> {
-        let core = Connection::server(Config::default(), None, Duration::ZERO);
-        let mut active = Self::new(core.split().0);
-        active.failed = Some(Box::new(Error::Overloaded));
-        Box::new(active)
-    }
-
     /// The state of an idle connection that becomes active.
-    fn from_idle(idle: IdleInbound, last_len: u32) -> Box<Self> {
+    pub(super) fn from_idle(idle: IdleInbound, last_len: u32) -> Box<Self> {
         let spare = POOL.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
         let mut active = spare.unwrap_or_else(|| Box::new(Self::new(idle.into())));
         // It was idle when it was recycled, so only limits and role can differ.
@@ -269,13 +242,9 @@ impl ActiveReceiver {
         active
     }
 
-    /// Whether this can be created again from `idle`.
-    fn is_idle(&self, idle: Option<IdleInbound>) -> bool {
-        idle.is_some()
-            && self.reader.idle() == idle
-            && self.failed.is_none()
-            && self.sleep.is_none()
-            && self.memory.is_none()
+    /// Whether this can be [created again](Self::from_idle).
+    fn is_idle(&self) -> bool {
+        self.reader.idle().is_some() && self.failed.is_none() && self.sleep.is_none() && self.memory.is_none()
     }
 
     /// Puts bytes that were read before into the buffer.
@@ -328,6 +297,7 @@ impl ActiveReceiver {
                 Poll::Pending if self.reader.has_input() => {}
                 Poll::Pending => {
                     self.rest(shared);
+                    state.last_len = self.last_len;
                     if !self.count_memory(state) {
                         self.overload(state);
                         continue;
@@ -488,6 +458,12 @@ impl ActiveReceiver {
     #[cold]
     fn overload(&mut self, state: &mut State) {
         state.overload();
+        self.fail_overloaded();
+    }
+
+    /// The server is out of memory, and has closed the connection.
+    #[cold]
+    pub(super) fn fail_overloaded(&mut self) {
         self.failed = Some(Box::new(Error::Overloaded));
         self.free();
     }
@@ -713,8 +689,8 @@ impl Drop for Receiver {
     /// Nothing will be received any more: messages that are sent from now on are written at once.
     fn drop(&mut self) {
         self.shared.set_more_buffered(false);
-        if self.is_parked {
-            // It is dropped after the state is unlocked. Its memory would be held as long as there is a sender.
+        if self.active.is_none() {
+            // A parked receiver would be held as long as there is a sender. It is dropped after the state is unlocked.
             let parked = self.shared.lock().unpark();
             drop(parked);
         }

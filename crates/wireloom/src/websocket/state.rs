@@ -12,15 +12,14 @@ use tokio::time::Instant;
 
 use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Transport};
 
-use super::{clock, codecs};
-use super::config::SlowPeer;
+use super::config::{SharedConfig, WebSocketConfig};
 use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::linger::Linger;
 use super::notifications::{self, Notification, NotificationQueue};
-use super::observer::Watch;
 use super::receiver::ActiveReceiver;
 use super::slow::{Slow, SlowCounters};
 use super::wakers::{Waiter, Wakers};
+use super::{clock, codecs};
 use crate::error::Error;
 use crate::memory::{Account, Category, Evict, Reservation};
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, PoisonError};
@@ -53,8 +52,6 @@ pub(crate) struct Shared {
     pub(super) release: AtomicBool,
     senders: AtomicU32,
     is_observed: bool,
-    /// The state from which the receiver of an idle connection is created, where that is possible.
-    pub(super) idle: Option<IdleInbound>,
     pub(super) subprotocol: Option<Box<str>>,
     pub(super) compressed: bool,
 }
@@ -63,12 +60,11 @@ impl Shared {
     pub(super) fn new(
         core: Outbound,
         io: Io,
-        slow_peer: SlowPeer,
-        observer: Watch,
-        idle: Option<IdleInbound>,
+        config: SharedConfig,
         subprotocol: Option<String>,
         compressed: bool,
     ) -> Arc<Self> {
+        let SharedConfig { config, observer } = config;
         let is_observed = observer.0.is_some();
         let notifications = is_observed.then(|| Box::new(NotificationQueue::new(observer)));
         Arc::new_cyclic(|shared| Self {
@@ -81,7 +77,7 @@ impl Shared {
                 shared: shared.clone(),
                 activity: Activity::Quiet,
                 traffic: Traffic::default(),
-                slow: Slow::new(slow_peer),
+                slow: Slow::new(config.slow_peer),
                 send_queue: Account::default().reservation(Category::SendQueue),
                 wakers: None,
                 receiver: None,
@@ -89,13 +85,14 @@ impl Shared {
                 notifications,
                 on_drop: CloseCode::GOING_AWAY,
                 close_at: None,
+                last_len: 0,
+                config,
             }),
             more_buffered: AtomicBool::new(false),
             has_notifications: AtomicBool::new(false),
             release: AtomicBool::new(false),
             senders: AtomicU32::new(0),
             is_observed,
-            idle,
             subprotocol: subprotocol.map(String::into_boxed_str),
             compressed,
         })
@@ -144,6 +141,19 @@ impl Shared {
     #[inline]
     pub(super) fn is_observed(&self) -> bool {
         self.is_observed
+    }
+
+    /// The receiver of a connection that was idle, or that waited for the rest of a message.
+    #[inline]
+    pub(super) fn take_receiver(&self) -> Box<ActiveReceiver> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.parked.take() {
+            Some(parked) => parked,
+            None => {
+                let idle = IdleInbound::new(state.core.role(), &state.config.core);
+                ActiveReceiver::from_idle(idle, state.last_len)
+            }
+        }
     }
 
     /// Requests the closing handshake from outside of both halves. The Close frame is sent when the receiver is polled for the next
@@ -290,6 +300,10 @@ pub(super) struct State {
     pub(super) on_drop: CloseCode,
     /// The time at which the closing handshake begins by itself, and its code.
     pub(super) close_at: Option<Box<(Duration, CloseCode)>>,
+    /// See [`ActiveReceiver::last_len`]: kept while the connection is idle.
+    pub(super) last_len: u32,
+    /// Shared by the WebSockets of a server.
+    config: Arc<WebSocketConfig>,
 }
 
 /// How the transport has ended (RFC 6455 §7.1.1). The state of the WebSocket is the core's.
@@ -619,7 +633,9 @@ impl State {
         let flushed = self.poll_flush(None);
         self.core.handle_write_failed(now);
         flush::put_buffer(self.core.take_buffer());
-        self.parked = None;
+        if let Some(parked) = &mut self.parked {
+            parked.fail_overloaded();
+        }
         self.send_queue.set(0);
         let mut io = self.take_io(Error::Overloaded);
         if matches!(flushed, Poll::Ready(Ok(()))) {
@@ -649,7 +665,7 @@ impl State {
         None
     }
 
-    /// Returns the parked state; `None` if it was freed.
+    /// Returns the parked state, if any.
     pub(super) fn unpark(&mut self) -> Option<Box<ActiveReceiver>> {
         self.parked.take()
     }
@@ -705,9 +721,7 @@ impl State {
     }
 
     fn shut_down(&mut self, cx: &mut Context<'_>) {
-        if self.link_end.is_none()
-            && self.io.poll_shutdown(cx).is_ready()
-        {
+        if self.link_end.is_none() && self.io.poll_shutdown(cx).is_ready() {
             self.link_end = Some(Box::new(LinkEnd::ShutDown));
         }
     }
