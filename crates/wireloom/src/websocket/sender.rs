@@ -257,7 +257,7 @@ impl Sender {
         }
         let mut state = self.shared.lock();
         let now = clock::now();
-        state.close_at = deadline.map(|(after, code)| Box::new((now.saturating_add(after), code)));
+        state.set_close_at(deadline.map(|(after, code)| (now.saturating_add(after), code)));
         // The deadline has changed.
         state.wake();
         Ok(())
@@ -275,7 +275,7 @@ impl Sender {
 
     /// Messages that were dropped by [`SlowPeer::DropNewest`].
     pub fn dropped(&self) -> u64 {
-        self.shared.lock().slow.dropped()
+        self.shared.lock().dropped()
     }
 
     /// Ready when a message can be queued; see [`reserve`](Self::reserve).
@@ -285,7 +285,7 @@ impl Sender {
             return Poll::Ready(Err(error.clone()));
         }
         // The other policies do not wait.
-        if !matches!(state.slow.policy(), SlowPeer::Wait { .. }) || !state.core.is_congested() {
+        if !matches!(state.slow_peer(), SlowPeer::Wait { .. }) || !state.core.is_congested() {
             return Poll::Ready(Ok(()));
         }
         match state.poll_flush(Some((self.waiter, cx))) {
@@ -431,7 +431,7 @@ fn written(state: &mut State) -> Result<Sent, Error> {
     if let Poll::Ready(written) = state.poll_flush(None) {
         return written.map(|()| Sent::Done);
     }
-    Ok(match state.slow.policy() {
+    Ok(match state.slow_peer() {
         SlowPeer::Wait { .. } => Sent::Queued,
         _ => Sent::Done,
     })
@@ -445,8 +445,7 @@ fn queue(
     is_whole: bool,
     put: impl Fn(&mut State) -> Result<(), wireloom_ws::Error>,
 ) -> Poll<Result<bool, Error>> {
-    let policy = state.slow.policy();
-    let waits = match policy {
+    let waits = match state.slow_peer() {
         SlowPeer::Wait { .. } => true,
         SlowPeer::DropNewest { .. } => !is_whole,
         SlowPeer::Disconnect { .. } => false,
@@ -469,8 +468,8 @@ fn queue(
     if waits {
         return Poll::Pending;
     }
-    if let SlowPeer::DropNewest { .. } = policy {
-        state.slow.count_dropped();
+    if let SlowPeer::DropNewest { .. } = state.slow_peer() {
+        state.count_dropped();
         return Poll::Ready(Ok(false));
     }
     state.disconnect_slow();

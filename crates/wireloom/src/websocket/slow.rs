@@ -37,18 +37,11 @@ pub(crate) struct SlowCounters {
 }
 
 /// The state of one WebSocket.
+#[derive(Default)]
 pub(super) struct Slow {
-    /// `None` for the default policy.
-    custom: Option<Box<CustomPolicy>>,
     /// Bytes wait for the transport.
     waits: Option<Box<Deadlines>>,
     counters: Option<Arc<SlowCounters>>,
-}
-
-/// A policy, and the messages that it has dropped.
-struct CustomPolicy {
-    policy: SlowPeer,
-    dropped: u64,
 }
 
 struct Deadlines {
@@ -67,30 +60,12 @@ struct DrainDeadline {
 }
 
 impl Slow {
-    pub(super) fn new(policy: SlowPeer) -> Self {
-        let custom = (policy != SlowPeer::default()).then(|| Box::new(CustomPolicy { policy, dropped: 0 }));
-        Self { custom, waits: None, counters: None }
-    }
-
-    #[inline]
-    pub(super) fn policy(&self) -> SlowPeer {
-        self.custom.as_ref().map_or_else(SlowPeer::default, |custom| custom.policy)
-    }
-
     /// Counts in `counters` too from now on.
     pub(super) fn count_in(&mut self, counters: Arc<SlowCounters>) {
         self.counters = Some(counters);
     }
 
-    /// Messages that the policy has dropped. The default policy drops none.
-    pub(super) fn dropped(&self) -> u64 {
-        self.custom.as_ref().map_or(0, |custom| custom.dropped)
-    }
-
-    pub(super) fn count_dropped(&mut self) {
-        if let Some(custom) = &mut self.custom {
-            custom.dropped += 1;
-        }
+    pub(super) fn count_dropped(&self) {
         if let Some(counters) = &self.counters {
             counters.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -126,8 +101,8 @@ impl Slow {
     }
 
     /// The transport is full: `queued` bytes wait for it, or it buffers some itself. True when no bytes waited before.
-    pub(super) fn wait(&mut self, now: Duration, queued: usize) -> bool {
-        let (queue_timeout, stall_timeout) = self.policy().timeouts();
+    pub(super) fn wait(&mut self, policy: &SlowPeer, now: Duration, queued: usize) -> bool {
+        let (queue_timeout, stall_timeout) = policy.timeouts();
         let all = if queued > 0 { queued } else { BUFFERED_LEN_MAX };
         let some = if queued > 0 { queued.min(PROGRESS_LEN_MIN) } else { BUFFERED_LEN_MAX };
         let deadline = |timeout, left| DrainDeadline { due: now.saturating_add(timeout), left };
@@ -159,8 +134,8 @@ impl Slow {
     }
 
     /// Ready when the peer is to be disconnected; `cx` is woken for that, if there is one.
-    pub(super) fn poll_disconnect(&mut self, cx: Option<&mut Context<'_>>) -> Poll<()> {
-        let disconnects = matches!(self.policy(), SlowPeer::Disconnect { .. });
+    pub(super) fn poll_disconnect(&mut self, policy: &SlowPeer, cx: Option<&mut Context<'_>>) -> Poll<()> {
+        let disconnects = matches!(policy, SlowPeer::Disconnect { .. });
         let Some(waits) = &mut self.waits else { return Poll::Pending };
         let due = if disconnects { waits.queue.due.min(waits.stall.due) } else { waits.stall.due };
         if due <= clock::now() {
@@ -189,16 +164,16 @@ mod tests {
 
     #[test]
     fn bytes_that_left_in_time_are_not_late() {
-        let mut slow = Slow::new(SlowPeer::Disconnect { queue_timeout: at(10) });
-        assert!(slow.wait(at(0), 5000));
+        let (policy, mut slow) = (SlowPeer::Disconnect { queue_timeout: at(10) }, Slow::default());
+        assert!(slow.wait(&policy, at(0), 5000));
         slow.accepted(4999);
-        assert!(!slow.wait(at(9), 100_000));
+        assert!(!slow.wait(&policy, at(9), 100_000));
         assert!(!slow.is_overdue(|| at(9)));
         assert!(slow.is_overdue(|| at(10)));
         // Its last byte leaves: later bytes count from now.
         slow.accepted(1);
         assert!(!slow.is_overdue(|| at(10)));
-        assert!(!slow.wait(at(10), 99_999));
+        assert!(!slow.wait(&policy, at(10), 99_999));
         assert!(!slow.is_overdue(|| at(19)));
         assert!(slow.is_overdue(|| at(20)));
         slow.clear();
@@ -208,12 +183,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_trickle_is_no_progress() {
         for (taken, is_cut) in [(PROGRESS_LEN_MIN - 1, true), (PROGRESS_LEN_MIN, false)] {
-            let mut slow = Slow::new(SlowPeer::Wait { stall_timeout: at(10) });
-            slow.wait(clock::now(), 5000);
+            let (policy, mut slow) = (SlowPeer::Wait { stall_timeout: at(10) }, Slow::default());
+            slow.wait(&policy, clock::now(), 5000);
             slow.accepted(taken);
             tokio::time::advance(at(10)).await;
-            slow.wait(clock::now(), 5000 - taken);
-            assert_eq!(slow.poll_disconnect(None).is_ready(), is_cut, "{taken}");
+            slow.wait(&policy, clock::now(), 5000 - taken);
+            assert_eq!(slow.poll_disconnect(&policy, None).is_ready(), is_cut, "{taken}");
         }
     }
 
@@ -221,21 +196,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn bytes_buffered_by_the_transport_wait_too() {
         let start = clock::now();
-        let mut slow = Slow::new(SlowPeer::DropNewest { queue_timeout: at(5), stall_timeout: at(10) });
-        slow.wait(start, 0);
+        let (policy, mut slow) =
+            (SlowPeer::DropNewest { queue_timeout: at(5), stall_timeout: at(10) }, Slow::default());
+        slow.wait(&policy, start, 0);
         slow.accepted(BUFFERED_LEN_MAX - 1);
-        slow.wait(start + at(5), 0);
+        slow.wait(&policy, start + at(5), 0);
         assert!(slow.is_overdue(|| start + at(5)));
-        assert!(slow.poll_disconnect(None).is_pending());
+        assert!(slow.poll_disconnect(&policy, None).is_pending());
         tokio::time::advance(at(10)).await;
-        assert!(slow.poll_disconnect(None).is_ready());
+        assert!(slow.poll_disconnect(&policy, None).is_ready());
     }
 
     #[test]
     fn without_a_timeout_no_deadline_expires() {
-        let mut slow = Slow::new(SlowPeer::Wait { stall_timeout: Duration::MAX });
-        slow.wait(at(1), 5000);
+        let (policy, mut slow) = (SlowPeer::Wait { stall_timeout: Duration::MAX }, Slow::default());
+        slow.wait(&policy, at(1), 5000);
         assert!(!slow.is_overdue(|| at(u32::MAX)));
-        assert!(slow.poll_disconnect(None).is_pending());
+        assert!(slow.poll_disconnect(&policy, None).is_pending());
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Transport};
 
-use super::config::{SharedConfig, WebSocketConfig};
+use super::config::{SharedConfig, SlowPeer, WebSocketConfig};
 use super::flush::{self, BATCH_LEN_MAX, Flush};
 use super::linger::Linger;
 use super::notifications::{self, Notification, NotificationQueue};
@@ -66,7 +66,9 @@ impl Shared {
     ) -> Arc<Self> {
         let SharedConfig { config, observer } = config;
         let is_observed = observer.0.is_some();
-        let notifications = is_observed.then(|| Box::new(NotificationQueue::new(observer)));
+        let rare = is_observed.then(|| {
+            Box::new(Rare { notifications: Some(NotificationQueue::new(observer)), ..Rare::default() })
+        });
         Arc::new_cyclic(|shared| Self {
             state: Mutex::new(State {
                 core,
@@ -77,14 +79,13 @@ impl Shared {
                 shared: shared.clone(),
                 activity: Activity::Quiet,
                 traffic: Traffic::default(),
-                slow: Slow::new(config.slow_peer),
+                slow: Slow::default(),
                 send_queue: Account::default().reservation(Category::SendQueue),
                 wakers: None,
                 receiver: None,
                 parked: None,
-                notifications,
+                rare,
                 on_drop: CloseCode::GOING_AWAY,
-                close_at: None,
                 last_len: 0,
                 config,
             }),
@@ -245,7 +246,7 @@ impl Drop for BeforeUnlock<'_> {
         if state.core.wants_write() && !state.flush.is_due() {
             state.schedule();
         }
-        if state.notifications.is_some() || !state.core.is_open() {
+        if state.notifications().is_some() || !state.core.is_open() {
             state.queue_notifications(self.1);
         }
     }
@@ -267,7 +268,7 @@ impl Shared {
     fn notify_observer(&self) {
         let with_queue = |act: &mut dyn FnMut(&mut NotificationQueue)| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(queue) = &mut state.notifications {
+            if let Some(queue) = state.notifications() {
                 act(queue);
                 self.has_notifications.store(queue.is_waiting(), Ordering::Relaxed);
             }
@@ -295,15 +296,23 @@ pub(super) struct State {
     pub(super) receiver: Option<Waker>,
     /// The state of a receiver that waits for the rest of a message.
     parked: Option<Box<ActiveReceiver>>,
-    /// Created only if the connection is observed.
-    notifications: Option<Box<NotificationQueue>>,
+    rare: Option<Box<Rare>>,
     pub(super) on_drop: CloseCode,
-    /// The time at which the closing handshake begins by itself, and its code.
-    pub(super) close_at: Option<Box<(Duration, CloseCode)>>,
     /// See [`ActiveReceiver::last_len`]: kept while the connection is idle.
     pub(super) last_len: u32,
     /// Shared by the WebSockets of a server.
     config: Arc<WebSocketConfig>,
+}
+
+/// State that few connections have, allocated when it is first needed.
+#[derive(Default)]
+struct Rare {
+    /// Created only if the connection is observed.
+    notifications: Option<NotificationQueue>,
+    /// The time at which the closing handshake begins by itself, and its code.
+    close_at: Option<(Duration, CloseCode)>,
+    /// Messages that the policy for a slow peer has dropped.
+    dropped: u64,
 }
 
 /// How the transport has ended (RFC 6455 §7.1.1). The state of the WebSocket is the core's.
@@ -464,7 +473,7 @@ impl State {
             self.fail(Error::Overloaded);
             return Poll::Ready(Err(Error::Overloaded));
         }
-        if self.slow.wait(now, self.core.queued_len())
+        if self.slow.wait(&self.config.slow_peer, now, self.core.queued_len())
             && let Some(receiver) = self.receiver.take()
         {
             // It continues to write and watches the deadline, also when the future that sends is dropped.
@@ -473,7 +482,7 @@ impl State {
         let waker = waits.map(|waits| self.register(Some(waits)));
         // Without a task there is no timer: the flusher has one.
         let mut cx = waker.as_ref().map(Context::from_waker);
-        ready!(self.slow.poll_disconnect(cx.as_mut()));
+        ready!(self.slow.poll_disconnect(&self.config.slow_peer, cx.as_mut()));
         self.disconnect_slow();
         Poll::Ready(Err(Error::SlowPeer))
     }
@@ -570,7 +579,7 @@ impl State {
 
     /// The next time to call [`State::handle_timeout`].
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let close_at = self.close_at.as_ref().map(|close_at| close_at.0);
+        let close_at = self.close_at().map(|(at, _)| at);
         let next = self.core.poll_timeout().into_iter().chain(close_at).min()?;
         // A deadline that the clock cannot represent never expires.
         clock::instant_at(next)
@@ -580,8 +589,8 @@ impl State {
     /// to read, the peer is alive.
     #[inline]
     pub(super) fn is_close_due(&self) -> bool {
-        let deadline = match &self.close_at {
-            Some(close_at) if self.core.is_open() => Some(close_at.0),
+        let deadline = match self.close_at() {
+            Some((at, _)) if self.core.is_open() => Some(at),
             _ if self.core.is_open() => None,
             _ => self.core.poll_timeout(),
         };
@@ -590,11 +599,41 @@ impl State {
 
     pub(super) fn handle_timeout(&mut self) {
         let now = clock::now();
-        if let Some(close_at) = self.close_at.take_if(|close_at| close_at.0 <= now) {
+        if let Some((at, code)) = self.close_at()
+            && at <= now
+        {
+            self.set_close_at(None);
             // The code was checked when it was chosen.
-            let _ = self.core.close(now, close_at.1, "");
+            let _ = self.core.close(now, code, "");
         }
         self.core.handle_timeout(now);
+    }
+
+    /// The time at which the closing handshake begins by itself, and its code.
+    fn close_at(&self) -> Option<(Duration, CloseCode)> {
+        self.rare.as_ref()?.close_at
+    }
+
+    pub(super) fn set_close_at(&mut self, close_at: Option<(Duration, CloseCode)>) {
+        if self.rare.is_some() || close_at.is_some() {
+            self.rare.get_or_insert_default().close_at = close_at;
+        }
+    }
+
+    /// The policy for a slow peer.
+    #[inline]
+    pub(super) fn slow_peer(&self) -> &SlowPeer {
+        &self.config.slow_peer
+    }
+
+    /// Messages that the policy has dropped.
+    pub(super) fn dropped(&self) -> u64 {
+        self.rare.as_ref().map_or(0, |rare| rare.dropped)
+    }
+
+    pub(super) fn count_dropped(&mut self) {
+        self.rare.get_or_insert_default().dropped += 1;
+        self.slow.count_dropped();
     }
 
     /// A waker for the transport that wakes all waiting tasks, and this one too.
@@ -748,18 +787,23 @@ impl State {
         }
     }
 
+    #[inline]
+    fn notifications(&mut self) -> Option<&mut NotificationQueue> {
+        self.rare.as_mut()?.notifications.as_mut()
+    }
+
     /// Queues an event for the observer.
     #[inline]
     pub(super) fn queue_notification(&mut self, notification: impl FnOnce() -> Notification) {
-        if let Some(queue) = &mut self.notifications {
+        if let Some(queue) = self.notifications() {
             queue.push(notification());
         }
     }
 
     /// Queues an event that is traced too, also without an observer.
     pub(super) fn queue_traced(&mut self, notification: Notification) {
-        if cfg!(feature = "tracing") || self.notifications.is_some() {
-            self.notifications.get_or_insert_default().push(notification);
+        if cfg!(feature = "tracing") || self.notifications().is_some() {
+            self.rare.get_or_insert_default().notifications.get_or_insert_default().push(notification);
         }
     }
 
@@ -768,9 +812,9 @@ impl State {
     pub(super) fn queue_notifications(&mut self, shared: &Shared) {
         let end = self.core.end().cloned().filter(|_| {
             (cfg!(feature = "tracing") || shared.is_observed())
-                && self.notifications.get_or_insert_default().begin_close()
+                && self.rare.get_or_insert_default().notifications.get_or_insert_default().begin_close()
         });
-        let Some(queue) = &mut self.notifications else { return };
+        let Some(queue) = self.rare.as_mut().and_then(|rare| rare.notifications.as_mut()) else { return };
         let frames = self.core.take_headers().into_iter().map(Notification::FrameWritten);
         match end {
             // The peer's Close frame was the first.
