@@ -114,7 +114,6 @@ impl WebSocket {
         config: SharedConfig,
         arrived: &[u8],
     ) -> Self {
-        let compressed = negotiated.deflate.is_some();
         let deflate = negotiated.deflate.zip(deflate);
         let core = match role {
             Role::Server => Connection::server(config.config.core.clone(), deflate, clock::now()),
@@ -125,7 +124,7 @@ impl WebSocket {
             inbound.log_headers();
             outbound.log_headers();
         }
-        let shared = Shared::new(outbound, io, config, negotiated.subprotocol, compressed);
+        let shared = Shared::new(outbound, io, config, negotiated);
         let receiver = Receiver::new(shared.clone(), inbound, arrived);
         Self { sender: Sender::new(shared), receiver }
     }
@@ -145,12 +144,12 @@ impl WebSocket {
 
     /// The subprotocol that was agreed upon.
     pub fn subprotocol(&self) -> Option<&str> {
-        self.shared().subprotocol.as_deref()
+        self.shared().subprotocol()
     }
 
     /// Whether permessage-deflate was agreed upon.
     pub fn is_compressed(&self) -> bool {
-        self.shared().compressed
+        self.shared().is_compressed()
     }
 
     /// The next message, borrowed until the socket is used again; see [`Receiver::recv`], also for cancel safety. To send it back,

@@ -322,7 +322,7 @@ impl ActiveReceiver {
     /// Nothing has arrived: returns buffers and codecs to the pools of the thread.
     fn rest(&mut self, shared: &Shared) {
         self.release_memory();
-        if shared.compressed && shared.release.swap(false, Ordering::Relaxed) {
+        if shared.is_compressed() && shared.release.swap(false, Ordering::Relaxed) {
             self.reader.release_buffers();
         }
     }
@@ -364,7 +364,7 @@ impl ActiveReceiver {
 
     /// Finds the next message, and passes control frames and errors to the core on the way.
     fn decode(&mut self, shared: &Shared, state: &mut State, mode: DeliveryMode) -> bool {
-        let bound = if shared.compressed { self.bound_inflation(state, mode) } else { None };
+        let bound = if shared.is_compressed() { self.bound_inflation(state, mode) } else { None };
         let found = loop {
             let step = match mode {
                 DeliveryMode::Configured => self.reader.decode(),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use wireloom_ws::handshake::Negotiated;
 use wireloom_ws::{CloseCode, IdleInbound, Initiator, Kind, Outbound, Role, Transport};
 
 use super::config::{SharedConfig, SlowPeer, WebSocketConfig};
@@ -52,18 +53,12 @@ pub(crate) struct Shared {
     pub(super) release: AtomicBool,
     senders: AtomicU32,
     is_observed: bool,
-    pub(super) subprotocol: Option<Box<str>>,
-    pub(super) compressed: bool,
+    /// `None` if neither a subprotocol nor compression was negotiated.
+    negotiated: Option<Box<Negotiated>>,
 }
 
 impl Shared {
-    pub(super) fn new(
-        core: Outbound,
-        io: Io,
-        config: SharedConfig,
-        subprotocol: Option<String>,
-        compressed: bool,
-    ) -> Arc<Self> {
+    pub(super) fn new(core: Outbound, io: Io, config: SharedConfig, negotiated: Negotiated) -> Arc<Self> {
         let SharedConfig { config, observer } = config;
         let is_observed = observer.0.is_some();
         let rare = is_observed.then(|| {
@@ -94,8 +89,7 @@ impl Shared {
             release: AtomicBool::new(false),
             senders: AtomicU32::new(0),
             is_observed,
-            subprotocol: subprotocol.map(String::into_boxed_str),
-            compressed,
+            negotiated: (negotiated != Negotiated::default()).then(|| Box::new(negotiated)),
         })
     }
 
@@ -142,6 +136,15 @@ impl Shared {
     #[inline]
     pub(super) fn is_observed(&self) -> bool {
         self.is_observed
+    }
+
+    pub(super) fn subprotocol(&self) -> Option<&str> {
+        self.negotiated.as_ref()?.subprotocol.as_deref()
+    }
+
+    #[inline]
+    pub(super) fn is_compressed(&self) -> bool {
+        self.negotiated.as_ref().is_some_and(|negotiated| negotiated.deflate.is_some())
     }
 
     /// The receiver of a connection that was idle, or that waited for the rest of a message.
@@ -193,7 +196,7 @@ impl Shared {
             Activity::Quiet => {
                 state.activity = Activity::Released;
                 state.core.release_buffers();
-                if self.compressed {
+                if self.is_compressed() {
                     self.release.store(true, Ordering::Relaxed);
                     state.wake();
                 }
@@ -240,7 +243,7 @@ impl Drop for BeforeUnlock<'_> {
     #[inline]
     fn drop(&mut self) {
         let state = &mut *self.0;
-        if self.1.compressed {
+        if self.1.is_compressed() {
             codecs::with(|pool| state.core.return_codec(pool));
         }
         if state.core.wants_write() && !state.flush.is_due() {
