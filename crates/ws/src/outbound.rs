@@ -98,7 +98,7 @@ impl Outbound {
         role: Role,
         config: &Config,
         deflate: Option<(DeflateParams, &DeflateConfig)>,
-        keys: Option<Box<MaskKeys>>,
+        keys: Option<MaskKeys>,
         now: Duration,
     ) -> Self {
         let compressor = deflate.map(|(params, config)| Compressor::new(role, &params, config));

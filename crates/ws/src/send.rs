@@ -24,17 +24,22 @@ const INITIALIZED_LEN_MAX: usize = 64 << 10;
 pub(crate) const COMPRESSED: u8 = 4;
 
 pub(crate) struct Sender {
-    /// Masking keys of a client; `None` for a server (RFC 6455 §5.3).
-    keys: Option<Box<MaskKeys>>,
     pub(crate) queue: SendQueue,
     queued_len_max: usize,
-    deflate: Option<Box<Deflate>>,
+    /// `None` if payloads are sent verbatim, neither masked nor compressed, and headers are not logged.
+    processing: Option<Box<Processing>>,
     /// The fragmented message that is being sent, and whether it is compressed.
     fragmented: Option<(Kind, bool)>,
+}
+
+/// The steps between a payload and its frame.
+#[derive(Default)]
+struct Processing {
+    /// Masking keys of a client; `None` for a server (RFC 6455 §5.3).
+    keys: Option<MaskKeys>,
+    deflate: Option<Deflate>,
     /// Headers of the queued frames, if they are logged.
-    header_log: Option<Box<HeaderLog>>,
-    /// Payloads are sent verbatim, neither masked nor compressed, and headers are not logged.
-    is_verbatim: bool,
+    header_log: Option<HeaderLog>,
 }
 
 /// The state of compressed messages.
@@ -45,27 +50,21 @@ struct Deflate {
 }
 
 impl Sender {
-    pub(crate) fn new(
-        keys: Option<Box<MaskKeys>>,
-        compressor: Option<Compressor>,
-        queued_len_max: usize,
-    ) -> Self {
-        let queue = SendQueue::default();
+    pub(crate) fn new(keys: Option<MaskKeys>, compressor: Option<Compressor>, queued_len_max: usize) -> Self {
+        let is_verbatim = keys.is_none() && compressor.is_none();
+        let deflate = compressor.map(|compressor| Deflate { compressor, compressed: Vec::new() });
         Self {
-            is_verbatim: keys.is_none() && compressor.is_none(),
-            keys,
-            queue,
+            queue: SendQueue::default(),
             queued_len_max,
-            deflate: compressor.map(|compressor| Box::new(Deflate { compressor, compressed: Vec::new() })),
+            processing: (!is_verbatim).then(|| Box::new(Processing { keys, deflate, header_log: None })),
             fragmented: None,
-            header_log: None,
         }
     }
 
     /// Draws masking keys from `seed` from now on; does nothing for a server.
     pub(crate) fn reseed(&mut self, seed: [u8; 32]) {
-        if let Some(keys) = &mut self.keys {
-            **keys = MaskKeys::new(seed);
+        if let Some(Processing { keys: Some(keys), .. }) = self.processing.as_deref_mut() {
+            *keys = MaskKeys::new(seed);
         }
     }
 
@@ -87,7 +86,7 @@ impl Sender {
     /// See [`Outbound::append_message`](crate::Outbound::append_message).
     #[inline(always)]
     pub(crate) fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
-        self.is_verbatim
+        self.processing.is_none()
             && self.fragmented.is_none()
             && self.queue.append(FIN | kind.opcode() as u8, payload, batch_len_max)
     }
@@ -95,7 +94,7 @@ impl Sender {
     /// Sends a message in one frame; a long payload is queued by reference.
     pub(crate) fn send_shared(&mut self, kind: Kind, payload: Bytes) -> Result<(), Misuse> {
         let compress = self.is_worthwhile(payload.len());
-        if self.keys.is_some() || compress || payload.len() < SHARED_LEN_MIN {
+        if self.masks() || compress || payload.len() < SHARED_LEN_MIN {
             return self.send_message(kind, &payload, true);
         }
         self.check_room(payload.len())?;
@@ -116,7 +115,7 @@ impl Sender {
             return Err(Misuse::MessageUnderWay);
         }
         if let Some(bits) = prepared.window_bits() {
-            match &mut self.deflate {
+            match self.deflate_mut() {
                 Some(deflate) if deflate.compressor.window_bits() >= bits => {
                     // This message is in the window of the peer, but not in that of the compressor.
                     deflate.compressor.forget();
@@ -125,7 +124,7 @@ impl Sender {
             }
         }
         let Header { rsv, opcode, .. } = prepared.header();
-        if self.keys.is_some() {
+        if self.masks() {
             self.queue_frame(true, rsv, opcode, prepared.payload());
             return Ok(());
         }
@@ -140,20 +139,20 @@ impl Sender {
 
     /// See [`Outbound::prepared_window_bits`](crate::Outbound::prepared_window_bits).
     pub(crate) fn prepared_window_bits(&self, len: usize) -> Option<u8> {
-        let compressor = &self.deflate.as_ref()?.compressor;
+        let compressor = &self.deflate()?.compressor;
         compressor.is_worthwhile(len).then(|| compressor.window_bits())
     }
 
     /// See [`Outbound::prepared_config`](crate::Outbound::prepared_config).
     pub(crate) fn prepared_config(&self) -> DeflateConfig {
-        self.deflate.as_ref().map(|deflate| deflate.compressor.config()).unwrap_or_default()
+        self.deflate().map(|deflate| deflate.compressor.config()).unwrap_or_default()
     }
 
     /// Queues the header of a message whose payload the caller writes itself; see
     /// [`Outbound::send_borrowed`](crate::Outbound::send_borrowed). False when the payload has to be masked or compressed: then the
     /// whole message was queued.
     pub(crate) fn begin_borrowed(&mut self, kind: Kind, payload: &[u8]) -> Result<bool, Misuse> {
-        if self.keys.is_some() || self.is_worthwhile(payload.len()) {
+        if self.masks() || self.is_worthwhile(payload.len()) {
             self.send_message(kind, payload, true)?;
             return Ok(false);
         }
@@ -168,28 +167,41 @@ impl Sender {
 
     /// Logs the headers of queued frames from now on.
     pub(crate) fn log_headers(&mut self) {
-        self.header_log.get_or_insert_default();
-        self.is_verbatim = false;
+        self.processing.get_or_insert_default().header_log.get_or_insert_default();
     }
 
     /// The headers that were logged since the last call.
     pub(crate) fn take_headers(&mut self) -> Vec<Header> {
-        self.header_log
-            .as_mut()
-            .map(|header_log| core::mem::take(&mut header_log.headers))
-            .unwrap_or_default()
+        let header_log = self.processing.as_mut().and_then(|processing| processing.header_log.as_mut());
+        header_log.map(|header_log| core::mem::take(&mut header_log.headers)).unwrap_or_default()
     }
 
     #[inline]
     fn log_header(&mut self, header: Header) {
-        if let Some(header_log) = &mut self.header_log {
+        if let Some(Processing { header_log: Some(header_log), .. }) = self.processing.as_deref_mut() {
             header_log.headers.push(header);
         }
     }
 
     #[inline]
     pub(crate) fn is_compressed(&self) -> bool {
-        self.deflate.is_some()
+        self.deflate().is_some()
+    }
+
+    #[inline]
+    fn deflate(&self) -> Option<&Deflate> {
+        self.processing.as_ref()?.deflate.as_ref()
+    }
+
+    #[inline]
+    fn deflate_mut(&mut self) -> Option<&mut Deflate> {
+        self.processing.as_mut()?.deflate.as_mut()
+    }
+
+    /// Whether payloads are masked, as those of a client.
+    #[inline]
+    fn masks(&self) -> bool {
+        self.processing.as_ref().is_some_and(|processing| processing.keys.is_some())
     }
 
     pub(crate) fn is_under_way(&self) -> bool {
@@ -206,7 +218,7 @@ impl Sender {
     pub(crate) fn send_fragment(&mut self, kind: Kind, piece: &[u8], fin: bool) -> Result<(), Misuse> {
         self.check_room(piece.len())?;
         let (opcode, compress) = match self.fragmented {
-            None => (kind.opcode(), self.deflate.is_some()),
+            None => (kind.opcode(), self.is_compressed()),
             Some((begun, compress)) if begun == kind => (Opcode::Continuation, compress),
             Some(_) => return Err(Misuse::MessageUnderWay),
         };
@@ -239,7 +251,7 @@ impl Sender {
 
     /// See [`Outbound::take_codec`](crate::Outbound::take_codec).
     pub(crate) fn take_codec(&mut self, pool: &mut DeflatePool) {
-        if let Some(deflate) = &mut self.deflate {
+        if let Some(deflate) = self.deflate_mut() {
             deflate.compressor.take_codec(pool);
             if deflate.compressed.capacity() == 0 {
                 deflate.compressed = pool.take_scratch();
@@ -249,7 +261,7 @@ impl Sender {
 
     /// See [`Outbound::return_codec`](crate::Outbound::return_codec).
     pub(crate) fn return_codec(&mut self, pool: &mut DeflatePool) {
-        if let Some(deflate) = &mut self.deflate {
+        if let Some(deflate) = self.deflate_mut() {
             deflate.compressor.return_codec(pool);
             pool.put_scratch(core::mem::take(&mut deflate.compressed));
         }
@@ -258,7 +270,7 @@ impl Sender {
     /// Frees the memory that an idle connection does not need.
     pub(crate) fn release(&mut self) {
         self.queue.release();
-        if let Some(deflate) = &mut self.deflate {
+        if let Some(deflate) = self.deflate_mut() {
             deflate.compressed = Vec::new();
             deflate.compressor.shrink();
         }
@@ -276,7 +288,7 @@ impl Sender {
 
     /// Compresses `piece` and queues it as a frame. RFC 7692 §6.1: RSV1 is set only on the first frame of a compressed message.
     fn queue_compressed(&mut self, opcode: Opcode, piece: &[u8], first: bool, fin: bool) {
-        let Some(Deflate { compressor, compressed }) = self.deflate.as_deref_mut() else { return };
+        let Some(Deflate { compressor, compressed }) = self.deflate_mut() else { return };
         let mut compressed = core::mem::take(compressed);
         if first && fin {
             compressor.compress(piece, &mut compressed);
@@ -285,7 +297,7 @@ impl Sender {
         }
         self.queue_frame(fin, if first { COMPRESSED } else { 0 }, opcode, &compressed);
         compressed.clear();
-        if let Some(deflate) = &mut self.deflate {
+        if let Some(deflate) = self.deflate_mut() {
             deflate.compressed = compressed;
         }
     }
@@ -293,13 +305,14 @@ impl Sender {
     /// Whether a message of this length should be compressed.
     #[inline]
     fn is_worthwhile(&self, len: usize) -> bool {
-        self.deflate.as_ref().is_some_and(|deflate| deflate.compressor.is_worthwhile(len))
+        self.deflate().is_some_and(|deflate| deflate.compressor.is_worthwhile(len))
     }
 
     /// Queues one frame.
     #[inline]
     fn queue_frame(&mut self, fin: bool, rsv: u8, opcode: Opcode, payload: &[u8]) {
-        let mask = self.keys.as_mut().map(|keys| keys.next_key());
+        let keys = self.processing.as_mut().and_then(|processing| processing.keys.as_mut());
+        let mask = keys.map(MaskKeys::next_key);
         let header = Header { fin, rsv, opcode, mask, payload_len: payload.len() as u64 };
         self.log_header(header);
         let mut header_bytes = [0; HEADER_LEN_MAX];
@@ -393,7 +406,7 @@ mod tests {
         for len in
             [INITIALIZED_LEN_MAX - 1, INITIALIZED_LEN_MAX, INITIALIZED_LEN_MAX + 1, 10 * INITIALIZED_LEN_MAX]
         {
-            for keys in [None, Some(Box::new(MaskKeys::new([1; 32])))] {
+            for keys in [None, Some(MaskKeys::new([1; 32]))] {
                 let mut sender = Sender::new(keys, None, 1 << 20);
                 sender.send_message(Kind::Binary, &vec![7; len], true).unwrap();
                 assert!(sender.queue.len() > len);
@@ -404,7 +417,7 @@ mod tests {
 
     #[test]
     fn shares_the_compression_buffer_through_the_pool() {
-        let capacity = |sender: &Sender| sender.deflate.as_ref().unwrap().compressed.capacity();
+        let capacity = |sender: &Sender| sender.deflate().unwrap().compressed.capacity();
         let (mut pool, mut sender) = (DeflatePool::new(1, 1), compressing());
         sender.send_message(Kind::Text, b"Hello", true).unwrap();
         let len = capacity(&sender);

@@ -32,19 +32,19 @@ pub(crate) struct SendQueue {
     /// Bytes of `inline` that were written to the transport; `sent <= end <= inline.len()`. All shared payloads are behind it.
     sent: usize,
     end: usize,
-    /// Allocated for the first shared payload.
-    shared: Option<Box<SharedQueue>>,
-    /// Bytes in `shared`; 0 if and only if it has no payload.
-    shared_len: usize,
-    /// How many times in a row the queue became empty with less than a quarter of the buffer in use.
-    underused: u8,
+    /// Allocated for the first shared payload, or the first large buffer.
+    large: Option<Box<Large>>,
 }
 
-/// Payloads passed by reference.
+/// The state of a queue that has held large messages.
 #[derive(Debug, Default)]
-struct SharedQueue {
-    /// In order of `at`.
-    payloads: VecDeque<Shared>,
+struct Large {
+    /// Payloads passed by reference, in order of `at`.
+    shared: VecDeque<Shared>,
+    /// Bytes in `shared`; 0 if and only if it has no payload.
+    shared_len: usize,
+    /// How many times in a row the queue became empty with less than a quarter of a large buffer in use.
+    underused: u8,
 }
 
 #[derive(Debug)]
@@ -58,7 +58,12 @@ impl SendQueue {
     /// Bytes in the queue.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.end - self.sent + self.shared_len
+        self.end - self.sent + self.shared_len()
+    }
+
+    #[inline]
+    fn shared_len(&self) -> usize {
+        self.large.as_ref().map_or(0, |large| large.shared_len)
     }
 
     /// Whether it has no buffer.
@@ -170,16 +175,16 @@ impl SendQueue {
     /// Queues a payload without copying it.
     pub(crate) fn push_shared(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            let shared = self.shared.get_or_insert_default();
-            self.shared_len += bytes.len();
-            shared.payloads.push_back(Shared { at: self.end, bytes });
+            let large = self.large.get_or_insert_default();
+            large.shared_len += bytes.len();
+            large.shared.push_back(Shared { at: self.end, bytes });
         }
     }
 
     /// Fills `out` with the next slices to write, in order, and returns how many.
     #[inline]
     pub(crate) fn transmit<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
-        if self.shared_len > 0 {
+        if self.shared_len() > 0 {
             return self.transmit_shared(out);
         }
         match out.first_mut() {
@@ -194,7 +199,7 @@ impl SendQueue {
     fn transmit_shared<'a>(&'a self, out: &mut [&'a [u8]]) -> usize {
         let mut count = 0;
         let mut from = self.sent;
-        for shared in self.shared.iter().flat_map(|shared| &shared.payloads) {
+        for shared in self.large.iter().flat_map(|large| &large.shared) {
             for slice in [&self.inline[from..shared.at], &shared.bytes] {
                 if count == out.len() {
                     return count;
@@ -216,13 +221,13 @@ impl SendQueue {
     /// `len` bytes of the slices from [`SendQueue::transmit`] were written.
     #[inline]
     pub(crate) fn transmitted(&mut self, len: usize) {
-        if self.shared_len == 0 {
+        if self.shared_len() == 0 {
             assert!(len <= self.end - self.sent, "transmitted more than was queued");
             self.sent += len;
         } else {
             self.transmitted_shared(len);
         }
-        if self.sent == self.end && self.shared_len == 0 {
+        if self.len() == 0 {
             self.reset();
         } else {
             self.compact();
@@ -243,15 +248,15 @@ impl SendQueue {
 
     /// Adapts the offsets of shared payloads after the first `by` bytes of `inline` were removed.
     fn shift_shared(&mut self, by: usize) {
-        for shared in self.shared.iter_mut().flat_map(|shared| &mut shared.payloads) {
+        for shared in self.large.iter_mut().flat_map(|large| &mut large.shared) {
             shared.at -= by;
         }
     }
 
     fn transmitted_shared(&mut self, mut len: usize) {
-        let mut queue = self.shared.as_deref_mut();
-        while let Some(queue) = &mut queue
-            && let Some(shared) = queue.payloads.front_mut()
+        let mut large = self.large.as_deref_mut();
+        while let Some(large) = &mut large
+            && let Some(shared) = large.shared.front_mut()
         {
             let inline = len.min(shared.at - self.sent);
             self.sent += inline;
@@ -259,12 +264,12 @@ impl SendQueue {
             // 0 unless all bytes before `at` were sent.
             let bytes = len.min(shared.bytes.len());
             shared.bytes.advance(bytes);
-            self.shared_len -= bytes;
+            large.shared_len -= bytes;
             len -= bytes;
             if !shared.bytes.is_empty() {
                 return;
             }
-            queue.payloads.pop_front();
+            large.shared.pop_front();
         }
         assert!(len <= self.end - self.sent, "transmitted more than was queued");
         self.sent += len;
@@ -275,10 +280,11 @@ impl SendQueue {
     fn reset(&mut self) {
         let capacity = self.inline.capacity();
         if capacity > RETAINED_CAPACITY_MAX {
-            self.underused = if self.sent < capacity / 4 { self.underused + 1 } else { 0 };
-            if self.underused >= UNDERUSED_MAX {
+            let large = self.large.get_or_insert_default();
+            large.underused = if self.sent < capacity / 4 { large.underused + 1 } else { 0 };
+            if large.underused >= UNDERUSED_MAX {
                 self.inline = Vec::new();
-                self.underused = 0;
+                large.underused = 0;
             }
         }
         self.sent = 0;

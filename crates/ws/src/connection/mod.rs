@@ -24,7 +24,6 @@ use crate::keys::MaskKeys;
 use crate::outbound::Outbound;
 use crate::receive::Arrival;
 use crate::role::Role;
-use alloc::boxed::Box;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
@@ -106,14 +105,14 @@ impl Connection {
         seed: [u8; 32],
         now: Duration,
     ) -> Self {
-        Self::new(Role::Client, config, deflate, Some(Box::new(MaskKeys::new(seed))), now)
+        Self::new(Role::Client, config, deflate, Some(MaskKeys::new(seed)), now)
     }
 
     fn new(
         role: Role,
         config: Config,
         deflate: Option<(DeflateParams, &DeflateConfig)>,
-        keys: Option<Box<MaskKeys>>,
+        keys: Option<MaskKeys>,
         now: Duration,
     ) -> Self {
         let outbound = Outbound::new(role, &config, deflate, keys, now);
