@@ -40,6 +40,7 @@ pub struct IdleInbound {
 
 impl IdleInbound {
     /// The state of an uncompressed connection of this role before its first byte.
+    #[doc(hidden)]
     pub fn new(role: Role, config: &Config) -> Self {
         let Limits { frame_len_max, message_len_max, fragments_spare, .. } = config.limits;
         Self {

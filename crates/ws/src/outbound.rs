@@ -25,9 +25,19 @@ use core::time::Duration;
 
 /// While closing, the peer must accept at least this many bytes of the send queue per [`close_timeout`](Config::close_timeout), or
 /// the connection ends: 6 KiB a second by default, so that a trickle does not keep it open.
-const CLOSE_PROGRESS_LEN_MIN: u32 = 64 << 10;
+const CLOSE_PROGRESS_LEN_MIN: usize = 64 << 10;
 
-/// The state of the closing handshake (RFC 6455 §7.1). Every state but [`Open`](Self::Open) has an [`End`].
+/// The end of a connection that is closing or closed.
+struct Closing {
+    phase: Phase,
+    end: End,
+    /// The deadline of the closing handshake.
+    deadline: Option<Duration>,
+    /// The length of the queue before the Close frame when the deadline was last set.
+    len_before_close: usize,
+}
+
+/// The state of the closing handshake (RFC 6455 §7.1) of a connection that is no longer open.
 ///
 /// ```text
 ///         close()                        their Close
@@ -47,8 +57,6 @@ const CLOSE_PROGRESS_LEN_MIN: u32 = 64 << 10;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Messages go both ways.
-    Open,
     /// Our Close frame is queued or sent; messages still arrive until the peer's.
     CloseSent,
     /// Both Close frames were exchanged; ours may still be queued.
@@ -69,6 +77,40 @@ enum Phase {
     },
 }
 
+impl Closing {
+    /// Whether both Close frames were exchanged.
+    fn is_clean(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Exchanged | Phase::Draining { clean: true } | Phase::Closed { clean: true }
+        )
+    }
+
+    /// See [`Outbound::accepts_input`].
+    fn accepts_input(&self) -> bool {
+        matches!(self.phase, Phase::CloseSent | Phase::WriteFailed)
+    }
+
+    /// The peer has not answered our Close frame, and cannot any more. RFC 6455 §7.1.5: the code is then 1006.
+    fn replace_unanswered_close(&mut self, cause: Cause) {
+        if let Cause::Close { .. } = self.end.cause {
+            self.end = End { by: Initiator::Local, cause };
+        }
+    }
+
+    /// Whether the peer makes progress in reading the bytes before the Close frame, which it cannot have answered yet; `queued_len`
+    /// are left.
+    fn drains_queue_before_close(&mut self, queued_len: usize) -> bool {
+        let accepted = self.len_before_close.saturating_sub(queued_len);
+        let progresses = accepted >= self.len_before_close.clamp(1, CLOSE_PROGRESS_LEN_MIN);
+        self.len_before_close = queued_len;
+        progresses
+    }
+}
+
+/// The end of a connection without a closing handshake.
+const TRANSPORT_CLOSED: End = End { by: Initiator::Transport, cause: Cause::TransportClosed };
+
 /// A pong that waits for room in the queue.
 #[derive(Default)]
 struct PendingPong {
@@ -83,14 +125,13 @@ pub struct Outbound {
     role: Role,
     sender: Sender,
     timers: Timers,
-    close_timeout: Duration,
+    /// A number takes a quarter of the memory of a `Duration`.
+    close_timeout_ms: u32,
     queued_len_high: usize,
     /// The payload of the newest ping that has not been answered, while the queue is too long for a pong.
     pending_pong: Option<Box<PendingPong>>,
-    /// The length of the queue before the Close frame when the deadline of the closing handshake was last set.
-    len_before_close: u32,
-    phase: Phase,
-    end: Option<Box<End>>,
+    /// `None` while the connection is open.
+    closing: Option<Box<Closing>>,
 }
 
 impl Outbound {
@@ -107,13 +148,11 @@ impl Outbound {
             role,
             sender: Sender::new(keys, compressor, limits.queued_len_max),
             timers: Timers::new(config.keepalive, now),
-            close_timeout: config.close_timeout,
+            close_timeout_ms: config.close_timeout.as_millis().try_into().unwrap_or(u32::MAX),
             // An empty queue is never congested.
             queued_len_high: limits.queued_len_high.max(1),
             pending_pong: None,
-            len_before_close: 0,
-            phase: Phase::Open,
-            end: None,
+            closing: None,
         }
     }
 
@@ -127,37 +166,39 @@ impl Outbound {
     /// Whether messages can be sent: no Close frame was sent or received, and nothing has failed.
     #[inline]
     pub fn is_open(&self) -> bool {
-        self.phase == Phase::Open
+        self.closing.is_none()
+    }
+
+    /// The state of the closing handshake; `None` while the connection is open.
+    fn phase(&self) -> Option<Phase> {
+        self.closing.as_ref().map(|closing| closing.phase)
     }
 
     /// Whether the reading side of the transport has ended ([`handle_eof`](Self::handle_eof)). Frames may still have to be written.
     #[inline]
     pub fn has_read_end(&self) -> bool {
-        matches!(self.phase, Phase::Draining { .. } | Phase::Closed { .. })
+        matches!(self.phase(), Some(Phase::Draining { .. } | Phase::Closed { .. }))
     }
 
     /// Why the connection ended or is ending, and which end began; `None` while it is open.
     pub fn end(&self) -> Option<&End> {
-        self.end.as_deref()
+        self.closing.as_ref().map(|closing| &closing.end)
     }
 
     /// Whether both Close frames were exchanged (RFC 6455 §7.1.4: the WebSocket connection was closed cleanly).
     pub fn was_clean(&self) -> bool {
-        matches!(
-            self.phase,
-            Phase::Exchanged | Phase::Draining { clean: true } | Phase::Closed { clean: true }
-        )
+        self.closing.as_ref().is_some_and(|closing| closing.is_clean())
     }
 
     /// Number of pings sent, keepalive pings included.
     pub fn pings_sent(&self) -> u32 {
-        self.timers.pings_sent
+        self.timers.pings_sent()
     }
 
     /// The newest ping that was answered, counted from 1; 0 before the first. The peer's endpoint has received everything that was
     /// sent before that ping; its application may not have read it yet.
     pub fn pings_answered(&self) -> u32 {
-        self.timers.pings_answered
+        self.timers.pings_answered()
     }
 
     /// Whether permessage-deflate was negotiated.
@@ -208,11 +249,12 @@ impl Outbound {
 
     /// How to treat the transport once all slices of [`poll_transmit`](Self::poll_transmit) are written.
     pub fn transport(&self) -> Transport {
-        match self.phase {
+        let Some(phase) = self.phase() else { return Transport::Open };
+        match phase {
             Phase::Closed { .. } => Transport::Close,
             // The queue is written first.
             _ if self.wants_write() => Transport::Open,
-            Phase::Open | Phase::CloseSent | Phase::WriteFailed => Transport::Open,
+            Phase::CloseSent | Phase::WriteFailed => Transport::Open,
             Phase::Failed => Transport::ShutdownWrite,
             // RFC 6455 §7.1.1: the server closes TCP first, so that it holds TIME_WAIT; the client waits for it.
             Phase::Exchanged if self.role == Role::Client => Transport::Open,
@@ -225,7 +267,7 @@ impl Outbound {
     /// Whether input is processed: the peer has sent no Close frame, and nothing has failed. Other input is dropped.
     #[inline]
     pub fn accepts_input(&self) -> bool {
-        matches!(self.phase, Phase::Open | Phase::CloseSent | Phase::WriteFailed)
+        self.closing.as_ref().is_none_or(|closing| closing.accepts_input())
     }
 
     /// Whether a [`Keepalive`](crate::Keepalive) is configured, so that [`handle_activity`](Self::handle_activity) has an effect.
@@ -255,19 +297,21 @@ impl Outbound {
     /// sent before.
     #[cold]
     pub fn handle_error(&mut self, now: Duration, error: Error) {
-        if self.phase == Phase::Open {
+        let end = End { by: Initiator::Local, cause: Cause::Error(error) };
+        if self.is_open() {
             let mut reason = Reason { bytes: [0; REASON_LEN_MAX], len: 0 };
             // A reason may be truncated.
             let _ = write!(reason, "{error}");
-            self.send_close(now, CloseFrame { code: error.close_code(), reason: reason.as_str() });
+            let close = CloseFrame { code: error.close_code(), reason: reason.as_str() };
+            self.send_close(now, close, Phase::Failed, end.clone());
         }
-        if self.accepts_input() {
-            self.phase = Phase::Failed;
+        let closing = self.closing_or(Phase::Failed, end.clone());
+        if closing.accepts_input() {
+            closing.phase = Phase::Failed;
         }
         // The deadline no longer depends on the progress of the queue.
-        self.len_before_close = 0;
-        self.end = None;
-        self.set_end(Initiator::Local, Cause::Error(error));
+        closing.len_before_close = 0;
+        closing.end = end;
     }
 
     /// A write to the transport failed: the queue is dropped, and nothing more can be sent. Input is still processed until the end of
@@ -275,12 +319,13 @@ impl Outbound {
     pub fn handle_write_failed(&mut self, now: Duration) {
         self.pending_pong = None;
         self.sender.drop_output();
-        self.len_before_close = 0;
-        self.timers.close_by.get_or_insert(now.saturating_add(self.close_timeout));
-        if matches!(self.phase, Phase::Open | Phase::CloseSent) {
-            self.phase = Phase::WriteFailed;
+        let deadline = self.close_deadline(now);
+        let closing = self.closing_or(Phase::WriteFailed, TRANSPORT_CLOSED);
+        closing.len_before_close = 0;
+        closing.deadline.get_or_insert(deadline);
+        if closing.phase == Phase::CloseSent {
+            closing.phase = Phase::WriteFailed;
         }
-        self.set_end(Initiator::Transport, Cause::TransportClosed);
     }
 
     /// The reading side of the transport has ended. After both Close frames that is the normal end; before, [`end`](Self::end) reports
@@ -288,41 +333,35 @@ impl Outbound {
     pub fn handle_eof(&mut self) {
         self.pending_pong = None;
         let clean = self.was_clean();
-        self.phase = match self.phase {
-            // RFC 6455 §7.1.7: no Close frame was sent, and none is queued.
-            Phase::Open | Phase::WriteFailed | Phase::Closed { .. } => Phase::Closed { clean },
+        // RFC 6455 §7.1.7: without a Close frame that was sent or is queued, the connection is closed.
+        let closing = self.closing_or(Phase::Closed { clean }, TRANSPORT_CLOSED);
+        closing.phase = match closing.phase {
+            Phase::WriteFailed | Phase::Closed { .. } => Phase::Closed { clean },
             _ => Phase::Draining { clean },
         };
         if !clean {
-            self.replace_unanswered_close(Cause::TransportClosed);
+            closing.replace_unanswered_close(Cause::TransportClosed);
         }
-        self.set_end(Initiator::Transport, Cause::TransportClosed);
     }
 
     /// The time is `now`: handles the deadline of [`poll_timeout`](Self::poll_timeout) if it has passed.
     pub fn handle_timeout(&mut self, now: Duration) {
+        if let Some(Closing { deadline: Some(_), .. }) = self.closing.as_deref() {
+            return self.handle_close_timeout(now);
+        }
         match self.timers.due(now) {
             Due::Nothing => {}
             Due::Ping => {
-                if self.phase == Phase::Open && !self.is_congested() {
-                    let payload = u64::from(self.timers.pings_sent.wrapping_add(1)).to_be_bytes();
+                if self.is_open() && !self.is_congested() {
+                    let payload = u64::from(self.timers.pings_sent().wrapping_add(1)).to_be_bytes();
                     self.timers.log_ping(&payload, now);
                     self.sender.send_control(Opcode::Ping, &payload);
                 }
             }
             Due::Silence => {
-                self.set_end(Initiator::Local, Cause::Silence);
-                self.phase = Phase::Closed { clean: self.was_clean() };
-            }
-            Due::Close if self.drains_queue_before_close() => {
-                self.timers.close_by = Some(now.saturating_add(self.close_timeout));
-            }
-            Due::Close => {
-                let clean = self.was_clean();
-                if !clean {
-                    self.replace_unanswered_close(Cause::CloseTimeout);
-                }
-                self.phase = Phase::Closed { clean };
+                let closed = Phase::Closed { clean: self.was_clean() };
+                let end = End { by: Initiator::Local, cause: Cause::Silence };
+                self.closing_or(closed, end).phase = closed;
             }
         }
     }
@@ -356,7 +395,7 @@ impl Outbound {
     pub fn append_message(&mut self, kind: Kind, payload: &[u8], batch_len_max: usize) -> bool {
         // Payloads queued by reference are not counted: the caller flushes them first.
         let len_max = batch_len_max.min(self.queued_len_high);
-        self.phase == Phase::Open && self.sender.append_message(kind, payload, len_max)
+        self.is_open() && self.sender.append_message(kind, payload, len_max)
     }
 
     /// Sends a binary message without copying it, where the role allows: a client has to mask, and what is compressed or
@@ -464,9 +503,8 @@ impl Outbound {
         let close = CloseFrame { code: code.into(), reason };
         close.check()?;
         if self.is_open() {
-            self.send_close(now, close);
-            self.phase = Phase::CloseSent;
-            self.set_end(Initiator::Local, Cause::Close { code: close.code, reason: String::from(reason) });
+            let cause = Cause::Close { code: close.code, reason: String::from(reason) };
+            self.send_close(now, close, Phase::CloseSent, End { by: Initiator::Local, cause });
         }
         Ok(())
     }
@@ -553,7 +591,11 @@ impl Outbound {
     /// The time at which to call [`handle_timeout`](Self::handle_timeout), if any. Every other call may change it.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        if matches!(self.phase, Phase::Closed { .. }) { None } else { self.timers.next() }
+        match self.closing.as_deref() {
+            Some(Closing { phase: Phase::Closed { .. }, .. }) => None,
+            Some(Closing { deadline: Some(deadline), .. }) => Some(*deadline),
+            _ => self.timers.next(),
+        }
     }
 
     // Internals.
@@ -573,7 +615,7 @@ impl Outbound {
     }
 
     fn handle_ping(&mut self, payload: &[u8]) {
-        if self.phase == Phase::Open {
+        if self.is_open() {
             if self.has_room_for_pong() {
                 // At once, so that it precedes answers to the messages behind the ping.
                 self.pending_pong = None;
@@ -606,54 +648,60 @@ impl Outbound {
         None
     }
 
-    /// The peer has not answered our Close frame, and cannot any more. RFC 6455 §7.1.5: the code is then 1006.
-    fn replace_unanswered_close(&mut self, cause: Cause) {
-        if matches!(self.end(), Some(End { cause: Cause::Close { .. }, .. })) {
-            self.end = None;
-            self.set_end(Initiator::Local, cause);
-        }
-    }
-
     /// The peer's Close frame has arrived.
     fn handle_close(&mut self, now: Duration, close: CloseFrame<'_>) {
         let CloseFrame { code, reason } = close;
         let cause = Cause::Close { code, reason: String::from(reason) };
-        if self.phase == Phase::Open {
+        let Some(closing) = &mut self.closing else {
             // RFC 6455 §5.5.1: answer with a Close frame, typically echoing the code.
-            self.send_close(now, CloseFrame { code, reason: "" });
+            let answer = CloseFrame { code, reason: "" };
+            let end = End { by: Initiator::Peer, cause };
+            return self.send_close(now, answer, Phase::Exchanged, end);
+        };
+        if closing.accepts_input() {
+            closing.phase = Phase::Exchanged;
         }
-        if self.accepts_input() {
-            self.phase = Phase::Exchanged;
-        }
-        match self.end.as_deref_mut() {
+        match &mut closing.end {
             // RFC 6455 §7.1.5: the code of the connection is the one received.
-            Some(End { by: Initiator::Local, cause: ours @ Cause::Close { .. } }) => *ours = cause,
+            End { by: Initiator::Local, cause: ours @ Cause::Close { .. } } => *ours = cause,
             // The connection had ended by a write failure before this frame was read.
-            None | Some(End { by: Initiator::Transport, .. }) => {
-                self.end = None;
-                self.set_end(Initiator::Peer, cause);
-            }
-            Some(_) => {}
+            end @ End { by: Initiator::Transport, .. } => *end = End { by: Initiator::Peer, cause },
+            _ => {}
         }
     }
 
-    /// Queues a Close frame; the caller sets the phase.
-    fn send_close(&mut self, now: Duration, close: CloseFrame<'_>) {
+    /// Queues the Close frame of an open connection.
+    fn send_close(&mut self, now: Duration, close: CloseFrame<'_>, phase: Phase, end: End) {
         // RFC 6455 §5.5.1: nothing is sent after a Close frame. A pending pong is sent before it or not at all.
         self.queue_pong();
         self.pending_pong = None;
-        self.len_before_close = u32::try_from(self.queued_len()).unwrap_or(u32::MAX);
+        let len_before_close = self.queued_len();
         self.sender.send_close(close);
-        self.timers.close_by = Some(now.saturating_add(self.close_timeout));
+        let deadline = Some(self.close_deadline(now));
+        self.closing = Some(Box::new(Closing { phase, end, deadline, len_before_close }));
     }
 
-    /// Whether the peer makes progress in reading the bytes before the Close frame, which it cannot have answered yet.
-    fn drains_queue_before_close(&mut self) -> bool {
-        let before = u32::try_from(self.queued_len()).unwrap_or(u32::MAX);
-        let accepted = self.len_before_close.saturating_sub(before);
-        let progresses = accepted >= self.len_before_close.clamp(1, CLOSE_PROGRESS_LEN_MIN);
-        self.len_before_close = before;
-        progresses
+    /// The deadline of a closing handshake that begins now.
+    fn close_deadline(&self, now: Duration) -> Duration {
+        now.saturating_add(Duration::from_millis(self.close_timeout_ms.into()))
+    }
+
+    /// The time is `now`: handles the deadline of the closing handshake, if it has passed.
+    fn handle_close_timeout(&mut self, now: Duration) {
+        let (queued_len, next_deadline) = (self.queued_len(), self.close_deadline(now));
+        let Some(closing) = &mut self.closing else { return };
+        if closing.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        if closing.drains_queue_before_close(queued_len) {
+            closing.deadline = Some(next_deadline);
+            return;
+        }
+        let clean = closing.is_clean();
+        if !clean {
+            closing.replace_unanswered_close(Cause::CloseTimeout);
+        }
+        closing.phase = Phase::Closed { clean };
     }
 
     /// Whether a pong may be queued. While the queue is long, because the peer does not read, only the newest pong is kept, so that
@@ -672,10 +720,10 @@ impl Outbound {
         }
     }
 
-    fn set_end(&mut self, by: Initiator, cause: Cause) {
-        if self.end.is_none() {
-            self.end = Some(Box::new(End { by, cause }));
-        }
+    /// The end of the connection: this one, if it was open until now.
+    fn closing_or(&mut self, phase: Phase, end: End) -> &mut Closing {
+        let closing = || Box::new(Closing { phase, end, deadline: None, len_before_close: 0 });
+        self.closing.get_or_insert_with(closing)
     }
 }
 
@@ -725,7 +773,7 @@ impl fmt::Debug for Outbound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outbound")
             .field("role", &self.role)
-            .field("end", &self.end)
+            .field("end", &self.end())
             .field("queued_len", &self.queued_len())
             .finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! Deadlines of keepalive and of the closing handshake, and round-trip times of pings. The caller passes in the time.
+//! Deadlines of keepalive, and round-trip times of pings. The caller passes in the time.
 
 use crate::config::Keepalive;
 use alloc::boxed::Box;
@@ -13,13 +13,8 @@ const PENDING_PINGS_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Timers {
     keepalive: Option<Box<KeepaliveState>>,
-    /// The deadline of the closing handshake.
-    pub(crate) close_by: Option<Duration>,
-    /// Pings that were sent and not answered, oldest first.
-    pending_pings: Option<Box<PendingPings>>,
-    pub(crate) pings_sent: u32,
-    /// `pings_answered <= pings_sent`, unless `pings_sent` has wrapped around.
-    pub(crate) pings_answered: u32,
+    /// Allocated for the first ping.
+    pings: Option<Box<Pings>>,
 }
 
 /// The state of keepalive.
@@ -32,8 +27,15 @@ struct KeepaliveState {
     pinged_at: Option<(Duration, Duration)>,
 }
 
-/// Payloads of pings, and the times at which they were sent.
-type PendingPings = VecDeque<(Vec<u8>, Duration)>;
+/// The pings of this end.
+#[derive(Debug, Default)]
+struct Pings {
+    /// Payloads of pings that were not answered, and the times at which they were sent, oldest first.
+    pending: VecDeque<(Vec<u8>, Duration)>,
+    sent: u32,
+    /// `answered <= sent`, unless `sent` has wrapped around.
+    answered: u32,
+}
 
 /// A deadline that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +43,6 @@ pub(crate) enum Due {
     Nothing,
     Ping,
     Silence,
-    Close,
 }
 
 impl Timers {
@@ -49,11 +50,18 @@ impl Timers {
         Self {
             keepalive: keepalive
                 .map(|config| Box::new(KeepaliveState { config, active_at: now, pinged_at: None })),
-            close_by: None,
-            pending_pings: None,
-            pings_sent: 0,
-            pings_answered: 0,
+            pings: None,
         }
+    }
+
+    /// The number of pings that were queued.
+    pub(crate) fn pings_sent(&self) -> u32 {
+        self.pings.as_ref().map_or(0, |pings| pings.sent)
+    }
+
+    /// The number of the newest ping that was answered, from 1.
+    pub(crate) fn pings_answered(&self) -> u32 {
+        self.pings.as_ref().map_or(0, |pings| pings.answered)
     }
 
     pub(crate) fn keeps_alive(&self) -> bool {
@@ -71,37 +79,31 @@ impl Timers {
 
     /// A ping was queued.
     pub(crate) fn log_ping(&mut self, payload: &[u8], now: Duration) {
-        let pending_pings = self.pending_pings.get_or_insert_default();
-        if pending_pings.len() == PENDING_PINGS_MAX {
-            pending_pings.pop_front();
+        let Pings { pending, sent, .. } = &mut **self.pings.get_or_insert_default();
+        if pending.len() == PENDING_PINGS_MAX {
+            pending.pop_front();
         }
-        pending_pings.push_back((payload.to_vec(), now));
-        self.pings_sent = self.pings_sent.wrapping_add(1);
+        pending.push_back((payload.to_vec(), now));
+        *sent = sent.wrapping_add(1);
     }
 
     /// Returns the round-trip time of the ping that this pong answers. Earlier pings are not answered any more (RFC 6455 §5.5.3).
     pub(crate) fn handle_pong(&mut self, payload: &[u8], now: Duration) -> Option<Duration> {
-        let pending_pings = self.pending_pings.as_mut()?;
-        let at = pending_pings.iter().rposition(|(sent, _)| sent == payload)?;
-        let (_, sent_at) = pending_pings.drain(..=at).next_back()?;
-        self.pings_answered = self.pings_sent.wrapping_sub(pending_pings.len() as u32);
+        let Pings { pending, sent, answered } = self.pings.as_deref_mut()?;
+        let at = pending.iter().rposition(|(sent, _)| sent == payload)?;
+        let (_, sent_at) = pending.drain(..=at).next_back()?;
+        *answered = sent.wrapping_sub(pending.len() as u32);
         Some(now.saturating_sub(sent_at))
     }
 
     /// The next deadline.
     pub(crate) fn next(&self) -> Option<Duration> {
-        if self.close_by.is_some() {
-            return self.close_by;
-        }
         let keepalive = self.keepalive.as_deref()?;
         keepalive.dead_at().into_iter().chain([keepalive.ping_at()]).min()
     }
 
     /// The deadline that has passed at `now`.
     pub(crate) fn due(&mut self, now: Duration) -> Due {
-        if let Some(close_by) = self.close_by {
-            return if now >= close_by { Due::Close } else { Due::Nothing };
-        }
         let Some(keepalive) = &mut self.keepalive else { return Due::Nothing };
         if keepalive.dead_at().is_some_and(|dead_at| now >= dead_at) {
             return Due::Silence;
@@ -186,13 +188,13 @@ mod tests {
             timers.log_ping(&[i], s(i.into()));
         }
         assert_eq!(timers.handle_pong(&[3], s(30)), None);
-        assert_eq!((timers.pings_sent, timers.pings_answered), (20, 0));
+        assert_eq!((timers.pings_sent(), timers.pings_answered()), (20, 0));
         assert_eq!(timers.handle_pong(&[10], s(30)), Some(s(20)));
-        assert_eq!(timers.pings_answered, 11);
+        assert_eq!(timers.pings_answered(), 11);
         assert_eq!(timers.handle_pong(&[9], s(30)), None);
         assert_eq!(timers.handle_pong(&[19], s(30)), Some(s(11)));
-        assert!(timers.pending_pings.as_ref().is_none_or(|pending_pings| pending_pings.is_empty()));
-        assert_eq!(timers.pings_answered, 20);
+        assert!(timers.pings.as_ref().unwrap().pending.is_empty());
+        assert_eq!(timers.pings_answered(), 20);
         assert_eq!(timers.next(), None);
     }
 

@@ -25,23 +25,23 @@ fn deflated(config: &DeflateConfig) -> Outbound {
 }
 
 /// A server in each phase.
-fn in_phase(phase: Phase) -> Outbound {
+fn in_phase(phase: Option<Phase>) -> Outbound {
     let mut server = server();
     let close = CloseFrame { code: None, reason: "" };
     match phase {
-        Phase::Open => {}
-        Phase::CloseSent => server.close(NOW, None, "").unwrap(),
-        Phase::Exchanged => server.handle_event(NOW, &mut Event::Close(close)),
-        Phase::Failed => server.handle_error(NOW, PeerMisbehaved::InvalidUtf8.into()),
-        Phase::WriteFailed => server.handle_write_failed(NOW),
-        Phase::Draining { clean } => {
+        None => {}
+        Some(Phase::CloseSent) => server.close(NOW, None, "").unwrap(),
+        Some(Phase::Exchanged) => server.handle_event(NOW, &mut Event::Close(close)),
+        Some(Phase::Failed) => server.handle_error(NOW, PeerMisbehaved::InvalidUtf8.into()),
+        Some(Phase::WriteFailed) => server.handle_write_failed(NOW),
+        Some(Phase::Draining { clean }) => {
             server.close(NOW, None, "").unwrap();
             if clean {
                 server.handle_event(NOW, &mut Event::Close(close));
             }
             server.handle_eof();
         }
-        Phase::Closed { clean } => {
+        Some(Phase::Closed { clean }) => {
             server.close(NOW, None, "").unwrap();
             if clean {
                 server.handle_event(NOW, &mut Event::Close(close));
@@ -49,7 +49,7 @@ fn in_phase(phase: Phase) -> Outbound {
             server.handle_timeout(NOW + Duration::from_secs(10));
         }
     }
-    assert_eq!(server.phase, phase);
+    assert_eq!(server.phase(), phase);
     server
 }
 
@@ -59,23 +59,23 @@ fn phases_of_the_closing_handshake() {
     use Transport::{Close, Open, ShutdownWrite};
     let table = [
         // phase, accepts input, reading side has ended, clean, transport before, and after the queue is written
-        (Phase::Open, true, false, false, Open, Open),
-        (Phase::CloseSent, true, false, false, Open, Open),
-        (Phase::Exchanged, false, false, true, Open, Close),
-        (Phase::Failed, false, false, false, Open, ShutdownWrite),
-        (Phase::WriteFailed, true, false, false, Open, Open),
-        (Phase::Draining { clean: false }, false, true, false, Open, Close),
-        (Phase::Draining { clean: true }, false, true, true, Open, Close),
-        (Phase::Closed { clean: false }, false, true, false, Close, Close),
-        (Phase::Closed { clean: true }, false, true, true, Close, Close),
+        (None, true, false, false, Open, Open),
+        (Some(Phase::CloseSent), true, false, false, Open, Open),
+        (Some(Phase::Exchanged), false, false, true, Open, Close),
+        (Some(Phase::Failed), false, false, false, Open, ShutdownWrite),
+        (Some(Phase::WriteFailed), true, false, false, Open, Open),
+        (Some(Phase::Draining { clean: false }), false, true, false, Open, Close),
+        (Some(Phase::Draining { clean: true }), false, true, true, Open, Close),
+        (Some(Phase::Closed { clean: false }), false, true, false, Close, Close),
+        (Some(Phase::Closed { clean: true }), false, true, true, Close, Close),
     ];
     for (phase, input, read_end, clean, before, after) in table {
         let mut server = in_phase(phase);
-        assert_eq!(server.is_open(), phase == Phase::Open);
+        assert_eq!(server.is_open(), phase.is_none());
         assert_eq!(server.accepts_input(), input, "{phase:?}");
         assert_eq!(server.has_read_end(), read_end, "{phase:?}");
         assert_eq!(server.was_clean(), clean, "{phase:?}");
-        assert_eq!(server.end().is_none(), phase == Phase::Open);
+        assert_eq!(server.end().is_none(), phase.is_none());
         assert_eq!(server.transport(), before, "{phase:?}");
         server.take_transmit();
         assert_eq!(server.transport(), after, "{phase:?}");
@@ -88,12 +88,18 @@ fn closes_at_once_at_eof_without_a_close_frame() {
     let mut server = server();
     server.send_text("queued").unwrap();
     server.handle_eof();
-    assert_eq!((server.phase, server.transport()), (Phase::Closed { clean: false }, Transport::Close));
+    assert_eq!(
+        (server.phase(), server.transport()),
+        (Some(Phase::Closed { clean: false }), Transport::Close)
+    );
     assert_eq!(server.poll_timeout(), None);
     // A Close frame that is queued is written first.
-    let mut server = in_phase(Phase::CloseSent);
+    let mut server = in_phase(Some(Phase::CloseSent));
     server.handle_eof();
-    assert_eq!((server.phase, server.transport()), (Phase::Draining { clean: false }, Transport::Open));
+    assert_eq!(
+        (server.phase(), server.transport()),
+        (Some(Phase::Draining { clean: false }), Transport::Open)
+    );
 }
 
 #[test]
@@ -332,13 +338,13 @@ fn extends_the_close_timeout_while_the_peer_reads_the_queue() {
         server.close(NOW, None, "").unwrap();
         server.transmitted(written);
         server.handle_timeout(NOW + timeout);
-        assert_eq!(server.phase == Phase::CloseSent, open, "{written} of {queued}");
+        assert_eq!(server.phase() == Some(Phase::CloseSent), open, "{written} of {queued}");
         if queued == 200_000 && open {
             // From now on, the next 64 KiB count.
             server.transmitted((64 << 10) - 1);
             assert_eq!(server.poll_timeout(), Some(NOW + 2 * timeout));
             server.handle_timeout(NOW + 2 * timeout);
-            assert_eq!(server.phase, Phase::Closed { clean: false });
+            assert_eq!(server.phase(), Some(Phase::Closed { clean: false }));
         }
     }
     // When all is written, the peer has one timeout to answer.
@@ -347,10 +353,10 @@ fn extends_the_close_timeout_while_the_peer_reads_the_queue() {
     server.close(NOW, None, "").unwrap();
     server.take_transmit();
     server.handle_timeout(NOW + timeout);
-    assert_eq!(server.phase, Phase::CloseSent);
+    assert_eq!(server.phase(), Some(Phase::CloseSent));
     server.handle_timeout(NOW + 2 * timeout);
     assert_eq!(
-        (server.phase, server.end().unwrap().code()),
-        (Phase::Closed { clean: false }, CloseCode::ABNORMAL)
+        (server.phase(), server.end().unwrap().code()),
+        (Some(Phase::Closed { clean: false }), CloseCode::ABNORMAL)
     );
 }
