@@ -63,8 +63,41 @@ struct Members {
     all: Slab<Member>,
     /// The number of those with a WebSocket.
     sockets: usize,
-    /// Connections per client address, where that number is limited.
-    addresses: HashMap<IpAddr, usize>,
+    /// The clients, where the number of connections per address is limited.
+    clients: Clients,
+}
+
+/// The addresses of clients, where the number of connections of each is limited.
+#[derive(Default)]
+struct Clients {
+    /// By the key of the connection.
+    addresses: HashMap<usize, IpAddr>,
+    /// Connections per address.
+    connections: HashMap<IpAddr, usize>,
+}
+
+impl Clients {
+    /// Counts a connection; false if `address` has `max` of them.
+    fn add(&mut self, key: usize, address: IpAddr, max: usize) -> bool {
+        let count = self.connections.entry(address).or_default();
+        if *count >= max {
+            return false;
+        }
+        *count += 1;
+        self.addresses.insert(key, address);
+        true
+    }
+
+    fn remove(&mut self, key: usize) {
+        if let Some(address) = self.addresses.remove(&key)
+            && let Some(count) = self.connections.get_mut(&address)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.connections.remove(&address);
+            }
+        }
+    }
 }
 
 /// A connection, or a WebSocket over a stream of one.
@@ -73,8 +106,6 @@ struct Member {
     /// The task of the connection, once it is spawned.
     task: Option<AbortHandle>,
     socket: Option<Weak<Shared>>,
-    /// The address of the client, if connections are counted per address.
-    address: Option<Box<IpAddr>>,
 }
 
 impl std::fmt::Debug for Members {
@@ -154,18 +185,17 @@ impl Registry {
 
     /// Registers a connection from an address; `None` if that address has `max` connections.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr, max: Option<usize>) -> Option<Registration> {
-        let address = client_of(address);
         let mut members = lock(&self.members);
-        if let Some(max) = max {
-            let count = members.addresses.entry(address).or_default();
-            if *count >= max {
-                self.counters.refused.fetch_add(1, Ordering::Relaxed);
-                return None;
-            }
-            *count += 1;
+        let Members { all, clients, .. } = &mut *members;
+        let entry = all.vacant_entry();
+        let key = entry.key();
+        if let Some(max) = max
+            && !clients.add(key, client_of(address), max)
+        {
+            self.counters.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
         }
-        let address = max.map(|_| Box::new(address));
-        let key = members.all.insert(Member { is_connection: true, task: None, socket: None, address });
+        entry.insert(Member { is_connection: true, task: None, socket: None });
         self.counters.open.fetch_add(1, Ordering::Relaxed);
         Some(Registration { registry: self.clone(), key, account: self.memory.account() })
     }
@@ -195,7 +225,7 @@ impl Registry {
 
     /// Registers a WebSocket over a stream of a connection, whose WebSockets share the memory limit of `group`.
     pub(crate) fn admit_tunnel(self: &Arc<Self>, group: Arc<Group>) -> Registration {
-        let member = Member { is_connection: false, task: None, socket: None, address: None };
+        let member = Member { is_connection: false, task: None, socket: None };
         let key = lock(&self.members).all.insert(member);
         Registration { registry: self.clone(), key, account: self.memory.account_in(Some(group)) }
     }
@@ -256,14 +286,7 @@ impl Drop for Registration {
         let mut members = lock(&self.registry.members);
         let Some(member) = members.all.try_remove(self.key) else { return };
         members.sockets -= usize::from(member.socket.is_some());
-        if let Some(address) = &member.address
-            && let Some(count) = members.addresses.get_mut(&**address)
-        {
-            *count -= 1;
-            if *count == 0 {
-                members.addresses.remove(&**address);
-            }
-        }
+        members.clients.remove(self.key);
         drop(members);
         // The task of the WebSocket holds the registration.
         if member.socket.is_some() && std::thread::panicking() {

@@ -18,7 +18,9 @@ use crate::registry::Registration;
 #[cfg(feature = "hyper")]
 use crate::registry::Registry;
 use crate::transport::Io;
-use crate::websocket::{Driven, Shared, SharedConfig, WebSocket, WebSocketConfig, poll_ended};
+use crate::websocket::{
+    Driven, Linger, Shared, SharedConfig, WebSocket, WebSocketConfig, poll_ended, poll_linger,
+};
 
 /// The server that hands the connection over after the response.
 #[derive(Clone, Debug)]
@@ -152,7 +154,7 @@ where
             registration.open(&shared);
         }
         let driven = Driven::new(&shared, run(socket));
-        Box::pin(Registered { serving: Serving::Handler { driven, is_done: false }, registration })
+        Box::pin(Registered { serving: Serving::Handler { driven }, registration })
     }
 
     #[cfg(feature = "hyper")]
@@ -182,14 +184,13 @@ pin_project! {
 pin_project! {
     #[project = ServingProjection]
     enum Serving<F> {
-        /// The future of the handler runs, or its transport lingers.
+        /// The future of the handler runs.
         Handler {
             #[pin]
             driven: Driven<F>,
-            is_done: bool,
         },
-        /// The handler has returned, and passed the WebSocket on if it has not ended.
-        PassedOn { shared: Weak<Shared> },
+        /// The handler has returned. It has dropped the WebSocket, whose transport lingers, or passed it on.
+        Returned { shared: Weak<Shared>, linger: Option<Pin<Box<Linger>>> },
     }
 }
 
@@ -200,16 +201,21 @@ impl<F: Future<Output = ()>> Future for Registered<F> {
         let mut serving = self.project().serving;
         loop {
             match serving.as_mut().project() {
-                ServingProjection::Handler { mut driven, is_done } => {
-                    *is_done = *is_done || driven.as_mut().poll(cx).is_ready();
-                    ready!(driven.as_mut().poll_linger(cx));
-                    if !*is_done {
+                ServingProjection::Handler { mut driven } => {
+                    let handled = driven.as_mut().poll(cx);
+                    if handled.is_pending() {
+                        // A handler may do something else after it has dropped the WebSocket.
+                        let _ = poll_linger(driven.linger(), cx);
                         return Poll::Pending;
                     }
                     let shared = driven.shared().clone();
-                    serving.set(Serving::PassedOn { shared });
+                    let linger = driven.linger().take();
+                    serving.set(Serving::Returned { shared, linger });
                 }
-                ServingProjection::PassedOn { shared } => return poll_ended(shared, cx),
+                ServingProjection::Returned { shared, linger } => {
+                    ready!(poll_linger(linger, cx));
+                    return poll_ended(shared, cx);
+                }
             }
         }
     }

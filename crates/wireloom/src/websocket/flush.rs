@@ -218,18 +218,21 @@ impl<F> Driven<F> {
         &self.shared
     }
 
-    /// Ready when the transport of a WebSocket that the future has dropped is closed.
-    pub(crate) fn poll_linger(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let linger = self.project().linger;
-        match linger {
-            Some(lingering) => {
-                ready!(lingering.as_mut().poll(cx));
-                *linger = None;
-                Poll::Ready(())
-            }
-            None => Poll::Ready(()),
-        }
+    /// The transport of a WebSocket that the future has dropped, until it is closed.
+    #[cfg(feature = "server")]
+    pub(crate) fn linger(self: Pin<&mut Self>) -> &mut Option<Pin<Box<Linger>>> {
+        self.project().linger
     }
+}
+
+/// Ready when the transport is closed.
+#[cfg(feature = "server")]
+pub(crate) fn poll_linger(linger: &mut Option<Pin<Box<Linger>>>, cx: &mut Context<'_>) -> Poll<()> {
+    if let Some(lingering) = linger {
+        ready!(lingering.as_mut().poll(cx));
+        *linger = None;
+    }
+    Poll::Ready(())
 }
 
 /// Ready when a WebSocket has ended, or both of its halves are dropped.

@@ -15,7 +15,7 @@ const READ_LEN: usize = 4 << 10;
 const READS_MAX: usize = 16;
 
 /// Ready when the peer has closed or reset the connection, or at the deadline, if there is one.
-pub(super) struct Linger {
+pub(crate) struct Linger {
     io: Io,
     deadline: Option<Instant>,
     /// Made by the first poll: a future that is dropped before needs no timer.

@@ -52,7 +52,9 @@ use crate::error::Error;
 use crate::transport::{Io, Transport};
 pub(crate) use flush::Driven;
 #[cfg(feature = "server")]
-pub(crate) use flush::poll_ended;
+pub(crate) use flush::{poll_ended, poll_linger};
+#[cfg(feature = "server")]
+pub(crate) use linger::Linger;
 pub(crate) use slow::SlowCounters;
 
 pub(crate) use state::Shared;
