@@ -7,20 +7,33 @@ use chacha20::rand_core::{Rng, SeedableRng};
 
 /// Generates masking keys from a seed with ChaCha8: keys do not reveal later ones, and need no system call.
 #[derive(Debug)]
-pub(crate) struct MaskKeys {
-    seed: [u8; 32],
-    /// Allocated for the first key.
-    generator: Option<Box<ChaCha8Rng>>,
+pub(crate) enum MaskKeys {
+    /// Before the first key.
+    Seed([u8; 32]),
+    Generator(Box<ChaCha8Rng>),
 }
 
 impl MaskKeys {
     pub(crate) fn new(seed: [u8; 32]) -> Self {
-        Self { seed, generator: None }
+        Self::Seed(seed)
     }
 
     #[inline]
     pub(crate) fn next_key(&mut self) -> MaskKey {
-        let generator = self.generator.get_or_insert_with(|| Box::new(ChaCha8Rng::from_seed(self.seed)));
-        MaskKey::new(generator.next_u32().to_ne_bytes())
+        match self {
+            Self::Generator(generator) => MaskKey::new(generator.next_u32().to_ne_bytes()),
+            Self::Seed(seed) => {
+                let seed = *seed;
+                self.first_key(seed)
+            }
+        }
+    }
+
+    #[cold]
+    fn first_key(&mut self, seed: [u8; 32]) -> MaskKey {
+        let mut generator = Box::new(ChaCha8Rng::from_seed(seed));
+        let key = MaskKey::new(generator.next_u32().to_ne_bytes());
+        *self = Self::Generator(generator);
+        key
     }
 }

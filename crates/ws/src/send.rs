@@ -39,7 +39,16 @@ struct Processing {
     keys: Option<MaskKeys>,
     deflate: Option<Deflate>,
     /// Headers of the queued frames, if they are logged.
-    header_log: Option<HeaderLog>,
+    header_log: Option<Box<HeaderLog>>,
+}
+
+impl Processing {
+    #[inline]
+    fn log_header(&mut self, header: Header) {
+        if let Some(header_log) = &mut self.header_log {
+            header_log.headers.push(header);
+        }
+    }
 }
 
 /// The state of compressed messages.
@@ -178,8 +187,8 @@ impl Sender {
 
     #[inline]
     fn log_header(&mut self, header: Header) {
-        if let Some(Processing { header_log: Some(header_log), .. }) = self.processing.as_deref_mut() {
-            header_log.headers.push(header);
+        if let Some(processing) = &mut self.processing {
+            processing.log_header(header);
         }
     }
 
@@ -311,10 +320,12 @@ impl Sender {
     /// Queues one frame.
     #[inline]
     fn queue_frame(&mut self, fin: bool, rsv: u8, opcode: Opcode, payload: &[u8]) {
-        let keys = self.processing.as_mut().and_then(|processing| processing.keys.as_mut());
-        let mask = keys.map(MaskKeys::next_key);
-        let header = Header { fin, rsv, opcode, mask, payload_len: payload.len() as u64 };
-        self.log_header(header);
+        let mut header = Header { fin, rsv, opcode, mask: None, payload_len: payload.len() as u64 };
+        if let Some(processing) = &mut self.processing {
+            header.mask = processing.keys.as_mut().map(MaskKeys::next_key);
+            processing.log_header(header);
+        }
+        let mask = header.mask;
         let mut header_bytes = [0; HEADER_LEN_MAX];
         let len = header.encode(&mut header_bytes);
         if payload.len() <= INITIALIZED_LEN_MAX {

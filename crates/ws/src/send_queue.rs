@@ -221,13 +221,15 @@ impl SendQueue {
     /// `len` bytes of the slices from [`SendQueue::transmit`] were written.
     #[inline]
     pub(crate) fn transmitted(&mut self, len: usize) {
-        if self.shared_len() == 0 {
+        let is_empty = if self.shared_len() == 0 {
             assert!(len <= self.end - self.sent, "transmitted more than was queued");
             self.sent += len;
+            self.sent == self.end
         } else {
             self.transmitted_shared(len);
-        }
-        if self.len() == 0 {
+            self.len() == 0
+        };
+        if is_empty {
             self.reset();
         } else {
             self.compact();
@@ -353,7 +355,7 @@ mod tests {
 
     fn drain(queue: &mut SendQueue, step: usize) -> Vec<u8> {
         let mut all = Vec::new();
-        while queue.len() > 0 {
+        while !queue.is_empty() {
             let mut slices: [&[u8]; 3] = [&[]; 3];
             let count = queue.transmit(&mut slices);
             let joined = slices[..count].concat();
