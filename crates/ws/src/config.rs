@@ -21,7 +21,8 @@ pub struct Config {
     /// Keepalive pings, and the silence that ends the connection; off by default.
     pub keepalive: Option<Keepalive>,
     /// The longest closing handshake, after which the transport is closed. 10 s: longer than any round trip, shorter than a person would
-    /// wait. The time starts again whenever the peer has accepted at least 64 KiB of the send queue within it.
+    /// wait. The time starts again whenever the peer has accepted at least 64 KiB of the send queue within it. In whole milliseconds,
+    /// and at most 49 days.
     pub close_timeout: Duration,
 }
 

@@ -238,7 +238,7 @@ impl Outbound {
     /// Whether there is anything to transmit.
     #[inline]
     pub fn wants_write(&self) -> bool {
-        self.queued_len() > 0 || self.pending_pong.is_some()
+        !self.sender.queue.is_empty() || self.pending_pong.is_some()
     }
 
     /// Whether [`queued_len_high`](crate::limits::Limits::queued_len_high) bytes or more are queued: a sender should pause.

@@ -288,8 +288,11 @@ impl Sender {
     /// Checks that the queue has room for `len` bytes. An empty queue has room for a message of any length.
     #[inline]
     pub(crate) fn check_room(&self, len: usize) -> Result<(), Misuse> {
+        if self.queue.is_empty() {
+            return Ok(());
+        }
         let queued = self.queue.len();
-        if queued > 0 && queued.saturating_add(len) > self.queued_len_max {
+        if queued.saturating_add(len) > self.queued_len_max {
             return Err(Misuse::QueueFull { queued, max: self.queued_len_max });
         }
         Ok(())

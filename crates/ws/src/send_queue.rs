@@ -62,6 +62,11 @@ impl SendQueue {
     }
 
     #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sent == self.end && self.shared_len() == 0
+    }
+
+    #[inline]
     fn shared_len(&self) -> usize {
         self.large.as_ref().map_or(0, |large| large.shared_len)
     }
@@ -227,7 +232,7 @@ impl SendQueue {
             self.sent == self.end
         } else {
             self.transmitted_shared(len);
-            self.len() == 0
+            self.is_empty()
         };
         if is_empty {
             self.reset();
@@ -321,7 +326,7 @@ impl SendQueue {
 
     /// Frees the buffer if nothing is queued.
     pub(crate) fn release(&mut self) {
-        if self.len() == 0 {
+        if self.is_empty() {
             *self = Self::default();
         }
     }

@@ -1,6 +1,6 @@
 //! The configuration of an open WebSocket.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use wireloom_ws::Keepalive;
@@ -30,17 +30,27 @@ impl WebSocketConfig {
 }
 
 /// A [`WebSocketConfig`] that many WebSockets share.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct SharedConfig {
     /// Without its observer: WebSockets drop that at their end, because it may hold senders of them.
     pub(super) config: Arc<WebSocketConfig>,
     pub(super) observer: Watch,
 }
 
+/// The default configuration, which all WebSockets that have no other share.
+static DEFAULT: LazyLock<Arc<WebSocketConfig>> = LazyLock::new(Arc::default);
+
+impl Default for SharedConfig {
+    fn default() -> Self {
+        Self { config: DEFAULT.clone(), observer: Watch::none() }
+    }
+}
+
 impl From<WebSocketConfig> for SharedConfig {
     fn from(mut config: WebSocketConfig) -> Self {
         let observer = std::mem::take(&mut config.observer);
-        Self { config: Arc::new(config), observer }
+        let config = if config == **DEFAULT { DEFAULT.clone() } else { Arc::new(config) };
+        Self { config, observer }
     }
 }
 
